@@ -1,0 +1,29 @@
+# `make demo` and `make test` set up everything that they need in .venv, from a fresh clone.
+PYTHON ?= python3
+BIN := .venv/bin
+SHELL_SCRIPTS := $(wildcard scripts/*.sh scripts/inference/*.sh docker/*.sh) .ci/run
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: demo test lint clean
+
+.venv/installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,jax,dev]'
+	touch $@
+
+demo: .venv/installed  ## draw a data set, train, evaluate, export, infer, submit: about 6 minutes
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo.sh
+
+test: .venv/installed  ## the default suite; real-data tests where TPUDET_TEST_DATA names them
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: .venv/installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/shellcheck $(SHELL_SCRIPTS)
+
+clean:
+	rm -rf .venv output build dist .pytest_cache .ruff_cache models/official/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Image classification on the same trainer; nothing is built here yet."""

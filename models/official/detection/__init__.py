@@ -1,0 +1,1 @@
+"""Object detection: from raw boxes to a ranked submission."""

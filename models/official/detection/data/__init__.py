@@ -1,0 +1,1 @@
+"""Files to batches: TFRecord schema, augmentation, canvas, input pipeline."""

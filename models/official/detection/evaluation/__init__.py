@@ -1,0 +1,1 @@
+"""Average precision of detections against ground truth."""

@@ -1,0 +1,1 @@
+"""Necks, heads, losses and detectors as Keras layers and keras.ops."""

@@ -1,0 +1,1 @@
+"""Pure tensor functions on boxes, anchors and scores, in keras.ops."""

@@ -1,0 +1,1 @@
+"""Annotations in any format to checked TFRecords. Imports no Keras."""

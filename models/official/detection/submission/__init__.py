@@ -1,0 +1,1 @@
+"""Challenge submission files. Imports no TensorFlow."""

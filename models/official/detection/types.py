@@ -1,0 +1,46 @@
+"""The named tuples handed from stage to stage, and the letters that name their shapes.
+
+B images in a batch; H W height and width of the canvas, the fixed-size picture that the network
+sees; N instances an image, padded; A anchors an image over all levels; K detections an image,
+padded; C foreground classes.
+
+Boxes are `[y1, x1, y2, x2]`, float32, in canvas pixels, without a +1 anywhere. Class ids are
+1-based row numbers of `classes.csv`; 0 means none.
+"""
+
+from typing import Any, NamedTuple
+
+# A tensor of whichever backend is at work: TensorFlow, JAX or NumPy.
+Tensor = Any
+
+
+class Batch(NamedTuple):
+    """Images on their canvas with their ground truth. All numeric, all shapes static.
+
+    A point `p` of the original picture lies at `p * scale - offset` on the canvas, per axis.
+    """
+
+    images: Tensor  # [B, H, W, 3] uint8; outside the picture 0
+    boxes: Tensor  # [B, N, 4] float32; padding is 0
+    classes: Tensor  # [B, N] int32; padding is 0
+    is_crowd: Tensor  # [B, N] bool; such a box is a region to ignore, not an instance
+    records: Tensor  # [B] int64, number of the record; -1: a filler that completes the last batch
+    original_sizes: Tensor  # [B, 2] float32, height and width of the original picture
+    scales: Tensor  # [B, 2] float32, canvas pixels per original pixel, y and x
+    offsets: Tensor  # [B, 2] float32, y and x, canvas pixels
+
+
+class RawPredictions(NamedTuple):
+    """What a one-stage detector says of every anchor, before decoding."""
+
+    class_logits: Tensor  # [B, A, C]; channel k is class k + 1
+    box_deltas: Tensor  # [B, A, 4], encoded against the anchors
+
+
+class Detections(NamedTuple):
+    """The detections of each image by falling score; the first `num_detections` rows are valid."""
+
+    boxes: Tensor  # [B, K, 4] float32, canvas pixels; padding is 0
+    scores: Tensor  # [B, K] float32; padding is 0
+    classes: Tensor  # [B, K] int32; padding is 0
+    num_detections: Tensor  # [B] int32

@@ -1,0 +1,1 @@
+"""What every task shares: configs, records, images, backbones, training. Knows nothing of boxes."""

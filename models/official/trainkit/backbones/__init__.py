@@ -1,0 +1,1 @@
+"""Backbones: images to a dictionary of feature maps by level."""

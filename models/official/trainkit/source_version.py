@@ -1,0 +1,19 @@
+"""Which version of this toolkit is at work."""
+
+import subprocess
+from pathlib import Path
+
+
+def git_commit() -> str:
+    """Returns the commit of the source tree, with `+changes` where it differs; else "unknown"."""
+    here = Path(__file__).parent
+    try:
+        commit = _git(here, "rev-parse", "HEAD")
+        return f"{commit}+changes" if _git(here, "status", "--porcelain", "-uno") else commit
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(directory: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(directory), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

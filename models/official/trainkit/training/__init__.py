@@ -1,0 +1,1 @@
+"""Devices, engines, schedules, optimizers, checkpoints and the train-and-evaluate loop."""

@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""Draws a small data set in Open Images form; see --help."""
+
+import sys
+
+from detection.preparation.sample_set import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Every part imports only what its row of the table allows, so that reading goes one way."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+OFFICIAL = Path(__file__).parents[1] / "models/official"
+# Parts of detection and the other parts of detection that they may import.
+ALLOWED = {
+    "types": set(),
+    "config": set(),
+    "submission": set(),
+    "predictions_file": set(),
+    "drawing": set(),
+    "ops": {"types"},
+    "data": {"config", "ops", "types"},
+    "evaluation": {"config", "data", "drawing", "ops", "submission", "types"},
+    "preparation": {"config", "data", "ops", "submission", "types"},
+    "modeling": {"config", "ops", "types"},
+    "export": {"config", "data", "submission", "types"},
+    "inference": {"predictions_file", "submission", "types"},
+    "benchmark_input": {"data", "types"},
+}
+# experiment.py joins the parts, and the commands stand above everything.
+FREE = {
+    "__init__",
+    "evaluate",
+    "experiment",
+    "export_model",
+    "predict",
+    "show_config",
+    "train",
+}
+# Whole packages that a part must not need: submissions are merged on machines without TensorFlow,
+# and a model is the same code on every backend.
+FORBIDDEN_PACKAGES = {
+    "detection/submission": {"tensorflow", "keras", "trainkit"},
+    "detection/preparation": {"keras"},
+    "detection/ops": {"tensorflow", "jax"},
+    "detection/modeling": {"tensorflow", "jax"},
+    "trainkit/backbones": {"tensorflow", "jax"},
+    "trainkit": {"detection", "classification"},
+    "detection": {"classification"},
+    "classification": {"detection"},
+}
+MODULES = sorted(OFFICIAL.rglob("*.py"))
+
+
+def imported_names(path: Path) -> set[str]:
+    """Returns the dotted names of every import in the file, wherever it stands."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative import; write the full name"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(OFFICIAL)))
+def test_module_imports_only_what_its_layer_allows(path: Path) -> None:
+    place = path.relative_to(OFFICIAL)
+    names = imported_names(path)
+    for part, packages in FORBIDDEN_PACKAGES.items():
+        if place.is_relative_to(part):
+            found = {name for name in names if name.split(".")[0] in packages}
+            assert not found, f"{place}: {part} may not import {sorted(found)}"
+    if place.parts[0] != "detection" or place.parts[1].removesuffix(".py") in FREE:
+        return
+    part = place.parts[1].removesuffix(".py")
+    parts = {name.split(".")[1] for name in names if name.startswith("detection.")}
+    extra = parts - ALLOWED[part] - {part}
+    assert not extra, f"{place}: {part} may not import {sorted(extra)}"
+    if part == "modeling":
+        kit = {name for name in names if name.startswith("trainkit.")}
+        assert all(name.startswith("trainkit.backbones") for name in kit), kit
+    if part in {"types", "config", "ops"}:
+        assert not {name for name in names if name.startswith("trainkit")}
+
+
+def test_at_most_45_modules_are_reachable_from_train() -> None:
+    by_name = {
+        ".".join(path.relative_to(OFFICIAL).with_suffix("").parts): path for path in MODULES
+    }
+    waiting, seen = ["detection.train"], set()
+    while waiting:
+        name = waiting.pop()
+        if name in by_name and name not in seen:
+            seen.add(name)
+            for imported in imported_names(by_name[name]):
+                waiting += [imported, imported.rpartition(".")[0]]
+    assert len(seen) > 20
+    assert len(seen) <= 45, sorted(seen)

@@ -1,0 +1,135 @@
+"""Strict decoding: every mistake with its place, YAML 1.2 numbers, base files, overrides."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from trainkit.config import ConfigError, decode, load_config, parse_tree, to_yaml
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disc:
+    kind: Literal["disc"] = "disc"
+    radius: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ring:
+    kind: Literal["ring"] = "ring"
+    inner: float = 0.5
+    outer: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.inner >= self.outer:
+            raise ValueError(f"inner must be below outer, got {self.inner} and {self.outer}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    title: str = ""
+    steps: int = 10
+    rate: float = 0.1
+    clip: float | None = None
+    size: tuple[int, int] = (2, 3)
+    names: tuple[str, ...] = ()
+    mode: Literal["fast", "slow"] = "fast"
+    flip: bool = False
+    shape: Disc | Ring = field(default_factory=Disc)
+
+
+def read(text: str) -> Drawing:
+    return decode(Drawing, parse_tree(text, "a.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-4", 1e-4), ("1E3", 1000.0), (".5", 0.5), ("5.", 5.0), ("-2", -2.0), ("+1.5e+2", 150.0)],
+)
+def test_floats_follow_yaml_1_2(text: str, value: float) -> None:
+    rate = read(f"rate: {text}").rate
+    assert rate == value
+    assert isinstance(rate, float)
+
+
+def test_yes_and_no_are_texts_not_booleans() -> None:
+    assert read("names: [yes, no, on, off, true-ish]").names == ("yes", "no", "on", "off", "true-ish")
+    assert read("flip: true").flip is True
+    with pytest.raises(ConfigError, match="flip must be true or false, got 'yes'"):
+        read("flip: yes")
+
+
+def test_all_mistakes_are_listed_with_line_and_suggestion() -> None:
+    text = "title: 3\nstep: 5\nsize: [1]\nmode: quick\nclip: x\nshape: {kind: rng}\nrate: .nan\n"
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    message = str(caught.value)
+    assert "7 mistakes" in message
+    for part in (
+        "a.yaml:1: title must be a text, got 3",
+        "a.yaml:2: unknown key step; did you mean `steps`?",
+        "a.yaml:3: size must be a list of 2: a whole number, a whole number, got [1]",
+        "a.yaml:4: mode must be one of fast, slow, got 'quick'",
+        "a.yaml:5: clip must be a number or null, got 'x'",
+        "a.yaml:6: shape.kind must be one of disc, ring; got 'rng'",
+        "a.yaml:7: rate must be a number, got nan",
+    ):
+        assert part in message
+
+
+def test_a_rule_of_a_dataclass_names_its_place() -> None:
+    with pytest.raises(ConfigError, match=r"a.yaml:2: shape: inner must be below outer, got 2.0"):
+        read("shape:\n  kind: ring\n  inner: 2\n")
+
+
+def test_booleans_are_no_numbers_and_true_is_not_one() -> None:
+    for text in ("steps: true", "rate: false", "size: [1, true]"):
+        with pytest.raises(ConfigError):
+            read(text)
+
+
+def test_duplicate_keys_broken_yaml_and_lists_at_the_top_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"a.yaml:2: `steps` appears twice"):
+        read("steps: 1\nsteps: 2\n")
+    with pytest.raises(ConfigError, match=r"a.yaml:2: not valid YAML"):
+        read("steps: 1\nnames: [a\n")
+    with pytest.raises(ConfigError, match="expected a mapping at the top level"):
+        read("- 1\n")
+
+
+def test_base_file_is_overridden_and_another_kind_drops_its_values(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("steps: 7\nshape: {kind: disc, radius: 3}\nrate: 2\n")
+    (tmp_path / "top.yaml").write_text("base: base.yaml\nrate: 1e-2\nshape: {kind: ring, outer: 9}\n")
+    drawing = load_config(Drawing, str(tmp_path / "top.yaml"))
+    assert drawing == Drawing(steps=7, rate=0.01, shape=Ring(outer=9.0))
+
+
+def test_base_files_may_not_loop_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("base: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("base: a.yaml\n")
+    with pytest.raises(ConfigError, match="form a loop"):
+        load_config(Drawing, str(tmp_path / "a.yaml"))
+    (tmp_path / "c.yaml").write_text("base: nowhere.yaml\n")
+    with pytest.raises(ConfigError, match=r"nowhere.yaml \(named by `base:` in .*c.yaml\)"):
+        load_config(Drawing, str(tmp_path / "c.yaml"))
+
+
+def test_overrides_win_in_order_and_name_themselves_in_errors(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("steps: 1\nrate: 1\n")
+    drawing = load_config(
+        Drawing,
+        str(path),
+        overrides=["steps=3", "size=[4, 5]", "shape.kind=ring", "shape.outer=7"],
+        params_override="{steps: 2, rate: 5e-1}",
+    )
+    assert drawing == Drawing(steps=3, rate=0.5, size=(4, 5), shape=Ring(outer=7.0))
+    with pytest.raises(ConfigError, match=r"--set stps=3.*: unknown key stps; did you mean `steps`"):
+        load_config(Drawing, str(path), overrides=["stps=3"])
+    with pytest.raises(ConfigError, match="expected KEY=VALUE"):
+        load_config(Drawing, str(path), overrides=["steps"])
+
+
+def test_yaml_of_a_config_decodes_to_the_same_config() -> None:
+    drawing = Drawing(title="a: b", rate=1e-7, names=("1", "null"), clip=None, shape=Ring(outer=2.0))
+    assert read(to_yaml(drawing)) == drawing
