@@ -31,3 +31,20 @@ def _no_leftover_precision() -> Iterator[None]:
     import keras
 
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture(scope="session")
+def sample_part(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A converted part of 16 training and 4 validation images, drawn by the project itself."""
+    from detection.preparation.make_tfrecords import main as make_tfrecords
+    from detection.preparation.sample_set import write_sample_set
+
+    folder = tmp_path_factory.mktemp("sample")
+    write_sample_set(str(folder), num_images=20, seed=1)
+    part = folder / "converted/tiny"
+    for split in ("train", "val"):
+        source = ["--annotations", f"{folder}/{split}_boxes.csv", "--images", f"{folder}/{split}"]
+        source += ["--format", "open_images", "--include_unlabeled", "--workers", "1"]
+        source += ["--classes", f"{folder}/classes.csv", "--split", split, "--output", str(part)]
+        assert make_tfrecords([*source, "--num_shards", "2"]) == 0
+    return str(part)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+
 from trainkit.config import ConfigError, decode, load_config, parse_tree, to_yaml
 
 
@@ -53,7 +54,13 @@ def test_floats_follow_yaml_1_2(text: str, value: float) -> None:
 
 
 def test_yes_and_no_are_texts_not_booleans() -> None:
-    assert read("names: [yes, no, on, off, true-ish]").names == ("yes", "no", "on", "off", "true-ish")
+    assert read("names: [yes, no, on, off, true-ish]").names == (
+        "yes",
+        "no",
+        "on",
+        "off",
+        "true-ish",
+    )
     assert read("flip: true").flip is True
     with pytest.raises(ConfigError, match="flip must be true or false, got 'yes'"):
         read("flip: yes")
@@ -99,7 +106,9 @@ def test_duplicate_keys_broken_yaml_and_lists_at_the_top_are_refused() -> None:
 
 def test_base_file_is_overridden_and_another_kind_drops_its_values(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("steps: 7\nshape: {kind: disc, radius: 3}\nrate: 2\n")
-    (tmp_path / "top.yaml").write_text("base: base.yaml\nrate: 1e-2\nshape: {kind: ring, outer: 9}\n")
+    (tmp_path / "top.yaml").write_text(
+        "base: base.yaml\nrate: 1e-2\nshape: {kind: ring, outer: 9}\n"
+    )
     drawing = load_config(Drawing, str(tmp_path / "top.yaml"))
     assert drawing == Drawing(steps=7, rate=0.01, shape=Ring(outer=9.0))
 
@@ -124,12 +133,16 @@ def test_overrides_win_in_order_and_name_themselves_in_errors(tmp_path: Path) ->
         params_override="{steps: 2, rate: 5e-1}",
     )
     assert drawing == Drawing(steps=3, rate=0.5, size=(4, 5), shape=Ring(outer=7.0))
-    with pytest.raises(ConfigError, match=r"--set stps=3.*: unknown key stps; did you mean `steps`"):
+    with pytest.raises(
+        ConfigError, match=r"--set stps=3.*: unknown key stps; did you mean `steps`"
+    ):
         load_config(Drawing, str(path), overrides=["stps=3"])
     with pytest.raises(ConfigError, match="expected KEY=VALUE"):
         load_config(Drawing, str(path), overrides=["steps"])
 
 
 def test_yaml_of_a_config_decodes_to_the_same_config() -> None:
-    drawing = Drawing(title="a: b", rate=1e-7, names=("1", "null"), clip=None, shape=Ring(outer=2.0))
+    drawing = Drawing(
+        title="a: b", rate=1e-7, names=("1", "null"), clip=None, shape=Ring(outer=2.0)
+    )
     assert read(to_yaml(drawing)) == drawing

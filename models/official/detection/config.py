@@ -6,6 +6,13 @@ Each fact stands once: the number of classes is the number of rows of the data s
 from dataclasses import dataclass, field
 from typing import Literal
 
+# fmt: off
+Metric = Literal[
+    "AP", "AP50", "AP75", "APs", "APm", "APl",
+    "ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl",
+]
+# fmt: on
+
 
 def _require(*rules: tuple[bool, str]) -> None:
     """Raises one ValueError with the texts of all rules that do not hold."""
@@ -298,7 +305,7 @@ class EvalConfig:
 
     batch_size: int = 8
     every_steps: int = 5000
-    best_metric: str = "AP"  # the checkpoint with the highest is kept in best/
+    best_metric: Metric = "AP"  # the checkpoint with the highest is kept in best/
     num_pictures: int = 8  # images drawn at each evaluation
 
     def __post_init__(self) -> None:

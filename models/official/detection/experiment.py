@@ -1,0 +1,316 @@
+"""The one place where a config becomes objects: data, model, task, engine, evaluation."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from detection.config import (
+    AdamConfig,
+    AdamWConfig,
+    CosineScheduleConfig,
+    DataConfig,
+    EfficientNetConfig,
+    ExperimentConfig,
+    MomentumConfig,
+    ResNetConfig,
+    StepScheduleConfig,
+    TrainConfig,
+)
+from detection.data.pipeline import eval_dataset, train_dataset
+from detection.evaluation.ground_truth import load_ground_truth
+from detection.evaluation.split import SplitEvaluation
+from detection.modeling.fpn import FPN
+from detection.modeling.heads import RetinaNetHead
+from detection.modeling.retinanet import RetinaNet, RetinaNetTask
+from detection.ops.anchors import anchors_for_canvas
+from detection.types import Tensor
+from trainkit.backbones.efficientnet import EfficientNet
+from trainkit.backbones.resnet import ResNet
+from trainkit.config import ConfigError
+from trainkit.records import count_records, find_shards
+from trainkit.training import optimizers, schedules
+from trainkit.training.devices import default_precision, sum_over_replicas
+from trainkit.training.freezing import Frozen, freeze
+from trainkit.training.tensorflow_engine import TensorFlowEngine
+
+
+class Split(NamedTuple):
+    """The TFRecord files of one split."""
+
+    shards: list[str]
+    records_per_shard: list[int]
+
+
+def find_split(data: DataConfig, split: str) -> Split:
+    """Finds the shards of a split of the data set in `data.directory`.
+
+    Raises:
+        ConfigError: they are not there, or not all of them.
+    """
+    directory = data.directory.rstrip("/")
+    if not directory:
+        raise ConfigError("data.directory is empty: name the folder that make_tfrecords.py wrote")
+    part = directory.rpartition("/")[2]
+    try:
+        shards = find_shards(f"{directory}/{split}_{part}")
+    except (FileNotFoundError, ValueError) as error:
+        raise ConfigError(f"split `{split}` of {directory}: {error}") from error
+    return Split(shards, count_records(shards))
+
+
+def set_precision(train: TrainConfig, strategy: tf.distribute.Strategy) -> None:
+    """Makes `train.precision` the precision of the layers built from here on."""
+    wanted = train.precision
+    keras.config.set_dtype_policy(default_precision(strategy) if wanted == "auto" else wanted)
+
+
+def build_task(
+    config: ExperimentConfig,
+    *,
+    num_classes: int,
+    canvas_size: tuple[int, int],
+    synchronized: bool = False,
+    sum_over_replicas: Callable[[Tensor], Tensor] = lambda value: value,
+) -> RetinaNetTask:
+    """Builds the detector; call it in a strategy's scope.
+
+    Args:
+        config: the experiment.
+        num_classes: rows of classes.csv.
+        canvas_size: height and width in pixels; `config.data.canvas_size`, or another for export.
+        synchronized: whether batch statistics are those of all replicas together.
+        sum_over_replicas: adds a scalar up over all replicas.
+    """
+    keras.utils.set_random_seed(config.train.seed)
+    model, match, loss, post = (
+        config.model,
+        config.model.matching,
+        config.model.loss,
+        config.model.postprocess,
+    )
+    return RetinaNetTask(
+        model=_build_model(config, num_classes=num_classes, synchronized=synchronized),
+        anchors=anchors_for_canvas(
+            canvas_size=canvas_size,
+            min_level=model.min_level,
+            max_level=model.max_level,
+            num_scales=model.anchors.num_scales,
+            aspect_ratios=model.anchors.aspect_ratios,
+            anchor_size=model.anchors.size,
+        ),
+        canvas_size=canvas_size,
+        sum_over_replicas=sum_over_replicas,
+        match_threshold=match.match_threshold,
+        unmatched_threshold=match.unmatched_threshold,
+        force_match=match.force_match,
+        focal_alpha=loss.focal_alpha,
+        focal_gamma=loss.focal_gamma,
+        huber_delta=loss.huber_delta,
+        box_loss_weight=loss.box_weight,
+        score_threshold=post.score_threshold,
+        iou_threshold=post.nms_iou_threshold,
+        max_candidates=post.max_candidates,
+        max_detections=post.max_detections,
+    )
+
+
+def _build_model(config: ExperimentConfig, *, num_classes: int, synchronized: bool) -> RetinaNet:
+    model = config.model
+    norm = {
+        "batch_norm_momentum": model.batch_norm.momentum,
+        "batch_norm_epsilon": model.batch_norm.epsilon,
+        "synchronized": synchronized,
+    }
+    anchors = model.anchors
+    return RetinaNet(
+        backbone=_build_backbone(model.backbone, synchronized, config.train.seed),
+        neck=FPN(
+            min_level=model.min_level,
+            max_level=model.max_level,
+            num_filters=model.neck.num_filters,
+            **norm,
+        ),
+        head=RetinaNetHead(
+            num_classes=num_classes,
+            anchors_per_location=anchors.num_scales * len(anchors.aspect_ratios),
+            min_level=model.min_level,
+            max_level=model.max_level,
+            num_convs=model.head.num_convs,
+            num_filters=model.head.num_filters,
+            **norm,
+        ),
+    )
+
+
+def _build_backbone(
+    backbone: ResNetConfig | EfficientNetConfig, synchronized: bool, seed: int
+) -> keras.layers.Layer:
+    norm = {
+        "batch_norm_momentum": backbone.batch_norm.momentum,
+        "batch_norm_epsilon": backbone.batch_norm.epsilon,
+        "synchronized": synchronized,
+    }
+    match backbone:
+        case ResNetConfig():
+            return ResNet(depth=backbone.depth, **norm)
+        case EfficientNetConfig():
+            return EfficientNet(
+                variant=backbone.variant,
+                drop_connect_rate=backbone.drop_connect_rate,
+                seed=seed,
+                **norm,
+            )
+
+
+def build_schedule(train: TrainConfig) -> schedules.Schedule:
+    """Returns the learning rate as a function of the step."""
+    rate = train.learning_rate
+    match rate:
+        case StepScheduleConfig():
+            return schedules.stepwise(
+                init_learning_rate=rate.peak,
+                levels=rate.drop_rates,
+                boundaries=rate.drop_steps,
+                warmup_learning_rate=rate.warmup_start,
+                warmup_steps=rate.warmup_steps,
+            )
+        case CosineScheduleConfig():
+            return schedules.cosine(
+                init_learning_rate=rate.peak,
+                total_steps=train.total_steps,
+                warmup_learning_rate=rate.warmup_start,
+                warmup_steps=rate.warmup_steps,
+            )
+
+
+def _build_optimizer(
+    train: TrainConfig, model: keras.Model, decayed: Sequence[keras.Variable]
+) -> keras.Optimizer:
+    schedule, chosen = build_schedule(train), train.optimizer
+    match chosen:
+        case MomentumConfig():
+            optimizer = optimizers.momentum_sgd(
+                schedule, momentum=chosen.momentum, nesterov=chosen.nesterov
+            )
+        case AdamConfig():
+            optimizer = optimizers.adam(schedule, beta_1=chosen.beta1, beta_2=chosen.beta2)
+        case AdamWConfig():
+            optimizer = optimizers.adamw(
+                schedule,
+                weight_decay=chosen.weight_decay,
+                model=model,
+                decayed=decayed,
+                beta_1=chosen.beta1,
+                beta_2=chosen.beta2,
+            )
+    scaled = keras.config.dtype_policy().name == "mixed_float16"
+    return optimizers.with_loss_scaling(optimizer) if scaled else optimizer
+
+
+class Training(NamedTuple):
+    """What the loop needs: the detector, and the engine that trains it."""
+
+    task: RetinaNetTask
+    engine: TensorFlowEngine
+    frozen: Frozen
+
+
+def build_training(
+    config: ExperimentConfig,
+    *,
+    num_classes: int,
+    train_split: Split | None,
+    strategy: tf.distribute.Strategy,
+) -> Training:
+    """Builds model, optimizer and input; without a split the engine can only restore.
+
+    Raises:
+        ConfigError: a value that the parts do not accept.
+    """
+    train = config.train
+    set_precision(train, strategy)
+    try:
+        with strategy.scope():
+            task = build_task(
+                config,
+                num_classes=num_classes,
+                canvas_size=config.data.canvas_size,
+                synchronized=strategy.num_replicas_in_sync > 1,
+                sum_over_replicas=sum_over_replicas,
+            )
+            frozen = freeze(task.model, train.freeze)
+            decayed = optimizers.decayed_variables(task.model)
+            optimizer = _build_optimizer(train, task.model, decayed)
+        is_decoupled = isinstance(train.optimizer, AdamWConfig)
+        engine = TensorFlowEngine(
+            task=task,
+            optimizer=optimizer,
+            strategy=strategy,
+            make_dataset=functools.partial(_train_dataset, config, train_split),
+            batch_size=train.batch_size,
+            decayed=decayed,
+            l2_weight_decay=0.0 if is_decoupled else train.optimizer.weight_decay,
+            gradient_clip_norm=train.gradient_clip_norm,
+            ema_decay=train.ema_decay,
+            records_of=lambda batch: batch.records,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return Training(task, engine, frozen)
+
+
+def _train_dataset(
+    config: ExperimentConfig, split: Split | None, start_record: int
+) -> tf.data.Dataset:
+    if split is None:
+        raise ValueError("this engine was built without training data")
+    data, train = config.data, config.train
+    return train_dataset(
+        shards=split.shards,
+        records_per_shard=split.records_per_shard,
+        canvas_size=data.canvas_size,
+        batch_size=train.batch_size,
+        max_instances=data.max_instances,
+        seed=train.seed,
+        start_record=start_record,
+        horizontal_flip=data.horizontal_flip,
+        scale_range=data.scale_range,
+    )
+
+
+def build_evaluation(
+    config: ExperimentConfig,
+    *,
+    task: RetinaNetTask,
+    class_names: Sequence[str],
+    strategy: tf.distribute.Strategy,
+    picture_path: str,
+) -> SplitEvaluation:
+    """Builds the evaluation of `data.eval_split`; reads its ground truth at once.
+
+    Raises:
+        ConfigError: the split is not there, or its labels are not those of classes.csv.
+    """
+    data = config.data
+    split = find_split(data, data.eval_split)
+    try:
+        truth = load_ground_truth(split.shards, class_names)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return SplitEvaluation(
+        predict=task.predict,
+        strategy=strategy,
+        dataset=eval_dataset(
+            shards=split.shards,
+            canvas_size=data.canvas_size,
+            batch_size=config.eval.batch_size,
+            max_instances=data.max_instances,
+        ),
+        truth=truth,
+        class_names=class_names,
+        num_pictures=config.eval.num_pictures,
+        picture_path=picture_path,
+    )

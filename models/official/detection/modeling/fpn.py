@@ -1,0 +1,115 @@
+"""Feature pyramid network (Lin et al., arXiv 1612.03144), with RetinaNet's coarse levels."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from detection.types import Tensor
+from trainkit.backbones.batch_norm import BatchNorm
+from trainkit.backbones.layers import Conv, ConvKind
+
+ops: Any = keras.ops  # annotated with None among its results
+
+_COARSEST_BACKBONE_LEVEL = 5
+
+
+class FPN(keras.layers.Layer):
+    """Backbone features to one feature map a level, all of `num_filters` channels.
+
+    Levels up to 5: 1x1 convolutions, each coarser one doubled and added, then 3x3 convolutions.
+    Level 6 is a strided 3x3 convolution of level 5, every level above it one of the ReLU of the
+    level before (arXiv 1708.02002, section 4). Deviation from both papers: batch normalisation,
+    without activation, on all levels.
+
+    Args:
+        min_level: Finest level, 2 to 5.
+        max_level: Coarsest level.
+        num_filters: Channels of every level.
+        kind: "full" or "separable" convolutions.
+        batch_norm_momentum: As `BatchNorm.momentum`.
+        batch_norm_epsilon: As `BatchNorm.epsilon`.
+        synchronized: As `BatchNorm.synchronized`.
+        name: Name of the layer, the root of its variables' paths.
+
+    Raises:
+        ValueError: Levels that a backbone of levels 2 to 5 cannot give.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_level: int = 3,
+        max_level: int = 7,
+        num_filters: int = 256,
+        kind: ConvKind = "full",
+        batch_norm_momentum: float = 0.997,
+        batch_norm_epsilon: float = 1e-4,
+        synchronized: bool = False,
+        name: str = "neck",
+    ):
+        super().__init__(name=name)
+        if not 2 <= min_level <= min(max_level, _COARSEST_BACKBONE_LEVEL):
+            raise ValueError(
+                f"The pyramid has min_level={min_level} and max_level={max_level}; min_level must "
+                f"be 2 to 5 and not over max_level."
+            )
+        self.levels = range(min_level, max_level + 1)
+        self.backbone_levels = range(min_level, min(max_level, _COARSEST_BACKBONE_LEVEL) + 1)
+        self.num_filters = num_filters
+        self.laterals = {
+            level: Conv(num_filters, 1, kind=kind, name=f"lateral{level}")
+            for level in self.backbone_levels
+        }
+        self.convs = {
+            level: Conv(
+                num_filters,
+                3,
+                strides=1 if level in self.backbone_levels else 2,
+                kind=kind,
+                name=f"conv{level}",
+            )
+            for level in self.levels
+        }
+        self.norms = {
+            level: BatchNorm(
+                momentum=batch_norm_momentum,
+                epsilon=batch_norm_epsilon,
+                synchronized=synchronized,
+                name=f"norm{level}",
+            )
+            for level in self.levels
+        }
+
+    def build(self, input_shape: Mapping[int, tuple[int | None, ...]]) -> None:
+        """Creates the variables for {level: shape of the backbone's features}."""
+        shape = (None, None, None, self.num_filters)
+        for level, lateral in self.laterals.items():
+            lateral.build(input_shape[level])
+        for level in self.levels:
+            self.convs[level].build(shape)
+            self.norms[level].build(shape)
+
+    def call(self, features: Mapping[int, Tensor], training: bool = False) -> dict[int, Tensor]:
+        """Returns {level: [B, H / 2**level, W / 2**level, num_filters]} of the pyramid's levels."""
+        pyramid = {}
+        coarser = None
+        for level in reversed(self.backbone_levels):
+            merged = self.laterals[level](features[level])
+            if coarser is not None:
+                merged = merged + upsample_nearest(coarser)
+            coarser = merged
+            pyramid[level] = self.convs[level](merged)
+        for level in self.levels[len(self.backbone_levels) :]:
+            before = pyramid[level - 1]
+            if level > _COARSEST_BACKBONE_LEVEL + 1:
+                before = ops.relu(before)
+            pyramid[level] = self.convs[level](before)
+        return {
+            level: self.norms[level](pyramid[level], training=training) for level in self.levels
+        }
+
+
+def upsample_nearest(features: Tensor) -> Tensor:
+    """Doubles height and width of [B, H, W, C]; every pixel becomes a square of four."""
+    return ops.repeat(ops.repeat(features, 2, axis=1), 2, axis=2)

@@ -1,0 +1,182 @@
+"""RetinaNet's head (Lin et al., arXiv 1708.02002, section 4)."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from detection.types import RawPredictions, Tensor
+from trainkit.backbones.batch_norm import BatchNorm
+from trainkit.backbones.layers import Conv, ConvKind, convolve_and_normalize
+
+ops: Any = keras.ops  # annotated with None among its results
+
+_PRIOR_PROBABILITY = 0.01  # of every class at every anchor before training; section 4.1
+
+
+class Tower(keras.layers.Layer):
+    """3x3 convolutions that all levels share, each followed by a level's own norm and ReLU.
+
+    Args:
+        levels: Levels that pass through.
+        num_convs: Convolutions one after another.
+        num_filters: Channels of each.
+        kind: "full" or "separable".
+        batch_norm_momentum: As `BatchNorm.momentum`.
+        batch_norm_epsilon: As `BatchNorm.epsilon`.
+        synchronized: As `BatchNorm.synchronized`.
+        name: Name of the layer.
+    """
+
+    def __init__(
+        self,
+        *,
+        levels: range,
+        num_convs: int,
+        num_filters: int,
+        kind: ConvKind,
+        batch_norm_momentum: float,
+        batch_norm_epsilon: float,
+        synchronized: bool,
+        name: str,
+    ):
+        super().__init__(name=name)
+        self.convs = [
+            Conv(
+                num_filters,
+                3,
+                kind=kind,
+                kernel_initializer=_kernel_initializer(kind, 0.01),
+                name=f"conv{index}",
+            )
+            for index in range(num_convs)
+        ]
+        self.norms = {
+            level: [
+                BatchNorm(
+                    momentum=batch_norm_momentum,
+                    epsilon=batch_norm_epsilon,
+                    synchronized=synchronized,
+                    name=f"norm{index}_level{level}",
+                )
+                for index in range(num_convs)
+            ]
+            for level in levels
+        }
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates the variables for features [B, H, W, channels] of any level."""
+        shape = input_shape
+        for conv in self.convs:
+            conv.build(shape)
+            shape = (None, None, None, conv.filters)
+        for norms in self.norms.values():
+            for norm in norms:
+                norm.build(shape)
+
+    def call(self, features: Tensor, level: int, training: bool = False) -> Tensor:
+        """Maps [B, H, W, channels] of this level to [B, H, W, num_filters]."""
+        for conv, norm in zip(self.convs, self.norms[level], strict=True):
+            features = ops.relu(convolve_and_normalize(features, conv, norm, training))
+        return features
+
+
+class RetinaNetHead(keras.layers.Layer):
+    """Pyramid features to a logit a class and four deltas for every anchor.
+
+    Args:
+        num_classes: Foreground classes C; there is no background channel.
+        anchors_per_location: Scales times aspect ratios.
+        min_level: Finest level.
+        max_level: Coarsest level.
+        num_convs: Convolutions of each tower.
+        num_filters: Channels of each tower.
+        kind: "full" or "separable" convolutions.
+        batch_norm_momentum: As `BatchNorm.momentum`.
+        batch_norm_epsilon: As `BatchNorm.epsilon`.
+        synchronized: As `BatchNorm.synchronized`.
+        name: Name of the layer, the root of its variables' paths.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        anchors_per_location: int = 9,
+        min_level: int = 3,
+        max_level: int = 7,
+        num_convs: int = 4,
+        num_filters: int = 256,
+        kind: ConvKind = "full",
+        batch_norm_momentum: float = 0.997,
+        batch_norm_epsilon: float = 1e-4,
+        synchronized: bool = False,
+        name: str = "head",
+    ):
+        super().__init__(name=name)
+        self.num_classes = num_classes
+        self.num_filters = num_filters
+        self.levels = range(min_level, max_level + 1)
+
+        def tower(name: str) -> Tower:
+            return Tower(
+                levels=self.levels,
+                num_convs=num_convs,
+                num_filters=num_filters,
+                kind=kind,
+                batch_norm_momentum=batch_norm_momentum,
+                batch_norm_epsilon=batch_norm_epsilon,
+                synchronized=synchronized,
+                name=name,
+            )
+
+        def predictor(filters: int, bias: float, name: str) -> Conv:
+            return Conv(
+                filters * anchors_per_location,
+                3,
+                kind=kind,
+                kernel_initializer=_kernel_initializer(kind, 1e-5),
+                bias_initializer=keras.initializers.Constant(bias),
+                name=name,
+            )
+
+        prior_logit = -math.log((1.0 - _PRIOR_PROBABILITY) / _PRIOR_PROBABILITY)
+        self.class_tower = tower("class_tower")
+        self.class_predict = predictor(num_classes, prior_logit, "class_predict")
+        self.box_tower = tower("box_tower")
+        self.box_predict = predictor(4, 0.0, "box_predict")
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates the variables for pyramid features [B, H, W, channels]."""
+        self.class_tower.build(input_shape)
+        self.box_tower.build(input_shape)
+        self.class_predict.build((None, None, None, self.num_filters))
+        self.box_predict.build((None, None, None, self.num_filters))
+
+    def call(self, features: Mapping[int, Tensor], training: bool = False) -> RawPredictions:
+        """Returns float32 answers in the order of `anchors_for_canvas`."""
+        class_logits, box_deltas = [], []
+        for level in self.levels:
+            tower = self.class_tower(features[level], level=level, training=training)
+            class_logits.append(_per_anchor(self.class_predict(tower), self.num_classes))
+            tower = self.box_tower(features[level], level=level, training=training)
+            box_deltas.append(_per_anchor(self.box_predict(tower), 4))
+        return RawPredictions(
+            ops.concatenate(class_logits, axis=1), ops.concatenate(box_deltas, axis=1)
+        )
+
+
+def _kernel_initializer(kind: ConvKind, deviation: float) -> keras.initializers.Initializer | str:
+    # Two small kernels in a row would leave a separable convolution next to nothing to pass on.
+    return (
+        "glorot_uniform" if kind == "separable" else keras.initializers.RandomNormal(0.0, deviation)
+    )
+
+
+def _per_anchor(outputs: Tensor, depth: int) -> Tensor:
+    # [B, H, W, anchors * depth] -> [B, H * W * anchors, depth]
+    _, height, width, channels = outputs.shape
+    return ops.cast(
+        ops.reshape(outputs, (-1, height * width * channels // depth, depth)), "float32"
+    )

@@ -1,0 +1,92 @@
+"""From a detector's raw answers to its detections."""
+
+from typing import Any
+
+import keras
+
+from detection.ops.boxes import clip_boxes, decode_boxes
+from detection.ops.nms import non_max_suppression, without_negative_zeros
+from detection.types import Detections, RawPredictions, Tensor
+
+ops: Any = keras.ops  # annotated with None among its results
+
+
+def detections_of(
+    predictions: RawPredictions,
+    anchors: Tensor,
+    *,
+    canvas_size: tuple[int, int],
+    score_threshold: float = 0.05,
+    iou_threshold: float = 0.5,
+    max_candidates: int = 5000,
+    max_detections: int = 100,
+) -> Detections:
+    """Decodes, clips to the canvas and suppresses duplicates within each class.
+
+    Candidates are the `max_candidates` pairs of anchor and class with the highest logits of all
+    classes together (of equals, the lower anchor, then the lower class) whose score, the logit's
+    sigmoid, is over the threshold and whose clipped box has an area. Ranks are by logit, since
+    float32 rounds large unequal logits to one score. Then `ops.nms` decides, exactly.
+
+    Args:
+        predictions: [B, A, C] logits and [B, A, 4] deltas, float32.
+        anchors: [A, 4].
+        canvas_size: Height and width in pixels.
+        score_threshold: Least score, itself excluded; 0.0 admits everything.
+        iou_threshold: IoU over which the lower of two boxes of a class is dropped.
+        max_candidates: Pairs an image that suppression looks at.
+        max_detections: K, detections an image.
+    """
+    logits, anchor, channel = top_pairs(predictions.class_logits, max_candidates)
+    batch, num_anchors = ops.shape(predictions.box_deltas)[:2]
+    rows = anchor + ops.cast(ops.arange(batch) * num_anchors, "int32")[:, None]
+    deltas = ops.take(ops.reshape(predictions.box_deltas, (-1, 4)), rows, axis=0)
+    boxes = decode_boxes(deltas, ops.take(ops.convert_to_tensor(anchors), anchor, axis=0))
+    boxes = clip_boxes(boxes, height=canvas_size[0], width=canvas_size[1])
+
+    scores = ops.sigmoid(logits)
+    has_area = (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
+    ranks = ops.where((scores > score_threshold) & has_area, logits, -float("inf"))
+    kept = non_max_suppression(
+        boxes, ranks, channel, iou_threshold=iou_threshold, max_detections=max_detections
+    )
+    return _gather_detections(kept, boxes, scores, channel)
+
+
+def top_pairs(class_logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns logits, anchors and channels [B, K] of the highest logits of [B, A, C], falling.
+
+    Of equals the lower anchor comes first, then the lower channel. K is `count`, or A * C where
+    that is less. Exact in two steps: a pair among the best `count` belongs to an anchor among the
+    best `count` by its best class, since each anchor before it has a pair before the pair. So only
+    their rows are sorted.
+    """
+    num_anchors, num_classes = class_logits.shape[1:]
+    rows = min(count, num_anchors)
+    best = without_negative_zeros(ops.max(class_logits, axis=-1))  # [B, A]
+    anchors = ops.cast(ops.top_k(best, rows)[1], "int32")
+    anchors = ops.sort(anchors, axis=-1)  # so that equal logits come in the order of anchors
+    batch = ops.shape(class_logits)[0]
+    places = anchors + ops.cast(ops.arange(batch) * num_anchors, "int32")[:, None]
+    candidates = ops.take(ops.reshape(class_logits, (-1, num_classes)), places, axis=0)
+    flat = without_negative_zeros(ops.reshape(candidates, (-1, rows * num_classes)))
+    logits, pairs = ops.top_k(flat, min(count, rows * num_classes))
+    pairs = ops.cast(pairs, "int32")
+    anchors = ops.take_along_axis(anchors, pairs // num_classes, axis=1)
+    return logits, anchors, pairs % num_classes
+
+
+def _gather_detections(kept: Tensor, boxes: Tensor, scores: Tensor, channel: Tensor) -> Detections:
+    batch, count = ops.shape(scores)
+    valid = kept >= 0
+    rows = ops.maximum(kept, 0) + ops.cast(ops.arange(batch) * count, "int32")[:, None]
+
+    def gather(values: Tensor) -> Tensor:
+        return ops.take(ops.reshape(values, (-1,)), rows)
+
+    return Detections(
+        boxes=ops.where(valid[..., None], ops.take(ops.reshape(boxes, (-1, 4)), rows, axis=0), 0.0),
+        scores=ops.where(valid, gather(scores), 0.0),
+        classes=ops.where(valid, gather(channel) + 1, 0),
+        num_detections=ops.sum(ops.cast(valid, "int32"), axis=1),
+    )

@@ -1,0 +1,81 @@
+"""Arithmetic of boxes `[y1, x1, y2, x2]` in pixels, without a +1 anywhere."""
+
+import math
+from typing import Any
+
+import keras
+
+from detection.types import Tensor
+
+ops: Any = keras.ops  # annotated with None among its results
+
+# The furthest that a decoded side may be from its anchor's: 62.5 times as long. Keeps exp finite.
+MAX_LOG_SIZE = math.log(1000.0 / 16.0)
+_MIN_AREA = 1e-8  # square pixels; keeps the overlap of two empty boxes 0 instead of 0 / 0
+
+
+def box_areas(boxes: Tensor) -> Tensor:
+    """Returns the areas [...] of boxes [..., 4]; a box turned inside out has 0."""
+    heights = ops.maximum(boxes[..., 2] - boxes[..., 0], 0.0)
+    return heights * ops.maximum(boxes[..., 3] - boxes[..., 1], 0.0)
+
+
+def intersection_matrix(first: Tensor, second: Tensor) -> Tensor:
+    """Returns the areas [..., M, N] that boxes [..., M, 4] and [..., N, 4] share."""
+
+    def shared(low: int, high: int) -> Tensor:
+        end = ops.minimum(first[..., :, None, high], second[..., None, :, high])
+        start = ops.maximum(first[..., :, None, low], second[..., None, :, low])
+        return ops.maximum(end - start, 0.0)
+
+    return shared(0, 2) * shared(1, 3)
+
+
+def iou_matrix(first: Tensor, second: Tensor) -> Tensor:
+    """Returns intersection over union [..., M, N] of boxes [..., M, 4] and [..., N, 4], 0..1.
+
+    Two boxes without area overlap by 0.
+    """
+    shared = intersection_matrix(first, second)
+    union = box_areas(first)[..., :, None] + box_areas(second)[..., None, :] - shared
+    return shared / ops.maximum(union, _MIN_AREA)
+
+
+def ioa(regions: Tensor, anchors: Tensor) -> Tensor:
+    """Returns the share [..., N, A] of each anchor [..., A, 4] within each region [..., N, 4]."""
+    shared = intersection_matrix(regions, anchors)
+    return shared / ops.maximum(box_areas(anchors)[..., None, :], _MIN_AREA)
+
+
+def _centers_and_sizes(boxes: Tensor) -> tuple[Tensor, Tensor]:
+    sizes = boxes[..., 2:] - boxes[..., :2]
+    return boxes[..., :2] + 0.5 * sizes, sizes
+
+
+def encode_boxes(boxes: Tensor, anchors: Tensor) -> Tensor:
+    """Returns the deltas [..., 4] `ty, tx, th, tw` of boxes against anchors, both [..., 4].
+
+    `ty = (y - ya) / ha`, `th = log(h / ha)` of centres and sizes (Girshick et al., arXiv
+    1311.2524, appendix C), without scale factors. Both must have sides over 0. Inverse of
+    `decode_boxes` for boxes up to 62.5 times as long as their anchor.
+    """
+    centers, sizes = _centers_and_sizes(boxes)
+    anchor_centers, anchor_sizes = _centers_and_sizes(anchors)
+    shifts = (centers - anchor_centers) / anchor_sizes
+    return ops.concatenate([shifts, ops.log(sizes / anchor_sizes)], axis=-1)
+
+
+def decode_boxes(deltas: Tensor, anchors: Tensor) -> Tensor:
+    """Returns the boxes [..., 4] of deltas against anchors, both [..., 4]; not clipped.
+
+    Inverse of `encode_boxes`. Deltas of size over log(1000 / 16) are taken as that.
+    """
+    anchor_centers, anchor_sizes = _centers_and_sizes(anchors)
+    centers = deltas[..., :2] * anchor_sizes + anchor_centers
+    halves = 0.5 * ops.exp(ops.minimum(deltas[..., 2:], MAX_LOG_SIZE)) * anchor_sizes
+    return ops.concatenate([centers - halves, centers + halves], axis=-1)
+
+
+def clip_boxes(boxes: Tensor, *, height: float, width: float) -> Tensor:
+    """Returns the part of boxes [..., 4] that lies within 0..height and 0..width."""
+    return ops.clip(boxes, 0.0, ops.convert_to_tensor([height, width, height, width], boxes.dtype))

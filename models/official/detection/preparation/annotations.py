@@ -1,0 +1,134 @@
+"""The one table that every source is read into, and that everything after it works on."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from detection.submission.class_list import ClassEntry
+
+# A box is `y1 x1 y2 x2`: pixels of the declared frame, or 0..1 where `normalized` says so.
+COORDINATES = ("y1", "x1", "y2", "x2")
+
+
+class PreparationError(ValueError):
+    """An input or an output cannot be used at all; the message says what to do."""
+
+
+class Finding(NamedTuple):
+    """One thing in the data that was repaired or left out."""
+
+    file: str  # the image it concerns
+    reason: str  # the kind of fault, without numbers, so that it can be counted
+    detail: str  # this case in particular; may be empty
+    repaired: bool  # False: left out
+
+
+class Annotations(NamedTuple):
+    """Images, their boxes and the classes.
+
+    `images`, one row an image: source_id (str), file (str, relative to the image directory),
+    height and width (float64, pixels that the annotations declare; NaN where they do not).
+
+    `boxes`, one row a box, ordered by image: image (int64, row number in `images`), label
+    (categorical, the source's own word for the class), y1 x1 y2 x2 (float64), is_crowd (bool), area
+    (float64, pixels; NaN: that of the box), and where masks were asked for segmentation (polygons
+    or run lengths as COCO writes them; None where there is none).
+    """
+
+    images: pd.DataFrame
+    boxes: pd.DataFrame
+    classes: tuple[ClassEntry, ...]
+    normalized: bool
+    findings: tuple[Finding, ...]  # what the reader itself had to repair or leave out
+
+    def class_ids(self) -> dict[str, int]:
+        """From every label that names a class, its identifier or its name, to its id from 1."""
+        names = {entry.name: row for row, entry in enumerate(self.classes, start=1)}
+        return names | {entry.identifier: row for row, entry in enumerate(self.classes, start=1)}
+
+
+def build_annotations(
+    *,
+    images: pd.DataFrame,
+    boxes: pd.DataFrame,
+    classes: tuple[ClassEntry, ...],
+    normalized: bool,
+    findings: tuple[Finding, ...] = (),
+) -> Annotations:
+    """Brings a reader's columns to the types of the table and joins images that are listed twice.
+
+    Two rows of `images` with the same file and declared size become one that has the boxes of both,
+    which is a repair; where their declared sizes differ the later row is left out with its boxes.
+
+    Raises:
+        PreparationError: there is no image, or no class.
+    """
+    if images.empty:
+        raise PreparationError("The annotations name no image at all.")
+    if not classes:
+        raise PreparationError("No class is known: the annotations hold no box; give --classes.")
+    images = images.astype({"height": "float64", "width": "float64"}).reset_index(drop=True)
+    boxes = boxes.astype(
+        {"image": "int64", "label": "category", "is_crowd": "bool", "area": "float64"}
+        | dict.fromkeys(COORDINATES, "float64")
+    )
+    images, boxes, twice = _join_repeated(images, boxes)
+    boxes = boxes.sort_values("image", kind="stable", ignore_index=True)
+    return Annotations(images, boxes, classes, normalized, findings + twice)
+
+
+def _join_repeated(
+    images: pd.DataFrame, boxes: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Finding, ...]]:
+    repeated = images["file"].duplicated()
+    if not repeated.any():
+        return images, boxes, ()
+    first_rows = pd.Series(images.index, index=images["file"])
+    first_rows = first_rows[~first_rows.index.duplicated()]
+    target = first_rows.loc[images["file"]].to_numpy().copy()
+    findings = []
+    for row in np.flatnonzero(repeated):
+        sizes = images.loc[[target[row], row], ["height", "width"]].to_numpy()
+        same = np.array_equal(sizes[0], sizes[1], equal_nan=True)
+        what = "its boxes joined" if same else "with another size; the later entry and its boxes"
+        detail = f"entry {images.at[row, 'source_id']}"
+        file = str(images.at[row, "file"])
+        findings.append(Finding(file, f"image listed twice: {what}", detail, repaired=same))
+        if not same:
+            target[row] = -1
+    numbers = np.cumsum(~repeated.to_numpy()) - 1  # of the rows that stay
+    moved = target[boxes["image"].to_numpy()]
+    boxes = boxes[moved >= 0].assign(image=numbers[moved[moved >= 0]])
+    return images[~repeated].reset_index(drop=True), boxes, tuple(findings)
+
+
+def reorder_images(annotations: Annotations, order: np.ndarray) -> Annotations:
+    """The same annotations with the images `order` (row numbers, each at most once), as ordered."""
+    ranks = np.full(len(annotations.images), -1)
+    ranks[order] = np.arange(len(order))
+    moved = ranks[annotations.boxes["image"].to_numpy()]
+    boxes = annotations.boxes[moved >= 0].assign(image=moved[moved >= 0])
+    return annotations._replace(
+        images=annotations.images.iloc[order].reset_index(drop=True),
+        boxes=boxes.sort_values("image", kind="stable", ignore_index=True),
+    )
+
+
+def split_evenly(annotations: Annotations, count: int) -> Iterator[Annotations]:
+    """Cuts the images, in their order, into `count` runs whose lengths differ by one at most.
+
+    The reader's findings stay with the whole.
+    """
+    box_images = annotations.boxes["image"].to_numpy()
+    bounds = np.arange(count + 1) * len(annotations.images) // count
+    box_bounds = np.searchsorted(box_images, bounds)
+    for index in range(count):
+        first, last = bounds[index], bounds[index + 1]
+        boxes = annotations.boxes.iloc[box_bounds[index] : box_bounds[index + 1]]
+        yield annotations._replace(
+            images=annotations.images.iloc[first:last].reset_index(drop=True),
+            boxes=boxes.assign(image=boxes["image"] - first).reset_index(drop=True),
+            findings=(),
+        )

@@ -1,0 +1,112 @@
+"""Reading what a user points at, with one clear message where it is not there."""
+
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from detection.preparation.annotations import PreparationError
+from detection.submission.class_list import ClassEntry, read_class_list
+
+IMAGE_EXTENSIONS = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif"),
+    *(".tif", ".tiff", ".avif", ".jp2"),
+)
+
+
+def read_bytes(path: str, what: str) -> bytes:
+    """The content of a file that the user named as `what`.
+
+    Raises:
+        PreparationError: it is missing, a directory, or may not be read.
+    """
+    try:
+        if tf.io.gfile.isdir(path):
+            raise PreparationError(f"{what} {path} is a directory; a file is wanted.")
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return file.read()
+    except tf.errors.NotFoundError:
+        raise PreparationError(f"{what} {path} does not exist.") from None
+    except tf.errors.OpError as error:
+        raise PreparationError(f"{what} {path} cannot be read: {error.message}") from error
+
+
+def read_text(path: str, what: str) -> str:
+    """As `read_bytes`, decoded; a byte order mark is dropped."""
+    try:
+        return read_bytes(path, what).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PreparationError(f"{what} {path} is not UTF-8 text: {error}.") from error
+
+
+def list_directory(path: str, what: str) -> list[str]:
+    """The sorted names in a directory.
+
+    Raises:
+        PreparationError: it is not a directory.
+    """
+    if not tf.io.gfile.isdir(path):
+        found = "is not a directory" if tf.io.gfile.exists(path) else "does not exist"
+        raise PreparationError(f"{what} {path} {found}.")
+    return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(path))
+
+
+def list_images(directory: str) -> list[str]:
+    """The sorted names of the image files in a directory, by their extensions."""
+    names = list_directory(directory, "--images")
+    return [name for name in names if name.lower().endswith(IMAGE_EXTENSIONS)]
+
+
+def read_image_list(path: str) -> list[str]:
+    """The names in an image list: one a line, with or without extension.
+
+    The `-1`, `0` or `1` that the per-class lists of Pascal VOC add is ignored.
+
+    Raises:
+        PreparationError: the file is missing or names nothing.
+    """
+    names = []
+    for line in read_text(path, "--image_list").splitlines():
+        name, _, flag = line.strip().rpartition(" ")
+        names.append(name.strip() if flag in ("-1", "0", "1") and name else line.strip())
+    names = [name for name in names if name]
+    if not names:
+        raise PreparationError(f"--image_list {path} names no image.")
+    return names
+
+
+def read_classes(path: str) -> tuple[ClassEntry, ...]:
+    """The classes of a `--classes` file: `id,name` a line, without a header.
+
+    Raises:
+        PreparationError: it is missing or not such a list.
+    """
+    text = read_text(path, "--classes")
+    try:
+        return read_class_list(text)
+    except ValueError as error:
+        raise PreparationError(f"--classes {path}: {error}") from error
+
+
+def stem(name: str) -> str:
+    """A file's name without its directory and extension."""
+    base = os.path.basename(name)
+    root, extension = os.path.splitext(base)
+    return root if extension.lower() in (*IMAGE_EXTENSIONS, ".xml") else base
+
+
+def require_some_image(directory: str, files: Sequence[str]) -> None:
+    """Refuses an image directory that holds none of the first hundred images.
+
+    Single missing images are left out and reported later; a wrong directory is an error at once.
+
+    Raises:
+        PreparationError: not a directory, or none of them is there.
+    """
+    list_directory(directory, "--images")
+    sample = files[:100]
+    if not any(tf.io.gfile.exists(os.path.join(directory, file)) for file in sample):
+        raise PreparationError(
+            f"--images {directory} holds none of the {len(sample)} first images of the "
+            f"annotations, such as {sample[0]}."
+        )

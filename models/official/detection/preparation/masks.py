@@ -1,0 +1,89 @@
+"""COCO segmentations -> PNG masks, by pycocotools."""
+
+import math
+import warnings
+from typing import Any
+
+import cv2
+import numpy as np
+from pycocotools import mask as coco_mask
+
+
+def mask_png(segmentation: Any, *, height: int, width: int) -> bytes | None:
+    """Draws one object's mask.
+
+    Args:
+        segmentation: polygons (lists of x, y in pixels), or run lengths, compressed or not.
+        height: of the picture, pixels.
+        width: of the picture, pixels.
+
+    Returns:
+        A PNG of [height, width], 1 inside and 0 outside; None where the segmentation is missing,
+        malformed, of another size, or covers no pixel.
+    """
+    if isinstance(segmentation, list):
+        if not segmentation or not all(map(_is_polygon, segmentation)):
+            return None
+        runs = coco_mask.merge(coco_mask.frPyObjects(segmentation, height, width))
+    elif isinstance(segmentation, dict) and segmentation.get("size") == [height, width]:
+        counts = _counts(segmentation.get("counts"), pixels=height * width)
+        if counts is None:
+            return None
+        uncompressed: Any = {"size": [height, width], "counts": counts}  # the stubs forbid a list
+        runs = coco_mask.frPyObjects(uncompressed, height, width)
+    else:
+        return None
+    mask = _decode(runs)
+    if not mask.any():
+        return None
+    done, encoded = cv2.imencode(".png", np.ascontiguousarray(mask))
+    return encoded.tobytes() if done else None
+
+
+def _is_polygon(points: object) -> bool:
+    """At least three corners; pycocotools takes anything else for something else."""
+    return (
+        isinstance(points, list)
+        and len(points) >= 6
+        and len(points) % 2 == 0
+        and all(isinstance(value, int | float) and math.isfinite(value) for value in points)
+    )
+
+
+def _counts(counts: Any, *, pixels: int) -> list[int] | None:
+    """The run lengths, where they are some and fill the picture.
+
+    Otherwise pycocotools would show whatever was in memory there.
+    """
+    if isinstance(counts, str):
+        counts = _decompress(counts)
+    valid = isinstance(counts, list) and all(isinstance(n, int) and n >= 0 for n in counts)
+    return counts if valid and sum(counts) == pixels else None
+
+
+def _decompress(text: str) -> list[int] | None:
+    """COCO's compressed run lengths: base 32, five bits a character, lowest first.
+
+    From the fourth run on, the text holds the difference to the run two before. None where the text
+    ends within a number.
+    """
+    counts: list[int] = []
+    value, shift = 0, 0
+    for character in text:
+        digit = ord(character) - 48
+        value |= (digit & 0x1F) << shift
+        shift += 5
+        if digit & 0x20:
+            continue
+        if digit & 0x10:
+            value -= 1 << shift
+        counts.append(value + (counts[-2] if len(counts) > 2 else 0))
+        value, shift = 0, 0
+    return None if shift else counts
+
+
+def _decode(runs: Any) -> np.ndarray:
+    with warnings.catch_warnings():
+        # pycocotools 2.0.11 builds its arrays in a way that NumPy 2 deprecates.
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+        return coco_mask.decode(runs)

@@ -1,0 +1,160 @@
+"""Annotations -> TFRecord shards, classes.csv and manifest; resumable, and the same each time.
+
+While a run is under way `<split>_<part>.progress/` holds a claim and one report a finished shard.
+A run that finds such reports keeps the shards whose inputs are unchanged. The manifest comes last
+and replaces that directory: it says that the set is whole.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+from tqdm import tqdm
+
+from detection.preparation.annotations import PreparationError
+from detection.preparation.claims import Claim
+from detection.preparation.existing_files import (
+    check_classes,
+    finished_manifest,
+    is_current,
+    refuse_existing,
+    remove_leftovers,
+    remove_set,
+)
+from detection.preparation.plan import Plan
+from detection.preparation.report import build_manifest
+from detection.preparation.shard_jobs import (
+    ShardJob,
+    ShardReport,
+    inputs_digest,
+    report_from_json,
+    report_to_json,
+)
+from detection.preparation.shards import run_shard
+from detection.preparation.worker_pool import run_jobs
+from detection.submission.class_list import write_class_list
+
+
+def check_only(plan: Plan, *, workers: int) -> dict[str, Any]:
+    """Runs all checks and writes nothing; returns the manifest as it would be, without digests."""
+    reports = _run(_check_shard, plan.jobs(write=False), plan, workers, lambda: None)
+    return _manifest(plan, reports)
+
+
+def write_tfrecords(plan: Plan, *, workers: int, overwrite: bool) -> tuple[dict[str, Any], bool]:
+    """Writes the set, or finishes one that was begun.
+
+    The files are the same, byte for byte, whatever `workers` is and however often the run was
+    killed and started again.
+
+    Args:
+        plan: what and where.
+        workers: processes.
+        overwrite: replace a finished set that was made from other inputs.
+
+    Returns:
+        The manifest, and whether anything had to be written: a finished set of the same inputs is
+        left as it is.
+
+    Raises:
+        PreparationError: other classes or another finished set are there, another run is at work,
+            no image can be used, or writing fails.
+    """
+    check_classes(plan)
+    tf.io.gfile.makedirs(plan.directory)
+    finished = finished_manifest(plan)
+    if finished is not None and is_current(plan, finished):
+        return finished, False
+    if not overwrite:
+        refuse_existing(plan, is_finished=finished is not None)
+    tf.io.gfile.makedirs(plan.progress_directory)
+    with Claim(os.path.join(plan.progress_directory, "claim.json")) as claim:
+        if finished is not None:
+            tf.io.gfile.remove(plan.manifest_path)
+        remove_leftovers(plan)
+        function = partial(_finish_shard, plan.progress_directory, claim.token)
+        reports = _run(function, plan.jobs(write=True), plan, workers, claim.refresh)
+        manifest = _manifest(plan, reports)
+        claim.verify()
+        if manifest["images"] == 0:
+            remove_set(plan)
+            reasons = [f"{count} {reason}" for reason, count in manifest["left_out_counts"].items()]
+            raise PreparationError(
+                f"No image can be used, nothing was written. Left out: {'; '.join(reasons)}."
+            )
+        _publish(plan, manifest, claim.token)
+    tf.io.gfile.rmtree(plan.progress_directory)
+    return manifest, True
+
+
+def _publish(plan: Plan, manifest: dict[str, Any], token: str) -> None:
+    classes = os.path.join(plan.directory, "classes.csv")
+    _write_whole(classes, write_class_list(plan.annotations.classes), token)
+    text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+    _write_whole(plan.manifest_path, text, token)
+
+
+def _manifest(plan: Plan, reports: list[ShardReport]) -> dict[str, Any]:
+    return build_manifest(
+        split=plan.split,
+        part=plan.part,
+        annotations=plan.annotations,
+        reports=reports,
+        options=plan.options,
+    )
+
+
+def _run(
+    function: Callable[[ShardJob, Callable[[int], Any]], ShardReport],
+    jobs: Iterator[ShardJob],
+    plan: Plan,
+    workers: int,
+    sign_of_life: Callable[[], Any],
+) -> list[ShardReport]:
+    with tqdm(
+        total=len(plan.annotations.images), unit="image", desc=plan.split, mininterval=0.5
+    ) as bar:
+
+        def progress(amount: int) -> None:
+            if amount:
+                bar.update(amount)
+            sign_of_life()
+
+        workers = min(workers, plan.num_shards)
+        reports = list(run_jobs(function, jobs, workers=workers, progress=progress))
+        bar.update(bar.total - bar.n)
+    return sorted(reports, key=lambda report: report.file)
+
+
+def _check_shard(job: ShardJob, progress: Callable[[int], Any]) -> ShardReport:
+    return run_shard(job, "", progress)
+
+
+def _finish_shard(
+    progress_directory: str, token: str, job: ShardJob, progress: Callable[[int], Any]
+) -> ShardReport:
+    """The report of a shard that is finished already, else that of running it."""
+    name = os.path.basename(job.path)
+    sidecar = os.path.join(progress_directory, f"{name}.json")
+    if tf.io.gfile.exists(sidecar) and tf.io.gfile.exists(job.path):
+        with tf.io.gfile.GFile(sidecar, "r") as file:
+            report = report_from_json(file.read())
+        whole = tf.io.gfile.stat(job.path).length == report.bytes
+        if whole and report.inputs == inputs_digest(job):
+            progress(report.images)
+            return report
+    if tf.io.gfile.exists(sidecar):  # else it would vouch for the file that is written now
+        tf.io.gfile.remove(sidecar)
+    report = run_shard(job, token, progress)
+    _write_whole(sidecar, report_to_json(report), token)
+    return report
+
+
+def _write_whole(path: str, text: str, token: str) -> None:
+    temporary = f"{path}.{token}.tmp"
+    with tf.io.gfile.GFile(temporary, "w") as file:
+        file.write(text)
+    tf.io.gfile.rename(temporary, path, overwrite=True)

@@ -1,0 +1,85 @@
+"""The class list, `classes.csv`: one row a class, `identifier,name`, without a header.
+
+The row number, counted from 1, is the class id everywhere in the toolkit. This module takes and
+gives text, so that it serves files, assets of a SavedModel and metadata alike.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class ClassEntry(NamedTuple):
+    """One class: its identifier in submissions (an Open Images MID, say) and its name."""
+
+    identifier: str
+    name: str
+
+
+def read_class_list(text: str) -> tuple[ClassEntry, ...]:
+    """Reads a class list; entry `k` has class id `k + 1`. Inverse of `write_class_list`.
+
+    A byte order mark, blanks around the columns and empty lines at the end are passed over.
+
+    Args:
+        text: contents of `classes.csv`, `identifier,name` a row. A name that contains a comma
+            stands in double quotes.
+
+    Raises:
+        ValueError: no class at all, a row without exactly two columns, an empty identifier or
+            name, or one that occurs twice. All mistakes are listed, each with its row number.
+    """
+    rows = list(csv.reader(io.StringIO(text.removeprefix("\ufeff"))))
+    while rows and not any(column.strip() for column in rows[-1]):
+        rows.pop()
+    entries = [ClassEntry(*(column.strip() for column in (*row, "", "")[:2])) for row in rows]
+    mistakes = [
+        *(_column_mistake(number, row) for number, row in enumerate(rows, 1) if len(row) != 2),
+        *_value_mistakes([(n, e) for n, e in enumerate(entries, 1) if len(rows[n - 1]) == 2]),
+    ]
+    if not rows:
+        mistakes.append("it is empty")
+    if mistakes:
+        raise ValueError(
+            "The class list is not usable; each row must be `identifier,name`, both unique:\n"
+            + "\n".join(f"  {mistake}" for mistake in mistakes)
+        )
+    return tuple(entries)
+
+
+def write_class_list(entries: Iterable[ClassEntry]) -> str:
+    """Returns the text of a class list, one line an entry. Inverse of `read_class_list`.
+
+    Raises:
+        ValueError: what `read_class_list` would refuse to read.
+    """
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(entries)
+    text = stream.getvalue()
+    read_class_list(text)
+    return text
+
+
+def _column_mistake(number: int, row: Sequence[str]) -> str:
+    line = ",".join(row)
+    if len(row) < 2:
+        return f"row {number}: {line!r} has no second column (expected `identifier,name`)"
+    return f"row {number}: {line!r} has {len(row)} columns; quote a name that contains a comma"
+
+
+def _value_mistakes(numbered: Sequence[tuple[int, ClassEntry]]) -> list[str]:
+    mistakes = []
+    for field in ClassEntry._fields:
+        first_row: dict[str, int] = {}
+        for number, entry in numbered:
+            value = getattr(entry, field)
+            if not value:
+                mistakes.append(f"row {number}: the {field} is empty")
+            elif value in first_row:
+                mistakes.append(
+                    f"row {number}: {field} {value!r} is also in row {first_row[value]}"
+                )
+            else:
+                first_row[value] = number
+    return mistakes

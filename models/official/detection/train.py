@@ -1,0 +1,169 @@
+"""Trains and evaluates: `python -m detection.train --config VERSION --model_dir DIR`.
+
+The same command goes on where a run was stopped. Exit codes: 0 finished, 2 wrong usage, 75 stopped
+by SIGTERM or SIGINT with its state saved (start it again), 1 failed.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from detection.command_line import (
+    add_backend_argument,
+    add_experiment_arguments,
+    experiment_config,
+    run_command,
+    start_logging,
+)
+from detection.config import ExperimentConfig
+
+if TYPE_CHECKING:
+    from detection.evaluation.split import SplitEvaluation
+    from detection.experiment import Training
+    from trainkit.training.tensorflow_engine import TensorFlowEngine
+
+logger = logging.getLogger(__name__)
+HEADLINE = ("AP", "AP50")
+EXIT_FAILED = 1  # a loss that is not finite; its message needs no traceback
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see --help."""
+    parser = argparse.ArgumentParser(
+        prog="train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_experiment_arguments(parser)
+    add_backend_argument(parser)
+    parser.add_argument("--model_dir", required=True, help="checkpoints, log and metrics go here")
+    parser.add_argument(
+        "--mode",
+        choices=("train", "eval", "train_and_eval"),
+        default="train_and_eval",
+        help="eval waits for the checkpoints that another process writes (train_and_eval)",
+    )
+    parser.add_argument(
+        "--eval_timeout",
+        type=float,
+        metavar="SECONDS",
+        help="mode eval gives up after so long without a new checkpoint (never)",
+    )
+    parser.add_argument("--log_file", default="", help="local file that the log is appended to")
+    parser.add_argument(
+        "--dry_run", action="store_true", help="build everything, say what would happen, and stop"
+    )
+    arguments = parser.parse_args(argv)
+    # Keras reads its backend when it is first imported, so it comes in only now.
+    os.environ["KERAS_BACKEND"] = arguments.backend
+    start_logging(arguments.log_file)
+    return run_command(lambda: _run(arguments), prefix=parser.prog)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from detection import experiment, model_dir
+    from trainkit.training import devices, loop
+
+    config = experiment_config(arguments)
+    train, directory = config.train, arguments.model_dir.rstrip("/")
+    split = experiment.find_split(config.data, config.data.train_split)
+    class_list_text, classes = model_dir.read_classes(config.data.directory)
+    strategy = devices.choose_strategy(train.device)
+    training = experiment.build_training(
+        config, num_classes=len(classes), train_split=split, strategy=strategy
+    )
+    num_records = sum(split.records_per_shard)
+    _describe(config, training, num_records, len(classes), strategy.num_replicas_in_sync)
+    if arguments.dry_run:
+        return 0
+    model_dir.describe_run(directory, config, class_list_text)
+    evaluate = None
+    if arguments.mode != "train":
+        evaluate = experiment.build_evaluation(
+            config,
+            task=training.task,
+            class_names=[entry.name for entry in classes],
+            strategy=strategy,
+            picture_path=f"{directory}/detections.png",
+        )
+    try:
+        return _run_mode(arguments, config, training.engine, evaluate)
+    except loop.NonfiniteLossError as error:
+        logger.error("%s", error)
+        return EXIT_FAILED
+
+
+def _run_mode(
+    arguments: argparse.Namespace,
+    config: ExperimentConfig,
+    engine: "TensorFlowEngine",
+    evaluate: "SplitEvaluation | None",
+) -> int:
+    from trainkit.training import loop
+
+    train = config.train
+    common: dict[str, Any] = {
+        "engine": engine,
+        "model_dir": arguments.model_dir.rstrip("/"),
+        "total_steps": train.total_steps,
+    }
+    saving: dict[str, Any] = {
+        "iterations_per_loop": train.iterations_per_loop,
+        "log_every_steps": train.log_every_steps,
+        "checkpoint_every_steps": train.checkpoint_every_steps,
+        "keep_checkpoints": train.keep_checkpoints,
+    }
+    evaluating: dict[str, Any] = {
+        "evaluate": evaluate,
+        "headline": HEADLINE,
+        "best_metric": config.eval.best_metric,
+        "eval_every_steps": config.eval.every_steps,
+    }
+    match arguments.mode:
+        case "train":
+            return loop.train(**common, **saving)
+        case "eval":
+            timeout = arguments.eval_timeout
+            return loop.evaluate_checkpoints(**common, **evaluating, timeout_seconds=timeout)
+        case _:
+            return loop.train_and_eval(**common, **saving, **evaluating)
+
+
+def _describe(
+    config: ExperimentConfig,
+    training: "Training",
+    num_records: int,
+    num_classes: int,
+    num_devices: int,
+) -> None:
+    """Says what will be trained on what, before hours are spent on it."""
+    train, model = config.train, training.task.model
+    logger.info(
+        "%s: %s parameters, %d classes, canvas %dx%d, precision %s, %d devices",
+        config.model.kind,
+        f"{model.count_params():,}",
+        num_classes,
+        *config.data.canvas_size,
+        model.dtype_policy.name,
+        num_devices,
+    )
+    logger.info(
+        "%d training images; %d steps of %d images are %.1f epochs",
+        num_records,
+        train.total_steps,
+        train.batch_size,
+        train.total_steps * train.batch_size / max(num_records, 1),
+    )
+    frozen = training.frozen
+    if frozen.layers:
+        logger.info(
+            "Frozen: %d layers, %s parameters: %s",
+            len(frozen.layers),
+            f"{frozen.num_parameters:,}",
+            ", ".join(frozen.layers),
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

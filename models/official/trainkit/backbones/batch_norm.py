@@ -1,0 +1,159 @@
+"""Batch normalisation with a gradient of its own.
+
+The gradient takes a third of the time that automatic differentiation of
+`keras.layers.BatchNormalization` takes on a CPU.
+"""
+
+import math
+from typing import Any
+
+import keras
+
+ops: Any = keras.ops  # annotated with None among its results
+
+Tensor = Any
+
+
+class BatchNorm(keras.layers.Layer):
+    """Batch normalisation over all axes but the last (Ioffe and Szegedy, arXiv 1502.03167).
+
+    As `keras.layers.BatchNormalization`: biased variance, and inference behaviour while the layer
+    or its `gamma` is frozen. Statistics, scale and shift are float32 under any dtype policy.
+
+    Args:
+        momentum: Share of the old moving statistics that an update keeps, 0..1.
+        epsilon: Added to the variance.
+        synchronized: Whether statistics span all replicas of a `tf.distribute` strategy, each
+            replica holding as many images as the others. On JAX they always span the whole batch.
+        zero_gamma: Whether the scale begins at 0, as in the last layer of a residual block.
+        name: Name of the layer.
+    """
+
+    def __init__(
+        self,
+        *,
+        momentum: float = 0.99,
+        epsilon: float = 1e-3,
+        synchronized: bool = False,
+        zero_gamma: bool = False,
+        name: str | None = None,
+    ):
+        super().__init__(name=name)
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.synchronized = synchronized
+        self.zero_gamma = zero_gamma
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates the variables for inputs [..., channels]."""
+
+        def vector(name: str, initializer: str, trainable: bool) -> Any:
+            return self.add_weight(
+                shape=(input_shape[-1],),
+                initializer=initializer,
+                trainable=trainable,
+                autocast=False,
+                dtype="float32",
+                name=name,
+            )
+
+        self.gamma = vector("gamma", "zeros" if self.zero_gamma else "ones", True)
+        self.beta = vector("beta", "zeros", True)
+        self.moving_mean = vector("moving_mean", "zeros", False)
+        self.moving_variance = vector("moving_variance", "ones", False)
+
+    def uses_batch_statistics(self, training: bool) -> bool:
+        """Whether `call` would normalise by the batch and update the moving statistics."""
+        return training and self.trainable and self.gamma.trainable
+
+    def scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        """Returns the inference behaviour as `y = x * scale + shift`, each [channels] float32."""
+        scale = self.gamma * ops.rsqrt(self.moving_variance + self.epsilon)
+        return scale, self.beta - self.moving_mean * scale
+
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
+        """Normalises [B, H, W, channels]."""
+        if not self.uses_batch_statistics(training):
+            scale, shift = self.scale_and_shift()
+            return ops.cast(ops.cast(inputs, "float32") * scale + shift, inputs.dtype)
+        mean, variance = batch_moments(inputs, synchronized=self.synchronized)
+        for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            moving.assign(moving * self.momentum + value * (1.0 - self.momentum))
+        return normalize_batch(
+            inputs,
+            self.gamma * 1.0,  # a tensor: TensorFlow's custom gradients refuse variables
+            self.beta * 1.0,
+            mean,
+            variance,
+            epsilon=self.epsilon,
+            synchronized=self.synchronized,
+        )
+
+
+def _mean_over_replicas(values: Tensor) -> Tensor:
+    if keras.backend.backend() != "tensorflow":
+        return values  # under jit over a mesh the batch is whole already
+    return ops.moments(values[None], axes=[0], synchronized=True)[0]
+
+
+def _channel_means(values: Tensor) -> Tensor:
+    # [B, H, W, C] -> [C]; the width first: on a CPU three times as fast as all axes at once.
+    return ops.mean(ops.mean(values, axis=-2), axis=(0, 1))
+
+
+def batch_moments(inputs: Tensor, *, synchronized: bool) -> tuple[Tensor, Tensor]:
+    """Returns mean and biased variance of each channel of [B, H, W, C], float32, no gradient."""
+    values = ops.stop_gradient(ops.cast(inputs, "float32"))
+    moments = ops.stack([_channel_means(values), _channel_means(ops.square(values))])
+    if synchronized:
+        moments = _mean_over_replicas(moments)
+    mean = moments[0]
+    return mean, ops.maximum(moments[1] - ops.square(mean), 0.0)
+
+
+def normalize_batch(
+    inputs: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    *,
+    epsilon: float,
+    synchronized: bool,
+) -> Tensor:
+    """Returns `gamma * (inputs - mean) / sqrt(variance + epsilon) + beta`.
+
+    Mean and variance must be those of `inputs`: the gradient takes their dependence on the inputs
+    into account (arXiv 1502.03167, section 3) and gives them none. Gradients of gamma and beta are
+    this replica's share.
+    """
+
+    def normalize(inputs: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: Tensor):
+        inverse = ops.rsqrt(variance + epsilon)
+        scale = gamma * inverse
+        values = ops.cast(inputs, "float32")
+        outputs = ops.cast(values * scale + (beta - mean * scale), inputs.dtype)
+
+        def gradient(*args: Tensor, upstream: Tensor = None):
+            upstream = args[0] if upstream is None else upstream
+            upstream = ops.cast(upstream, "float32")
+            moments = ops.stack([_channel_means(upstream), _channel_means(upstream * values)])
+            count = ops.cast(math.prod(ops.shape(inputs)[:-1]), "float32")
+            beta_gradient = moments[0] * count
+            gamma_gradient = (moments[1] - mean * moments[0]) * inverse * count
+            if synchronized:
+                moments = _mean_over_replicas(moments)
+            slope = -scale * ops.square(inverse) * (moments[1] - mean * moments[0])
+            shift = -scale * moments[0] - slope * mean
+            inputs_gradient = upstream * scale + values * slope + shift
+            return (
+                ops.cast(inputs_gradient, inputs.dtype),
+                gamma_gradient,
+                beta_gradient,
+                ops.zeros_like(mean),
+                ops.zeros_like(variance),
+            )
+
+        return outputs, gradient
+
+    return ops.custom_gradient(normalize)(inputs, gamma, beta, mean, variance)

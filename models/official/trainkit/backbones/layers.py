@@ -1,0 +1,213 @@
+"""Convolutions, and the unit of convolution, batch normalisation and activation.
+
+Outside training the normalisation is folded into the kernel, so that no pass over the activations
+is spent on it.
+"""
+
+from typing import Any, Literal
+
+import keras
+
+from trainkit.backbones.batch_norm import BatchNorm, Tensor
+
+ops: Any = keras.ops  # annotated with None among its results
+
+ConvKind = Literal["full", "depthwise", "separable"]
+Activation = Literal["linear", "relu", "silu"]
+
+# Kaiming He et al., Delving Deep into Rectifiers, section 2.2, counted over the outputs.
+HE_FAN_OUT = keras.initializers.VarianceScaling(
+    2.0, mode="fan_out", distribution="untruncated_normal"
+)
+
+
+def clone_initializer(initializer: keras.initializers.Initializer | str) -> Any:
+    """Returns a new initializer of the same kind: Keras draws the same numbers from one object."""
+    found: Any = keras.initializers.get(initializer)
+    return found.clone()
+
+
+class Conv(keras.layers.Layer):
+    """A convolution of [B, H, W, channels]: full, depthwise, or depthwise then 1x1 (separable).
+
+    Args:
+        filters: Output channels; for a depthwise convolution those of the input.
+        kernel_size: Side of the kernel, odd.
+        strides: Step of the kernel, both axes.
+        kind: "full", "depthwise" (multiplier 1) or "separable".
+        use_bias: Whether a bias is added.
+        explicit_padding: Pads `kernel_size // 2` on every side, whatever the stride; otherwise
+            "same" padding, which pads bottom and right first. They differ for strides over 1.
+        kernel_initializer: Initializer of the kernels.
+        bias_initializer: Initializer of the bias.
+        name: Name of the layer.
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int,
+        *,
+        strides: int = 1,
+        kind: ConvKind = "full",
+        use_bias: bool = True,
+        explicit_padding: bool = False,
+        kernel_initializer: keras.initializers.Initializer | str = "glorot_uniform",
+        bias_initializer: keras.initializers.Initializer | str = "zeros",
+        name: str | None = None,
+    ):
+        super().__init__(name=name)
+        self.filters = filters
+        self.kernel_size = kernel_size
+        self.strides = strides
+        self.kind = kind
+        self.use_bias = use_bias
+        self.explicit_padding = explicit_padding and strides > 1
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates the variables for inputs [B, H, W, channels]."""
+        channels = input_shape[-1]
+        if self.kind == "depthwise" and channels != self.filters:
+            raise ValueError(
+                f"{self.path}: a depthwise convolution keeps the number of channels; it has "
+                f"filters={self.filters} and its input has {channels} channels."
+            )
+
+        def kernel(name: str, shape: tuple[int | None, ...]) -> Any:
+            initializer = clone_initializer(self.kernel_initializer)
+            return self.add_weight(shape=shape, initializer=initializer, autocast=False, name=name)
+
+        if self.kind != "full":
+            shape = (self.kernel_size, self.kernel_size, channels, 1)
+            self.depthwise_kernel = kernel("depthwise_kernel", shape)
+        if self.kind != "depthwise":
+            side = self.kernel_size if self.kind == "full" else 1
+            self.kernel = kernel("kernel", (side, side, channels, self.filters))
+        if self.use_bias:
+            initializer = clone_initializer(self.bias_initializer)
+            self.bias = self.add_weight(
+                shape=(self.filters,), initializer=initializer, autocast=False, name="bias"
+            )
+
+    def convolve(
+        self, inputs: Tensor, scale: Tensor | None = None, shift: Tensor | None = None
+    ) -> Tensor:
+        """Returns the convolution, times `scale` plus `shift` ([filters] each) where given.
+
+        The scale goes into the kernel and the shift into the bias, at no pass over the outputs.
+        """
+        bias = self.bias if self.use_bias else None
+        if scale is not None:
+            bias = shift if bias is None else bias * scale + shift
+        outputs, padding = inputs, "same"
+        if self.explicit_padding:
+            side = self.kernel_size // 2
+            outputs, padding = (
+                ops.pad(inputs, [[0, 0], [side, side], [side, side], [0, 0]]),
+                "valid",
+            )
+        if self.kind != "full":
+            kernel = ops.convert_to_tensor(self.depthwise_kernel)
+            if scale is not None and self.kind == "depthwise":
+                kernel = kernel * ops.reshape(scale, (1, 1, -1, 1))
+            kernel = ops.cast(kernel, inputs.dtype)
+            outputs = ops.depthwise_conv(outputs, kernel, strides=self.strides, padding=padding)
+        if self.kind != "depthwise":
+            kernel = ops.convert_to_tensor(self.kernel)
+            kernel = ops.cast(kernel if scale is None else kernel * scale, inputs.dtype)
+            strides = self.strides if self.kind == "full" else 1
+            padding = padding if self.kind == "full" else "same"
+            outputs = ops.conv(outputs, kernel, strides=strides, padding=padding)
+        return outputs if bias is None else ops.add(outputs, ops.cast(bias, inputs.dtype))
+
+    def call(self, inputs: Tensor) -> Tensor:
+        """Convolves [B, H, W, channels] to [B, H / strides, W / strides, filters]."""
+        return self.convolve(inputs)
+
+
+def convolve_and_normalize(inputs: Tensor, conv: Conv, norm: BatchNorm, training: bool) -> Tensor:
+    """Returns `norm(conv(inputs))`; where the norm is a constant map it is folded into the kernel.
+
+    A function, not only a layer, because detection heads share one convolution between levels that
+    each have a normalisation of their own.
+    """
+    if norm.uses_batch_statistics(training):
+        return norm(conv(inputs), training=True)
+    scale, shift = norm.scale_and_shift()
+    return conv.convolve(inputs, scale, shift)
+
+
+def activate(inputs: Tensor, activation: Activation) -> Tensor:
+    """Applies the activation of this name."""
+    if activation == "relu":
+        return ops.relu(inputs)
+    return ops.silu(inputs) if activation == "silu" else inputs
+
+
+class ConvNorm(Conv):
+    """Convolution without bias, batch normalisation and activation as one layer.
+
+    Args:
+        filters: Output channels.
+        kernel_size: Side of the kernel, odd.
+        activation: "linear", "relu" or "silu".
+        batch_norm_momentum: As `BatchNorm.momentum`.
+        batch_norm_epsilon: As `BatchNorm.epsilon`.
+        synchronized: As `BatchNorm.synchronized`.
+        zero_gamma: As `BatchNorm.zero_gamma`.
+        strides: As `Conv.strides`.
+        kind: As `Conv.kind`.
+        explicit_padding: As `Conv.explicit_padding`.
+        kernel_initializer: As `Conv.kernel_initializer`.
+        name: Name of the layer.
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int,
+        *,
+        activation: Activation = "linear",
+        batch_norm_momentum: float = 0.99,
+        batch_norm_epsilon: float = 1e-3,
+        synchronized: bool = False,
+        zero_gamma: bool = False,
+        strides: int = 1,
+        kind: ConvKind = "full",
+        explicit_padding: bool = False,
+        kernel_initializer: keras.initializers.Initializer | str = HE_FAN_OUT,
+        name: str | None = None,
+    ):
+        super().__init__(
+            filters,
+            kernel_size,
+            strides=strides,
+            kind=kind,
+            use_bias=False,
+            explicit_padding=explicit_padding,
+            kernel_initializer=kernel_initializer,
+            name=name,
+        )
+        self.activation: Activation = activation
+        self.norm = BatchNorm(
+            momentum=batch_norm_momentum,
+            epsilon=batch_norm_epsilon,
+            synchronized=synchronized,
+            zero_gamma=zero_gamma,
+            name="norm",
+        )
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates the variables for inputs [B, H, W, channels]."""
+        super().build(input_shape)
+        self.norm.build((None, None, None, self.filters))
+
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
+        """Maps [B, H, W, channels] to [B, H / strides, W / strides, filters]."""
+        if self.norm.uses_batch_statistics(training):
+            outputs = self.norm(self.convolve(inputs), training=True)
+        else:
+            outputs = self.convolve(inputs, *self.norm.scale_and_shift())
+        return activate(outputs, self.activation)

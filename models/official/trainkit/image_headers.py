@@ -1,0 +1,194 @@
+"""What the first bytes of an encoded image say: container, size, orientation, completeness.
+
+OpenCV and libjpeg fill the missing part of a cut file with gray and merely warn, and TensorFlow
+ignores the EXIF orientation, so both are found out here, from the bytes, before any decoding.
+"""
+
+import re
+import struct
+import zlib
+from typing import Literal, NamedTuple
+
+Container = Literal["JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF", "JPEG 2000", "unknown"]
+
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_EXIF_PREFIX = b"Exif\x00\x00"
+_ORIENTATION_TAG = 0x0112
+# Inside entropy-coded data FF is followed by 00 or a restart marker; anything else is a marker.
+_NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+_START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_END_OF_IMAGE, _START_OF_SCAN, _APP1 = 0xD9, 0xDA, 0xE1
+_WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))  # TEM, restart markers, SOI
+
+
+class ImageError(ValueError):
+    """An encoded image cannot be used; the message says why."""
+
+
+class Orientation(NamedTuple):
+    """The EXIF orientation and where its two bytes stand, so that they can be overwritten."""
+
+    value: int  # 1 (upright) to 8
+    position: int  # index of the first byte of the value; -1 where there is no such tag
+    big_endian: bool
+
+
+UPRIGHT = Orientation(value=1, position=-1, big_endian=False)
+
+
+class JpegHeader(NamedTuple):
+    """A complete JPEG file: every segment up to the end marker was seen."""
+
+    height: int  # pixels as stored
+    width: int
+    bits: int  # a sample
+    channels: int
+    process: int  # 0 baseline, 1 extended, 2 progressive; 3 lossless; 9 and above arithmetic coding
+    orientation: Orientation
+
+
+class PngHeader(NamedTuple):
+    """A complete PNG file: every chunk's checksum is right and the last is IEND."""
+
+    height: int  # pixels as stored
+    width: int
+    bits: int  # a sample
+    color_type: int  # 0 gray, 2 RGB, 3 palette, 4 gray with alpha, 6 RGB with alpha
+    transparent_color: bool  # a tRNS chunk
+    orientation: Orientation
+
+
+def find_container(encoded: bytes) -> Container:
+    """The file's real format, from its signature; names and extensions often lie."""
+    if encoded.startswith(b"\xff\xd8\xff"):
+        return "JPEG"
+    if encoded.startswith(_PNG_SIGNATURE):
+        return "PNG"
+    if encoded.startswith(b"RIFF") and encoded[8:12] == b"WEBP":
+        return "WebP"
+    if encoded.startswith((b"GIF87a", b"GIF89a")):
+        return "GIF"
+    if encoded.startswith(b"BM"):
+        return "BMP"
+    if encoded.startswith((b"II*\x00", b"MM\x00*")):
+        return "TIFF"
+    if encoded[4:12] in (b"ftypavif", b"ftypavis"):
+        return "AVIF"
+    if encoded[4:8] == b"jP  " or encoded.startswith(b"\xff\x4f\xff\x51"):
+        return "JPEG 2000"
+    return "unknown"
+
+
+def parse_jpeg(encoded: bytes) -> JpegHeader:
+    """Walks all segments of a JPEG file; bytes after its end marker do not matter.
+
+    Raises:
+        ImageError: the file ends early or is not built as a JPEG.
+    """
+    frame: tuple[int, int, int, int, int] | None = None
+    orientation = UPRIGHT
+    position = 2
+    while True:
+        marker, position = _next_marker(encoded, position)
+        if marker == _END_OF_IMAGE:
+            break
+        if marker in _WITHOUT_LENGTH:
+            continue
+        start, end = _segment(encoded, position)
+        if marker in _START_OF_FRAME and frame is None:
+            if end - start < 6:
+                raise ImageError("corrupt JPEG: its frame header is too short")
+            bits, height, width, channels = struct.unpack_from(">BHHB", encoded, start)
+            frame = (height, width, bits, channels, marker - 0xC0)
+        elif marker == _APP1 and encoded.startswith(_EXIF_PREFIX, start):
+            orientation = parse_orientation(encoded, start + len(_EXIF_PREFIX), end)
+        position = end
+    if frame is None:
+        raise ImageError("corrupt JPEG: it holds no frame header")
+    return JpegHeader(*frame, orientation)
+
+
+def _next_marker(encoded: bytes, position: int) -> tuple[int, int]:
+    """The next marker's code at or after `position`, and the index behind it."""
+    found = _NEXT_MARKER.search(encoded, position)
+    if found is None:
+        raise ImageError("truncated JPEG: its end marker is missing")
+    return encoded[found.end() - 1], found.end()
+
+
+def _segment(encoded: bytes, position: int) -> tuple[int, int]:
+    """Start and end of the payload of the segment whose length stands at `position`."""
+    if position + 2 > len(encoded):
+        raise ImageError("truncated JPEG: it ends within a header")
+    end = position + int.from_bytes(encoded[position : position + 2], "big")
+    if end < position + 2:
+        raise ImageError("corrupt JPEG: a segment's length is below 2")
+    if end > len(encoded):
+        raise ImageError("truncated JPEG: it ends within a header")
+    return position + 2, end
+
+
+def parse_png(encoded: bytes) -> PngHeader:
+    """Walks all chunks of a PNG file and checks their checksums.
+
+    Raises:
+        ImageError: the file ends early, a checksum is wrong, or it is not built as a PNG.
+    """
+    position = len(_PNG_SIGNATURE)
+    header: tuple[int, int, int, int] | None = None
+    transparent, orientation, kind = False, UPRIGHT, b""
+    while kind != b"IEND":
+        if position + 12 > len(encoded):
+            raise ImageError("truncated PNG: its end chunk is missing")
+        length, kind = struct.unpack_from(">I4s", encoded, position)
+        start, end = position + 8, position + 8 + length
+        if end + 4 > len(encoded):
+            raise ImageError("truncated PNG: it ends within a chunk")
+        checksum = zlib.crc32(memoryview(encoded)[position + 4 : end])
+        if checksum != int.from_bytes(encoded[end : end + 4], "big"):
+            raise ImageError("corrupt PNG: a chunk's checksum is wrong")
+        if kind == b"IHDR" and length >= 10:
+            width, height, bits, color_type = struct.unpack_from(">IIBB", encoded, start)
+            header = (height, width, bits, color_type)
+        elif kind == b"tRNS":
+            transparent = True
+        elif kind == b"eXIf":
+            orientation = parse_orientation(encoded, start, end)
+        position = end + 4
+    if header is None:
+        raise ImageError("corrupt PNG: it holds no header chunk")
+    return PngHeader(*header, transparent, orientation)
+
+
+def parse_orientation(encoded: bytes, start: int, end: int) -> Orientation:
+    """The orientation in the TIFF structure that fills `encoded[start:end]`.
+
+    Whatever is not understood counts as upright: a broken EXIF block is no reason to lose a
+    picture.
+    """
+    order = {b"II": "<", b"MM": ">"}.get(encoded[start : start + 2])
+    if order is None or start + 8 > end:
+        return UPRIGHT
+    directory = start + struct.unpack_from(order + "I", encoded, start + 4)[0]
+    if directory + 2 > end:
+        return UPRIGHT
+    (count,) = struct.unpack_from(order + "H", encoded, directory)
+    for index in range(count):
+        entry = directory + 2 + 12 * index
+        if entry + 12 > end:
+            break
+        tag, _, _, value = struct.unpack_from(order + "HHIH", encoded, entry)
+        if tag == _ORIENTATION_TAG and 1 <= value <= 8:
+            return Orientation(value=value, position=entry + 8, big_endian=order == ">")
+    return UPRIGHT
+
+
+def without_orientation(encoded: bytes, orientation: Orientation) -> bytes:
+    """The same file with the EXIF orientation set to 1; not a pixel is touched.
+
+    For JPEG and TIFF; in a PNG the chunk's checksum would no longer be right.
+    """
+    if orientation.position < 0:
+        return encoded
+    one = (1).to_bytes(2, "big" if orientation.big_endian else "little")
+    return encoded[: orientation.position] + one + encoded[orientation.position + 2 :]

@@ -1,0 +1,351 @@
+"""Checkpoints: TensorFlow V2 tensor bundles keyed by variable path.
+
+A checkpoint is the pair `model.ckpt-<step>.data-00000-of-00001` and `.index`. It is written under
+a temporary name, read back and compared, then published: data first, `.index` last (a checkpoint
+exists once its index does), then the `checkpoint` file that TensorFlow's own tools read. The
+folder decides what there is to restore, not that file: it may be one save behind after a kill.
+
+Steps come from the stored `global_step`. `tf.train.list_variables(prefix)` reads these files on
+disks and buckets; on `ram://` it takes prefixes for folders, so hand it the folder there.
+"""
+
+import difflib
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from trainkit.training import durable_files
+
+GLOBAL_STEP = "global_step"
+POINTER_NAME = "checkpoint"
+DATA_SUFFIX = ".data-00000-of-00001"
+INDEX_SUFFIX = ".index"
+_NAME_PREFIX = "model.ckpt-"
+_LISTED_NAMES = 30  # differences spelled out in one message
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpoint(NamedTuple):
+    """One published checkpoint."""
+
+    step: int  # the stored global_step
+    prefix: str  # path without `.index`
+
+
+class UnreadableCheckpointError(Exception):
+    """A checkpoint is torn, incomplete or gone; the message names the file and the reason."""
+
+
+class CheckpointMismatchError(ValueError):
+    """A whole checkpoint belongs to another model; the message lists every difference."""
+
+
+class Checkpoints:
+    """The last `keep` checkpoints of one folder, written by one process."""
+
+    def __init__(self, directory: str, *, keep: int) -> None:
+        if keep < 1:
+            raise ValueError(f"keep is {keep}; at least 1 checkpoint must be kept")
+        self.directory = directory
+        self._keep = keep
+        self._published: list[Checkpoint] = []  # ascending
+        self._unreadable: list[str] = []
+
+    @property
+    def published(self) -> list[Checkpoint]:
+        """What restore() and save() left in the folder, by rising step."""
+        return list(self._published)
+
+    def prepare(self) -> None:
+        """Makes the folder and removes what a killed writer left behind.
+
+        Only the process that writes may call this: another one's half-written files look alike.
+        """
+        tf.io.gfile.makedirs(self.directory)
+        remove_leftovers(self.directory)
+
+    def restore(self, state: Mapping[str, tf.Variable]) -> int | None:
+        """Assigns the newest readable checkpoint to `state` and returns its step.
+
+        Unreadable ones are passed over with a warning; they are removed after the next save.
+
+        Returns:
+            The restored step, or None where the folder holds no checkpoint.
+
+        Raises:
+            CheckpointMismatchError: names, shapes or types differ. Nothing was assigned.
+            UnreadableCheckpointError: there are checkpoints, and none can be read. Starting from
+                nothing would silently throw the run away.
+        """
+        _warn_of_bad_pointer(self.directory)
+        readable, unreadable = _find_checkpoints(self.directory)
+        while readable:
+            try:
+                step = restore_checkpoint(readable[-1].prefix, state)
+            except UnreadableCheckpointError as error:
+                unreadable[readable.pop().prefix] = str(error)
+                continue
+            _warn_of_unreadable(unreadable, f"falling back to {readable[-1].prefix}")
+            self._published, self._unreadable = readable, list(unreadable)
+            self._publish_pointer_and_prune()
+            return step
+        if unreadable:
+            raise UnreadableCheckpointError(
+                "No checkpoint can be read:\n  "
+                + "\n  ".join(unreadable.values())
+                + f"\nBring back a copy (see also {self.directory}/best), or remove these files "
+                "to start from step 0."
+            )
+        return None
+
+    def save(self, state: Mapping[str, tf.Variable]) -> Checkpoint:
+        """Writes, verifies and publishes all of `state`, then removes what is too old.
+
+        Args:
+            state: checkpoint key -> variable; `global_step` must be among them.
+
+        Raises:
+            UnreadableCheckpointError: what was read back is not what was written. The earlier
+                checkpoints are untouched.
+        """
+        # One snapshot for writing and comparing; on several replicas this reads one value of each.
+        tensors = {key: tf.convert_to_tensor(state[key]) for key in sorted(state)}
+        step = int(tensors[GLOBAL_STEP])
+        prefix = os.path.join(self.directory, f"{_NAME_PREFIX}{step}")
+        temporary = prefix + durable_files.TEMPORARY_SUFFIX
+        remove_checkpoint(temporary)  # ram:// would append to it
+        _write_bundle(temporary, tensors)
+        _verify_bundle(temporary, tensors)
+        publish_checkpoint(temporary, prefix)
+        checkpoint = Checkpoint(step, prefix)
+        others = [kept for kept in self._published if kept.prefix != prefix]
+        self._published = sorted([*others, checkpoint])
+        self._publish_pointer_and_prune()
+        for broken in self._unreadable:
+            if broken != prefix:
+                logger.warning("Removing the unreadable checkpoint %s", broken)
+                remove_checkpoint(broken)
+        self._unreadable = []
+        return checkpoint
+
+    def _publish_pointer_and_prune(self) -> None:
+        """Drops names from the pointer before their files go, so that it never names a ghost."""
+        outdated = self._published[: -self._keep]
+        self._published = self._published[-self._keep :]
+        write_pointer(self.directory, [os.path.basename(kept.prefix) for kept in self._published])
+        for checkpoint in outdated:
+            remove_checkpoint(checkpoint.prefix)
+
+
+def list_checkpoints(directory: str) -> list[Checkpoint]:
+    """The published checkpoints of a folder whose step can be read, by rising step.
+
+    This opens each index and reads one number; a tensor may still prove torn when it is read.
+    """
+    return _find_checkpoints(directory)[0]
+
+
+def restore_checkpoint(prefix: str, state: Mapping[str, tf.Variable]) -> int:
+    """Assigns one checkpoint to `state`: exact names, shapes and types, all or nothing.
+
+    Returns:
+        The stored step.
+
+    Raises:
+        UnreadableCheckpointError: torn, incomplete or gone.
+        CheckpointMismatchError: it holds other variables than `state`.
+    """
+    reader = _open(prefix)
+    _check_match(prefix, reader, state)
+    values = {key: _read_tensor(reader, prefix, key) for key in state}  # verifies every checksum
+    for key, value in values.items():
+        state[key].assign(value)
+    return int(values[GLOBAL_STEP])
+
+
+def read_checkpoint(path: str, keys: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+    """Reads tensors by key, for export and evaluation, without their variables.
+
+    Args:
+        path: a prefix (`…/model.ckpt-500`) or a folder, whose newest checkpoint is meant.
+        keys: which tensors; all where None.
+
+    Raises:
+        FileNotFoundError: a folder without checkpoints.
+        UnreadableCheckpointError: torn, incomplete or gone.
+        CheckpointMismatchError: it lacks one of `keys`; the message lists all that it lacks.
+    """
+    # ram:// takes any path for a folder, so the index is asked for first.
+    is_prefix = tf.io.gfile.exists(path + INDEX_SUFFIX) or not tf.io.gfile.isdir(path)
+    prefix = path if is_prefix else _newest_prefix(path)
+    reader = _open(prefix)
+    stored = reader.get_variable_to_shape_map()
+    wanted = sorted(stored) if keys is None else list(keys)
+    missing = [key for key in wanted if key not in stored]
+    if missing:
+        close = [difflib.get_close_matches(key, stored, n=1) for key in missing]
+        lines = [
+            f"  {key}" + (f" (did you mean {match[0]}?)" if match else "")
+            for key, match in zip(missing, close, strict=True)
+        ]
+        raise CheckpointMismatchError(
+            f"{prefix} lacks {len(missing)} of the {len(wanted)} tensors asked for:\n"
+            + "\n".join(_shortened(lines))
+        )
+    return {key: _read_tensor(reader, prefix, key) for key in wanted}
+
+
+def stored_keys(prefix: str) -> frozenset[str]:
+    """The keys of a checkpoint; on any gfile path, where `tf.train.list_variables` wants a folder.
+
+    Raises:
+        UnreadableCheckpointError: torn, incomplete or gone.
+    """
+    return frozenset(_open(prefix).get_variable_to_shape_map())
+
+
+def publish_checkpoint(temporary: str, prefix: str) -> None:
+    """Renames a finished pair; the index goes last because it says that the data is there."""
+    for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
+        durable_files.sync(temporary + suffix)
+    durable_files.remove_if_there(prefix + INDEX_SUFFIX)  # an old index never meets new data
+    for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
+        tf.io.gfile.rename(temporary + suffix, prefix + suffix, overwrite=True)
+    durable_files.sync(os.path.dirname(prefix) or ".")
+
+
+def remove_checkpoint(prefix: str) -> None:
+    """Removes a pair, index first, so that a kill in between leaves no index without data."""
+    for suffix in (INDEX_SUFFIX, DATA_SUFFIX):
+        durable_files.remove_if_there(prefix + suffix)
+
+
+def remove_leftovers(directory: str) -> None:
+    """Removes temporary files, and data files whose index was never published."""
+    names = durable_files.list_names(directory)
+    for name in names:
+        is_orphan = (
+            name.startswith(_NAME_PREFIX)
+            and name.endswith(DATA_SUFFIX)
+            and name.removesuffix(DATA_SUFFIX) + INDEX_SUFFIX not in names
+        )
+        if is_orphan or durable_files.TEMPORARY_SUFFIX in name:
+            logger.info("Removing %s, left behind by a killed run", os.path.join(directory, name))
+            durable_files.remove_if_there(os.path.join(directory, name))
+
+
+def write_pointer(directory: str, names: list[str]) -> None:
+    """Replaces TensorFlow's `checkpoint` file (CheckpointState as text), newest name last."""
+    lines = [f'model_checkpoint_path: "{names[-1]}"\n']
+    lines += [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
+    path = os.path.join(directory, POINTER_NAME)
+    if durable_files.read_text(path) != "".join(lines):
+        durable_files.write_text(path, "".join(lines))
+
+
+def verify_checkpoint(prefix: str) -> None:
+    """Reads every tensor against its checksum; raises UnreadableCheckpointError."""
+    reader = _open(prefix)
+    for key in reader.get_variable_to_shape_map():
+        _read_tensor(reader, prefix, key)
+
+
+def _write_bundle(prefix: str, tensors: Mapping[str, tf.Tensor]) -> None:
+    with tf.device("CPU:0"):
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=list(tensors),
+            shape_and_slices=[""] * len(tensors),
+            tensors=list(tensors.values()),
+        )
+
+
+def _verify_bundle(prefix: str, tensors: Mapping[str, tf.Tensor]) -> None:
+    reader = _open(prefix)
+    for key, tensor in tensors.items():
+        # Bytes, not values: a NaN is equal to itself here.
+        if _read_tensor(reader, prefix, key).tobytes() != tensor.numpy().tobytes():
+            raise UnreadableCheckpointError(f"{prefix}: {key} reads back other than it was written")
+
+
+def _open(prefix: str) -> Any:
+    try:
+        return tf.compat.v1.train.NewCheckpointReader(prefix)
+    except Exception as error:  # the reader turns C++ statuses into builtins of many kinds
+        raise UnreadableCheckpointError(f"{prefix}{INDEX_SUFFIX}: {error}") from error
+
+
+def _read_tensor(reader: Any, prefix: str, key: str) -> np.ndarray:
+    try:
+        return np.asarray(reader.get_tensor(key))
+    except Exception as error:  # as in _open
+        raise UnreadableCheckpointError(f"{prefix}{DATA_SUFFIX}: {key}: {error}") from error
+
+
+def _find_checkpoints(directory: str) -> tuple[list[Checkpoint], dict[str, str]]:
+    """Readable checkpoints by rising step, and prefix -> reason of the others."""
+    readable, unreadable = [], {}
+    for name in durable_files.list_names(directory):
+        if not re.fullmatch(re.escape(_NAME_PREFIX) + r"\d+" + re.escape(INDEX_SUFFIX), name):
+            continue
+        prefix = os.path.join(directory, name.removesuffix(INDEX_SUFFIX))
+        try:
+            step = int(_read_tensor(_open(prefix), prefix, GLOBAL_STEP))
+            readable.append(Checkpoint(step, prefix))
+        except UnreadableCheckpointError as error:
+            unreadable[prefix] = str(error)
+    return sorted(readable), unreadable
+
+
+def _newest_prefix(directory: str) -> str:
+    readable, unreadable = _find_checkpoints(directory)
+    if not readable:
+        reasons = "".join(f"\n  {reason}" for reason in unreadable.values())
+        raise FileNotFoundError(f"{directory} holds no readable checkpoint{reasons}")
+    _warn_of_unreadable(unreadable, f"using {readable[-1].prefix}")
+    return readable[-1].prefix
+
+
+def _warn_of_unreadable(unreadable: Mapping[str, str], consequence: str) -> None:
+    for reason in unreadable.values():
+        logger.warning("Unreadable checkpoint, %s: %s", consequence, reason)
+
+
+def _warn_of_bad_pointer(directory: str) -> None:
+    path = os.path.join(directory, POINTER_NAME)
+    text = durable_files.read_text(path)
+    if text is not None and not re.search(r'^model_checkpoint_path: "[^"\n]+"$', text, re.M):
+        logger.warning("%s is empty or torn; using the newest checkpoint in the folder", path)
+
+
+def _check_match(prefix: str, reader: Any, state: Mapping[str, tf.Variable]) -> None:
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    differing = []
+    for key in sorted(set(shapes) & set(state)):
+        stored = f"{dtypes[key].name} {list(shapes[key])}"
+        present = f"{state[key].dtype.name} {state[key].shape.as_list()}"
+        if stored != present:
+            differing.append(f"{key}: {stored} in the checkpoint, {present} here")
+    groups = {
+        "missing from the checkpoint": sorted(set(state) - set(shapes)),
+        "only in the checkpoint": sorted(set(shapes) - set(state)),
+        "of another shape or type": differing,
+    }
+    if any(groups.values()):
+        lines = [f"{prefix} does not fit this model and optimizer:"]
+        for title, names in groups.items():
+            if names:
+                lines += [f"  {title} ({len(names)}):", *(f"    {n}" for n in _shortened(names))]
+        lines.append("Resume with the settings that wrote it, or choose another model_dir.")
+        raise CheckpointMismatchError("\n".join(lines))
+
+
+def _shortened(names: list[str]) -> list[str]:
+    rest = len(names) - _LISTED_NAMES
+    return names if rest <= 0 else [*names[:_LISTED_NAMES], f"… and {rest} more"]

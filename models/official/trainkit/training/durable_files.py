@@ -1,0 +1,62 @@
+"""Files that appear whole or not at all, on disks and in buckets.
+
+Everything goes through `tf.io.gfile`. The one exception is `fsync`, which gfile does not offer:
+it is called on local paths only, where a power cut could otherwise leave a renamed, empty file.
+In a bucket an object appears at once and whole when its upload ends, so nothing is lost there.
+"""
+
+import os
+
+import tensorflow as tf
+
+TEMPORARY_SUFFIX = ".temporary"
+
+
+def sync(path: str) -> None:
+    """Flushes a local file or folder to the disk; does nothing for `scheme://` paths."""
+    if "://" in path:
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def list_names(directory: str) -> list[str]:
+    """Sorted names in a folder without the `/` that buckets append; empty where it is missing."""
+    try:
+        return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(directory))
+    except tf.errors.NotFoundError:
+        return []
+
+
+def remove_if_there(path: str) -> None:
+    """Removes a file; one that is already gone is no error."""
+    try:
+        tf.io.gfile.remove(path)
+    except tf.errors.NotFoundError:
+        return
+
+
+def write_text(path: str, text: str) -> None:
+    """Replaces a text file: a reader sees the old content or the new, never a part.
+
+    The temporary file is removed first because `ram://` appends to a file opened for writing.
+    """
+    temporary = path + TEMPORARY_SUFFIX
+    remove_if_there(temporary)
+    with tf.io.gfile.GFile(temporary, "w") as file:
+        file.write(text)
+    sync(temporary)
+    tf.io.gfile.rename(temporary, path, overwrite=True)
+    sync(os.path.dirname(path) or ".")
+
+
+def read_text(path: str) -> str | None:
+    """The content of a text file, undecodable bytes replaced; None where it does not exist."""
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return file.read().decode("utf-8", errors="replace")
+    except tf.errors.NotFoundError:
+        return None

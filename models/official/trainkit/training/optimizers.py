@@ -1,0 +1,163 @@
+"""Keras optimizers on our schedules, which variables decay, and the names of the slots.
+
+An optimizer belongs to the strategy whose scope it is made in, like the model.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+
+from trainkit.training.freezing import frozen_paths
+from trainkit.training.schedules import Schedule
+
+SLOTS = ("momentum", "velocity")
+
+
+class ScheduledLearningRate(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule of ours as Keras wants it; the step is the optimizer's `iterations`."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__()
+        self._schedule = schedule
+
+    def __call__(self, step: Any) -> Any:
+        """Returns the float32 learning rate of that step."""
+        return self._schedule(step)
+
+
+def _scheduled(schedule: Schedule) -> Any:
+    # Any, since Keras annotates its learning rates as float.
+    return ScheduledLearningRate(schedule)
+
+
+def momentum_sgd(
+    schedule: Schedule, *, momentum: float = 0.9, nesterov: bool = False
+) -> keras.optimizers.SGD:
+    """Returns `velocity = momentum * velocity - rate * gradient; v += velocity`.
+
+    Weight decay is an L2 term in the loss, which the engine adds. The rate is inside the velocity,
+    so after a drop of the rate the old steps die out at `momentum` a step.
+    """
+    return keras.optimizers.SGD(_scheduled(schedule), momentum=momentum, nesterov=nesterov)
+
+
+def adam(
+    schedule: Schedule, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7
+) -> keras.optimizers.Adam:
+    """Returns Adam (arXiv 1412.6980); `epsilon` is the "epsilon hat" of its section 2."""
+    return keras.optimizers.Adam(
+        _scheduled(schedule), beta_1=beta_1, beta_2=beta_2, epsilon=epsilon
+    )
+
+
+def adamw(
+    schedule: Schedule,
+    *,
+    weight_decay: float,
+    model: keras.Model,
+    decayed: Sequence[keras.Variable],
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+) -> keras.optimizers.AdamW:
+    """Returns Adam with decoupled weight decay (arXiv 1711.05101, algorithm 2).
+
+    Each step first takes `rate * weight_decay * v` from every decayed variable.
+
+    Args:
+        schedule: the learning rate.
+        weight_decay: 0 or more, per step and per unit of the learning rate.
+        model: whose other variables are left out of the decay.
+        decayed: variables of the model that decay, see `decayed_variables`.
+        beta_1: decay of the mean of the gradients.
+        beta_2: decay of the mean of their squares.
+        epsilon: "epsilon hat" of arXiv 1412.6980, section 2.
+    """
+    optimizer = keras.optimizers.AdamW(
+        _scheduled(schedule),
+        weight_decay=weight_decay,
+        beta_1=beta_1,
+        beta_2=beta_2,
+        epsilon=epsilon,
+    )
+    chosen = {variable.path for variable in decayed}
+    optimizer.exclude_from_weight_decay(
+        var_list=[variable for variable in model.variables if variable.path not in chosen]
+    )
+    return optimizer
+
+
+def with_loss_scaling(optimizer: keras.Optimizer) -> keras.optimizers.LossScaleOptimizer:
+    """Returns the optimizer with dynamic loss scaling, which float16 gradients need.
+
+    Where a gradient overflows, the scale is halved and the step is left out: the weights and the
+    step number stand still, the batch is spent.
+    """
+    return keras.optimizers.LossScaleOptimizer(optimizer)
+
+
+def decayed_variables(model: keras.Model) -> list[keras.Variable]:
+    """Returns the variables that weight decay acts on: kernels that train, in model order.
+
+    Never a bias, never BatchNorm's, never one of a frozen layer.
+    """
+    frozen = frozen_paths(model)
+    return [
+        variable
+        for variable in model.trainable_variables
+        if is_decayed(variable.path) and variable.path not in frozen
+    ]
+
+
+def is_decayed(path: str) -> bool:
+    """Says whether the variable of that path is a kernel: its name ends in `kernel`."""
+    return path.rsplit("/", 1)[-1].endswith("kernel")
+
+
+def slot_variables(
+    optimizer: keras.Optimizer, trained: Sequence[keras.Variable]
+) -> dict[str, keras.Variable]:
+    """Returns the state of a built optimizer by checkpoint key, `iterations` left out.
+
+    A slot's key is `<variable path>/<slot>`, a loss scale's is `loss_scale/<name>`. Keras names
+    the slot of `stem/conv/kernel` "stem_conv_kernel_momentum". Two paths may give one such name
+    (`a/b_c` and `a_b/c`); slots are made in the order of the variables, which tells them apart.
+
+    Raises:
+        ValueError: the optimizer has state of which it is not known what it belongs to; it would
+            be lost in a checkpoint.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        own = {
+            f"loss_scale/{variable.name}": variable
+            for variable in (optimizer.dynamic_scale, optimizer.step_counter)
+        }
+        return own | slot_variables(optimizer.inner_optimizer, trained)
+    waiting = _paths_by_slot_name(variable.path for variable in trained)
+    slots = {}
+    unknown = []
+    for variable in optimizer.variables:
+        if variable is optimizer.iterations:
+            continue
+        candidates = waiting.get(variable.name)
+        if candidates:
+            slots[f"{candidates.pop(0)}/{variable.name.rsplit('_', 1)[-1]}"] = variable
+        else:
+            unknown.append(variable.name)
+    if unknown:
+        raise ValueError(
+            f"{type(optimizer).__name__} keeps {', '.join(unknown)}, of which the checkpoint would "
+            f"not know what they belong to; known are the slots {', '.join(SLOTS)}. Make the "
+            "optimizer with the functions of trainkit.training.optimizers"
+        )
+    return slots
+
+
+def _paths_by_slot_name(paths: Iterable[str]) -> dict[str, list[str]]:
+    waiting = defaultdict(list)
+    for path in paths:
+        for slot in SLOTS:
+            waiting[f"{path.replace('/', '_')}_{slot}"].append(path)
+    return waiting

@@ -1,0 +1,129 @@
+"""SIGTERM and SIGINT: stop at the next step boundary, whatever the main thread is doing.
+
+Python runs signal handlers in the main thread between two bytecodes, so not while that thread sits
+in a TensorFlow call of many steps. `signal.set_wakeup_fd` works below that: the C handler writes
+the signal's number to a pipe at once, and a thread of ours reads it and asks the engine to stop.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_END_OF_WATCH = b"\0"  # no signal has the number 0
+
+logger = logging.getLogger(__name__)
+
+
+class Interrupted(BaseException):
+    """Asked to stop. A BaseException, so that no `except Exception` on the way swallows it."""
+
+
+class Preemption:
+    """While entered, the first SIGTERM or SIGINT asks for a stop; a second ends the process.
+
+    Outside the main thread Python cannot install handlers; a warning says so and signals keep
+    their former meaning.
+    """
+
+    def __init__(self, request_stop: Callable[[], None]) -> None:
+        """Takes what stops the engine: thread-safe, quick, harmless when called twice."""
+        self._request_stop = request_stop
+        self._requested = threading.Event()
+        self._is_interruptible = False
+        self._former_handlers: dict[signal.Signals, object] = {}
+        self._watcher: threading.Thread | None = None
+        self.signal_name = ""
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has arrived."""
+        return self._requested.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Sleeps, but wakes at once when a signal arrives."""
+        self._requested.wait(seconds)
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Inside, a signal raises Interrupted: for work with nothing to save, such as evaluation.
+
+        Raises it on entry where the signal came earlier.
+        """
+        self._is_interruptible = True
+        try:
+            if self.requested:
+                raise Interrupted(self.signal_name)
+            yield
+        finally:
+            self._is_interruptible = False
+
+    def __enter__(self) -> "Preemption":
+        """Installs the handlers and starts the watching thread."""
+        if threading.current_thread() is not threading.main_thread():
+            logger.warning("Not in the main thread: SIGTERM will not save before it ends the run")
+            return self
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._write_end, False)
+        self._former_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        self._former_handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number in _SIGNALS:
+            signal.signal(number, self._handle)
+        self._watcher = threading.Thread(target=self._watch, name="preemption", daemon=True)
+        self._watcher.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Gives the signals back to whoever had them."""
+        if self._watcher is None:
+            return
+        for number, handler in self._former_handlers.items():
+            # None stands for a handler that was not installed from Python.
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)  # pyright: ignore[reportArgumentType]
+        signal.set_wakeup_fd(self._former_wakeup)
+        os.write(self._write_end, _END_OF_WATCH)
+        self._watcher.join()
+        self._watcher = None
+        os.close(self._read_end)
+        os.close(self._write_end)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Runs in the main thread, possibly late; the thread below may have acted by then."""
+        self._note(number)
+        if self._is_interruptible:
+            self._is_interruptible = False  # once is enough
+            raise Interrupted(self.signal_name)
+
+    def _watch(self) -> None:
+        arrived = 0
+        while (received := os.read(self._read_end, 1)) != _END_OF_WATCH:
+            number = received[0]
+            if number not in _SIGNALS:
+                continue
+            arrived += 1
+            self._note(number)
+            if arrived > 1:
+                # The main thread may be deep in a call; only this ends the process at once.
+                print(f"second signal ({self.signal_name}): ending at once", file=sys.stderr)
+                sys.stderr.flush()
+                os._exit(128 + number)
+            self._request_stop()
+            print(
+                f"{self.signal_name}: stopping at the next step boundary (again: end at once)",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _note(self, number: int) -> None:
+        self.signal_name = signal.Signals(number).name
+        self._requested.set()

@@ -1,0 +1,194 @@
+"""Tables every training run below a folder or bucket: what scripts/list_runs.py prints."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import yaml
+
+from trainkit.training import durable_files, ledger
+
+SILENT_AFTER_MINUTES = 15.0
+_MODEL_DIR_NAMES = {ledger.FILE_NAME, "config.yaml", "checkpoint"}  # one of them marks a model_dir
+_HEADER = ("version", "part", "step", "last", "best", "at step", "images/s", "wait", "age", "state")
+_LEFT_ALIGNED = {"version", "part", "state"}
+
+
+class Run(NamedTuple):
+    """One row; None where the ledger does not say."""
+
+    version: str
+    part: str
+    step: int
+    total_steps: int | None
+    last: float | None  # newest value of the metric
+    best: float | None
+    best_step: int | None
+    images_per_second: float | None
+    input_wait_share: float | None  # 0..1
+    age_seconds: float | None  # of the newest line
+    state: str
+
+
+def find_model_dirs(directory: str) -> Iterator[str]:
+    """Yields the model_dirs at or below `directory`; nothing inside a model_dir is looked at."""
+    names = durable_files.list_names(directory)
+    if _MODEL_DIR_NAMES & set(names):
+        yield directory
+        return
+    for name in names:
+        path = os.path.join(directory, name)
+        if tf.io.gfile.isdir(path):
+            yield from find_model_dirs(path)
+
+
+def describe_run(
+    model_dir: str, *, metric: str, now: float, silent_after_minutes: float = SILENT_AFTER_MINUTES
+) -> Run:
+    """Reads one ledger.
+
+    Args:
+        model_dir: named `<version>-<part>`.
+        metric: the metric that `last` and `best` show.
+        now: seconds since 1970.
+        silent_after_minutes: a running run with no line for so long is called silent.
+    """
+    lines = ledger.read_ledger(os.path.join(model_dir, ledger.FILE_NAME))
+    version, _, part = os.path.basename(model_dir.rstrip("/")).partition("-")
+    values = [
+        (value, line["step"])
+        for line in lines
+        if line["kind"] == "eval" and (value := ledger.finite_number(line.get(metric))) is not None
+    ]
+    best, best_step = max(values, key=lambda pair: pair[0], default=(None, None))
+    trained: dict[str, Any] = next((x for x in reversed(lines) if x["kind"] == "train"), {})
+    age = now - lines[-1].get("time", now) if lines else None
+    return Run(
+        version=version,
+        part=part,
+        step=lines[-1]["step"] if lines else 0,
+        total_steps=_total_steps(model_dir, lines),
+        last=values[-1][0] if values else None,
+        best=best,
+        best_step=best_step,
+        images_per_second=ledger.finite_number(trained.get("images_per_second")),
+        input_wait_share=ledger.finite_number(trained.get("input_wait_share")),
+        age_seconds=age,
+        state=_describe_state(lines, age, silent_after_minutes),
+    )
+
+
+def _total_steps(model_dir: str, lines: Sequence[dict[str, Any]]) -> int | None:
+    """From the ledger's newest state line, else from the configuration."""
+    for line in reversed(lines):
+        if line["kind"] == "state" and isinstance(line.get("total_steps"), int):
+            return line["total_steps"]
+    text = durable_files.read_text(os.path.join(model_dir, "config.yaml"))
+    try:
+        return int(yaml.safe_load(text or "")["train"]["total_steps"])
+    except (yaml.YAMLError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _describe_state(
+    lines: Sequence[dict[str, Any]], age_seconds: float | None, silent_after_minutes: float
+) -> str:
+    if age_seconds is None:
+        return "no line yet"
+    newest: dict[str, Any] = next((x for x in reversed(lines) if x["kind"] == "state"), {})
+    state, reason = newest.get("state", "running"), newest.get("reason")
+    if state == "running" and age_seconds > 60 * silent_after_minutes:
+        return "silent (was running)"
+    return f"{state}: {reason.splitlines()[0]}" if reason else state
+
+
+def format_table(runs: Sequence[Run], *, metric: str) -> str:
+    """Aligned columns under a header, one line a run."""
+    header = [f"{name} {metric}" if name in ("last", "best") else name for name in _HEADER]
+    rows = [header, *(_cells(run) for run in runs)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if name in _LEFT_ALIGNED else cell.rjust(width)
+            for cell, width, name in zip(row, widths, _HEADER, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _cells(run: Run) -> list[str]:
+    def shown(value: float | None, pattern: str) -> str:
+        return "-" if value is None else pattern.format(value)
+
+    return [
+        run.version,
+        run.part or "-",
+        f"{run.step}/{'?' if run.total_steps is None else run.total_steps}",
+        shown(run.last, "{:.4f}"),
+        shown(run.best, "{:.4f}"),
+        shown(run.best_step, "{}"),
+        shown(run.images_per_second, "{:.1f}"),
+        shown(run.input_wait_share, "{:.0%}"),
+        "-" if run.age_seconds is None else _format_age(run.age_seconds),
+        run.state,
+    ]
+
+
+def _format_age(seconds: float) -> str:
+    """A rough age such as 45s, 12m, 3h, 2d; what is under two of a unit stays in the smaller."""
+    seconds = max(seconds, 0)
+    for size, letter in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{letter}"
+    return f"{seconds:.0f}s"
+
+
+def report(directory: str, *, metric: str, silent_after_minutes: float) -> str:
+    """The table of all runs below `directory`, or a sentence where there is none."""
+    now = time.time()
+    runs = [
+        describe_run(model_dir, metric=metric, now=now, silent_after_minutes=silent_after_minutes)
+        for model_dir in find_model_dirs(directory)
+    ]
+    if not runs:
+        return f"No runs below {directory}: no folder there holds {ledger.FILE_NAME}."
+    return format_table(runs, metric=metric)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of scripts/list_runs.py."""
+    default = os.path.join(os.environ.get("STORAGE", "output"), "saved")
+    parser = argparse.ArgumentParser(prog="list_runs.py", description=__doc__)
+    parser.add_argument(
+        "directory", nargs="?", default=default, help="folder or bucket (default: %(default)s)"
+    )
+    parser.add_argument("--metric", default="AP50", help="shown as last and best (%(default)s)")
+    parser.add_argument(
+        "--silent_after_minutes",
+        type=float,
+        default=SILENT_AFTER_MINUTES,
+        help="when a running run without a new line is called silent (%(default)s)",
+    )
+    parser.add_argument("--watch", type=float, metavar="SECONDS", help="refresh until Ctrl-C")
+    flags = parser.parse_args(argv)
+    if flags.watch is not None and flags.watch <= 0:
+        parser.error(f"--watch is {flags.watch:g}; it takes a number of seconds above 0")
+    try:
+        while True:
+            table = report(
+                flags.directory,
+                metric=flags.metric,
+                silent_after_minutes=flags.silent_after_minutes,
+            )
+            clear = "\033[2J\033[H" if flags.watch and sys.stdout.isatty() else ""
+            print(clear + table, flush=True)
+            if not flags.watch:
+                return 0
+            time.sleep(flags.watch)
+    except KeyboardInterrupt:
+        return 0

@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""Run a SavedModel on a folder of images and write a predictions file; see --help."""
+
+import sys
+
+from detection.predict import main
+
+if __name__ == "__main__":
+    sys.exit(main())

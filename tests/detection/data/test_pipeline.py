@@ -1,0 +1,222 @@
+import json
+
+import cv2
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detection.data.augment import draw_augmentation, flip_boxes, record_seed
+from detection.data.canvas import boxes_to_canvas, decode_to_canvas, place_on_canvas
+from detection.data.pipeline import (
+    eval_dataset,
+    select_instances,
+    train_dataset,
+    unreadable_records,
+)
+from detection.data.tfrecord import encode_example, parse_example
+from trainkit import records
+
+CANVAS = (64, 64)
+COUNTS = [4, 3, 4]
+TOTAL = sum(COUNTS)
+OPTIONS = {"canvas_size": CANVAS, "max_instances": 3}
+
+
+def encode(number: int, encoded: bytes, height: int, width: int, count: int = 0) -> bytes:
+    corners = np.sort(np.random.default_rng(number).uniform(0, 1, (count, 2, 2)), axis=1)
+    return encode_example(
+        source_id=f"picture {number}",
+        filename=f"{number}.jpg",
+        encoded=encoded,
+        image_format="jpeg",
+        height=height,
+        width=width,
+        boxes_normalized=corners.reshape(-1, 4),
+        labels=list(range(1, count + 1)),
+        texts=["thing"] * count,
+        is_crowd=[k == 0 for k in range(count)],
+        areas=[1.0] * count,
+    )
+
+
+@pytest.fixture(scope="module")
+def shards() -> list[str]:
+    """Eleven JPEGs of different sizes, number k with k % 6 objects, in three shards."""
+    tf.io.gfile.makedirs("ram://pipeline_test")
+    random = np.random.default_rng(0)
+    serialized = []
+    for number in range(TOTAL):
+        height, width = (int(side) for side in random.integers(40, 200, 2))
+        image = random.integers(0, 256, (height, width, 3), np.uint8)
+        encoded = cv2.imencode(".jpg", image)[1].tobytes()
+        serialized.append(encode(number, encoded, height, width, number % 6))
+    begin = 0
+    for index, count in enumerate(COUNTS):
+        path = records.shard_path("ram://pipeline_test/train_a", index, len(COUNTS))
+        records.write_shard(path, serialized[begin : begin + count])
+        begin += count
+    return records.find_shards("ram://pipeline_test/train_a")
+
+
+def training(shards, batch_size, **changes):
+    options = {"seed": 3, "scale_range": (0.1, 2.0), "cycle_length": 2, "shuffle_buffer": 4}
+    return train_dataset(
+        shards=shards,
+        records_per_shard=COUNTS,
+        batch_size=batch_size,
+        **{**OPTIONS, **options, **changes},
+    )
+
+
+def rows(dataset, number: int) -> list[list[np.ndarray]]:
+    """The first `number` images of a dataset of batches, each a list of its fields."""
+    images: list[list[np.ndarray]] = []
+    for batch in dataset:
+        images += [list(row) for row in zip(*(field.numpy() for field in batch), strict=True)]
+        if len(images) >= number:
+            return images[:number]
+    return images
+
+
+def assert_equal_rows(first, second):
+    assert len(first) == len(second)
+    for one, other in zip(first, second, strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_batches_have_static_shapes(shards):
+    spec = training(shards, 4).element_spec
+    assert spec.images == tf.TensorSpec([4, 64, 64, 3], tf.uint8)
+    assert spec.boxes == tf.TensorSpec([4, 3, 4], tf.float32)
+    assert spec.classes == tf.TensorSpec([4, 3], tf.int32)
+    assert spec.is_crowd == tf.TensorSpec([4, 3], tf.bool)
+    assert spec.records == tf.TensorSpec([4], tf.int64)
+    evaluation = eval_dataset(shards=shards, batch_size=4, **OPTIONS)
+    assert evaluation.element_spec == spec
+
+
+def test_resumed_stream_is_the_tail_whatever_the_batch_size(shards):
+    stream = rows(training(shards, 4), 28)  # two and a half epochs
+    assert_equal_rows(rows(training(shards, 4, start_record=8), 20), stream[8:])
+    assert_equal_rows(rows(training(shards, 3, start_record=15), 13), stream[15:])
+    numbers = [int(row[4]) for row in stream]
+    assert len(set(numbers[:TOTAL])) == TOTAL
+    assert sorted(numbers[:TOTAL]) == sorted(numbers[TOTAL : 2 * TOTAL])
+    assert numbers[:TOTAL] != numbers[TOTAL : 2 * TOTAL]
+
+
+def test_a_picture_is_augmented_anew_every_epoch(shards):
+    stream = rows(training(shards, 1, canvas_size=(32, 32)), 2 * TOTAL)
+    by_record: dict[int, list] = {}
+    for row in stream:
+        by_record.setdefault(int(row[4]), []).append(row)
+    assert all(not np.array_equal(one[6], two[6]) for one, two in by_record.values())
+
+
+def test_processes_share_the_records_of_the_whole(shards):
+    whole = rows(training(shards, 4), 24)
+    parts = [training(shards, 2, process_index=index, process_count=2) for index in (0, 1)]
+    assert_equal_rows(rows(parts[0], 12), whole[0::2])
+    assert_equal_rows(rows(parts[1], 12), whole[1::2])
+
+
+def test_training_is_what_its_parts_say_eagerly(shards):
+    serialized = {int(number): text for number, text in records.read_records(shards)}
+    for row in rows(training(shards, 4), TOTAL):
+        image, boxes, classes, is_crowd, number, size, scale, offset = row
+        example = parse_example(serialized[int(number)])
+        drawn = draw_augmentation(
+            record_seed(3, 0, number), horizontal_flip=True, scale_range=(0.1, 2.0)
+        )
+        placed = place_on_canvas(example.encoded, *CANVAS, **drawn._asdict())
+        height, width, _ = placed.image.shape
+        np.testing.assert_array_equal(image[:height, :width], placed.image)
+        assert image.sum(dtype=int) == placed.image.numpy().sum(dtype=int)
+        np.testing.assert_array_equal([*size, *scale, *offset], np.concatenate(placed[1:]))
+        expected = example.boxes_normalized * np.tile(size, 2)
+        expected = flip_boxes(expected, size[1]) if drawn.flip else expected
+        expected, kept = boxes_to_canvas(expected, scale, offset, *CANVAS)
+        # Row 0 is the crowd, which comes last, and three fit.
+        order = [k for k in [*range(1, len(kept)), *range(min(1, len(kept)))] if kept[k]][:3]
+        np.testing.assert_array_equal(boxes[: len(order)], expected.numpy()[order])
+        assert classes.tolist() == [k + 1 for k in order] + [0] * (3 - len(order))
+        assert is_crowd.tolist() == [k == 0 for k in order] + [False] * (3 - len(order))
+        assert not boxes[len(order) :].any()
+
+
+def test_evaluation_sees_each_picture_once_and_fills_the_last_batch(shards):
+    serialized = list(records.read_records(shards))
+    for batch_size in (4, 11):
+        seen = rows(eval_dataset(shards=shards, batch_size=batch_size, **OPTIONS), 99)
+        assert len(seen) == -(-TOTAL // batch_size) * batch_size
+        assert [int(row[4]) for row in seen[:TOTAL]] == [int(number) for number, _ in serialized]
+        for row in seen[TOTAL:]:
+            image, boxes, classes, is_crowd, number, size, scale, offset = row
+            assert number == -1
+            assert not any(field.any() for field in (image, boxes, classes, is_crowd, offset))
+            assert [*size, *scale] == [1, 1, 1, 1]
+    for row, (_, text) in zip(seen, serialized, strict=True):
+        placed = decode_to_canvas(parse_example(text).encoded, *CANVAS)
+        np.testing.assert_array_equal(row[0], placed.image)
+        np.testing.assert_array_equal([*row[5], *row[6], *row[7]], np.concatenate(placed[1:]))
+
+
+def test_objects_come_before_crowds_and_in_order():
+    kept = tf.constant([True, True, False, True, True])
+    is_crowd = tf.constant([True, False, False, True, False])
+    assert select_instances(kept, is_crowd, 9).numpy().tolist() == [1, 4, 0, 3]
+    assert select_instances(kept, is_crowd, 3).numpy().tolist() == [1, 4, 0]
+
+
+def test_what_cannot_be_decoded_is_named(tmp_path):
+    image = np.random.default_rng(0).integers(0, 256, (50, 60, 3), np.uint8)
+    good = cv2.imencode(".jpg", image)[1].tobytes()
+    contents = [good, b"GIF89a no picture", good[: len(good) // 2]]
+    path = records.shard_path(str(tmp_path / "val_a"), 0, 1)
+    records.write_shard(path, [encode(k, data, 50, 60) for k, data in enumerate(contents)])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"neither JPEG nor PNG.*") as caught:
+        list(eval_dataset(shards=[path], batch_size=1, **OPTIONS))
+    assert "[picture 1]" in caught.value.message
+    faults = unreadable_records([path])
+    assert [fault.split(":")[0] for fault in faults] == [
+        f"{path} record 1 (picture 1)",
+        f"{path} record 2 (picture 2)",
+    ]
+
+
+def test_real_photos_keep_their_boxes(data_dir, tmp_path):
+    folder = data_dir / "coco_tiny"
+    annotations = json.loads(next((folder / "annotations").glob("*val*.json")).read_text())
+    images = annotations["images"][:6]
+    expected = []
+    serialized = []
+    for image in images:
+        height, width = image["height"], image["width"]
+        boxes = [a["bbox"] for a in annotations["annotations"] if a["image_id"] == image["id"]]
+        corners = np.array([[y, x, y + h, x + w] for x, y, w, h in boxes]).reshape(-1, 4)
+        expected.append(corners)
+        serialized.append(
+            encode_example(
+                source_id=str(image["id"]),
+                filename=image["file_name"],
+                encoded=(folder / "val2017" / image["file_name"]).read_bytes(),
+                image_format="jpeg",
+                height=height,
+                width=width,
+                boxes_normalized=np.clip(corners / [height, width, height, width], 0, 1),
+                labels=[1] * len(boxes),
+                texts=["x"] * len(boxes),
+                is_crowd=[False] * len(boxes),
+                areas=[1.0] * len(boxes),
+            )
+        )
+    path = records.shard_path(str(tmp_path / "val_coco"), 0, 1)
+    records.write_shard(path, serialized)
+    dataset = eval_dataset(shards=[path], canvas_size=(640, 640), batch_size=2, max_instances=100)
+    for row, corners, image in zip(rows(dataset, 6), expected, images, strict=True):
+        _, boxes, classes, _, _, size, scale, offset = row
+        assert size.tolist() == [image["height"], image["width"]]
+        back = (boxes[classes > 0] + np.tile(offset, 2)) / np.tile(scale, 2)
+        large = (corners[:, 2:] - corners[:, :2]).min(axis=1) * scale.min() > 1.01
+        np.testing.assert_allclose(back[: large.sum()], corners[large], atol=1e-2)

@@ -1,0 +1,84 @@
+import hashlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detection.data.tfrecord import encode_example, parse_example
+
+
+def arguments(**changes):
+    values = {
+        "source_id": "000042",
+        "filename": "42.jpg",
+        "encoded": b"picture",
+        "image_format": "jpeg",
+        "height": 200,
+        "width": 100,
+        "boxes_normalized": np.array([[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1]]),
+        "labels": [3, 1],
+        "texts": ["cup", "person"],
+        "is_crowd": [False, True],
+        "areas": [1600.0, 150.5],
+    }
+    return {**values, **changes}
+
+
+def test_parsing_is_the_inverse_of_encoding():
+    example = parse_example(encode_example(**arguments()))
+    assert example.encoded == b"picture"
+    assert example.source_id == b"000042"
+    assert (int(example.height), int(example.width)) == (200, 100)
+    np.testing.assert_allclose(example.boxes_normalized, [[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1]])
+    assert example.labels.numpy().tolist() == [3, 1]
+    assert example.is_crowd.numpy().tolist() == [False, True]
+    assert example.areas.numpy().tolist() == [1600.0, 150.5]
+
+
+def test_a_picture_without_objects():
+    empty = {"boxes_normalized": np.zeros((0, 4)), "labels": [], "texts": []}
+    example = parse_example(encode_example(**arguments(**empty, is_crowd=[], areas=[])))
+    assert example.boxes_normalized.shape == (0, 4)
+    assert example.is_crowd.shape == example.areas.shape == example.labels.shape == (0,)
+
+
+def test_keys_of_the_object_detection_api():
+    serialized = encode_example(**arguments(masks=[b"png1", b"png2"]))
+    feature = tf.train.Example.FromString(serialized).features.feature
+    assert feature["image/key/sha256"].bytes_list.value == [
+        hashlib.sha256(b"picture").hexdigest().encode()
+    ]
+    assert feature["image/object/class/text"].bytes_list.value == [b"cup", b"person"]
+    assert feature["image/object/mask"].bytes_list.value == [b"png1", b"png2"]
+    assert feature["image/object/bbox/xmax"].float_list.value == pytest.approx([0.6, 1.0])
+    assert feature["image/object/is_crowd"].int64_list.value == [0, 1]
+    assert serialized == encode_example(**arguments(masks=[b"png1", b"png2"]))
+
+
+def test_records_of_other_writers_may_lack_crowds_and_areas():
+    example = tf.train.Example.FromString(encode_example(**arguments()))
+    del example.features.feature["image/object/is_crowd"]
+    del example.features.feature["image/object/area"]
+    parsed = parse_example(example.SerializeToString())
+    assert parsed.is_crowd.numpy().tolist() == [False, False]
+    np.testing.assert_allclose(parsed.areas, [0.4 * 0.4 * 20000, 20000], rtol=1e-5)
+
+
+def test_all_mistakes_are_named():
+    boxes = np.array([[0.1, 0.2, 0.5, 1.5], [0.4, 0.4, 0.4, 0.9], [np.nan, 0, 1, 1]])
+    wrong = arguments(boxes_normalized=boxes, labels=[0, 1], image_format="webp", width=0)
+    with pytest.raises(ValueError, match="000042") as caught:
+        encode_example(**wrong)
+    message = str(caught.value)
+    for part in (
+        "2 labels for 3 boxes",
+        "2 texts for 3 boxes",
+        "box 0",
+        "box 1 [0.4000000059604645, 0.4000000059604645, 0.4000000059604645, 0.8999999761581421] "
+        "has no area",
+        "box 2 [nan, 0.0, 1.0, 1.0] is not within 0..1",
+        "label 0 is below 1",
+        "format 'webp'",
+        "size 200 x 0",
+    ):
+        assert part in message

@@ -1,0 +1,215 @@
+"""COCO metrics against pycocotools, the published figures, and numbers worked out by hand."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from detection.evaluation.coco import (
+    CocoEvaluation,
+    GroundTruth,
+    ImageDetections,
+    coco_metrics,
+    explain_missing,
+)
+from detection.types import Batch, Detections
+
+TWELVE = ["AP", "AP50", "AP75", "APs", "APm", "APl"]
+TWELVE += ["ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl"]
+# val2014_fake_eval_res.txt to six digits, computed with pycocotools 2.0.11 from the same files.
+PUBLISHED = [0.504581, 0.696973, 0.572982, 0.585626, 0.519400, 0.501398]
+PUBLISHED += [0.386813, 0.593680, 0.595353, 0.639811, 0.566421, 0.564291]
+
+
+def from_xywh(boxes: list[list[float]]) -> np.ndarray:
+    x, y, width, height = np.array(boxes, np.float64).reshape(-1, 4).T
+    return np.stack([y, x, y + height, x + width], axis=1)
+
+
+def columns_of(truth: dict, results: list[dict]) -> tuple[GroundTruth, ImageDetections, list[str]]:
+    """COCO JSON -> the columns that the evaluator takes.
+
+    Images go by rising id, as pycocotools takes them: equal scores are ranked by that order.
+    """
+    images = sorted(truth["images"], key=lambda image: image["id"])
+    image_index = {image["id"]: i for i, image in enumerate(images)}
+    class_id = {c["id"]: k for k, c in enumerate(truth["categories"], start=1)}
+    annotations = truth["annotations"]
+    ground_truth = GroundTruth(
+        records=np.arange(len(image_index)),
+        sizes=np.array([[image["height"], image["width"]] for image in images]),
+        image_indices=np.array([image_index[a["image_id"]] for a in annotations]),
+        boxes=from_xywh([a["bbox"] for a in annotations]),
+        classes=np.array([class_id[a["category_id"]] for a in annotations]),
+        is_crowd=np.array([a["iscrowd"] for a in annotations], bool),
+        areas=np.array([a["area"] for a in annotations]),
+    )
+    detections = ImageDetections(
+        image_indices=np.array([image_index[r["image_id"]] for r in results], int),
+        boxes=from_xywh([r["bbox"] for r in results]),
+        scores=np.array([r["score"] for r in results]),
+        classes=np.array([class_id[r["category_id"]] for r in results], int),
+    )
+    return ground_truth, detections, [c["name"] for c in truth["categories"]]
+
+
+def pycocotools_metrics(truth: dict, results: list[dict]) -> list[float]:
+    with contextlib.redirect_stdout(io.StringIO()):
+        coco = COCO()
+        coco.dataset = truth
+        coco.createIndex()
+        loaded: Any = coco.loadRes  # also takes what it would read from a file
+        evaluation = COCOeval(coco, loaded(results), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    precision = evaluation.eval["precision"][:, :, :, 0, 2]  # [thresholds, recalls, classes]
+    per_class = [
+        column[column > -1].mean() if (column > -1).any() else -1.0
+        for column in np.moveaxis(precision, 2, 0)
+    ]
+    return [*evaluation.stats, *per_class]
+
+
+@pytest.fixture
+def fixture_columns(data_dir: Path) -> tuple[dict, list[dict]]:
+    folder = data_dir / "coco_eval_fixture"
+    truth = json.loads((folder / "instances_val2014_100.json").read_text())
+    results = json.loads((folder / "instances_val2014_fakebbox100_results.json").read_text())
+    return truth, results
+
+
+def test_equals_pycocotools_and_the_published_figures(fixture_columns: tuple) -> None:
+    truth, detections, names = columns_of(*fixture_columns)
+    metrics = coco_metrics(truth, detections, names)
+    assert [metrics[k] for k in TWELVE] == pytest.approx(PUBLISHED, abs=1e-6)
+    assert list(metrics) == [*TWELVE, *(f"AP/{name}" for name in names)]
+    assert list(metrics.values()) == pytest.approx(pycocotools_metrics(*fixture_columns), abs=1e-6)
+    assert sum(a["iscrowd"] for a in fixture_columns[0]["annotations"]) == 9
+
+
+def test_images_without_detections_lower_the_ap(fixture_columns: tuple) -> None:
+    truth_json, results = fixture_columns
+    kept = {image["id"] for image in truth_json["images"][::2]}
+    half = [r for r in results if r["image_id"] in kept]
+    metrics = coco_metrics(*columns_of(truth_json, half))
+    assert list(metrics.values()) == pytest.approx(pycocotools_metrics(truth_json, half), abs=1e-6)
+    assert metrics["AP50"] < 0.5 < PUBLISHED[1]
+
+
+def truth_of(
+    boxes: list, classes: list[int], image_indices: list[int], *, crowds: list[bool] | None = None
+) -> GroundTruth:
+    """Two pictures of 200 x 300 px, records 7 and 2**32 + 1."""
+    array = np.array(boxes, np.float32).reshape(-1, 4)
+    return GroundTruth(
+        records=np.array([7, 2**32 + 1]),
+        sizes=np.array([[200, 300], [200, 300]], np.float32),
+        image_indices=np.array(image_indices, int),
+        boxes=array,
+        classes=np.array(classes, int),
+        is_crowd=np.array(crowds or [False] * len(classes), bool),
+        areas=np.prod(array[:, 2:] - array[:, :2], axis=1),
+    )
+
+
+def batch_of(records: list[int], *, scale: float = 1.0, offset: float = 0.0) -> Batch:
+    b = len(records)
+    return Batch(
+        images=np.zeros((b, 8, 8, 3), np.uint8),
+        boxes=np.zeros((b, 1, 4), np.float32),
+        classes=np.zeros((b, 1), np.int32),
+        is_crowd=np.zeros((b, 1), bool),
+        records=np.array(records, np.int64),
+        original_sizes=np.array([[200, 300] if r >= 0 else [1, 1] for r in records], np.float32),
+        scales=np.full((b, 2), scale, np.float32),
+        offsets=np.full((b, 2), offset, np.float32),
+    )
+
+
+def detections_of(boxes: list, scores: list, classes: list, num: list[int]) -> Detections:
+    return Detections(
+        boxes=np.array(boxes, np.float32),
+        scores=np.array(scores, np.float32),
+        classes=np.array(classes, np.int32),
+        num_detections=np.array(num, np.int32),
+    )
+
+
+TRUTH = truth_of([[10, 20, 110, 220], [0, 0, 50, 50]], [1, 2], [0, 1])
+
+
+def test_boxes_return_to_the_original_picture_and_padding_rows_do_not_count() -> None:
+    evaluation = CocoEvaluation(TRUTH, ["cat", "dog"])
+    canvas = [[1, 6, 51, 106], [0, 0, 0, 0]]  # (box + 4) / 0.5 is the cat's box
+    junk = [[9, 9, 20, 20], [0, 0, 9, 9]]  # beyond num_detections, or of a filler
+    detections = detections_of([canvas, junk], [[0.9, 0.0], [0.8, 0.7]], [[1, 0], [9, 2]], [1, 2])
+    evaluation.add(batch_of([7, -1], scale=0.5, offset=4.0), detections)
+    evaluation.add(batch_of([2**32 + 1]), detections_of([[[0, 0, 50, 50.0]]], [[0.5]], [[1]], [1]))
+    metrics = evaluation.result()
+    # Cats: one found, then one false alarm of lower score: AP 1. Dogs: the only one is missed.
+    assert metrics["AP/cat"] == pytest.approx(1.0)
+    assert metrics["AP/dog"] == 0.0
+    assert metrics["AP"] == pytest.approx(0.5)
+
+
+def test_every_image_must_be_seen_exactly_once() -> None:
+    evaluation = CocoEvaluation(TRUTH, ["cat", "dog"])
+    nothing = detections_of([[[0, 0, 0, 0]]], [[0]], [[0]], [0])
+    evaluation.add(batch_of([7]), nothing)
+    with pytest.raises(
+        ValueError, match=r"1 of 2 images .* never evaluated \(records 4294967297\)"
+    ):
+        evaluation.result()
+    with pytest.raises(ValueError, match="records 7 were evaluated twice"):
+        evaluation.add(batch_of([7]), nothing)
+    with pytest.raises(ValueError, match="records 3 are not in the ground truth of 2 images"):
+        evaluation.add(batch_of([3]), nothing)
+    evaluation.add(batch_of([2**32 + 1]), nothing)
+    assert evaluation.result()["AP"] == 0.0
+
+
+def test_what_cannot_be_scored_is_refused() -> None:
+    evaluation = CocoEvaluation(TRUTH, ["cat", "dog"])
+    box = [[[0, 0, 5, 5]]]
+    with pytest.raises(ValueError, match=r"class ids 3, allowed are 1..2"):
+        evaluation.add(batch_of([7]), detections_of(box, [[0.5]], [[3]], [1]))
+    evaluation = CocoEvaluation(TRUTH, ["cat", "dog"])
+    with pytest.raises(ValueError, match="not finite"):
+        evaluation.add(batch_of([7]), detections_of(box, [[np.nan]], [[1]], [1]))
+    evaluation = CocoEvaluation(TRUTH, ["cat", "dog"])
+    turned = batch_of([7])._replace(original_sizes=np.array([[300.0, 200.0]]))
+    with pytest.raises(ValueError, match="ground truth says"):
+        evaluation.add(turned, detections_of(box, [[0.5]], [[1]], [1]))
+    with pytest.raises(ValueError, match=r"\['cat'\] stand twice"):
+        CocoEvaluation(TRUTH, ["cat", "cat"])
+    with pytest.raises(ValueError, match="image indices 2, there are 2 images"):
+        coco_metrics(TRUTH._replace(image_indices=np.array([0, 2])), NONE, ["cat", "dog"])
+
+
+NONE = ImageDetections(np.zeros(0, int), np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))
+
+
+def test_minus_one_is_explained_in_words() -> None:
+    boxes = [[0, 0, 20, 20], [0, 0, 100, 100], [5, 5, 25, 25]]
+    truth = truth_of(boxes, [1, 1, 3], [0, 1, 1], crowds=[False, False, True])
+    names = ["cat", "dog", "sheep"]
+    assert explain_missing(coco_metrics(truth, NONE, names), truth) == [
+        "APm and ARm are -1: no object between 32x32 and 96x96 px",
+        "AP/sheep is -1: only crowd regions of class sheep in this split",
+        "AP/dog is -1: no ground truth of class dog in this split",
+    ]
+    empty = truth_of([], [], [])
+    metrics = coco_metrics(empty, NONE, names)
+    assert set(metrics.values()) == {-1.0}
+    assert explain_missing(metrics, empty) == [
+        "every metric is -1: no ground truth object in this split"
+    ]
+    complete = truth_of([*boxes[:2], [0, 0, 50, 50]], [1, 2, 3], [0, 1, 1])
+    assert explain_missing(coco_metrics(complete, NONE, names), complete) == []

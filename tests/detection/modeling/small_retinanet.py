@@ -1,0 +1,147 @@
+"""A RetinaNet of some 40,000 parameters, and a command that runs it on KERAS_BACKEND=jax.
+
+`test_other_backend.py` runs this file in a process of its own, since Keras has one backend a
+process: weights by path come in and losses, gradients and detections go out as .npz.
+"""
+
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+
+from detection.modeling.fpn import FPN
+from detection.modeling.heads import RetinaNetHead
+from detection.modeling.retinanet import RetinaNet, RetinaNetTask
+from detection.ops.anchors import anchors_for_canvas
+from detection.types import Batch
+from trainkit.backbones.layers import ConvNorm
+
+CANVAS = (64, 128)
+
+
+class SmallBackbone(keras.layers.Layer):
+    """Strided convolutions, so that a test compiles in seconds: full, depthwise and separable."""
+
+    def __init__(self, synchronized=False, name="backbone"):
+        super().__init__(name=name)
+        self.channels = {level: 8 * level for level in (1, 2, 3, 4, 5)}
+        self.convs = {
+            level: ConvNorm(
+                filters,
+                3,
+                strides=2,
+                activation="relu" if level % 2 else "silu",
+                kind="separable" if level == 4 else "full",
+                explicit_padding=level == 2,
+                synchronized=synchronized,
+                name=f"conv{level}",
+            )
+            for level, filters in self.channels.items()
+        }
+
+    def build(self, input_shape):
+        for conv in self.convs.values():
+            conv.build(input_shape)
+            input_shape = (None, None, None, conv.filters)
+
+    def call(self, images, training=False):
+        features = {}
+        for level, conv in self.convs.items():
+            images = features[level] = conv(images, training=training)
+        return features
+
+
+def build_task(*, num_classes=3, synchronized=False, sum_over_replicas=lambda x: x, **settings):
+    levels: dict[str, Any] = {"min_level": 4, "max_level": 6}
+    norms: dict[str, Any] = {"synchronized": synchronized}
+    model = RetinaNet(
+        backbone=SmallBackbone(synchronized),
+        neck=FPN(**levels, num_filters=16, **norms),
+        head=RetinaNetHead(num_classes=num_classes, **levels, num_filters=16, num_convs=1, **norms),
+    )
+    anchors = anchors_for_canvas(
+        canvas_size=CANVAS, **levels, num_scales=3, aspect_ratios=(1.0, 2.0, 0.5), anchor_size=3.0
+    )
+    settings = {"score_threshold": 0.0, "max_detections": 40, **settings}
+    return RetinaNetTask(
+        model=model,
+        anchors=anchors,
+        canvas_size=CANVAS,
+        sum_over_replicas=sum_over_replicas,
+        **settings,
+    )
+
+
+def draw_weights(task, seed=0):
+    """Gives every variable a value far from its initial one, so that nothing cancels."""
+    rng = np.random.default_rng(seed)
+    for variable in sorted(task.model.variables, key=lambda v: v.path):
+        shape = variable.shape
+        if variable.path.endswith("kernel"):
+            value = rng.normal(0, 1 / np.sqrt(np.prod(shape[:3])), shape)
+        elif "bias" in variable.path or "beta" in variable.path or "mean" in variable.path:
+            value = rng.normal(0, 0.3, shape)
+        else:
+            value = rng.uniform(0.5, 1.5, shape)
+        variable.assign(value.astype(np.float32))
+
+
+def make_batch(batch=2, seed=0):
+    """Images of noise; the last has no instance, the first also a crowd and one without area."""
+    rng = np.random.default_rng(seed)
+    tops = rng.uniform(0, 1, (batch, 4, 2)) * [30, 90]
+    sizes = rng.uniform(8, 34, (batch, 4, 2))
+    boxes = np.concatenate([tops, tops + sizes], axis=-1).astype(np.float32)
+    classes = rng.integers(1, 4, (batch, 4)).astype(np.int32)
+    is_crowd = np.zeros((batch, 4), bool)
+    is_crowd[0, 1] = True
+    boxes[0, 2, 2:] = boxes[0, 2, :2]
+    classes[-1], boxes[-1] = 0, 0
+    return Batch(
+        images=rng.integers(0, 256, (batch, *CANVAS, 3)).astype(np.uint8),
+        boxes=boxes,
+        classes=classes,
+        is_crowd=is_crowd,
+        records=np.arange(batch),
+        original_sizes=np.tile(np.array(CANVAS, np.float32), (batch, 1)),
+        scales=np.ones((batch, 2), np.float32),
+        offsets=np.zeros((batch, 2), np.float32),
+    )
+
+
+def main(weights_path, results_path):
+    import jax
+
+    task, batch = build_task(), make_batch()
+    with np.load(weights_path) as weights:
+        for variable in task.model.variables:
+            variable.assign(weights[variable.path])
+    trained = task.model.trainable_variables
+    others = task.model.non_trainable_variables
+
+    def losses(trained_values, other_values):
+        values = [*zip(trained, trained_values), *zip(others, other_values)]  # noqa: B905
+        with keras.StatelessScope(state_mapping=values) as scope:
+            found = task.losses(batch)
+        return found["loss"], (found, [scope.get_current_value(v) for v in others])
+
+    def predict(trained_values, other_values):
+        values = [*zip(trained, trained_values), *zip(others, other_values)]  # noqa: B905
+        with keras.StatelessScope(state_mapping=values):
+            return task.predict(batch)
+
+    values = [v.value for v in trained], [v.value for v in others]
+    detections = jax.jit(predict)(*values)
+    gradient = jax.jit(jax.value_and_grad(losses, has_aux=True))
+    (_, (found, moved)), gradients = gradient(*values)
+    results: dict[str, Any] = {f"losses/{name}": value for name, value in found.items()}
+    results |= {f"detections/{name}": value for name, value in detections._asdict().items()}
+    results |= {f"gradients/{v.path}": g for v, g in zip(trained, gradients, strict=True)}
+    results |= {f"moved/{v.path}": value for v, value in zip(others, moved, strict=True)}
+    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in results.items()}
+    np.savez(results_path, **arrays)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

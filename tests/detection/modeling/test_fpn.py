@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+
+from detection.modeling.fpn import FPN, upsample_nearest
+
+
+def backbone_features(channels=(8, 12, 16, 20)):
+    rng = np.random.default_rng(0)
+    return {
+        level: rng.normal(size=(1, 128 // 2**level, 192 // 2**level, n)).astype(np.float32)
+        for level, n in zip((2, 3, 4, 5), channels, strict=True)
+    }
+
+
+@pytest.mark.parametrize("levels", [(3, 7), (3, 6), (2, 5), (2, 4), (4, 4), (5, 6)])
+def test_levels_and_shapes(levels):
+    neck = FPN(min_level=levels[0], max_level=levels[1], num_filters=6)
+    features = backbone_features()
+    neck.build({level: f.shape for level, f in features.items()})
+    found = {level: tuple(f.shape) for level, f in neck(features).items()}
+    # "same" padding: an odd side halves upwards.
+    assert found == {
+        level: (1, -(-128 // 2**level), -(-192 // 2**level), 6)
+        for level in range(levels[0], levels[1] + 1)
+    }
+    paths = {variable.path for variable in neck.variables}
+    assert len(paths) == len(neck.variables)
+    assert f"neck/conv{levels[1]}/kernel" in paths
+
+
+def test_top_down_sum_and_coarse_levels_by_hand():
+    # Laterals of ones and centre-only convolutions make every number a sum of inputs.
+    neck = FPN(min_level=4, max_level=7, num_filters=1, batch_norm_epsilon=0.0)
+    features = {
+        4: np.full((1, 4, 4, 1), 3.0, np.float32),
+        5: np.full((1, 2, 2, 1), -5.0, np.float32),
+    }
+    neck.build({level: f.shape for level, f in features.items()})
+    for lateral in neck.laterals.values():
+        lateral.kernel.assign(np.ones((1, 1, 1, 1)))
+    for level, conv in neck.convs.items():
+        kernel = np.zeros((3, 3, 1, 1))
+        # A strided convolution pads at the end only: its first place looks at the first pixel.
+        kernel[(1, 1) if level < 7 else (0, 0)] = 1.0
+        conv.kernel.assign(kernel)
+    found = neck(features)
+    np.testing.assert_allclose(found[4], np.full((1, 4, 4, 1), -2.0), rtol=1e-6)
+    np.testing.assert_allclose(found[5], np.full((1, 2, 2, 1), -5.0), rtol=1e-6)
+    np.testing.assert_allclose(found[6], np.full((1, 1, 1, 1), -5.0), rtol=1e-6)
+    np.testing.assert_allclose(found[7], np.zeros((1, 1, 1, 1)))  # of the ReLU of level 6
+
+
+def test_upsampling():
+    features = np.array([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 2, 1)
+    expected = [[1, 1, 2, 2], [1, 1, 2, 2], [3, 3, 4, 4], [3, 3, 4, 4]]
+    np.testing.assert_array_equal(np.array(upsample_nearest(features))[0, ..., 0], expected)
+
+
+def test_levels_that_no_backbone_has():
+    with pytest.raises(ValueError, match="min_level=6 and max_level=7; min_level must be 2 to 5"):
+        FPN(min_level=6, max_level=7)

@@ -1,0 +1,143 @@
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainkit.training.devices import choose_strategy, sum_over_replicas
+
+
+@pytest.fixture
+def task(small):
+    task = small.build_task()
+    small.draw_weights(task)
+    return task
+
+
+def train_step(task, batch) -> tuple[dict[str, Any], Any]:
+    variables = [v.value for v in task.model.trainable_variables]
+    with tf.GradientTape() as tape:
+        losses = task.losses(batch)
+    return losses, tape.gradient(losses["loss"], variables)
+
+
+def test_normalisation_by_hand(task):
+    images = np.array([[0, 255, 51]], np.uint8)
+    expected = [-0.485 / 0.229, (1 - 0.456) / 0.224, (0.2 - 0.406) / 0.225]
+    np.testing.assert_allclose(task.model.normalize(images)[0], expected, rtol=1e-5)
+
+
+def test_paths_are_unique_and_begin_with_the_part(task):
+    paths = [variable.path for variable in task.model.variables]
+    assert len(set(paths)) == len(paths)
+    assert {path.split("/")[0] for path in paths} == {"backbone", "neck", "head"}
+
+
+def test_loss_is_the_sum_and_without_instances_only_classes_count(small, task):
+    batch = small.make_batch()
+    losses = task.losses(batch)
+    assert set(losses) == {"loss", "loss_class", "loss_box"}
+    np.testing.assert_allclose(losses["loss"], losses["loss_class"] + losses["loss_box"], rtol=1e-6)
+    assert float(losses["loss_box"]) > 0
+    empty = batch._replace(classes=np.zeros_like(batch.classes))
+    losses, gradients = train_step(task, empty)
+    assert float(losses["loss_box"]) == 0
+    assert np.isfinite(float(losses["loss"]))
+    assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
+
+
+def test_degenerate_instances_change_nothing(small, task):
+    batch = small.make_batch()
+    boxes, classes = batch.boxes.copy(), batch.classes.copy()
+    classes[0, 2] = 0  # the one without area
+    expected, _ = train_step(task, batch._replace(classes=classes))
+    classes[0, 2] = 3
+    for bad in ([5, 5, 5, 5], [9, 9, 1, 1], [np.nan] * 4, [0, 0, np.inf, 1]):
+        boxes[0, 2] = bad
+        losses, gradients = train_step(task, batch._replace(boxes=boxes, classes=classes))
+        np.testing.assert_allclose(losses["loss"], expected["loss"], rtol=1e-5)
+        assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
+
+
+def test_eager_equals_traced(small, task):
+    batch = small.make_batch()
+    predicted, traced = task.predict(batch), tf.function(task.predict)(batch)
+    for one, other in zip(predicted, traced, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3)
+    losses, gradients = train_step(task, batch)
+    traced_losses, traced_gradients = tf.function(lambda batch: train_step(task, batch))(batch)
+    for name, value in losses.items():
+        np.testing.assert_allclose(traced_losses[name], value, rtol=1e-5)
+    for one, other in zip(gradients, traced_gradients, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_batched_equals_single(small, task):
+    batch = small.make_batch(batch=3)
+    together = task.predict(batch)
+    for image in range(3):
+        alone = task.predict(type(batch)(*(value[image : image + 1] for value in batch)))
+        for one, other in zip(alone, together, strict=True):
+            np.testing.assert_allclose(one[0], other[image], rtol=1e-4, atol=1e-3)
+
+
+def test_detections_are_on_the_canvas_and_sorted(small, task):
+    found = task.predict(small.make_batch())
+    assert found.boxes.shape == (2, 40, 4)
+    assert np.all(np.array(found.num_detections) > 0)
+    boxes, scores = np.array(found.boxes), np.array(found.scores)
+    assert boxes.min() >= 0
+    assert np.all(boxes[..., [2, 3]] <= small.CANVAS)
+    assert np.all(np.diff(scores, axis=1) <= 0)
+
+
+def test_half_precision_answers_in_float32(small):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    task = small.build_task()
+    answers = task.model(small.make_batch().images)
+    assert answers.class_logits.dtype == answers.box_deltas.dtype == tf.float32
+    losses, gradients = train_step(task, small.make_batch())
+    assert losses["loss"].dtype == tf.float32
+    assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
+
+
+def test_anchors_of_another_canvas(small, task):
+    batch = small.make_batch()
+    with pytest.raises(ValueError, match="answers for 189 anchors, the task has 378"):
+        task.predict(batch._replace(images=batch.images[:, :, :64]))
+
+
+def test_two_replicas_equal_one(small, task):
+    batch = small.make_batch(batch=4)
+    losses, gradients = train_step(task, batch)
+    moved = {v.path: v.numpy() for v in task.model.non_trainable_variables}
+
+    strategy = choose_strategy("cpu", 2)
+    with strategy.scope():
+        split = small.build_task(synchronized=True, sum_over_replicas=sum_over_replicas)
+        small.draw_weights(split)
+
+    @tf.function
+    def run():
+        def replica():
+            index = tf.distribute.get_replica_context().replica_id_in_sync_group
+            half = [tf.convert_to_tensor(value)[index * 2 : index * 2 + 2] for value in batch]
+            return train_step(split, type(batch)(*half))
+
+        losses, gradients = strategy.run(replica)
+        return tf.nest.map_structure(
+            lambda value: sum(strategy.experimental_local_results(value)), (losses, gradients)
+        )
+
+    shared_losses, shared_gradients = run()
+    for name, value in losses.items():
+        np.testing.assert_allclose(shared_losses[name], value, rtol=1e-4)
+    for one, other, v in zip(
+        shared_gradients, gradients, split.model.trainable_variables, strict=True
+    ):
+        scale = np.abs(other).max()
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4 * scale + 1e-5, err_msg=v.path)
+    for variable in split.model.non_trainable_variables:
+        for value in strategy.experimental_local_results(variable.value):
+            np.testing.assert_allclose(value, moved[variable.path], rtol=1e-4, atol=1e-5)

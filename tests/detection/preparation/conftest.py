@@ -1,0 +1,94 @@
+"""Small annotated picture sets, written as a tool would, and reading records back."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from detection.data.tfrecord import parse_example
+from trainkit.records import find_shards
+
+
+class ReadBack(NamedTuple):
+    source_id: str
+    encoded: bytes
+    height: int
+    width: int
+    boxes: np.ndarray  # [n, 4] pixels
+    labels: list[int]
+    is_crowd: list[bool]
+    areas: list[float]
+
+
+def encode(width: int = 64, height: int = 48, kind: str = "JPEG", **options: object) -> bytes:
+    y, x = np.mgrid[:height, :width]
+    pixels = np.stack([x * 255 // width, y * 255 // height, (x + y) % 256], axis=-1)
+    stream = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(stream, kind, **options)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def encoded_picture() -> Callable[..., bytes]:
+    return encode
+
+
+@pytest.fixture
+def read_back() -> Callable[[Path, str], list[ReadBack]]:
+    """Every record of a set, in the order of the files, through the project's own parser."""
+
+    def read(directory: Path, split: str) -> list[ReadBack]:
+        shards = find_shards(str(directory / f"{split}_{directory.name}"))
+        result = []
+        for example in tf.data.TFRecordDataset(shards).map(parse_example):
+            height, width = int(example.height), int(example.width)
+            result.append(
+                ReadBack(
+                    source_id=example.source_id.numpy().decode(),
+                    encoded=example.encoded.numpy(),
+                    height=height,
+                    width=width,
+                    boxes=example.boxes_normalized.numpy() * np.tile([height, width], 2),
+                    labels=example.labels.numpy().tolist(),
+                    is_crowd=example.is_crowd.numpy().tolist(),
+                    areas=example.areas.numpy().tolist(),
+                )
+            )
+        return result
+
+    return read
+
+
+@pytest.fixture
+def write_coco(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
+    """Writes pictures `{name: bytes}` and COCO boxes `{name: [(category, x, y, w, h), ...]}`."""
+
+    def write(
+        pictures: dict[str, bytes | None],
+        boxes: dict[str, list[tuple]],
+        sizes: dict[str, tuple[int, int] | None] | None = None,
+    ) -> tuple[Path, Path]:
+        folder = tmp_path / "pictures"
+        folder.mkdir(exist_ok=True)
+        images, annotations = [], []
+        for number, (name, encoded) in enumerate(pictures.items(), start=1):
+            if encoded is not None:
+                (folder / name).write_bytes(encoded)
+            size = (sizes or {}).get(name, (64, 48))
+            declared = {} if size is None else {"width": size[0], "height": size[1]}
+            images.append({"id": number, "file_name": name} | declared)
+            for category, *box in boxes.get(name, []):
+                annotations.append({"image_id": number, "category_id": category, "bbox": box})
+        categories = [{"id": 7, "name": "dog"}, {"id": 3, "name": "cat"}]
+        path = tmp_path / "instances.json"
+        content = {"images": images, "annotations": annotations, "categories": categories}
+        path.write_text(json.dumps(content))
+        return path, folder
+
+    return write

@@ -1,0 +1,225 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detection.preparation.annotations import PreparationError, reorder_images, split_evenly
+from detection.preparation.coco import read_coco
+from detection.preparation.open_images import ALL_COLUMNS, read_open_images
+from detection.preparation.voc import read_voc
+
+CORNERS = ["y1", "x1", "y2", "x2"]
+
+
+def write_xml(directory: Path, name: str, objects: str, size: str = "", filename: str = "") -> None:
+    directory.mkdir(exist_ok=True)
+    text = (
+        f"<annotation><filename>{filename or name + '.jpg'}</filename>{size}{objects}</annotation>"
+    )
+    (directory / f"{name}.xml").write_text(text)
+
+
+def thing(name: str, *corners: object) -> str:
+    keys = ("xmin", "ymin", "xmax", "ymax")
+    box = "".join(f"<{key}>{value}</{key}>" for key, value in zip(keys, corners, strict=True))
+    return f"<object><name>{name}</name><bndbox>{box}</bndbox></object>"
+
+
+def write_csv(path: Path, *rows: tuple) -> str:
+    lines = [",".join(ALL_COLUMNS)]
+    for image, label, x1, x2, y1, y2, group in rows:
+        lines.append(f"{image},xclick,{label},1,{x1},{x2},{y1},{y2},0,0,{group},0,0")
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_coco_boxes_classes_and_ids(write_coco, encoded_picture) -> None:
+    path, _ = write_coco(
+        {"a.jpg": encoded_picture()}, {"a.jpg": [(7, 1, 2, 10, 20), (3, 0, 0, 5, 5)]}
+    )
+    annotations = read_coco(str(path))
+    assert [entry.identifier for entry in annotations.classes] == ["3", "7"]  # by id, with a gap
+    assert annotations.class_ids()["7"] == annotations.class_ids()["dog"] == 2
+    assert annotations.boxes[CORNERS].to_numpy().tolist() == [[2, 1, 22, 11], [0, 0, 5, 5]]
+    assert annotations.images["source_id"].tolist() == ["1"]
+
+
+def test_coco_annotations_without_image_or_box_are_found(tmp_path) -> None:
+    content = {
+        "images": [{"id": 1, "file_name": "a.jpg"}],
+        "annotations": [
+            {"image_id": 9, "category_id": 1, "bbox": [1, 2, 3, 4], "id": 50},
+            {"image_id": 1, "category_id": 1, "bbox": [1, 2, 3]},
+            {"image_id": 1, "category_id": 1},
+        ],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content))
+    annotations = read_coco(str(path))
+    (finding,) = annotations.findings
+    assert (finding.file, finding.detail) == ("image_id 9", "annotation 50")
+    assert len(annotations.boxes) == 2  # the box checks report both
+    assert np.isnan(annotations.boxes[CORNERS]).all(axis=None)
+
+
+def test_images_listed_twice_keep_the_boxes_of_both(tmp_path) -> None:
+    content = {
+        "images": [
+            {"id": 1, "file_name": "a.jpg", "width": 64, "height": 48},
+            {"id": 2, "file_name": "b.jpg", "width": 64, "height": 48},
+            {"id": 3, "file_name": "a.jpg", "width": 64, "height": 48},
+            {"id": 4, "file_name": "a.jpg", "width": 640, "height": 480},
+        ],
+        "annotations": [
+            {"image_id": number, "category_id": 1, "bbox": [number, 0, 5, 5]}
+            for number in (1, 2, 3, 4)
+        ],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content))
+    annotations = read_coco(str(path))
+    assert annotations.images["file"].tolist() == ["a.jpg", "b.jpg"]
+    assert annotations.boxes[["image", "x1"]].to_numpy().tolist() == [[0, 1], [0, 3], [1, 2]]
+    assert [finding.repaired for finding in annotations.findings] == [True, False]
+
+
+def test_voc_takes_the_list_and_the_names_of_all_files(tmp_path) -> None:
+    size = "<size><width>64</width><height>48</height></size>"
+    directory, images = tmp_path / "Annotations", tmp_path / "JPEGImages"
+    images.mkdir()
+    for name in ("one.jpg", "two.PNG"):
+        (images / name).write_bytes(b"")
+    write_xml(directory, "one", thing("dog", 1, 2, 11, 22), size)
+    write_xml(directory, "two", thing("ant", "x", 2, 11, 22), filename="copied-from-elsewhere.jpg")
+    listed = tmp_path / "train.txt"
+    listed.write_text("two  1\none -1\ngone\none\n")
+    annotations = read_voc(str(directory), images=str(images), image_list=str(listed))
+    assert annotations.images["file"].tolist() == ["two.PNG", "one.jpg"]
+    assert annotations.images["width"].tolist()[1] == 64
+    assert np.isnan(annotations.images["width"][0])
+    assert [entry.name for entry in annotations.classes] == ["ant", "dog"]
+    assert annotations.boxes[CORNERS].to_numpy()[1].tolist() == [2, 1, 22, 11]
+    assert np.isnan(annotations.boxes["x1"][0])
+    reasons = {finding.file: finding.reason for finding in annotations.findings}
+    assert reasons == {
+        "gone": "annotation file missing",
+        "one.jpg": "image listed twice: taken once",
+    }
+
+    listed.write_text("one\n")  # a split without ants has the same classes
+    fewer = read_voc(str(directory), images=str(images), image_list=str(listed))
+    assert fewer.classes == annotations.classes
+
+
+def test_open_images_groups_empty_rows_and_unlabeled_files(tmp_path) -> None:
+    path = write_csv(
+        tmp_path / "boxes.csv",
+        ("f1", "/m/b", 0.1, 0.5, 0.2, 0.6, 0),
+        ("f2", "/m/a", 0.1, 0.5, 0.2, 0.6, 1),
+        ("f1", "/m/a", 0.1, 0.5, 0.2, 0.6, -1),
+        ("f3", "", "", "", "", "", ""),
+    )
+    for name in ("f1.jpg", "f9.JPG", "notes.txt"):
+        (tmp_path / name).write_bytes(b"")
+    plain = read_open_images(path, images=str(tmp_path))
+    assert plain.images["source_id"].tolist() == ["f1", "f2", "f3"]
+    assert plain.normalized
+    assert [entry.identifier for entry in plain.classes] == ["/m/a", "/m/b"]
+    assert plain.boxes["image"].tolist() == [0, 0, 1]
+    assert plain.boxes["is_crowd"].tolist() == [False, False, True]  # -1 is unknown, no group
+    assert plain.boxes[CORNERS].to_numpy()[0].tolist() == [0.2, 0.1, 0.6, 0.5]
+    everything = read_open_images(path, images=str(tmp_path), include_unlabeled=True)
+    assert everything.images["file"].tolist() == ["f1.jpg", "f2.jpg", "f3.jpg", "f9.JPG"]
+
+    listed = tmp_path / "list.txt"
+    listed.write_text("f2\nf8.jpg\n")
+    some = read_open_images(path, images=str(tmp_path), image_list=str(listed))
+    assert some.images["source_id"].tolist() == ["f2", "f8"]
+    assert some.boxes["image"].tolist() == [0]
+
+
+def test_open_images_real_boxes(data_dir, tmp_path) -> None:
+    import pandas as pd
+
+    real = pd.read_csv(data_dir / "openimages/val_annotations_names.csv")
+    real["IsGroupOf"] = 0
+    path = tmp_path / "val.csv"
+    real.to_csv(path, index=False)
+    annotations = read_open_images(str(path), images=str(tmp_path))
+    assert len(annotations.images) == 3520
+    assert annotations.images["file"][17] == "i17.jpg"
+    assert len(annotations.boxes) == 36191  # the row after the last box is an image without one
+    assert len(annotations.classes) == 497
+    own = annotations.boxes[annotations.boxes["image"] == 17]
+    expected = real[real["ImageID"] == annotations.images["source_id"][17]]
+    np.testing.assert_array_equal(own["x1"], expected["XMin"])
+    np.testing.assert_array_equal(own["y2"], expected["YMax"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        (",".join(ALL_COLUMNS) + "\n", "has a header and no row"),
+        (";".join(ALL_COLUMNS) + "\na;b\n", "separated by ';'"),
+        ("ImageID,LabelName,XMin,XMax,YMin,IsGroupOf\na,b,0,1,0,0\n", "lacks the column YMax"),
+        ("ImageID,LabelName\n", "lacks the columns XMin, XMax, YMin, YMax, IsGroupOf"),
+        (",".join(ALL_COLUMNS) + "\n,xclick,/m/a,1,0,1,0,1,0,0,0,0,0\n", "line 2 has no ImageID"),
+    ],
+)
+def test_unusable_csv_files(tmp_path, text: str, message: str) -> None:
+    path = tmp_path / "boxes.csv"
+    path.write_text(text)
+    with pytest.raises(PreparationError, match=message):
+        read_open_images(str(path), images=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not JSON"),
+        ("[]", "not COCO JSON"),
+        ('{"images": [{"id": 1}], "annotations": []}', "'file_name'; no list 'categories'"),
+        ('{"images": [], "annotations": [], "categories": []}', "no image"),
+        (
+            '{"images": [], "annotations": [], "categories": '
+            '[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}',
+            "used twice: 1",
+        ),
+    ],
+)
+def test_unusable_json_files(tmp_path, text: str, message: str) -> None:
+    path = tmp_path / "boxes.json"
+    path.write_text(text)
+    with pytest.raises(PreparationError, match=message):
+        read_coco(str(path))
+
+
+def test_broken_xml_files_are_counted_and_named(tmp_path) -> None:
+    directory = tmp_path / "Annotations"
+    write_xml(directory, "good", thing("dog", 1, 2, 11, 22))
+    (directory / "cut.xml").write_text("<annotation><object>")
+    (directory / "page.xml").write_text("<html/>")
+    with pytest.raises(PreparationError, match=r"(?s)2 of 3 files.*cut.xml: .*page.xml: .*<html>"):
+        read_voc(str(directory), images=str(tmp_path))
+
+
+def test_splitting_and_reordering_keep_every_box_with_its_image(write_coco) -> None:
+    names = [f"{number}.jpg" for number in range(7)]
+    boxes = {name: [(3, row, 0, 5, 5)] * (row % 3) for row, name in enumerate(names)}
+    path, _ = write_coco(dict.fromkeys(names), boxes)
+    annotations = read_coco(str(path))
+    order = np.random.default_rng(1).permutation(7)
+    pieces = list(split_evenly(reorder_images(annotations, order), 3))
+    assert [len(piece.images) for piece in pieces] == [2, 2, 3]
+    seen = []
+    for piece in pieces:
+        for row, file in enumerate(piece.images["file"]):
+            own = piece.boxes[piece.boxes["image"] == row]
+            number = int(Path(file).stem)
+            seen.append(number)
+            assert own["x1"].tolist() == [number] * (number % 3)
+    assert seen == order.tolist()

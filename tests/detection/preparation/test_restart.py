@@ -1,0 +1,210 @@
+"""A conversion that is killed, disturbed, repeated or run twice leaves what one run would leave."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from detection.preparation import make_tfrecords, shards
+from detection.preparation.annotations import PreparationError
+from detection.preparation.claims import Claim
+
+SCRIPT = Path(__file__).parents[3] / "scripts/make_tfrecords.py"
+NUM_SHARDS = 8
+
+
+def arguments_for(path: Path, images: Path, output: Path, *more: object) -> list[str]:
+    arguments = ["--format", "coco", "--annotations", path, "--images", images, "--output", output]
+    arguments += ["--split", "train", "--num_shards", NUM_SHARDS, *more]
+    return [str(argument) for argument in arguments]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def wait_for(condition, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def children_of(process: int) -> list[int]:
+    """Of a process whose children its first thread has started; none where there is no /proc."""
+    listed = Path(f"/proc/{process}/task/{process}/children")
+    if not listed.exists():
+        return []
+    children = [int(child) for child in listed.read_text().split()]
+    assert len(children) >= 2
+    return children
+
+
+def is_running(process: int) -> bool:
+    status = Path(f"/proc/{process}/stat")
+    try:
+        return status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_killed_while_writing(write_coco, encoded_picture, tmp_path, capsys) -> None:
+    # Large pictures that must be encoded anew: slow enough to be killed amid.
+    picture = encoded_picture(width=1200, height=900, kind="WEBP")
+    names = [f"{number}.jpg" for number in range(32)]
+    boxes = {name: [(3, number, 0, 10, 10)] for number, name in enumerate(names)}
+    sizes = dict.fromkeys(names, (1200, 900))
+    path, images = write_coco(dict.fromkeys(names, picture), boxes, sizes)
+    undisturbed, output = tmp_path / "one/part", tmp_path / "two/part"
+    assert make_tfrecords.main(arguments_for(path, images, undisturbed, "--workers", 1)) == 0
+
+    command = arguments_for(path, images, output, "--workers", 2)
+    progress = output / "train_part.progress"
+    with subprocess.Popen(
+        [sys.executable, SCRIPT, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        wait_for(lambda: len(list(progress.glob("*.tfrecord.json"))) >= 2)
+        workers = children_of(process.pid)
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        assert make_tfrecords.main(command) == 2  # two at once
+        assert f"Another run, process {process.pid} on" in capsys.readouterr().err
+        process.send_signal(signal.SIGKILL)
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+    wait_for(lambda: not any(map(is_running, workers)), seconds=10)
+
+    assert not (output / "train_part.manifest.json").exists()
+    reports = progress.glob("*.tfrecord.json")
+    finished = [output / report.name.removesuffix(".json") for report in reports]
+    assert 2 <= len(finished) < NUM_SHARDS
+    times = {shard: shard.stat().st_mtime_ns for shard in finished}
+
+    assert make_tfrecords.main(arguments_for(path, images, output, "--workers", 1)) == 0
+    assert contents(output) == contents(undisturbed)
+    assert {shard: shard.stat().st_mtime_ns for shard in times} == times
+
+
+def test_a_full_disk_is_said_and_only_what_changed_is_written_again(
+    write_coco, encoded_picture, tmp_path, capsys, monkeypatch
+) -> None:
+    names = [f"{number:02d}.jpg" for number in range(16)]
+    boxes = {name: [(3, 1, 1, 10, 10)] for name in names}
+    path, images = write_coco(dict.fromkeys(names, encoded_picture()), boxes)
+    output = tmp_path / "part"
+    command = arguments_for(path, images, output, "--workers", 1)
+    real = shards.write_shard
+
+    def fails_at_the_fifth(path: str, records) -> int:
+        if "-00004-of-" in path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, records)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "write_shard", fails_at_the_fifth)
+        assert make_tfrecords.main(command) == 2
+    message = capsys.readouterr().err
+    assert "-00004-of-00008.tfrecord cannot be written" in message
+    assert "No space left on device" in message
+    first = sorted(output.glob("*.tfrecord"))
+    assert len(first) == 4
+    times = [shard.stat().st_mtime_ns for shard in first]
+
+    records = json.loads((output / "train_part.progress" / f"{first[1].name}.json").read_text())
+    assert records["records"] == 2
+    content = json.loads(path.read_text())
+    changed = set()
+    for annotation in content["annotations"]:
+        name = content["images"][annotation["image_id"] - 1]["file_name"]
+        if name.encode() in first[1].read_bytes():
+            annotation["bbox"] = [2, 2, 10, 10]
+            changed.add(name)
+    assert changed
+    path.write_text(json.dumps(content))
+    assert make_tfrecords.main(command) == 0
+    again = [shard.stat().st_mtime_ns for shard in first]
+    assert [new != old for new, old in zip(again, times, strict=True)] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_finished_set_is_kept_and_replaced_only_when_asked(
+    write_coco, encoded_picture, tmp_path, capsys
+) -> None:
+    names = [f"{number}.jpg" for number in range(9)]
+    path, images = write_coco(dict.fromkeys(names, encoded_picture()), {})
+    output = tmp_path / "part"
+    command = arguments_for(path, images, output, "--workers", 1)
+    assert make_tfrecords.main(command) == 0
+    before = {file: file.stat().st_mtime_ns for file in output.iterdir()}
+    capsys.readouterr()
+    assert make_tfrecords.main(command) == 0
+    assert "up to date, nothing was written" in capsys.readouterr().out
+    assert {file: file.stat().st_mtime_ns for file in output.iterdir()} == before
+
+    (images / "4.jpg").write_bytes(encoded_picture(quality=50))  # an image file was changed
+    assert make_tfrecords.main(command) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert {file: file.stat().st_mtime_ns for file in output.iterdir()} == before
+    command[command.index("--num_shards") + 1] = "3"
+    assert make_tfrecords.main([*command, "--overwrite"]) == 0
+    assert sorted(contents(output)) == [
+        "classes.csv",
+        *(f"train_part-{index:05d}-of-00003.tfrecord" for index in range(3)),
+        "train_part.manifest.json",
+    ]
+
+
+def test_shards_of_unknown_origin_are_not_written_over(
+    write_coco, encoded_picture, tmp_path, capsys
+) -> None:
+    path, images = write_coco({f"{n}.jpg": encoded_picture() for n in range(8)}, {})
+    output = tmp_path / "part"
+    output.mkdir()
+    foreign = output / "train_part-00000-of-00008.tfrecord"
+    foreign.write_bytes(b"precious")
+    command = arguments_for(path, images, output, "--workers", 1)
+    assert make_tfrecords.main(command) == 2
+    assert str(foreign) in capsys.readouterr().err
+    assert foreign.read_bytes() == b"precious"
+    assert make_tfrecords.main([*command, "--overwrite"]) == 0
+
+
+def test_claims(tmp_path) -> None:
+    path = tmp_path / "claim.json"
+    with Claim(str(path)) as claim:
+        fields = json.loads(path.read_text())
+        claim.verify()
+    assert not path.exists()
+
+    path.write_text(json.dumps(fields | {"process": os.getppid()}))
+    with pytest.raises(PreparationError, match="Another run"), Claim(str(path)):
+        pass
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    for abandoned in (
+        {"process": ended.pid},
+        {"host": "elsewhere", "time": time.time() - 1000},
+    ):
+        path.write_text(json.dumps(fields | abandoned))
+        with Claim(str(path)) as claim:
+            claim.verify()
+    path.write_text(json.dumps(fields | {"host": "elsewhere", "time": time.time()}))
+    with pytest.raises(PreparationError, match="on elsewhere"), Claim(str(path)):
+        pass
+
+    path.unlink()
+    with Claim(str(path)) as claim:
+        path.write_text(json.dumps(fields | {"token": "other"}))
+        with pytest.raises(PreparationError, match="nothing was published"):
+            claim.verify()
+    assert path.exists()  # the other's claim is not removed

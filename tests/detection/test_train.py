@@ -1,0 +1,96 @@
+"""The training command itself: every shipped config, resume, all on ram://, wrong input."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from detection import evaluate, export_model, train
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs/yaml").rglob("*.yaml"))
+# Small enough for a test on two cores, and still every part of the experiment.
+TINY = {
+    "data.canvas_size": "[128, 128]",
+    "train.batch_size": "2",
+    "train.total_steps": "2",
+    "train.iterations_per_loop": "1",
+    "train.log_every_steps": "1",
+    "eval.batch_size": "2",
+    "eval.num_pictures": "2",
+}
+
+
+def flags(values: dict[str, str]) -> list[str]:
+    return [text for key, value in values.items() for text in ("--set", f"{key}={value}")]
+
+
+def read_ledger(model_dir: str) -> list[dict]:
+    with tf.io.gfile.GFile(f"{model_dir}/metrics.jsonl") as file:
+        return [json.loads(line) for line in file.read().splitlines()]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_trains_and_evaluates_through_the_command(
+    path: Path, sample_part: str, tmp_path: Path
+) -> None:
+    model_dir = str(tmp_path / "run")
+    command = ["--config", path.stem, "--model_dir", model_dir]
+    command += flags(TINY | {"data.directory": sample_part, "train.learning_rate.peak": "1e-3"})
+    assert train.main(command) == 0
+    kinds = [(line["kind"], line["step"]) for line in read_ledger(model_dir)]
+    assert kinds == [("state", 0), ("train", 1), ("train", 2), ("eval", 2), ("state", 2)]
+    assert (tmp_path / "run/detections.png").stat().st_size > 1000
+    assert (tmp_path / "run/classes.csv").read_text() == Path(
+        sample_part, "classes.csv"
+    ).read_text()
+
+
+def test_the_whole_loop_runs_on_a_file_system_in_memory(sample_part: str) -> None:
+    root = "ram://whole_loop"
+    part = f"{root}/converted/tiny"
+    tf.io.gfile.makedirs(part)
+    for name in tf.io.gfile.listdir(sample_part):
+        tf.io.gfile.copy(f"{sample_part}/{name}", f"{part}/{name}")
+    model_dir = f"{root}/saved/quickstart-tiny"
+    command = ["--config", "quickstart", "--model_dir", model_dir]
+    small = TINY | {"data.directory": part, "eval.every_steps": "1"}
+    assert train.main([*command, *flags(small)]) == 0
+    assert train.main([*command, *flags(small | {"train.total_steps": "3"})]) == 0
+    evaluated = [line["step"] for line in read_ledger(model_dir) if line["kind"] == "eval"]
+    assert evaluated == [1, 2, 3]
+    assert evaluate.main(["--model_dir", model_dir, "--step", "best"]) == 0
+    assert export_model.main(["--model_dir", model_dir, "--export_root", f"{root}/final"]) == 0
+    assert tf.io.gfile.exists(f"{root}/final/quickstart-tiny-128/saved_model.pb")
+
+
+def test_wrong_input_is_one_message_and_exit_code_2(
+    sample_part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model_dir = str(tmp_path / "run")
+    command = ["--config", "quickstart", "--model_dir", model_dir, "--dry_run"]
+
+    def message(**values: str) -> str:
+        changed = {key.replace("__", "."): value for key, value in values.items()}
+        assert train.main([*command, *flags(TINY | changed)]) == 2
+        return capsys.readouterr().err
+
+    assert "data.directory is empty" in message()
+    assert "nowhere" in message(data__directory=str(tmp_path / "nowhere"))
+    directory = {"data__directory": sample_part}
+    assert "validation_tiny" in message(**directory, data__train_split="validation")
+    assert "matches no variable" in message(**directory, train__freeze="[bakbone/]")
+    assert not Path(model_dir).exists()
+
+
+def test_another_class_list_in_the_model_dir_is_refused_by_name(
+    sample_part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model_dir = tmp_path / "run"
+    model_dir.mkdir()
+    classes = Path(sample_part, "classes.csv").read_text()
+    (model_dir / "classes.csv").write_text(classes.replace("triangle", "circle"))
+    command = ["--config", "quickstart", "--model_dir", str(model_dir)]
+    assert train.main([*command, *flags(TINY | {"data.directory": sample_part})]) == 2
+    message = capsys.readouterr().err
+    assert "class 2 was /sample/circle,circle, now /sample/triangle,triangle" in message

@@ -1,0 +1,67 @@
+"""The moving average by hand, and that it leaves no trace in the model."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainkit.training.averaging import WeightAverage
+from trainkit.training.devices import choose_strategy
+from trainkit.training.freezing import freeze
+
+
+def make_model() -> keras.Model:
+    inputs = keras.Input((2,))
+    features = keras.layers.Dense(1, name="dense")(inputs)
+    features = keras.layers.Dropout(0.5, name="dropout")(features)
+    features = keras.layers.BatchNormalization(name="norm")(features)
+    return keras.Model(inputs, keras.layers.Dense(1, name="frozen")(features))
+
+
+def test_averages_by_hand_and_what_they_are_of() -> None:
+    strategy = choose_strategy("cpu")
+    with strategy.scope():
+        model = make_model()
+    freeze(model, ["frozen/"])
+    average = WeightAverage(model=model, decay=0.15, strategy=strategy)
+    assert set(average.variables) == {"dense/kernel", "dense/bias"} | {
+        f"norm/{name}" for name in ("gamma", "beta", "moving_mean", "moving_variance")
+    }
+    bias = model.get_layer("dense").bias
+    seen = []
+    for step, value in enumerate([10.0, 20.0, 40.0]):
+        bias.assign([value])
+        average.update(tf.constant(step))
+        seen.append(float(average.variables["dense/bias"].numpy()[0]))
+    # Kept are 0, 1 / 10, and 0.15 where 2 / 11 would be more.
+    assert seen == pytest.approx([10.0, 0.1 * 10 + 0.9 * 20, 0.15 * 19 + 0.85 * 40])
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_the_weights_come_back_bit_for_bit_on_every_replica(num_devices: int) -> None:
+    strategy = choose_strategy("cpu", num_devices)
+    with strategy.scope():
+        model = make_model()
+    average = WeightAverage(model=model, decay=0.5, strategy=strategy)
+    mean = model.get_layer("norm").moving_mean
+    for replica, copy in enumerate(strategy.experimental_local_results(mean.value)):
+        copy.assign([0.1 + replica])  # as BatchNorm leaves them that is not synchronised
+    for variable in average.variables.values():
+        variable.assign(tf.fill(variable.shape, 7.0))
+
+    def copies() -> list[np.ndarray]:
+        return [
+            copy.numpy()
+            for variable in model.variables
+            for copy in strategy.experimental_local_results(variable.value)
+        ]
+
+    def evaluate() -> None:
+        for path in ("dense", "frozen"):
+            np.testing.assert_array_equal(model.get_layer(path).kernel.numpy(), 7.0)
+        raise ZeroDivisionError
+
+    before = copies()
+    with pytest.raises(ZeroDivisionError), average.swapped_in():
+        evaluate()
+    assert all(map(np.array_equal, copies(), before))

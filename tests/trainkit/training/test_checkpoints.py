@@ -1,0 +1,251 @@
+"""Checkpoints: what is written, what survives torn files and kills, what is refused."""
+
+import contextlib
+import itertools
+import logging
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainkit.training.best_checkpoint import BestCheckpoint, BestRecord
+from trainkit.training.checkpoints import (
+    Checkpoint,
+    CheckpointMismatchError,
+    Checkpoints,
+    UnreadableCheckpointError,
+    list_checkpoints,
+    read_checkpoint,
+    restore_checkpoint,
+)
+
+DATA, INDEX = ".data-00000-of-00001", ".index"
+
+
+def make_state(step: int) -> dict[str, tf.Variable]:
+    return {
+        "backbone/stem/conv/kernel": tf.Variable(tf.fill([3, 2], float(step))),
+        "optimizer/backbone/stem/conv/kernel/momentum": tf.Variable(tf.fill([3, 2], 0.5 * step)),
+        "global_step": tf.Variable(tf.constant(step, tf.int64)),
+    }
+
+
+def save_steps(directory: str, *steps: int, keep: int = 5) -> Checkpoints:
+    writer = Checkpoints(directory, keep=keep)
+    writer.prepare()
+    writer.restore(make_state(0))
+    for step in steps:
+        writer.save(make_state(step))
+    return writer
+
+
+def restored_step(directory: str) -> int | None:
+    """Restores as a new process would; the tensors must be those of the step."""
+    reader = Checkpoints(directory, keep=5)
+    reader.prepare()
+    state = make_state(0)
+    step = reader.restore(state)
+    if step is not None:
+        assert int(state["global_step"]) == step
+        np.testing.assert_array_equal(state["backbone/stem/conv/kernel"], np.full([3, 2], step))
+    return step
+
+
+def contents(directory: str) -> dict[str, bytes]:
+    found = {}
+    for name in sorted(tf.io.gfile.listdir(directory)):
+        with tf.io.gfile.GFile(f"{directory}/{name}", "rb") as file:
+            found[name] = file.read()
+    return found
+
+
+def test_tensorflow_itself_reads_what_was_saved(tmp_path: Path) -> None:
+    save_steps(str(tmp_path), 10, 20)
+    newest = tf.train.latest_checkpoint(str(tmp_path))
+    assert newest == str(tmp_path / "model.ckpt-20")
+    assert dict(tf.train.list_variables(newest)) == {
+        "backbone/stem/conv/kernel": [3, 2],
+        "optimizer/backbone/stem/conv/kernel/momentum": [3, 2],
+        "global_step": [],
+    }
+    pointer = tf.train.get_checkpoint_state(str(tmp_path))
+    assert [Path(path).name for path in pointer.all_model_checkpoint_paths] == [
+        "model.ckpt-10",
+        "model.ckpt-20",
+    ]
+
+
+def test_the_last_ones_are_kept_and_nothing_else(ram_dir: str) -> None:
+    save_steps(ram_dir, 1, 2, 9, 10, keep=2)
+    assert sorted(contents(ram_dir)) == [
+        "checkpoint",
+        *(f"model.ckpt-{step}{suffix}" for step in (10, 9) for suffix in (DATA, INDEX)),
+    ]
+    assert restored_step(ram_dir) == 10
+
+
+def test_the_step_is_the_stored_one_whatever_the_name(tmp_path: Path) -> None:
+    save_steps(str(tmp_path), 10, 20)
+    for suffix in (DATA, INDEX):
+        (tmp_path / f"model.ckpt-10{suffix}").rename(tmp_path / f"model.ckpt-99{suffix}")
+    assert [found.step for found in list_checkpoints(str(tmp_path))] == [10, 20]
+    assert restored_step(str(tmp_path)) == 20
+
+
+def test_nothing_to_restore_is_step_none(ram_dir: str) -> None:
+    assert restored_step(ram_dir) is None
+
+
+@pytest.mark.parametrize("suffix", [DATA, INDEX])
+@pytest.mark.parametrize("damage", ["empty", "half", "flipped", "missing"])
+def test_a_torn_newest_one_falls_back_by_name(
+    tmp_path: Path, suffix: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_steps(str(tmp_path), 10, 20)
+    victim = tmp_path / f"model.ckpt-20{suffix}"
+    whole = victim.read_bytes()
+    flipped = bytes([whole[0] ^ 1]) + whole[1:]
+    torn = {"empty": b"", "half": whole[: len(whole) // 2], "flipped": flipped}
+    victim.unlink()
+    if damage != "missing":
+        victim.write_bytes(torn[damage])
+    assert restored_step(str(tmp_path)) == 10
+    # Without an index there is no checkpoint, only a data file to clean up.
+    if (damage, suffix) != ("missing", INDEX):
+        warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        assert any(str(victim) in text and "model.ckpt-10" in text for text in warnings)
+
+
+def test_a_broken_one_goes_once_a_newer_one_is_whole(tmp_path: Path) -> None:
+    save_steps(str(tmp_path), 10, 20)
+    (tmp_path / f"model.ckpt-20{INDEX}").write_bytes(b"")
+    writer = Checkpoints(str(tmp_path), keep=5)
+    writer.prepare()
+    assert writer.restore(make_state(0)) == 10
+    assert (tmp_path / f"model.ckpt-20{DATA}").exists()
+    writer.save(make_state(15))
+    assert not list(tmp_path.glob("model.ckpt-20*"))
+    assert [found.step for found in writer.published] == [10, 15]
+
+
+def test_when_none_can_be_read_the_run_does_not_start_from_nothing(tmp_path: Path) -> None:
+    save_steps(str(tmp_path), 10, 20)
+    for path in tmp_path.glob("*.index"):
+        path.write_bytes(b"")
+    with pytest.raises(UnreadableCheckpointError, match="model.ckpt-10.index(.|\n)*model.ckpt-20"):
+        restored_step(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", 'model_checkpoint_path: "model.ck'])
+def test_a_torn_pointer_is_named_and_replaced(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_steps(str(tmp_path), 10)
+    (tmp_path / "checkpoint").write_text(text)
+    assert restored_step(str(tmp_path)) == 10
+    assert str(tmp_path / "checkpoint") in caplog.text
+    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-10")
+
+
+def test_a_kill_at_any_change_of_a_file_leaves_the_old_or_the_new(
+    ram_dir: str, file_changes
+) -> None:
+    undisturbed = f"{ram_dir}/undisturbed"
+    save_steps(undisturbed, 10, 20, 30, keep=2)
+    outcomes = []
+    for kill in itertools.count(1):
+        directory = f"{ram_dir}/{kill}"
+        writer = save_steps(directory, 10, 20, keep=2)
+        file_changes.count, file_changes.killed_at = 0, kill
+        with contextlib.suppress(file_changes.Killed):
+            writer.save(make_state(30))
+            break
+        file_changes.killed_at = None
+        outcomes.append(restored_step(directory))
+        save_steps(directory, 30, keep=2)
+        assert contents(directory) == contents(undisturbed)
+    # Every file operation of a save was hit: before publication the old one is found, then the new.
+    assert set(outcomes) == {20, 30}
+    assert outcomes == sorted(outcomes)
+    assert len(outcomes) >= 10
+
+
+def test_a_foreign_checkpoint_is_refused_with_every_difference(ram_dir: str) -> None:
+    save_steps(ram_dir, 10)
+    state = {
+        "backbone/stem/conv/kernel": tf.Variable(tf.zeros([3, 7])),
+        "head/class/bias": tf.Variable(tf.ones([4])),
+        "global_step": tf.Variable(tf.constant(3, tf.int32)),
+    }
+    with pytest.raises(CheckpointMismatchError) as caught:
+        restore_checkpoint(f"{ram_dir}/model.ckpt-10", state)
+    message = str(caught.value)
+    assert "missing from the checkpoint (1):\n    head/class/bias" in message
+    assert "only in the checkpoint (1):\n    optimizer/backbone/stem/conv/kernel/mom" in message
+    assert "kernel: float32 [3, 2] in the checkpoint, float32 [3, 7] here" in message
+    assert "global_step: int64 [] in the checkpoint, int32 [] here" in message
+    assert int(state["global_step"]) == 3  # nothing was assigned
+
+
+def test_variables_mirrored_over_two_devices_round_trip(ram_dir: str) -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        weights = tf.Variable(tf.constant([1.0, 2.0]))
+        step = tf.Variable(tf.constant(7, tf.int64))
+    writer = Checkpoints(ram_dir, keep=1)
+    writer.save({"weights": weights, "global_step": step})
+    weights.assign([0.0, 0.0])
+    assert writer.restore({"weights": weights, "global_step": step}) == 7
+    for replica in strategy.experimental_local_results(weights):
+        np.testing.assert_array_equal(replica, [1.0, 2.0])
+
+
+def test_reading_without_variables(ram_dir: str) -> None:
+    save_steps(ram_dir, 10, 20)
+    both = read_checkpoint(ram_dir)
+    assert sorted(both) == sorted(make_state(0))
+    only = read_checkpoint(f"{ram_dir}/model.ckpt-10", ["backbone/stem/conv/kernel"])
+    np.testing.assert_array_equal(only["backbone/stem/conv/kernel"], np.full([3, 2], 10.0))
+    hint = re.escape("backbone/stem/conv/kernels (did you mean backbone/stem/conv/kernel?)")
+    with pytest.raises(CheckpointMismatchError, match=hint):
+        read_checkpoint(ram_dir, ["backbone/stem/conv/kernels", "global_step"])
+    tf.io.gfile.makedirs(f"{ram_dir}/nowhere")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        read_checkpoint(f"{ram_dir}/nowhere")
+
+
+def test_the_best_one_stays_apart_over_a_restart(ram_dir: str) -> None:
+    writer = save_steps(ram_dir, 10, 20, 30)
+    best = BestCheckpoint(ram_dir, metric="AP50")
+    best.prepare()
+    for checkpoint, value in zip(writer.published, (0.5, 0.7, 0.6), strict=True):
+        if best.is_better(value):
+            best.keep(checkpoint, value)
+    assert not best.is_better(float("nan"))
+    again = BestCheckpoint(ram_dir, metric="AP50")
+    again.prepare()
+    assert again.record == BestRecord("AP50", 0.7, 20)
+    assert not again.is_better(0.7)
+    assert [found.step for found in list_checkpoints(f"{ram_dir}/best")] == [20]
+    assert int(read_checkpoint(f"{ram_dir}/best")["global_step"]) == 20
+
+
+def test_a_best_one_that_cannot_be_copied_leaves_the_former(tmp_path: Path) -> None:
+    writer = save_steps(str(tmp_path), 10, 20)
+    best = BestCheckpoint(str(tmp_path), metric="AP50")
+    best.keep(writer.published[0], 0.1)
+    (tmp_path / f"model.ckpt-20{DATA}").write_bytes(b"torn")
+    with pytest.raises(UnreadableCheckpointError):
+        best.keep(writer.published[1], 0.2)
+    with pytest.raises(UnreadableCheckpointError, match="gone"):
+        best.keep(Checkpoint(30, str(tmp_path / "model.ckpt-30")), 0.3)
+    assert best.record == BestRecord("AP50", 0.1, 10)
+    best.prepare()
+    assert sorted(path.name for path in (tmp_path / "best").iterdir()) == [
+        "best.json",
+        "checkpoint",
+        f"model.ckpt-10{DATA}",
+        f"model.ckpt-10{INDEX}",
+    ]

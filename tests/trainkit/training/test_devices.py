@@ -1,0 +1,98 @@
+"""Choice of devices and precision, and sums over replicas."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainkit.training.devices import (
+    choose_strategy,
+    default_precision,
+    precision_for,
+    sum_over_replicas,
+)
+
+no_gpu = pytest.mark.skipif(
+    bool(tf.config.list_physical_devices("GPU")), reason="for machines without a GPU"
+)
+
+
+@pytest.mark.parametrize("num_devices", [None, 1, 2])
+def test_cpus_are_counted(num_devices: int | None) -> None:
+    strategy = choose_strategy("cpu", num_devices)
+    assert strategy.num_replicas_in_sync == (num_devices or 1)
+    assert default_precision(strategy) == "float32"
+
+
+@no_gpu
+def test_auto_takes_one_cpu_where_there_is_no_gpu() -> None:
+    assert choose_strategy().extended.worker_devices == (
+        "/job:localhost/replica:0/task:0/device:CPU:0",
+    )
+
+
+@no_gpu
+def test_a_missing_gpu_is_said_with_a_way_out() -> None:
+    with pytest.raises(ValueError, match=r"2 CPU and 0 GPU.*Use device='cpu'"):
+        choose_strategy("gpu")
+
+
+@pytest.mark.parametrize("num_devices", [0, 3])
+def test_too_many_or_no_devices(num_devices: int) -> None:
+    with pytest.raises(ValueError, match=f"num_devices={num_devices} .*Ask for 1 to 2 devices"):
+        choose_strategy("cpu", num_devices)
+
+
+def test_an_unknown_device() -> None:
+    with pytest.raises(ValueError, match="device is 'cuda'; allowed are 'auto', 'cpu' and 'gpu'"):
+        choose_strategy("cuda")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("device_type", "capability", "expected"),
+    [
+        ("CPU", None, "float32"),
+        ("TPU", None, "mixed_bfloat16"),
+        ("GPU", (9, 0), "mixed_bfloat16"),  # H100
+        ("GPU", (8, 0), "mixed_bfloat16"),  # A100
+        ("GPU", (7, 5), "mixed_float16"),  # T4
+        ("GPU", (7, 0), "mixed_float16"),  # V100
+        ("GPU", None, "float32"),
+    ],
+)
+def test_precision(device_type: str, capability: tuple[int, int] | None, expected: str) -> None:
+    assert precision_for(device_type, capability) == expected
+
+
+def test_sum_over_replicas_is_the_identity_without_replicas() -> None:
+    assert float(sum_over_replicas(tf.constant(3.0))) == 3.0
+    single = choose_strategy("cpu", 1)
+    assert float(single.run(lambda: sum_over_replicas(tf.constant(3.0)))) == 3.0
+
+
+def test_shares_normalised_by_a_sum_have_the_gradient_of_the_whole() -> None:
+    """The loss sum(w * x) / sum(x) over x = 1, 2 | 3, 4 and its gradient in w, which is 1."""
+    strategy = choose_strategy("cpu", 2)
+    with strategy.scope():
+        weight = tf.Variable(tf.constant(2.0))
+    parts = iter([tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])])
+    values = strategy.experimental_distribute_values_from_function(lambda _: next(parts))
+
+    @tf.function
+    def step() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        def share(x: tf.Tensor) -> Any:
+            with tf.GradientTape() as tape:
+                total = sum_over_replicas(tf.reduce_sum(x))
+                loss = tf.reduce_sum(weight * x) / total
+            return total, loss, tape.gradient(loss, weight)
+
+        totals, losses, gradients = strategy.run(share, (values,))
+        total = tf.stack(strategy.experimental_local_results(totals))
+        add = tf.distribute.ReduceOp.SUM
+        return total, strategy.reduce(add, losses, None), strategy.reduce(add, gradients, None)
+
+    total, loss, gradient = step()
+    np.testing.assert_array_equal(total, [10.0, 10.0])
+    assert float(loss) == pytest.approx(2.0)
+    assert float(gradient) == pytest.approx(1.0)

@@ -1,0 +1,347 @@
+"""The loop of training and evaluation over kills, signals and restarts.
+
+The counting engine is a real state machine on real variables and checkpoints, small enough to be
+killed at every single change of a file. test_loop_with_tensorflow_engine.py has the real one.
+"""
+
+import contextlib
+import itertools
+import logging
+import math
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainkit.training import loop
+from trainkit.training.checkpoints import Checkpoints, list_checkpoints, read_checkpoint
+from trainkit.training.ledger import Ledger
+from trainkit.training.task import NonfiniteStep, StepReport
+
+SCHEDULE: dict[str, Any] = {
+    "total_steps": 10,
+    "iterations_per_loop": 3,
+    "log_every_steps": 2,
+    "checkpoint_every_steps": 3,
+    "keep_checkpoints": 2,
+}
+EVALUATION: dict[str, Any] = {"headline": ["AP50"], "best_metric": "AP50", "eval_every_steps": 4}
+AP50 = {4: 0.2, 8: 0.6, 10: 0.5}
+
+
+class CountingEngine:
+    """A step takes the next number off the input, and its sine into the weight."""
+
+    batch_size = 2
+
+    def __init__(self, *, nonfinite_at: int | None = None) -> None:
+        self._weight = tf.Variable(tf.constant(1.0, tf.float64))
+        self._average = tf.Variable(tf.constant(1.0, tf.float64))
+        self._step = tf.Variable(tf.constant(0, tf.int64))
+        self._position = tf.Variable(tf.constant(0, tf.int64))
+        self._input = itertools.count(0)
+        self._nonfinite_at = nonfinite_at
+        self.stop_at: int | None = None
+        self.averaged = False
+        self.call_lengths: list[int] = []
+
+    @property
+    def step(self) -> int:
+        return int(self._step)
+
+    def train(self, num_steps: int) -> StepReport:
+        self.call_lengths.append(num_steps)
+        total = 0.0
+        for done in range(num_steps):
+            number = next(self._input)
+            if self.step + 1 == self._nonfinite_at:
+                failed = NonfiniteStep(self.step + 1, {"loss": math.nan, "loss_box": 0.5}, [7])
+                return StepReport({}, done, 0.0, 0.1, 0.1, failed)
+            self._position.assign_add(1)
+            self._step.assign_add(1)
+            self._weight.assign(self._weight * 0.9 + math.sin(number))
+            self._average.assign(0.5 * (self._average + self._weight))
+            total += float(self._weight)
+            if self.step == self.stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return StepReport({"loss": total / (done + 1)}, done + 1, 0.25, 0.1, 0.5, None)
+        return StepReport({"loss": total / num_steps}, num_steps, 0.25, 0.1, 0.5, None)
+
+    def request_stop(self) -> None:
+        pass
+
+    def state(self) -> dict[str, tf.Variable]:
+        return {
+            "weight": self._weight,
+            "ema/weight": self._average,
+            "global_step": self._step,
+            "records_consumed": self._position,
+        }
+
+    def restart_input(self) -> None:
+        self._input = itertools.count(int(self._position))
+
+    @contextlib.contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        self.averaged = True
+        try:
+            yield
+        finally:
+            self.averaged = False
+
+
+def run_once(
+    model_dir: str, evaluations: list[int], engine: CountingEngine | None = None, **changes: Any
+) -> int:
+    """One process of train_and_eval, from nothing but the files."""
+    engine = engine or CountingEngine()
+
+    def evaluate(step: int) -> dict[str, float]:
+        assert engine.averaged
+        assert engine.step == step
+        evaluations.append(step)
+        return {"AP50": AP50.get(step, 0.1), "AP": 0.05}
+
+    return loop.train_and_eval(
+        engine=engine, model_dir=model_dir, evaluate=evaluate, **SCHEDULE | EVALUATION | changes
+    )
+
+
+def outcome(model_dir: str) -> dict[str, Any]:
+    """All that a run leaves, except times of day, event files and the history of its states."""
+    lines = [line for line in Ledger(model_dir).lines() if line["kind"] != "state"]
+    for line in lines:
+        for varying in ("time", "seconds", "eta_seconds"):
+            line.pop(varying, None)
+    files = {}
+    for folder, _, names in tf.io.gfile.walk(model_dir):
+        for name in names:
+            if "tfevents" not in name and name != "metrics.jsonl":
+                with tf.io.gfile.GFile(f"{folder}/{name}", "rb") as file:
+                    files[f"{folder.removeprefix(model_dir)}/{name}"] = file.read()
+    return {"lines": lines, "files": files}
+
+
+def states(model_dir: str) -> list[str]:
+    return [line["state"] for line in Ledger(model_dir).lines() if line["kind"] == "state"]
+
+
+def steps(model_dir: str, kind: str) -> list[int]:
+    return [line["step"] for line in Ledger(model_dir).lines() if line["kind"] == kind]
+
+
+def test_an_undisturbed_run(ram_dir: str, caplog: pytest.LogCaptureFixture) -> None:
+    evaluations: list[int] = []
+    engine = CountingEngine()
+    with caplog.at_level(logging.INFO):
+        assert run_once(ram_dir, evaluations, engine) == loop.EXIT_FINISHED
+    assert evaluations == [4, 8, 10]  # the last is no multiple of 4
+    assert steps(ram_dir, "train") == [2, 4, 6, 8, 10]
+    # Cut at multiples of 3 (loop, checkpoint), 2 (log) and 4 (evaluation).
+    assert np.cumsum(engine.call_lengths).tolist() == [2, 3, 4, 6, 8, 9, 10]
+    assert [found.step for found in list_checkpoints(ram_dir)] == [9, 10]
+    assert int(read_checkpoint(f"{ram_dir}/best")["global_step"]) == 8
+    assert states(ram_dir) == ["running", "finished"]
+    assert "AP50: 0.6000" in [record.getMessage() for record in caplog.records]
+    line = next(line for line in Ledger(ram_dir).lines() if line["kind"] == "train")
+    assert line["images_per_second"] == 8.0  # 2 steps of 2 images in half a second
+    assert line["input_wait_share"] == 0.25
+    assert line["eta_seconds"] == 2.0  # 8 steps more at a quarter of a second
+
+
+def test_a_kill_at_every_change_of_a_file(ram_dir: str, file_changes: Any) -> None:
+    run_once(f"{ram_dir}/undisturbed", [])
+    undisturbed = outcome(f"{ram_dir}/undisturbed")
+    kill = 0
+    for kill in itertools.count(1):
+        model_dir, evaluations = f"{ram_dir}/{kill}", []
+        file_changes.count, file_changes.killed_at = 0, kill
+        with contextlib.suppress(file_changes.Killed):
+            run_once(model_dir, evaluations)
+            break
+        file_changes.killed_at = None
+        before = list(evaluations)
+        was_recorded = steps(model_dir, "eval")
+        assert run_once(model_dir, evaluations) == loop.EXIT_FINISHED
+        assert outcome(model_dir) == undisturbed, f"killed at change {kill}"
+        # What was on record is not done again, and only what was under way can be.
+        assert evaluations == before + [step for step in (4, 8, 10) if step not in was_recorded]
+    assert kill > 80
+
+
+def test_two_kills_and_a_torn_newest_checkpoint(tmp_path: Path) -> None:
+    run_once(f"{tmp_path}/undisturbed", [])
+    model_dir, evaluations = f"{tmp_path}/run", []
+    engine = CountingEngine(nonfinite_at=10)
+    with pytest.raises(loop.NonfiniteLossError):
+        run_once(model_dir, evaluations, engine)
+    assert [found.step for found in list_checkpoints(model_dir)] == [8, 9]
+    Path(f"{model_dir}/model.ckpt-9.data-00000-of-00001").write_bytes(b"torn")
+    with open(f"{model_dir}/metrics.jsonl", "ab") as file:
+        file.write(b'{"kind": "train", "st')
+    assert run_once(model_dir, evaluations) == loop.EXIT_FINISHED
+    assert evaluations == [4, 8, 10]
+    assert outcome(model_dir) == outcome(f"{tmp_path}/undisturbed")
+
+
+def test_a_finished_run_that_was_never_evaluated_still_is(ram_dir: str) -> None:
+    assert loop.train(engine=CountingEngine(), model_dir=ram_dir, **SCHEDULE) == 0
+    assert steps(ram_dir, "eval") == []
+    evaluations: list[int] = []
+    run_once(ram_dir, evaluations)
+    assert evaluations == [10]
+    run_once(ram_dir, evaluations)
+    assert evaluations == [10]
+    assert states(ram_dir) == ["running", "finished"]
+
+
+def test_training_goes_on_to_a_later_total(ram_dir: str) -> None:
+    evaluations: list[int] = []
+    engine = CountingEngine()
+    run_once(ram_dir, evaluations, total_steps=5)
+    run_once(ram_dir, evaluations, engine)
+    assert evaluations == [4, 5, 8, 10]  # back on the grid of 4
+    assert engine.step == 10
+    run_once(ram_dir, evaluations, total_steps=6)  # nothing is overrun, nothing undone
+    assert evaluations == [4, 5, 8, 10]
+
+
+def test_a_later_worse_evaluation_leaves_the_best_over_a_restart(ram_dir: str) -> None:
+    evaluations: list[int] = []
+    with pytest.raises(loop.NonfiniteLossError):
+        run_once(ram_dir, evaluations, CountingEngine(nonfinite_at=9))
+    run_once(ram_dir, evaluations)
+    assert evaluations == [4, 8, 10]
+    assert int(read_checkpoint(f"{ram_dir}/best")["global_step"]) == 8
+
+
+def test_a_loss_that_is_not_finite_stops_with_its_parts(ram_dir: str) -> None:
+    with pytest.raises(loop.NonfiniteLossError) as caught:
+        run_once(ram_dir, [], CountingEngine(nonfinite_at=6))
+    assert (caught.value.step, caught.value.records) == (6, [7])
+    message = str(caught.value)
+    assert "step 6: loss = nan, loss_box = 0.5" in message
+    assert "shard:index: 0:7" in message
+    assert [found.step for found in list_checkpoints(ram_dir)] == [3, 4]
+    newest = Ledger(ram_dir).lines()[-1]
+    assert newest["state"] == "failed"
+    assert newest["reason"].startswith("NonfiniteLossError: The loss is not finite at step 6")
+
+
+def test_a_signal_saves_at_the_step_boundary(
+    ram_dir: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    former = signal.getsignal(signal.SIGTERM)
+    engine, evaluations = CountingEngine(), []
+    engine.stop_at = 5
+    with caplog.at_level(logging.INFO):
+        assert run_once(ram_dir, evaluations, engine) == loop.EXIT_PREEMPTED == 75
+    assert signal.getsignal(signal.SIGTERM) is former
+    assert signal.set_wakeup_fd(-1) == -1
+    assert [found.step for found in list_checkpoints(ram_dir)] == [4, 5]
+    assert states(ram_dir) == ["running", "stopped"]
+    assert "Stopped by SIGTERM at step 5" in caplog.text
+    assert run_once(ram_dir, evaluations) == loop.EXIT_FINISHED
+    assert evaluations == [4, 8, 10]
+    undisturbed = CountingEngine()
+    run_once(f"{ram_dir}/undisturbed", [], undisturbed)
+    assert read_checkpoint(ram_dir) == {
+        key: variable.numpy() for key, variable in undisturbed.state().items()
+    }
+
+
+def test_a_signal_during_evaluation_ends_it_and_it_is_made_up_for(ram_dir: str) -> None:
+    engine, evaluations = CountingEngine(), []
+
+    def evaluate(step: int) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:  # only the signal can end this
+            threading.Event().wait(0.01)
+
+    code = loop.train_and_eval(
+        engine=engine, model_dir=ram_dir, evaluate=evaluate, **SCHEDULE | EVALUATION
+    )
+    assert code == loop.EXIT_PREEMPTED
+    assert not engine.averaged
+    assert Ledger(ram_dir).lines()[-1]["reason"] == "SIGINT"
+    run_once(ram_dir, evaluations)
+    assert evaluations == [4, 8, 10]
+
+
+def test_a_metric_that_evaluation_lacks_is_named(ram_dir: str) -> None:
+    with pytest.raises(ValueError, match="no metric AR9; it has AP50, AP"):
+        run_once(ram_dir, [], headline=["AP50", "AR9"])
+    assert steps(ram_dir, "eval") == []
+
+
+def test_intervals_below_one_are_all_named(ram_dir: str) -> None:
+    with pytest.raises(ValueError, match="total_steps is 0; log_every_steps is -1: at least 1"):
+        loop.train(
+            engine=CountingEngine(),
+            model_dir=ram_dir,
+            **SCHEDULE | {"total_steps": 0, "log_every_steps": -1},
+        )
+
+
+def evaluate_beside(model_dir: str, evaluations: list[int], **changes: Any) -> int:
+    """One process of mode eval."""
+    engine = CountingEngine()
+
+    def evaluate(step: int) -> dict[str, float]:
+        assert engine.step == step
+        evaluations.append(step)
+        return {"AP50": AP50.get(step, 0.1)}
+
+    settings = EVALUATION | {"total_steps": 10, "poll_seconds": 0.02} | changes
+    return loop.evaluate_checkpoints(
+        engine=engine, model_dir=model_dir, evaluate=evaluate, **settings
+    )
+
+
+def test_mode_eval_waits_for_checkpoints_and_ends_with_the_last(ram_dir: str) -> None:
+    evaluations: list[int] = []
+    saved, evaluated = threading.Event(), threading.Event()
+
+    def write_slowly() -> None:
+        writer, engine = Checkpoints(ram_dir, keep=1), CountingEngine()
+        for step in (4, 6, 8, 10):  # 6 is no multiple of 4
+            engine.train(step - engine.step)
+            writer.save(engine.state())
+            while step != 6 and step not in Ledger(ram_dir).evaluated_steps():
+                if evaluated.wait(0.01):
+                    return
+        saved.set()
+
+    trainer = threading.Thread(target=write_slowly)
+    trainer.start()
+    assert evaluate_beside(ram_dir, evaluations, timeout_seconds=20.0) == loop.EXIT_FINISHED
+    evaluated.set()
+    trainer.join()
+    assert evaluations == [4, 8, 10]
+    assert int(read_checkpoint(f"{ram_dir}/best")["global_step"]) == 8
+    evaluate_beside(ram_dir, evaluations)
+    assert evaluations == [4, 8, 10]
+
+
+def test_mode_eval_passes_over_a_torn_or_vanished_one_and_gives_up_in_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer, engine = Checkpoints(str(tmp_path), keep=3), CountingEngine()
+    for step in (4, 8):
+        engine.train(step - engine.step)
+        writer.save(engine.state())
+    # The index says where the step is, so an intact step beside a torn weight is found only later.
+    data = tmp_path / "model.ckpt-4.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-3] + b"xyz")
+    evaluations: list[int] = []
+    code = evaluate_beside(str(tmp_path), evaluations, timeout_seconds=0.1)
+    assert code == loop.EXIT_FINISHED
+    assert evaluations == [8]
+    assert "model.ckpt-4.data" in caplog.text
+    assert "No new checkpoint" in caplog.text

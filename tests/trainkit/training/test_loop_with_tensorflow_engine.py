@@ -1,0 +1,115 @@
+"""The loop with the TensorFlow engine: resumed bit for bit, stopped inside one long call."""
+
+import os
+import signal
+import threading
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from trainkit.training import loop
+from trainkit.training.checkpoints import list_checkpoints, read_checkpoint
+from trainkit.training.ledger import Ledger
+from trainkit.training.optimizers import momentum_sgd
+from trainkit.training.schedules import stepwise
+from trainkit.training.tensorflow_engine import TensorFlowEngine
+
+SETTINGS: dict[str, Any] = {
+    "total_steps": 10,
+    "eval_every_steps": 4,
+    "iterations_per_loop": 3,
+    "log_every_steps": 2,
+    "checkpoint_every_steps": 3,
+    "headline": ["AP50"],
+    "best_metric": "AP50",
+}
+
+
+class LineTask:
+    """Fits y = 3 x, with the model's variables as the only state."""
+
+    def __init__(self) -> None:
+        self.model: keras.Model = keras.Sequential(
+            [keras.Input([1]), keras.layers.Dense(1, name="line")], name="net"
+        )
+
+    def losses(self, batch: Any) -> dict[str, Any]:
+        x, y = batch
+        return {"loss": tf.reduce_mean((self.model(x, training=True) - y) ** 2)}
+
+    def predict(self, batch: Any) -> Any:
+        return self.model(batch[0])
+
+
+def make_line_engine() -> TensorFlowEngine:
+    def make_dataset(start_record: int) -> tf.data.Dataset:
+        numbers = tf.data.Dataset.range(start_record, 2**40).batch(4, drop_remainder=True)
+
+        def example(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            x = tf.sin(tf.cast(number, tf.float32))[:, None]
+            return x, 3 * x
+
+        return numbers.map(example)
+
+    keras.utils.set_random_seed(0)
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    with strategy.scope():
+        task = LineTask()
+        optimizer = momentum_sgd(stepwise(init_learning_rate=0.05))
+    return TensorFlowEngine(
+        task=task,
+        optimizer=optimizer,
+        strategy=strategy,
+        make_dataset=make_dataset,
+        batch_size=4,
+        ema_decay=0.9,
+    )
+
+
+def run_line(model_dir: str, engine: TensorFlowEngine, **changes: Any) -> int:
+    def evaluate(step: int) -> dict[str, float]:
+        return {"AP50": float(engine.state()["net/line/kernel"].numpy()[0, 0])}
+
+    return loop.train_and_eval(
+        engine=engine, model_dir=model_dir, evaluate=evaluate, **SETTINGS | changes
+    )
+
+
+def test_the_tensorflow_engine_stopped_and_resumed_ends_bit_for_bit_alike(ram_dir: str) -> None:
+    undisturbed = f"{ram_dir}/undisturbed"
+    assert run_line(undisturbed, make_line_engine()) == loop.EXIT_FINISHED
+    resumed = f"{ram_dir}/resumed"
+    run_line(resumed, make_line_engine(), total_steps=5)
+    run_line(resumed, make_line_engine())
+    expected, found = read_checkpoint(undisturbed), read_checkpoint(resumed)
+    assert {"net/line/kernel", "ema/net/line/kernel", "global_step", "records_consumed"} <= set(
+        found
+    )
+    assert int(found["records_consumed"]) == 40
+    assert {key: value.tobytes() for key, value in found.items()} == {
+        key: value.tobytes() for key, value in expected.items()
+    }
+    evaluation = [line for line in Ledger(undisturbed).lines() if line["kind"] == "eval"][-1]
+    assert evaluation["AP50"] == pytest.approx(float(expected["ema/net/line/kernel"][0, 0]))
+
+
+def test_a_signal_stops_the_tensorflow_engine_inside_one_long_call(ram_dir: str) -> None:
+    engine = make_line_engine()
+    never = 300_000  # a minute of steps
+    timer = threading.Timer(1.5, os.kill, [os.getpid(), signal.SIGTERM])
+    timer.start()
+    code = run_line(
+        ram_dir,
+        engine,
+        total_steps=never,
+        eval_every_steps=never,
+        iterations_per_loop=never,
+        log_every_steps=never,
+        checkpoint_every_steps=never,
+    )
+    timer.join()
+    assert code == loop.EXIT_PREEMPTED
+    assert 0 < engine.step < never
+    assert [found.step for found in list_checkpoints(ram_dir)] == [engine.step]

@@ -1,0 +1,124 @@
+"""Which variables decay, update rules by hand, and the keys of the slots."""
+
+import keras
+import numpy as np
+import pytest
+
+from trainkit.training import optimizers
+from trainkit.training.freezing import freeze
+from trainkit.training.schedules import stepwise
+
+
+def small_model() -> keras.Model:
+    inputs = keras.Input((4, 4, 3))
+    features = keras.layers.Conv2D(2, 3, name="stem")(inputs)
+    features = keras.layers.BatchNormalization(name="norm")(features)
+    features = keras.layers.SeparableConv2D(2, 2, name="separable")(features)
+    features = keras.layers.Flatten()(features)
+    return keras.Model(inputs, keras.layers.Dense(1, name="head")(features))
+
+
+def test_kernels_that_train_decay() -> None:
+    model = small_model()
+    assert [variable.path for variable in optimizers.decayed_variables(model)] == [
+        "stem/kernel",
+        "separable/depthwise_kernel",
+        "separable/pointwise_kernel",
+        "head/kernel",
+    ]
+    freeze(model, ["separable/"])
+    decayed = [variable.path for variable in optimizers.decayed_variables(model)]
+    assert decayed == ["stem/kernel", "head/kernel"]
+
+
+@pytest.mark.parametrize(
+    ("path", "decays"),
+    [
+        ("backbone/stem/conv/kernel", True),
+        ("blocks_1/depthwise_kernel", True),
+        ("kernel", True),
+        ("kernel/bias", False),
+        ("norm/gamma", False),
+        ("kernel_scale", False),
+    ],
+)
+def test_kernels_are_told_by_the_end_of_their_name(path: str, decays: bool) -> None:
+    assert optimizers.is_decayed(path) is decays
+
+
+def test_adamw_decays_only_what_it_is_told_to() -> None:
+    """With gradients of 0 a step is the decay alone: v * (1 - rate * decay)."""
+    model = small_model()
+    schedule = stepwise(init_learning_rate=0.5, levels=[0.25], boundaries=[1])
+    kernel, bias = model.get_layer("head").weights
+    bias.assign([3.0])
+    optimizer = optimizers.adamw(schedule, weight_decay=0.1, model=model, decayed=[kernel])
+    before = {variable.path: variable.numpy() for variable in model.trainable_variables}
+    optimizer.build(model.trainable_variables)
+    for _ in range(2):
+        zeros = [np.zeros(variable.shape, np.float32) for variable in model.trainable_variables]
+        optimizer.apply(zeros)
+    for variable in model.trainable_variables:
+        factor = 0.95 * 0.975 if variable is kernel else 1.0
+        np.testing.assert_allclose(
+            variable.numpy(), before[variable.path] * factor, rtol=1e-6, err_msg=variable.path
+        )
+
+
+def test_momentum_by_hand() -> None:
+    """Gradient 1 thrice, rate 0.5, 0.5, 0.1, momentum 0.5: velocity -0.5, -0.75, -0.475."""
+    schedule = stepwise(init_learning_rate=0.5, levels=[0.1], boundaries=[2])
+    weight = keras.Variable(2.0)
+    optimizer = optimizers.momentum_sgd(schedule, momentum=0.5)
+    optimizer.build([weight])
+    seen = []
+    for _ in range(3):
+        optimizer.apply([np.float32(1.0)])
+        seen.append(float(weight.numpy()))
+    assert seen == pytest.approx([1.5, 0.75, 0.275])
+
+
+def test_slots_are_keyed_by_the_path_of_their_variable() -> None:
+    model = small_model()
+    optimizer = optimizers.adam(stepwise(init_learning_rate=0.1))
+    optimizer.build(model.trainable_variables)
+    slots = optimizers.slot_variables(optimizer, model.trainable_variables)
+    assert sorted(slots) == sorted(
+        f"{variable.path}/{slot}"
+        for variable in model.trainable_variables
+        for slot in ("momentum", "velocity")
+    )
+    assert slots["stem/kernel/velocity"].shape == (3, 3, 3, 2)
+
+
+def test_slots_of_paths_that_keras_spells_alike_are_told_apart() -> None:
+    first, second = keras.Variable([1.0], name="x"), keras.Variable([1.0, 2.0], name="x")
+    # Keras takes the path where there is one, with every / as _: both become a_b_c.
+    first._path, second._path = "a/b_c", "a_b/c"
+    optimizer = optimizers.momentum_sgd(stepwise(init_learning_rate=0.1))
+    optimizer.build([first, second])
+    slots = optimizers.slot_variables(optimizer, [first, second])
+    shapes = {key: tuple(variable.shape) for key, variable in slots.items()}
+    assert shapes == {"a/b_c/momentum": (1,), "a_b/c/momentum": (2,)}
+
+
+def test_state_that_would_be_lost_is_refused() -> None:
+    weight = keras.Variable([1.0], name="weight")
+    optimizer = keras.optimizers.Adagrad(0.1)
+    optimizer.build([weight])
+    with pytest.raises(ValueError, match="Adagrad keeps .*learning_rate, weight_accumulator"):
+        optimizers.slot_variables(optimizer, [weight])
+
+
+def test_loss_scaling_keeps_its_scale_beside_the_slots() -> None:
+    weight = keras.Variable([1.0], name="weight")
+    optimizer = optimizers.with_loss_scaling(
+        optimizers.momentum_sgd(stepwise(init_learning_rate=0.1))
+    )
+    optimizer.build([weight])
+    slots = optimizers.slot_variables(optimizer, [weight])
+    assert set(slots) == {
+        "loss_scale/dynamic_scale",
+        "loss_scale/step_counter",
+        "weight/momentum",
+    }

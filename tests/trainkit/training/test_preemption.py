@@ -1,0 +1,128 @@
+"""Signals in processes of their own: the exit code, and the second signal."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import IO
+
+from trainkit.training.checkpoints import list_checkpoints
+
+# An engine whose steps run inside one long graph call, as on a TPU.
+TRAINING = textwrap.dedent(
+    """
+    import contextlib, logging, sys
+    import tensorflow as tf
+    from trainkit.training import loop
+    from trainkit.training.task import StepReport
+
+    class GraphEngine:
+        batch_size = 1
+
+        def __init__(self):
+            self._step = tf.Variable(0, dtype=tf.int64)
+            self._stop = tf.Variable(False)
+
+        step = property(lambda self: int(self._step))
+
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
+        def _steps(self, number):
+            def goes_on(done):
+                return (done < number) & ~self._stop.read_value()
+
+            def take(done):
+                with tf.control_dependencies([self._step.assign_add(1)]):
+                    return done + 1
+
+            tf.while_loop(goes_on, take, [tf.constant(0, tf.int64)])
+
+        def train(self, number):
+            before = self.step
+            self._steps(tf.constant(1, tf.int64))
+            print("deep in the graph", flush=True)
+            self._steps(tf.constant(number - 1, tf.int64))
+            return StepReport({"loss": 1.0}, self.step - before, 0.0, 0.1, 1.0, None)
+
+        def request_stop(self):
+            self._stop.assign(True)
+
+        def state(self):
+            return {"global_step": self._step}
+
+        def restart_input(self):
+            pass
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+    never = 10**12
+    sys.exit(
+        loop.train(
+            engine=GraphEngine(),
+            model_dir=sys.argv[1],
+            total_steps=never,
+            iterations_per_loop=never,
+            log_every_steps=never,
+            checkpoint_every_steps=never,
+        )
+    )
+    """
+)
+
+# Nothing that it is asked to stops it, as a graph in which a step never ends.
+STUBBORN = textwrap.dedent(
+    """
+    import time
+    from trainkit.training.preemption import Preemption
+
+    with Preemption(lambda: None):
+        print("waiting", flush=True)
+        while True:
+            time.sleep(10)
+    """
+)
+
+
+def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(stream: IO[str] | None, text: str) -> None:
+    assert stream is not None
+    for line in stream:
+        if text in line:
+            return
+    raise AssertionError(f"the process ended without {text!r}")
+
+
+def test_a_signal_deep_in_the_graph_saves_and_exits_with_75(tmp_path: Path) -> None:
+    with start(TRAINING, str(tmp_path)) as process:
+        try:
+            wait_for(process.stdout, "deep in the graph")
+            time.sleep(0.5)  # by now it is
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == 75
+    (saved,) = list_checkpoints(str(tmp_path))
+    assert saved.step > 1
+    assert f"Stopped by SIGTERM at step {saved.step}" in output
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    with start(STUBBORN) as process:
+        try:
+            wait_for(process.stdout, "waiting")
+            process.send_signal(signal.SIGTERM)
+            wait_for(process.stderr, "SIGTERM: stopping at the next step boundary")
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=5)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGINT

@@ -1,0 +1,142 @@
+"""The table of runs."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from trainkit.training import runs
+from trainkit.training.ledger import FILE_NAME
+
+NOW = 1_700_000_000.0
+
+
+def write_run(model_dir: str, lines: list[dict[str, Any]], config: str | None = None) -> None:
+    tf.io.gfile.makedirs(f"{model_dir}/best")
+    with tf.io.gfile.GFile(f"{model_dir}/{FILE_NAME}", "w") as file:
+        file.write("".join(json.dumps(line) + "\n" for line in lines))
+    if config is not None:
+        with tf.io.gfile.GFile(f"{model_dir}/config.yaml", "w") as file:
+            file.write(config)
+
+
+def state_line(state: str, step: int, age: float = 60, **more: Any) -> dict[str, Any]:
+    return {"kind": "state", "step": step, "time": NOW - age, "state": state, **more}
+
+
+TRAINED = {
+    "kind": "train",
+    "step": 300,
+    "time": NOW - 200,
+    "images_per_second": 41.26,
+    "input_wait_share": 0.034,
+}
+
+
+def test_every_column_of_a_run(ram_dir: str) -> None:
+    model_dir = f"{ram_dir}/saved/2.3.1_effnet-part_4-fold_0"
+    evaluations = [
+        {"kind": "eval", "step": step, "time": NOW - 150, "AP50": value, "AP": 0.1}
+        for step, value in ((100, 0.5), (200, 0.7123), (250, "nan"), (300, 0.69))
+    ]
+    running = state_line("running", 0, 500, total_steps=1000, reason="")
+    write_run(model_dir, [running, TRAINED, *evaluations], "train: {total_steps: 7}")
+    found = runs.describe_run(model_dir, metric="AP50", now=NOW)
+    assert found == runs.Run(
+        version="2.3.1_effnet",
+        part="part_4-fold_0",
+        step=300,
+        total_steps=1000,  # the ledger's, not the configuration's
+        last=0.69,
+        best=0.7123,
+        best_step=200,
+        images_per_second=41.26,
+        input_wait_share=0.034,
+        age_seconds=150.0,
+        state="running",
+    )
+    header, row = runs.format_table([found], metric="AP50").splitlines()
+    expected = "version part step last AP50 best AP50 at step images/s wait age state"
+    assert header.split() == expected.split()
+    assert row.split() == [
+        *("2.3.1_effnet", "part_4-fold_0", "300/1000", "0.6900", "0.7123", "200", "41.3", "3%"),
+        *("2m", "running"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "state"),
+    [
+        (state_line("running", 0, 899), "running"),
+        (state_line("running", 0, 901), "silent (was running)"),
+        (state_line("finished", 9, 10**6, reason=""), "finished"),
+        (state_line("stopped", 9, reason="SIGTERM"), "stopped: SIGTERM"),
+        (
+            state_line("failed", 9, reason="NonfiniteLossError: nan\nat"),
+            "failed: NonfiniteLossErro",
+        ),
+    ],
+)
+def test_states(ram_dir: str, line: dict[str, Any], state: str) -> None:
+    write_run(f"{ram_dir}/1-a", [line], "train: {total_steps: 7}")
+    found = runs.describe_run(f"{ram_dir}/1-a", metric="AP50", now=NOW)
+    assert found.state.startswith(state)
+    assert found.total_steps == 7  # from the configuration where the ledger does not say
+    assert found.best is None
+
+
+def test_runs_are_found_at_any_depth_and_columns_are_aligned(ram_dir: str) -> None:
+    write_run(f"{ram_dir}/long_name_of_a_version-bccd", [state_line("stopped", 20000)])
+    write_run(f"{ram_dir}/folds/1.0-part_1", [TRAINED])
+    tf.io.gfile.makedirs(f"{ram_dir}/new-bccd")
+    with tf.io.gfile.GFile(f"{ram_dir}/new-bccd/config.yaml", "w") as file:
+        file.write("train: [not a mapping")
+    table = runs.report(ram_dir, metric="AP50", silent_after_minutes=15).splitlines()
+    assert [row.split()[:3] for row in table[1:]] == [
+        ["1.0", "part_1", "300/?"],
+        ["long_name_of_a_version", "bccd", "20000/?"],
+        ["new", "bccd", "0/?"],
+    ]
+    column = table[0].index("state")
+    assert [row[column:] for row in table[1:]] == ["silent (was running)", "stopped", "no line yet"]
+    assert all(row[column - 2 : column] == "  " for row in table)
+
+
+def test_the_script_says_when_there_is_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STORAGE", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["list_runs.py"])
+    script = Path(__file__).parents[3] / "scripts" / "list_runs.py"
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(script), run_name="__main__")
+    assert capsys.readouterr().out == (
+        f"No runs below {tmp_path}/saved: no folder there holds metrics.jsonl.\n"
+    )
+    with pytest.raises(SystemExit, match="2"):
+        runs.main(["--watch", "0"])
+    assert "--watch is 0; it takes a number of seconds above 0" in capsys.readouterr().err
+
+
+def test_watching_refreshes_until_interrupted(
+    ram_dir: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slept = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 1:
+            write_run(f"{ram_dir}/1-a", [TRAINED])
+        else:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs.time, "sleep", sleep)
+    assert runs.main([ram_dir, "--watch", "5", "--metric", "AP"]) == 0
+    output = capsys.readouterr().out.splitlines()
+    assert output[0].startswith("No runs below ram://")
+    assert "last AP " in output[1]
+    assert slept == [5.0, 5.0]
