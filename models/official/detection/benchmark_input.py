@@ -134,8 +134,8 @@ def processor_shares(photos: Sequence[bytes], setting: Setting) -> dict[str, flo
     image = tf.io.decode_jpeg(encoded[0], channels=3, ratio=ratio)
     height, width, _ = image.shape
     smaller = (int(height * 0.9), int(width * 0.9))
-    padding = [[0, setting.canvas - height], [0, setting.canvas - width], [0, 0]]
-    batch = [tf.pad(image, padding)] * 8
+    repeated = tf.data.Dataset.from_tensors(image).repeat()
+    batches = iter(repeated.padded_batch(8, [setting.canvas, setting.canvas, 3]))
 
     def decode(at: int) -> float:
         return _milliseconds(
@@ -147,8 +147,7 @@ def processor_shares(photos: Sequence[bytes], setting: Setting) -> dict[str, flo
         "Huffman decoding": huffman,
         f"DCT and colour (1/{ratio})": decoded - huffman,
         "flip (of every second)": _milliseconds([lambda: tf.reverse(image, [1])] * 16) / 2,
-        "padding": _milliseconds([lambda: tf.pad(image, padding)] * 16),
-        "batching": _milliseconds([lambda: tf.stack(batch)] * 4) / 8,
+        "padding and batching": _milliseconds([lambda: next(batches)] * 8) / 8,
         "resize (x0.9; where the scale is not 1)": _milliseconds(
             [lambda: tf.cast(tf.image.resize(tf.cast(image, tf.float32) + 0.5, smaller), tf.uint8)]
             * 16

@@ -176,7 +176,10 @@ class TensorFlowEngine:
         )
 
     def restart_input(self) -> None:
-        """Drops the input; the next `train` opens it at `records_consumed`."""
+        """Drops the input; the next `train` opens it at `records_consumed`.
+
+        Closing an iterator can wait for tf.data's autotuning thread: seconds on a busy machine.
+        """
         self._iterator = None
 
     def averaged_weights(self) -> AbstractContextManager[None]:
