@@ -209,7 +209,7 @@ def _read_window(plan: _Plan, number: Tensor) -> tf.data.Dataset:
         read_counted,
         cycle_length=plan.paths.shape[0],  # no less than the window: all its files in turn
         block_length=1,
-        num_parallel_calls=tf.data.AUTOTUNE,
+        num_parallel_calls=plan.paths.shape[0],  # waiting for a bucket, not for a core
         deterministic=True,
     )
     window_seed = tf.random.fold_in(_epoch_seed(plan.seed, epoch), window)

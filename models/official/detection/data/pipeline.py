@@ -1,5 +1,6 @@
 """TFRecord shards -> batches on the canvas, for training and for evaluation."""
 
+import os
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -14,6 +15,8 @@ from detection.data.canvas import (
 from detection.data.tfrecord import Example, parse_example
 from detection.types import Batch, Tensor
 from trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records, read_shuffled
+
+NUM_CORES = os.cpu_count() or 1
 
 
 def train_dataset(
@@ -31,7 +34,7 @@ def train_dataset(
     shuffle_buffer: int | None = None,
     process_index: int = 0,
     process_count: int = 1,
-    num_parallel_calls: int = tf.data.AUTOTUNE,
+    num_parallel_calls: int = NUM_CORES,
 ) -> tf.data.Dataset:
     """Gives augmented batches without end; batches span epochs and nothing is dropped.
 
@@ -94,7 +97,7 @@ def eval_dataset(
     canvas_size: tuple[int, int],
     batch_size: int,
     max_instances: int,
-    num_parallel_calls: int = tf.data.AUTOTUNE,
+    num_parallel_calls: int = NUM_CORES,
 ) -> tf.data.Dataset:
     """Gives every picture once, in file order, fitted into the canvas.
 
@@ -234,4 +237,7 @@ def _batched(
     options.deterministic = True
     # Pictures are prepared in parallel; splitting one operation over threads would only add cost.
     options.threading.max_intra_op_parallelism = 1
+    # Fixed numbers instead: the tuner gained nothing, and its thread held up the end of the
+    # process for up to a minute while an iterator was taken down.
+    options.autotune.enabled = False
     return batches.prefetch(2).with_options(options)

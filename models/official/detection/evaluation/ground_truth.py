@@ -67,8 +67,7 @@ def _read_truth(shards: Sequence[str]) -> Iterator[Any]:
         boxes = example.boxes_normalized * tf.tile(size, [2])
         return record, example.source_id, size, boxes, *example[5:]  # labels, is_crowd, areas
 
-    dataset = read_records(shards).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-    return dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
+    return read_records(shards).map(parse).prefetch(256).as_numpy_iterator()
 
 
 def _check_labels(labels: np.ndarray, source_id: str, class_names: Sequence[str]) -> None:
