@@ -83,7 +83,7 @@ def test_module_imports_only_what_its_layer_allows(path: Path) -> None:
         assert not {name for name in names if name.startswith("trainkit")}
 
 
-def test_at_most_45_modules_are_reachable_from_train() -> None:
+def test_at_most_50_modules_are_reachable_from_train() -> None:
     by_name = {".".join(path.relative_to(OFFICIAL).with_suffix("").parts): path for path in MODULES}
     waiting, seen = ["detection.train"], set()
     while waiting:
@@ -93,4 +93,4 @@ def test_at_most_45_modules_are_reachable_from_train() -> None:
             for imported in imported_names(by_name[name]):
                 waiting += [imported, imported.rpartition(".")[0]]
     assert len(seen) > 20
-    assert len(seen) <= 45, sorted(seen)
+    assert len(seen) <= 50, sorted(seen)

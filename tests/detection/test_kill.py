@@ -1,4 +1,4 @@
-"""Training killed with SIGKILL at three moments ends as a run that was never killed, bit for bit."""
+"""Training killed with SIGKILL at three moments ends as one never killed, bit for bit."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+
 from trainkit.training.checkpoints import read_checkpoint
 
 TOTAL_STEPS = 8
