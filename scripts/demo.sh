@@ -7,7 +7,6 @@ cd "$(dirname "$0")/.."
 export STORAGE=${STORAGE:-output/demo} TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
 python=${PYTHON:-python}
 images=$STORAGE/images
-steps=${DEMO_STEPS:-600}
 
 step() { printf '\n== %s\n' "$*"; }
 
@@ -22,7 +21,7 @@ for split in train val; do
 done
 
 step "3/6 train and evaluate"
-scripts/train_on_dataset.sh sample quickstart --set "train.total_steps=$steps"
+scripts/train_on_dataset.sh sample quickstart
 
 step "4/6 export the SavedModel"
 scripts/export_saved_model.sh sample quickstart best --overwrite

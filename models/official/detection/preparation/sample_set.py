@@ -114,7 +114,7 @@ def _shape_mask(
     rng: np.random.Generator, outline: np.ndarray, height: int, width: int
 ) -> np.ndarray:
     """Returns the pixels of a turned and scaled outline that lies wholly in the picture."""
-    radius = math.exp(rng.uniform(math.log(0.07), math.log(0.28))) * min(height, width)
+    radius = math.exp(rng.uniform(math.log(0.11), math.log(0.32))) * min(height, width)
     angle = rng.uniform(0.0, 2.0 * math.pi)
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     centre = rng.uniform((radius + 1, radius + 1), (width - radius - 1, height - radius - 1))
@@ -160,7 +160,7 @@ def _write_picture(rng: np.random.Generator, directory: str, image_id: str) -> l
     """Writes one JPEG and returns its rows of the box file."""
     height, width = (int(side) for side in rng.choice([192, 224, 256, 288, 320], 2))
     is_empty = int(image_id[-5:]) % EMPTY_EVERY == EMPTY_EVERY - 1
-    num_objects = 0 if is_empty else int(rng.integers(1, 7))
+    num_objects = 0 if is_empty else int(rng.integers(1, 6))
     image, objects = draw_picture(rng, height=height, width=width, num_objects=num_objects)
     with tf.io.gfile.GFile(f"{directory}/{image_id}.jpg", "wb") as file:
         file.write(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 92])[1].tobytes())
