@@ -114,9 +114,8 @@ def _run(
     workers: int,
     sign_of_life: Callable[[], Any],
 ) -> list[ShardReport]:
-    with tqdm(
-        total=len(plan.annotations.images), unit="image", desc=plan.split, mininterval=0.5
-    ) as bar:
+    num_images = len(plan.annotations.images)
+    with tqdm(total=num_images, unit="image", desc=plan.split, mininterval=0.5) as bar:
 
         def progress(amount: int) -> None:
             if amount:
@@ -125,7 +124,7 @@ def _run(
 
         workers = min(workers, plan.num_shards)
         reports = list(run_jobs(function, jobs, workers=workers, progress=progress))
-        bar.update(bar.total - bar.n)
+        bar.update(num_images - bar.n)
     return sorted(reports, key=lambda report: report.file)
 
 
