@@ -3,10 +3,16 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection import evaluate, export_model, train
+from detection import evaluate, experiment, export_model, train
+from detection.data.pipeline import eval_dataset
+from detection.data.tfrecord import parse_example
+from detection.evaluation.coco import boxes_to_original
+from detection.model_dir import find_checkpoint, load_run, load_weights
+from trainkit.records import read_records
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/yaml").rglob("*.yaml"))
 # Small enough for a test on two cores, and still every part of the experiment.
@@ -55,13 +61,40 @@ def test_the_whole_loop_runs_on_a_file_system_in_memory(sample_part: str) -> Non
     model_dir = f"{root}/saved/quickstart-tiny"
     command = ["--config", "quickstart", "--model_dir", model_dir]
     small = TINY | {"data.directory": part, "eval.every_steps": "1"}
+    small["model.postprocess.score_threshold"] = "0.0"  # so little training gives low scores
     assert train.main([*command, *flags(small)]) == 0
     assert train.main([*command, *flags(small | {"train.total_steps": "3"})]) == 0
     evaluated = [line["step"] for line in read_ledger(model_dir) if line["kind"] == "eval"]
     assert evaluated == [1, 2, 3]
     assert evaluate.main(["--model_dir", model_dir, "--step", "best"]) == 0
     assert export_model.main(["--model_dir", model_dir, "--export_root", f"{root}/final"]) == 0
-    assert tf.io.gfile.exists(f"{root}/final/quickstart-tiny-128/saved_model.pb")
+    check_export_equals_evaluation(f"{root}/final/quickstart-tiny-128", model_dir, part)
+
+
+def check_export_equals_evaluation(export_dir: str, model_dir: str, part: str) -> None:
+    """The SavedModel, fed the encoded pictures, says what the evaluation's path says."""
+    config, _, classes = load_run(model_dir)
+    size = config.data.canvas_size
+    task = experiment.build_task(config, num_classes=len(classes), canvas_size=size)
+    load_weights(task.model, find_checkpoint(model_dir, "latest").prefix)
+    shards = experiment.find_split(config.data, "val").shards
+    batch = next(
+        iter(eval_dataset(shards=shards, canvas_size=size, batch_size=4, max_instances=50))
+    )
+    detections = tf.function(task.predict, autograph=False)(batch)
+    boxes = boxes_to_original(
+        *(field.numpy() for field in (detections.boxes, batch.scales, batch.offsets)),
+        batch.original_sizes.numpy(),
+    )
+    encoded = [parse_example(record).encoded for _, record in read_records(shards)]
+    found = tf.saved_model.load(export_dir).signatures["serving_default"](tf.stack(encoded))
+    sizes = np.tile(batch.original_sizes.numpy(), (1, 2))[:, None, :]
+    assert found["num_detections"].numpy().min() > 10
+    np.testing.assert_array_equal(found["num_detections"], detections.num_detections)
+    np.testing.assert_array_equal(found["detection_classes"], detections.classes)
+    np.testing.assert_allclose(found["detection_scores"], detections.scores, atol=1e-4)
+    valid = detections.scores.numpy()[..., None] > 0  # padding is 0 there, -offset here
+    np.testing.assert_allclose(found["detection_boxes"] * valid, boxes / sizes * valid, atol=1e-4)
 
 
 def test_wrong_input_is_one_message_and_exit_code_2(
