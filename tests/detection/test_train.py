@@ -83,7 +83,9 @@ def check_export_equals_evaluation(export_dir: str, model_dir: str, part: str) -
     )
     detections = tf.function(task.predict, autograph=False)(batch)
     boxes = boxes_to_original(
-        *(field.numpy() for field in (detections.boxes, batch.scales, batch.offsets)),
+        detections.boxes.numpy(),
+        batch.scales.numpy(),
+        batch.offsets.numpy(),
         batch.original_sizes.numpy(),
     )
     encoded = [parse_example(record).encoded for _, record in read_records(shards)]
