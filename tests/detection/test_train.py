@@ -1,6 +1,7 @@
 """The training command itself: every shipped config, resume, all on ram://, wrong input."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,36 @@ def test_wrong_input_is_one_message_and_exit_code_2(
     assert "validation_tiny" in message(**directory, data__train_split="validation")
     assert "matches no variable" in message(**directory, train__freeze="[bakbone/]")
     assert not Path(model_dir).exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty classes", "no classes", "fewer classes"])
+def test_damaged_data_is_one_message_and_exit_code_2(
+    damage: str, sample_part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = tmp_path / "tiny"
+    shutil.copytree(sample_part, part)
+    classes, shard = part / "classes.csv", part / "train_tiny-00001-of-00002.tfrecord"
+    match damage:
+        case "truncated":
+            shard.write_bytes(shard.read_bytes()[:-5])
+        case "empty classes":
+            classes.write_text("")
+        case "no classes":
+            classes.unlink()
+        case "fewer classes":
+            classes.write_text("/sample/disc,disc\n")
+    command = ["--config", "quickstart", "--model_dir", str(tmp_path / "run")]
+    assert train.main([*command, *flags(TINY | {"data.directory": str(part)})]) == 2
+    message = capsys.readouterr().err
+    expected = {
+        "truncated": "train_tiny-00001-of-00002.tfrecord ends in the middle of a record",
+        "empty classes": "it is empty",
+        "no classes": "classes.csv is not there",
+        "fewer classes": "classes.csv has 1 classes",
+    }
+    assert message.startswith("train: ")
+    assert expected[damage] in message
+    assert not (tmp_path / "run").exists()
 
 
 def test_another_class_list_in_the_model_dir_is_refused_by_name(

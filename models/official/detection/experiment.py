@@ -1,6 +1,7 @@
 """The one place where a config becomes objects: data, model, task, engine, evaluation."""
 
 import functools
+import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from trainkit.config import ConfigError
 from trainkit.records import count_records, find_shards
 from trainkit.training import optimizers, schedules
 from trainkit.training.devices import default_precision, sum_over_replicas
+from trainkit.training.durable_files import read_text
 from trainkit.training.freezing import Frozen, freeze
 from trainkit.training.tensorflow_engine import TensorFlowEngine
 
@@ -48,7 +50,7 @@ def find_split(data: DataConfig, split: str) -> Split:
     """Finds the shards of a split of the data set in `data.directory`.
 
     Raises:
-        ConfigError: they are not there, or not all of them.
+        ConfigError: they are not there, not all of them, or one is cut off.
     """
     directory = data.directory.rstrip("/")
     if not directory:
@@ -56,9 +58,28 @@ def find_split(data: DataConfig, split: str) -> Split:
     part = directory.rpartition("/")[2]
     try:
         shards = find_shards(f"{directory}/{split}_{part}")
+        return Split(shards, count_records(shards))
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(f"split `{split}` of {directory}: {error}") from error
-    return Split(shards, count_records(shards))
+
+
+def check_classes(data: DataConfig, split: str, class_names: Sequence[str]) -> None:
+    """Compares classes.csv with the manifest of a split, where there is one.
+
+    Raises:
+        ConfigError: the records were written with other classes.
+    """
+    directory = data.directory.rstrip("/")
+    path = f"{directory}/{split}_{directory.rpartition('/')[2]}.manifest.json"
+    text = read_text(path)
+    written = list(json.loads(text)["boxes_per_class"]) if text else list(class_names)
+    if set(written) != set(class_names):
+        different = sorted(set(written) ^ set(class_names))
+        raise ConfigError(
+            f"{directory}/classes.csv has {len(class_names)} classes, {path} was written with "
+            f"{len(written)}; different are {', '.join(different[:10])}. They do not belong "
+            "together: put back the classes.csv of the conversion, or convert again"
+        )
 
 
 def set_precision(train: TrainConfig, strategy: tf.distribute.Strategy) -> None:

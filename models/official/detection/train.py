@@ -69,6 +69,8 @@ def _run(arguments: argparse.Namespace) -> int:
     train, directory = config.train, arguments.model_dir.rstrip("/")
     split = experiment.find_split(config.data, config.data.train_split)
     class_list_text, classes = model_dir.read_classes(config.data.directory)
+    class_names = [entry.name for entry in classes]
+    experiment.check_classes(config.data, config.data.train_split, class_names)
     strategy = devices.choose_strategy(train.device)
     training = experiment.build_training(
         config, num_classes=len(classes), train_split=split, strategy=strategy
@@ -77,16 +79,16 @@ def _run(arguments: argparse.Namespace) -> int:
     _describe(config, training, num_records, len(classes), strategy.num_replicas_in_sync)
     if arguments.dry_run:
         return 0
-    model_dir.describe_run(directory, config, class_list_text)
     evaluate = None
     if arguments.mode != "train":
         evaluate = experiment.build_evaluation(
             config,
             task=training.task,
-            class_names=[entry.name for entry in classes],
+            class_names=class_names,
             strategy=strategy,
             picture_path=f"{directory}/detections.png",
         )
+    model_dir.describe_run(directory, config, class_list_text)
     try:
         return _run_mode(arguments, config, training.engine, evaluate)
     except loop.NonfiniteLossError as error:

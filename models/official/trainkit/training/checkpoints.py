@@ -202,11 +202,7 @@ def read_checkpoint(path: str, keys: Iterable[str] | None = None) -> dict[str, n
 
 
 def stored_keys(prefix: str) -> frozenset[str]:
-    """The keys of a checkpoint; on any gfile path, where `tf.train.list_variables` wants a folder.
-
-    Raises:
-        UnreadableCheckpointError: torn, incomplete or gone.
-    """
+    """The keys of a checkpoint, on any gfile path; UnreadableCheckpointError where it is torn."""
     return frozenset(_open(prefix).get_variable_to_shape_map())
 
 
