@@ -39,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from detection import experiment, model_dir
+    from trainkit.durable_files import write_text
     from trainkit.training import devices
-    from trainkit.training.durable_files import write_text
 
     directory = arguments.model_dir.rstrip("/")
     overrides = list(arguments.overrides)

@@ -31,10 +31,10 @@ from detection.types import Tensor
 from trainkit.backbones.efficientnet import EfficientNet
 from trainkit.backbones.resnet import ResNet
 from trainkit.config import ConfigError
+from trainkit.durable_files import read_text
 from trainkit.records import count_records, find_shards
 from trainkit.training import optimizers, schedules
 from trainkit.training.devices import default_precision, sum_over_replicas
-from trainkit.training.durable_files import read_text
 from trainkit.training.freezing import Frozen, freeze
 from trainkit.training.tensorflow_engine import TensorFlowEngine
 

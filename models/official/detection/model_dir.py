@@ -11,6 +11,7 @@ import tensorflow as tf
 from detection.config import ExperimentConfig
 from detection.submission.class_list import ClassEntry, read_class_list
 from trainkit.config import ConfigError, load_config, to_yaml
+from trainkit.durable_files import read_text, write_text
 from trainkit.source_version import git_commit
 from trainkit.training.checkpoints import (
     Checkpoint,
@@ -18,7 +19,6 @@ from trainkit.training.checkpoints import (
     read_checkpoint,
     stored_keys,
 )
-from trainkit.training.durable_files import read_text, write_text
 
 logger = logging.getLogger(__name__)
 

@@ -36,6 +36,7 @@ from detection.preparation.shard_jobs import (
 from detection.preparation.shards import run_shard
 from detection.preparation.worker_pool import run_jobs
 from detection.submission.class_list import write_class_list
+from trainkit.durable_files import write_text
 
 
 def check_only(plan: Plan, *, workers: int) -> dict[str, Any]:
@@ -92,9 +93,9 @@ def write_tfrecords(plan: Plan, *, workers: int, overwrite: bool) -> tuple[dict[
 
 def _publish(plan: Plan, manifest: dict[str, Any], token: str) -> None:
     classes = os.path.join(plan.directory, "classes.csv")
-    _write_whole(classes, write_class_list(plan.annotations.classes), token)
+    write_text(classes, write_class_list(plan.annotations.classes), owner=token)
     text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-    _write_whole(plan.manifest_path, text, token)
+    write_text(plan.manifest_path, text, owner=token)
 
 
 def _manifest(plan: Plan, reports: list[ShardReport]) -> dict[str, Any]:
@@ -148,12 +149,5 @@ def _finish_shard(
     if tf.io.gfile.exists(sidecar):  # else it would vouch for the file that is written now
         tf.io.gfile.remove(sidecar)
     report = run_shard(job, token, progress)
-    _write_whole(sidecar, report_to_json(report), token)
+    write_text(sidecar, report_to_json(report), owner=token)
     return report
-
-
-def _write_whole(path: str, text: str, token: str) -> None:
-    temporary = f"{path}.{token}.tmp"
-    with tf.io.gfile.GFile(temporary, "w") as file:
-        file.write(text)
-    tf.io.gfile.rename(temporary, path, overwrite=True)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from trainkit.training import checkpoints, durable_files
+from trainkit import durable_files
+from trainkit.training import checkpoints
 
 DIRECTORY_NAME = "best"
 RECORD_NAME = "best.json"

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from trainkit.training import durable_files
+from trainkit import durable_files
 
 GLOBAL_STEP = "global_step"
 POINTER_NAME = "checkpoint"

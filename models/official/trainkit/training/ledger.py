@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from trainkit.training import durable_files
+from trainkit import durable_files
 
 FILE_NAME = "metrics.jsonl"
 Kind = Literal["train", "eval", "state"]

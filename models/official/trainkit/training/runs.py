@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import yaml
 
-from trainkit.training import durable_files, ledger
+from trainkit import durable_files
+from trainkit.training import ledger
 
 SILENT_AFTER_MINUTES = 15.0
 _MODEL_DIR_NAMES = {ledger.FILE_NAME, "config.yaml", "checkpoint"}  # one of them marks a model_dir

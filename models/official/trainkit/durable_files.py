@@ -6,6 +6,9 @@ In a bucket an object appears at once and whole when its upload ends, so nothing
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -39,18 +42,37 @@ def remove_if_there(path: str) -> None:
         return
 
 
-def write_text(path: str, text: str) -> None:
-    """Replaces a text file: a reader sees the old content or the new, never a part.
+@contextmanager
+def whole_file(path: str, mode: Literal["w", "wb"], *, owner: str = "") -> Iterator[Any]:
+    """Opens a file that gets its name when the block ends; an error leaves what was there.
 
-    The temporary file is removed first because `ram://` appends to a file opened for writing.
+    A reader sees the old content or the new, never a part.
+
+    Args:
+        path: the final name.
+        mode: text (UTF-8, line ends as written) or bytes.
+        owner: part of the temporary name, where two processes may write the same file.
+
+    Raises:
+        tf.errors.OpError: the file cannot be written; the temporary one is removed.
     """
-    temporary = path + TEMPORARY_SUFFIX
-    remove_if_there(temporary)
-    with tf.io.gfile.GFile(temporary, "w") as file:
+    temporary = f"{path}{'.' if owner else ''}{owner}{TEMPORARY_SUFFIX}"
+    remove_if_there(temporary)  # `ram://` appends to a file opened for writing
+    try:
+        with tf.io.gfile.GFile(temporary, mode) as file:
+            yield file
+        sync(temporary)
+        tf.io.gfile.rename(temporary, path, overwrite=True)
+        sync(os.path.dirname(path) or ".")
+    except BaseException:
+        remove_if_there(temporary)
+        raise
+
+
+def write_text(path: str, text: str, *, owner: str = "") -> None:
+    """Replaces a text file as `whole_file` does."""
+    with whole_file(path, "w", owner=owner) as file:
         file.write(text)
-    sync(temporary)
-    tf.io.gfile.rename(temporary, path, overwrite=True)
-    sync(os.path.dirname(path) or ".")
 
 
 def read_text(path: str) -> str | None:
