@@ -9,7 +9,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,jax,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,jax,cluster,dev]'
 	touch $@
 
 demo: .venv/installed  ## draw a data set, train, evaluate, export, infer, submit: about 7 minutes
