@@ -60,6 +60,7 @@ def whole_file(path: str, mode: Literal["w", "wb"], *, owner: str = "") -> Itera
     remove_if_there(temporary)  # `ram://` appends to a file opened for writing
     try:
         with tf.io.gfile.GFile(temporary, mode) as file:
+            file.write("" if mode == "w" else b"")  # it opens at the first write: there may be none
             yield file
         sync(temporary)
         tf.io.gfile.rename(temporary, path, overwrite=True)
