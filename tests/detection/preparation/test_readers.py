@@ -4,9 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detection.preparation.annotations import PreparationError, reorder_images, split_evenly
+from detection.preparation.annotations import PreparationError
+from detection.preparation.box_csv import ALL_COLUMNS
 from detection.preparation.coco import read_coco
-from detection.preparation.open_images import ALL_COLUMNS, read_open_images
+from detection.preparation.open_images import read_open_images
 from detection.preparation.voc import read_voc
 
 CORNERS = ["y1", "x1", "y2", "x2"]
@@ -141,6 +142,16 @@ def test_open_images_groups_empty_rows_and_unlabeled_files(tmp_path) -> None:
     assert some.boxes["image"].tolist() == [0]
 
 
+def test_open_images_ids_with_extensions_are_found_in_lists(tmp_path) -> None:
+    rows = [(name, "/m/a", 0, 1, 0, 1, 0) for name in ("a.png", "b.jpg", "c")]
+    path = write_csv(tmp_path / "boxes.csv", *rows)
+    listed = tmp_path / "list.txt"
+    listed.write_text("c.jpg\na\n")
+    some = read_open_images(path, images=str(tmp_path), image_list=str(listed))
+    assert some.images["file"].tolist() == ["c.jpg", "a.png"]
+    assert some.boxes["image"].tolist() == [0, 1]
+
+
 def test_open_images_real_boxes(data_dir, tmp_path) -> None:
     import pandas as pd
 
@@ -205,21 +216,3 @@ def test_broken_xml_files_are_counted_and_named(tmp_path) -> None:
     (directory / "page.xml").write_text("<html/>")
     with pytest.raises(PreparationError, match=r"(?s)2 of 3 files.*cut.xml: .*page.xml: .*<html>"):
         read_voc(str(directory), images=str(tmp_path))
-
-
-def test_splitting_and_reordering_keep_every_box_with_its_image(write_coco) -> None:
-    names = [f"{number}.jpg" for number in range(7)]
-    boxes = {name: [(3, row, 0, 5, 5)] * (row % 3) for row, name in enumerate(names)}
-    path, _ = write_coco(dict.fromkeys(names), boxes)
-    annotations = read_coco(str(path))
-    order = np.random.default_rng(1).permutation(7)
-    pieces = list(split_evenly(reorder_images(annotations, order), 3))
-    assert [len(piece.images) for piece in pieces] == [2, 2, 3]
-    seen = []
-    for piece in pieces:
-        for row, file in enumerate(piece.images["file"]):
-            own = piece.boxes[piece.boxes["image"] == row]
-            number = int(Path(file).stem)
-            seen.append(number)
-            assert own["x1"].tolist() == [number] * (number % 3)
-    assert seen == order.tolist()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from detection.preparation.open_images import ALL_COLUMNS
+from detection.preparation.box_csv import ALL_COLUMNS
 from detection.preparation.sample_set import SHAPES, draw_picture, write_sample_set
 
 

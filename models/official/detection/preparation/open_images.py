@@ -1,30 +1,14 @@
 """Reads Open Images box CSVs (13 columns, relative coordinates) into the one table."""
 
-import io
-
 import numpy as np
 import pandas as pd
 
-from detection.preparation.annotations import (
-    Annotations,
-    PreparationError,
-    build_annotations,
-)
-from detection.preparation.input_files import (
-    list_images,
-    read_bytes,
-    read_classes,
-    read_image_list,
-    stem,
-)
+from detection.preparation.annotations import Annotations, build_annotations
+from detection.preparation.box_csv import read_boxes
+from detection.preparation.input_files import list_images, read_classes, read_image_list, stem
 from detection.submission.class_list import ClassEntry
 
-ALL_COLUMNS = (
-    *("ImageID", "Source", "LabelName", "Confidence", "XMin", "XMax", "YMin", "YMax"),
-    *("IsOccluded", "IsTruncated", "IsGroupOf", "IsDepiction", "IsInside"),
-)
-_NUMBERS = ("XMin", "XMax", "YMin", "YMax", "IsGroupOf")
-_COLUMNS = ("ImageID", "LabelName", *_NUMBERS)
+_COLUMNS = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax", "IsGroupOf")
 
 
 def read_open_images(
@@ -34,6 +18,7 @@ def read_open_images(
     image_list: str | None = None,
     classes: str | None = None,
     include_unlabeled: bool = False,
+    what: str = "--annotations",
 ) -> Annotations:
     """Reads the boxes of one CSV.
 
@@ -48,20 +33,18 @@ def read_open_images(
         classes: `MID,name` a line; by default the labels found, in alphabetical order, as their own
             names.
         include_unlabeled: also take every other image file of the folder, as without objects.
+        what: how the user named the CSV, for messages.
 
     Raises:
         PreparationError: the file is missing, empty, or not such a CSV.
     """
-    table = _read_csv(path)
+    table = read_boxes(path, what, columns=_COLUMNS)
     blank = table["LabelName"].isna() & table[["XMin", "XMax", "YMin", "YMax"]].isna().all(axis=1)
-    codes, identifiers = pd.factorize(table["ImageID"])
-    names = [str(name) for name in identifiers]
+    codes = table["ImageID"].cat.codes.to_numpy(np.int64)
+    names = table["ImageID"].cat.categories.tolist()
     if image_list is not None:
-        wanted = list(dict.fromkeys(stem(name) for name in read_image_list(image_list)))
-        rows = {name: row for row, name in enumerate(wanted)}
-        codes = np.array([rows.get(name, -1) for name in names], dtype=np.int64)[codes]
-        names = wanted
-    files = [name if stem(name) != name else f"{name}.jpg" for name in names]
+        codes, names = _only_listed(codes, names, image_list)
+    files = [image_file(name) for name in names]
     if include_unlabeled:
         known = set(files)
         others = [file for file in list_images(images) if file not in known]
@@ -71,14 +54,7 @@ def read_open_images(
     table = table[kept]
     labels = table["LabelName"].cat.add_categories("").fillna("")
     return build_annotations(
-        images=pd.DataFrame(
-            {
-                "source_id": names,
-                "file": files,
-                "height": np.nan,
-                "width": np.nan,
-            }
-        ),
+        images=pd.DataFrame({"source_id": names, "file": files, "height": np.nan, "width": np.nan}),
         boxes=pd.DataFrame(
             {
                 "image": codes[kept],
@@ -96,40 +72,23 @@ def read_open_images(
     )
 
 
+def image_file(image_id: str) -> str:
+    """The name of an image's file: the id itself where it has an extension, else <id>.jpg."""
+    return image_id if stem(image_id) != image_id else f"{image_id}.jpg"
+
+
+def _only_listed(
+    codes: np.ndarray, names: list[str], image_list: str
+) -> tuple[np.ndarray, list[str]]:
+    """[rows] which listed image each row is of, -1 for none; and the ids of the listed images."""
+    wanted = list(dict.fromkeys(stem(name) for name in read_image_list(image_list)))
+    rows = {name: row for row, name in enumerate(wanted)}
+    identifiers = {stem(name): name for name in names}
+    codes = np.array([rows.get(stem(name), -1) for name in names], dtype=np.int64)[codes]
+    return codes, [identifiers.get(name, name) for name in wanted]
+
+
 def _labels_found(labels: pd.Series) -> tuple[ClassEntry, ...]:
     return tuple(
         ClassEntry(identifier=name, name=name) for name in sorted(labels.dropna().unique())
     )
-
-
-def _read_csv(path: str) -> pd.DataFrame:
-    content = read_bytes(path, "--annotations")
-    header = content[:4096].decode("utf-8-sig", errors="replace").split("\n", 1)[0].strip()
-    columns = [column.strip() for column in header.split(",")]
-    missing = [column for column in _COLUMNS if column not in columns]
-    if not header:
-        raise PreparationError(f"--annotations {path} is empty.")
-    if missing:
-        hint = " Its columns are separated by ';': separate them by ','." if ";" in header else ""
-        raise PreparationError(
-            f"--annotations {path} lacks the column{'s' * (len(missing) > 1)} "
-            f"{', '.join(missing)}; its first line is '{header[:200]}'.{hint}"
-        )
-    try:
-        table = pd.read_csv(
-            io.BytesIO(content),
-            usecols=list(_COLUMNS),
-            dtype={"ImageID": "str", "LabelName": "category"},
-            encoding="utf-8-sig",
-            skipinitialspace=True,
-        )
-    except (pd.errors.ParserError, UnicodeDecodeError, ValueError) as error:
-        raise PreparationError(f"--annotations {path} is not a CSV: {error}.") from error
-    if table.empty:
-        raise PreparationError(f"--annotations {path} has a header and no row.")
-    if table["ImageID"].isna().any():
-        row = int(np.flatnonzero(table["ImageID"].isna())[0]) + 2
-        raise PreparationError(f"--annotations {path}: line {row} has no ImageID.")
-    # What is not a number becomes NaN, which the box checks report.
-    numbers = {column: pd.to_numeric(table[column], errors="coerce") for column in _NUMBERS}
-    return table.assign(**numbers)

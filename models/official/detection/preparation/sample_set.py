@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from detection.preparation.open_images import ALL_COLUMNS
+from detection.preparation.box_csv import ALL_COLUMNS
 
 SPLIT_SHARES = {"train": 0.8, "val": 0.2}
 # One picture in this many holds no object: a detector must learn to say nothing.

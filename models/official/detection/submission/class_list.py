@@ -61,6 +61,15 @@ def write_class_list(entries: Iterable[ClassEntry]) -> str:
     return text
 
 
+def class_ids(entries: Sequence[ClassEntry]) -> dict[str, int]:
+    """From every label that names a class, its identifier or its name, to its id from 1.
+
+    Where the name of one class is the identifier of another, the label is the identifier.
+    """
+    names = {entry.name: row for row, entry in enumerate(entries, start=1)}
+    return names | {entry.identifier: row for row, entry in enumerate(entries, start=1)}
+
+
 def _column_mistake(number: int, row: Sequence[str]) -> str:
     line = ",".join(row)
     if len(row) < 2:

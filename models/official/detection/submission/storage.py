@@ -14,25 +14,25 @@ def is_file(path: str) -> bool:
     Where folders are but parts of names (ram://), `a` exists as a folder beside a file `a.tmp`;
     such a folder does not count.
     """
-    if not _is_remote(path):
+    if not is_remote(path):
         return os.path.isfile(path)
     import tensorflow as tf
 
     return tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
 
 
-def open_file(path: str, mode: Literal["rb", "w"]) -> IO:
-    """Opens a file to read bytes, or to write text (UTF-8, line ends as written)."""
-    if _is_remote(path):
+def open_file(path: str, mode: Literal["rb", "w", "wb"]) -> IO:
+    """Opens a file to read or write bytes, or to write text (UTF-8, line ends as written)."""
+    if is_remote(path):
         import tensorflow as tf
 
         return tf.io.gfile.GFile(path, mode)
-    return open(path, mode) if mode == "rb" else open(path, mode, encoding="utf-8", newline="")
+    return open(path, mode, encoding="utf-8", newline="") if mode == "w" else open(path, mode)
 
 
 def replace_file(source: str, target: str) -> None:
     """Gives `source` the name `target`, in the place of what had it."""
-    if _is_remote(target):
+    if is_remote(target):
         import tensorflow as tf
 
         tf.io.gfile.rename(source, target, overwrite=True)
@@ -40,5 +40,17 @@ def replace_file(source: str, target: str) -> None:
         os.replace(source, target)
 
 
-def _is_remote(path: str) -> bool:
+def remove_file(path: str) -> None:
+    """Removes a file; one that is already gone is no error."""
+    if is_remote(path):
+        import tensorflow as tf
+
+        if tf.io.gfile.exists(path):
+            tf.io.gfile.remove(path)
+    elif os.path.exists(path):
+        os.remove(path)
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path has a scheme, such as gs://."""
     return "://" in path
