@@ -12,6 +12,7 @@ import tensorflow as tf
 from PIL import Image
 
 from detection.data.tfrecord import parse_example
+from detection.preparation.box_csv import ALL_COLUMNS
 from trainkit.records import find_shards
 
 
@@ -90,5 +91,20 @@ def write_coco(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
         content = {"images": images, "annotations": annotations, "categories": categories}
         path.write_text(json.dumps(content))
         return path, folder
+
+    return write
+
+
+@pytest.fixture
+def write_box_csv() -> Callable[..., str]:
+    """Writes rows (image, label, x1, x2, y1, y2, is group) in the 13 columns of Open Images."""
+
+    def write(path: Path, *rows: tuple) -> str:
+        lines = [",".join(ALL_COLUMNS)]
+        for image, label, *corners, group in rows:
+            numbers = ",".join(str(corner) for corner in corners)
+            lines.append(f"{image},xclick,{label},1,{numbers},0,0,{group},0,0")
+        path.write_text("\n".join(lines) + "\n")
+        return str(path)
 
     return write

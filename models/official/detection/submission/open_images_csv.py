@@ -5,26 +5,33 @@ predictions of an image follow one another in one string, separated by blanks.
 """
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
 import numpy as np
 
+from detection.submission.ancestors import AncestorTable, with_ancestors
+
 HEADER = ("ImageId", "PredictionString")
 DECIMALS = 5
+_WORDS = 6  # a prediction: MID score x1 y1 x2 y2
 
 
 class PredictionString(NamedTuple):
     """The predictions of one image as text, and what was changed or left out to get there."""
 
     text: str
-    kept: int
+    kept: int  # in the text, with ancestors
     clipped: int  # kept, but a side lay outside the picture
     without_area: int  # left out: no area after clipping and rounding
 
 
 def format_predictions(
-    identifiers: Sequence[str], labels: np.ndarray, scores: np.ndarray, boxes_normalized: np.ndarray
+    identifiers: Sequence[str],
+    labels: np.ndarray,
+    scores: np.ndarray,
+    boxes_normalized: np.ndarray,
+    ancestors: AncestorTable | None = None,
 ) -> PredictionString:
     """Writes the detections of one image as a prediction string.
 
@@ -33,23 +40,82 @@ def format_predictions(
         labels: [n] 1-based rows of the class list.
         scores: [n].
         boxes_normalized: [n, 4] x1 y1 x2 y2, fractions of the picture; clipped to 0..1 here.
+        ancestors: whose first C labels are `identifiers`; a detection's ancestors follow it.
     """
     clipped = np.clip(boxes_normalized.astype(np.float64), 0, 1)
     boxes = np.round(clipped, DECIMALS)
     has_area = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
     is_clipped = (clipped != boxes_normalized).any(axis=1) & has_area
+    rows, numbers = np.flatnonzero(has_area), labels[has_area] - 1
+    if ancestors is not None:
+        identifiers = ancestors.labels
+        chosen, numbers = with_ancestors(
+            ancestors, np.zeros(len(rows), np.int64), numbers, scores[rows], boxes[rows]
+        )
+        rows = rows[chosen]
     parts = [
-        f"{identifiers[label - 1]} {score:.5f} {x1:.5f} {y1:.5f} {x2:.5f} {y2:.5f}"
-        for label, score, (x1, y1, x2, y2) in zip(
-            labels[has_area].tolist(),
-            scores[has_area].tolist(),
-            boxes[has_area].tolist(),
-            strict=True,
+        f"{identifiers[number]} {score:.5f} {x1:.5f} {y1:.5f} {x2:.5f} {y2:.5f}"
+        for number, score, (x1, y1, x2, y2) in zip(
+            numbers.tolist(), scores[rows].tolist(), boxes[rows].tolist(), strict=True
         )
     ]
     return PredictionString(
         " ".join(parts), len(parts), int(is_clipped.sum()), int((~has_area).sum())
     )
+
+
+class ParsedPredictions(NamedTuple):
+    """The n predictions of one image, as the text has them: unchecked numbers, any order."""
+
+    identifiers: list[str]  # n MIDs
+    scores: np.ndarray  # [n] float64
+    boxes_normalized: np.ndarray  # [n, 4] float64 x1 y1 x2 y2, fractions of the picture
+
+
+def parse_predictions(text: str) -> ParsedPredictions:
+    """Reads a prediction string; inverse of `format_predictions`, up to its rounding.
+
+    Raises:
+        ValueError: not six words a prediction, or one that should be a number and is none.
+    """
+    words = text.split()
+    if len(words) % _WORDS:
+        raise ValueError(
+            f"{len(words)} words; a prediction has six: MID score x1 y1 x2 y2. The last are "
+            f"'{' '.join(words[-_WORDS:])}'"
+        )
+    numbers = np.empty((len(words) // _WORDS, _WORDS - 1))
+    for column in range(1, _WORDS):
+        numbers[:, column - 1] = list(map(float, words[column::_WORDS]))
+    return ParsedPredictions(words[::_WORDS], numbers[:, 0], numbers[:, 1:])
+
+
+def read_submission(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields (image id, prediction string) of each row; the inverse of `write_submission`.
+
+    The header may be written `ImageId` or `ImageID`, in any case. Empty lines are passed over, and
+    neither column may hold a comma, so quotes around them have no meaning and are dropped.
+
+    Args:
+        lines: of the file, the first of which is the header.
+
+    Raises:
+        ValueError: another header or none, or a line without image id or comma, by its number.
+    """
+    number = 0
+    for number, line in enumerate(lines, start=1):
+        image_id, comma, text = (part.strip(' "\r\n') for part in line.partition(","))
+        if number == 1:
+            found = (image_id.removeprefix("\ufeff").strip('"').lower(), text.lower())
+            if found != tuple(name.lower() for name in HEADER):
+                shown = line.strip()[:100]
+                raise ValueError(f"its first line is '{shown}'; it should be '{','.join(HEADER)}'")
+        elif image_id and comma:
+            yield image_id, text
+        elif line.strip():
+            raise ValueError(f"line {number} is '{line.strip()[:100]}', not {','.join(HEADER)}")
+    if number == 0:
+        raise ValueError(f"it is empty; its first line should be '{','.join(HEADER)}'")
 
 
 def write_submission(file: IO[str], rows: Iterable[tuple[str, str]]) -> int:
