@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -297,82 +295,6 @@ def test_train_is_shuffled_by_the_seed_and_other_splits_are_not(
     assert orders["a", "train"] == orders["b", "train"]
     assert len({tuple(order) for order in orders.values()}) == 3
     assert all(sorted(order) == list(range(1, 13)) for order in orders.values())
-
-
-def test_other_classes_in_the_same_part_are_refused(
-    write_coco, encoded_picture, tmp_path, capsys
-) -> None:
-    path, images = write_coco({"a.jpg": encoded_picture()}, {})
-    output = tmp_path / "part"
-    assert convert("coco", path, images, output, "--split", "train") == 0
-    classes = tmp_path / "other.csv"
-    classes.write_text("3,cat\n7,wolf\n")
-    more = ("--split", "val", "--classes", classes)
-    assert convert("coco", path, images, output, *more) == 2
-    message = capsys.readouterr().err
-    assert "row 2 is '7,dog' there and '7,wolf' here" in message
-    assert "--classes" in message
-    assert not list(output.glob("val_*"))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"--annotations": "nowhere.json"}, "--annotations nowhere.json does not exist"),
-        ({"--annotations": "."}, "is a directory; a file is wanted"),
-        ({"--images": "nowhere"}, "--images nowhere does not exist"),
-        (
-            {"--images": "{tmp}"},
-            "holds none of the 1 first images of the annotations, such as a.jpg",
-        ),
-        ({"--classes": "nowhere.csv"}, "--classes nowhere.csv does not exist"),
-        ({"--image_list": "nowhere.txt"}, "--image_list nowhere.txt does not exist"),
-        ({"--num_shards": "2"}, "--num_shards 2 must be in 1..1"),
-        ({"--format": "voc"}, "is not a directory"),
-        ({"--include_unlabeled": None}, "suits --format open_images only"),
-        ({"--output": "/"}, "must end with the name of the part"),
-    ],
-)
-def test_wrong_usage_is_one_message_and_status_2(
-    write_coco, encoded_picture, tmp_path, capsys, change: dict, message: str
-) -> None:
-    path, images = write_coco({"a.jpg": encoded_picture()}, {})
-    options = {"--format": "coco", "--annotations": str(path), "--images": str(images)}
-    options |= {"--split": "val", "--output": str(tmp_path / "part"), "--workers": "1"} | change
-    arguments = [part for pair in options.items() for part in pair if part is not None]
-    status = make_tfrecords.main([part.replace("{tmp}", str(tmp_path)) for part in arguments])
-    assert status == 2
-    errors = capsys.readouterr().err
-    assert message in errors
-    assert errors.count("\n") == 1
-    assert not (tmp_path / "part").exists()
-
-
-def test_unknown_flags_exit_with_2(capsys) -> None:
-    for command in (make_tfrecords.main, check_data.main):
-        with pytest.raises(SystemExit, match="2"):
-            command(["--format", "yolo"])
-        assert "usage:" in capsys.readouterr().err
-
-
-def test_the_script_passes_the_exit_status_on() -> None:
-    script = Path(__file__).parents[3] / "scripts/check_data.py"
-    arguments = ["--format", "coco", "--annotations", "nowhere.json", "--images", "."]
-    ended = subprocess.run(
-        [sys.executable, script, *arguments], capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 2
-    assert ended.stderr == "error: --annotations nowhere.json does not exist.\n"
-
-
-def test_a_set_without_one_usable_image_is_not_written(
-    write_coco, encoded_picture, tmp_path, capsys
-) -> None:
-    path, images = write_coco({"a.jpg": encoded_picture()[:99]}, {})
-    output = tmp_path / "part"
-    assert convert("coco", path, images, output, "--split", "val") == 2
-    assert "No image can be used" in capsys.readouterr().err
-    assert list(output.iterdir()) == []
 
 
 def test_everything_lies_in_memory_when_asked(write_coco, encoded_picture) -> None:

@@ -1,15 +1,15 @@
 """The one table that every source is read into, and that everything after it works on."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from detection.submission.class_list import ClassEntry
+from detection.submission.class_list import ClassEntry, class_ids
 
 # A box is `y1 x1 y2 x2`: pixels of the declared frame, or 0..1 where `normalized` says so.
 COORDINATES = ("y1", "x1", "y2", "x2")
+MISSING_FILE = "missing file"  # the reason of such a finding
 
 
 class PreparationError(ValueError):
@@ -45,8 +45,7 @@ class Annotations(NamedTuple):
 
     def class_ids(self) -> dict[str, int]:
         """From every label that names a class, its identifier or its name, to its id from 1."""
-        names = {entry.name: row for row, entry in enumerate(self.classes, start=1)}
-        return names | {entry.identifier: row for row, entry in enumerate(self.classes, start=1)}
+        return class_ids(self.classes)
 
 
 def build_annotations(
@@ -104,31 +103,25 @@ def _join_repeated(
     return images[~repeated].reset_index(drop=True), boxes, tuple(findings)
 
 
-def reorder_images(annotations: Annotations, order: np.ndarray) -> Annotations:
-    """The same annotations with the images `order` (row numbers, each at most once), as ordered."""
-    ranks = np.full(len(annotations.images), -1)
-    ranks[order] = np.arange(len(order))
-    moved = ranks[annotations.boxes["image"].to_numpy()]
-    boxes = annotations.boxes[moved >= 0].assign(image=moved[moved >= 0])
-    return annotations._replace(
-        images=annotations.images.iloc[order].reset_index(drop=True),
-        boxes=boxes.sort_values("image", kind="stable", ignore_index=True),
-    )
+def missing_image(file: str, num_boxes: int) -> Finding:
+    """That an image is left out, with its boxes, because its file is not there."""
+    boxes = "1 box" if num_boxes == 1 else f"{num_boxes} boxes"
+    return Finding(file, MISSING_FILE, f"with {boxes}", repaired=False)
 
 
-def split_evenly(annotations: Annotations, count: int) -> Iterator[Annotations]:
-    """Cuts the images, in their order, into `count` runs whose lengths differ by one at most.
+def take_images(annotations: Annotations, rows: np.ndarray) -> Annotations:
+    """The images `rows` (row numbers, repeats allowed) in that order, each with its boxes.
 
-    The reader's findings stay with the whole.
+    Costs memory for what is taken only. The reader's findings stay with the whole.
     """
-    box_images = annotations.boxes["image"].to_numpy()
-    bounds = np.arange(count + 1) * len(annotations.images) // count
-    box_bounds = np.searchsorted(box_images, bounds)
-    for index in range(count):
-        first, last = bounds[index], bounds[index + 1]
-        boxes = annotations.boxes.iloc[box_bounds[index] : box_bounds[index + 1]]
-        yield annotations._replace(
-            images=annotations.images.iloc[first:last].reset_index(drop=True),
-            boxes=boxes.assign(image=boxes["image"] - first).reset_index(drop=True),
-            findings=(),
-        )
+    owners = annotations.boxes["image"].to_numpy()
+    first = np.searchsorted(owners, rows)
+    counts = np.searchsorted(owners, rows, side="right") - first
+    before = np.cumsum(counts) - counts  # boxes of the images taken earlier
+    picked = np.arange(counts.sum()) + np.repeat(first - before, counts)
+    boxes = annotations.boxes.iloc[picked].reset_index(drop=True)
+    return annotations._replace(
+        images=annotations.images.iloc[rows].reset_index(drop=True),
+        boxes=boxes.assign(image=np.repeat(np.arange(len(rows)), counts)),
+        findings=(),
+    )

@@ -36,7 +36,7 @@ def _run(arguments: argparse.Namespace) -> int:
     annotations = read_annotations(arguments)
     plan = plan_shards(
         annotations,
-        image_directory=arguments.images,
+        image_directories=(arguments.images,),
         output="data",
         split="check",
         num_shards=-(-len(annotations.images) // _IMAGES_A_JOB),

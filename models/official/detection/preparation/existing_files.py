@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -88,6 +88,21 @@ def refuse_existing(plan: Plan, *, is_finished: bool) -> None:
             f"{what} is there already and was made from other annotations, images or options. "
             "Pass --overwrite to replace that set, or write to another --output."
         )
+
+
+def check_outputs(plans: Sequence[Plan], *, overwrite: bool) -> None:
+    """Refuses all of several sets where one of them could not be written, before the first is.
+
+    Raises:
+        PreparationError: as `check_classes` and `refuse_existing`.
+    """
+    for plan in plans:
+        check_classes(plan)
+        if overwrite or not tf.io.gfile.isdir(plan.directory):
+            continue
+        finished = finished_manifest(plan)
+        if finished is None or not is_current(plan, finished):
+            refuse_existing(plan, is_finished=finished is not None)
 
 
 def remove_leftovers(plan: Plan) -> None:

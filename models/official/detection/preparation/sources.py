@@ -12,6 +12,7 @@ from detection.preparation.coco import read_coco
 from detection.preparation.input_files import require_some_image
 from detection.preparation.open_images import read_open_images
 from detection.preparation.voc import read_voc
+from trainkit.worker_pool import WorkerPoolError
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +41,11 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--include_masks", action="store_true", help="coco: check and write the segmentations"
     )
+    add_workers_argument(parser)
+
+
+def add_workers_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --workers."""
     parser.add_argument(
         "--workers",
         type=positive_integer,
@@ -95,7 +101,7 @@ def run_command(command: Callable[[], int]) -> int:
     """Runs a command's body; what the user got wrong becomes one message and exit status 2."""
     try:
         return command()
-    except PreparationError as error:
+    except (PreparationError, WorkerPoolError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except tf.errors.OpError as error:  # the output directory may not be written to, say
