@@ -1,4 +1,4 @@
-"""Runs a function over many jobs, here or in a process pool, with progress while they run."""
+"""Runs a function over many jobs: here, in a process pool or on a cluster; with progress."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -8,15 +8,18 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
-
-from detection.preparation.annotations import PreparationError
+from typing import Any, Literal, TypeVar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
+Unit = Literal["cpu", "gpu"]
 _POLL_SECONDS = 0.2
 _progress_queue: Any = None  # of a worker process, set once when it starts
+
+
+class WorkerPoolError(RuntimeError):
+    """Processes or a cluster's nodes cannot do the jobs; says what to do."""
 
 
 def run_jobs(
@@ -25,6 +28,8 @@ def run_jobs(
     *,
     workers: int,
     progress: Callable[[int], Any],
+    cluster: str | None = None,
+    unit: Unit = "cpu",
 ) -> Iterator[Result]:
     """Yields `function(job, progress)` for every job, in the order in which they end.
 
@@ -34,12 +39,20 @@ def run_jobs(
     Args:
         function: importable by name; pure, so that where it runs makes no difference.
         jobs: picklable.
-        workers: processes.
+        workers: processes; not used with `cluster`, whose CPUs are all used.
         progress: called in this process with amounts of work done; with 0 at least every second.
+            `function` calls it too; what a cluster's jobs report arrives when they end.
+        cluster: of Ray, `auto` or `host:port` as `ray_pool.run_on_cluster` says; None: here.
+        unit: what a job takes of a cluster, as `ray_pool.run_on_cluster` says.
 
     Raises:
-        PreparationError: a worker process was killed; and whatever `function` raises.
+        WorkerPoolError: a worker process was killed, the cluster cannot be reached or Ray is not
+            installed; and whatever `function` raises.
     """
+    if cluster is not None:
+        engine = _cluster_engine()
+        yield from engine(function, jobs, cluster=cluster, progress=progress, unit=unit)
+        return
     if workers == 1:
         for job in jobs:
             yield function(job, progress)
@@ -62,12 +75,28 @@ def run_jobs(
             for future in done:
                 yield future.result()
     except BrokenProcessPool:
-        raise PreparationError(
+        raise WorkerPoolError(
             "A worker process ended unexpectedly, perhaps for lack of memory: start again with "
             "fewer --workers. Finished files are kept."
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _cluster_engine() -> Callable[..., Iterator[Any]]:
+    # Both are read when Ray is imported. The second silences the nodes' logs, which Ray would print
+    # among the command's own output.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
+    try:
+        from trainkit.ray_pool import run_on_cluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise WorkerPoolError(
+            "--cluster needs Ray, which is not installed here: pip install 'tpudet[cluster]'."
+        ) from None
+    return run_on_cluster
 
 
 def _start_worker(queue: Any) -> None:
