@@ -62,8 +62,9 @@ def test_every_mistake_of_a_config_is_one_message_and_exit_code_2(
     assert "multiples of 32 (2^model.max_level), got [100]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "scripts").glob("*_*.sh")), ids=lambda p: p.name)
-def test_shell_scripts_print_usage_on_stderr_and_exit_2(script: Path) -> None:
+@pytest.mark.parametrize("name", ["export_saved_model", "train_on_dataset", "train_on_fold"])
+def test_shell_scripts_print_usage_on_stderr_and_exit_2(name: str) -> None:
+    script = ROOT / f"scripts/{name}.sh"
     for arguments in ([], ["only_one"], ["--help"]):
         done = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 2

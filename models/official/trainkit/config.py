@@ -185,6 +185,43 @@ def decode(cls: type[T], tree: Branch) -> T:
     return typing.cast(T, value)
 
 
+def load_list(cls: type[T], path: str) -> list[tuple[T, str]]:
+    """Reads a YAML file whose top level is a list of mappings.
+
+    Args:
+        cls: the dataclass to build of each.
+        path: a YAML file.
+
+    Returns:
+        Each item and the place where it was written.
+
+    Raises:
+        ConfigError: lists every mistake.
+    """
+    filename = path.rsplit("/", 1)[-1]
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            node = yaml.compose(file.read(), Loader=_Loader)
+    except tf.errors.OpError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.message}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{filename}: not valid YAML: {error}") from error
+    if not isinstance(node, yaml.SequenceNode) or not node.value:
+        raise ConfigError(f"{filename}: expected a list at the top level, each item after a `- `")
+    errors: list[str] = []
+    items = []
+    for item in node.value:
+        try:
+            tree = _to_tree(item, filename)
+        except ConfigError as error:  # a key that appears twice
+            errors.append(str(error))
+            continue
+        items.append((_decode_dataclass(cls, tree, "", errors), tree.place))
+    if errors:
+        raise ConfigError("\n  ".join([f"{path} has {len(errors)} mistakes:", *errors]))
+    return items
+
+
 def _decode(want: Any, got: Branch | Leaf, path: str, errors: list[str]) -> Any:
     if dataclasses.is_dataclass(want):
         return _decode_dataclass(typing.cast(type, want), got, path, errors)
