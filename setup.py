@@ -19,7 +19,13 @@ extensions = [
         [f"{FOLDER}/{name}.pyx"],
         depends=[
             f"{FOLDER}/{header}.pxd"
-            for header in ("number_text", "label_table", "prediction_text", "algorithms")
+            for header in (
+                "number_text",
+                "label_table",
+                "prediction_text",
+                "algorithms",
+                "workspace",
+            )
         ],
         extra_compile_args=FLAGS,
     )

@@ -1,5 +1,8 @@
-"""A detector small enough to export in a test: real variables, real detections, no training."""
+"""A detector small enough to export: real variables, real detections, no training. A browser."""
 
+import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,3 +94,54 @@ def saved_model(stand_in: StandIn, tmp_path_factory: pytest.TempPathFactory) -> 
         boxes="normalized",
     )
     return directory
+
+
+_BROWSER_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-logging=stderr",
+    "--host-resolver-rules=MAP * ~NOTFOUND",  # no network
+)
+
+
+class Visit(NamedTuple):
+    """What a browser made of a page."""
+
+    dom: str  # after loading
+    console: str  # what the page's console says
+    data: dict[str, int]  # numbers that the page's script left at its root
+    margin: float  # brightness of the page's own colour, 0..255
+
+
+@pytest.fixture
+def browse(tmp_path: Path) -> Callable[..., Visit]:
+    """Opens a page in a browser without a network; skips the test where there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    browser = next((found for name in names if (found := shutil.which(name))), None)
+    if browser is None:
+        pytest.skip(f"none of {', '.join(names)} is installed: browser test")
+
+    def run(page: Path, *, width: int = 1280, dark: bool = False) -> Visit:
+        picture = tmp_path / "page.png"
+        flags = [*_BROWSER_FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+        flags += [f"--window-size={width},1600", f"--screenshot={picture}"]
+        flags += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
+        command = [browser, *flags, page.as_uri()]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        said = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
+        tag = re.search(r"<html[^>]*>", ended.stdout)
+        image = cv2.imread(str(picture))
+        assert tag is not None
+        assert image is not None
+        assert len(np.unique(image.reshape(-1, 3), axis=0)) > 500, "a blank page"
+        data = {key: int(value) for key, value in re.findall(r'data-(\w+)="(-?\d+)"', tag[0])}
+        return Visit(ended.stdout, "\n".join(said), data, float(image[:, :8].mean()))
+
+    return run

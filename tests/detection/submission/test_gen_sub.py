@@ -1,13 +1,17 @@
 """The submission CSV, against lines written by hand."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from detection.submission.gen_sub import main
+from detection.submission import gen_sub
+from detection.submission.class_list import ClassEntry
+from detection.submission.gen_sub import main, wanted_identifiers
 from detection.submission.open_images_csv import format_predictions
 from detection.submission.predictions_file import ImagePredictions, write_predictions
+from detection.submission.submission_files import SubmissionError
 
 CLASSES = '/m/01,cat\n/m/02,"dog, big"\n'
 
@@ -79,6 +83,104 @@ def test_an_existing_file_is_replaced_only_when_told(
     assert out.read_text() == "precious"
     assert main([str(predictions), "--out", str(out), "-f"]) == 0
     assert out.read_text() == EXPECTED
+
+
+def pet_hierarchy(folder: Path) -> str:
+    """Cats and dogs are pets, /m/09."""
+    children = [{"LabelName": "/m/01"}, {"LabelName": "/m/02"}]
+    tree = {"LabelName": "/m/r", "Subcategory": [{"LabelName": "/m/09", "Subcategory": children}]}
+    (folder / "tree.json").write_text(json.dumps(tree))
+    return str(folder / "tree.json")
+
+
+def test_ancestors_are_added_once_at_the_best_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    both = [(1, 0.5, -0.25, 0.0, 1.5, 1.0), (2, 0.75, -0.5, 0.0, 1.0, 1.0), (2, 0.25, 0, 0, 0, 1)]
+    source, out = tmp_path / "p.parquet", tmp_path / "p.csv"
+    with source.open("wb") as file:
+        images = [image_of("a", both), image_of("b", [(1, 0.125, 0, 0, 0.5, 0.5)])]
+        write_predictions(file, "p.parquet", [images], class_list_text=CLASSES, metadata={})
+    assert main([str(source), "--hierarchy", pet_hierarchy(tmp_path)]) == 0
+    box, other = "0.00000 0.00000 1.00000 1.00000", "0.00000 0.00000 0.50000 0.50000"
+    assert out.read_text() == (
+        "ImageId,PredictionString\n"
+        f"a,/m/01 0.50000 {box} /m/02 0.75000 {box} /m/09 0.75000 {box}\n"
+        f"b,/m/01 0.12500 {other} /m/09 0.12500 {other}\n"
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        f"{out}: 2 images, 5 predictions",
+        "  2 of them ancestors of others",
+        "  2 predictions clipped to the image",
+        "  1 predictions left out, without area inside the image",
+    ]
+
+
+@pytest.mark.parametrize("classes", ["/m/77,cow\n/m/02,whatever\n", '/m/02,"dog, big"\n'])
+def test_a_class_list_chooses_classes(
+    classes: str, predictions: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "wanted.csv").write_text(classes)
+    assert main([str(predictions), "--classes", str(tmp_path / "wanted.csv")]) == 0
+    lines = predictions.with_name("p.csv").read_text().splitlines()
+    assert lines[1:] == ["a,", "b,/m/02 0.87654 0.10000 0.20000 0.30000 0.40000", "broken,", "c,"]
+    assert "3 predictions left out, of classes that --classes lacks" in capsys.readouterr().out
+
+
+def test_a_class_list_gives_labels_by_name_with_which_ancestors_are_found(
+    predictions: Path, tmp_path: Path
+) -> None:
+    """Class 1, the cat, is left out; class 2 becomes /m/5, a pet."""
+    (tmp_path / "wanted.csv").write_text('/m/77,cow\n/m/5,"dog, big"\n')
+    tree = pet_hierarchy(tmp_path)
+    Path(tree).write_text(Path(tree).read_text().replace("/m/02", "/m/5"))
+    command = [str(predictions), "--classes", str(tmp_path / "wanted.csv"), "--hierarchy", tree]
+    assert main(command) == 0
+    box = "0.87654 0.10000 0.20000 0.30000 0.40000"
+    assert f"\nb,/m/5 {box} /m/09 {box}\n" in predictions.with_name("p.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "message"),
+    [
+        ("--classes", "/m/77,cow\n", "none of the predicted classes is in it, neither /m/01"),
+        ("--classes", "/m/01,dog big\n/m/03,x\n/m/77", "row 3: '/m/77' has no second column"),
+        ("--hierarchy", "{}", "The entry outermost has no LabelName"),
+        ("--hierarchy", "", "It is not JSON"),
+        ("--hierarchy", None, "No such file"),
+    ],
+)
+def test_wrong_lists_are_explained(
+    flag: str, text: str | None, message: str, predictions: Path, capsys: pytest.CaptureFixture
+) -> None:
+    wrong = predictions.with_name("wrong")
+    if text is not None:
+        wrong.write_text(text)
+    with pytest.raises(SystemExit) as exit_info:
+        main([str(predictions), flag, str(wrong)])
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not predictions.with_name("p.csv").exists()
+
+
+def test_two_classes_cannot_become_one(tmp_path: Path) -> None:
+    predicted = (ClassEntry("/m/01", "cat"), ClassEntry("/m/02", "dog"))
+    with pytest.raises(SubmissionError, match=r"/m/01 \(cat\) and /m/02 \(dog\) are both its"):
+        wanted_identifiers(predicted, (ClassEntry("/m/01", "dog"),))
+
+
+def test_an_interrupted_run_leaves_no_file(
+    predictions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(file, rows) -> int:
+        file.write(next(rows)[1])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gen_sub, "write_submission", interrupted)
+    monkeypatch.setattr(gen_sub, "tqdm", lambda rows, **_: rows)
+    with pytest.raises(KeyboardInterrupt):
+        main([str(predictions)])
+    assert [path.name for path in predictions.parent.iterdir()] == [predictions.name]
 
 
 def test_wrong_input_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -1,0 +1,1 @@
+"""Merging submissions: the algorithms, their kernel, and the text of submissions."""

@@ -1,0 +1,285 @@
+"""The fusion algorithms, stated in NumPy: reference of the kernel, and its stand-in.
+
+All work on the boxes of one class of one image. The score that an algorithm sees is `s = score * w`
+with `w` the weight of the model divided by the largest weight, so equal weights change nothing and
+no score exceeds 1. What has `s` 0 (a model of weight 0, too) or below the threshold takes no part.
+Equal scores keep the order of the input: file, then position. IoU has no +1; boxes without area
+overlap nothing and pass through.
+
+- `hard`: the best box stays, every other with IoU > `iou` goes; so on with what is left.
+- `soft_linear`, `soft_gaussian` (Soft-NMS, Bodla et al. 2017): the best box stays as it is; the
+  score of every other is multiplied by 1 - IoU where IoU > `iou`, or by exp(-IoU**2 / sigma); what
+  falls below the threshold, or to 0, goes; so on with the best that is left.
+- `wbf` (weighted boxes fusion, Solovyev et al. 2019): by falling score, a box joins the cluster
+  whose fused box it overlaps most, if with IoU > `iou`, else it opens a cluster; a fused box is the
+  mean of its boxes weighted by s. The score is sum(s) / max(sum(w) of the boxes, sum(w) of all
+  models). That is the paper's mean(s) * min(T, N) / N for T boxes and N models of equal weight, and
+  stays within 0..1 for any weights. `ensemble-boxes` gives mean(s) * min(T, N) / sum(w), the same
+  unless T > N or several boxes of one model meet under unequal weights, where it can exceed 1.
+- `nmw` (non-maximum weighted): by falling score, a box joins the cluster whose best box it
+  overlaps most, if with IoU > `iou`, else it opens a cluster; the fused box is the mean of its
+  boxes weighted by s * IoU with the best box, the score that of the best box.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from detection.submission.fusion.plain_text import scan_string
+
+METHODS = ("hard", "soft_linear", "soft_gaussian", "wbf", "nmw")
+Row = tuple[bytes, float, float, Sequence[float]]  # label, score, weight, box
+
+
+class SettingsColumns(NamedTuple):
+    """By setting: row 0 for all labels but the named ones."""
+
+    methods: np.ndarray
+    ious: np.ndarray
+    sigmas: np.ndarray
+    thresholds: np.ndarray
+
+
+class Boxes(NamedTuple):
+    """n boxes of one class of one image."""
+
+    coordinates: np.ndarray  # [n, 4] float64 x1 y1 x2 y2
+    scores: np.ndarray  # [n] float64, times the weights
+    weights: np.ndarray  # [n] float64, of their models
+
+    def take(self, chosen: np.ndarray) -> "Boxes":
+        """Those at some indices, or under a mask."""
+        return Boxes(*(column[chosen] for column in self))
+
+
+def iou(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """[n] overlap of box [4] with boxes [n, 4]: intersection over union, 0 without either."""
+    sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
+    intersection = np.where((sides > 0).all(axis=1), sides[:, 0] * sides[:, 1], 0.0)
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    union = area + areas - intersection
+    return np.divide(intersection, union, out=np.zeros(len(boxes)), where=intersection > 0)
+
+
+def suppress(
+    boxes: Boxes, *, method: str, iou_threshold: float, sigma: float, threshold: float
+) -> Boxes:
+    """Hard NMS or Soft-NMS; results by falling score."""
+    kept = []
+    left = boxes
+    while len(left.scores):
+        best = int(np.argmax(left.scores))  # the first of equals
+        kept.append(best_box := left.take(np.array([best])))
+        left = left.take(np.arange(len(left.scores)) != best)
+        overlaps = iou(best_box.coordinates[0], left.coordinates)
+        if method == "soft_gaussian":
+            # math.exp is the C library's, as in the kernel; np.exp has other last bits.
+            factors = np.array([math.exp(o * o * (-1 / sigma)) for o in overlaps.tolist()])
+        else:
+            softened = 1 - overlaps if method == "soft_linear" else np.zeros_like(overlaps)
+            factors = np.where(overlaps > iou_threshold, softened, 1.0)
+        left = left._replace(scores=left.scores * factors)
+        left = left.take((left.scores >= threshold) & (left.scores > 0))
+    return _join(kept)
+
+
+def fuse_clusters(
+    boxes: Boxes, *, method: str, iou_threshold: float, threshold: float, total_weight: float
+) -> Boxes:
+    """WBF or NMW; results by falling score.
+
+    Args:
+        boxes: of all models.
+        method: `wbf` or `nmw`.
+        iou_threshold: overlap above which a box joins a cluster.
+        threshold: fused boxes with a lower score are left out.
+        total_weight: of all models, whether or not they have a box here.
+    """
+    clusters: list[list[int]] = []
+    shares = boxes.scores.copy()
+    centers = np.zeros((0, 4))
+    for i in np.argsort(-boxes.scores, kind="stable"):
+        overlaps = iou(boxes.coordinates[i], centers)
+        if len(centers) and overlaps.max() > iou_threshold:
+            match = int(np.argmax(overlaps))
+            clusters[match].append(i)
+            if method == "wbf":
+                centers[match] = _mean(boxes.coordinates[clusters[match]], shares[clusters[match]])
+            else:
+                shares[i] = boxes.scores[i] * overlaps[match]
+        else:
+            clusters.append([i])
+            centers = np.vstack([centers, boxes.coordinates[i]])
+    scores = np.zeros(len(clusters))
+    for j, members in enumerate(clusters):
+        if method == "wbf":
+            weight = max(_sum(boxes.weights[members]), total_weight)
+            scores[j] = _sum(boxes.scores[members]) / weight
+        else:
+            scores[j] = boxes.scores[members[0]]
+            if len(members) > 1:
+                centers[j] = _mean(boxes.coordinates[members], shares[members])
+    fused = Boxes(centers, scores, np.zeros(len(scores)))
+    fused = fused.take(np.argsort(-scores, kind="stable"))
+    return fused.take(fused.scores >= threshold)
+
+
+def fuse_class(
+    boxes: Boxes,
+    *,
+    method: str,
+    iou_threshold: float,
+    sigma: float,
+    threshold: float,
+    total_weight: float,
+) -> Boxes:
+    """Fuses the boxes of one class of one image; results by falling score.
+
+    Args:
+        boxes: in the order of the input: file, then position.
+        method: one of METHODS.
+        iou_threshold: see the head of this module.
+        sigma: of `soft_gaussian`.
+        threshold: least score, of what takes part and of what comes out.
+        total_weight: of all models, each relative to the largest.
+    """
+    boxes = boxes.take((boxes.scores > 0) & (boxes.scores >= threshold))
+    if method in ("wbf", "nmw"):
+        return fuse_clusters(
+            boxes,
+            method=method,
+            iou_threshold=iou_threshold,
+            threshold=threshold,
+            total_weight=total_weight,
+        )
+    return suppress(
+        boxes, method=method, iou_threshold=iou_threshold, sigma=sigma, threshold=threshold
+    )
+
+
+def fuse(
+    arrays: Sequence[np.ndarray],
+    id_files: np.ndarray,
+    id_starts: np.ndarray,
+    id_stops: np.ndarray,
+    piece_ends: np.ndarray,
+    piece_files: np.ndarray,
+    piece_starts: np.ndarray,
+    piece_stops: np.ndarray,
+    weights: np.ndarray,
+    labels: Sequence[bytes],
+    methods: np.ndarray,
+    ious: np.ndarray,
+    sigmas: np.ndarray,
+    thresholds: np.ndarray,
+    max_per_image: int,
+) -> tuple[bytes, int, int, np.ndarray, np.ndarray]:
+    """Reads, fuses and prints the images of a block.
+
+    Predictions of an image are printed by falling score; equals by the first appearance of their
+    class, then as they came from the algorithm.
+
+    Args:
+        arrays: the bytes of each file, uint8; the next seven as in `plain_text`.
+        id_files: [images] int64.
+        id_starts: [images] int64.
+        id_stops: [images] int64.
+        piece_ends: [images + 1] int64.
+        piece_files: [pieces] int64.
+        piece_starts: [pieces] int64.
+        piece_stops: [pieces] int64.
+        weights: [files] float64, the largest 1.
+        labels: L labels with settings of their own.
+        methods: [1 + L] int32, places in METHODS: of all other labels, then of each of these.
+        ious: [1 + L] float64, as `methods`.
+        sigmas: [1 + L] float64.
+        thresholds: [1 + L] float64.
+        max_per_image: how many of the best are printed; 0 for all.
+
+    Returns:
+        Text (no line for an image without a good row), predictions read, predictions written,
+        faults [pieces, 2] as from `plain_text.scan`, and predictions read by setting [1 + L].
+    """
+    numbers = {label: number + 1 for number, label in enumerate(labels)}
+    table = SettingsColumns(methods, ious, sigmas, thresholds)
+    faults = np.zeros((len(piece_files), 2), np.int64)
+    seen = np.zeros(1 + len(labels), np.int64)
+    lines, num_written = [], 0
+    for image, (first, last) in enumerate(zip(piece_ends[:-1], piece_ends[1:], strict=True)):
+        rows: list[Row] = []
+        for piece in range(first, last):
+            file, start = int(piece_files[piece]), int(piece_starts[piece])
+            text = arrays[file][start : piece_stops[piece]].tobytes()
+            found, fault, position = scan_string(text)
+            if fault:
+                faults[piece] = fault, start + position
+            rows += [(label, score, weights[file], box) for _, label, score, box in found]
+        if not (faults[first:last, 0] == 0).any():
+            continue
+        for label, *_ in rows:
+            seen[numbers.get(label, 0)] += 1
+        fused = _fuse_image(rows, numbers, table, _sum(weights))[: max_per_image or None]
+        num_written += len(fused)
+        parts = (b"%b %.5f %.5f %.5f %.5f %.5f" % (label, s, *box) for label, s, box in fused)
+        image_id = arrays[id_files[image]][id_starts[image] : id_stops[image]].tobytes()
+        lines.append(image_id + b"," + b" ".join(parts) + b"\n")
+    return b"".join(lines), int(seen.sum()), num_written, faults, seen
+
+
+def _fuse_image(
+    rows: Sequence[Row],
+    numbers: dict[bytes, int],
+    table: SettingsColumns,
+    total_weight: float,
+) -> list[tuple[bytes, float, np.ndarray]]:
+    """(label, score, box) by falling score."""
+    fused = []
+    for label, boxes in _by_class(rows, table.thresholds, numbers):
+        number = numbers.get(label, 0)
+        result = fuse_class(
+            boxes,
+            method=METHODS[table.methods[number]],
+            iou_threshold=table.ious[number],
+            sigma=table.sigmas[number],
+            threshold=table.thresholds[number],
+            total_weight=total_weight,
+        )
+        fused += [(label, *row) for row in zip(result.scores, result.coordinates, strict=True)]
+    return sorted(fused, key=lambda row: -row[1])
+
+
+def _by_class(
+    rows: Sequence[Row],
+    thresholds: np.ndarray,
+    numbers: dict[bytes, int],
+) -> list[tuple[bytes, Boxes]]:
+    """What takes part, class by class in the order of their first box."""
+    classes: dict[bytes, list[tuple]] = {}
+    for label, score, weight, box in rows:
+        weighted = score * weight
+        if weighted > 0 and weighted >= thresholds[numbers.get(label, 0)]:
+            classes.setdefault(label, []).append((weighted, weight, *box))
+    tables = ((label, np.array(members)) for label, members in classes.items())
+    return [(label, Boxes(table[:, 2:], table[:, 0], table[:, 1])) for label, table in tables]
+
+
+def _mean(coordinates: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    sums = [_sum(shares * coordinates[:, side]) for side in range(4)]
+    return np.array(sums) / _sum(shares)
+
+
+def _sum(values: np.ndarray) -> float:
+    """The sum in order; np.sum adds in pairs, which gives other last bits than the kernel."""
+    total = 0.0
+    for value in values.tolist():
+        total += value
+    return total
+
+
+def _join(parts: Sequence[Boxes]) -> Boxes:
+    if not parts:
+        return Boxes(np.zeros((0, 4)), np.zeros(0), np.zeros(0))
+    return Boxes(*(np.concatenate(column) for column in zip(*parts, strict=True)))

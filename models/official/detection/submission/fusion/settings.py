@@ -1,0 +1,119 @@
+"""How predictions are fused: for all classes, and otherwise for some."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from detection.submission.fusion.plain_fusion import METHODS
+
+_COLUMNS = ("label", "method", "iou", "sigma", "threshold")
+
+
+class FusionSettings(NamedTuple):
+    """What `plain_fusion` describes, for one class or for all."""
+
+    method: str = "soft_gaussian"
+    iou: float = 0.3
+    sigma: float = 0.5
+    threshold: float = 0.02
+
+    def mistakes(self) -> list[str]:
+        """What cannot be: in words, empty where all is well."""
+        found = []
+        if self.method not in METHODS:
+            found.append(f"method {self.method!r} is none of {', '.join(METHODS)}")
+        if not 0 <= self.iou <= 1:
+            found.append(f"iou {self.iou} must lie in 0..1")
+        if not (self.sigma > 0 and math.isfinite(self.sigma)):
+            found.append(f"sigma {self.sigma} must be above 0")
+        if not 0 <= self.threshold <= 1:
+            found.append(f"threshold {self.threshold} must lie in 0..1")
+        return found
+
+
+class SettingsTable(NamedTuple):
+    """Settings as the kernel takes them: row 0 for all labels but the L named ones."""
+
+    labels: list[bytes]
+    methods: np.ndarray  # [1 + L] int32, places in METHODS
+    ious: np.ndarray  # [1 + L] float64
+    sigmas: np.ndarray  # [1 + L] float64
+    thresholds: np.ndarray  # [1 + L] float64
+
+
+def settings_table(
+    default: FusionSettings, by_label: Mapping[str, FusionSettings]
+) -> SettingsTable:
+    """Lays settings out as columns."""
+    rows = [default, *by_label.values()]
+    return SettingsTable(
+        [label.encode() for label in by_label],
+        np.array([METHODS.index(row.method) for row in rows], np.int32),
+        *(np.array([row[i] for row in rows], np.float64) for i in (1, 2, 3)),
+    )
+
+
+def relative_weights(weights: Sequence[float], num_files: int) -> np.ndarray:
+    """[files] float64: weights divided by the largest; all 1 where none are given.
+
+    Raises:
+        ValueError: not one for each file, a negative one, or none above 0.
+    """
+    if not weights:
+        return np.ones(num_files)
+    if len(weights) != num_files:
+        raise ValueError(f"{len(weights)} weights for {num_files} files; give one for each")
+    if not all(0 <= weight < math.inf for weight in weights) or not max(weights) > 0:
+        shown = ",".join(f"{weight:g}" for weight in weights)
+        raise ValueError(f"weights {shown}: none may be negative, and one must be above 0")
+    return np.array(weights, np.float64) / max(weights)
+
+
+def read_class_settings(text: str, default: FusionSettings) -> dict[str, FusionSettings]:
+    """Reads settings by label: CSV with the header `label` and any of the other columns.
+
+    An empty field keeps the value for all classes:
+
+        label,method,iou,threshold
+        /m/01g317,hard,0.5,
+        /m/0c9ph5,,0.6,0.01
+
+    Args:
+        text: of the file.
+        default: the values for all classes.
+
+    Raises:
+        ValueError: unknown columns, no row, a label twice, values that cannot be; all listed.
+    """
+    rows = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), skipinitialspace=True)
+    columns = [name.strip() for name in rows.fieldnames or []]
+    rows.fieldnames = columns
+    wrong = [name for name in columns if name not in _COLUMNS or columns.count(name) > 1]
+    if "label" not in columns or wrong:
+        raise ValueError(f"the header is {','.join(columns)!r}; known columns: {_COLUMNS}")
+    settings: dict[str, FusionSettings] = {}
+    mistakes = []
+    for row in rows:
+        label = (row["label"] or "").strip()
+        where = f"line {rows.line_num} ({label or 'no label'})"
+        if not label or label in settings:
+            mistakes.append(f"{where}: each row needs a label of its own")
+        if None in row:
+            mistakes.append(f"{where}: more fields than the header has columns")
+        values = {k: v.strip() for k, v in row.items() if k and k != "label" and v and v.strip()}
+        try:
+            given = {k: v if k == "method" else float(v) for k, v in values.items()}
+        except ValueError as error:
+            mistakes.append(f"{where}: {error}")
+            continue
+        settings[label] = default._replace(**given)
+        mistakes += [f"{where}: {mistake}" for mistake in settings[label].mistakes()]
+    if not settings and not mistakes:
+        mistakes.append("there is no row below the header")
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
+    return settings

@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""Add the ancestors of each prediction's label; see --help."""
+
+import sys
+
+from detection.submission.add_parents import main
+
+if __name__ == "__main__":
+    sys.exit(main())

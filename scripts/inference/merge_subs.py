@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""Merge submissions into one; see --help."""
+
+import sys
+
+from detection.submission.merge_subs import main
+
+if __name__ == "__main__":
+    sys.exit(main())

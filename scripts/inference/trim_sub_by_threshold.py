@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""Leave out predictions below a score; see --help."""
+
+import sys
+
+from detection.submission.trim_sub_by_threshold import main
+
+if __name__ == "__main__":
+    sys.exit(main())

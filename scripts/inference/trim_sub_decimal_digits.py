@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""Round the coordinates of a submission to fewer decimals; see --help."""
+
+import sys
+
+from detection.submission.trim_sub_decimal_digits import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""The compiled kernel gives the very bytes of the plain statement, ties and damaged text included.
+
+Damaged text lies right before a page that nobody may read, so reading too far ends the process.
+"""
+
+import ctypes
+import mmap
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import detection
+from detection.submission.fusion.kernel import load_kernel
+from detection.submission.fusion.plain_fusion import METHODS
+from detection.submission.fusion.settings import FusionSettings, relative_weights, settings_table
+from detection.submission.submission_files import align, cut, open_submission
+
+pytest.importorskip("detection.submission.fusion.fuse")
+WEIGHTS = ([], [1.0, 0.5, 2.3], [0.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("grid", [8, 30, 100_000])  # of 8 steps: ties everywhere
+def test_equal_to_the_plain_statement(
+    method: str, grid: int, write_submission: Callable[..., str]
+) -> None:
+    paths = [write_submission(f"{k}.csv", seed=k, grid=grid) for k in range(3)]
+    by_label = {"/m/1": FusionSettings("wbf" if method == "hard" else "hard", 0.6, 0.4, 0.1)}
+    with ExitStack() as stack:
+        images = align([stack.enter_context(open_submission(path)) for path in paths])
+    blocks = list(cut(images, 3_000))
+    assert len(blocks) > 5
+    for weights in WEIGHTS:
+        for threshold in (0.0, 0.02, 0.3):
+            table = settings_table(FusionSettings(method, 0.3, 0.5, threshold), by_label)
+            settings = (relative_weights(weights, 3), *table, 25)
+            ours = load_kernel(False).fuse(images.arrays(), *images[1:8], *settings)
+            plain = load_kernel(True).fuse(images.arrays(), *images[1:8], *settings)
+            assert ours[0] == plain[0]
+            assert ours[1:3] == plain[1:3]
+            assert [row.tolist() for row in ours[3:]] == [row.tolist() for row in plain[3:]]
+            assert ours[2] > 100
+            parts = [
+                load_kernel(False).fuse(block.arrays(), *block[1:8], *settings)[0]
+                for block in blocks
+            ]
+            assert b"".join(parts) == ours[0]
+
+
+def test_many_boxes_of_one_class_agree(write_submission: Callable[..., str]) -> None:
+    path = write_submission("big.csv", seed=1, grid=50, images=1, predictions=1_500, labels=1)
+    with open_submission(path) as source:
+        images = align([source])
+    for method in METHODS:
+        table = settings_table(FusionSettings(method, 0.5, 0.5, 0.02), {})
+        arguments = (images.arrays(), *images[1:8], np.ones(1), *table, 0)
+        assert load_kernel(False).fuse(*arguments)[0] == load_kernel(True).fuse(*arguments)[0]
+
+
+class GuardedPage:
+    """Room for a text that ends where reading is forbidden."""
+
+    def __init__(self) -> None:
+        self.pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+        self.start = ctypes.addressof(ctypes.c_char.from_buffer(self.pages))
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        assert libc.mprotect(self.start + mmap.PAGESIZE, mmap.PAGESIZE, 0) == 0
+
+    def hold(self, text: bytes) -> np.ndarray:
+        array = np.frombuffer(self.pages, np.uint8, len(text), mmap.PAGESIZE - len(text))
+        array[:] = np.frombuffer(text, np.uint8)
+        return array
+
+
+def damage(text: bytes, random: np.random.Generator) -> bytes:
+    """One to four bytes changed, left out, doubled or put in, and sometimes the end cut off."""
+    damaged = bytearray(text)
+    pieces = [
+        b" ",
+        b",",
+        b'"',
+        b"\n",
+        b"\r",
+        b"\t",
+        b"nan",
+        b"-",
+        b"e9",
+        b".",
+        b"\0",
+        b"\xff",
+        b"9",
+    ]
+    for _ in range(random.integers(1, 5)):
+        place = random.integers(0, max(len(damaged), 1))
+        kind = random.integers(0, 4)
+        piece = pieces[random.integers(len(pieces))]
+        if kind == 0:
+            damaged[place : place + 1] = bytes([random.integers(0, 256)])
+        elif kind == 1:
+            del damaged[place : place + random.integers(1, 9)]
+        elif kind == 2:
+            damaged[place:place] = damaged[place : place + random.integers(1, 30)]
+        else:
+            damaged[place:place] = piece
+    return bytes(
+        damaged[: random.integers(0, len(damaged) + 1)] if random.random() < 0.3 else damaged
+    )
+
+
+def run_all(data: np.ndarray, plain: bool) -> list[Any]:
+    """Index, scan, print and fuse; everything that they return, comparable."""
+    kernel = load_kernel(plain)
+    rows, end, line = kernel.index_rows(data, 0, len(data), 2)
+    rows = rows[rows[:, 5] == 0]
+    n = len(rows)
+    columns = np.ascontiguousarray(rows.T)
+    zeros, ends = np.zeros(n, np.int64), np.arange(n + 1)
+    scanned = kernel.scan((data,), ends, zeros, columns[2], columns[3], [b"/m/01", b"/m/02"])
+    ids = zeros, columns[0], columns[1]
+    written = np.ones(n, np.uint8)
+    text = kernel.print_rows(
+        (data,), *ids, written, *scanned[:5], [b"/m/01", b"/m/02"], *scanned[5:7], 5, 3
+    )
+    table = settings_table(FusionSettings("soft_linear", threshold=0.0), {})
+    fused = kernel.fuse((data,), *ids, ends, zeros, *columns[2:4], np.ones(1), *table, 0)
+    arrays = [array.tolist() for array in (rows, *scanned, *fused[3:])]
+    return [end, line, text, fused[:3], arrays]
+
+
+def test_damaged_text_never_reads_too_far_and_both_say_the_same() -> None:
+    random = np.random.default_rng(11)
+    text = (
+        b"a1,/m/01 0.90000 0.10000 0.20000 0.50000 0.60000 /m/02 0.5 0 0 1 1\n"
+        b'"b2","/m/03 0.123456789012345678 0.1e-1 .2 0.3 0.40000"\r\n'
+        b"c3,\n"
+        b"d4, /m/01 1 -0.00001 0.00000 1.00002 1.00000\t/m/01 0.30000 0.10000 0.20000 0.30000 0.4"
+    )
+    page = GuardedPage()
+    num_faults = 0
+    for _ in range(3_000):
+        data = page.hold(damage(text, random))
+        compiled, plain = run_all(data, plain=False), run_all(data, plain=True)
+        assert compiled == plain, data.tobytes()
+        num_faults += any(fault for fault, _ in compiled[-1][8])
+    assert num_faults > 1_000
+    undamaged = run_all(page.hold(text), plain=False)
+    assert not any(fault for fault, _ in undamaged[-1][8])
+    assert len(undamaged[-1][0]) == 4
+
+
+def test_ranges_outside_of_the_file_are_refused() -> None:
+    data = np.frombuffer(b"a,b", np.uint8)
+    one, two = np.array([0]), np.array([0, 1])
+    for files, starts, stops in ((0, 0, 4), (0, -1, 2), (0, 3, 2), (1, 0, 1), (-1, 0, 1)):
+        with pytest.raises(ValueError, match="no bytes|no file"):
+            load_kernel(False).scan(
+                (data,), two, np.array([files]), np.array([starts]), np.array([stops]), []
+            )
+    for ends in (np.array([0, 2]), np.array([1, 1]), np.array([], np.int64)):
+        with pytest.raises(ValueError, match="ends must"):
+            load_kernel(False).scan((data,), ends, one, one, one, [])
+
+
+def test_without_the_compiled_kernel_the_plain_one_gives_the_same_file(
+    write_submission: Callable[..., str], tmp_path: Path
+) -> None:
+    """The package is copied without its extension modules, as where no compiler was found."""
+    sources = [write_submission(f"{k}.csv", seed=k, grid=100) for k in range(2)]
+    package = Path(detection.__file__).parent
+    copy = tmp_path / "copy/detection"
+    ignored = shutil.ignore_patterns("*.so", "*.pyd", "*.c", "__pycache__")
+    shutil.copytree(package / "submission", copy / "submission", ignore=ignored)
+    shutil.copy(package / "__init__.py", copy)
+    command = [sys.executable, "-m", "detection.submission.merge_subs"]
+    done = {
+        name: subprocess.run(
+            [*command, str(tmp_path / name), *sources],
+            env={"PYTHONPATH": str(copy.parent) if name == "bare" else "", **variable},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        for name, variable in {
+            "compiled": {},
+            "plain": {"TPUDET_PLAIN_KERNEL": "1"},
+            "bare": {},
+        }.items()
+    }
+    assert done["bare"].stderr.count("The compiled kernel of detection.submission is not") == 1
+    assert done["compiled"].stderr == done["plain"].stderr == ""
+    files = {(tmp_path / name).read_bytes() for name in done}
+    assert len(files) == 1
+    assert files.pop().count(b"\n") == 16
