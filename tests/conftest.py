@@ -1,7 +1,12 @@
 """One TensorFlow import a process, two logical CPU devices, and the real data when it is there."""
 
+import importlib.util
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -48,3 +53,74 @@ def sample_part(tmp_path_factory: pytest.TempPathFactory) -> str:
         source += ["--classes", f"{folder}/classes.csv", "--split", split, "--output", str(part)]
         assert make_tfrecords([*source, "--num_shards", "2"]) == 0
     return str(part)
+
+
+@pytest.fixture(scope="session")
+def ray_folder() -> Iterator[str]:
+    """A short path: the sockets below it may not exceed 107 characters."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed: cluster test")
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def no_cluster() -> dict[str, str]:
+    """The environment of a process that knows of no Ray cluster."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return others | {"RAY_USAGE_STATS_ENABLED": "0"}
+
+
+class TwoNodes:
+    """A Ray cluster of two nodes with one CPU each, beside a head that runs nothing."""
+
+    def __init__(self, process: subprocess.Popen[str], environment: dict[str, str]) -> None:
+        self._process = process
+        self.environment = environment | {"RAY_ADDRESS": self._answer("")}
+
+    def remove_node(self) -> None:
+        """Takes one node away at once."""
+        assert self._answer("\n") == "removed"
+
+    def _answer(self, command: str) -> str:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(command)
+        self._process.stdin.flush()
+        return self._process.stdout.readline().strip()
+
+
+@pytest.fixture
+def two_nodes(ray_folder: str, no_cluster: dict[str, str]) -> Iterator[TwoNodes]:
+    with (
+        open(f"{ray_folder}/cluster.log", "w") as log,
+        subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("two_node_cluster.py")],
+            env=no_cluster | {"RAY_TMPDIR": ray_folder},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        ) as process,
+    ):
+        yield TwoNodes(process, no_cluster)
+        assert process.stdin
+        process.stdin.close()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()  # takes its cluster with it
+
+
+@pytest.fixture(scope="session")
+def wait_for() -> Callable[..., None]:
+    """Waits until a condition holds while a process is at work."""
+
+    def wait(condition: Callable[[], bool], process: subprocess.Popen, seconds: float = 60) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert process.poll() is None, "ended too early"
+            assert time.monotonic() < end, "waited in vain"
+            time.sleep(0.01)
+
+    return wait

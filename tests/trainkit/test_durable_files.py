@@ -13,9 +13,14 @@ def test_error_inside_leaves_what_was_there(folder: str, tmp_path: Path) -> None
     folder = folder if "://" in folder else str(tmp_path)
     path = f"{folder}/notes.txt"
     write_text(path, "first")
-    with pytest.raises(ZeroDivisionError), whole_file(path, "w") as file:
-        file.write("second")
-        raise ZeroDivisionError
+
+    def fail_halfway() -> None:
+        with whole_file(path, "w") as file:
+            file.write("second")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_halfway()
     assert read_text(path) == "first"
     write_text(path, "third")
     write_text(path, "4")

@@ -3,6 +3,7 @@
 import io
 import struct
 import zlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -133,9 +134,54 @@ def test_a_jpeg_whose_tag_is_reset_keeps_its_compressed_data() -> None:
 def test_truncated_files_are_refused(name: str, share: float) -> None:
     encoded = KINDS[name][0]
     cut = encoded[: int(len(encoded) * share)]
-    for function in (decode_rgb, standardize):
+    for function in (decode_rgb, standardize, partial(standardize, check_pixels=False)):
         with pytest.raises(ImageError):
             function(cut)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("apply_orientation", [True, False])
+def test_of_sound_files_the_headers_say_as_much_as_the_pixels(
+    name: str, apply_orientation: bool
+) -> None:
+    files = [KINDS[name][0], with_orientation("JPEG", 6), with_orientation("PNG", 3)]
+    for encoded in files:
+        by_headers, by_pixels = (
+            standardize(encoded, apply_orientation=apply_orientation, check_pixels=check)
+            for check in (False, True)
+        )
+        assert by_headers == by_pixels
+
+
+def test_headers_are_believed_only_where_they_are_whole() -> None:
+    encoded = KINDS["rgb jpeg"][0]
+    middle = len(encoded) * 2 // 3
+    damaged = encoded[:middle] + b"\xff\xc4\xff\xff" + encoded[middle + 4 :]
+    assert standardize(damaged, check_pixels=False).encoded == damaged  # what a full check is for
+    with pytest.raises(ImageError, match="truncated JPEG"):
+        standardize(damaged)
+
+    for marker in (b"\xff\xdb", b"\xff\xc4"):  # quantization and Huffman tables
+        stripped = without_segments(encoded, marker)
+        assert len(stripped) < len(encoded)
+        try:
+            expected = standardize(stripped)
+        except ImageError:
+            with pytest.raises(ImageError):
+                standardize(stripped, check_pixels=False)
+        else:
+            assert standardize(stripped, check_pixels=False) == expected
+    frame = encoded.index(b"\xff\xc0") + 5
+    for check in (True, False):
+        with pytest.raises(ImageError):  # of no height
+            standardize(encoded[:frame] + b"\0\0" + encoded[frame + 2 :], check_pixels=check)
+
+
+def without_segments(encoded: bytes, marker: bytes) -> bytes:
+    while (start := encoded.find(marker)) >= 0:
+        length = int.from_bytes(encoded[start + 2 : start + 4], "big")
+        encoded = encoded[:start] + encoded[start + 2 + length :]
+    return encoded
 
 
 @pytest.mark.parametrize("name", ["rgb jpeg", "progressive jpeg", "rgb png"])

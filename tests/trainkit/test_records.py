@@ -76,6 +76,31 @@ def test_a_shard_whose_records_fail_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("size", [0, 1, 300_000])
+def test_records_in_pieces_are_those_of_tensorflow_s_writer(tmp_path, size):
+    record = np.random.default_rng(0).bytes(size)
+    pieces = (record[:5], record[5 : size // 2], b"", record[max(5, size // 2) :])
+    path = str(tmp_path / "ours")
+    assert records.write_shard(path, [record, pieces, [record]]) == 3
+    with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as writer:
+        for _ in range(3):
+            writer.write(record)
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+def test_two_writers_of_one_shard_do_not_meet(tmp_path):
+    path = str(tmp_path / "t")
+
+    def disturbed():
+        yield b"first"
+        assert records.write_shard(path, [b"first", b"second"], owner="other") == 2
+        yield b"second"
+
+    assert records.write_shard(path, disturbed(), owner="one") == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["t"]
+    assert list(tf.data.TFRecordDataset(path).as_numpy_iterator()) == [b"first", b"second"]
+
+
 def test_a_file_cut_off_is_no_shard(tmp_path):
     path = tmp_path / "cut.tfrecord"
     path.write_bytes(struct.pack("<QI", 100, 0) + b"too short")

@@ -185,7 +185,7 @@ def decode(cls: type[T], tree: Branch) -> T:
     return typing.cast(T, value)
 
 
-def load_list(cls: type[T], path: str) -> list[tuple[T, str]]:
+def load_list(cls: type[T], path: str) -> tuple[list[tuple[T, str]], list[str]]:
     """Reads a YAML file whose top level is a list of mappings.
 
     Args:
@@ -193,10 +193,10 @@ def load_list(cls: type[T], path: str) -> list[tuple[T, str]]:
         path: a YAML file.
 
     Returns:
-        Each item and the place where it was written.
+        Each good item and the place where it was written; and every mistake of the others.
 
     Raises:
-        ConfigError: lists every mistake.
+        ConfigError: the file cannot be read, or is no list.
     """
     filename = path.rsplit("/", 1)[-1]
     try:
@@ -211,15 +211,16 @@ def load_list(cls: type[T], path: str) -> list[tuple[T, str]]:
     errors: list[str] = []
     items = []
     for item in node.value:
+        before = len(errors)
         try:
             tree = _to_tree(item, filename)
+            value = _decode_dataclass(cls, tree, "", errors)
         except ConfigError as error:  # a key that appears twice
             errors.append(str(error))
             continue
-        items.append((_decode_dataclass(cls, tree, "", errors), tree.place))
-    if errors:
-        raise ConfigError("\n  ".join([f"{path} has {len(errors)} mistakes:", *errors]))
-    return items
+        if len(errors) == before:
+            items.append((value, tree.place))
+    return items, errors
 
 
 def _decode(want: Any, got: Branch | Leaf, path: str, errors: list[str]) -> Any:

@@ -18,6 +18,9 @@ _ORIENTATION_TAG = 0x0112
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _END_OF_IMAGE, _START_OF_SCAN, _APP1 = 0xD9, 0xDA, 0xE1
+_TABLES = frozenset((0xC4, 0xDB))  # Huffman, quantization
+_END_MARKER = b"\xff\xd9"
+_NO_END_MARKER = "truncated JPEG: its end marker is missing"
 _WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))  # TEM, restart markers, SOI
 
 
@@ -37,13 +40,14 @@ UPRIGHT = Orientation(value=1, position=-1, big_endian=False)
 
 
 class JpegHeader(NamedTuple):
-    """A complete JPEG file: every segment up to the end marker was seen."""
+    """A JPEG file that has its end marker."""
 
     height: int  # pixels as stored
     width: int
     bits: int  # a sample
     channels: int
     process: int  # 0 baseline, 1 extended, 2 progressive; 3 lossless; 9 and above arithmetic coding
+    has_tables: bool  # quantization and Huffman tables stand before the first scan
     orientation: Orientation
 
 
@@ -79,15 +83,22 @@ def find_container(encoded: bytes) -> Container:
     return "unknown"
 
 
-def parse_jpeg(encoded: bytes) -> JpegHeader:
+def parse_jpeg(encoded: bytes, *, walk_scans: bool = True) -> JpegHeader:
     """Walks all segments of a JPEG file; bytes after its end marker do not matter.
+
+    Args:
+        encoded: the whole file.
+        walk_scans: look at every marker up to the end. Otherwise the walk stops at the first scan
+            and the end marker is looked for from behind: 6 instead of 100 us for 300 KB. That finds
+            a file that was cut off, but not one with a fault in its middle.
 
     Raises:
         ImageError: the file ends early or is not built as a JPEG.
     """
     frame: tuple[int, int, int, int, int] | None = None
     orientation = UPRIGHT
-    position = 2
+    before_scan: set[int] = set()
+    position, in_scan = 2, False
     while True:
         marker, position = _next_marker(encoded, position)
         if marker == _END_OF_IMAGE:
@@ -103,16 +114,23 @@ def parse_jpeg(encoded: bytes) -> JpegHeader:
         elif marker == _APP1 and encoded.startswith(_EXIF_PREFIX, start):
             orientation = parse_orientation(encoded, start + len(_EXIF_PREFIX), end)
         position = end
+        in_scan = in_scan or marker == _START_OF_SCAN
+        if not in_scan:
+            before_scan.add(marker)
+        elif not walk_scans:
+            if encoded.rfind(_END_MARKER, position) < 0:
+                raise ImageError(_NO_END_MARKER)
+            break
     if frame is None:
         raise ImageError("corrupt JPEG: it holds no frame header")
-    return JpegHeader(*frame, orientation)
+    return JpegHeader(*frame, before_scan >= _TABLES, orientation)
 
 
 def _next_marker(encoded: bytes, position: int) -> tuple[int, int]:
     """The next marker's code at or after `position`, and the index behind it."""
     found = _NEXT_MARKER.search(encoded, position)
     if found is None:
-        raise ImageError("truncated JPEG: its end marker is missing")
+        raise ImageError(_NO_END_MARKER)
     return encoded[found.end() - 1], found.end()
 
 

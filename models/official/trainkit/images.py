@@ -23,7 +23,16 @@ from trainkit.image_headers import (
     without_orientation,
 )
 
-__all__ = ["ImageError", "StandardImage", "decode_rgb", "standardize", "stored_size"]
+__all__ = [
+    "ImageError",
+    "InspectedImage",
+    "StandardImage",
+    "decode_rgb",
+    "inspect",
+    "standardize",
+    "standardize_inspected",
+    "stored_size",
+]
 
 _JPEG_QUALITY = 95
 _TENSORFLOW_JPEG_PROCESSES = (0, 1, 2)  # baseline, extended, progressive
@@ -43,7 +52,7 @@ class StandardImage(NamedTuple):
     repairs: tuple[str, ...]  # what was changed, in words; empty where the bytes are the given ones
 
 
-class _Inspected(NamedTuple):
+class InspectedImage(NamedTuple):
     """What is known of an encoded image; `pixels` only where it had to be decoded to know it."""
 
     container: Container
@@ -66,7 +75,7 @@ def decode_rgb(encoded: bytes) -> np.ndarray:
     Raises:
         ImageError: the file is empty, truncated, corrupt, or in no format that OpenCV reads.
     """
-    image = _inspect(encoded)
+    image = inspect(encoded)
     return _upright(_pixels(encoded, image), image.orientation.value)
 
 
@@ -81,15 +90,17 @@ def stored_size(encoded: bytes) -> tuple[int, int, int]:
     """
     container = find_container(encoded)
     if container == "JPEG":
-        header: JpegHeader | PngHeader | _Inspected = parse_jpeg(encoded)
+        header: JpegHeader | PngHeader | InspectedImage = parse_jpeg(encoded)
     elif container == "PNG":
         header = parse_png(encoded)
     else:
-        header = _inspect(encoded)
+        header = inspect(encoded)
     return header.height, header.width, header.orientation.value
 
 
-def standardize(encoded: bytes, *, apply_orientation: bool = True) -> StandardImage:
+def standardize(
+    encoded: bytes, *, apply_orientation: bool = True, check_pixels: bool = True
+) -> StandardImage:
     """Makes sure that TensorFlow will decode these bytes, and to the right pixels.
 
     A complete, upright JPEG (8 bits, gray or three colours) or PNG (8 bits, gray or RGB) comes
@@ -100,11 +111,19 @@ def standardize(encoded: bytes, *, apply_orientation: bool = True) -> StandardIm
         encoded: the whole file.
         apply_orientation: turn the pixels as the EXIF orientation says; otherwise they stay as
             stored and only the tag is reset (a JPEG keeps its compressed data bit for bit).
+        check_pixels: as `inspect`.
 
     Raises:
         ImageError: as `decode_rgb`.
     """
-    image = _inspect(encoded)
+    image = inspect(encoded, check_pixels=check_pixels)
+    return standardize_inspected(encoded, image, apply_orientation=apply_orientation)
+
+
+def standardize_inspected(
+    encoded: bytes, image: InspectedImage, *, apply_orientation: bool
+) -> StandardImage:
+    """As `standardize`, where `image` is already known to be what `inspect` says of `encoded`."""
     orientation = image.orientation.value
     turn = apply_orientation and orientation != 1
     if image.pixels is None and not image.faults and not turn:
@@ -127,21 +146,33 @@ def standardize(encoded: bytes, *, apply_orientation: bool = True) -> StandardIm
     return _encode(pixels, lossy=lossy, repairs=repairs)
 
 
-def _inspect(encoded: bytes) -> _Inspected:
+def inspect(encoded: bytes, *, check_pixels: bool = True) -> InspectedImage:
+    """Finds out what an image is and whether TensorFlow decodes its bytes rightly.
+
+    Args:
+        encoded: the whole file.
+        check_pixels: False takes the header's word for a JPEG that has its end marker and is of a
+            kind that TensorFlow decodes; its compressed data, which a full check decodes in 3 ms a
+            megapixel, may then be damaged. All else is decoded nevertheless.
+
+    Raises:
+        ImageError: as `decode_rgb`.
+    """
     if not encoded:
         raise ImageError("empty file")
     container = find_container(encoded)
     if container == "JPEG":
-        jpeg = parse_jpeg(encoded)
-        _decode(encoded, _PROBE)
-        size = (jpeg.height, jpeg.width)
-        return _Inspected(container, *size, jpeg.orientation, _jpeg_faults(jpeg), None)
+        jpeg = parse_jpeg(encoded, walk_scans=check_pixels)
+        faults = _jpeg_faults(jpeg)
+        if check_pixels or faults or not (jpeg.has_tables and jpeg.height and jpeg.width):
+            _decode(encoded, _PROBE)
+        return InspectedImage(container, jpeg.height, jpeg.width, jpeg.orientation, faults, None)
     if container == "PNG":
         png = parse_png(encoded)
         pixels = _decode(encoded, _AS_STORED)
         faults = _png_faults(png)
         kept = pixels if faults else None
-        return _Inspected(container, png.height, png.width, png.orientation, faults, kept)
+        return InspectedImage(container, png.height, png.width, png.orientation, faults, kept)
     if container == "TIFF":  # OpenCV turns some of the eight orientations whatever its flags say
         orientation = parse_orientation(encoded, 0, len(encoded))
         pixels = _decode(without_orientation(encoded, orientation), _AS_STORED)
@@ -149,7 +180,9 @@ def _inspect(encoded: bytes) -> _Inspected:
         pixels = _decode(encoded, _AS_STORED)
         orientation = _exif_orientation(encoded)
     height, width = pixels.shape[:2]
-    return _Inspected(container, height, width, orientation, (f"{container} converted",), pixels)
+    return InspectedImage(
+        container, height, width, orientation, (f"{container} converted",), pixels
+    )
 
 
 def _jpeg_faults(header: JpegHeader) -> tuple[str, ...]:
@@ -189,7 +222,7 @@ def _exif_orientation(encoded: bytes) -> Orientation:
     return UPRIGHT
 
 
-def _pixels(encoded: bytes, image: _Inspected) -> np.ndarray:
+def _pixels(encoded: bytes, image: InspectedImage) -> np.ndarray:
     return _decode(encoded, _AS_STORED) if image.pixels is None else image.pixels
 
 

@@ -12,9 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from crc32c import crc32c
+
+from trainkit.durable_files import remove_if_there
 
 # TensorFlow's own annotations of its functions are narrower than the functions.
 Tensor = Any
+
+Record = bytes | Sequence[bytes]
 
 RECORDS_PER_SHARD_LIMIT = 2**32
 
@@ -40,28 +45,57 @@ def shard_path(prefix: str, index: int, count: int) -> str:
     return f"{prefix}-{index:05d}-of-{count:05d}.tfrecord"
 
 
-def write_shard(path: str, records: Iterable[bytes]) -> int:
+def write_shard(path: str, records: Iterable[Record], *, owner: str = "") -> int:
     """Writes `records` to a file that has its name only once it is whole.
 
-    The temporary name is `<path>.tmp`, so a writer that was killed leaves at most that file, and
-    the next attempt overwrites it; a shard has one writer at a time.
+    It is written as `<path>.tmp`, so a writer that was killed leaves at most that file, and the
+    next attempt overwrites it. Nothing is flushed to the disk: after a power cut a file may be
+    short, which its length tells.
+
+    Args:
+        path: the final name.
+        records: serialized, whole or in pieces; pieces spare the copy that would join them.
+        owner: part of the temporary name, `<path>.<owner>.tmp`, where several may write one shard.
 
     Returns:
         The number of records written.
     """
-    temporary = f"{path}.tmp"
+    temporary = f"{path}.{owner}.tmp" if owner else f"{path}.tmp"
     count = 0
+    remove_if_there(temporary)  # `ram://` appends to a file opened for writing
     try:
-        with tf.io.TFRecordWriter(temporary) as writer:
+        with tf.io.gfile.GFile(temporary, "wb") as file:
+            file.write(b"")  # a GFile that is never written to is not there
             for record in records:
-                writer.write(record)
+                _write_record(file, (record,) if isinstance(record, bytes) else record)
                 count += 1
+        tf.io.gfile.rename(temporary, path, overwrite=True)
     except BaseException:
-        if tf.io.gfile.exists(temporary):
-            tf.io.gfile.remove(temporary)
+        remove_if_there(temporary)
         raise
-    tf.io.gfile.rename(temporary, path, overwrite=True)
     return count
+
+
+def _write_record(file: Any, pieces: Sequence[bytes]) -> None:
+    """Length, its checksum, the pieces, their checksum: as tf.io.TFRecordWriter writes it.
+
+    That writer takes a record whole, and for its checksum as long as for the writing itself.
+    """
+    length = struct.pack("<Q", sum(map(len, pieces)))
+    checksum = 0
+    for piece in pieces:
+        checksum = crc32c(piece, checksum)
+    first, *others = pieces
+    file.write(length + _masked(crc32c(length)) + first)
+    for piece in others[:-1]:
+        file.write(piece)
+    file.write(b"".join((*others[-1:], _masked(checksum))))
+
+
+def _masked(checksum: int) -> bytes:
+    """TFRecord's masked CRC-32C: rotated right by 15 bits, plus a constant."""
+    rotated = checksum >> 15 | checksum << 17
+    return struct.pack("<I", (rotated + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def find_shards(prefix: str) -> list[str]:

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.data.tfrecord import encode_example, parse_example
+from detection.data.tfrecord import (
+    encode_example,
+    example_pieces,
+    object_columns,
+    parse_example,
+)
 
 
 def arguments(**changes):
@@ -53,6 +58,48 @@ def test_keys_of_the_object_detection_api():
     assert feature["image/object/bbox/xmax"].float_list.value == pytest.approx([0.6, 1.0])
     assert feature["image/object/is_crowd"].int64_list.value == [0, 1]
     assert serialized == encode_example(**arguments(masks=[b"png1", b"png2"]))
+
+
+# Lengths in protocol buffers take a byte for every seven bits.
+@pytest.mark.parametrize("size", [0, 1, 90, 127, 128, 16_200, 16_384, 2_097_152])
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_the_pieces_are_what_protocol_buffers_write(size, count):
+    objects = {
+        "boxes_normalized": np.tile([0.1, 0.2, 0.5, 0.6], (count, 1)),
+        "labels": list(range(1, count + 1)),
+        "texts": ["Gefäß"] * count,
+        "is_crowd": [True] * count,
+        "areas": [2.5] * count,
+    }
+    serialized = encode_example(**arguments(encoded=bytes(size), **objects))
+    example = tf.train.Example.FromString(serialized)
+    assert example.SerializeToString(deterministic=True) == serialized
+    assert example.features.feature["image/encoded"].bytes_list.value == [bytes(size)]
+
+    del example.features.feature["image/key/sha256"]
+    pieces = example_pieces(
+        source_id="000042",
+        filename="42.jpg",
+        encoded=bytes(size),
+        image_format="jpeg",
+        height=200,
+        width=100,
+        objects=object_columns(**objects),
+        with_digest=False,
+    )
+    assert example.SerializeToString(deterministic=True) == b"".join(pieces)
+
+
+def test_columns_are_cut_by_rows():
+    objects = object_columns(
+        boxes_normalized=np.array([[0, 0, 0.5, 0.5], [0.25, 0.5, 1, 1], [0, 0, 1, 1]]),
+        labels=[1, 2, 3],
+        texts=["a", "b", "c"],
+        is_crowd=[False, True, False],
+        areas=[1, 2, 3],
+    )
+    second = ([0.25], [0.5], [1.0], [1.0], [2], [b"b"], [1], [2.0])
+    assert objects.rows(slice(1, 2)) == second
 
 
 def test_records_of_other_writers_may_lack_crowds_and_areas():

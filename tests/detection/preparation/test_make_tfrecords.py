@@ -206,12 +206,14 @@ REPAIRED = {
 }
 
 
+@pytest.mark.parametrize("image_check", ["full", "headers"])
 def test_every_fault_is_repaired_or_left_out_and_said(
-    write_coco, encoded_picture, tmp_path, read_back, capsys
+    write_coco, encoded_picture, tmp_path, read_back, capsys, image_check: str
 ) -> None:
     path, images = faulty_set(write_coco, encoded_picture)
     output = tmp_path / "faulty"
-    assert convert("coco", path, images, output, "--split", "test") == 0
+    more = ("--split", "test", "--image_check", image_check)
+    assert convert("coco", path, images, output, *more) == 0
     screen = capsys.readouterr().out
     manifest = manifest_of(output, "test")
     assert {(entry["file"], entry["reason"]) for entry in manifest["left_out"]} == LEFT_OUT
@@ -238,6 +240,9 @@ def test_every_fault_is_repaired_or_left_out_and_said(
     np.testing.assert_allclose(good.boxes, [[5, 4, 35, 24], [10, 30, 30, 40]], atol=1e-4)
     np.testing.assert_allclose(records["15"].boxes[1], [40, 50, 48, 64], atol=1e-4)
     assert records["17"].labels == []
+    for example in raw_features(output / "test_faulty-00000-of-00001.tfrecord"):
+        # Its digest takes longer than all else that is done to a picture that is not decoded.
+        assert ("image/key/sha256" in example.features.feature) == (image_check == "full")
 
     report = tmp_path / "report.json"
     assert check("coco", path, images, "--report", report) == 1

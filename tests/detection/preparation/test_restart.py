@@ -101,10 +101,10 @@ def test_a_full_disk_is_said_and_only_what_changed_is_written_again(
     command = arguments_for(path, images, output, "--workers", 1)
     real = shards.write_shard
 
-    def fails_at_the_fifth(path: str, records) -> int:
+    def fails_at_the_fifth(path: str, records, **options) -> int:
         if "-00004-of-" in path:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(path, records)
+        return real(path, records, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(shards, "write_shard", fails_at_the_fifth)
@@ -135,6 +135,25 @@ def test_a_full_disk_is_said_and_only_what_changed_is_written_again(
         False,
         False,
     ]
+
+
+def test_what_a_lost_node_left_half_written_is_removed(
+    write_coco, encoded_picture, tmp_path, monkeypatch
+) -> None:
+    path, images = write_coco({f"{n}.jpg": encoded_picture() for n in range(8)}, {})
+    undisturbed, output = tmp_path / "one/part", tmp_path / "two/part"
+    assert make_tfrecords.main(arguments_for(path, images, undisturbed, "--workers", 1)) == 0
+    real, owners = shards.write_shard, []
+
+    def beside_a_dead_attempt(path: str, records, *, owner: str) -> int:
+        owners.append(owner)
+        Path(f"{path}.{owner}0.tmp").write_bytes(b"torn")
+        return real(path, records, owner=owner)
+
+    monkeypatch.setattr(shards, "write_shard", beside_a_dead_attempt)
+    assert make_tfrecords.main(arguments_for(path, images, output, "--workers", 1)) == 0
+    assert contents(output) == contents(undisturbed)
+    assert len(set(owners)) == NUM_SHARDS
 
 
 def test_a_finished_set_is_kept_and_replaced_only_when_asked(

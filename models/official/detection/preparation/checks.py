@@ -1,5 +1,6 @@
 """What is wrong with boxes and images: repaired where that is safe, else left out with a reason."""
 
+import math
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from detection.preparation.annotations import COORDINATES, Finding
-from trainkit.image_headers import find_container
-from trainkit.images import ImageError, StandardImage, standardize, stored_size
+from trainkit.images import ImageError, StandardImage, inspect, standardize_inspected
 
 # Of the frame's side. Less than this is rounding, and is clipped without a word; a box thinner than
 # this has no area once its coordinates are float32 fractions of the side.
@@ -42,11 +42,15 @@ def check_labels(
     boxes: pd.DataFrame, files: pd.Series, class_ids: Mapping[str, int]
 ) -> CheckedBoxes:
     """Adds the column class_id (int32, from 1) and leaves out boxes whose label is no class."""
-    categories = boxes["label"].cat.categories
-    ids = np.array([class_ids.get(str(label), 0) for label in categories] + [0], dtype=np.int32)
-    class_id = ids[boxes["label"].cat.codes.to_numpy()]
+    class_id = label_class_ids(boxes["label"], class_ids)
     findings = _report(boxes, class_id == 0, files, "unknown class", repaired=False)
     return CheckedBoxes(boxes.assign(class_id=class_id)[class_id > 0], findings)
+
+
+def label_class_ids(labels: pd.Series, class_ids: Mapping[str, int]) -> np.ndarray:
+    """Class ids (int32, from 1) of labels, a categorical; 0 for a blank or one that is no class."""
+    ids = [class_ids.get(str(label), 0) for label in labels.cat.categories]
+    return np.array([*ids, 0], dtype=np.int32)[labels.cat.codes.to_numpy()]
 
 
 def check_boxes(boxes: pd.DataFrame, files: pd.Series, frames: np.ndarray) -> CheckedBoxes:
@@ -137,7 +141,7 @@ def _report(
 
 
 def check_image(
-    encoded: bytes, *, file: str, height: float, width: float
+    encoded: bytes, *, file: str, height: float, width: float, check_pixels: bool = True
 ) -> tuple[StandardImage, list[Finding]]:
     """Makes an image what TensorFlow decodes, in the frame that its annotations declare.
 
@@ -150,28 +154,27 @@ def check_image(
         file: its name, for the findings.
         height: declared, pixels, or NaN.
         width: declared, pixels, or NaN.
+        check_pixels: as `trainkit.images.inspect`.
 
     Raises:
         ImageRejected: truncated, unreadable, or of another size than declared.
     """
-    declared = (height, width)
     try:
-        apply_orientation = True
-        if not np.isnan(height + width):
-            stored_height, stored_width, orientation = stored_size(encoded)
-            stored = (stored_height, stored_width)
-            upright = stored[::-1] if orientation >= 5 else stored
-            if declared not in (upright, stored):
-                raise ImageRejected(
-                    "declared size differs from the file's",
-                    f"declared {width:g}x{height:g}, file {stored_width}x{stored_height}",
-                )
-            apply_orientation = declared == upright
-        image = standardize(encoded, apply_orientation=apply_orientation)
+        inspected = inspect(encoded, check_pixels=check_pixels)
+        stored = (inspected.height, inspected.width)
+        upright = stored[::-1] if inspected.orientation.value >= 5 else stored
+        is_declared = not (math.isnan(height) or math.isnan(width))
+        if is_declared and (height, width) not in (upright, stored):
+            raise ImageRejected(
+                "declared size differs from the file's",
+                f"declared {width:g}x{height:g}, file {stored[1]}x{stored[0]}",
+            )
+        turn = not is_declared or (height, width) == upright
+        image = standardize_inspected(encoded, inspected, apply_orientation=turn)
     except ImageError as error:
         raise ImageRejected(str(error)) from error
     findings = [Finding(file, repair, "", repaired=True) for repair in image.repairs]
-    container = find_container(encoded)
+    container = inspected.container
     extension = os.path.splitext(file)[1].lower()
     if _EXTENSIONS.get(extension, container) != container:
         reason = f"{container} file named {extension}: stored as what it is"

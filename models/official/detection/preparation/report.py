@@ -1,13 +1,14 @@
 """What a preparation did: the manifest, and the same in words on the screen."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from detection.preparation.annotations import Annotations, Finding
+from detection.preparation.annotations import MISSING_FILE, Annotations, Finding
 from detection.preparation.shard_jobs import ShardReport
 
 _NAMES_SHOWN = 3
+_MISSING_SHOWN = 10  # of files that are missing: a person can fetch them
 _CLASSES_SHOWN = 20
 
 
@@ -17,17 +18,20 @@ def build_manifest(
     part: str,
     annotations: Annotations,
     reports: Sequence[ShardReport],
+    copies: Mapping[str, int],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The manifest as it goes to JSON; a function of the inputs alone, without times or hosts.
 
     `images` and `boxes` count what was written; `boxes_per_class` names every class, in the order
-    of the class ids, also those without a box.
+    of the class ids, also those without a box. An image that is written several times, by `copies`
+    for each such file, counts as often; what was found in it is listed once.
     """
     counts: Counter[str] = Counter()
     for report in reports:
         counts.update(report.boxes_per_class)
-    findings = [*annotations.findings, *(f for report in reports for f in report.findings)]
+    found = _found_once((f for report in reports for f in report.findings), copies)
+    findings = [*annotations.findings, *found]
     repaired = [finding for finding in findings if finding.repaired]
     left_out = [finding for finding in findings if not finding.repaired]
     return {
@@ -41,7 +45,6 @@ def build_manifest(
                 "file": report.file,
                 "records": report.records,
                 "bytes": report.bytes,
-                "sha256": report.sha256,
                 "inputs": report.inputs,
             }
             for report in reports
@@ -52,6 +55,15 @@ def build_manifest(
         "left_out_counts": _counts(left_out),
         "options": dict(options),
     }
+
+
+def _found_once(findings: Iterable[Finding], copies: Mapping[str, int]) -> Iterator[Finding]:
+    """Every copy of an image has the same findings, of which two may be equal: one in `copies`."""
+    seen: Counter[Finding] = Counter()
+    for finding in findings:
+        if seen[finding] % copies.get(finding.file, 1) == 0:
+            yield finding
+        seen[finding] += 1
 
 
 def _entry(finding: Finding) -> dict[str, str]:
@@ -90,7 +102,8 @@ def _fault_table(
     lines = [f"{title}:"]
     for reason, count in counts.items():
         lines.append(f"  {count:7d}  {reason}")
-        shown = [entry for entry in entries if entry["reason"] == reason][:_NAMES_SHOWN]
+        limit = _MISSING_SHOWN if reason == MISSING_FILE else _NAMES_SHOWN
+        shown = [entry for entry in entries if entry["reason"] == reason][:limit]
         for entry in shown:
             detail = f" ({entry['detail']})" if "detail" in entry else ""
             lines.append(f"           {entry['file']}{detail}")

@@ -11,7 +11,7 @@ import tensorflow as tf
 from detection.preparation.annotations import COORDINATES, Annotations, Finding
 
 # Raise it whenever equal inputs give other bytes, so that finished files count as outdated.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class ShardJob(NamedTuple):
@@ -19,8 +19,9 @@ class ShardJob(NamedTuple):
 
     path: str  # the finished file
     annotations: Annotations  # of this shard's images, in their order
-    image_directory: str
+    image_directories: tuple[str, ...]  # the first that has an image's file is read
     include_masks: bool
+    check_pixels: bool  # False: of a JPEG read the structure alone
     write: bool  # False: check only
 
 
@@ -34,8 +35,7 @@ class ShardReport(NamedTuple):
     boxes: int  # written
     boxes_per_class: dict[str, int]  # by name
     findings: list[Finding]
-    bytes: int
-    sha256: str  # of the file; empty where none was written
+    bytes: int  # of the file; 0 where none was written
 
 
 def report_to_json(report: ShardReport) -> str:
@@ -47,7 +47,8 @@ def report_from_json(text: str) -> ShardReport:
     """Inverse of `report_to_json`."""
     fields = json.loads(text)
     fields["findings"] = [Finding(*finding) for finding in fields["findings"]]
-    return ShardReport(**fields)
+    # An earlier version's report may tell more; its `inputs` then differ, and it counts no more.
+    return ShardReport(**{name: fields[name] for name in ShardReport._fields})
 
 
 def inputs_digest(job: ShardJob) -> str:
@@ -58,7 +59,8 @@ def inputs_digest(job: ShardJob) -> str:
     """
     digest = hashlib.sha256()
     annotations = job.annotations
-    head = (FORMAT_VERSION, annotations.normalized, annotations.classes, job.include_masks)
+    options = (job.include_masks, job.check_pixels)
+    head = (FORMAT_VERSION, annotations.normalized, annotations.classes, *options)
     digest.update(json.dumps(head).encode())
     boxes = annotations.boxes
     for column in annotations.images:
@@ -68,9 +70,10 @@ def inputs_digest(job: ShardJob) -> str:
         digest.update(np.ascontiguousarray(boxes[column].to_numpy()).tobytes())
     if "segmentation" in boxes:
         digest.update(json.dumps(boxes["segmentation"].tolist()).encode())
-    if "://" not in job.image_directory:
-        for file in annotations.images["file"]:
-            digest.update(_file_state(os.path.join(job.image_directory, file)))
+    for directory in job.image_directories:
+        if "://" not in directory:
+            for file in annotations.images["file"]:
+                digest.update(_file_state(os.path.join(directory, file)))
     return digest.hexdigest()
 
 

@@ -1,22 +1,30 @@
 """Makes one shard: a pure function of its annotations and images that leaves one finished file."""
 
-import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from detection.data.tfrecord import encode_example
-from detection.preparation.annotations import COORDINATES, Finding, PreparationError
+from detection.data.tfrecord import ObjectColumns, example_pieces, object_columns
+from detection.preparation.annotations import (
+    COORDINATES,
+    Finding,
+    PreparationError,
+    missing_image,
+)
 from detection.preparation.checks import ImageRejected, check_boxes, check_image, check_labels
+from detection.preparation.image_files import ReadError, error_message, read_in_turn
 from detection.preparation.masks import mask_png
 from detection.preparation.shard_jobs import ShardJob, ShardReport, inputs_digest
 from trainkit.images import StandardImage
-from trainkit.records import write_shard
+from trainkit.records import Record, write_shard
+
+_PROGRESS_STEP = 16  # images; to tell of each one would take a tenth of a small one's time
 
 
 def run_shard(job: ShardJob, token: str, progress: Callable[[int], Any]) -> ShardReport:
@@ -24,7 +32,8 @@ def run_shard(job: ShardJob, token: str, progress: Callable[[int], Any]) -> Shar
 
     Args:
         job: the shard.
-        token: part of the temporary file's name, so that two runs never write into one file.
+        token: of this attempt, part of the temporary file's name: neither two runs nor two attempts
+            of a cluster, which may take one for dead that is not, write into one file.
         progress: called with the number of images done since the last call.
 
     Raises:
@@ -32,70 +41,49 @@ def run_shard(job: ShardJob, token: str, progress: Callable[[int], Any]) -> Shar
     """
     inputs = inputs_digest(job) if job.write else ""
     shard = _Shard(job, progress)
-    size, digest = 0, ""
+    size = 0
     try:
         if job.write:
-            temporary = f"{job.path}.{token}"
-            write_shard(temporary, shard.records())
-            size, digest = _measure(temporary)
-            tf.io.gfile.rename(temporary, job.path, overwrite=True)
+            write_shard(job.path, shard.records(), owner=token)
+            size = tf.io.gfile.stat(job.path).length
         else:
             for _ in shard.records():
                 pass
     except (tf.errors.OpError, OSError) as error:
         # OpError does not survive the way out of a worker process.
-        raise PreparationError(f"{job.path} cannot be written: {error}") from None
+        message = f"{job.path} cannot be written: {error_message(error)}"
+        raise PreparationError(message) from None
     return ShardReport(
         file=os.path.basename(job.path),
         inputs=inputs,
         images=len(job.annotations.images),
         records=shard.num_records,
-        boxes=sum(shard.boxes_per_class.values()),
-        boxes_per_class=dict(shard.boxes_per_class),
+        boxes=shard.labels.total(),
+        boxes_per_class=shard.boxes_per_class(),
         findings=shard.findings,
         bytes=size,
-        sha256=digest,
     )
-
-
-def _measure(path: str) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-            size += len(block)
-    return size, digest.hexdigest()
 
 
 class _Objects(NamedTuple):
-    """The boxes of one image, or of all images of a shard, as arrays of n rows."""
+    """The boxes of one image, or of all images of a shard, n rows."""
 
-    corners: np.ndarray  # [n, 4] y1 x1 y2 x2
-    class_ids: np.ndarray  # [n]
-    is_crowd: np.ndarray  # [n]
-    areas: np.ndarray  # [n] pixels, NaN where not annotated
-    segmentations: np.ndarray | None  # [n] objects
-
-
-def _objects(boxes: pd.DataFrame) -> _Objects:
-    return _Objects(
-        corners=boxes[list(COORDINATES)].to_numpy(dtype=np.float64),
-        class_ids=boxes["class_id"].to_numpy(),
-        is_crowd=boxes["is_crowd"].to_numpy(),
-        areas=boxes["area"].to_numpy(),
-        segmentations=boxes["segmentation"].to_numpy() if "segmentation" in boxes else None,
-    )
+    columns: ObjectColumns  # areas as annotated, NaN where not
+    fractions: list[float]  # of the picture's area that is in the box
+    corners: np.ndarray  # [n, 4] y1 x1 y2 x2 as annotated
+    segmentations: np.ndarray | None  # [n] objects, where masks are asked for
 
 
-def _rows(objects: _Objects, rows: slice | np.ndarray) -> _Objects:
-    segmentations = objects.segmentations
-    return _Objects(
-        corners=objects.corners[rows],
-        class_ids=objects.class_ids[rows],
-        is_crowd=objects.is_crowd[rows],
-        areas=objects.areas[rows],
-        segmentations=None if segmentations is None else segmentations[rows],
-    )
+def _slices(boxes: pd.DataFrame, num_images: int) -> list[slice]:
+    """Where the boxes of each image stand in `boxes`, which are ordered by image."""
+    bounds = np.searchsorted(boxes["image"], np.arange(num_images + 1)).tolist()
+    return [slice(*pair) for pair in pairwise(bounds)]
+
+
+def _rows(objects: _Objects, rows: slice) -> _Objects:
+    columns, fractions, corners, segmentations = objects
+    own = None if segmentations is None else segmentations[rows]
+    return _Objects(columns.rows(rows), fractions[rows], corners[rows], own)
 
 
 class _Shard:
@@ -105,49 +93,90 @@ class _Shard:
         self.job = job
         self.progress = progress
         self.num_records = 0
-        self.boxes_per_class: Counter[str] = Counter()
+        self.labels: Counter[int] = Counter()  # boxes written, by class id
         self.findings: list[Finding] = []
+        self._class_names = [entry.name for entry in job.annotations.classes]
 
-    def records(self) -> Iterator[bytes]:
+    def boxes_per_class(self) -> dict[str, int]:
+        """By name, the boxes written so far; classes without one are not in it."""
+        counts: Counter[str] = Counter()
+        for label, count in sorted(self.labels.items()):
+            counts[self._class_names[label - 1]] += count
+        return dict(counts)
+
+    def records(self) -> Iterator[Record]:
         """Yields one serialized example an image that can be used; b"" where only checking."""
         annotations = self.job.annotations
         images, boxes = annotations.images, annotations.boxes
         sizes = images[["height", "width"]].to_numpy(dtype=np.float64)
         frames = np.ones_like(sizes) if annotations.normalized else sizes
-        annotated = np.bincount(boxes["image"], minlength=len(images))
+        annotated = np.bincount(boxes["image"], minlength=len(images)).tolist()
         labelled = check_labels(boxes, images["file"], annotations.class_ids())
         checked = check_boxes(labelled.boxes, images["file"], frames)
         self.findings += labelled.findings + checked.findings
-        bounds = np.searchsorted(checked.boxes["image"].to_numpy(), np.arange(len(images) + 1))
-        all_objects = _objects(checked.boxes)
-        names = zip(images["source_id"], images["file"], strict=True)
-        for index, (source_id, file) in enumerate(names):
-            image = self._load(file, sizes[index], annotated[index])
+        is_framed = np.logical_not(np.isnan(frames).any(axis=1))
+        framed_boxes = checked.boxes[is_framed[checked.boxes["image"].to_numpy()]]
+        objects = self._objects(framed_boxes, frames)
+        own_objects = _slices(framed_boxes, len(images))
+        own_boxes = _slices(checked.boxes, len(images))
+        names, files = images["source_id"].tolist(), images["file"].tolist()
+        contents = read_in_turn(self.job.image_directories, files)
+        rows = zip(names, files, contents, sizes.tolist(), annotated, strict=True)
+        for index, (source_id, file, content, size, count) in enumerate(rows):
+            image = self._checked(file, content, size, count)
             if image is not None:
-                rows = slice(bounds[index], bounds[index + 1])
-                if np.isnan(frames[index]).any():
-                    objects = self._check_late(checked.boxes.iloc[rows], images["file"], image)
+                if is_framed[index]:
+                    own = _rows(objects, own_objects[index])
                 else:
-                    objects = _rows(all_objects, rows)
-                yield self._example(source_id, file, image, objects, annotated[index])
-            self.progress(1)
+                    boxes = checked.boxes.iloc[own_boxes[index]]
+                    own = self._check_late(boxes, images["file"], image)
+                yield self._example(source_id, file, image, own, count)
+            if (index + 1) % _PROGRESS_STEP == 0:
+                self.progress(_PROGRESS_STEP)
+        self.progress(len(images) % _PROGRESS_STEP)
 
-    def _load(self, file: str, size: np.ndarray, annotated: int) -> StandardImage | None:
+    def _objects(self, boxes: pd.DataFrame, frames: np.ndarray) -> _Objects:
+        """Boxes of images whose frames are known, and of their bounds."""
+        corners = boxes[list(COORDINATES)].to_numpy(dtype=np.float64)
+        normalized = corners / np.tile(frames[boxes["image"].to_numpy()], 2)
+        labels = boxes["class_id"].tolist()
+        return _Objects(
+            columns=object_columns(
+                boxes_normalized=normalized,
+                labels=labels,
+                texts=[self._class_names[label - 1] for label in labels],
+                is_crowd=boxes["is_crowd"].tolist(),
+                areas=boxes["area"].tolist(),
+            ),
+            fractions=(normalized[:, 2:] - normalized[:, :2]).prod(axis=1).tolist(),
+            corners=corners,
+            segmentations=boxes["segmentation"].to_numpy() if "segmentation" in boxes else None,
+        )
+
+    def _checked(
+        self, file: str, content: bytes | ReadError, size: Sequence[float], annotated: int
+    ) -> StandardImage | None:
         """The image, or None where it is left out, and all its boxes with it."""
-        try:
-            with tf.io.gfile.GFile(os.path.join(self.job.image_directory, file), "rb") as stream:
-                encoded = stream.read()
-            image, findings = check_image(encoded, file=file, height=size[0], width=size[1])
-        except ImageRejected as rejected:
-            reason, detail = rejected.reason, rejected.detail
-        except tf.errors.NotFoundError:
-            reason, detail = "missing file", ""
-        except tf.errors.OpError as error:
-            reason, detail = "file cannot be read", error.message
+        if isinstance(content, bytes):
+            try:
+                image, findings = check_image(
+                    content,
+                    file=file,
+                    height=size[0],
+                    width=size[1],
+                    check_pixels=self.job.check_pixels,
+                )
+            except ImageRejected as rejected:
+                reason, detail = rejected.reason, rejected.detail
+            else:
+                self.findings += findings
+                return image
+        elif isinstance(content, FileNotFoundError):
+            self.findings.append(missing_image(file, annotated))
+            return None
         else:
-            self.findings += findings
-            return image
-        lost = "with 1 box" if annotated == 1 else f"with {annotated} boxes"
+            reason, detail = "file cannot be read", error_message(content)
+        lost = missing_image(file, annotated).detail
         detail = f"{detail}; {lost}" if detail else lost
         self.findings.append(Finding(file, reason, detail, repaired=False))
         return None
@@ -157,48 +186,41 @@ class _Shard:
         frames = np.full((len(files), 2), (image.height, image.width), dtype=np.float64)
         checked = check_boxes(boxes, files, frames)
         self.findings += checked.findings
-        return _objects(checked.boxes)
+        return self._objects(checked.boxes, frames)
 
     def _example(
         self, source_id: str, file: str, image: StandardImage, objects: _Objects, annotated: int
-    ) -> bytes:
-        size = np.array([image.height, image.width] * 2, dtype=np.float64)
-        normalized = objects.corners
-        if not self.job.annotations.normalized:
-            normalized = normalized / size
+    ) -> Record:
         masks = None
         if self.job.include_masks:
-            masks, kept = self._masks(file, image, objects)
-            objects, normalized = _rows(objects, kept), normalized[kept]
-        if annotated > 0 and len(normalized) == 0:
+            masks, objects = self._masks(file, image, objects)
+        columns = objects.columns
+        if annotated > 0 and not columns.labels:
             reason = "all its boxes left out: kept as an image without objects"
             self.findings.append(Finding(file, reason, "", repaired=True))
-        texts = [self.job.annotations.classes[row - 1].name for row in objects.class_ids]
-        self.boxes_per_class.update(texts)
+        self.labels.update(columns.labels)
         self.num_records += 1
         if not self.job.write:
             return b""
-        sides = (normalized[:, 2:] - normalized[:, :2]) * size[:2]
-        known = objects.areas > 0
-        return encode_example(
+        pixels = image.height * image.width
+        pairs = zip(columns.areas, objects.fractions, strict=True)
+        areas = [area if area > 0 else fraction * pixels for area, fraction in pairs]
+        return example_pieces(
             source_id=source_id,
             filename=file,
             encoded=image.encoded,
             image_format=image.format,
             height=image.height,
             width=image.width,
-            boxes_normalized=normalized,
-            labels=objects.class_ids.tolist(),
-            texts=texts,
-            is_crowd=objects.is_crowd.tolist(),
-            areas=np.where(known, objects.areas, sides.prod(axis=1)).tolist(),
+            objects=columns._replace(areas=areas),
             masks=masks,
+            with_digest=self.job.check_pixels,
         )
 
     def _masks(
         self, file: str, image: StandardImage, objects: _Objects
-    ) -> tuple[list[bytes], np.ndarray]:
-        """The masks that can be drawn, and which rows they belong to; the others are left out."""
+    ) -> tuple[list[bytes], _Objects]:
+        """The masks that can be drawn and the objects they belong to; the others are left out."""
         segmentations = [] if objects.segmentations is None else objects.segmentations.tolist()
         drawn = [mask_png(s, height=image.height, width=image.width) for s in segmentations]
         for row, mask in enumerate(drawn):
@@ -206,5 +228,9 @@ class _Shard:
                 corners = ", ".join(f"{value:g}" for value in objects.corners[row])
                 detail = f"y1 x1 y2 x2 {corners}"
                 self.findings.append(Finding(file, "object without a usable mask", detail, False))
-        kept = np.array([mask is not None for mask in drawn], dtype=bool)
-        return [mask for mask in drawn if mask is not None], kept
+        kept = [row for row, mask in enumerate(drawn) if mask is not None]
+        columns = ObjectColumns._make([[c[row] for row in kept] for c in objects.columns])
+        fractions = [objects.fractions[row] for row in kept]
+        return [mask for mask in drawn if mask is not None], objects._replace(
+            columns=columns, fractions=fractions
+        )

@@ -7,6 +7,7 @@ and replaces that directory: it says that the set is whole.
 
 import json
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -34,18 +35,20 @@ from detection.preparation.shard_jobs import (
     report_to_json,
 )
 from detection.preparation.shards import run_shard
-from detection.preparation.worker_pool import run_jobs
 from detection.submission.class_list import write_class_list
-from trainkit.durable_files import write_text
+from trainkit.durable_files import read_text, remove_if_there, write_text
+from trainkit.worker_pool import run_jobs
 
 
 def check_only(plan: Plan, *, workers: int) -> dict[str, Any]:
-    """Runs all checks and writes nothing; returns the manifest as it would be, without digests."""
+    """Runs all checks and writes nothing; returns the manifest as it would be."""
     reports = _run(_check_shard, plan.jobs(write=False), plan, workers, lambda: None)
     return _manifest(plan, reports)
 
 
-def write_tfrecords(plan: Plan, *, workers: int, overwrite: bool) -> tuple[dict[str, Any], bool]:
+def write_tfrecords(
+    plan: Plan, *, workers: int, cluster: str | None = None, overwrite: bool
+) -> tuple[dict[str, Any], bool]:
     """Writes the set, or finishes one that was begun.
 
     The files are the same, byte for byte, whatever `workers` is and however often the run was
@@ -53,7 +56,8 @@ def write_tfrecords(plan: Plan, *, workers: int, overwrite: bool) -> tuple[dict[
 
     Args:
         plan: what and where.
-        workers: processes.
+        workers: processes; not used with `cluster`.
+        cluster: the Ray cluster whose nodes write the shards, as `worker_pool.run_jobs` says.
         overwrite: replace a finished set that was made from other inputs.
 
     Returns:
@@ -77,9 +81,10 @@ def write_tfrecords(plan: Plan, *, workers: int, overwrite: bool) -> tuple[dict[
             tf.io.gfile.remove(plan.manifest_path)
         remove_leftovers(plan)
         function = partial(_finish_shard, plan.progress_directory, claim.token)
-        reports = _run(function, plan.jobs(write=True), plan, workers, claim.refresh)
+        reports = _run(function, plan.jobs(write=True), plan, workers, claim.refresh, cluster)
         manifest = _manifest(plan, reports)
         claim.verify()
+        remove_leftovers(plan)  # of nodes that a cluster lost
         if manifest["images"] == 0:
             remove_set(plan)
             reasons = [f"{count} {reason}" for reason, count in manifest["left_out_counts"].items()]
@@ -104,6 +109,7 @@ def _manifest(plan: Plan, reports: list[ShardReport]) -> dict[str, Any]:
         part=plan.part,
         annotations=plan.annotations,
         reports=reports,
+        copies=plan.copies_by_file(),
         options=plan.options,
     )
 
@@ -114,8 +120,9 @@ def _run(
     plan: Plan,
     workers: int,
     sign_of_life: Callable[[], Any],
+    cluster: str | None = None,
 ) -> list[ShardReport]:
-    num_images = len(plan.annotations.images)
+    num_images = len(plan.order)
     with tqdm(total=num_images, unit="image", desc=plan.split, mininterval=0.5) as bar:
 
         def progress(amount: int) -> None:
@@ -124,7 +131,9 @@ def _run(
             sign_of_life()
 
         workers = min(workers, plan.num_shards)
-        reports = list(run_jobs(function, jobs, workers=workers, progress=progress))
+        reports = list(
+            run_jobs(function, jobs, workers=workers, progress=progress, cluster=cluster)
+        )
         bar.update(num_images - bar.n)
     return sorted(reports, key=lambda report: report.file)
 
@@ -137,17 +146,26 @@ def _finish_shard(
     progress_directory: str, token: str, job: ShardJob, progress: Callable[[int], Any]
 ) -> ShardReport:
     """The report of a shard that is finished already, else that of running it."""
-    name = os.path.basename(job.path)
-    sidecar = os.path.join(progress_directory, f"{name}.json")
-    if tf.io.gfile.exists(sidecar) and tf.io.gfile.exists(job.path):
-        with tf.io.gfile.GFile(sidecar, "r") as file:
-            report = report_from_json(file.read())
-        whole = tf.io.gfile.stat(job.path).length == report.bytes
-        if whole and report.inputs == inputs_digest(job):
+    sidecar = os.path.join(progress_directory, f"{os.path.basename(job.path)}.json")
+    try:
+        report = _finished_report(sidecar, job)
+        if report is not None:
             progress(report.images)
             return report
-    if tf.io.gfile.exists(sidecar):  # else it would vouch for the file that is written now
-        tf.io.gfile.remove(sidecar)
-    report = run_shard(job, token, progress)
-    write_text(sidecar, report_to_json(report), owner=token)
+        remove_if_there(sidecar)  # it would vouch for the file that is written now
+        attempt = f"{token}-{uuid.uuid4().hex}"
+        report = run_shard(job, attempt, progress)
+        write_text(sidecar, report_to_json(report), owner=attempt)
+    except tf.errors.OpError as error:  # it does not survive the way out of a worker process
+        raise PreparationError(f"{sidecar} cannot be written: {error.message}") from None
     return report
+
+
+def _finished_report(sidecar: str, job: ShardJob) -> ShardReport | None:
+    """The report on a shard that is there, whole and of the same inputs; else None."""
+    text = read_text(sidecar)
+    if text is None or not tf.io.gfile.exists(job.path):
+        return None
+    report = report_from_json(text)
+    is_whole = tf.io.gfile.stat(job.path).length == report.bytes
+    return report if is_whole and report.inputs == inputs_digest(job) else None

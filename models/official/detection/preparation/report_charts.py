@@ -1,0 +1,183 @@
+"""Charts as SVG to stand in an HTML page: the same bytes for the same numbers, no text from data.
+
+Text and lines take the colours of the page through CSS (`currentColor`, `--grid`, `--train` and so
+on), so one drawing suits light and dark.
+"""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+# Colours that the drawing uses and CSS replaces; they must differ, and differ from black.
+_INK, _GRID = "#010203", "#040506"
+_PLACEHOLDERS = {_INK: "currentColor", _GRID: "var(--grid)"}
+_SPLITS = {"train": "#0a0b01", "val": "#0a0b02", "test": "#0a0b03"}
+_OTHER_SPLIT = "#0a0b04"
+
+_STYLE: Any = {  # its annotation lists every key as a literal
+    "svg.hashsalt": "tpudet",
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 11,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": _GRID,
+    "xtick.color": _GRID,
+    "ytick.color": _GRID,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "grid.color": _GRID,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+}
+_INCHES = (7.0, 3.3)
+_MANY_RANKS = 40  # above it bars would be thinner than their gaps
+
+
+def split_variable(split: str) -> str:
+    """The CSS colour of a split."""
+    return f"var(--{split if split in _SPLITS else 'other'})"
+
+
+def rank_chart(counts: Mapping[str, np.ndarray], *, order: np.ndarray, label: str) -> str:
+    """How often each class occurs, on a logarithmic scale, from the most to the least frequent.
+
+    A thin line shows the sum of the splits where there are too many classes for bars.
+
+    Args:
+        counts: by split, [C].
+        order: [C] rows of the counts in the order of the table.
+        label: of the vertical axis.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure()
+        ranks = np.arange(1, len(order) + 1)
+        for number, (split, column) in enumerate(counts.items()):
+            values = column[order].astype(float)
+            if len(order) <= _MANY_RANKS:
+                _bars(axes, ranks, values, number, len(counts), _colour(split))
+            else:
+                values[values == 0] = np.nan
+                axes.plot(ranks, values, ".", color=_colour(split), markersize=5, alpha=0.85)
+        if len(order) > _MANY_RANKS:
+            total = np.sum([column[order] for column in counts.values()], axis=0)
+            axes.stairs(total, np.arange(len(order) + 1) + 0.5, color=_INK, linewidth=0.8)
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=0.8)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.xaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+        axes.set_xlim(0.4, len(order) + 0.6)
+        axes.set_xlabel("rank of the class, as in the table")
+        axes.set_ylabel(label)
+        return _svg(figure, label)
+
+
+def histogram_chart(
+    shares: Mapping[str, np.ndarray],
+    *,
+    edges: np.ndarray,
+    ticks: Mapping[float, str],
+    xlabel: str,
+    ylabel: str,
+) -> str:
+    """Histograms of the splits over each other, on a logarithmic horizontal axis.
+
+    Args:
+        shares: by split, percent of its boxes in each bin, [bins].
+        edges: [bins + 1], positive, rising.
+        ticks: what is written at which values.
+        xlabel: what is counted.
+        ylabel: percent of what.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure()
+        for split, values in shares.items():
+            colour = _colour(split)
+            axes.stairs(values, edges, fill=True, color=colour, alpha=0.16)
+            axes.stairs(values, edges, color=colour, linewidth=1.8)
+        axes.set_xscale("log")
+        axes.set_xticks(list(ticks), list(ticks.values()))
+        axes.minorticks_off()
+        axes.set_xlim(edges[0], edges[-1])
+        _percent_axis(axes, ylabel)
+        axes.set_xlabel(xlabel)
+        return _svg(figure, xlabel)
+
+
+def bar_chart(
+    shares: Mapping[str, np.ndarray], *, names: Sequence[str], xlabel: str, ylabel: str
+) -> str:
+    """Bars of the splits side by side.
+
+    Args:
+        shares: by split, percent in each of n groups.
+        names: n group names.
+        xlabel: what the groups are.
+        ylabel: percent of what.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure()
+        places = np.arange(len(names))
+        for number, (split, values) in enumerate(shares.items()):
+            _bars(axes, places, values, number, len(shares), _colour(split))
+        axes.set_xticks(places, list(names))
+        axes.tick_params(axis="x", length=0, labelsize=11 if len(names) < 10 else 8.5)
+        _percent_axis(axes, ylabel)
+        axes.set_xlabel(xlabel)
+        return _svg(figure, xlabel)
+
+
+def _figure() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=_INCHES, layout="constrained")
+    axes = figure.subplots()
+    axes.grid(axis="y", linewidth=0.8)
+    axes.tick_params(axis="y", which="both", length=0)
+    figure.patch.set_visible(False)
+    axes.patch.set_visible(False)
+    return figure, axes
+
+
+def _bars(
+    axes: Axes, places: np.ndarray, values: np.ndarray, number: int, count: int, colour: str
+) -> None:
+    width = 0.8 / count
+    axes.bar(places + (number - (count - 1) / 2) * width, values, width * 0.92, color=colour)
+
+
+def _percent_axis(axes: Axes, label: str) -> None:
+    axes.set_ylabel(label)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+
+
+def _colour(split: str) -> str:
+    return _SPLITS.get(split, _OTHER_SPLIT)
+
+
+def _svg(figure: Figure, name: str) -> str:
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :].strip()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text)  # HTML knows them
+    # Ids are unique within a drawing only, and a page has several.
+    prefix = re.sub(r"\W+", "-", name)
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
+    text = re.sub(
+        r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', text
+    )
+    colours = _PLACEHOLDERS | {c: split_variable(s) for s, c in _SPLITS.items()}
+    for placeholder, colour in (colours | {_OTHER_SPLIT: "var(--other)"}).items():
+        text = text.replace(placeholder, colour)
+    return text

@@ -1,0 +1,93 @@
+"""Prepared sets written record by record, so that every number is known."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import pytest
+
+from detection.data.tfrecord import encode_example
+from detection.submission.class_list import ClassEntry, write_class_list
+from trainkit.records import shard_path, write_shard
+
+
+class Picture(NamedTuple):
+    name: str
+    boxes: Sequence[tuple[int, int, int, int, int]] = ()  # class id, y1 x1 y2 x2 in pixels
+    height: int = 100
+    width: int = 200
+    crowd: bool = False
+    noise: bool = False  # a picture that JPEG can hardly compress
+
+
+def encode_picture(picture: Picture) -> bytes:
+    size = np.array([picture.height, picture.width] * 2)
+    rows = np.array(picture.boxes, dtype=float).reshape(-1, 5)
+    pixels = np.zeros((picture.height, picture.width, 3), np.uint8)
+    pixels += np.linspace(40, 220, picture.width).astype(np.uint8)[:, None]
+    if picture.noise:
+        pixels = np.random.default_rng(0).integers(0, 256, pixels.shape, np.uint8)
+    return encode_example(
+        source_id=picture.name,
+        filename=f"{picture.name}.jpg",
+        encoded=cv2.imencode(".jpg", pixels)[1].tobytes(),
+        image_format="jpeg",
+        height=picture.height,
+        width=picture.width,
+        boxes_normalized=rows[:, 1:] / size,
+        labels=rows[:, 0].astype(int).tolist(),
+        texts=["" for _ in rows],
+        is_crowd=[picture.crowd] * len(rows),
+        areas=((rows[:, 3] - rows[:, 1]) * (rows[:, 4] - rows[:, 2])).tolist(),
+    )
+
+
+@pytest.fixture
+def write_part(tmp_path: Path) -> Callable[..., Path]:
+    """Writes `converted/<part>/` of `{split: pictures}`; returns the folder."""
+
+    def write(
+        splits: dict[str, list[Picture]],
+        classes: Sequence[ClassEntry],
+        *,
+        part: str = "drawn",
+        num_shards: int = 1,
+        left_out: Sequence[dict[str, str]] = (),
+    ) -> Path:
+        folder = tmp_path / "converted" / part
+        folder.mkdir(parents=True)
+        (folder / "classes.csv").write_text(write_class_list(classes))
+        for split, pictures in splits.items():
+            shards = []
+            for index, rows in enumerate(np.array_split(np.arange(len(pictures)), num_shards)):
+                path = Path(shard_path(str(folder / f"{split}_{part}"), index, num_shards))
+                write_shard(str(path), (encode_picture(pictures[row]) for row in rows))
+                size = path.stat().st_size
+                shards.append({"file": path.name, "records": len(rows), "bytes": size})
+            per_class = Counter(box[0] for picture in pictures for box in picture.boxes)
+            manifest = {
+                "split": split,
+                "part": part,
+                "images": len(pictures),
+                "boxes": sum(per_class.values()),
+                "boxes_per_class": {e.name: per_class[k] for k, e in enumerate(classes, 1)},
+                "shards": shards,
+                "repaired": [],
+                "left_out": list(left_out),
+                "repaired_counts": {},
+                "left_out_counts": dict(Counter(entry["reason"] for entry in left_out)),
+                "options": {"seed": 0},
+            }
+            (folder / f"{split}_{part}.manifest.json").write_text(json.dumps(manifest))
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def picture() -> type[Picture]:
+    return Picture

@@ -1,0 +1,55 @@
+"""Shards made on a Ray cluster that loses a node are, byte for byte, those of one process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from detection.preparation import make_tfrecords
+
+SCRIPT = Path(__file__).parents[3] / "scripts/make_tfrecords.py"
+NUM_SHARDS = 8
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_a_node_is_lost_amid(two_nodes, wait_for, write_coco, encoded_picture, tmp_path) -> None:
+    # Large pictures that must be encoded anew: slow enough to lose the node amid a shard.
+    picture = encoded_picture(width=1200, height=900, kind="WEBP")
+    names = [f"{number:02d}.jpg" for number in range(8 * NUM_SHARDS)]
+    boxes = {name: [(3, number, 0, 10, 10)] for number, name in enumerate(names)}
+    sizes = dict.fromkeys(names, (1200, 900))
+    path, images = write_coco(dict.fromkeys(names, picture), boxes, sizes)
+    source = ["--format", "coco", "--annotations", path, "--images", images]
+    source = [str(part) for part in (*source, "--split", "train", "--num_shards", NUM_SHARDS)]
+    alone, output = tmp_path / "alone/part", tmp_path / "together/part"
+    assert make_tfrecords.main([*source, "--output", str(alone), "--workers", "1"]) == 0
+
+    command = [sys.executable, SCRIPT, *source, "--output", "together/part", "--cluster", "auto"]
+    progress = output / "train_part.progress"
+
+    def at_work() -> int:
+        return len(list(output.glob("*.tfrecord.*")))
+
+    def finished() -> int:
+        return len(list(progress.glob("*.tfrecord.json")))
+
+    # One node is removed when each of the two has finished something or is amid a shard.
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=two_nodes.environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        wait_for(lambda: finished() >= 1 and at_work() == 2, process)
+        two_nodes.remove_node()
+        before = finished()
+        printed, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert before < NUM_SHARDS
+    assert "The cluster lost a node, 2 left" in errors
+    assert "raylet" not in printed + errors  # Ray's own words
+    assert contents(output) == contents(alone)

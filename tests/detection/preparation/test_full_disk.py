@@ -1,0 +1,54 @@
+"""No room for a file: said in one message, nothing half-written, and the same command goes on."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import tensorflow as tf
+
+from detection.preparation import make_tfrecords
+
+SCRIPT = Path(__file__).parents[3] / "scripts/make_tfrecords.py"
+LIMIT = 100_000  # bytes; the system lets no file grow beyond, as where there is no room
+LIMITED = (
+    "import resource, runpy, sys; "
+    f"resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT}, {LIMIT})); "
+    "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+
+
+def test_a_full_disk(write_coco, encoded_picture, tmp_path) -> None:
+    small = encoded_picture()
+    large = small[:2] + 4 * (b"\xff\xfe\xff\xff" + bytes(65_533)) + small[2:]  # comments
+    assert len(small) < LIMIT < len(large) == len(small) + 4 * 65_537
+    pictures = {f"{number}.jpg": small if number < 6 else large for number in range(8)}
+    path, images = write_coco(pictures, {name: [(3, 1, 1, 9, 9)] for name in pictures})
+    output = tmp_path / "part"
+    arguments = ["--format", "coco", "--annotations", path, "--images", images, "--output", output]
+    arguments += ["--split", "val", "--num_shards", 8, "--workers"]
+    command = [str(argument) for argument in arguments]
+
+    failed = subprocess.run(
+        [sys.executable, "-c", LIMITED, SCRIPT, *command, "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert failed.returncode == 2
+    (message,) = (line for line in failed.stderr.splitlines() if line.startswith("error: "))
+    assert f"{output}/val_part-0000" in message
+    assert "cannot be written" in message
+    assert "File too large" in message
+    assert "Traceback" not in failed.stderr
+    finished = [f"val_part-{index:05d}-of-00008.tfrecord" for index in range(6)]
+    # Neither manifest nor class list, nor a part of a shard under any name.
+    assert sorted(path.name for path in output.iterdir()) == [*finished, "val_part.progress"]
+    for name in finished:
+        assert len(list(tf.data.TFRecordDataset(str(output / name)))) == 1
+    times = {name: (output / name).stat().st_mtime_ns for name in finished}
+
+    assert make_tfrecords.main([*command, "1"]) == 0
+    manifest = json.loads((output / "val_part.manifest.json").read_text())
+    assert [entry["bytes"] > LIMIT for entry in manifest["shards"]] == 6 * [False] + 2 * [True]
+    assert {name: (output / name).stat().st_mtime_ns for name in finished} == times
