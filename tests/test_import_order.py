@@ -12,15 +12,37 @@ ALLOWED = {
     "config": set(),
     "submission": set(),
     "drawing": set(),
+    "html_page": set(),
     "ops": {"types"},
     "data": {"config", "ops", "types"},
     "evaluation": {"config", "data", "drawing", "ops", "submission", "types"},
-    "preparation": {"config", "data", "ops", "submission", "types"},
+    "preparation": {"config", "data", "drawing", "html_page", "ops", "submission", "types"},
+    "inspection": {
+        *("data", "drawing", "evaluation", "html_page", "image_folder"),
+        *("preparation", "submission", "types"),
+    },
     "modeling": {"config", "ops", "types"},
     "export": {"config", "data", "submission", "types"},
     "image_folder": set(),
     "saved_detector": {"submission"},
-    "inference": {"image_folder", "saved_detector", "submission", "types"},
+    "prediction_stream": {"image_folder", "saved_detector", "submission"},
+    "augmented_views": {"data", "saved_detector", "submission"},
+    "model_list": {"saved_detector"},
+    "prediction_work": {
+        "augmented_views",
+        "image_folder",
+        "prediction_stream",
+        "saved_detector",
+        "submission",
+    },
+    "inference": {
+        "augmented_views",
+        "image_folder",
+        "prediction_stream",
+        "prediction_work",
+        "saved_detector",
+        "submission",
+    },
     "benchmark_input": {"data", "types"},
 }
 # experiment.py joins the parts, and the commands stand above everything.
@@ -40,6 +62,7 @@ FREE = {
 FORBIDDEN_PACKAGES = {
     "detection/submission": {"keras", "trainkit"},
     "detection/preparation": {"keras"},
+    "detection/inspection": {"keras"},
     "detection/ops": {"tensorflow", "jax"},
     "detection/modeling": {"tensorflow", "jax"},
     "trainkit/backbones": {"tensorflow", "jax"},
@@ -83,7 +106,7 @@ def test_module_imports_only_what_its_layer_allows(path: Path) -> None:
         assert not {name for name in names if name.startswith("trainkit")}
 
 
-def test_at_most_50_modules_are_reachable_from_train() -> None:
+def test_at_most_55_modules_are_reachable_from_train() -> None:
     by_name = {".".join(path.relative_to(OFFICIAL).with_suffix("").parts): path for path in MODULES}
     waiting, seen = ["detection.train"], set()
     while waiting:
@@ -93,4 +116,5 @@ def test_at_most_50_modules_are_reachable_from_train() -> None:
             for imported in imported_names(by_name[name]):
                 waiting += [imported, imported.rpartition(".")[0]]
     assert len(seen) > 20
-    assert len(seen) <= 50, sorted(seen)
+    # 49 of a training run with COCO's rules, and 4 of those of Open Images.
+    assert len(seen) <= 55, sorted(seen)

@@ -1,4 +1,4 @@
-"""Pictures to look at: boxes with labels, ground truth beside detections, grids.
+"""Pictures to look at: boxes with labels, ground truth beside detections, grids, thumbnails.
 
 Images are [h, w, 3] uint8 RGB; boxes are [n, 4] pixels of the image, y1 x1 y2 x2. No argument is
 drawn upon: every function returns a new image.
@@ -6,7 +6,8 @@ drawn upon: every function returns a new image.
 
 import colorsys
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -17,6 +18,19 @@ _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _GAP = 4  # pixels between pictures
 _BACKGROUND = 32  # gray level of gaps and captions
 _READABLE_SIDE = 480  # pixels; labels on smaller pictures would cover the objects
+# Longer side in pixels and JPEG quality of a thumbnail, from the best down to what always fits.
+_THUMBNAILS = ((560, 85), (480, 80), (400, 80), (320, 75), (240, 65), (160, 50), (96, 40))
+# Colour at full resolution, or thin lines lose theirs.
+_FULL_COLOUR = (cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444)
+
+
+class Panel(NamedTuple):
+    """What is drawn on one of several copies of an image."""
+
+    boxes: np.ndarray  # [n, 4] pixels of the image; the first lies on top
+    texts: Sequence[str]  # n labels
+    colours: Sequence[Colour]  # n
+    caption: str
 
 
 def class_colour(class_id: int) -> Colour:
@@ -81,28 +95,40 @@ def draw_comparison(
         min_score: in 0..1.
         title: what the picture is, for the left caption.
     """
-    factor = max(1.0, _READABLE_SIDE / max(image.shape[:2]))
-    if factor > 1:
-        image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
     is_truth = truth_classes > 0
     is_shown = (classes > 0) & (scores >= min_score)
     hidden = int((classes > 0).sum() - is_shown.sum())
-    pictures = []
-    for rows, ids, shown_scores in (
-        (truth_boxes[is_truth], truth_classes[is_truth], None),
-        (boxes[is_shown], classes[is_shown], scores[is_shown]),
-    ):
-        texts = [class_names[int(k) - 1] for k in ids]
-        if shown_scores is not None:
-            texts = [f"{t} {s:.2f}" for t, s in zip(texts, shown_scores, strict=True)]
-        colours = [class_colour(int(k)) for k in ids]
-        pictures.append(draw_boxes(image, rows * factor, texts, colours))
     captions = (
         f"{title}  ground truth: {int(is_truth.sum())}",
         f"detections: {int(is_shown.sum())} of score {min_score:g} or more, {hidden} below",
     )
-    captioned = [add_caption(p, c) for p, c in zip(pictures, captions, strict=True)]
-    return image_grid(captioned, columns=2)
+    panels = []
+    for rows, ids, shown_scores, caption in (
+        (truth_boxes[is_truth], truth_classes[is_truth], None, captions[0]),
+        (boxes[is_shown], classes[is_shown], scores[is_shown], captions[1]),
+    ):
+        texts = [class_names[int(k) - 1] for k in ids]
+        if shown_scores is not None:
+            texts = [f"{t} {s:.2f}" for t, s in zip(texts, shown_scores, strict=True)]
+        panels.append(Panel(rows, texts, [class_colour(int(k)) for k in ids], caption))
+    return draw_panels(image, panels)
+
+
+def draw_panels(image: np.ndarray, panels: Sequence[Panel]) -> np.ndarray:
+    """Draws the image once a panel, side by side, each with its own boxes under its caption.
+
+    Args:
+        image: [h, w, 3] uint8 RGB; a small one is enlarged, so that labels can be read.
+        panels: at least one.
+    """
+    factor = max(1.0, _READABLE_SIDE / max(image.shape[:2]))
+    if factor > 1:
+        image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
+    drawn = [
+        add_caption(draw_boxes(image, p.boxes * factor, p.texts, p.colours), p.caption)
+        for p in panels
+    ]
+    return image_grid(drawn, columns=len(drawn))
 
 
 def add_caption(image: np.ndarray, text: str) -> np.ndarray:
@@ -139,6 +165,33 @@ def image_grid(images: Sequence[np.ndarray], columns: int) -> np.ndarray:
 def encode_png(image: np.ndarray) -> bytes:
     """Returns the image, [h, w, 3] uint8 RGB, as a PNG file."""
     return cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))[1].tobytes()
+
+
+def thumbnail_jpeg(
+    image: np.ndarray,
+    max_bytes: int,
+    draw: Callable[[np.ndarray], np.ndarray] = lambda small: small,
+) -> tuple[tuple[int, int], bytes]:
+    """Makes an image as small as it takes to be a JPEG file of at most so many bytes.
+
+    Args:
+        image: [h, w, 3] uint8 RGB.
+        max_bytes: the smallest thumbnail, 96 pixels long, is taken even where it has more.
+        draw: draws on the small image, so that lines have the width of its pixels.
+
+    Returns:
+        Height and width of the thumbnail in pixels, and the JPEG file.
+    """
+    size, jpeg = image.shape[:2], b""
+    for side, quality in _THUMBNAILS:
+        factor = min(1.0, side / max(image.shape[:2]))
+        size = [max(1, round(length * factor)) for length in image.shape[:2]]
+        small = draw(cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA))
+        options = [cv2.IMWRITE_JPEG_QUALITY, quality, *_FULL_COLOUR]
+        jpeg = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), options)[1].tobytes()
+        if len(jpeg) <= max_bytes:
+            break
+    return (size[0], size[1]), jpeg
 
 
 def _draw_label(canvas: np.ndarray, text: str, *, y: int, x: int, colour: Colour) -> None:
