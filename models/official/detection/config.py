@@ -316,6 +316,22 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CocoRulesConfig:
+    """The rules of COCO: AP over IoU 0.5 to 0.95; crowds are regions to ignore."""
+
+    kind: Literal["coco"] = "coco"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenImagesRulesConfig:
+    """The rules of the Open Images Challenge: AP at IoU 0.5; a crowd is a group-of box."""
+
+    kind: Literal["open_images"] = "open_images"
+    hierarchy: str = ""  # JSON; where named, objects and detections count for ancestors too
+    image_labels: str = ""  # CSV of verified labels: ImageID,LabelName,Confidence (or Source)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
     """One experiment."""
 
@@ -323,9 +339,12 @@ class ExperimentConfig:
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    evaluation: CocoRulesConfig | OpenImagesRulesConfig = field(default_factory=CocoRulesConfig)
 
     def __post_init__(self) -> None:
+        metric, kind = self.eval.best_metric, self.evaluation.kind
+        only = f"eval.best_metric {metric} is not known to evaluation.kind {kind}; AP and AP50 are"
         stride = 2**self.model.max_level
         bad = [side for side in self.data.canvas_size if side % stride]
         text = f"data.canvas_size must be multiples of {stride} (2^model.max_level), got {bad}"
-        _require((not bad, text))
+        _require((not bad, text), (kind == "coco" or metric in ("AP", "AP50"), only))

@@ -59,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
     evaluation = experiment.build_evaluation(
         config,
         task=task,
-        class_names=[entry.name for entry in classes],
+        classes=classes,
         strategy=strategy,
         picture_path=f"{name}.png",
     )

@@ -22,11 +22,12 @@ from detection.config import (
 )
 from detection.data.pipeline import eval_dataset, train_dataset
 from detection.evaluation.ground_truth import load_ground_truth
-from detection.evaluation.split import SplitEvaluation
+from detection.evaluation.split import SplitEvaluation, rules_of
 from detection.modeling.fpn import FPN
 from detection.modeling.heads import RetinaNetHead
 from detection.modeling.retinanet import RetinaNet, RetinaNetTask
 from detection.ops.anchors import anchors_for_canvas
+from detection.submission.class_list import ClassEntry
 from detection.types import Tensor
 from trainkit.backbones.efficientnet import EfficientNet
 from trainkit.backbones.resnet import ResNet
@@ -306,20 +307,23 @@ def build_evaluation(
     config: ExperimentConfig,
     *,
     task: RetinaNetTask,
-    class_names: Sequence[str],
+    classes: Sequence[ClassEntry],
     strategy: tf.distribute.Strategy,
     picture_path: str,
 ) -> SplitEvaluation:
     """Builds the evaluation of `data.eval_split`; reads its ground truth at once.
 
     Raises:
-        ConfigError: the split is not there, or its labels are not those of classes.csv.
+        ConfigError: the split is not there, its labels are not those of classes.csv, or a file of
+            `evaluation` is not usable.
     """
     data = config.data
     split = find_split(data, data.eval_split)
+    class_names = [entry.name for entry in classes]
     try:
         truth = load_ground_truth(split.shards, class_names)
-    except ValueError as error:
+        rules = rules_of(config.evaluation, truth, classes)
+    except (ValueError, OSError, tf.errors.OpError) as error:
         raise ConfigError(str(error)) from error
     return SplitEvaluation(
         predict=task.predict,
@@ -332,6 +336,7 @@ def build_evaluation(
         ),
         truth=truth,
         class_names=class_names,
+        rules=rules,
         num_pictures=config.eval.num_pictures,
         picture_path=picture_path,
     )

@@ -84,7 +84,7 @@ def _run(arguments: argparse.Namespace) -> int:
         evaluate = experiment.build_evaluation(
             config,
             task=training.task,
-            class_names=class_names,
+            classes=classes,
             strategy=strategy,
             picture_path=f"{directory}/detections.png",
         )

@@ -44,3 +44,15 @@ class Detections(NamedTuple):
     scores: Tensor  # [B, K] float32; padding is 0
     classes: Tensor  # [B, K] int32; padding is 0
     num_detections: Tensor  # [B] int32
+
+
+class ImageDetections(NamedTuple):
+    """The detections of many images as columns: D rows.
+
+    Boxes are y1 x1 y2 x2, in pixels or in 0..1 of the picture, as their ground truth is.
+    """
+
+    image_indices: Tensor  # [D] int, row of the image in the ground truth
+    boxes: Tensor  # [D, 4] float
+    scores: Tensor  # [D] float
+    classes: Tensor  # [D] int, 1-based

@@ -5,14 +5,13 @@ image without detections out of the sums would raise the AP of a detector that m
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import hotcoco
 import numpy as np
 
 from detection.evaluation.ground_truth import GroundTruth, name_some
 from detection.evaluation.ground_truth import load_ground_truth as load_ground_truth
-from detection.types import Batch, Detections
+from detection.types import ImageDetections
 
 # The evaluator's names for average recall count detections; ours say that they are a maximum.
 METRIC_NAMES = {"AR1": "ARmax1", "AR10": "ARmax10", "AR100": "ARmax100"}
@@ -21,15 +20,6 @@ SIZE_GROUPS = {
     "m": "no object between 32x32 and 96x96 px",
     "l": "no object larger than 96x96 px",
 }
-
-
-class ImageDetections(NamedTuple):
-    """The detections of many images as columns: D rows. Boxes in pixels, y1 x1 y2 x2."""
-
-    image_indices: np.ndarray  # [D] int, row of the image in `GroundTruth.records`
-    boxes: np.ndarray  # [D, 4] float
-    scores: np.ndarray  # [D] float
-    classes: np.ndarray  # [D] int, 1-based
 
 
 def coco_metrics(
@@ -45,9 +35,9 @@ def coco_metrics(
         ValueError: a class id outside 1..C, an image index outside `truth`, a value that is not
             finite, or two classes of one name.
     """
-    _check_class_names(class_names)
+    check_class_names(class_names)
     for what, table in (("ground truth", truth), ("detections", detections)):
-        _check_columns(what, table, num_images=len(truth.records), num_classes=len(class_names))
+        check_columns(what, table, num_images=len(truth.records), num_classes=len(class_names))
     evaluator = hotcoco.COCOeval(*_to_hotcoco(truth, detections, len(class_names)), "bbox")
     evaluator.evaluate()
     evaluator.accumulate()
@@ -110,91 +100,6 @@ def boxes_to_original(
     return np.clip((boxes + offsets) / scales, 0, sizes)
 
 
-class CocoEvaluation:
-    """Collects the detections of a split batch by batch, then scores them once.
-
-    Only valid detections are kept, as columns of numbers: 28 bytes each.
-    """
-
-    def __init__(self, truth: GroundTruth, class_names: Sequence[str]):
-        _check_class_names(class_names)
-        self.truth = truth
-        self.class_names = tuple(class_names)
-        self._index_of_record = {int(record): i for i, record in enumerate(truth.records)}
-        self._seen = np.zeros(len(truth.records), bool)
-        self._columns: list[ImageDetections] = []
-
-    def add(self, batch: Batch, detections: Detections) -> None:
-        """Takes in the detections of one batch; fillers (record -1) are passed over.
-
-        Raises:
-            ValueError: a record that is not in the ground truth, one that was added before, one
-                whose picture has another size than the ground truth says, or a detection that
-                is not finite or of an unknown class.
-        """
-        records, sizes = np.asarray(batch.records), np.asarray(batch.original_sizes)
-        boxes, scores, classes, num_detections = map(np.asarray, detections)
-        is_real = records >= 0
-        indices = self._enter(records[is_real], sizes[is_real])
-        boxes = boxes_to_original(boxes, np.asarray(batch.scales), np.asarray(batch.offsets), sizes)
-        is_valid = np.arange(scores.shape[1]) < num_detections[is_real, None]
-        columns = ImageDetections(
-            image_indices=np.repeat(indices, is_valid.sum(axis=1)),
-            boxes=boxes[is_real][is_valid].astype(np.float32),
-            scores=scores[is_real][is_valid].astype(np.float32),
-            classes=classes[is_real][is_valid].astype(np.int32),
-        )
-        _check_columns(
-            "detections", columns, num_images=len(self._seen), num_classes=len(self.class_names)
-        )
-        self._columns.append(columns)
-
-    def result(self) -> dict[str, float]:
-        """Returns `coco_metrics` of everything added.
-
-        Raises:
-            ValueError: an image of the split was never added.
-        """
-        unseen = self.truth.records[~self._seen]
-        if len(unseen):
-            raise ValueError(
-                f"{len(unseen)} of {len(self._seen)} images of the split were never evaluated "
-                f"(records {name_some(unseen)}); the AP of a part of the split would mislead, so "
-                "feed every image once, the last partial batch included"
-            )
-        columns = ImageDetections(*(np.concatenate(c) for c in zip(*self._columns, strict=True)))
-        return coco_metrics(self.truth, columns, self.class_names)
-
-    def explanations(self, metrics: dict[str, float]) -> list[str]:
-        """Returns the lines of `explain_missing` for metrics that `result` returned."""
-        return explain_missing(metrics, self.truth)
-
-    def _enter(self, records: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Marks images as seen and returns their rows in the ground truth, [number of records]."""
-        unknown = [int(r) for r in records if int(r) not in self._index_of_record]
-        if unknown:
-            raise ValueError(
-                f"records {name_some(unknown)} are not in the ground truth of {len(self._seen)} "
-                "images: detections and ground truth come from different files"
-            )
-        indices = np.array([self._index_of_record[int(r)] for r in records], np.int32)
-        unique, times = np.unique(indices, return_counts=True)
-        twice = set(unique[times > 1]) | set(indices[self._seen[indices]])
-        if twice:
-            raise ValueError(
-                f"records {name_some(self.truth.records[sorted(twice)])} were evaluated twice"
-            )
-        differs = np.abs(self.truth.sizes[indices] - sizes).max(axis=1, initial=0) > 0.5
-        if differs.any():
-            i = int(np.argmax(differs))
-            raise ValueError(
-                f"record {records[i]} is {sizes[i]} px high and wide when decoded, but its ground "
-                f"truth says {self.truth.sizes[indices[i]]}: write the TFRecord files again"
-            )
-        self._seen[indices] = True
-        return indices
-
-
 def _to_hotcoco(
     truth: GroundTruth, detections: ImageDetections, num_classes: int
 ) -> tuple[hotcoco.COCO, hotcoco.COCO]:
@@ -230,9 +135,10 @@ def _to_xywh(boxes: np.ndarray) -> np.ndarray:
     return np.stack([x1, y1, x2 - x1, y2 - y1], axis=1)
 
 
-def _check_columns(
+def check_columns(
     what: str, table: GroundTruth | ImageDetections, *, num_images: int, num_classes: int
 ) -> None:
+    """Raises a ValueError where a class id or image index is unknown or a number not finite."""
     problems = []
     wrong = table.classes[(table.classes < 1) | (table.classes > num_classes)]
     if len(wrong):
@@ -249,7 +155,8 @@ def _check_columns(
         raise ValueError(f"{what}: {'; '.join(problems)}")
 
 
-def _check_class_names(class_names: Sequence[str]) -> None:
+def check_class_names(class_names: Sequence[str]) -> None:
+    """Raises a ValueError where a name occurs twice or there is none."""
     repeated = sorted({name for name in class_names if list(class_names).count(name) > 1})
     if repeated or not class_names:
         what = f"class names {repeated} stand twice in the class list" if repeated else "no class"

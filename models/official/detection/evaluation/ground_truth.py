@@ -20,6 +20,7 @@ class GroundTruth(NamedTuple):
     classes: np.ndarray  # [G] int, 1-based
     is_crowd: np.ndarray  # [G] bool; detections inside such a region count neither way
     areas: np.ndarray  # [G] float, pixels^2; decides small, medium, large
+    source_ids: tuple[str, ...] = ()  # I names of the pictures, where they are known
 
 
 def load_ground_truth(shards: Sequence[str], class_names: Sequence[str]) -> GroundTruth:
@@ -30,10 +31,11 @@ def load_ground_truth(shards: Sequence[str], class_names: Sequence[str]) -> Grou
     Raises:
         ValueError: the files hold no image, or a class id that `class_names` does not reach.
     """
-    records, sizes, counts = [], [], []
+    records, source_ids, sizes, counts = [], [], [], []
     columns: list[tuple[np.ndarray, ...]] = []
     for record, source_id, size, *instances in _read_truth(shards):
-        _check_labels(instances[1], source_id.decode(errors="replace"), class_names)
+        source_ids.append(source_id.decode(errors="replace"))
+        _check_labels(instances[1], source_ids[-1], class_names)
         records.append(record)
         sizes.append(size)
         counts.append(len(instances[1]))
@@ -49,6 +51,7 @@ def load_ground_truth(shards: Sequence[str], class_names: Sequence[str]) -> Grou
         classes=classes,
         is_crowd=is_crowd,
         areas=areas,
+        source_ids=tuple(source_ids),
     )
 
 

@@ -1,17 +1,27 @@
 """Evaluates a whole split: predicts every image once, scores them, draws some of them."""
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from detection.config import CocoRulesConfig, OpenImagesRulesConfig
 from detection.drawing import draw_comparison, encode_png, image_grid
-from detection.evaluation.coco import CocoEvaluation
-from detection.evaluation.ground_truth import GroundTruth
-from detection.types import Batch, Detections
+from detection.evaluation.coco import (
+    boxes_to_original,
+    check_class_names,
+    check_columns,
+    coco_metrics,
+    explain_missing,
+)
+from detection.evaluation.ground_truth import GroundTruth, name_some
+from detection.evaluation.open_images_split import challenge_split
+from detection.submission.class_list import ClassEntry
+from detection.types import Batch, Detections, ImageDetections
 
 # Below this score a detection is left out of the pictures; the metrics take all.
 PICTURE_MIN_SCORE = 0.3
@@ -19,6 +29,38 @@ PICTURE_MIN_SCORE = 0.3
 Fields = TypeVar("Fields", Batch, Detections)
 
 logger = logging.getLogger(__name__)
+
+
+class Rules(NamedTuple):
+    """What is measured: functions of the detections of a whole split."""
+
+    score: Callable[[ImageDetections], dict[str, float]]  # boxes in pixels of the pictures
+    explain: Callable[[dict[str, float]], list[str]]  # says why metrics are -1
+
+
+def rules_of(
+    config: CocoRulesConfig | OpenImagesRulesConfig,
+    truth: GroundTruth,
+    classes: Sequence[ClassEntry],
+) -> Rules:
+    """Prepares the rules for a split.
+
+    Raises:
+        ValueError: a file that the config names is not usable.
+        OSError: it cannot be opened.
+    """
+    match config:
+        case CocoRulesConfig():
+            names = [entry.name for entry in classes]
+            return Rules(
+                functools.partial(coco_metrics, truth, class_names=names),
+                functools.partial(explain_missing, truth=truth),
+            )
+        case OpenImagesRulesConfig():
+            challenge = challenge_split(
+                truth, classes, hierarchy=config.hierarchy, image_labels=config.image_labels
+            )
+            return Rules(challenge.metrics, challenge.explanations)
 
 
 class SplitEvaluation:
@@ -32,6 +74,7 @@ class SplitEvaluation:
         dataset: tf.data.Dataset,
         truth: GroundTruth,
         class_names: Sequence[str],
+        rules: Rules,
         num_pictures: int,
         picture_path: str,
     ):
@@ -43,6 +86,7 @@ class SplitEvaluation:
             dataset: of Batch, every image of the split once, fillers at the end.
             truth: ground truth of the same images.
             class_names: C names.
+            rules: what is measured.
             num_pictures: how many images are drawn, the first of the split.
             picture_path: PNG file that is written anew at each evaluation.
         """
@@ -50,13 +94,14 @@ class SplitEvaluation:
         self._dataset = strategy.experimental_distribute_dataset(dataset)
         self._truth = truth
         self._class_names = tuple(class_names)
+        self._rules = rules
         self._num_pictures = num_pictures
         self._picture_path = picture_path
         self._predict = tf.function(lambda batch: strategy.run(predict, (batch,)), autograph=False)
 
     def __call__(self, step: int) -> dict[str, float]:
-        """Returns the metrics of `coco_metrics`; `step` is the title of the pictures."""
-        evaluation = CocoEvaluation(self._truth, self._class_names)
+        """Returns the metrics; `step` is the title of the pictures."""
+        collected = SplitDetections(self._truth, self._class_names)
         pictures: list[np.ndarray] = []
         with tqdm(
             total=len(self._truth.records), desc="evaluating", unit="image", disable=None
@@ -64,12 +109,12 @@ class SplitEvaluation:
             for replica_batches in self._dataset:
                 batch = self._gather(Batch, replica_batches)
                 detections = self._gather(Detections, self._predict(replica_batches))
-                evaluation.add(batch, detections)
+                collected.add(batch, detections)
                 bar.update(int((batch.records >= 0).sum()))
                 if len(pictures) < self._num_pictures:
                     pictures += draw_batch(batch, detections, self._class_names)
-        metrics = evaluation.result()
-        for line in evaluation.explanations(metrics):
+        metrics = self._rules.score(collected.columns())
+        for line in self._rules.explain(metrics):
             logger.info("%s", line)
         if self._num_pictures:
             self._publish(image_grid(pictures[: self._num_pictures], columns=2), step)
@@ -88,6 +133,86 @@ class SplitEvaluation:
         with tf.io.gfile.GFile(temporary, "wb") as file:
             file.write(encode_png(grid))
         tf.io.gfile.rename(temporary, self._picture_path, overwrite=True)
+
+
+class SplitDetections:
+    """Collects the detections of a split batch by batch, to be scored once.
+
+    Only valid detections are kept, as columns of numbers: 28 bytes each.
+    """
+
+    def __init__(self, truth: GroundTruth, class_names: Sequence[str]):
+        check_class_names(class_names)
+        self.truth = truth
+        self.class_names = tuple(class_names)
+        self._index_of_record = {int(record): i for i, record in enumerate(truth.records)}
+        self._seen = np.zeros(len(truth.records), bool)
+        self._columns: list[ImageDetections] = []
+
+    def add(self, batch: Batch, detections: Detections) -> None:
+        """Takes in the detections of one batch; fillers (record -1) are passed over.
+
+        Raises:
+            ValueError: a record that is not in the ground truth, one that was added before, one
+                whose picture has another size than the ground truth says, or a detection that
+                is not finite or of an unknown class.
+        """
+        records, sizes = np.asarray(batch.records), np.asarray(batch.original_sizes)
+        boxes, scores, classes, num_detections = map(np.asarray, detections)
+        is_real = records >= 0
+        indices = self._enter(records[is_real], sizes[is_real])
+        boxes = boxes_to_original(boxes, np.asarray(batch.scales), np.asarray(batch.offsets), sizes)
+        is_valid = np.arange(scores.shape[1]) < num_detections[is_real, None]
+        columns = ImageDetections(
+            image_indices=np.repeat(indices, is_valid.sum(axis=1)),
+            boxes=boxes[is_real][is_valid].astype(np.float32),
+            scores=scores[is_real][is_valid].astype(np.float32),
+            classes=classes[is_real][is_valid].astype(np.int32),
+        )
+        check_columns(
+            "detections", columns, num_images=len(self._seen), num_classes=len(self.class_names)
+        )
+        self._columns.append(columns)
+
+    def columns(self) -> ImageDetections:
+        """Returns everything added.
+
+        Raises:
+            ValueError: an image of the split was never added.
+        """
+        unseen = self.truth.records[~self._seen]
+        if len(unseen):
+            raise ValueError(
+                f"{len(unseen)} of {len(self._seen)} images of the split were never evaluated "
+                f"(records {name_some(unseen)}); the AP of a part of the split would mislead, so "
+                "feed every image once, the last partial batch included"
+            )
+        return ImageDetections(*(np.concatenate(c) for c in zip(*self._columns, strict=True)))
+
+    def _enter(self, records: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Marks images as seen and returns their rows in the ground truth, [number of records]."""
+        unknown = [int(r) for r in records if int(r) not in self._index_of_record]
+        if unknown:
+            raise ValueError(
+                f"records {name_some(unknown)} are not in the ground truth of {len(self._seen)} "
+                "images: detections and ground truth come from different files"
+            )
+        indices = np.array([self._index_of_record[int(r)] for r in records], np.int32)
+        unique, times = np.unique(indices, return_counts=True)
+        twice = set(unique[times > 1]) | set(indices[self._seen[indices]])
+        if twice:
+            raise ValueError(
+                f"records {name_some(self.truth.records[sorted(twice)])} were evaluated twice"
+            )
+        differs = np.abs(self.truth.sizes[indices] - sizes).max(axis=1, initial=0) > 0.5
+        if differs.any():
+            i = int(np.argmax(differs))
+            raise ValueError(
+                f"record {records[i]} is {sizes[i]} px high and wide when decoded, but its ground "
+                f"truth says {self.truth.sizes[indices[i]]}: write the TFRecord files again"
+            )
+        self._seen[indices] = True
+        return indices
 
 
 def draw_batch(
