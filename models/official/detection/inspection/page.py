@@ -1,0 +1,235 @@
+"""The page of pictures: what was found, what is false and what is missed, image by image."""
+
+from collections import Counter
+from collections.abc import Sequence
+from urllib.parse import quote
+
+import numpy as np
+
+from detection.drawing import class_colour
+from detection.html_page import (
+    Content,
+    Html,
+    element,
+    html_of,
+    joined,
+    page,
+    picture,
+    section,
+    table,
+)
+from detection.inspection.outcomes import FAULT_NAMES, FOUND, Outcomes
+from detection.inspection.page_style import SCRIPT, STYLE
+from detection.inspection.pictures import Mark, Picture, Scene
+
+_LEGEND = {
+    "found": "Found: the right class, IoU 0.5 or more",
+    "false": "False: a prediction that finds nothing",
+    "missed": "Missed: a true object that no prediction finds",
+    "ignored": "Group regions and what lies in them: count neither way",
+}
+_ORDERS = {
+    "rank": "as chosen",
+    "badness": "the worst first",
+    "missed": "most missed first",
+    "false": "most false first",
+    "name": "by name",
+}
+_FAULTS = ("false", "missed", "")  # without ground truth all is shown
+_CHIPS_SHOWN = 6
+
+
+def build_page(
+    scene: Scene,
+    pictures: Sequence[Picture],
+    *,
+    title: str,
+    facts: dict[str, str],
+    notes: Sequence[str],
+) -> str:
+    """The page; equal arguments give equal text.
+
+    Args:
+        scene: all images that were compared.
+        pictures: those to show, in their order.
+        title: what they are.
+        facts: what the page was made from, by name.
+        notes: what a person should know.
+    """
+    body: list[Content] = [element("h1", title), *_head(scene, len(pictures))]
+    if notes:
+        body.append(element("ul", *(element("li", note) for note in notes), classes="known"))
+    cards = [_card(scene, rank, one) for rank, one in enumerate(pictures)]
+    body += [_bar(scene, pictures), element("div", *cards, classes="pictures")]
+    if scene.outcomes is not None:
+        body += [_classes_section(scene, scene.outcomes), _rules_section(scene)]
+    rows = [[name, value] for name, value in facts.items()]
+    body.append(section("origin", "Made from", table(["what", "from"], rows)))
+    return page(title, body, style=STYLE, script=SCRIPT)
+
+
+def _head(scene: Scene, num_pictures: int) -> list[Content]:
+    facts: dict[str, Content] = {"images shown": num_pictures}
+    if scene.outcomes is not None and scene.truth is not None:
+        num_found = int((scene.outcomes.kinds == FOUND).sum())
+        missed, false = int(scene.outcomes.is_missed.sum()), int(scene.outcomes.is_false.sum())
+        facts["images compared"] = len(scene.found.image_ids)
+        facts["found"] = num_found
+        facts["missed"] = missed
+        facts["false"] = false
+        facts["recall"] = _share(num_found, num_found + missed)
+        facts["precision"] = _share(num_found, num_found + false)
+    else:
+        facts["images there"] = len(scene.found.image_ids)
+        facts["predictions"] = len(scene.found.scores)
+    tiles = [
+        element("div", element("b", value), element("span", name), classes="tile")
+        for name, value in facts.items()
+    ]
+    true = "Ground truth and predictions" if scene.outcomes is not None else "Predictions"
+    lead = (
+        f"{true} of score {scene.min_score:g} or more. Point at a box to read what it is; a click "
+        "opens the picture in full size"
+    )
+    lead += ", the ground truth beside the predictions." if scene.outcomes is not None else "."
+    return [element("p", lead, classes="lead"), element("div", *tiles, classes="tiles")]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "–"
+
+
+def _bar(scene: Scene, pictures: Sequence[Picture]) -> Html:
+    """Legend, order and class; stays in view while the page is scrolled."""
+    parts: list[Content] = []
+    states = sum((_states(one) for one in pictures), Counter())
+    for state, meaning in _LEGEND.items():
+        if states[state]:
+            box = Html(f'<input type="checkbox" class="toggle" data-state="{state}" checked>')
+            swatch = Html(f'<i class="swatch {state}"></i>')
+            name = element("b", state)
+            parts.append(Html(f'<label title="{html_of(meaning)}">{box}{swatch}{name}</label>'))
+    orders = _ORDERS if scene.outcomes is not None else {k: _ORDERS[k] for k in ("rank", "name")}
+    options = "".join(f'<option value="{key}">{text}</option>' for key, text in orders.items())
+    parts.append(Html(f'<label>Order <select id="order">{options}</select></label>'))
+    # Of pictures with a fault in a class, where faults are known; else of those that show it.
+    classes = sorted({k for one in pictures for k in _classes_of(one)})
+    names = [f'<option value="{k}">{html_of(scene.classes[k - 1].name)}</option>' for k in classes]
+    what = "Faults in" if scene.outcomes is not None else "With"
+    every = '<option value="">any class</option>'
+    parts.append(Html(f'<label>{what} <select id="class">{every}{"".join(names)}</select></label>'))
+    return element("div", *parts, classes="bar-of-choices")
+
+
+def _states(one: Picture) -> Counter[str]:
+    states: Counter[str] = Counter()
+    for (state, _), count in one.counts.items():
+        states[state] += count
+    return states
+
+
+def _classes_of(one: Picture) -> set[int]:
+    return {class_id for state, class_id in one.counts if state in _FAULTS}
+
+
+def _card(scene: Scene, rank: int, one: Picture) -> Html:
+    states = _states(one)
+    data = {
+        "rank": rank,
+        "badness": f"{one.badness:.4f}",
+        "missed": states["missed"],
+        "false": states["false"],
+        "name": html_of(one.image_id),
+        "classes": " ".join(map(str, sorted(_classes_of(one)))),
+    }
+    attributes = "".join(f' data-{key}="{value}"' for key, value in data.items())
+    height, width = one.size
+    image = picture(one.jpeg, height=height, width=width, alternative=f"Image {one.image_id}")
+    boxes = joined(_rectangle(mark) for mark in one.marks)
+    overlay = f'<svg viewBox="0 0 1 1" preserveAspectRatio="none">{boxes}</svg>'
+    link = (
+        f'<a href="{quote(one.file)}" title="{_LINK_TITLE}">'
+        f'<div class="canvas" style="--ratio:{width / height:.5f}">{image}{overlay}</div></a>'
+    )
+    full_height, full_width = one.original
+    size = element("small", f"{full_width} × {full_height}")
+    caption = element("p", element("b", one.image_id), " ", size)
+    return Html(f"<article{attributes}>{link}{caption}{_summary(scene, one, states)}</article>")
+
+
+_LINK_TITLE = "The picture in full size"
+
+
+def _rectangle(mark: Mark) -> Html:
+    y1, x1, y2, x2 = np.clip(mark.box, 0, 1).tolist()
+    numbers = f'x="{x1:.4f}" y="{y1:.4f}" width="{x2 - x1:.4f}" height="{y2 - y1:.4f}"'
+    style = "" if mark.state else f' style="stroke:{_css_colour(mark.class_id)}"'
+    title = element("title", mark.text)
+    return Html(f'<g class="{mark.state}"{style}>{title}<rect {numbers}/></g>')
+
+
+def _css_colour(class_id: int) -> str:
+    return f"rgb({','.join(str(channel) for channel in class_colour(class_id))})"
+
+
+def _summary(scene: Scene, one: Picture, states: Counter[str]) -> Html:
+    """What is wrong, in words, most frequent first."""
+    counts = Counter({key: count for key, count in one.counts.items() if key[0] in _FAULTS})
+    chips: list[Content] = []
+    for (state, class_id), count in counts.most_common(_CHIPS_SHOWN):
+        style = "" if state else f' style="background:{_css_colour(class_id)}"'
+        swatch = Html(f'<i class="swatch {state}"{style}></i>')
+        times = f" × {count}" if count > 1 else ""
+        name = scene.classes[class_id - 1].name
+        chips.append(element("span", swatch, f"{state} {name}{times}".strip()))
+    if len(counts) > _CHIPS_SHOWN:
+        chips.append(element("span", f"and {len(counts) - _CHIPS_SHOWN} more"))
+    if hidden := one.counts.total() - len(one.marks):
+        chips.append(element("span", f"{hidden:,} boxes not drawn here"))
+    lines: list[Content] = []
+    if scene.outcomes is not None:
+        text = f"{states['missed']} missed, {states['false']} false, {states['found']} found"
+        lines.append(element("p", text, element("small", f" · badness {one.badness:.2f}")))
+    return joined([*lines, element("p", *chips, classes="chips")])
+
+
+def _classes_section(scene: Scene, outcomes: Outcomes) -> Html:
+    assert scene.truth is not None
+    bins = len(scene.classes) + 1
+    is_false = outcomes.is_false
+    found = np.bincount(scene.found.class_ids[outcomes.kinds == FOUND], minlength=bins)
+    missed = np.bincount(scene.truth.class_ids[outcomes.is_missed], minlength=bins)
+    kinds = [
+        np.bincount(scene.found.class_ids[outcomes.kinds == kind], minlength=bins)
+        for kind in FAULT_NAMES
+    ]
+    false = np.bincount(scene.found.class_ids[is_false], minlength=bins)
+    order = sorted(range(1, bins), key=lambda k: (-(missed[k] + false[k]), k))
+    rows: list[list[Content]] = [
+        [k, scene.classes[k - 1].name, int(found[k]), int(missed[k]), int(false[k]),
+         *(int(kind[k]) for kind in kinds),
+         _share(int(found[k]), int(found[k] + missed[k])),
+         _share(int(found[k]), int(found[k] + false[k]))]
+        for k in order
+        if found[k] + missed[k] + false[k]
+    ]  # fmt: skip
+    headers = ["id", "class", "found", "missed", "false", *FAULT_NAMES.values()]
+    headers += ["recall", "precision"]
+    shown = element("div", table(headers, rows, classes="sortable"), classes="tall")
+    return section("classes", "All images compared, by class", shown)
+
+
+def _rules_section(scene: Scene) -> Html:
+    lines = [
+        f"Predictions of score {scene.min_score:g} or more take part, class by class within an "
+        "image, by falling score. One finds the true object of its class with which its IoU is "
+        "highest, if that is 0.5 or more and nothing better found it before.",
+        "Badness of an image: its number of missed objects plus the sum of the scores of its "
+        "false predictions.",
+        "A false prediction is a duplicate (its object was found already), else of the wrong class "
+        "(IoU 0.5 or more with an object of another), else badly placed (IoU 0.1 or more), else "
+        "there is nothing.",
+        "What lies by half or more in a group region of its class counts neither way.",
+    ]
+    items = element("ul", *(element("li", line) for line in lines), classes="known")
+    return section("rules", "How it is counted", items)

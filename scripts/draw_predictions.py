@@ -1,0 +1,14 @@
+#!/usr/bin/env python3
+"""Thin command around detection.inspection.draw_predictions; try --help."""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    # Read when TensorFlow is imported. It computes nothing here, and its notes on how it would
+    # compute, which come from every worker, would bury the progress bar.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    from detection.inspection.draw_predictions import main
+
+    sys.exit(main())

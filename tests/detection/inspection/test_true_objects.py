@@ -1,0 +1,71 @@
+"""Ground truth of TFRecords: joined by file name, copies taken once, crowds are regions."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detection.data.tfrecord import encode_example
+from detection.inspection.objects import InspectionError
+from detection.inspection.true_objects import read_true_boxes, read_true_split
+from detection.preparation.prepared_set import PreparedSet, PreparedSplit
+from detection.submission.class_list import ClassEntry
+from trainkit.records import shard_path, write_shard
+
+CLASSES = (ClassEntry("/m/01", "cat"), ClassEntry("/m/02", "dog"))
+
+
+def record(filename: str, labels: list[int], left: float, *, crowd: bool = False) -> bytes:
+    count = len(labels)
+    return encode_example(
+        source_id="42",
+        filename=filename,
+        encoded=b"",
+        image_format="jpeg",
+        height=10,
+        width=20,
+        boxes_normalized=np.array([[0.25, left, 0.5, 0.75]] * count).reshape(-1, 4),
+        labels=labels,
+        texts=[""] * count,
+        is_crowd=[crowd] * count,
+        areas=[1.0] * count,
+    )
+
+
+def prepared(folder: Path, *records: bytes) -> PreparedSet:
+    path = shard_path(str(folder / "val_a"), 0, 1)
+    write_shard(path, records)
+    split = PreparedSplit("val", str(folder / "val.json"), {"images": len(records)}, (path,))
+    return PreparedSet(str(folder), "a", CLASSES, (split,), ())
+
+
+def test_images_have_the_names_of_their_files(tmp_path: Path) -> None:
+    part = prepared(
+        tmp_path,
+        record("folder/000000000042.jpg", [2, 1], 0.5),
+        record("0007.v2.png", [1], 0.125, crowd=True),
+        record("folder/000000000042.jpg", [2, 1], 0.5),  # a copy
+        record("empty.jpg", [], 0),
+    )
+    truth = read_true_split(part, "val").objects
+    assert truth.image_ids.tolist() == ["000000000042", "0007.v2", "empty"]
+    assert truth.images.tolist() == [0, 0, 1]
+    assert truth.class_ids.tolist() == [2, 1, 1]
+    assert truth.is_group.tolist() == [False, False, True]
+    assert truth.boxes[1:].tolist() == [[0.25, 0.5, 0.5, 0.75], [0.25, 0.125, 0.5, 0.75]]
+
+
+def test_two_pictures_of_one_name_are_refused(tmp_path: Path) -> None:
+    part = prepared(tmp_path, record("x/1.jpg", [1], 0.5), record("y/1.jpg", [1], 0.25))
+    with pytest.raises(InspectionError, match="two pictures are called 1, with other objects"):
+        read_true_split(part, "val")
+
+
+def test_open_images_validation_boxes(data_dir: Path) -> None:
+    path = next((data_dir / "openimages").glob("*validation*bbox*.csv"), None)
+    if path is None:
+        pytest.skip("no box CSV of Open Images among the real data")
+    classes = (ClassEntry("/m/01g317", "Person"), ClassEntry("/m/09j2d", "Clothing"))
+    truth = read_true_boxes(str(path), classes, "list")
+    assert 0 < len(truth.objects.images) < 36_191
+    assert "boxes of" in truth.notes[-1]
