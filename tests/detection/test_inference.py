@@ -14,13 +14,14 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from detection import inference
+from detection import inference, prediction_stream, prediction_work
 from detection.export import export_saved_model
-from detection.image_folder import ImageFile, list_images, read_ids
+from detection.image_folder import ImageFile, list_images
 from detection.inference import run_inference
 from detection.predict import main
 from detection.saved_detector import find_saved_model, load_detector, read_saved_detector
 from detection.submission import gen_sub
+from detection.submission.image_ids import read_ids
 from detection.submission.predictions_file import Predictions, read_predictions
 
 CLASS_LIST = "/m/01,cat\n/m/02,dog\n/m/03,sheep\n"
@@ -204,7 +205,7 @@ def test_parts_of_another_image_list_are_refused_unless_overwritten(
     parts = tmp_path / "p.parquet.parts"
     parts.mkdir()
     key = {"key": "of another model", "unreadable": {}}
-    inference._write_whole(str(parts / "part-00000.parquet"), [[]], arguments["saved"], key)
+    prediction_work.write_whole(str(parts / "part-00000.parquet"), [[]], arguments["saved"], key)
     command = [str(target), str(saved_model), "--images", str(folder)]
     with pytest.raises(SystemExit):
         main(command)
@@ -317,7 +318,7 @@ def test_an_image_that_only_tensorflow_refuses_does_not_take_its_batch_along(
     detect = load_detector(read_saved_detector(str(saved_model)))
     batch = [jpegs["wide"], b"no image", jpegs["small"]]
     images = [(ImageFile(str(i), f"{i}.jpg"), encoded) for i, encoded in enumerate(batch)]
-    wide, refused, small = inference._detect_each(images, detect)
+    wide, refused, small = prediction_stream._detect_each(images, detect)
     assert isinstance(refused, str)
     assert refused.startswith("TensorFlow cannot decode it: ")
     for found, name in ((wide, "wide"), (small, "small")):

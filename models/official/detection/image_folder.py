@@ -1,4 +1,4 @@
-"""A folder of images: which there are, and their bytes, read ahead by threads."""
+"""A folder of images: which there are, a machine's share of them, their bytes read ahead."""
 
 import os
 from collections import deque
@@ -58,21 +58,51 @@ def list_images(directory: str, wanted_ids: Sequence[str] | None) -> list[ImageF
     return [ImageFile(i, os.path.join(directory, files[i][0])) for i in ids]
 
 
-def read_ids(path: str) -> list[str]:
-    """Reads image ids, one a line: a text file, or the first column of a submission CSV.
+class Shard(NamedTuple):
+    """One of `of` nearly equal parts of a list of images, for a machine of its own."""
+
+    number: int  # 1 to `of`
+    of: int
+
+    @property
+    def suffix(self) -> str:
+        """What the name of a file of this shard ends with, before the extension."""
+        return f"_part_{self.number}_of_{self.of}"
+
+
+def parse_shard(text: str) -> Shard:
+    """Reads `I/N`.
 
     Raises:
-        ImageFolderError: there is no such file, or no id in it.
+        ValueError: it is not of that form, or I does not lie in 1..N.
     """
-    if not tf.io.gfile.exists(path):
-        raise ImageFolderError(f"no file {path}: --ids FILE has an image id a line")
-    ids = [line.split(",")[0].strip() for line in _read(path).decode("utf-8-sig").splitlines()]
-    if ids and ids[0].lower() == "imageid":
-        ids = ids[1:]
-    ids = [image_id for image_id in ids if image_id]
-    if not ids:
-        raise ImageFolderError(f"{path} has no image id; it should have one a line")
-    return ids
+    number, slash, of = text.partition("/")
+    if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise ValueError(f"{text!r} is no shard: I/N takes part I of N, 1/4 to 4/4 for four")
+    return Shard(int(number), int(of))
+
+
+def take_shard(images: Sequence[ImageFile], shard: Shard) -> Sequence[ImageFile]:
+    """Returns the images of a shard: a slice, so that the shards in their order are the list.
+
+    Raises:
+        ImageFolderError: there are fewer images than shards.
+    """
+    n = len(images)
+    if n < shard.of:
+        raise ImageFolderError(f"{n} images cannot be cut into {shard.of} shards")
+    return images[n * (shard.number - 1) // shard.of : n * shard.number // shard.of]
+
+
+def shard_path(path: str, shard: Shard | None) -> str:
+    """Returns where a shard's predictions go: `p.parquet` becomes `p_part_2_of_4.parquet`.
+
+    A name that has this ending already stays, and without a shard any name does.
+    """
+    stem, extension = os.path.splitext(path)
+    if shard is None or stem.endswith(shard.suffix):
+        return path
+    return f"{stem}{shard.suffix}{extension}"
 
 
 def read_ahead(
@@ -80,15 +110,19 @@ def read_ahead(
 ) -> Iterator[tuple[ImageFile, bytes | str]]:
     """Yields each image with its bytes, or with the reason why it has none, in order."""
     pending: deque[tuple[ImageFile, Future[bytes | str]]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
-        for image in images:
-            pending.append((image, pool.submit(_read_image, image.path)))
-            if len(pending) > ahead:
+    with ThreadPoolExecutor(workers, "read") as pool:
+        try:
+            for image in images:
+                pending.append((image, pool.submit(_read_image, image.path)))
+                if len(pending) > ahead:
+                    first, future = pending.popleft()
+                    yield first, future.result()
+            while pending:
                 first, future = pending.popleft()
                 yield first, future.result()
-        while pending:
-            first, future = pending.popleft()
-            yield first, future.result()
+        finally:
+            for _, future in pending:
+                future.cancel()
 
 
 def _read_image(path: str) -> bytes | str:

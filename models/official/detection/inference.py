@@ -1,87 +1,53 @@
 """A SavedModel and a folder of images -> a predictions file.
 
 It needs no Keras: the SavedModel brings its own preprocessing. Finished parts of the work lie in
-`PREDICTIONS.parts` until all are there, so a run that was killed goes on where it was.
+`PREDICTIONS.parts` until all are there, so a run that was killed goes on where it was. Parts are
+worked off here, or by the nodes of a Ray cluster, to the same files.
 
 An image that cannot be read is left out of the predictions and named under `unreadable` in the
 file's metadata.
 """
 
-import hashlib
-import json
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from detection.image_folder import ImageFile, read_ahead
-from detection.saved_detector import (
-    Detector,
-    SavedDetector,
-    load_detector,
+from detection.augmented_views import Augmentation, load_augmented_detector
+from detection.image_folder import ImageFile
+from detection.prediction_stream import FoundPart, Part, Timing, predict_parts
+from detection.prediction_work import (
+    IMAGES_A_PART,
+    InferenceError,
+    Work,
+    find_parts_left,
+    join_work,
+    write_whole,
 )
-from detection.submission.predictions_file import (
-    ImagePredictions,
-    PredictionsError,
-    read_predictions,
-    write_predictions,
-)
+from detection.saved_detector import Detector, SavedDetector, load_detector, read_saved_detector
 from detection.submission.storage import is_file
+from trainkit.worker_pool import run_jobs
 
-IMAGES_A_PART = 500  # what a kill costs at most; a few minutes of a slow CPU
+# Of a cluster: loading a model takes as long as predicting thousands of images on a GPU.
+_PARTS_A_TASK = 10
+_TASKS_A_WORK = 8  # at least, where there are as many parts
 
 
-class InferenceError(ValueError):
-    """What an earlier run left cannot be gone on with; says what to do."""
+class PartsJob(NamedTuple):
+    """Parts of one work for one process."""
 
-
-def predict_images(
-    images: Sequence[ImageFile],
-    detect: Detector,
-    *,
-    batch_size: int,
-    workers: int,
-    on_progress: Callable[[int], object],
-) -> tuple[list[ImagePredictions], dict[str, str]]:
-    """Predicts images in batches, while `workers` threads read and repair those that follow.
-
-    Args:
-        images: to predict.
-        detect: of `load_detector`.
-        batch_size: images a call; the last call takes what is left.
-        workers: threads.
-        on_progress: is told the number of images done since it was told last.
-
-    Returns:
-        The predictions in the order of `images`, and the reason for each image left out, by file
-        name.
-    """
-    predictions: list[ImagePredictions] = []
-    unreadable: dict[str, str] = {}
-    waiting: list[tuple[ImageFile, bytes]] = []
-
-    def flush() -> None:
-        for (image, _), found in zip(waiting, _detect_each(waiting, detect), strict=True):
-            if isinstance(found, str):
-                unreadable[os.path.basename(image.path)] = found
-            else:
-                predictions.append(ImagePredictions(image.image_id, *found))
-        on_progress(len(waiting))
-        waiting.clear()
-
-    for image, encoded in read_ahead(images, workers=workers, ahead=2 * batch_size + workers):
-        if isinstance(encoded, str):
-            unreadable[os.path.basename(image.path)] = encoded
-            on_progress(1)
-            continue
-        waiting.append((image, encoded))
-        if len(waiting) == batch_size:
-            flush()
-    if waiting:
-        flush()
-    return predictions, unreadable
+    work: int  # its number
+    saved: SavedDetector
+    augmentation: Augmentation | None
+    parts: tuple[Part, ...]
+    key: str
+    batch_size: int
+    workers: int
 
 
 def run_inference(
@@ -94,125 +60,123 @@ def run_inference(
     images_a_part: int = IMAGES_A_PART,
     discard_foreign_parts: bool = False,
 ) -> tuple[int, dict[str, str]]:
-    """Predicts `images` part by part and joins the parts to the predictions file.
-
-    Parts that an earlier run finished are kept where they come from the same model, image list and
-    part size. Others are refused, or thrown away with `discard_foreign_parts`.
+    """Predicts `images` here, part by part, and joins the parts to the predictions file.
 
     Returns:
         The number of images predicted, and the reason for each image left out, by file name.
 
     Raises:
-        InferenceError: the parts in `<predictions_path>.parts` are of another model or image list.
+        InferenceError: as `run_works`.
         PredictionsError: the model gave a class or a number that cannot be.
     """
-    key = work_key(saved, images, images_a_part)
-    parts = plan_parts(predictions_path, images, images_a_part)
-    if discard_foreign_parts:
-        _remove_foreign_parts(predictions_path, key)
-    finished = {path for path, _ in parts if is_file(path)}
-    for path in finished:
-        _check_part(path, key)
-    tf.io.gfile.makedirs(_parts_directory(predictions_path))
-    left = [(path, block) for path, block in parts if path not in finished]
-    detect = load_detector(saved) if left else None
-    done = len(images) - sum(len(block) for _, block in left)
-    with tqdm(total=len(images), initial=done, unit=" images", smoothing=0.05) as bar:
-        for path, block in left:
-            assert detect is not None
-            found, unreadable = predict_images(
-                block, detect, batch_size=batch_size, workers=workers, on_progress=bar.update
-            )
-            metadata = {"key": key, "unreadable": unreadable}
-            _write_whole(path, [found], saved, metadata)
-    return _join(predictions_path, [path for path, _ in parts], saved)
+    results: list[tuple[int, dict[str, str]]] = []
+    run_works(
+        [Work(saved, images, predictions_path, images_a_part=images_a_part)],
+        batch_size=batch_size,
+        workers=workers,
+        discard_foreign_parts=discard_foreign_parts,
+        on_finished=lambda work, count, unreadable: results.append((count, unreadable)),
+    )
+    return results[0]
 
 
-def plan_parts(
-    predictions_path: str, images: Sequence[ImageFile], images_a_part: int
-) -> list[tuple[str, Sequence[ImageFile]]]:
-    """Returns the file of each part and the images in it."""
-    folder = _parts_directory(predictions_path)
-    return [
-        (os.path.join(folder, f"part-{i:05d}.parquet"), images[start : start + images_a_part])
-        for i, start in enumerate(range(0, len(images), images_a_part))
+def run_works(
+    works: Sequence[Work],
+    *,
+    batch_size: int,
+    workers: int,
+    cluster: str | None = None,
+    discard_foreign_parts: bool = False,
+    on_finished: Callable[[Work, int, dict[str, str]], object],
+) -> Timing:
+    """Makes predictions files, one after another or, on a cluster, as its nodes are free.
+
+    Parts that an earlier run finished are kept where they come from the same model, image list,
+    views and part size. Others are refused, or thrown away with `discard_foreign_parts`.
+
+    Args:
+        works: with images each.
+        batch_size: images a call of the model; canvases with augmentation.
+        workers: threads that read, of each process.
+        cluster: of Ray, see `trainkit.ray_pool`; every GPU gets a task at a time, or every node
+            where there are none. Nodes must reach models, images and predictions by the same names.
+        discard_foreign_parts: see above.
+        on_finished: is told the number of images predicted, and the reason for each image left out
+            by file name, of a work whose file is whole.
+
+    Raises:
+        InferenceError: the parts in `<predictions_path>.parts` are of another model or image list.
+        PredictionsError: the model gave a class or a number that cannot be.
+        WorkerPoolError: the cluster cannot do it.
+    """
+    left = [find_parts_left(work, discard_foreign=discard_foreign_parts) for work in works]
+    num_images = sum(len(work.images) for work in works)
+    done = num_images - sum(len(part.images) for parts in left for part in parts)
+    jobs = [
+        PartsJob(number, work.saved, work.augmentation, block, work.key(), batch_size, workers)
+        for number, (work, parts) in enumerate(zip(works, left, strict=True))
+        for block in _blocks(parts, on_cluster=cluster is not None)
     ]
+    unfinished = Counter(job.work for job in jobs)
+    for number, work in enumerate(works):
+        if not unfinished[number]:  # killed between its last part and the joining
+            on_finished(work, *join_work(work))
+    timing = Timing()
+    with tqdm(total=num_images, initial=done, unit=" images", smoothing=0.05) as bar:
+        for number, spent in run_jobs(
+            run_job, jobs, workers=1, progress=bar.update, cluster=cluster, unit="gpu"
+        ):
+            timing = timing.plus(spent)
+            unfinished[number] -= 1
+            if not unfinished[number]:
+                on_finished(works[number], *join_work(works[number]))
+    return timing
 
 
-def work_key(saved: SavedDetector, images: Sequence[ImageFile], images_a_part: int) -> str:
-    """Returns a digest that ties a part to its model, image list and part size."""
-    names = [image.path for image in images]
-    facts = json.dumps([saved.fingerprint, images_a_part, names])
-    return hashlib.sha256(facts.encode()).hexdigest()
+def run_job(job: PartsJob, progress: Callable[[int], Any]) -> tuple[int, Timing]:
+    """Predicts the parts of a job and writes each; parts that are there already are passed over.
+
+    Raises:
+        InferenceError: another model lies in the directory than where the job was made.
+    """
+    parts = [part for part in job.parts if not is_file(part.path)]
+    progress(sum(len(part.images) for part in job.parts) - sum(len(part.images) for part in parts))
+    if not parts:
+        return job.work, Timing()
+    tf.io.gfile.makedirs(os.path.dirname(parts[0].path))
+
+    def write(found: FoundPart) -> None:
+        metadata = {"key": job.key, "unreadable": found.unreadable}
+        write_whole(found.path, [found.predictions], job.saved, metadata)
+
+    timing = predict_parts(
+        parts,
+        _detector(job),
+        batch_size=job.batch_size,
+        workers=job.workers,
+        on_progress=progress,
+        write=write,
+    )
+    return job.work, timing
 
 
-def _detect_each(
-    images: Sequence[tuple[ImageFile, bytes]], detect: Detector
-) -> list[tuple[np.ndarray, np.ndarray, np.ndarray] | str]:
-    """Detects in a batch; where TensorFlow refuses one image, says why and keeps the others."""
-    try:
-        return [*detect([encoded for _, encoded in images])]
-    except tf.errors.InvalidArgumentError as error:
-        if len(images) == 1:
-            return [f"TensorFlow cannot decode it: {error.message}"]
-        return [found for image in images for found in _detect_each([image], detect)]
-
-
-def _check_part(path: str, key: str) -> None:
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            found = read_predictions(file, path).metadata.get("key")
-    except PredictionsError as error:
-        raise InferenceError(f"{error}; --overwrite starts anew") from error
-    if found != key:
+def _detector(job: PartsJob) -> Detector:
+    if read_saved_detector(job.saved.directory).fingerprint != job.saved.fingerprint:
         raise InferenceError(
-            f"{path} was left by a run with another model or another list of images; "
-            "--overwrite throws it away, another name for PREDICTIONS keeps it"
+            f"{job.saved.directory} on {socket.gethostname()} is not the model that the run began "
+            "with: nodes must share the folder, and nobody may export into it meanwhile"
         )
+    if job.augmentation is None:
+        return load_detector(job.saved)
+    return load_augmented_detector(job.saved, job.augmentation, job.batch_size)
 
 
-def _remove_foreign_parts(target: str, key: str) -> None:
-    """Removes all parts of an earlier run where one is of another model or image list."""
-    folder = _parts_directory(target)
-    try:
-        for path in tf.io.gfile.glob(os.path.join(folder, "part-*.parquet")):
-            _check_part(path, key)
-    except InferenceError:
-        tf.io.gfile.rmtree(folder)
-
-
-def _join(target: str, paths: Sequence[str], saved: SavedDetector) -> tuple[int, dict[str, str]]:
-    unreadable: dict[str, str] = {}
-    for path in paths:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            unreadable |= read_predictions(file, path).metadata["unreadable"]
-
-    def blocks() -> Iterator[Sequence[ImagePredictions]]:
-        for path in paths:
-            with tf.io.gfile.GFile(path, "rb") as file:
-                yield read_predictions(file, path).images
-
-    metadata = {"model": saved.metadata, "fingerprint": saved.fingerprint, "unreadable": unreadable}
-    count = _write_whole(target, blocks(), saved, metadata)
-    tf.io.gfile.rmtree(_parts_directory(target))
-    return count, unreadable
-
-
-def _write_whole(
-    path: str,
-    blocks: Iterable[Sequence[ImagePredictions]],
-    saved: SavedDetector,
-    metadata: dict[str, object],
-) -> int:
-    """Writes a predictions file that has its name only once it is whole."""
-    temporary = f"{path}.tmp"
-    with tf.io.gfile.GFile(temporary, "wb") as file:
-        count = write_predictions(
-            file, path, blocks, class_list_text=saved.class_list_text, metadata=metadata
-        )
-    tf.io.gfile.rename(temporary, path, overwrite=True)
-    return count
-
-
-def _parts_directory(target: str) -> str:
-    return f"{target}.parts"
+def _blocks(parts: Sequence[Part], *, on_cluster: bool) -> Iterator[tuple[Part, ...]]:
+    """The parts of each job: here all, so that reading goes on from part to part."""
+    if not parts:
+        return
+    size = len(parts)
+    if on_cluster:
+        size = min(_PARTS_A_TASK, math.ceil(len(parts) / _TASKS_A_WORK))
+    for start in range(0, len(parts), size):
+        yield tuple(parts[start : start + size])

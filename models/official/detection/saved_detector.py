@@ -11,7 +11,9 @@ import tensorflow as tf
 
 from detection.submission.class_list import read_class_list
 
-Detector = Callable[[Sequence[bytes]], list[tuple[np.ndarray, np.ndarray, np.ndarray]]]
+Detected = tuple[np.ndarray, np.ndarray, np.ndarray]  # labels, scores, boxes_normalized
+Detector = Callable[[Sequence[bytes]], list[Detected]]
+CanvasDetector = Callable[[np.ndarray], list[Detected]]
 
 
 class SavedDetectorError(ValueError):
@@ -90,12 +92,26 @@ def load_detector(saved: SavedDetector) -> Detector:
 
     It returns (labels [n], scores [n], boxes_normalized [n, 4] x1 y1 x2 y2) an image.
     """
+    call = _load_signature(saved, "serving_default")
+    return lambda encoded: call(tf.constant(encoded))
+
+
+def load_canvas_detector(saved: SavedDetector) -> CanvasDetector:
+    """Loads the graph; the function takes pictures [B, H, W, 3] uint8, as large as the canvas.
+
+    It returns what that of `load_detector` does; boxes are fractions of the canvas.
+    """
+    call = _load_signature(saved, "image_tensor")
+    return lambda canvases: call(tf.constant(canvases))
+
+
+def _load_signature(saved: SavedDetector, name: str) -> Callable[[tf.Tensor], list[Detected]]:
     model = tf.saved_model.load(saved.directory)
     in_pixels = saved.metadata["boxes"] == "pixels"
 
-    def detect(encoded: Sequence[bytes]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def detect(images: tf.Tensor) -> list[Detected]:
         # Reached through `model`, which owns the variables, so that it lives as long as this.
-        tensors = model.signatures["serving_default"](input=tf.constant(encoded))
+        tensors = model.signatures[name](input=images)
         outputs = {name: tensor.numpy() for name, tensor in tensors.items()}
         boxes = outputs["detection_boxes"][:, :, [1, 0, 3, 2]]
         if in_pixels:

@@ -7,7 +7,7 @@ files, so that any file system serves. The class list and free metadata travel i
 import io
 import json
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -58,6 +58,34 @@ class Predictions(NamedTuple):
     metadata: dict  # values of JSON; "unreadable": names of images that could not be predicted
 
 
+class StoredPredictions(NamedTuple):
+    """A predictions file that is read block by block, while it is open."""
+
+    class_list_text: str
+    metadata: dict
+    num_images: int
+    image_ids: Callable[[], list[str]]  # reads nothing else
+    blocks: Callable[
+        [], Iterator[Sequence[ImagePredictions]]
+    ]  # unchecked: `write_predictions` does
+
+
+def open_predictions(file: IO[bytes], name: str) -> StoredPredictions:
+    """Reads what a predictions file says of itself; its images are read when they are asked for.
+
+    Args:
+        file: opened for reading bytes, and kept open as long as the images are read.
+        name: as of `read_predictions`; a pickle is in memory whole.
+
+    Raises:
+        PredictionsError: it is of another kind.
+    """
+    try:
+        return (_open_pickle if name.endswith(".pkl") else _open_parquet)(file)
+    except (pa.ArrowException, pickle.UnpicklingError, EOFError, ValueError) as error:
+        raise PredictionsError(f"{name} is not a usable predictions file: {error}") from error
+
+
 def read_predictions(file: IO[bytes], name: str) -> Predictions:
     """Reads a predictions file whole.
 
@@ -70,14 +98,13 @@ def read_predictions(file: IO[bytes], name: str) -> Predictions:
         PredictionsError: it is of another kind, names a class that its class list lacks, holds a
             number that is not finite, or has an image twice.
     """
-    read = _read_pickle if name.endswith(".pkl") else _read_parquet
+    stored = open_predictions(file, name)
     try:
-        predictions = read(file)
-        num_classes = len(read_class_list(predictions.class_list_text))
-        _check(predictions.images, num_classes)
-    except (pa.ArrowException, pickle.UnpicklingError, EOFError, ValueError) as error:
+        num_classes = len(read_class_list(stored.class_list_text))
+        images = [image for block in _checked(stored.blocks(), num_classes) for image in block]
+    except (pa.ArrowException, ValueError) as error:
         raise PredictionsError(f"{name} is not a usable predictions file: {error}") from error
-    return predictions
+    return Predictions(images, stored.class_list_text, stored.metadata)
 
 
 def write_predictions(
@@ -140,6 +167,29 @@ class _WriteOnly(io.RawIOBase):
         return len(data)
 
 
+class _ReadOnly(io.RawIOBase):
+    """As `_WriteOnly`, for reading here and there."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._file.read(-1 if size is None else size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._file.seek(offset, whence)
+        return self._file.tell()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
 class _ArraysOnly(pickle.Unpickler):
     """An unpickler to which only plain values and NumPy arrays exist."""
 
@@ -152,22 +202,23 @@ class _ArraysOnly(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _read_parquet(file: IO[bytes]) -> Predictions:
-    source = pq.ParquetFile(pa.BufferReader(file.read()))
+def _open_parquet(file: IO[bytes]) -> StoredPredictions:
+    source = pq.ParquetFile(pa.PythonFile(_ReadOnly(file), "r"))
     stored = {k.decode(): v.decode() for k, v in (source.schema_arrow.metadata or {}).items()}
     if stored.get("tpudet.format") != _FORMAT:
         raise PredictionsError(f"its metadata does not say {_FORMAT!r}")
     if not source.schema_arrow.equals(_SCHEMA):
         raise PredictionsError(f"its columns are {source.schema_arrow.names}: not {_SCHEMA}")
-    images = [
-        image
-        for i in range(source.num_row_groups)
-        for image in _from_table(source.read_row_group(i))
-    ]
-    return Predictions(images, stored["tpudet.classes"], json.loads(stored["tpudet.metadata"]))
+    return StoredPredictions(
+        stored["tpudet.classes"],
+        json.loads(stored["tpudet.metadata"]),
+        source.metadata.num_rows,
+        lambda: source.read(columns=["image_id"]).column("image_id").to_pylist(),
+        lambda: ([*_from_table(source.read_row_group(i))] for i in range(source.num_row_groups)),
+    )
 
 
-def _read_pickle(file: IO[bytes]) -> Predictions:
+def _open_pickle(file: IO[bytes]) -> StoredPredictions:
     try:
         contents = _ArraysOnly(io.BytesIO(file.read())).load()
     except Exception as error:  # damaged bytes raise anything from IndexError to OverflowError
@@ -184,7 +235,13 @@ def _read_pickle(file: IO[bytes]) -> Predictions:
             )
             for image in contents["images"]
         ]
-        return Predictions(images, contents["classes"], contents["metadata"])
+        return StoredPredictions(
+            contents["classes"],
+            contents["metadata"],
+            len(images),
+            lambda: [image.image_id for image in images],
+            lambda: iter([images]),
+        )
     except (KeyError, TypeError) as error:
         raise PredictionsError(
             f"a part of the pickle is missing or of another kind: {error}"

@@ -212,10 +212,8 @@ def fuse(
         rows: list[Row] = []
         for piece in range(first, last):
             file, start = int(piece_files[piece]), int(piece_starts[piece])
-            text = arrays[file][start : piece_stops[piece]].tobytes()
-            found, fault, position = scan_string(text)
-            if fault:
-                faults[piece] = fault, start + position
+            found, fault, place = scan_string(arrays[file][start : piece_stops[piece]].tobytes())
+            faults[piece] = (fault, start + place) if fault else 0
             rows += [(label, score, weights[file], box) for _, label, score, box in found]
         if not (faults[first:last, 0] == 0).any():
             continue
@@ -223,9 +221,8 @@ def fuse(
             seen[numbers.get(label, 0)] += 1
         fused = _fuse_image(rows, numbers, table, _sum(weights))[: max_per_image or None]
         num_written += len(fused)
-        parts = (b"%b %.5f %.5f %.5f %.5f %.5f" % (label, s, *box) for label, s, box in fused)
         image_id = arrays[id_files[image]][id_starts[image] : id_stops[image]].tobytes()
-        lines.append(image_id + b"," + b" ".join(parts) + b"\n")
+        lines.append(_line(image_id, fused))
     return b"".join(lines), int(seen.sum()), num_written, faults, seen
 
 
@@ -249,6 +246,11 @@ def _fuse_image(
         )
         fused += [(label, *row) for row in zip(result.scores, result.coordinates, strict=True)]
     return sorted(fused, key=lambda row: -row[1])
+
+
+def _line(image_id: bytes, fused: Sequence[tuple[bytes, float, np.ndarray]]) -> bytes:
+    parts = (b"%b %.5f %.5f %.5f %.5f %.5f" % (label, s, *box) for label, s, box in fused)
+    return image_id + b"," + b" ".join(parts) + b"\n"
 
 
 def _by_class(

@@ -1,0 +1,69 @@
+"""Predictions made on a Ray cluster that loses a node are, byte for byte, those of one process."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+NUM_PARTS = 32
+# A part is 500 images for users; here it is one, so that few pictures make many parts.
+PROGRAM = """
+import json, sys
+from detection.image_folder import list_images
+from detection.inference import run_works
+from detection.prediction_work import Work
+from detection.saved_detector import read_saved_detector
+
+model, images, *targets = sys.argv[1:]
+def work(target):
+    return Work(read_saved_detector(model), list_images(images, None), target, images_a_part=1)
+
+options = dict(batch_size=1, workers=1, on_finished=lambda *result: print(json.dumps(result[1:])))
+alone, *together = [work(target) for target in targets]
+timing = run_works(together, cluster="auto", **options)
+print(timing.images)
+run_works([alone], **options)
+"""
+
+
+def test_a_node_is_lost_amid(two_nodes, wait_for, saved_model: Path, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    pixels = np.random.default_rng(1).integers(0, 255, (1200, 1600, 3), np.uint8)
+    for number in range(NUM_PARTS - 1):  # slow enough to lose the node amid a part
+        cv2.imwrite(str(images / f"{number:02d}.jpg"), np.roll(pixels, 50 * number, axis=1))
+    (images / "empty.jpg").touch()
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    targets = ["alone.parquet", "first/p.parquet", "second/p.parquet"]  # two works of a list
+
+    def finished() -> int:
+        return len(list(tmp_path.glob("*/p.parquet.parts/part-?????.parquet")))
+
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, saved_model, images, *targets],
+        cwd=tmp_path,
+        env=two_nodes.environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        wait_for(lambda: finished() >= 1, process)
+        two_nodes.remove_node()
+        before = finished()
+        printed, errors = process.communicate(timeout=90)
+    assert process.returncode == 0, errors
+    assert before < 2 * NUM_PARTS
+    assert "The cluster lost a node, 2 left" in errors  # the head is one of them
+    assert "64/64" in errors
+    *results, last = [json.loads(line) for line in printed.splitlines()]
+    first, second, num_predicted = results
+    assert first == second == last == [31, {"empty.jpg": "empty file"}]
+    assert num_predicted <= 2 * NUM_PARTS
+    alone = (tmp_path / "alone.parquet").read_bytes()
+    assert (tmp_path / "first/p.parquet").read_bytes() == alone
+    assert (tmp_path / "second/p.parquet").read_bytes() == alone
+    assert not list(tmp_path.rglob("*.parts"))

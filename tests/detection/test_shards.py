@@ -1,0 +1,202 @@
+"""--shard I/N on machines that share nothing, and join_predicted_parts.py: together one run."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from detection.image_folder import (
+    ImageFile,
+    ImageFolderError,
+    Shard,
+    parse_shard,
+    shard_path,
+    take_shard,
+)
+from detection.predict import main
+from detection.submission.join_predicted_parts import join_parts
+from detection.submission.join_predicted_parts import main as join
+from detection.submission.predictions_file import (
+    ImagePredictions,
+    Predictions,
+    read_predictions,
+    write_predictions,
+)
+
+SCRIPTS = Path(__file__).parents[2] / "scripts" / "inference"
+CLASS_LIST = "/m/01,cat\n/m/02,dog\n"
+
+
+@pytest.fixture
+def folder(jpegs: dict[str, bytes], tmp_path: Path) -> Path:
+    """Seven images; one of them is no image."""
+    directory = tmp_path / "images"
+    directory.mkdir()
+    for name, encoded in jpegs.items():
+        (directory / f"{name}.jpg").write_bytes(encoded)
+    for name in ("again", "zebra"):
+        (directory / f"{name}.jpg").write_bytes(jpegs["wide"])
+    (directory / "broken.jpg").write_bytes(b"")
+    return directory
+
+
+def read(path: Path) -> Predictions:
+    with path.open("rb") as file:
+        return read_predictions(file, path.name)
+
+
+def assert_equal(found: Predictions, expected: Predictions) -> None:
+    assert found.metadata == expected.metadata
+    assert found.class_list_text == expected.class_list_text
+    assert [i.image_id for i in found.images] == [i.image_id for i in expected.images]
+    for image, wanted in zip(found.images, expected.images, strict=True):
+        assert image.labels.tolist() == wanted.labels.tolist()
+        np.testing.assert_allclose(image.scores, wanted.scores, atol=1e-6)
+        np.testing.assert_allclose(image.boxes_normalized, wanted.boxes_normalized, atol=1e-6)
+
+
+def write(path: Path, images: list[ImagePredictions], **metadata: object) -> str:
+    with path.open("wb") as file:
+        write_predictions(file, path.name, [images], class_list_text=CLASS_LIST, metadata=metadata)
+    return str(path)
+
+
+def image(name: str) -> ImagePredictions:
+    return ImagePredictions(
+        name, np.ones(1, np.int32), np.full(1, 0.5, np.float32), np.zeros((1, 4), np.float32)
+    )
+
+
+def errors_of(capsys: Any, *arguments: object) -> str:
+    with pytest.raises(SystemExit) as exit_info:
+        join([str(argument) for argument in arguments])
+    assert exit_info.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_shards_partition_the_list() -> None:
+    images = [ImageFile(str(n), f"{n}.jpg") for n in range(10)]
+    shards = [take_shard(images, Shard(number, 4)) for number in (1, 2, 3, 4)]
+    assert [len(shard) for shard in shards] == [2, 3, 2, 3]
+    assert [image for shard in shards for image in shard] == images
+    assert take_shard(images, Shard(1, 1)) == images
+    with pytest.raises(ImageFolderError, match="10 images cannot be cut into 11 shards"):
+        take_shard(images, Shard(1, 11))
+    assert parse_shard("2/4") == Shard(2, 4)
+    for wrong in ("0/4", "5/4", "1", "1/0", "-1/4", "a/b", "1/2/3"):
+        with pytest.raises(ValueError, match="is no shard: I/N"):
+            parse_shard(wrong)
+    assert shard_path("gs://b/p.v1.parquet", Shard(2, 4)) == "gs://b/p.v1_part_2_of_4.parquet"
+    assert shard_path("p_part_2_of_4.pkl", Shard(2, 4)) == "p_part_2_of_4.pkl"
+    assert shard_path("p.parquet", None) == "p.parquet"
+
+
+def test_joined_shards_are_the_predictions_of_one_run(
+    saved_model: Path, folder: Path, tmp_path: Path, capsys: Any
+) -> None:
+    whole, out = tmp_path / "whole.parquet", tmp_path / "p.parquet"
+    assert main([str(whole), str(saved_model), "--images", str(folder)]) == 0
+    for number in (1, 2, 3):
+        machine = tmp_path / f"machine_{number}"  # the same images, elsewhere
+        shutil.copytree(folder, machine)
+        command = [str(out), str(saved_model), "--images", str(machine)]
+        assert main([*command, "--shard", f"{number}/3"]) == 0
+    assert "images (3/3 of 7)" in capsys.readouterr().out
+    parts = sorted(tmp_path.glob("p_part_?_of_3.parquet"))
+    assert [len(read(part).images) for part in parts] == [1, 2, 3]  # and one that is broken
+    assert read(parts[1]).metadata["shard"] == {"number": 2, "of": 3}
+    command = [sys.executable, SCRIPTS / "join_predicted_parts.py", out, *reversed(parts)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "p.parquet: 6 images of 3 parts" in done.stdout
+    assert_equal(read(out), read(whole))
+    # Also against a list of ids, to a pickle, and what the command never replaces unasked.
+    ids = tmp_path / "sample_submission.csv"
+    ids.write_text("".join(f"{path.stem},\n" for path in folder.iterdir()))
+    assert join([str(tmp_path / "p.pkl"), *map(str, parts), "--ids", str(ids)]) == 0
+    assert_equal(read(tmp_path / "p.pkl"), read(whole))
+    assert "p.parquet exists; -f replaces it" in errors_of(capsys, out, *parts)
+    assert join([str(out), *map(str, parts), "--force"]) == 0
+
+
+def test_what_is_missing_or_twice_is_named(tmp_path: Path, capsys: Any) -> None:
+    facts: dict[str, Any] = {"fingerprint": "f", "image_list": {"count": 4}, "unreadable": {}}
+    one, two, three, four = (
+        write(tmp_path / f"{n}.parquet", [image(f"i{n}")], **facts, shard={"number": n, "of": 4})
+        for n in (1, 2, 3, 4)
+    )
+    out = tmp_path / "out.parquet"
+    text = errors_of(capsys, out, one, three, three)
+    assert "2 shards are missing: 2/4, 4/4" in text
+    assert "shard 3/4 is there 2 times" in text
+    assert f"1 images are there twice: i3 ({three} and {three})" in text
+    other = write(
+        tmp_path / "other.parquet", [image("i2")], fingerprint="g", shard={"number": 2, "of": 4}
+    )
+    text = errors_of(capsys, out, one, other, three, four)
+    assert f"{other} is of another model than {one}" in text
+    assert f"{other} is of another list of images than {one}" in text
+    cut = write(tmp_path / "cut.parquet", [image("i2")], **facts, shard={"number": 2, "of": 5})
+    assert "shards of 4 and 5, cut in different ways" in errors_of(capsys, out, one, cut)
+    empty = write(tmp_path / "empty.parquet", [], **facts, shard={"number": 2, "of": 4})
+    text = errors_of(capsys, out, one, empty, three, four)
+    assert "the shards have 3 images; the list that they were cut from has 4" in text
+
+    plain = [write(tmp_path / f"plain{n}.parquet", [image(f"i{n}")], **facts) for n in (1, 2)]
+    assert "so give --ids FILE" in errors_of(capsys, out, *plain)
+    ids = tmp_path / "ids.txt"
+    ids.write_text("i2\ni3\n")
+    text = errors_of(capsys, out, *plain, "--ids", ids)
+    assert "1 images are missing: i3" in text
+    assert "1 images are not among --ids: i1" in text
+    ids.write_text("i1\ni2\n")
+    assert join([str(out), *plain, "--ids", str(ids)]) == 0
+    out.unlink()
+
+    bad = tmp_path / "bad.parquet"
+    bad.write_bytes(b"PAR1 but no more")
+    assert "bad.parquet is not a usable predictions file" in errors_of(capsys, out, one, bad)
+    assert "no file" in errors_of(capsys, out, one, tmp_path / "none.parquet")
+    assert "is one of the parts" in errors_of(capsys, one, one, two)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_joining_holds_one_block_at_a_time(tmp_path: Path) -> None:
+    """Two files of 30 blocks: of their 12 MB, Arrow never holds a tenth."""
+    rng = np.random.default_rng(0)
+    paths = []
+    for number in (1, 2):
+        path = tmp_path / f"{number}.parquet"
+        blocks = [
+            [
+                ImagePredictions(
+                    f"{number}-{block}-{i}",
+                    rng.integers(1, 3, 200).astype(np.int32),
+                    rng.random(200).astype(np.float32),
+                    rng.random((200, 4)).astype(np.float32),
+                )
+                for i in range(40)
+            ]
+            for block in range(30)
+        ]
+        metadata = {"shard": {"number": number, "of": 2}, "fingerprint": "f"}
+        with path.open("wb") as file:
+            write_predictions(
+                file, path.name, blocks, class_list_text=CLASS_LIST, metadata=metadata
+            )
+        paths.append(str(path))
+    size = sum(Path(path).stat().st_size for path in paths)
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(pa.system_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        assert join_parts(str(tmp_path / "all.parquet"), paths) == 2 * 30 * 40
+    finally:
+        pa.set_memory_pool(before)
+    assert size > 10e6
+    assert 0 < (pool.max_memory() or 0) < size / 10
