@@ -7,7 +7,7 @@ from pathlib import Path
 from detection.preparation import make_tfrecords
 
 SCRIPT = Path(__file__).parents[3] / "scripts/make_tfrecords.py"
-NUM_SHARDS = 8
+NUM_SHARDS = 24
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -35,7 +35,7 @@ def test_a_node_is_lost_amid(two_nodes, wait_for, write_coco, encoded_picture, t
     def finished() -> int:
         return len(list(progress.glob("*.tfrecord.json")))
 
-    # One node is removed when each of the two has finished something or is amid a shard.
+    # One node is removed while shards are being made and most are still waiting.
     with subprocess.Popen(
         command,
         cwd=tmp_path,
@@ -44,7 +44,7 @@ def test_a_node_is_lost_amid(two_nodes, wait_for, write_coco, encoded_picture, t
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        wait_for(lambda: finished() >= 1 and at_work() == 2, process)
+        wait_for(lambda: finished() >= 1 and at_work() >= 1, process)
         two_nodes.remove_node()
         before = finished()
         printed, errors = process.communicate(timeout=60)
