@@ -16,7 +16,7 @@ demo: .venv/installed  ## draw a data set, train, evaluate, export, infer, submi
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo.sh
 
 test: .venv/installed  ## the default suite; real-data tests where TPUDET_TEST_DATA names them
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -1,11 +1,13 @@
 """From predictions files of parts to a trimmed ensemble, on real boxes: gen, join, merge, trim."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from detection.evaluation import evaluate_submission
 from detection.submission import (
     gen_sub,
     join_subs,
@@ -36,15 +38,19 @@ def read_truth(path: Path) -> tuple[Truth, list[str]]:
     return truth, [entry["name"] for entry in content["categories"]]
 
 
-def jittered(truth: Truth, chosen: set[int], seed: int) -> list[ImagePredictions]:
-    """What a model of some classes might say: each box moved by some 5 % of its sides; clutter."""
+def jittered(
+    truth: Truth, chosen: set[int], seed: int, *, spread: float = 0.05
+) -> list[ImagePredictions]:
+    """What a model of some classes might say: boxes moved by `spread` of their sides; clutter."""
     random = np.random.default_rng(seed)
     images = []
     for image_id, (classes, boxes) in truth.items():
         kept = np.isin(classes, list(chosen))
         classes, boxes = classes[kept], boxes[kept]
         sides = np.tile(boxes[:, 2:] - boxes[:, :2], 2)
-        moved = np.sort((boxes + random.normal(0, 0.05, boxes.shape) * sides).reshape(-1, 2, 2), 1)
+        moved = np.sort(
+            (boxes + random.normal(0, spread, boxes.shape) * sides).reshape(-1, 2, 2), 1
+        )
         corners = random.random((5, 2)) * 0.8
         clutter = np.concatenate([corners, corners + 0.1], axis=1)
         scores = np.concatenate(
@@ -79,11 +85,32 @@ def mean_overlap(truth: Truth, path: str) -> float:
     return float(np.mean(best))
 
 
+def mean_average_precision(printed: str) -> float:
+    found = re.search(r"mAP (\d\.\d+) over", printed)
+    assert found is not None, printed
+    return float(found[1])
+
+
+def write_truth(truth: Truth, path: Path) -> None:
+    """The boxes as Open Images publishes them."""
+    lines = ["ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf"]
+    for image_id, (classes, boxes) in truth.items():
+        for number, (x1, y1, x2, y2) in zip(classes, boxes, strict=True):
+            lines.append(f"{image_id},/m/{number},{x1:.8f},{x2:.8f},{y1:.8f},{y2:.8f},0")
+    path.write_text("\n".join(lines) + "\n")
+
+
 @pytest.fixture
 def models(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Truth, list[str]]:
     """The truth, and three submissions, each joined from two parts of the classes."""
+    return write_models(data_dir, tmp_path, monkeypatch, spread=0.05)
+
+
+def write_models(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, spread: float
+) -> tuple[Truth, list[str]]:
     monkeypatch.chdir(tmp_path)
     truth, names = read_truth(data_dir / "coco_tiny/annotations/instances_val2017.json")
     classes = "".join(f"/m/{row},{name}\n" for row, name in enumerate(names, start=1))
@@ -92,7 +119,7 @@ def models(
     for model in range(3):
         parts = []
         for part in range(2):
-            images = jittered(truth, set(present[part::2]), seed=10 * model + part)
+            images = jittered(truth, set(present[part::2]), seed=10 * model + part, spread=spread)
             name = f"model_{model}-part_{part}.parquet"
             with open(name, "wb") as file:
                 write_predictions(file, name, [images], class_list_text=classes, metadata={})
@@ -121,3 +148,22 @@ def test_the_ensemble_is_nearer_to_the_truth_than_each_model(
     assert num_boxes > 100
     assert 0.7 < max(single) < 0.9
     assert ensemble > max(single) + 0.03
+
+
+def test_by_the_challenge_metric_the_ensemble_beats_each_model(
+    data_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    truth, submissions = write_models(data_dir, tmp_path, monkeypatch, spread=0.18)
+    write_truth(truth, Path("truth.csv"))
+    assert merge_subs.main(["merged.csv", *submissions, "--method", "wbf", "--iou", "0.4"]) == 0
+    assert trim_sub_by_threshold.main(["best.csv", "merged.csv", "0.02"]) == 0
+    scores = []
+    for path in (*submissions, "best.csv"):
+        capsys.readouterr()
+        assert evaluate_submission.main([path, "truth.csv", "--num_curves", "0"]) == 0
+        scores.append(mean_average_precision(capsys.readouterr().out))
+    assert max(scores[:3]) < 0.8
+    assert scores[3] > max(scores[:3]) + 0.05
