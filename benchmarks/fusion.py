@@ -48,27 +48,32 @@ OBJECTS = 40  # an image; each model finds each of them once, the rest is clutte
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark; returns the exit code."""
     arguments = _parse(argv)
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        sources = [f"{folder}/model_{k}.csv" for k in range(arguments.files)]
-        started = time.perf_counter()
-        for seed, path in enumerate(sources):
-            generate(path, arguments.images, arguments.predictions, arguments.classes, seed)
-        num_bytes = sum(os.path.getsize(path) for path in sources)
-        count = arguments.files * arguments.images * arguments.predictions
-        print(
-            f"{arguments.files} files x {arguments.images} images x {arguments.predictions} "
-            f"predictions = {count / 1e6:g} M, {arguments.classes} classes an image, "
-            f"{num_bytes / 1e6:.1f} MB of text, generated in "
-            f"{time.perf_counter() - started:.1f} s; {arguments.threads} threads, "
-            f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}"
-        )
-        target = f"{folder}/merged.csv"
-        merge = ["-f", "--threads", str(arguments.threads), target, *sources]
-        if not arguments.rounds:
-            _time_once(merge, target, arguments)
-            return 0
-        _compare(folder, sources, merge, count, num_bytes, arguments)
+    for num_classes in arguments.classes:
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+            _run(folder, num_classes, arguments)
     return 0
+
+
+def _run(folder: str, num_classes: int, arguments: argparse.Namespace) -> None:
+    sources = [f"{folder}/model_{k}.csv" for k in range(arguments.files)]
+    started = time.perf_counter()
+    for seed, path in enumerate(sources):
+        generate(path, arguments.images, arguments.predictions, num_classes, seed)
+    num_bytes = sum(os.path.getsize(path) for path in sources)
+    count = arguments.files * arguments.images * arguments.predictions
+    print(
+        f"{arguments.files} files x {arguments.images} images x {arguments.predictions} "
+        f"predictions = {count / 1e6:g} M, {num_classes} classes an image, "
+        f"{num_bytes / 1e6:.1f} MB of text, generated in "
+        f"{time.perf_counter() - started:.1f} s; {arguments.threads} threads, "
+        f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}"
+    )
+    target = f"{folder}/merged.csv"
+    merge = ["-f", "--threads", str(arguments.threads), target, *sources]
+    if arguments.rounds:
+        _compare(folder, sources, merge, count, num_bytes, arguments)
+    else:
+        _time_once(merge, target, arguments)
 
 
 def generate(
@@ -267,10 +272,18 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "files": 5,
         "images": 1000,
         "predictions": 200,
-        "classes": 25,
         "rounds": 5,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=default, help="default: %(default)s")
+    parser.add_argument(
+        "--classes",
+        type=int,
+        nargs="+",
+        default=[25, 100],
+        metavar="N",
+        help="in an image, a table for each number: few are many boxes a class, the hard case "
+        "(default: 25 100)",
+    )
     parser.add_argument("--threads", type=int, default=2, help="and processes (default: 2)")
     parser.add_argument("--trim", type=float, default=0.0, help="with --rounds 0: least score")
     parser.add_argument("--folder", help="where the generated files go for the time being")

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import cv2
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from detection.inspection import pictures
 from detection.inspection.pictures import file_names
@@ -82,7 +83,7 @@ def test_worst_images_of_every_kind_of_file(
     assert "1 images of " in out
     assert "1 boxes of " in out
     assert "their classes (/m/99)" in out
-    assert not (tmp_path / "out/pictures.temporary").exists()
+    assert [path.name for path in output.parent.iterdir()] == ["pictures"]
     assert draw(*arguments) == 2
     assert "-f replaces it" in capsys.readouterr().err
     assert draw(*arguments, "--worst", 1, "-f") == 0
@@ -260,6 +261,15 @@ def test_skip_bad_leaves_bad_rows_out_and_counts_them(write_images, draw, tmp_pa
     assert draw(*base, "--skip_bad") == 0
     assert "1 bad rows left out" in capsys.readouterr().out
     assert [card["classes"] for card in Page(output).cards] == ["1", ""]
+
+
+def test_a_bucket_as_output(write_found, write_images, draw) -> None:
+    found, images = write_found({i: [(1, 0.9, *WHOLE)] for i in "abc"}), write_images(*"abc")
+    output = "ram://draw_predictions/page"
+    for count in (3, 2):
+        assert draw(found, "--images", images, "--output", output, "-f", "--num", count) == 0
+        assert len(tf.io.gfile.listdir(output)) == count + 1
+    assert [n.rstrip("/") for n in tf.io.gfile.listdir("ram://draw_predictions")] == ["page"]
 
 
 def test_script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

@@ -82,3 +82,17 @@ def test_what_is_wrong_is_named_and_nothing_is_written(
 def test_wrong_arguments_exit_with_2(wrong: tuple[str, ...], draw) -> None:
     with pytest.raises(SystemExit, match="2"):
         draw("p", "--images", "i", "--output", "o", *wrong)
+
+
+def test_an_error_on_the_way_leaves_the_pictures_that_were_there(
+    write_found, write_images, draw, tmp_path
+) -> None:
+    found, images = write_found({"a": [(1, 0.9, *BOX)], "b": []}), write_images("a", "b")
+    output = tmp_path / "out"
+    base = (found, "--images", images, "--output", output, "-f", "--image_ids")
+    assert draw(*base, "a") == 0
+    before = {path: path.read_bytes() for path in output.iterdir()}
+    (images / "b.jpg").write_bytes(b"")
+    assert draw(*base, "a,b") == 2
+    assert {path: path.read_bytes() for path in output.iterdir()} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"found.parquet", "images", "out"}

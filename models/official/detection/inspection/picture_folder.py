@@ -10,7 +10,7 @@ from detection.inspection.objects import InspectionError, name_some
 from trainkit.durable_files import list_names
 
 PAGE_NAME = "index.html"
-_TEMPORARY = ".temporary"
+_TEMPORARY = "temporary."  # in front: to ram:// a folder `a` is there as soon as `a.temporary` is
 
 
 def check_output(directory: str, *, force: bool) -> None:
@@ -39,18 +39,19 @@ def whole_folder(directory: str) -> Iterator[str]:
     """Gives a new folder to write in, which gets the name `directory` when the block ends.
 
     An error leaves what was there; it is replaced otherwise (`check_output` says whether it may).
+    In a bucket, where a folder cannot be renamed at once, the page is there once all pictures are.
 
     Raises:
         tf.errors.OpError: it cannot be written.
     """
     directory = _plain(directory)
-    temporary = directory + _TEMPORARY
+    temporary = os.path.join(os.path.dirname(directory), _TEMPORARY + os.path.basename(directory))
     _remove(temporary)
     try:
         tf.io.gfile.makedirs(temporary)
         yield temporary
         _remove(directory)
-        tf.io.gfile.rename(temporary, directory)
+        _move(temporary, directory)
     except BaseException:
         _remove(temporary)
         raise
@@ -60,6 +61,17 @@ def write_bytes(directory: str, name: str, content: bytes) -> None:
     """Writes a file into a folder that is not there yet under its own name."""
     with tf.io.gfile.GFile(os.path.join(directory, name), "wb") as file:
         file.write(content)
+
+
+def _move(source: str, target: str) -> None:
+    """Renames a folder; where folders are but parts of names, its files, the page last."""
+    if "://" not in target:
+        tf.io.gfile.rename(source, target)
+        return
+    tf.io.gfile.makedirs(target)
+    for name in sorted(list_names(source), key=lambda name: name == PAGE_NAME):
+        tf.io.gfile.rename(os.path.join(source, name), os.path.join(target, name), overwrite=True)
+    _remove(source)
 
 
 def _plain(directory: str) -> str:

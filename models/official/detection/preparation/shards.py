@@ -1,6 +1,7 @@
 """Makes one shard: a pure function of its annotations and images that leaves one finished file."""
 
 import os
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -37,8 +38,9 @@ def run_shard(job: ShardJob, token: str, progress: Callable[[int], Any]) -> Shar
         progress: called with the number of images done since the last call.
 
     Raises:
-        PreparationError: the file cannot be written.
+        PreparationError: the file cannot be written, or this machine has not the folders of images.
     """
+    _require_folders(job.image_directories)
     inputs = inputs_digest(job) if job.write else ""
     shard = _Shard(job, progress)
     size = 0
@@ -63,6 +65,16 @@ def run_shard(job: ShardJob, token: str, progress: Callable[[int], Any]) -> Shar
         findings=shard.findings,
         bytes=size,
     )
+
+
+def _require_folders(directories: Sequence[str]) -> None:
+    """On a node of a cluster that has no such folder every image would count as missing."""
+    absent = [folder for folder in directories if not tf.io.gfile.isdir(folder)]
+    if absent:
+        raise PreparationError(
+            f"{socket.gethostname()} has no folder {' nor '.join(absent)}: the images must be "
+            "reachable under the same path from every machine."
+        )
 
 
 class _Objects(NamedTuple):

@@ -36,6 +36,7 @@ from detection.submission.storage import is_remote, open_file
 HEADER = b"ImageId,PredictionString\n"
 BLOCK_BYTES = 1 << 19
 RELEASE_BYTES = 1 << 26
+_GATHERED_ROWS = 1 << 14  # ids copied at once: the indices take eight bytes for each of theirs
 
 
 class SubmissionError(ValueError):
@@ -256,7 +257,7 @@ def _index(path: str, mapped: mmap.mmap) -> SubmissionFile:
         bad = bad.plus(_unusable(path, data, rows[~good]))
         parts.append(rows[good])
         ids.append(_gather(data, rows[good]))
-        if hasattr(mmap, "MADV_DONTNEED"):
+        if start < len(data) and hasattr(mmap, "MADV_DONTNEED"):
             mapped.madvise(mmap.MADV_DONTNEED)
     rows, image_ids = np.concatenate(parts)[:, :5], np.concatenate(ids)
     order = np.argsort(image_ids, kind="stable")
@@ -292,9 +293,11 @@ def _gather(data: np.ndarray, rows: np.ndarray) -> np.ndarray:
     lengths = rows[:, 1] - rows[:, 0]
     width = int(lengths.max(initial=1))
     ids = np.zeros((len(rows), width), np.uint8)
-    for place in range(width):
-        longer = np.flatnonzero(lengths > place)
-        ids[longer, place] = data[rows[longer, 0] + place]
+    columns = np.arange(width)
+    for first in range(0, len(rows), _GATHERED_ROWS):
+        part = slice(first, first + _GATHERED_ROWS)
+        places = np.minimum(rows[part, :1] + columns, len(data) - 1)
+        ids[part] = data[places] * (columns < lengths[part, np.newaxis])
     return ids.view(f"S{width}").ravel()
 
 

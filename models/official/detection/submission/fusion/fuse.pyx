@@ -34,6 +34,7 @@ from detection.submission.fusion.prediction_text cimport (
     print_bytes,
     print_id,
     print_prediction,
+    reserve,
     scan_prediction,
     skip_blanks,
 )
@@ -69,6 +70,7 @@ def fuse(
     cdef int num_settings = methods.shape[0]
     cdef int fault = FINE
     cdef double total_weight = 0
+    cdef long long num_bytes = 0
     cdef long long num_read = 0
     cdef long long num_written = 0
     cdef LabelTable table
@@ -94,6 +96,10 @@ def fuse(
         if settings == NULL or not start_table(&table):
             raise MemoryError
         set_settings(settings, &table, labels, methods, ious, sigmas, thresholds)
+        for image in range(piece_files.shape[0]):
+            num_bytes += piece_stops[image] - piece_starts[image]
+        if not reserve(&out, num_bytes):  # hardly ever is more printed than was read
+            raise MemoryError
         with nogil:
             for image in range(id_files.shape[0]):
                 fault = read_image(
