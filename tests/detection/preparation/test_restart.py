@@ -170,6 +170,12 @@ def test_a_finished_set_is_kept_and_replaced_only_when_asked(
     assert "up to date, nothing was written" in capsys.readouterr().out
     assert {file: file.stat().st_mtime_ns for file in output.iterdir()} == before
 
+    progress = output / "train_part.progress"  # what a kill after the manifest leaves
+    progress.mkdir()
+    (progress / "train_part-00000-of-00008.tfrecord.json").write_text("{}")
+    assert make_tfrecords.main(command) == 0
+    assert {file: file.stat().st_mtime_ns for file in output.iterdir()} == before
+
     (images / "4.jpg").write_bytes(encoded_picture(quality=50))  # an image file was changed
     assert make_tfrecords.main(command) == 2
     assert "--overwrite" in capsys.readouterr().err

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from detection.preparation import steps
 from detection.preparation.annotations import PreparationError
+from detection.preparation.claims import Claim
 from detection.preparation.file_digests import file_digest
 from detection.preparation.sources import run_command
 from detection.preparation.steps import Step, run_step, to_do
@@ -173,3 +174,18 @@ def test_two_at_once(tmp_path, capsys) -> None:
     assert read_text(step.outputs[0]) == "abcabc"
     assert not claim.exists()
     assert os.listdir(tmp_path / "made").count("out.txt") == 1
+
+
+def test_a_run_killed_at_its_very_end_leaves_no_claim_behind(tmp_path) -> None:
+    write_text(f"{tmp_path}/in.txt", "abc")
+    step = doubling(str(tmp_path))
+    assert run_step(step)
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    with Claim(step.claim_path):
+        claim = Path(step.claim_path).read_text()
+    dead = json.loads(claim) | {"process": ended.pid}
+    for fields, stays in ((dead, False), (dead | {"process": os.getppid()}, True)):
+        Path(step.claim_path).write_text(json.dumps(fields))
+        assert not run_step(step)  # up to date either way
+        assert Path(step.claim_path).exists() == stays

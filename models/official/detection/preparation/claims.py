@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from detection.preparation.annotations import PreparationError
+from trainkit.durable_files import remove_if_there
 
 _REFRESH_SECONDS = 20
 _STALE_SECONDS = 120  # of a run on another machine, whose process cannot be asked for
@@ -80,6 +81,18 @@ class Claim:
         except (tf.errors.NotFoundError, json.JSONDecodeError):
             return None
         return fields if {"host", "process", "token", "time"} <= set(fields) else None
+
+
+def remove_dead_claim(path: str) -> bool:
+    """Removes what a run that was killed at its very end left; returns whether no run is at work.
+
+    Then all was finished but the claim's own removal, and no later run would claim again.
+    """
+    other = Claim(path)._read()
+    if other is not None and _is_alive(other):
+        return False
+    remove_if_there(path)
+    return True
 
 
 def _is_alive(fields: dict[str, Any]) -> bool:

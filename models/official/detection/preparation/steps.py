@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from detection.preparation.annotations import PreparationError
-from detection.preparation.claims import Claim
+from detection.preparation.claims import Claim, remove_dead_claim
 from detection.preparation.file_digests import code_digest, file_digest
 from trainkit.durable_files import list_names, read_text, remove_if_there, write_text
 
@@ -38,6 +38,11 @@ class Step(NamedTuple):
         """Path of the step file."""
         return f"{self.outputs[0]}.step.json"
 
+    @property
+    def claim_path(self) -> str:
+        """Path of the file that says which process runs the step."""
+        return f"{self.outputs[0]}.claim.json"
+
 
 def run_step(step: Step, *, overwrite: bool = False) -> bool:
     """Runs a step, unless its outputs are there and up to date; says which, with the counts.
@@ -58,6 +63,7 @@ def run_step(step: Step, *, overwrite: bool = False) -> bool:
     recorded = _recorded(step)
     reason = _difference(step, state, recorded) if recorded else _NEW
     if recorded and reason is None:
+        remove_dead_claim(step.claim_path)
         print(f"{step.name}: up to date. {recorded['summary']}", flush=True)
         return False
     if recorded is None and not overwrite:
@@ -65,7 +71,7 @@ def run_step(step: Step, *, overwrite: bool = False) -> bool:
     print(f"{step.name} ({reason}) ...", flush=True)
     for output in step.outputs:
         tf.io.gfile.makedirs(os.path.dirname(output) or ".")
-    with Claim(f"{step.outputs[0]}.claim.json") as claim, _signs_of_life(claim):
+    with Claim(step.claim_path) as claim, _signs_of_life(claim):
         write_text(step.step_path, _to_json(state | {"finished": False}), owner=claim.token)
         try:
             summary = step.run()

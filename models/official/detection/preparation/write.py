@@ -16,7 +16,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from detection.preparation.annotations import PreparationError
-from detection.preparation.claims import Claim
+from detection.preparation.claims import Claim, remove_dead_claim
 from detection.preparation.existing_files import (
     check_classes,
     finished_manifest,
@@ -71,12 +71,15 @@ def write_tfrecords(
     check_classes(plan)
     tf.io.gfile.makedirs(plan.directory)
     finished = finished_manifest(plan)
+    claim_path = os.path.join(plan.progress_directory, "claim.json")
     if finished is not None and is_current(plan, finished):
+        if tf.io.gfile.isdir(plan.progress_directory) and remove_dead_claim(claim_path):
+            tf.io.gfile.rmtree(plan.progress_directory)
         return finished, False
     if not overwrite:
         refuse_existing(plan, is_finished=finished is not None)
     tf.io.gfile.makedirs(plan.progress_directory)
-    with Claim(os.path.join(plan.progress_directory, "claim.json")) as claim:
+    with Claim(claim_path) as claim:
         if finished is not None:
             tf.io.gfile.remove(plan.manifest_path)
         remove_leftovers(plan)

@@ -179,8 +179,7 @@ def fuse(
 ) -> tuple[bytes, int, int, np.ndarray, np.ndarray]:
     """Reads, fuses and prints the images of a block.
 
-    Predictions of an image are printed by falling score; equals by the first appearance of their
-    class, then as they came from the algorithm.
+    They are printed by falling score, equals by the first box of their class, then as fused.
 
     Args:
         arrays: the bytes of each file, uint8; the next seven as in `plain_text`.
@@ -200,29 +199,26 @@ def fuse(
         max_per_image: how many of the best are printed; 0 for all.
 
     Returns:
-        Text (no line for an image without a good row), predictions read, predictions written,
-        faults [pieces, 2] as from `plain_text.scan`, and predictions read by setting [1 + L].
+        Text (no line for an image without a good row), predictions read and written, faults
+        [pieces, 2] as from `plain_text.scan`, and predictions read by setting [1 + L].
     """
-    numbers = {label: number + 1 for number, label in enumerate(labels)}
+    numbers = {label: number for number, label in enumerate(labels, 1)}
     table = SettingsColumns(methods, ious, sigmas, thresholds)
     faults = np.zeros((len(piece_files), 2), np.int64)
     seen = np.zeros(1 + len(labels), np.int64)
-    lines, num_written = [], 0
+    lines, num_written, total_weight = [], 0, _sum(weights)
     for image, (first, last) in enumerate(zip(piece_ends[:-1], piece_ends[1:], strict=True)):
         rows: list[Row] = []
         for piece in range(first, last):
-            file, start = int(piece_files[piece]), int(piece_starts[piece])
-            found, fault, place = scan_string(arrays[file][start : piece_stops[piece]].tobytes())
-            faults[piece] = (fault, start + place) if fault else 0
-            rows += [(label, score, weights[file], box) for _, label, score, box in found]
+            file, place = piece_files[piece], slice(piece_starts[piece], piece_stops[piece])
+            faults[piece] = _read_piece(arrays[file], place, float(weights[file]), rows)
         if not (faults[first:last, 0] == 0).any():
             continue
         for label, *_ in rows:
             seen[numbers.get(label, 0)] += 1
-        fused = _fuse_image(rows, numbers, table, _sum(weights))[: max_per_image or None]
+        fused = _fuse_image(rows, numbers, table, total_weight)[: max_per_image or None]
         num_written += len(fused)
-        image_id = arrays[id_files[image]][id_starts[image] : id_stops[image]].tobytes()
-        lines.append(_line(image_id, fused))
+        lines.append(_line(arrays[id_files[image]][id_starts[image] : id_stops[image]], fused))
     return b"".join(lines), int(seen.sum()), num_written, faults, seen
 
 
@@ -248,9 +244,16 @@ def _fuse_image(
     return sorted(fused, key=lambda row: -row[1])
 
 
-def _line(image_id: bytes, fused: Sequence[tuple[bytes, float, np.ndarray]]) -> bytes:
+def _read_piece(data: np.ndarray, place: slice, weight: float, rows: list[Row]) -> tuple[int, int]:
+    """Adds to rows; returns the fault, if there is one, and where it is in the file."""
+    found, fault, position = scan_string(data[place].tobytes())
+    rows += [(label, score, weight, box) for _, label, score, box in found]
+    return (fault, place.start + position) if fault else (0, 0)
+
+
+def _line(image_id: np.ndarray, fused: Sequence[tuple[bytes, float, np.ndarray]]) -> bytes:
     parts = (b"%b %.5f %.5f %.5f %.5f %.5f" % (label, s, *box) for label, s, box in fused)
-    return image_id + b"," + b" ".join(parts) + b"\n"
+    return image_id.tobytes() + b"," + b" ".join(parts) + b"\n"
 
 
 def _by_class(
