@@ -17,7 +17,7 @@ from PIL import Image
 from detection import inference, prediction_stream, prediction_work
 from detection.export import export_saved_model
 from detection.image_folder import ImageFile, list_images
-from detection.inference import run_inference
+from detection.inference import run_works
 from detection.predict import main
 from detection.saved_detector import find_saved_model, load_detector, read_saved_detector
 from detection.submission import gen_sub
@@ -37,6 +37,18 @@ def folder(jpegs: dict[str, bytes], tmp_path: Path) -> Path:
         (directory / f"{name}.jpg").write_bytes(encoded)
     (directory / "notes.txt").write_text("not an image")
     return directory
+
+
+def run_inference(*, batch_size: int, workers: int, **work: Any) -> tuple[int, dict[str, str]]:
+    """Makes one predictions file here; the number of images, and why others were left out."""
+    results: list[tuple[int, dict[str, str]]] = []
+    run_works(
+        [prediction_work.Work(**work)],
+        batch_size=batch_size,
+        workers=workers,
+        on_finished=lambda work, count, unreadable: results.append((count, unreadable)),
+    )
+    return results[0]
 
 
 def read(path: Path) -> Predictions:
@@ -167,17 +179,18 @@ def test_sigkill_at_a_part_leaves_work_that_is_used(
     target = tmp_path / "p.parquet"
     program = f"""
 import os, signal, tensorflow as tf
-from detection import image_folder, inference, saved_detector
+from detection import image_folder, inference, prediction_work, saved_detector
 rename = tf.io.gfile.rename
 def rename_and_die(source, path, overwrite=False):
     rename(source, path, overwrite)
     if path.endswith("part-00001.parquet"):
         os.kill(os.getpid(), signal.SIGKILL)
 tf.io.gfile.rename = rename_and_die
-inference.run_inference(
+work = prediction_work.Work(
     saved=saved_detector.read_saved_detector({str(saved_model)!r}),
     images=image_folder.list_images({str(folder)!r}, None),
-    predictions_path={str(target)!r}, batch_size=2, workers=2, images_a_part=1)
+    predictions_path={str(target)!r}, images_a_part=1)
+inference.run_works([work], batch_size=2, workers=2, on_finished=print)
 """
     killed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL

@@ -19,10 +19,8 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from detection.augmented_views import Augmentation, load_augmented_detector
-from detection.image_folder import ImageFile
 from detection.prediction_stream import FoundPart, Part, Timing, predict_parts
 from detection.prediction_work import (
-    IMAGES_A_PART,
     InferenceError,
     Work,
     find_parts_left,
@@ -48,36 +46,6 @@ class PartsJob(NamedTuple):
     key: str
     batch_size: int
     workers: int
-
-
-def run_inference(
-    *,
-    saved: SavedDetector,
-    images: Sequence[ImageFile],
-    predictions_path: str,
-    batch_size: int,
-    workers: int,
-    images_a_part: int = IMAGES_A_PART,
-    discard_foreign_parts: bool = False,
-) -> tuple[int, dict[str, str]]:
-    """Predicts `images` here, part by part, and joins the parts to the predictions file.
-
-    Returns:
-        The number of images predicted, and the reason for each image left out, by file name.
-
-    Raises:
-        InferenceError: as `run_works`.
-        PredictionsError: the model gave a class or a number that cannot be.
-    """
-    results: list[tuple[int, dict[str, str]]] = []
-    run_works(
-        [Work(saved, images, predictions_path, images_a_part=images_a_part)],
-        batch_size=batch_size,
-        workers=workers,
-        discard_foreign_parts=discard_foreign_parts,
-        on_finished=lambda work, count, unreadable: results.append((count, unreadable)),
-    )
-    return results[0]
 
 
 def run_works(

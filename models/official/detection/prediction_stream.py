@@ -90,7 +90,7 @@ def predict_parts(
     """Predicts parts in their order and hands each to `write` as soon as it is whole.
 
     A batch never holds images of two parts, so the numbers of a part do not depend on the others.
-    When something is raised, parts that were whole before are written all the same.
+    Parts that were whole before something is raised are written all the same.
 
     Args:
         parts: none of them empty.

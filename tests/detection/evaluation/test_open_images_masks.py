@@ -3,6 +3,7 @@
 import base64
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from detection.evaluation import evaluate_submission
-from detection.evaluation.mask_text import MaskError, decode_mask, encode_mask
+from detection.evaluation.mask_text import MaskError, decode_mask
 
 SIZE = 20  # pixels, of the pictures here
 TRUTH_HEADER = "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf,ImageWidth,ImageHeight,Mask"
@@ -21,6 +22,12 @@ def rectangle(x1: int, y1: int, x2: int, y2: int) -> np.ndarray:
     mask = np.zeros((SIZE, SIZE), np.uint8)
     mask[y1:y2, x1:x2] = 1
     return mask
+
+
+def encode_mask(mask: np.ndarray) -> str:
+    """Inverse of decode_mask, by pycocotools."""
+    rle: Any = coco_mask.encode(np.asfortranarray(mask, np.uint8))
+    return base64.b64encode(zlib.compress(rle["counts"])).decode()
 
 
 def truth_row(x1: int, y1: int, x2: int, y2: int, *, masked: bool = True, group: int = 0) -> str:

@@ -8,7 +8,7 @@ BOX = (0.1, 0.1, 0.5, 0.5)  # x1 y1 x2 y2
 
 BASE = ("{found}", "--images", "{images}", "--output", "{output}")
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
-    "no file": (("gone.parquet", *BASE[1:]), "gone.parquet"),
+    "no file": (("gone.parquet", *BASE[1:]), "no file gone.parquet: PREDICTIONS is what"),
     "no truth": ((*BASE, "--worst", "3"), "--worst needs --groundtruth"),
     "unknown ids": ((*BASE, "--image_ids", "good,x1,x2"), "2 image ids are not in {found}: x1, x2"),
     "no ids": ((*BASE, "--image_ids", ","), "0 image ids"),

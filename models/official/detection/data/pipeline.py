@@ -9,7 +9,6 @@ from detection.data.augment import draw_augmentation, flip_boxes, record_seed
 from detection.data.canvas import (
     PlacedImage,
     boxes_to_canvas,
-    decode_to_canvas,
     place_on_canvas,
 )
 from detection.data.tfrecord import Example, parse_example
@@ -143,24 +142,6 @@ def select_instances(kept: Tensor, is_crowd: Tensor, max_instances: int) -> Tens
     objects = tf.where(kept & ~is_crowd)[:, 0]
     crowds = tf.where(kept & is_crowd)[:, 0]
     return tf.concat([objects, crowds], axis=0)[:max_instances]
-
-
-def unreadable_records(shards: Sequence[str]) -> list[str]:
-    """Decodes every picture and names those that TensorFlow cannot decode, file and source_id.
-
-    The input pipeline stops at such a record; TensorFlow's message of a picture that is cut off
-    does not say which one it was, this does.
-    """
-    faults = []
-    for record, serialized in read_records(shards):
-        example = parse_example(serialized)
-        try:
-            decode_to_canvas(example.encoded, 8, 8)
-        except tf.errors.InvalidArgumentError as error:
-            shard, index = divmod(int(record), RECORDS_PER_SHARD_LIMIT)
-            source_id = example.source_id.numpy().decode()
-            faults.append(f"{shards[shard]} record {index} ({source_id}): {error.message}")
-    return faults
 
 
 def _checked(example: Example, record: Tensor) -> Example:

@@ -6,7 +6,6 @@ import zlib
 from typing import Any
 
 import numpy as np
-from pycocotools import mask as coco_mask
 
 Mask = Any  # COCO RLE, a dict of `size` and `counts`, as pycocotools takes and gives it
 
@@ -29,12 +28,6 @@ def decode_mask(text: str, height: int, width: int) -> Mask:
     if (runs < 0).any() or runs.sum() != height * width:
         raise MaskError(f"is not the mask of a picture {width} wide and {height} high")
     return {"size": [height, width], "counts": counts}
-
-
-def encode_mask(mask: np.ndarray) -> str:
-    """The text of a mask [H, W]; inverse of `decode_mask` with pycocotools' `decode`."""
-    rle: Mask = coco_mask.encode(np.asfortranarray(mask, np.uint8))
-    return base64.b64encode(zlib.compress(rle["counts"])).decode()
 
 
 def _run_lengths(counts: bytes) -> np.ndarray:

@@ -126,6 +126,12 @@ def _checked(arguments: argparse.Namespace) -> str:
 def _run(arguments: argparse.Namespace) -> str:
     if arguments.worst and not arguments.groundtruth:
         raise InspectionError("--worst needs --groundtruth: without it nobody knows what is wrong")
+    for path, what in (
+        (arguments.predictions, "PREDICTIONS is what inference.py or gen_sub.py wrote"),
+        (arguments.groundtruth, "--groundtruth is a folder converted/PART or a CSV of boxes"),
+    ):
+        if path and not tf.io.gfile.exists(path):
+            raise InspectionError(f"no file {path}: {what}")
     check_output(arguments.output, force=arguments.force)
     wanted = _wanted_ids(arguments)
     inputs = _read_inputs(arguments, wanted)

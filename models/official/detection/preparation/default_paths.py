@@ -6,11 +6,12 @@ in $STORAGE/converted, as TFRecords.
 
 import os
 
+from detection.submission.label_files import HIERARCHY as HIERARCHY
+
 # Names under $DATA.
 TRAIN_BOXES = "challenge-2019-train-detection-bbox.csv"
 VALIDATION_BOXES = "challenge-2019-validation-detection-bbox.csv"
 CLASSES = "challenge-2019-classes-description-500.csv"
-HIERARCHY = "challenge-2019-label500-hierarchy.json"
 HUMAN_PARTS = "class-ids-human-body-parts-and-mammal.txt"
 HUMAN_IMAGES = "train-image-ids-with-human-parts-and-mammal-boxes.txt"  # optional
 BLACKLIST = "blacklist.txt"  # optional

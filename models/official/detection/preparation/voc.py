@@ -1,7 +1,7 @@
 """Reads Pascal VOC annotations (one XML file an image) into the one table."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -73,14 +73,6 @@ def read_voc(
         )
     parsed = _read_all(directory, needed if classes else available)
     files = _find_files(images, needed, parsed)
-    seen: set[str] = set()
-    findings = []
-    for name in wanted:
-        if name not in present:
-            findings.append(Finding(name, "annotation file missing", f"{name}.xml", False))
-        elif name in seen:
-            findings.append(Finding(files[name], "image listed twice: taken once", "", True))
-        seen.add(name)
     return build_annotations(
         images=pd.DataFrame(
             {
@@ -93,8 +85,19 @@ def read_voc(
         boxes=_boxes([parsed[name] for name in needed]),
         classes=read_classes(classes) if classes else _names_found(parsed.values()),
         normalized=False,
-        findings=tuple(findings),
+        findings=tuple(_list_findings(wanted, files)),
     )
+
+
+def _list_findings(wanted: Sequence[str], files: Mapping[str, str]) -> Iterator[Finding]:
+    """What is odd in the list of images; `files` has those that have an XML file."""
+    seen: set[str] = set()
+    for name in wanted:
+        if name not in files:
+            yield Finding(name, "annotation file missing", f"{name}.xml", repaired=False)
+        elif name in seen:
+            yield Finding(files[name], "image listed twice: taken once", "", repaired=True)
+        seen.add(name)
 
 
 def _boxes(images: Sequence[_VocImage]) -> pd.DataFrame:
