@@ -233,3 +233,56 @@ def test_claims(tmp_path) -> None:
         with pytest.raises(PreparationError, match="nothing was published"):
             claim.verify()
     assert path.exists()  # the other's claim is not removed
+
+
+def test_killed_as_any_file_gets_its_name(write_coco, encoded_picture, tmp_path) -> None:
+    """By SIGKILL at the first, second ... renaming of a step and of a set; then run again."""
+    names = [f"{number}.jpg" for number in range(4)]
+    path, images = write_coco(dict.fromkeys(names, encoded_picture()), {})
+    program = f"""
+import os, signal, sys
+import tensorflow as tf
+from detection.preparation import make_tfrecords
+from detection.preparation.steps import Step, run_step
+from trainkit.durable_files import write_text
+
+rename = tf.io.gfile.rename
+left = [0]
+
+def rename_or_die(*arguments, **options):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(*arguments, **options)
+
+def work(folder):
+    made = folder + "/made.txt"
+    step = Step("make", ({str(path)!r},), {{}}, (made,), lambda: write_text(made, "x") or "done")
+    run_step(step)
+    command = ["--format", "coco", "--annotations", {str(path)!r}, "--images", {str(images)!r}]
+    command += ["--split", "train", "--num_shards", "2", "--workers", "1"]
+    assert make_tfrecords.main([*command, "--output", folder + "/part"]) == 0
+
+tf.io.gfile.rename = rename_or_die
+work({str(tmp_path)!r} + "/undisturbed")
+for number in range(1, -left[0] + 1):
+    folder = {str(tmp_path)!r} + f"/killed_{{number}}"
+    process = os.fork()
+    if not process:
+        left[0] = number
+        work(folder)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
+    left[0] = 0
+    work(folder)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, capture_output=True)
+    folders = sorted(tmp_path.glob("killed_*"))
+    assert len(folders) >= 8  # two of the step file, one of its output, five of the set
+    expected = contents(tmp_path / "undisturbed/part")
+    for folder in folders:
+        assert contents(folder / "part") == expected, folder
+        assert sorted(file.name for file in folder.iterdir() if file.is_file()) == [
+            "made.txt",
+            "made.txt.step.json",
+        ], folder

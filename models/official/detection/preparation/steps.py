@@ -72,7 +72,7 @@ def run_step(step: Step, *, overwrite: bool = False) -> bool:
     for output in step.outputs:
         tf.io.gfile.makedirs(os.path.dirname(output) or ".")
     with Claim(step.claim_path) as claim, _signs_of_life(claim):
-        write_text(step.step_path, _to_json(state | {"finished": False}), owner=claim.token)
+        write_text(step.step_path, _to_json(state | {"finished": False}))
         try:
             summary = step.run()
             claim.verify()
@@ -84,7 +84,7 @@ def run_step(step: Step, *, overwrite: bool = False) -> bool:
             raise
         sizes = [_size(output) for output in step.outputs]
         finished = state | {"finished": True, "sizes": sizes, "summary": summary}
-        write_text(step.step_path, _to_json(finished), owner=claim.token)
+        write_text(step.step_path, _to_json(finished))
     print(f"{step.name}: {summary}", flush=True)
     return True
 

@@ -94,16 +94,18 @@ def write_tfrecords(
             raise PreparationError(
                 f"No image can be used, nothing was written. Left out: {'; '.join(reasons)}."
             )
-        _publish(plan, manifest, claim.token)
+        _publish(plan, manifest)
     tf.io.gfile.rmtree(plan.progress_directory)
     return manifest, True
 
 
-def _publish(plan: Plan, manifest: dict[str, Any], token: str) -> None:
+def _publish(plan: Plan, manifest: dict[str, Any]) -> None:
     classes = os.path.join(plan.directory, "classes.csv")
-    write_text(classes, write_class_list(plan.annotations.classes), owner=token)
+    # Another split of the part may be written at the same time. What a kill leaves has a name that
+    # the next run of this split uses again, so it does not stay.
+    write_text(classes, write_class_list(plan.annotations.classes), owner=plan.split)
     text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-    write_text(plan.manifest_path, text, owner=token)
+    write_text(plan.manifest_path, text)
 
 
 def _manifest(plan: Plan, reports: list[ShardReport]) -> dict[str, Any]:
