@@ -75,7 +75,7 @@ def build_ours(images: Any, boxes: Any, classes: Any) -> Detector:
     import keras
     import tensorflow as tf
 
-    from detection import config, experiment
+    from detection import build_detector, config
     from trainkit.config import load_config
     from trainkit.training import devices, optimizers, tensorflow_engine
 
@@ -85,7 +85,9 @@ def build_ours(images: Any, boxes: Any, classes: Any) -> Detector:
     setting = load_config(config.ExperimentConfig, str(yaml), overrides=overrides)
     strategy = devices.choose_strategy("cpu")
     with strategy.scope():
-        task = experiment.build_task(setting, num_classes=NUM_CLASSES, canvas_size=(canvas, canvas))
+        task = build_detector.build_task(
+            setting, num_classes=NUM_CLASSES, canvas_size=(canvas, canvas)
+        )
         optimizer = optimizers.momentum_sgd(lambda step: LEARNING_RATE, momentum=MOMENTUM)
     batch = _our_batch(images, boxes, classes, setting.data.max_instances)
     engine = tensorflow_engine.TensorFlowEngine(

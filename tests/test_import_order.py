@@ -9,7 +9,10 @@ OFFICIAL = Path(__file__).parents[1] / "models/official"
 # Parts of detection and the other parts of detection that they may import.
 ALLOWED = {
     "types": set(),
-    "config": set(),
+    "config": {"data_config", "model_config", "train_config"},
+    "data_config": set(),
+    "model_config": set(),
+    "train_config": set(),
     "submission": set(),
     "drawing": set(),
     "html_page": set(),
@@ -48,6 +51,8 @@ ALLOWED = {
 # experiment.py joins the parts, and the commands stand above everything.
 FREE = {
     "__init__",
+    "build_detector",
+    "build_optimizer",
     "command_line",
     "evaluate",
     "experiment",
@@ -102,7 +107,7 @@ def test_module_imports_only_what_its_layer_allows(path: Path) -> None:
     if part == "modeling":
         kit = {name for name in names if name.startswith("trainkit.")}
         assert all(name.startswith("trainkit.backbones") for name in kit), kit
-    if part in {"types", "config", "ops"}:
+    if part in {"types", "ops"}:
         assert not {name for name in names if name.startswith("trainkit")}
 
 

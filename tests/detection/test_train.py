@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection import evaluate, experiment, export_model, train
+from detection import build_detector, evaluate, experiment, export_model, train
 from detection.data.pipeline import eval_dataset
 from detection.data.tfrecord import parse_example
 from detection.evaluation.coco import boxes_to_original
@@ -76,7 +76,7 @@ def check_export_equals_evaluation(export_dir: str, model_dir: str, part: str) -
     """The SavedModel, fed the encoded pictures, says what the evaluation's path says."""
     config, _, classes = load_run(model_dir)
     size = config.data.canvas_size
-    task = experiment.build_task(config, num_classes=len(classes), canvas_size=size)
+    task = build_detector.build_task(config, num_classes=len(classes), canvas_size=size)
     load_weights(task.model, find_checkpoint(model_dir, "latest").prefix)
     shards = experiment.find_split(config.data, "val").shards
     batch = next(

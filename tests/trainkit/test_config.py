@@ -146,3 +146,37 @@ def test_yaml_of_a_config_decodes_to_the_same_config() -> None:
         title="a: b", rate=1e-7, names=("1", "null"), clip=None, shape=Ring(outer=2.0)
     )
     assert read(to_yaml(drawing)) == drawing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pencil:
+    kind: Literal["pencil", "crayon"] = "pencil"
+    width: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brush:
+    kind: Literal["brush"] = "brush"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    tools: tuple[Pencil | Brush, ...] = ()
+
+
+def test_a_list_of_alternatives_is_decoded_item_by_item() -> None:
+    text = "tools:\n  - {kind: crayon, width: 2}\n  - {kind: brush}\n"
+    box = decode(Box, parse_tree(text, "a.yaml"))
+    assert box == Box(tools=(Pencil(kind="crayon", width=2.0), Brush()))
+    assert decode(Box, parse_tree(to_yaml(box), "b.yaml")) == box
+
+
+def test_mistakes_inside_a_list_name_item_and_line() -> None:
+    text = "tools:\n  - {kind: chisel}\n  - {kind: pencil, width: wide}\n  - 3\n"
+    with pytest.raises(ConfigError) as error:
+        decode(Box, parse_tree(text, "a.yaml"))
+    assert str(error.value).splitlines()[1:] == [
+        "  a.yaml:2: tools[0].kind must be one of pencil, crayon, brush; got 'chisel'",
+        "  a.yaml:3: tools[1].width must be a number, got 'wide'",
+        "  a.yaml:4: tools[2] must be a mapping of keys, got 3",
+    ]

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from detection import experiment, model_dir
+    from detection import build_detector, experiment, model_dir
     from trainkit.durable_files import write_text
     from trainkit.training import devices
 
@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
     strategy = devices.choose_strategy(config.train.device)
     experiment.set_precision(config.train, strategy)
     with strategy.scope():
-        task = experiment.build_task(
+        task = build_detector.build_task(
             config, num_classes=len(classes), canvas_size=config.data.canvas_size
         )
         model_dir.load_weights(task.model, prefix)

@@ -2,39 +2,26 @@
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
-from detection.config import (
-    AdamConfig,
-    AdamWConfig,
-    CosineScheduleConfig,
-    DataConfig,
-    EfficientNetConfig,
-    ExperimentConfig,
-    MomentumConfig,
-    ResNetConfig,
-    StepScheduleConfig,
-    TrainConfig,
-)
+from detection.build_detector import build_task
+from detection.build_optimizer import build_optimizer
+from detection.config import ExperimentConfig
 from detection.data.pipeline import eval_dataset, train_dataset
+from detection.data_config import DataConfig
 from detection.evaluation.ground_truth import load_ground_truth
 from detection.evaluation.split import SplitEvaluation, rules_of
-from detection.modeling.fpn import FPN
-from detection.modeling.heads import RetinaNetHead
-from detection.modeling.retinanet import RetinaNet, RetinaNetTask
-from detection.ops.anchors import anchors_for_canvas
+from detection.modeling.retinanet import RetinaNetTask
 from detection.submission.class_list import ClassEntry
-from detection.types import Tensor
-from trainkit.backbones.efficientnet import EfficientNet
-from trainkit.backbones.resnet import ResNet
+from detection.train_config import AdamWConfig, TrainConfig
 from trainkit.config import ConfigError
 from trainkit.durable_files import read_text
 from trainkit.records import count_records, find_shards
-from trainkit.training import optimizers, schedules
+from trainkit.training import optimizers
 from trainkit.training.devices import default_precision, sum_over_replicas
 from trainkit.training.freezing import Frozen, freeze
 from trainkit.training.tensorflow_engine import TensorFlowEngine
@@ -89,149 +76,6 @@ def set_precision(train: TrainConfig, strategy: tf.distribute.Strategy) -> None:
     keras.config.set_dtype_policy(default_precision(strategy) if wanted == "auto" else wanted)
 
 
-def build_task(
-    config: ExperimentConfig,
-    *,
-    num_classes: int,
-    canvas_size: tuple[int, int],
-    synchronized: bool = False,
-    sum_over_replicas: Callable[[Tensor], Tensor] = lambda value: value,
-) -> RetinaNetTask:
-    """Builds the detector; call it in a strategy's scope.
-
-    Args:
-        config: the experiment.
-        num_classes: rows of classes.csv.
-        canvas_size: height and width in pixels; `config.data.canvas_size`, or another for export.
-        synchronized: whether batch statistics are those of all replicas together.
-        sum_over_replicas: adds a scalar up over all replicas.
-    """
-    keras.utils.set_random_seed(config.train.seed)
-    model, match, loss, post = (
-        config.model,
-        config.model.matching,
-        config.model.loss,
-        config.model.postprocess,
-    )
-    return RetinaNetTask(
-        model=_build_model(config, num_classes=num_classes, synchronized=synchronized),
-        anchors=anchors_for_canvas(
-            canvas_size=canvas_size,
-            min_level=model.min_level,
-            max_level=model.max_level,
-            num_scales=model.anchors.num_scales,
-            aspect_ratios=model.anchors.aspect_ratios,
-            anchor_size=model.anchors.size,
-        ),
-        canvas_size=canvas_size,
-        sum_over_replicas=sum_over_replicas,
-        match_threshold=match.match_threshold,
-        unmatched_threshold=match.unmatched_threshold,
-        force_match=match.force_match,
-        focal_alpha=loss.focal_alpha,
-        focal_gamma=loss.focal_gamma,
-        huber_delta=loss.huber_delta,
-        box_loss_weight=loss.box_weight,
-        score_threshold=post.score_threshold,
-        iou_threshold=post.nms_iou_threshold,
-        max_candidates=post.max_candidates,
-        max_detections=post.max_detections,
-    )
-
-
-def _build_model(config: ExperimentConfig, *, num_classes: int, synchronized: bool) -> RetinaNet:
-    model = config.model
-    norm = {
-        "batch_norm_momentum": model.batch_norm.momentum,
-        "batch_norm_epsilon": model.batch_norm.epsilon,
-        "synchronized": synchronized,
-    }
-    anchors = model.anchors
-    return RetinaNet(
-        backbone=_build_backbone(model.backbone, synchronized, config.train.seed),
-        neck=FPN(
-            min_level=model.min_level,
-            max_level=model.max_level,
-            num_filters=model.neck.num_filters,
-            **norm,
-        ),
-        head=RetinaNetHead(
-            num_classes=num_classes,
-            anchors_per_location=anchors.num_scales * len(anchors.aspect_ratios),
-            min_level=model.min_level,
-            max_level=model.max_level,
-            num_convs=model.head.num_convs,
-            num_filters=model.head.num_filters,
-            **norm,
-        ),
-    )
-
-
-def _build_backbone(
-    backbone: ResNetConfig | EfficientNetConfig, synchronized: bool, seed: int
-) -> keras.layers.Layer:
-    norm = {
-        "batch_norm_momentum": backbone.batch_norm.momentum,
-        "batch_norm_epsilon": backbone.batch_norm.epsilon,
-        "synchronized": synchronized,
-    }
-    match backbone:
-        case ResNetConfig():
-            return ResNet(depth=backbone.depth, **norm)
-        case EfficientNetConfig():
-            return EfficientNet(
-                variant=backbone.variant,
-                drop_connect_rate=backbone.drop_connect_rate,
-                seed=seed,
-                **norm,
-            )
-
-
-def build_schedule(train: TrainConfig) -> schedules.Schedule:
-    """Returns the learning rate as a function of the step."""
-    rate = train.learning_rate
-    match rate:
-        case StepScheduleConfig():
-            return schedules.stepwise(
-                init_learning_rate=rate.peak,
-                levels=rate.drop_rates,
-                boundaries=rate.drop_steps,
-                warmup_learning_rate=rate.warmup_start,
-                warmup_steps=rate.warmup_steps,
-            )
-        case CosineScheduleConfig():
-            return schedules.cosine(
-                init_learning_rate=rate.peak,
-                total_steps=train.total_steps,
-                warmup_learning_rate=rate.warmup_start,
-                warmup_steps=rate.warmup_steps,
-            )
-
-
-def _build_optimizer(
-    train: TrainConfig, model: keras.Model, decayed: Sequence[keras.Variable]
-) -> keras.Optimizer:
-    schedule, chosen = build_schedule(train), train.optimizer
-    match chosen:
-        case MomentumConfig():
-            optimizer = optimizers.momentum_sgd(
-                schedule, momentum=chosen.momentum, nesterov=chosen.nesterov
-            )
-        case AdamConfig():
-            optimizer = optimizers.adam(schedule, beta_1=chosen.beta1, beta_2=chosen.beta2)
-        case AdamWConfig():
-            optimizer = optimizers.adamw(
-                schedule,
-                weight_decay=chosen.weight_decay,
-                model=model,
-                decayed=decayed,
-                beta_1=chosen.beta1,
-                beta_2=chosen.beta2,
-            )
-    scaled = keras.config.dtype_policy().name == "mixed_float16"
-    return optimizers.with_loss_scaling(optimizer) if scaled else optimizer
-
-
 class Training(NamedTuple):
     """What the loop needs: the detector, and the engine that trains it."""
 
@@ -265,7 +109,7 @@ def build_training(
             )
             frozen = freeze(task.model, train.freeze)
             decayed = optimizers.decayed_variables(task.model)
-            optimizer = _build_optimizer(train, task.model, decayed)
+            optimizer = build_optimizer(train, task.model, decayed)
         is_decoupled = isinstance(train.optimizer, AdamWConfig)
         engine = TensorFlowEngine(
             task=task,

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from detection import experiment, model_dir
+    from detection import build_detector, model_dir
     from detection.export import export_saved_model
     from trainkit.source_version import git_commit
 
@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
     resolution = "x".join(str(side) for side in dict.fromkeys(canvas_size))
     export_root, name = arguments.export_root.rstrip("/"), os.path.basename(directory)
     export_dir = f"{export_root}/{name}-{resolution}"
-    task = experiment.build_task(config, num_classes=len(classes), canvas_size=canvas_size)
+    task = build_detector.build_task(config, num_classes=len(classes), canvas_size=canvas_size)
     model_dir.load_weights(task.model, checkpoint.prefix)
     export_saved_model(
         model=task.model,

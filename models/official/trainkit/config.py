@@ -8,143 +8,27 @@ import dataclasses
 import difflib
 import json
 import math
-import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 import tensorflow as tf
 import yaml
 
+from trainkit.yaml_tree import (
+    Branch,
+    ConfigError,
+    Leaf,
+    load_tree,
+    merge,
+    override_tree,
+    parse_items,
+    parse_tree,
+    show,
+)
+
 T = TypeVar("T")
-
-
-class ConfigError(ValueError):
-    """Every problem found in one experiment file, one per line."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Leaf:
-    """A scalar or list value and the place where it was written, e.g. `base.yaml:12`."""
-
-    value: Any
-    place: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Branch:
-    """A mapping and the place where it begins."""
-
-    children: Mapping[str, "Branch | Leaf"]
-    place: str
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 scalars: `1e-4` is a number; only true and false are booleans."""
-
-
-# A copy without YAML 1.1's float and bool rules, under which 1e-4 is a string and `no` is False.
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        rule
-        for rule in rules
-        if rule[0] not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:bool")
-    ]
-    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
-    ),
-    list("-+0123456789."),
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-
-
-def load_tree(path: str, seen: tuple[str, ...] = ()) -> Branch:
-    """Reads one YAML file and, beneath it, the file that its `base:` key names."""
-    if path in seen:
-        raise ConfigError(f"{path}: `base:` files form a loop: {' -> '.join((*seen, path))}")
-    try:
-        with tf.io.gfile.GFile(path) as file:
-            text = file.read()
-    except tf.errors.OpError as error:
-        asked_by = f" (named by `base:` in {seen[-1]})" if seen else ""
-        raise ConfigError(f"{path}{asked_by}: cannot be read: {error.message}") from error
-    tree = parse_tree(text, path.rsplit("/", 1)[-1])
-    base = tree.children.get("base")
-    if base is None:
-        return tree
-    if not isinstance(base, Leaf) or not isinstance(base.value, str):
-        raise ConfigError(f"{base.place}: `base` must be one file name, got {_show(base)}")
-    own = {key: value for key, value in tree.children.items() if key != "base"}
-    folder = path.rpartition("/")[0]
-    below = load_tree(f"{folder}/{base.value}" if folder else base.value, (*seen, path))
-    return merge(below, Branch(own, tree.place))
-
-
-def parse_tree(text: str, filename: str) -> Branch:
-    """Parses YAML text whose top level is a mapping; `filename` is what messages call it."""
-    try:
-        node = yaml.compose(text, Loader=_Loader)
-        tree = _to_tree(node, filename) if node else Branch({}, f"{filename}:1")
-    except yaml.MarkedYAMLError as error:
-        mark = error.context_mark or error.problem_mark  # where the broken construct begins
-        line = mark.line + 1 if mark else "?"
-        raise ConfigError(f"{filename}:{line}: not valid YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{filename}: not valid YAML: {error}") from error
-    if isinstance(tree, Leaf):
-        raise ConfigError(f"{filename}: expected a mapping at the top level, got {tree.value!r}")
-    return tree
-
-
-def _to_tree(node: yaml.Node, filename: str) -> Branch | Leaf:
-    place = f"{filename}:{node.start_mark.line + 1}"
-    if not isinstance(node, yaml.MappingNode):
-        return Leaf(_Loader("").construct_object(node, deep=True), place)
-    children: dict[str, Branch | Leaf] = {}
-    for key, value in node.value:
-        if key.value in children:
-            line = key.start_mark.line + 1
-            raise ConfigError(f"{filename}:{line}: `{key.value}` appears twice; keep one of them")
-        children[key.value] = _to_tree(value, filename)
-    return Branch(children, place)
-
-
-def merge(base: Branch, top: Branch) -> Branch:
-    """Returns `base` with every leaf that `top` sets replaced.
-
-    Where `top` picks another `kind`, the values that `base` gave to its own kind are dropped.
-    """
-    kind = top.children.get("kind")
-    other = base.children.get("kind")
-    if isinstance(kind, Leaf) and isinstance(other, Leaf) and kind.value != other.value:
-        return top
-    children = dict(base.children)
-    for key, value in top.children.items():
-        below = children.get(key)
-        if isinstance(below, Branch) and isinstance(value, Branch):
-            value = merge(below, value)
-        children[key] = value
-    return Branch(children, top.place)
-
-
-def override_tree(override: str) -> Branch:
-    """Turns `train.total_steps=500` into a tree of one leaf."""
-    path, separator, text = override.partition("=")
-    place = f"--set {override}"
-    if not separator or not path.strip():
-        raise ConfigError(f"{place}: expected KEY=VALUE, e.g. train.total_steps=500")
-    tree = parse_tree(f"value: {text}", place).children["value"]
-    value = dataclasses.replace(tree, place=place)
-    for key in reversed(path.strip().split(".")):
-        value = Branch({key: value}, place)
-    return typing.cast(Branch, value)
 
 
 def load_config(
@@ -198,32 +82,22 @@ def load_list(cls: type[T], path: str) -> tuple[list[tuple[T, str]], list[str]]:
     Raises:
         ConfigError: the file cannot be read, or is no list.
     """
-    filename = path.rsplit("/", 1)[-1]
-    try:
-        with tf.io.gfile.GFile(path) as file:
-            node = yaml.compose(file.read(), Loader=_Loader)
-    except tf.errors.OpError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.message}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{filename}: not valid YAML: {error}") from error
-    if not isinstance(node, yaml.SequenceNode) or not node.value:
-        raise ConfigError(f"{filename}: expected a list at the top level, each item after a `- `")
     errors: list[str] = []
     items = []
-    for item in node.value:
-        before = len(errors)
-        try:
-            tree = _to_tree(item, filename)
-            value = _decode_dataclass(cls, tree, "", errors)
-        except ConfigError as error:  # a key that appears twice
-            errors.append(str(error))
+    for tree in parse_items(path):
+        if isinstance(tree, ConfigError):
+            errors.append(str(tree))
             continue
+        before = len(errors)
+        value = _decode_dataclass(cls, tree, "", errors)
         if len(errors) == before:
             items.append((value, tree.place))
     return items, errors
 
 
 def _decode(want: Any, got: Branch | Leaf, path: str, errors: list[str]) -> Any:
+    if isinstance(got, Leaf) and any(isinstance(item, Branch) for item in _items(got)):
+        return _decode_list(want, got, path, errors)
     if dataclasses.is_dataclass(want):
         return _decode_dataclass(typing.cast(type, want), got, path, errors)
     members = [arg for arg in typing.get_args(want) if dataclasses.is_dataclass(arg)]
@@ -232,14 +106,32 @@ def _decode(want: Any, got: Branch | Leaf, path: str, errors: list[str]) -> Any:
     if members and isinstance(got, Branch):
         return _decode_tagged(members, got, path, errors)
     if isinstance(got, Branch) or not _fits(want, got.value):
-        errors.append(f"{got.place}: {path} must be {_name(want)}, got {_show(got)}")
+        errors.append(f"{got.place}: {path} must be {_name(want)}, got {show(got)}")
         return None
     return _freeze(want, got.value)
 
 
+def _items(got: Leaf) -> list[Any]:
+    return got.value if isinstance(got.value, list) else []
+
+
+def _decode_list(want: Any, got: Leaf, path: str, errors: list[str]) -> Any:
+    """Decodes a list of mappings where `want` is a tuple of dataclasses."""
+    args = typing.get_args(want)
+    if typing.get_origin(want) is not tuple or args[-1] is not ...:
+        errors.append(f"{got.place}: {path} must be {_name(want)}, got a list of mappings")
+        return None
+    places = enumerate(_items(got))
+    return tuple(_decode(args[0], item, f"{path}[{i}]", errors) for i, item in places)
+
+
 def _decode_tagged(members: list[Any], got: Branch, path: str, errors: list[str]) -> Any:
     """Picks the one dataclass whose `kind` is the `kind` written in the file."""
-    by_kind = {typing.get_args(typing.get_type_hints(m)["kind"])[0]: m for m in members}
+    by_kind = {
+        kind: member
+        for member in members
+        for kind in typing.get_args(typing.get_type_hints(member)["kind"])
+    }
     kind = got.children.get("kind")
     value = kind.value if isinstance(kind, Leaf) else None
     if not isinstance(value, str) or value not in by_kind:
@@ -313,7 +205,7 @@ def _name(want: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_name(arg) for arg in args)
+        return " or ".join(dict.fromkeys(_name(arg) for arg in args))
     if origin is tuple:
         if args[-1] is ...:
             return f"a list, each item {_name(args[0])}"
@@ -330,8 +222,11 @@ def _name(want: Any) -> str:
     return words.get(want, str(want))
 
 
-def _show(got: Branch | Leaf) -> str:
-    return "a mapping" if isinstance(got, Branch) else repr(got.value)
+def require(*rules: tuple[bool, str]) -> None:
+    """Raises one ValueError with the texts of all rules that do not hold; for __post_init__."""
+    broken = [text for holds, text in rules if not holds]
+    if broken:
+        raise ValueError("; ".join(broken))
 
 
 def to_yaml(config: Any) -> str:

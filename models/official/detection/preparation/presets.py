@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from detection.preparation.annotations import PreparationError
-from trainkit.config import Branch, ConfigError, decode, load_tree
+from trainkit.config import decode
+from trainkit.yaml_tree import Branch, ConfigError, load_tree
 
 HUMAN_PARTS = "human_parts"
 _PART = re.compile(rf"{HUMAN_PARTS}|part_\d+")

@@ -1,0 +1,324 @@
+"""The model's part of the experiment file: what each key means, its unit, and what is allowed."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trainkit.config import require
+
+Normalization = Literal["auto", "imagenet", "inception", "caffe", "lite"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchNormConfig:
+    """Batch normalisation. Short runs want a momentum below 0.99: statistics must settle."""
+
+    momentum: float = 0.997
+    epsilon: float = 1e-4
+    frozen: bool = False  # statistics, scale and shift stay as loaded, also in training
+    synchronized: bool = True  # statistics over all devices together, where there are several
+
+    def __post_init__(self) -> None:
+        require(
+            (0.0 <= self.momentum < 1.0, f"momentum must be in [0, 1), got {self.momentum}"),
+            (self.epsilon > 0, f"epsilon must be above 0, got {self.epsilon}"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropBlockConfig:
+    """DropBlock: in training, squares of the feature maps are zeroed (arXiv 1810.12890)."""
+
+    keep_prob: float = 0.9  # share of the map that stays, at the end of the schedule
+    size: int = 7  # side of a square, in pixels of the map; clipped to the map
+    schedule_steps: int = 0  # the dropped share rises linearly from 0 over so many steps
+
+    def __post_init__(self) -> None:
+        require(
+            (0 < self.keep_prob <= 1, f"keep_prob must be in (0, 1], got {self.keep_prob}"),
+            (self.size > 0, f"size must be above 0, got {self.size}"),
+            (
+                self.schedule_steps >= 0,
+                f"schedule_steps must be 0 or more, got {self.schedule_steps}",
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetConfig:
+    """ResNet v1. The style says whose weights fit: they differ in strides and padding."""
+
+    kind: Literal["resnet"] = "resnet"
+    depth: Literal[18, 34, 50, 101, 152, 200] = 50
+    style: Literal["auto", "tensorflow", "torch", "keras"] = "auto"  # auto: as the weights want
+    drop_block: DropBlockConfig | None = None
+    gradient_checkpointing: bool = False  # less memory for more time: blocks run twice
+    batch_norm: BatchNormConfig = field(default_factory=BatchNormConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EfficientNetConfig:
+    """EfficientNet, or EfficientNet-lite, without its 1280-channel top."""
+
+    kind: Literal["efficientnet"] = "efficientnet"
+    # fmt: off
+    variant: Literal[
+        "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "b8",
+        "lite0", "lite1", "lite2", "lite3", "lite4",
+    ] = "b0"
+    # fmt: on
+    style: Literal["auto", "tensorflow", "torch"] = "auto"  # of padding; auto: as the weights want
+    drop_connect_rate: float = 0.2  # of the last block; falls linearly to 0 at the first
+    gradient_checkpointing: bool = False  # less memory for more time: blocks run twice
+    batch_norm: BatchNormConfig = field(
+        default_factory=lambda: BatchNormConfig(momentum=0.99, epsilon=1e-3)
+    )
+
+    def __post_init__(self) -> None:
+        rate = self.drop_connect_rate
+        require((0.0 <= rate < 1.0, f"drop_connect_rate must be in [0, 1), got {rate}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SEResNeXtConfig:
+    """SE-ResNeXt 32x4d: grouped convolutions, squeeze and excitation."""
+
+    kind: Literal["seresnext"] = "seresnext"
+    depth: Literal[50, 101] = 50
+    gradient_checkpointing: bool = False  # less memory for more time: blocks run twice
+    batch_norm: BatchNormConfig = field(
+        default_factory=lambda: BatchNormConfig(momentum=0.9, epsilon=1e-5)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FPNConfig:
+    """Feature pyramid network."""
+
+    kind: Literal["fpn"] = "fpn"
+    num_filters: int = 256
+    separable: bool = False
+
+    def __post_init__(self) -> None:
+        require((self.num_filters > 0, f"num_filters must be above 0, got {self.num_filters}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NASFPNConfig:
+    """NAS-FPN, levels 3 to 7 (arXiv 1904.07392)."""
+
+    kind: Literal["nas_fpn"] = "nas_fpn"
+    num_filters: int = 256
+    num_repeats: int = 7
+    separable: bool = False
+    drop_block: DropBlockConfig | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            (self.num_filters > 0, f"num_filters must be above 0, got {self.num_filters}"),
+            (self.num_repeats > 0, f"num_repeats must be above 0, got {self.num_repeats}"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiFPNConfig:
+    """EfficientDet's pyramid, fast normalised fusion (arXiv 1911.09070)."""
+
+    kind: Literal["bifpn"] = "bifpn"
+    num_filters: int = 64
+    num_repeats: int = 3
+
+    def __post_init__(self) -> None:
+        require(
+            (self.num_filters > 0, f"num_filters must be above 0, got {self.num_filters}"),
+            (self.num_repeats > 0, f"num_repeats must be above 0, got {self.num_repeats}"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdentityNeckConfig:
+    """The backbone's features as they are."""
+
+    kind: Literal["identity"] = "identity"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """The two towers of convolutions, shared by all levels."""
+
+    num_convs: int = 4
+    num_filters: int = 256
+    separable: bool = False
+    activation: Literal["relu", "silu"] = "relu"
+
+    def __post_init__(self) -> None:
+        require(
+            (self.num_convs >= 0, f"num_convs must be 0 or more, got {self.num_convs}"),
+            (self.num_filters > 0, f"num_filters must be above 0, got {self.num_filters}"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnchorConfig:
+    """Anchors of one location: num_scales times len(aspect_ratios)."""
+
+    num_scales: int = 3
+    aspect_ratios: tuple[float, ...] = (1.0, 2.0, 0.5)  # width / height
+    size: float = 4.0  # side of the smallest square anchor, in strides of its level
+
+    def __post_init__(self) -> None:
+        ratios = self.aspect_ratios
+        positive = bool(ratios) and min(ratios) > 0
+        require(
+            (self.num_scales > 0, f"num_scales must be above 0, got {self.num_scales}"),
+            (positive, f"aspect_ratios must be one or more numbers above 0, got {list(ratios)}"),
+            (self.size > 0, f"size must be above 0, got {self.size}"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArgmaxIoUConfig:
+    """Anchors stand for the object that they overlap most, by intersection over union."""
+
+    kind: Literal["argmax_iou"] = "argmax_iou"
+    match_threshold: float = 0.5
+    unmatched_threshold: float = 0.5  # anchors between the two are ignored
+    force_match: bool = True  # each object takes its best anchor, however small the overlap
+
+    def __post_init__(self) -> None:
+        low, high = self.unmatched_threshold, self.match_threshold
+        text = f"0 <= unmatched_threshold <= match_threshold <= 1, got {low} and {high}"
+        require((0.0 <= low <= high <= 1.0, text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ATSSConfig:
+    """Adaptive training sample selection (arXiv 1912.02424): no threshold to choose."""
+
+    kind: Literal["atss"] = "atss"
+    candidates_per_level: int = 9  # anchors nearest to an object's centre
+
+    def __post_init__(self) -> None:
+        count = self.candidates_per_level
+        require((count > 0, f"candidates_per_level must be above 0, got {count}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FocalLossConfig:
+    """Focal loss (arXiv 1708.02002)."""
+
+    kind: Literal["focal"] = "focal"
+    alpha: float = 0.25
+    gamma: float = 1.5
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        smoothing = self.label_smoothing
+        require((0 <= smoothing < 1, f"label_smoothing must be in [0, 1), got {smoothing}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityFocalLossConfig:
+    """Quality focal loss: the target is the overlap of the predicted box (arXiv 2006.04388)."""
+
+    kind: Literal["quality_focal"] = "quality_focal"
+    beta: float = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class VarifocalLossConfig:
+    """Varifocal loss: quality focal, negatives alone modulated (arXiv 2008.13367)."""
+
+    kind: Literal["varifocal"] = "varifocal"
+    alpha: float = 0.75
+    gamma: float = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HuberLossConfig:
+    """Huber loss of the encoded boxes."""
+
+    kind: Literal["huber"] = "huber"
+    delta: float = 0.1
+    weight: float = 50.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothL1LossConfig:
+    """Smooth L1 loss of the encoded boxes: Huber's over beta."""
+
+    kind: Literal["smooth_l1"] = "smooth_l1"
+    beta: float = 0.1
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlapLossConfig:
+    """1 minus the intersection over union of the decoded boxes, or what extends it."""
+
+    kind: Literal["iou", "giou", "diou", "ciou"] = "giou"
+    weight: float = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostprocessConfig:
+    """From scores of anchors to a list of detections."""
+
+    score_threshold: float = 0.05
+    nms_iou_threshold: float = 0.5
+    max_candidates: int = 5000  # best (anchor, class) pairs an image that enter suppression
+    max_detections: int = 100
+
+    def __post_init__(self) -> None:
+        require(
+            (
+                0.0 <= self.score_threshold < 1.0,
+                f"score_threshold must be in [0, 1), got {self.score_threshold}",
+            ),
+            (
+                0.0 < self.nms_iou_threshold <= 1.0,
+                f"nms_iou_threshold must be in (0, 1], got {self.nms_iou_threshold}",
+            ),
+            (
+                0 < self.max_detections <= self.max_candidates,
+                "0 < max_detections <= max_candidates, "
+                f"got {self.max_detections} and {self.max_candidates}",
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetinaNetConfig:
+    """One-stage detector, arXiv:1708.02002."""
+
+    kind: Literal["retinanet"] = "retinanet"
+    min_level: int = 3  # level l has a stride of 2^l pixels
+    max_level: int = 7
+    # What pixels become before the backbone; auto: what the loaded weights expect, else imagenet.
+    normalization: Normalization = "auto"
+    backbone: ResNetConfig | EfficientNetConfig | SEResNeXtConfig = field(
+        default_factory=ResNetConfig
+    )
+    neck: FPNConfig | NASFPNConfig | BiFPNConfig | IdentityNeckConfig = field(
+        default_factory=FPNConfig
+    )
+    head: HeadConfig = field(default_factory=HeadConfig)
+    batch_norm: BatchNormConfig = field(default_factory=BatchNormConfig)  # of neck and head
+    anchors: AnchorConfig = field(default_factory=AnchorConfig)
+    matching: ArgmaxIoUConfig | ATSSConfig = field(default_factory=ArgmaxIoUConfig)
+    class_loss: FocalLossConfig | QualityFocalLossConfig | VarifocalLossConfig = field(
+        default_factory=FocalLossConfig
+    )
+    box_loss: HuberLossConfig | SmoothL1LossConfig | OverlapLossConfig = field(
+        default_factory=HuberLossConfig
+    )
+    postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
+
+    def __post_init__(self) -> None:
+        low, high = self.min_level, self.max_level
+        nas_levels = self.neck.kind != "nas_fpn" or (low, high) == (3, 7)
+        identity_levels = self.neck.kind != "identity" or high <= 5
+        require(
+            (2 <= low <= high <= 7, f"2 <= min_level <= max_level <= 7, got {low} and {high}"),
+            (nas_levels, f"neck nas_fpn has levels 3 to 7, got {low} to {high}"),
+            (identity_levels, f"neck identity has no level above 5, got max_level {high}"),
+        )
