@@ -86,10 +86,50 @@ cdef struct Room:  # for `room` boxes
     Cluster* clusters
 
 
-cdef inline void sort_falling(Key* keys, Key* spare, int* runs, int count) noexcept nogil:
-    """Sorts by falling score, equals in order: merges the runs that are there already.
+@cython.cdivision(True)
+cdef inline bint place_keys(const Key* keys, Key* spare, int* ends, int count) noexcept nogil:
+    """Copies keys into as many classes of equal width as there are keys, highest scores first.
 
-    Predictions mostly come sorted within a file, and results sorted within a class.
+    False where that would not help: scores all equal, or far more of them in some classes.
+
+    Args:
+        ends: one more than `count`; holds numbers of keys, then where each class ends.
+    """
+    cdef double low = keys[0].score
+    cdef double high = low
+    cdef double scale
+    cdef long long num_pairs = 0
+    cdef int i, place, size
+    for i in range(count):
+        low = keys[i].score if keys[i].score < low else low
+        high = keys[i].score if keys[i].score > high else high
+    scale = (count - 1) / (high - low) if high > low else 1e300
+    if not scale < 1e300:
+        return False
+    for i in range(count + 1):
+        ends[i] = 0
+    for i in range(count):
+        ends[<int>((high - keys[i].score) * scale)] += 1
+    place = 0
+    for i in range(count):
+        size = ends[i]
+        num_pairs += <long long>size * size
+        ends[i] = place
+        place += size
+    if num_pairs > 8 * <long long>count:
+        return False
+    for i in range(count):
+        place = <int>((high - keys[i].score) * scale)
+        spare[ends[place]] = keys[i]
+        ends[place] += 1
+    return True
+
+
+cdef inline void sort_falling(Key* keys, Key* spare, int* runs, int count) noexcept nogil:
+    """Sorts by falling score, equals in order.
+
+    Many are placed roughly by their score and then moved by a few places; where that is no help,
+    or where they are few, the runs that are there already are merged.
     """
     cdef int num_runs = 0
     cdef int first, middle, last, i, j, k, run, kept
@@ -101,6 +141,21 @@ cdef inline void sort_falling(Key* keys, Key* spare, int* runs, int count) noexc
             runs[num_runs] = i
             num_runs += 1
     runs[num_runs] = count
+    if num_runs > 4 and place_keys(keys, spare, runs, count):
+        for i in range(count):
+            j = i
+            while j and keys[j - 1].score < spare[i].score:
+                keys[j] = keys[j - 1]
+                j -= 1
+            keys[j] = spare[i]
+        return
+    if num_runs > 4:
+        num_runs = 0  # they were written over
+        for i in range(count):
+            if i == 0 or keys[i].score > keys[i - 1].score:
+                runs[num_runs] = i
+                num_runs += 1
+        runs[num_runs] = count
     while num_runs > 1:
         kept = 0
         run = 0
