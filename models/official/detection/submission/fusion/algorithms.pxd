@@ -197,7 +197,7 @@ cdef inline void sort_boxes(const Box* boxes, Room* room, int count) noexcept no
 
 @cython.cdivision(True)
 cdef inline int suppress(
-    const Box* boxes, int count, const Settings* settings, Room* room, Box* results
+    const Box* boxes, const Key* keys, int count, const Settings* settings, Room* room, Box* results
 ) noexcept nogil:
     """Hard NMS and Soft-NMS; returns the number of results, which have falling scores.
 
@@ -206,12 +206,12 @@ cdef inline int suppress(
     heap. Each box meets the results in their order, as if all had been decayed at each step.
 
     Args:
+        keys: of the boxes, by falling score, equals in order.
         results: room for `count`.
     """
     cdef double* scores = room.scores
     cdef double* columns = room.columns
     cdef const double* areas = columns + 4 * <Py_ssize_t>room.room
-    cdef Key* keys = room.keys
     cdef int* heap = room.heap
     cdef int num_results = 0
     cdef int num_waiting = 0
@@ -220,7 +220,6 @@ cdef inline int suppress(
     cdef const Box* box
     cdef double score, overlap
     cdef double decay = -1 / settings.sigma
-    sort_boxes(boxes, room, count)
     for i in range(count):
         scores[i] = boxes[i].score
         room.applied[i] = 0
@@ -305,12 +304,13 @@ cdef inline void sift_down(const double* scores, int* heap, int count, int item)
 
 @cython.cdivision(True)
 cdef inline int fuse_clusters(
-    const Box* boxes, int count, const Settings* settings, double total_weight, Room* room,
-    Box* results
+    const Box* boxes, const Key* keys, int count, const Settings* settings, double total_weight,
+    Room* room, Box* results
 ) noexcept nogil:
     """WBF and NMW; returns the number of results, which have falling scores.
 
     Args:
+        keys: of the boxes, by falling score, equals in order.
         total_weight: of all models, whether or not they have a box here.
         results: room for `count`.
     """
@@ -321,9 +321,8 @@ cdef inline int fuse_clusters(
     cdef const Box* box
     cdef Cluster* cluster
     cdef double overlap, best
-    sort_boxes(boxes, room, count)
     for i in range(count):
-        box = &boxes[room.keys[i].item]
+        box = &boxes[keys[i].item]
         match = -1
         best = settings.iou
         num_hits = intersect(room.columns, room.room, 0, num_clusters, box.x1, box.y1, box.x2,

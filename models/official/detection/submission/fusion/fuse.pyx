@@ -13,6 +13,7 @@ from detection.submission.fusion.algorithms cimport (
     NMW,
     WBF,
     Box,
+    Key,
     Settings,
     fuse_clusters,
     sort_boxes,
@@ -229,8 +230,9 @@ cdef int read_image(
             chosen = space.classes[i] + 1
             score = space.read[i].score
             if score > 0 and score >= settings[chosen if chosen < num_settings else 0].threshold:
-                space.read[number] = space.read[i]
-                space.classes[number] = space.classes[i]
+                if number < i:
+                    space.read[number] = space.read[i]
+                    space.classes[number] = space.classes[i]
                 number += 1
         space.count = number
     return outcome
@@ -255,6 +257,7 @@ cdef bint fuse_image(
     cdef int i, j, number, count
     cdef const Settings* chosen
     cdef const Box* box
+    cdef const Key* key
     cdef Prediction given
     if not fit_classes(space, table.count):
         return False
@@ -267,9 +270,18 @@ cdef bint fuse_image(
     for i in range(num_present):
         space.starts[space.present[i]] = start
         start += space.counts[space.present[i]]
+        space.counts[space.present[i]] = 0
     for i in range(space.count):
         number = space.classes[i]
-        space.grouped[space.starts[number]] = space.read[i]
+        space.places[i] = space.counts[number]
+        space.grouped[space.starts[number] + space.counts[number]] = space.read[i]
+        space.counts[number] += 1
+    # All at once: cheaper than to sort each class, and each class finds its keys in order.
+    sort_boxes(space.read, &space.room, space.count)
+    for i in range(space.count):
+        key = &space.room.keys[i]
+        number = space.classes[key.item]
+        space.keys[space.starts[number]] = Key(key.score, space.places[key.item])
         space.starts[number] += 1
     start = 0
     for i in range(num_present):
@@ -278,10 +290,10 @@ cdef bint fuse_image(
         count = space.counts[number]
         space.counts[number] = 0
         if chosen.method == WBF or chosen.method == NMW:
-            j = fuse_clusters(&space.grouped[start], count, chosen, total_weight, &space.room,
-                              &space.results[num_results])
+            j = fuse_clusters(&space.grouped[start], &space.keys[start], count, chosen,
+                              total_weight, &space.room, &space.results[num_results])
         else:
-            j = suppress(&space.grouped[start], count, chosen, &space.room,
+            j = suppress(&space.grouped[start], &space.keys[start], count, chosen, &space.room,
                          &space.results[num_results])
         start += count
         for j in range(num_results, num_results + j):

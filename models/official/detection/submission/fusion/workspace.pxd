@@ -12,6 +12,8 @@ cdef struct Workspace:  # of one image; arrays of `capacity`, those by class of 
     Box* grouped
     Box* results
     int* classes  # of `read`
+    int* places  # of `read` among those of its class
+    Key* keys  # of `grouped`, by falling score within a class
     int* result_classes
     Room room
     int* counts  # by class; 0 between images
@@ -28,6 +30,8 @@ cdef inline bint grow_space(Workspace* space) noexcept nogil:
         and grow(<void**>&space.grouped, capacity * sizeof(Box))
         and grow(<void**>&space.results, capacity * sizeof(Box))
         and grow(<void**>&space.classes, capacity * sizeof(int))
+        and grow(<void**>&space.places, capacity * sizeof(int))
+        and grow(<void**>&space.keys, capacity * sizeof(Key))
         and grow(<void**>&space.result_classes, capacity * sizeof(int))
         and grow(<void**>&room.keys, capacity * sizeof(Key))
         and grow(<void**>&room.spare, capacity * sizeof(Key))
@@ -79,6 +83,8 @@ cdef inline void free_space(Workspace* space) noexcept nogil:
     free(space.grouped)
     free(space.results)
     free(space.classes)
+    free(space.places)
+    free(space.keys)
     free(space.result_classes)
     free(space.room.keys)
     free(space.room.spare)
