@@ -1,15 +1,32 @@
 """From the model's part of a config to the detector: backbone, neck, head, matching, losses."""
 
+import functools
 from collections.abc import Callable
 
 import keras
 
 from detection.config import ExperimentConfig
-from detection.model_config import EfficientNetConfig, ResNetConfig
+from detection.model_config import (
+    ArgmaxIoUConfig,
+    ATSSConfig,
+    EfficientNetConfig,
+    FocalLossConfig,
+    HuberLossConfig,
+    OverlapLossConfig,
+    QualityFocalLossConfig,
+    ResNetConfig,
+    RetinaNetConfig,
+    SmoothL1LossConfig,
+    VarifocalLossConfig,
+)
+from detection.modeling.box_losses import huber_box_loss, overlap_box_loss, smooth_l1_box_loss
+from detection.modeling.class_losses import focal_loss, quality_focal_loss, varifocal_loss
 from detection.modeling.fpn import FPN
 from detection.modeling.heads import RetinaNetHead
-from detection.modeling.retinanet import RetinaNet, RetinaNetTask
-from detection.ops.anchors import anchors_for_canvas
+from detection.modeling.retinanet import BoxLoss, ClassLoss, Match, RetinaNet, RetinaNetTask
+from detection.ops.anchors import anchors_for_canvas, locations_per_level
+from detection.ops.atss import match_atss
+from detection.ops.matching import match_argmax_iou
 from detection.types import Tensor
 from trainkit.backbones.efficientnet import EfficientNet
 from trainkit.backbones.resnet import ResNet
@@ -33,7 +50,7 @@ def build_task(
         sum_over_replicas: adds a scalar up over all replicas.
     """
     keras.utils.set_random_seed(config.train.seed)
-    model, match, post = config.model, config.model.matching, config.model.postprocess
+    model, post = config.model, config.model.postprocess
     return RetinaNetTask(
         model=_build_model(config, num_classes=num_classes, synchronized=synchronized),
         anchors=anchors_for_canvas(
@@ -46,18 +63,62 @@ def build_task(
         ),
         canvas_size=canvas_size,
         sum_over_replicas=sum_over_replicas,
-        match_threshold=match.match_threshold,
-        unmatched_threshold=match.unmatched_threshold,
-        force_match=match.force_match,
-        focal_alpha=model.class_loss.alpha,
-        focal_gamma=model.class_loss.gamma,
-        huber_delta=model.box_loss.delta,
+        match=_build_match(model, canvas_size),
+        class_loss=_build_class_loss(model.class_loss),
+        box_loss=_build_box_loss(model.box_loss),
         box_loss_weight=model.box_loss.weight,
         score_threshold=post.score_threshold,
         iou_threshold=post.nms_iou_threshold,
         max_candidates=post.max_candidates,
         max_detections=post.max_detections,
     )
+
+
+def _build_match(model: RetinaNetConfig, canvas_size: tuple[int, int]) -> Match:
+    matching = model.matching
+    match matching:
+        case ArgmaxIoUConfig():
+            return functools.partial(
+                match_argmax_iou,
+                match_threshold=matching.match_threshold,
+                unmatched_threshold=matching.unmatched_threshold,
+                force_match=matching.force_match,
+            )
+        case ATSSConfig():
+            return functools.partial(
+                match_atss,
+                locations_per_level=locations_per_level(
+                    canvas_size=canvas_size, min_level=model.min_level, max_level=model.max_level
+                ),
+                candidates_per_level=matching.candidates_per_level,
+            )
+
+
+def _build_class_loss(
+    loss: FocalLossConfig | QualityFocalLossConfig | VarifocalLossConfig,
+) -> ClassLoss:
+    match loss:
+        case FocalLossConfig():
+            return functools.partial(
+                focal_loss,
+                alpha=loss.alpha,
+                gamma=loss.gamma,
+                label_smoothing=loss.label_smoothing,
+            )
+        case QualityFocalLossConfig():
+            return functools.partial(quality_focal_loss, beta=loss.beta)
+        case VarifocalLossConfig():
+            return functools.partial(varifocal_loss, alpha=loss.alpha, gamma=loss.gamma)
+
+
+def _build_box_loss(loss: HuberLossConfig | SmoothL1LossConfig | OverlapLossConfig) -> BoxLoss:
+    match loss:
+        case HuberLossConfig():
+            return functools.partial(huber_box_loss, delta=loss.delta)
+        case SmoothL1LossConfig():
+            return functools.partial(smooth_l1_box_loss, beta=loss.beta)
+        case OverlapLossConfig():
+            return functools.partial(overlap_box_loss, kind=loss.kind)
 
 
 def _build_model(config: ExperimentConfig, *, num_classes: int, synchronized: bool) -> RetinaNet:
@@ -83,6 +144,9 @@ def _build_model(config: ExperimentConfig, *, num_classes: int, synchronized: bo
             max_level=model.max_level,
             num_convs=model.head.num_convs,
             num_filters=model.head.num_filters,
+            separable=model.head.separable,
+            activation=model.head.activation,
+            batch_norm_frozen=model.batch_norm.frozen,
             **norm,
         ),
     )

@@ -4,20 +4,56 @@
 process: weights by path come in and losses, gradients and detections go out as .npz.
 """
 
+import functools
 import sys
 from typing import Any
 
 import keras
 import numpy as np
 
+from detection.modeling.bifpn import BiFPN
+from detection.modeling.box_losses import overlap_box_loss, smooth_l1_box_loss
+from detection.modeling.class_losses import focal_loss, quality_focal_loss, varifocal_loss
 from detection.modeling.fpn import FPN
 from detection.modeling.heads import RetinaNetHead
+from detection.modeling.nas_fpn import NASFPN
 from detection.modeling.retinanet import RetinaNet, RetinaNetTask
-from detection.ops.anchors import anchors_for_canvas
-from detection.types import Batch
+from detection.ops.anchors import anchors_for_canvas, locations_per_level
+from detection.ops.atss import match_atss
+from detection.types import Batch, RawPredictions
 from trainkit.backbones.layers import ConvNorm
 
 CANVAS = (64, 128)
+LEVELS: dict[str, Any] = {"min_level": 4, "max_level": 6}
+
+_ATSS = functools.partial(
+    match_atss,
+    locations_per_level=locations_per_level(canvas_size=CANVAS, **LEVELS),
+    candidates_per_level=4,
+)
+# What stands beside the defaults: focal loss, Huber loss and matching by IoU.
+LOSSES: dict[str, dict[str, Any]] = {
+    "smoothed": {
+        "class_loss": functools.partial(focal_loss, label_smoothing=0.1),
+        "box_loss": smooth_l1_box_loss,
+    },
+    "quality_focal": {
+        "class_loss": quality_focal_loss,
+        "box_loss": functools.partial(overlap_box_loss, kind="iou"),
+    },
+    "varifocal": {
+        "class_loss": varifocal_loss,
+        "box_loss": functools.partial(overlap_box_loss, kind="diou"),
+    },
+    "atss_giou": {"match": _ATSS, "box_loss": functools.partial(overlap_box_loss, kind="giou")},
+    "atss_ciou": {"match": _ATSS, "box_loss": functools.partial(overlap_box_loss, kind="ciou")},
+}
+
+# What stands beside the feature pyramid network.
+NECKS = {
+    "nas_fpn": functools.partial(NASFPN, num_filters=6, num_repeats=1, separable=True),
+    "bifpn": functools.partial(BiFPN, num_filters=6, num_repeats=1),
+}
 
 
 class SmallBackbone(keras.layers.Layer):
@@ -53,30 +89,85 @@ class SmallBackbone(keras.layers.Layer):
 
 
 def build_task(*, num_classes=3, synchronized=False, sum_over_replicas=lambda x: x, **settings):
-    levels: dict[str, Any] = {"min_level": 4, "max_level": 6}
     norms: dict[str, Any] = {"synchronized": synchronized}
     model = RetinaNet(
         backbone=SmallBackbone(synchronized),
-        neck=FPN(**levels, num_filters=16, **norms),
-        head=RetinaNetHead(num_classes=num_classes, **levels, num_filters=16, num_convs=1, **norms),
-    )
-    anchors = anchors_for_canvas(
-        canvas_size=CANVAS, **levels, num_scales=3, aspect_ratios=(1.0, 2.0, 0.5), anchor_size=3.0
+        neck=FPN(**LEVELS, num_filters=16, **norms),
+        head=RetinaNetHead(num_classes=num_classes, **LEVELS, num_filters=16, num_convs=1, **norms),
     )
     settings = {"score_threshold": 0.0, "max_detections": 40, **settings}
     return RetinaNetTask(
         model=model,
-        anchors=anchors,
+        anchors=make_anchors(),
         canvas_size=CANVAS,
         sum_over_replicas=sum_over_replicas,
         **settings,
     )
 
 
+def make_anchors():
+    return anchors_for_canvas(
+        canvas_size=CANVAS, **LEVELS, num_scales=3, aspect_ratios=(1.0, 2.0, 0.5), anchor_size=3.0
+    )
+
+
+def make_answers(batch=2, num_classes=3, seed=0):
+    """Answers as of a network under way."""
+    rng = np.random.default_rng(seed)
+    count = len(make_anchors())
+    return RawPredictions(
+        rng.normal(-2, 2, (batch, count, num_classes)).astype(np.float32),
+        rng.normal(0, 0.3, (batch, count, 4)).astype(np.float32),
+    )
+
+
+def losses_of(answers, batch, **settings):
+    """The losses of a network that answers so, whatever the pictures."""
+    model: Any = lambda images, training: answers  # noqa: E731
+    task = RetinaNetTask(
+        model=model,
+        anchors=make_anchors(),
+        canvas_size=CANVAS,
+        sum_over_replicas=lambda x: x,
+        **settings,
+    )
+    return task.losses(batch)
+
+
+def make_neck(name):
+    """The neck, with drawn weights, and a function of it whose gradient reaches every variable."""
+    rng = np.random.default_rng(0)
+    # Of a canvas of 128x256 pixels, the smallest with a level 7 to enlarge.
+    channels = {3: 5, 4: 6, 5: 7}
+    features = {
+        level: rng.normal(size=(2, 128 // 2**level, 256 // 2**level, n)).astype(np.float32)
+        for level, n in channels.items()
+    }
+    factors = {
+        level: rng.normal(size=(2, 128 // 2**level, 256 // 2**level, 6)).astype(np.float32)
+        for level in range(3, 8)
+    }
+    neck = NECKS[name]()
+    neck.build({level: value.shape for level, value in features.items()})
+    draw_values(neck.variables)
+
+    def weighted_sum():
+        found: Any = neck(features, training=True)
+        return keras.ops.sum(
+            keras.ops.stack([keras.ops.sum(found[level] * factors[level]) for level in factors])
+        )
+
+    return neck, weighted_sum
+
+
 def draw_weights(task, seed=0):
     """Gives every variable a value far from its initial one, so that nothing cancels."""
+    draw_values(task.model.variables, seed)
+
+
+def draw_values(variables, seed=0):
     rng = np.random.default_rng(seed)
-    for variable in sorted(task.model.variables, key=lambda v: v.path):
+    for variable in sorted(variables, key=lambda v: v.path):
         shape = variable.shape
         if variable.path.endswith("kernel"):
             value = rng.normal(0, 1 / np.sqrt(np.prod(shape[:3])), shape)
@@ -110,6 +201,46 @@ def make_batch(batch=2, seed=0):
     )
 
 
+def losses_and_gradients_on_jax(batch):
+    import jax
+
+    results = {}
+    for name, settings in LOSSES.items():
+
+        def loss(answers, settings=settings):
+            found = losses_of(answers, batch, **settings)
+            return found["loss"], found
+
+        gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
+        (_, found), gradients = gradient(make_answers())
+        results |= {f"{name}/{key}": value for key, value in found.items()}
+        results |= {f"{name}/{key}": value for key, value in gradients._asdict().items()}
+    return results
+
+
+def necks_on_jax():
+    import jax
+
+    results = {}
+    for name in NECKS:
+        neck, weighted_sum = make_neck(name)
+        trained, others = neck.trainable_variables, neck.non_trainable_variables
+
+        def moved_sum(values, trained=trained, others=others, weighted_sum=weighted_sum):
+            with keras.StatelessScope(state_mapping=list(zip(trained, values))) as scope:  # noqa: B905
+                total = weighted_sum()
+            return total, [scope.get_current_value(v) for v in others]
+
+        gradient = jax.jit(jax.value_and_grad(moved_sum, has_aux=True))
+        (total, moved), gradients = gradient([v.value for v in trained])
+        results[f"{name}/total"] = total
+        results |= {
+            f"{name}/gradients/{v.path}": g for v, g in zip(trained, gradients, strict=True)
+        }
+        results |= {f"{name}/moved/{v.path}": x for v, x in zip(others, moved, strict=True)}
+    return results
+
+
 def main(weights_path, results_path):
     import jax
 
@@ -139,6 +270,7 @@ def main(weights_path, results_path):
     results |= {f"detections/{name}": value for name, value in detections._asdict().items()}
     results |= {f"gradients/{v.path}": g for v, g in zip(trained, gradients, strict=True)}
     results |= {f"moved/{v.path}": value for v, value in zip(others, moved, strict=True)}
+    results |= losses_and_gradients_on_jax(batch) | necks_on_jax()
     arrays: dict[str, Any] = {name: np.asarray(value) for name, value in results.items()}
     np.savez(results_path, **arrays)
 

@@ -20,14 +20,14 @@ def build(**settings):
     return head
 
 
-@pytest.mark.parametrize("kind", ["full", "separable"])
-def test_answers_begin_at_the_prior(kind):
-    head = build(kind=kind)
+@pytest.mark.parametrize("separable", [False, True])
+def test_answers_begin_at_the_prior(separable):
+    head = build(separable=separable)
     answers = head(pyramid())
     assert answers.class_logits.shape == (2, (8 * 4 + 4 * 2) * 2, 5)
     assert answers.box_deltas.shape == (2, (8 * 4 + 4 * 2) * 2, 4)
     np.testing.assert_array_equal(head.class_predict.bias.numpy(), np.float32(-np.log(99.0)))
-    if kind == "full":
+    if not separable:
         scores = 1 / (1 + np.exp(-np.array(answers.class_logits)))
         np.testing.assert_allclose(scores, 0.01, rtol=1e-2)
         np.testing.assert_allclose(answers.box_deltas, 0.0, atol=1e-2)
@@ -55,3 +55,42 @@ def test_levels_share_kernels_but_not_norms():
     assert sum(path.endswith("kernel") for path in paths) == 2 * 2 + 2
     assert {"head/class_tower/conv0/kernel", "head/box_tower/norm1_level4/gamma"} <= paths
     assert sum(path.endswith("gamma") for path in paths) == 2 * 2 * 2
+
+
+def test_separable_kernels_are_depthwise_and_1x1():
+    head = build(separable=True)
+    shapes = {v.path: v.shape for v in head.trainable_variables if v.path.endswith("kernel")}
+    assert len(shapes) == 2 * (2 * 2 + 2)
+    assert shapes["head/box_tower/conv1/depthwise_kernel"] == (3, 3, 8, 1)
+    assert shapes["head/box_tower/conv1/kernel"] == (1, 1, 8, 8)
+    assert shapes["head/class_predict/depthwise_kernel"] == (3, 3, 8, 1)
+    assert shapes["head/class_predict/kernel"] == (1, 1, 8, 5 * 2)
+
+
+def test_activation_by_hand():
+    """Convolutions of 0 leave the norm's shift of -2, then the activation of it: nothing, or silu.
+
+    A prediction kernel whose middle is 1 sums 8 channels of it.
+    """
+    for activation, value in (("relu", 0.0), ("silu", -2 / (1 + np.exp(2.0)))):
+        head = build(activation=activation)
+        for variable in head.box_tower.variables:
+            variable.assign(np.zeros(variable.shape))
+        for norms in head.box_tower.norms.values():
+            norms[-1].beta.assign(np.full(8, -2.0))
+        middle = np.zeros(head.box_predict.kernel.shape)
+        middle[1, 1] = 1
+        head.box_predict.kernel.assign(middle)
+        np.testing.assert_allclose(head(pyramid()).box_deltas, 8 * value, rtol=1e-5)
+
+
+def test_frozen_norms_behave_in_training_as_without():
+    head = build(batch_norm_frozen=True)
+    before = [variable.numpy() for variable in head.variables]
+    answers, trained = head(pyramid()), head(pyramid(), training=True)
+    np.testing.assert_array_equal(trained.class_logits, answers.class_logits)
+    for variable, value in zip(head.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    assert not [v.path for v in head.trainable_variables if "norm" in v.path]
+    # Kernel and bias of two convolutions and a prediction, twice.
+    assert len(head.trainable_variables) == 2 * 2 * 3

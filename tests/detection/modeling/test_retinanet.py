@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from detection.ops.boxes import encode_boxes, iou_matrix
+from detection.ops.matching import match_argmax_iou
 from trainkit.training.devices import choose_strategy, sum_over_replicas
 
 
@@ -47,7 +49,35 @@ def test_loss_is_the_sum_and_without_instances_only_classes_count(small, task):
     assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
 
 
-def test_degenerate_instances_change_nothing(small, task):
+def test_class_loss_is_told_how_well_the_predicted_boxes_lie(small):
+    """A network that says every object's own box has quality 1 at each of its anchors."""
+    batch, anchors, seen = small.make_batch(batch=8), small.make_anchors(), {}
+
+    def class_loss(logits, targets, quality, normalizer):
+        seen.update(targets=targets, quality=np.array(quality), normalizer=float(normalizer))
+        return tf.reduce_sum(logits) * 0
+
+    matches = match_argmax_iou(anchors, batch.boxes, batch.classes, batch.is_crowd)
+    answers = small.make_answers(batch=8)._replace(box_deltas=encode_boxes(matches.boxes, anchors))
+    losses = small.losses_of(answers, batch, class_loss=class_loss)
+    positive = np.array(matches.classes) > 0
+    assert 5 < positive.sum() < 100
+    assert seen["normalizer"] == positive.sum() + 1
+    np.testing.assert_array_equal(seen["targets"], matches.classes)
+    np.testing.assert_allclose(seen["quality"][positive], 1.0, atol=1e-4)
+    np.testing.assert_allclose(losses["loss_box"], 0, atol=1e-5)
+    # Where it says the anchors themselves, theirs.
+    answers = answers._replace(box_deltas=np.zeros_like(answers.box_deltas))
+    small.losses_of(answers, batch, class_loss=class_loss)
+    expected = np.diagonal(iou_matrix(anchors, matches.boxes), axis1=1, axis2=2)
+    np.testing.assert_allclose(seen["quality"][positive], expected[positive], atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", ["default", "varied"])
+def test_degenerate_instances_change_nothing(small, settings):
+    """Whatever matches and whatever the losses are."""
+    task = small.build_task(**small.LOSSES["atss_ciou"] if settings == "varied" else {})
+    small.draw_weights(task)
     batch = small.make_batch()
     boxes, classes = batch.boxes.copy(), batch.classes.copy()
     classes[0, 2] = 0  # the one without area

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from detection.ops.anchors import anchors_for_canvas
-from detection.ops.matching import IGNORED, match_anchors
+from detection.ops.matching import IGNORED, match_argmax_iou
 
 ANCHORS = np.array([[0, 0, 10, 10], [0, 10, 10, 20], [0, 20, 10, 30], [50, 50, 60, 60]], np.float32)
 
@@ -12,7 +12,7 @@ def match(boxes, classes, is_crowd=None, anchors=ANCHORS, **settings):
     classes = np.asarray(classes, np.int32).reshape(1, -1)
     is_crowd = np.zeros(classes.shape, bool) if is_crowd is None else np.array([is_crowd])
     settings = {"match_threshold": 0.5, "unmatched_threshold": 0.4, **settings}
-    found = match_anchors(anchors, boxes, classes, is_crowd, **settings)
+    found = match_argmax_iou(anchors, boxes, classes, is_crowd, **settings)
     return np.array(found.classes)[0], np.array(found.boxes)[0]
 
 
@@ -65,7 +65,7 @@ def test_crowd_is_a_region_to_ignore():
 
 
 def loop_reference(anchors, boxes, classes, is_crowd, high, low):
-    """The rules of match_anchors, said one anchor at a time.
+    """The rules of match_argmax_iou, said one anchor at a time.
 
     In float32: a box inside two anchors of one size overlaps both alike, and rounding decides.
     """
@@ -116,7 +116,7 @@ def test_agrees_with_a_loop():
     classes = rng.integers(0, 5, shape).astype(np.int32)
     is_crowd = rng.uniform(size=shape) < 0.2
     classes[-1] = 0
-    found = match_anchors(
+    found = match_argmax_iou(
         anchors, boxes, classes, is_crowd, match_threshold=0.5, unmatched_threshold=0.3
     )
     for image in range(shape[0]):

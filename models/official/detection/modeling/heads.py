@@ -8,7 +8,7 @@ import keras
 
 from detection.types import RawPredictions, Tensor
 from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.layers import Conv, ConvKind, convolve_and_normalize
+from trainkit.backbones.layers import Activation, Conv, activate, convolve_and_normalize
 
 ops: Any = keras.ops  # annotated with None among its results
 
@@ -16,15 +16,17 @@ _PRIOR_PROBABILITY = 0.01  # of every class at every anchor before training; sec
 
 
 class Tower(keras.layers.Layer):
-    """3x3 convolutions that all levels share, each followed by a level's own norm and ReLU.
+    """3x3 convolutions that all levels share, each followed by a level's own norm.
 
     Args:
         levels: Levels that pass through.
         num_convs: Convolutions one after another.
         num_filters: Channels of each.
-        kind: "full" or "separable".
+        separable: Whether they are depthwise and then 1x1.
+        activation: What follows each norm.
         batch_norm_momentum: As `BatchNorm.momentum`.
         batch_norm_epsilon: As `BatchNorm.epsilon`.
+        batch_norm_frozen: As `BatchNorm.frozen`.
         synchronized: As `BatchNorm.synchronized`.
         name: Name of the layer.
     """
@@ -35,19 +37,22 @@ class Tower(keras.layers.Layer):
         levels: range,
         num_convs: int,
         num_filters: int,
-        kind: ConvKind,
+        separable: bool,
+        activation: Activation,
         batch_norm_momentum: float,
         batch_norm_epsilon: float,
+        batch_norm_frozen: bool,
         synchronized: bool,
         name: str,
     ):
         super().__init__(name=name)
+        self.activation: Activation = activation
         self.convs = [
             Conv(
                 num_filters,
                 3,
-                kind=kind,
-                kernel_initializer=_kernel_initializer(kind, 0.01),
+                kind="separable" if separable else "full",
+                kernel_initializer=_kernel_initializer(separable, 0.01),
                 name=f"conv{index}",
             )
             for index in range(num_convs)
@@ -57,6 +62,7 @@ class Tower(keras.layers.Layer):
                 BatchNorm(
                     momentum=batch_norm_momentum,
                     epsilon=batch_norm_epsilon,
+                    frozen=batch_norm_frozen,
                     synchronized=synchronized,
                     name=f"norm{index}_level{level}",
                 )
@@ -78,7 +84,8 @@ class Tower(keras.layers.Layer):
     def call(self, features: Tensor, level: int, training: bool = False) -> Tensor:
         """Maps [B, H, W, channels] of this level to [B, H, W, num_filters]."""
         for conv, norm in zip(self.convs, self.norms[level], strict=True):
-            features = ops.relu(convolve_and_normalize(features, conv, norm, training))
+            features = convolve_and_normalize(features, conv, norm, training)
+            features = activate(features, self.activation)
         return features
 
 
@@ -92,9 +99,11 @@ class RetinaNetHead(keras.layers.Layer):
         max_level: Coarsest level.
         num_convs: Convolutions of each tower.
         num_filters: Channels of each tower.
-        kind: "full" or "separable" convolutions.
+        separable: Whether all convolutions are depthwise and then 1x1.
+        activation: What follows each norm of the towers.
         batch_norm_momentum: As `BatchNorm.momentum`.
         batch_norm_epsilon: As `BatchNorm.epsilon`.
+        batch_norm_frozen: As `BatchNorm.frozen`.
         synchronized: As `BatchNorm.synchronized`.
         name: Name of the layer, the root of its variables' paths.
     """
@@ -108,9 +117,11 @@ class RetinaNetHead(keras.layers.Layer):
         max_level: int = 7,
         num_convs: int = 4,
         num_filters: int = 256,
-        kind: ConvKind = "full",
+        separable: bool = False,
+        activation: Activation = "relu",
         batch_norm_momentum: float = 0.997,
         batch_norm_epsilon: float = 1e-4,
+        batch_norm_frozen: bool = False,
         synchronized: bool = False,
         name: str = "head",
     ):
@@ -124,9 +135,11 @@ class RetinaNetHead(keras.layers.Layer):
                 levels=self.levels,
                 num_convs=num_convs,
                 num_filters=num_filters,
-                kind=kind,
+                separable=separable,
+                activation=activation,
                 batch_norm_momentum=batch_norm_momentum,
                 batch_norm_epsilon=batch_norm_epsilon,
+                batch_norm_frozen=batch_norm_frozen,
                 synchronized=synchronized,
                 name=name,
             )
@@ -135,8 +148,8 @@ class RetinaNetHead(keras.layers.Layer):
             return Conv(
                 filters * anchors_per_location,
                 3,
-                kind=kind,
-                kernel_initializer=_kernel_initializer(kind, 1e-5),
+                kind="separable" if separable else "full",
+                kernel_initializer=_kernel_initializer(separable, 1e-5),
                 bias_initializer=keras.initializers.Constant(bias),
                 name=name,
             )
@@ -167,11 +180,9 @@ class RetinaNetHead(keras.layers.Layer):
         )
 
 
-def _kernel_initializer(kind: ConvKind, deviation: float) -> keras.initializers.Initializer | str:
+def _kernel_initializer(separable: bool, deviation: float) -> keras.initializers.Initializer | str:
     # Two small kernels in a row would leave a separable convolution next to nothing to pass on.
-    return (
-        "glorot_uniform" if kind == "separable" else keras.initializers.RandomNormal(0.0, deviation)
-    )
+    return "glorot_uniform" if separable else keras.initializers.RandomNormal(0.0, deviation)
 
 
 def _per_anchor(outputs: Tensor, depth: int) -> Tensor:

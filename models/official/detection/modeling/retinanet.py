@@ -6,13 +6,22 @@ from typing import Any
 import keras
 import numpy as np
 
-from detection.modeling.losses import focal_loss, huber_box_loss
+from detection.modeling.box_losses import huber_box_loss
+from detection.modeling.class_losses import focal_loss
 from detection.modeling.postprocess import detections_of
-from detection.ops.boxes import encode_boxes
-from detection.ops.matching import match_anchors
+from detection.ops.boxes import decode_boxes
+from detection.ops.matching import Matches, match_argmax_iou
+from detection.ops.overlaps import paired_iou
 from detection.types import Batch, Detections, RawPredictions, Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
+
+# (anchors [A, 4], boxes [B, N, 4], classes [B, N], is_crowd [B, N]) -> what each anchor should say
+Match = Callable[[Tensor, Tensor, Tensor, Tensor], Matches]
+# (class_logits [B, A, C], targets [B, A], quality [B, A], normalizer) -> scalar
+ClassLoss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+# (box_deltas [B, A, 4], boxes [B, A, 4], anchors [A, 4], positive [B, A], normalizer) -> scalar
+BoxLoss = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 # Of ImageNet's pixels as 0..1, red, green, blue.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -75,12 +84,9 @@ class RetinaNetTask:
         anchors: [A, 4], in the order of the model's answers.
         canvas_size: Height and width in pixels.
         sum_over_replicas: Adds a scalar up over all replicas; the identity where there is one.
-        match_threshold: As of `match_anchors`.
-        unmatched_threshold: As of `match_anchors`.
-        force_match: As of `match_anchors`.
-        focal_alpha: As of `focal_loss`.
-        focal_gamma: As of `focal_loss`.
-        huber_delta: As of `huber_box_loss`.
+        match: `match_argmax_iou` or `match_atss`, its settings bound.
+        class_loss: One of `modeling.class_losses`, its settings bound.
+        box_loss: One of `modeling.box_losses`, its settings bound.
         box_loss_weight: Factor of the box loss.
         score_threshold: As of `detections_of`.
         iou_threshold: As of `detections_of`.
@@ -98,12 +104,9 @@ class RetinaNetTask:
         anchors: np.ndarray,
         canvas_size: tuple[int, int],
         sum_over_replicas: Callable[[Tensor], Tensor],
-        match_threshold: float = 0.5,
-        unmatched_threshold: float = 0.5,
-        force_match: bool = True,
-        focal_alpha: float = 0.25,
-        focal_gamma: float = 1.5,
-        huber_delta: float = 0.1,
+        match: Match = match_argmax_iou,
+        class_loss: ClassLoss = focal_loss,
+        box_loss: BoxLoss = huber_box_loss,
         box_loss_weight: float = 50.0,
         score_threshold: float = 0.05,
         iou_threshold: float = 0.5,
@@ -114,12 +117,9 @@ class RetinaNetTask:
         self.anchors = anchors
         self.canvas_size = canvas_size
         self.sum_over_replicas = sum_over_replicas
-        self.match_threshold = match_threshold
-        self.unmatched_threshold = unmatched_threshold
-        self.force_match = force_match
-        self.focal_alpha = focal_alpha
-        self.focal_gamma = focal_gamma
-        self.huber_delta = huber_delta
+        self.match = match
+        self.class_loss = class_loss
+        self.box_loss = box_loss
         self.box_loss_weight = box_loss_weight
         self.score_threshold = score_threshold
         self.iou_threshold = iou_threshold
@@ -128,31 +128,15 @@ class RetinaNetTask:
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Returns this replica's share of "loss_class", "loss_box" and their sum "loss"."""
-        predictions = self._answers(batch, training=True)
-        matches = match_anchors(
-            self.anchors,
-            batch.boxes,
-            batch.classes,
-            batch.is_crowd,
-            match_threshold=self.match_threshold,
-            unmatched_threshold=self.unmatched_threshold,
-            force_match=self.force_match,
-        )
+        class_logits, box_deltas = self._answers(batch, training=True)
+        matches = self.match(self.anchors, batch.boxes, batch.classes, batch.is_crowd)
         positive = matches.classes > 0
         normalizer = self.sum_over_replicas(ops.sum(ops.cast(positive, "float32"))) + 1.0
-        loss_class = focal_loss(
-            predictions.class_logits,
-            matches.classes,
-            normalizer,
-            alpha=self.focal_alpha,
-            gamma=self.focal_gamma,
-        )
-        loss_box = self.box_loss_weight * huber_box_loss(
-            predictions.box_deltas,
-            encode_boxes(matches.boxes, ops.convert_to_tensor(self.anchors)),
-            positive,
-            normalizer,
-            delta=self.huber_delta,
+        anchors = ops.convert_to_tensor(self.anchors)
+        quality = paired_iou(decode_boxes(ops.stop_gradient(box_deltas), anchors), matches.boxes)
+        loss_class = self.class_loss(class_logits, matches.classes, quality, normalizer)
+        loss_box = self.box_loss_weight * self.box_loss(
+            box_deltas, matches.boxes, anchors, positive, normalizer
         )
         return {"loss_class": loss_class, "loss_box": loss_box, "loss": loss_class + loss_box}
 

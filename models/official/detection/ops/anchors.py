@@ -49,3 +49,17 @@ def anchors_for_canvas(
         boxes = np.concatenate([centers - halves, centers + halves], axis=-1)
         levels.append(boxes.reshape(-1, 4))
     return np.concatenate(levels).astype(np.float32)
+
+
+def locations_per_level(
+    *, canvas_size: tuple[int, int], min_level: int, max_level: int
+) -> tuple[int, ...]:
+    """Returns how many places of a canvas have anchors, level by level.
+
+    Args:
+        canvas_size: Height and width, multiples of 2**max_level.
+        min_level: Finest level.
+        max_level: Coarsest level.
+    """
+    height, width = canvas_size
+    return tuple((height >> level) * (width >> level) for level in range(min_level, max_level + 1))

@@ -20,15 +20,19 @@ def box_areas(boxes: Tensor) -> Tensor:
     return heights * ops.maximum(boxes[..., 3] - boxes[..., 1], 0.0)
 
 
-def intersection_matrix(first: Tensor, second: Tensor) -> Tensor:
-    """Returns the areas [..., M, N] that boxes [..., M, 4] and [..., N, 4] share."""
+def paired_intersections(first: Tensor, second: Tensor) -> Tensor:
+    """Returns the area [...] that each box of [..., 4] shares with its partner of [..., 4]."""
 
     def shared(low: int, high: int) -> Tensor:
-        end = ops.minimum(first[..., :, None, high], second[..., None, :, high])
-        start = ops.maximum(first[..., :, None, low], second[..., None, :, low])
-        return ops.maximum(end - start, 0.0)
+        end = ops.minimum(first[..., high], second[..., high])
+        return ops.maximum(end - ops.maximum(first[..., low], second[..., low]), 0.0)
 
     return shared(0, 2) * shared(1, 3)
+
+
+def intersection_matrix(first: Tensor, second: Tensor) -> Tensor:
+    """Returns the areas [..., M, N] that boxes [..., M, 4] and [..., N, 4] share."""
+    return paired_intersections(first[..., :, None, :], second[..., None, :, :])
 
 
 def iou_matrix(first: Tensor, second: Tensor) -> Tensor:

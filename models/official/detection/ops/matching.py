@@ -20,7 +20,7 @@ class Matches(NamedTuple):
     boxes: Tensor  # [B, A, 4] box of the instance; the anchor itself where there is none
 
 
-def match_anchors(
+def match_argmax_iou(
     anchors: Tensor,
     boxes: Tensor,
     classes: Tensor,
@@ -49,9 +49,7 @@ def match_anchors(
         crowd_threshold: Share of an anchor within one crowd box from which it is ignored.
     """
     anchors = ops.convert_to_tensor(anchors, "float32")
-    filled = ops.all(ops.isfinite(boxes), axis=-1) & (classes > 0)
-    boxes = ops.where(filled[..., None], boxes, 0.0)
-    filled = filled & (box_areas(boxes) > 0)
+    boxes, filled = usable_boxes(boxes, classes)
     instances = filled & ops.logical_not(is_crowd)
 
     shared = intersection_matrix(boxes, anchors)  # [B, N, A]
@@ -63,15 +61,59 @@ def match_anchors(
     best_iou = ops.max(iou, axis=1)  # [B, A]
     instance = ops.argmax(iou, axis=1)
     positive = best_iou >= match_threshold
-    ignored = (best_iou >= unmatched_threshold) & ops.logical_not(positive)
+    ignored = best_iou >= unmatched_threshold
     if force_match:
         forced = _forced_instances(iou)
         positive = positive | (forced >= 0)
         instance = ops.where(forced >= 0, forced, ops.cast(instance, "int32"))
-    crowds = ops.cast((filled & is_crowd)[..., None], shared.dtype)
-    in_crowd = ops.max(shared * crowds, axis=1) >= crowd_threshold * areas
-    ignored = (ignored | in_crowd) & ops.logical_not(positive)
+    in_crowd = held_by_crowds(shared, areas, filled & is_crowd, crowd_threshold)
+    return matches_of(
+        anchors, boxes, classes, instance, positive=positive, ignored=ignored | in_crowd
+    )
 
+
+def usable_boxes(boxes: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns boxes [B, N, 4] without numbers that are not finite, and [B, N] bool: may they match.
+
+    Padding, boxes without area and boxes with numbers that are not finite may not.
+    """
+    filled = ops.all(ops.isfinite(boxes), axis=-1) & (classes > 0)
+    boxes = ops.where(filled[..., None], boxes, 0.0)
+    return boxes, filled & (box_areas(boxes) > 0)
+
+
+def held_by_crowds(shared: Tensor, areas: Tensor, crowds: Tensor, threshold: float) -> Tensor:
+    """Returns [B, A] bool: does one crowd hold at least this share of the anchor.
+
+    Args:
+        shared: [B, N, A] area that each box shares with each anchor.
+        areas: [A] of the anchors.
+        crowds: [B, N] bool, which boxes are crowds.
+        threshold: Least share of the anchor's area.
+    """
+    held = ops.max(shared * ops.cast(crowds[..., None], shared.dtype), axis=1)
+    return held >= threshold * areas
+
+
+def matches_of(
+    anchors: Tensor,
+    boxes: Tensor,
+    classes: Tensor,
+    instance: Tensor,
+    *,
+    positive: Tensor,
+    ignored: Tensor,
+) -> Matches:
+    """Returns the matches of anchors whose instance is known.
+
+    Args:
+        anchors: [A, 4].
+        boxes: [B, N, 4].
+        classes: [B, N] integer.
+        instance: [B, A] number of the instance, read where positive.
+        positive: [B, A] bool.
+        ignored: [B, A] bool, read where not positive.
+    """
     found_classes, found_boxes = _gather_instances(classes, boxes, instance)
     background = ops.where(ignored, IGNORED, 0)
     return Matches(

@@ -26,6 +26,7 @@ class BatchNorm(keras.layers.Layer):
         synchronized: Whether statistics span all replicas of a `tf.distribute` strategy, each
             replica holding as many images as the others. On JAX they always span the whole batch.
         zero_gamma: Whether the scale begins at 0, as in the last layer of a residual block.
+        frozen: Whether statistics, scale and shift stay as they are, also in training.
         name: Name of the layer.
     """
 
@@ -36,6 +37,7 @@ class BatchNorm(keras.layers.Layer):
         epsilon: float = 1e-3,
         synchronized: bool = False,
         zero_gamma: bool = False,
+        frozen: bool = False,
         name: str | None = None,
     ):
         super().__init__(name=name)
@@ -43,6 +45,7 @@ class BatchNorm(keras.layers.Layer):
         self.epsilon = epsilon
         self.synchronized = synchronized
         self.zero_gamma = zero_gamma
+        self.frozen = frozen
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the variables for inputs [..., channels]."""
@@ -57,8 +60,8 @@ class BatchNorm(keras.layers.Layer):
                 name=name,
             )
 
-        self.gamma = vector("gamma", "zeros" if self.zero_gamma else "ones", True)
-        self.beta = vector("beta", "zeros", True)
+        self.gamma = vector("gamma", "zeros" if self.zero_gamma else "ones", not self.frozen)
+        self.beta = vector("beta", "zeros", not self.frozen)
         self.moving_mean = vector("moving_mean", "zeros", False)
         self.moving_variance = vector("moving_variance", "ones", False)
 

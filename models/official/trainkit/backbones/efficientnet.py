@@ -1,36 +1,56 @@
-"""EfficientNet b0 to b8 (Tan and Le, arXiv 1905.11946) as a feature extractor, without its top."""
+"""EfficientNet as a feature extractor, without its top: b0 to b8, and lite0 to lite4.
+
+The first are those of Tan and Le (arXiv 1905.11946). The lite ones, made by the same authors for
+phones, have ReLU6 for activation and no squeeze and excitation; width and depth leave their stem,
+and depth their first and last stage, as they are in the smallest.
+"""
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import keras
 
 from trainkit.backbones.batch_norm import Tensor
-from trainkit.backbones.layers import HE_FAN_OUT, Conv, ConvNorm
+from trainkit.backbones.layers import HE_FAN_OUT, Activation, Conv, ConvNorm, squeeze_and_excite
 
 ops: Any = keras.ops  # annotated with None among its results
 
 _DIVISOR = 8  # channels are multiples of it
 _SQUEEZE_RATIO = 0.25  # of a block's input channels
+_STEM_FILTERS = 32
 
-# Variant: (width, depth) multipliers.
+
+class Variant(NamedTuple):
+    """What makes one EfficientNet of the table of stages."""
+
+    width: float  # multiplies channels
+    depth: float  # multiplies the blocks of a stage
+    lite: bool = False
+
+
 VARIANTS = {
-    "b0": (1.0, 1.0),
-    "b1": (1.0, 1.1),
-    "b2": (1.1, 1.2),
-    "b3": (1.2, 1.4),
-    "b4": (1.4, 1.8),
-    "b5": (1.6, 2.2),
-    "b6": (1.8, 2.6),
-    "b7": (2.0, 3.1),
-    "b8": (2.2, 3.6),
+    "b0": Variant(1.0, 1.0),
+    "b1": Variant(1.0, 1.1),
+    "b2": Variant(1.1, 1.2),
+    "b3": Variant(1.2, 1.4),
+    "b4": Variant(1.4, 1.8),
+    "b5": Variant(1.6, 2.2),
+    "b6": Variant(1.8, 2.6),
+    "b7": Variant(2.0, 3.1),
+    "b8": Variant(2.2, 3.6),
+    "lite0": Variant(1.0, 1.0, lite=True),
+    "lite1": Variant(1.0, 1.1, lite=True),
+    "lite2": Variant(1.1, 1.2, lite=True),
+    "lite3": Variant(1.2, 1.4, lite=True),
+    "lite4": Variant(1.4, 1.8, lite=True),
 }
 
 
 class BlockSpec(NamedTuple):
     """One inverted residual block."""
 
+    stage: int  # from 1
     kernel_size: int
     strides: int
     expansion: int
@@ -38,15 +58,15 @@ class BlockSpec(NamedTuple):
     filters_out: int
 
 
-# Repeats, and the first block of each stage of b0.
+# Of b0: blocks, kernel size, strides of the first block, expansion, output channels.
 _STAGES = (
-    (1, BlockSpec(3, 1, 1, 32, 16)),
-    (2, BlockSpec(3, 2, 6, 16, 24)),
-    (2, BlockSpec(5, 2, 6, 24, 40)),
-    (3, BlockSpec(3, 2, 6, 40, 80)),
-    (3, BlockSpec(5, 1, 6, 80, 112)),
-    (4, BlockSpec(5, 2, 6, 112, 192)),
-    (1, BlockSpec(3, 1, 6, 192, 320)),
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
 )
 
 
@@ -57,6 +77,11 @@ def round_filters(filters: int, width: float) -> int:
     return rounded + _DIVISOR if rounded < 0.9 * exact else rounded
 
 
+def is_lite(variant: str) -> bool:
+    """Whether it is an EfficientNet-lite."""
+    return variant.startswith("lite")
+
+
 def block_specs(variant: str) -> tuple[BlockSpec, ...]:
     """Returns the blocks of a variant in their order.
 
@@ -65,13 +90,16 @@ def block_specs(variant: str) -> tuple[BlockSpec, ...]:
     """
     if variant not in VARIANTS:
         raise ValueError(f"EfficientNet variant is {variant!r}; choose one of {list(VARIANTS)}.")
-    width, depth = VARIANTS[variant]
+    width, depth, lite = VARIANTS[variant]
     specs = []
-    for repeats, spec in _STAGES:
-        filters_in, filters_out = (round_filters(n, width) for n in spec[-2:])
-        specs.append(spec._replace(filters_in=filters_in, filters_out=filters_out))
-        later = spec._replace(strides=1, filters_in=filters_out, filters_out=filters_out)
-        specs.extend([later] * (math.ceil(repeats * depth) - 1))
+    filters_in = _STEM_FILTERS if lite else round_filters(_STEM_FILTERS, width)
+    for stage, (repeats, kernel_size, strides, expansion, filters) in enumerate(_STAGES, start=1):
+        filters_out = round_filters(filters, width)
+        fixed = lite and stage in (1, len(_STAGES))
+        for index in range(repeats if fixed else math.ceil(repeats * depth)):
+            step = strides if index == 0 else 1
+            specs.append(BlockSpec(stage, kernel_size, step, expansion, filters_in, filters_out))
+            filters_in = filters_out
     return tuple(specs)
 
 
@@ -96,19 +124,22 @@ class InvertedResidualBlock(keras.layers.Layer):
 
     Args:
         spec: Shape of the block.
+        lite: Whether it has ReLU6 for SiLU and no squeeze and excitation.
         drop_rate: Probability that an image skips the block in training; used where the block has
             an identity.
         conv_norm: Makes a `ConvNorm`, with the settings that all of them share.
         name: Name of the layer.
     """
 
-    def __init__(self, *, spec: BlockSpec, drop_rate: float, conv_norm: Any, name: str):
+    def __init__(self, *, spec: BlockSpec, lite: bool, drop_rate: float, conv_norm: Any, name: str):
         super().__init__(name=name)
         self.spec = spec
+        self.lite = lite
         self.drop_rate = drop_rate
         self.has_identity = spec.strides == 1 and spec.filters_in == spec.filters_out
         filters = spec.filters_in * spec.expansion
-        self.expand = conv_norm(filters, 1, activation="silu", name="expand")
+        activation: Activation = "relu6" if lite else "silu"
+        self.expand = conv_norm(filters, 1, activation=activation, name="expand")
         self.depthwise = conv_norm(
             filters,
             spec.kernel_size,
@@ -118,7 +149,7 @@ class InvertedResidualBlock(keras.layers.Layer):
             kernel_initializer=keras.initializers.RandomNormal(
                 stddev=math.sqrt(2.0) / spec.kernel_size
             ),
-            activation="silu",
+            activation=activation,
             name="depthwise",
         )
         squeezed = max(1, int(spec.filters_in * _SQUEEZE_RATIO))
@@ -127,13 +158,14 @@ class InvertedResidualBlock(keras.layers.Layer):
         self.project = conv_norm(spec.filters_out, 1, name="project")
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Creates the variables; a block of expansion 1 has none in `expand`."""
+        """Creates the variables of the parts that this block has."""
         if self.spec.expansion > 1:
             self.expand.build(input_shape)
         wide = (*input_shape[:-1], self.spec.filters_in * self.spec.expansion)
         self.depthwise.build(wide)
-        self.squeeze.build(wide)
-        self.excite.build((None, 1, 1, self.squeeze.filters))
+        if not self.lite:
+            self.squeeze.build(wide)
+            self.excite.build((None, 1, 1, self.squeeze.filters))
         self.project.build(wide)
 
     def call(self, inputs: Tensor, drawn: Tensor | None = None, training: bool = False) -> Tensor:
@@ -145,8 +177,8 @@ class InvertedResidualBlock(keras.layers.Layer):
         if self.spec.expansion > 1:
             outputs = self.expand(outputs, training=training)
         outputs = self.depthwise(outputs, training=training)
-        squeezed = ops.silu(self.squeeze(ops.mean(outputs, axis=(1, 2), keepdims=True)))
-        outputs = outputs * ops.sigmoid(self.excite(squeezed))
+        if not self.lite:
+            outputs = squeeze_and_excite(outputs, self.squeeze, self.excite, activation="silu")
         outputs = self.project(outputs, training=training)
         if not self.has_identity:
             return outputs
@@ -159,11 +191,14 @@ class EfficientNet(keras.layers.Layer):
     """Images [B, H, W, 3] to features of the levels 2 to 5 (strides 4 to 32).
 
     Args:
-        variant: "b0" to "b8".
+        variant: "b0" to "b8", "lite0" to "lite4".
+        style: How strided convolutions are padded: "tensorflow" (and Keras) bottom and right
+            first, "torch" alike on all sides. Weights are right in the style they were trained in.
         drop_connect_rate: Probability that an image skips the last block in training; it grows
             linearly from 0 at the first.
         batch_norm_momentum: As `BatchNorm.momentum`.
         batch_norm_epsilon: As `BatchNorm.epsilon`.
+        batch_norm_frozen: As `BatchNorm.frozen`.
         synchronized: As `BatchNorm.synchronized`.
         seed: Seed of the drops. The generator's state is a variable, so that a restored run
             continues the sequence.
@@ -177,30 +212,42 @@ class EfficientNet(keras.layers.Layer):
         self,
         *,
         variant: str,
+        style: Literal["tensorflow", "torch"] = "tensorflow",
         drop_connect_rate: float = 0.2,
         batch_norm_momentum: float = 0.99,
         batch_norm_epsilon: float = 1e-3,
+        batch_norm_frozen: bool = False,
         synchronized: bool = False,
         seed: int = 0,
         name: str = "backbone",
     ):
         super().__init__(name=name)
         specs = block_specs(variant)
+        lite = VARIANTS[variant].lite
         conv_norm = functools.partial(
             ConvNorm,
             batch_norm_momentum=batch_norm_momentum,
             batch_norm_epsilon=batch_norm_epsilon,
+            batch_norm_frozen=batch_norm_frozen,
             synchronized=synchronized,
+            explicit_padding=style == "torch",
         )
         with keras.name_scope(name):
             self.drop_connect_seed = keras.random.SeedGenerator(seed, name="drop_connect")
-        self.stem = conv_norm(specs[0].filters_in, 3, strides=2, activation="silu", name="conv")
+        self.stem = conv_norm(
+            specs[0].filters_in,
+            3,
+            strides=2,
+            activation="relu6" if lite else "silu",
+            name="conv",
+        )
         self.blocks = [
             InvertedResidualBlock(
                 spec=spec,
+                lite=lite,
                 drop_rate=drop_connect_rate * index / len(specs),
                 conv_norm=conv_norm,
-                name=f"blocks_{index}",
+                name=f"block{index}",
             )
             for index, spec in enumerate(specs)
         ]
@@ -208,11 +255,12 @@ class EfficientNet(keras.layers.Layer):
         self.channels = {level: specs[index].filters_out for index, level in self.levels.items()}
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Creates the variables under stem/conv/... and blocks_0/depthwise/..."""
+        """Creates the variables under stem/conv/... and stage1/block0/depthwise/..."""
         with keras.name_scope("stem"):
             self.stem.build(input_shape)
         for block in self.blocks:
-            block.build((None, None, None, block.spec.filters_in))
+            with keras.name_scope(f"stage{block.spec.stage}"):
+                block.build((None, None, None, block.spec.filters_in))
 
     def call(self, images: Tensor, training: bool = False) -> dict[int, Tensor]:
         """Returns {level: features [B, H / 2**level, W / 2**level, channels[level]]}."""

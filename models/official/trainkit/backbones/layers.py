@@ -13,7 +13,7 @@ from trainkit.backbones.batch_norm import BatchNorm, Tensor
 ops: Any = keras.ops  # annotated with None among its results
 
 ConvKind = Literal["full", "depthwise", "separable"]
-Activation = Literal["linear", "relu", "silu"]
+Activation = Literal["linear", "relu", "relu6", "silu"]
 
 # Kaiming He et al., Delving Deep into Rectifiers, section 2.2, counted over the outputs.
 HE_FAN_OUT = keras.initializers.VarianceScaling(
@@ -34,6 +34,8 @@ class Conv(keras.layers.Layer):
         filters: Output channels; for a depthwise convolution those of the input.
         kernel_size: Side of the kernel, odd.
         strides: Step of the kernel, both axes.
+        groups: Equal parts of the channels, each convolved to its part of the outputs alone; of a
+            full convolution only.
         kind: "full", "depthwise" (multiplier 1) or "separable".
         use_bias: Whether a bias is added.
         explicit_padding: Pads `kernel_size // 2` on every side, whatever the stride; otherwise
@@ -49,6 +51,7 @@ class Conv(keras.layers.Layer):
         kernel_size: int,
         *,
         strides: int = 1,
+        groups: int = 1,
         kind: ConvKind = "full",
         use_bias: bool = True,
         explicit_padding: bool = False,
@@ -60,6 +63,7 @@ class Conv(keras.layers.Layer):
         self.filters = filters
         self.kernel_size = kernel_size
         self.strides = strides
+        self.groups = groups
         self.kind = kind
         self.use_bias = use_bias
         self.explicit_padding = explicit_padding and strides > 1
@@ -74,6 +78,11 @@ class Conv(keras.layers.Layer):
                 f"{self.path}: a depthwise convolution keeps the number of channels; it has "
                 f"filters={self.filters} and its input has {channels} channels."
             )
+        if self.groups > 1 and (channels % self.groups or self.filters % self.groups):
+            raise ValueError(
+                f"{self.path}: groups={self.groups} must divide both its filters={self.filters} "
+                f"and the {channels} channels of its input."
+            )
 
         def kernel(name: str, shape: tuple[int | None, ...]) -> Any:
             initializer = clone_initializer(self.kernel_initializer)
@@ -84,7 +93,7 @@ class Conv(keras.layers.Layer):
             self.depthwise_kernel = kernel("depthwise_kernel", shape)
         if self.kind != "depthwise":
             side = self.kernel_size if self.kind == "full" else 1
-            self.kernel = kernel("kernel", (side, side, channels, self.filters))
+            self.kernel = kernel("kernel", (side, side, channels // self.groups, self.filters))
         if self.use_bias:
             initializer = clone_initializer(self.bias_initializer)
             self.bias = self.add_weight(
@@ -141,9 +150,26 @@ def convolve_and_normalize(inputs: Tensor, conv: Conv, norm: BatchNorm, training
 
 def activate(inputs: Tensor, activation: Activation) -> Tensor:
     """Applies the activation of this name."""
-    if activation == "relu":
-        return ops.relu(inputs)
-    return ops.silu(inputs) if activation == "silu" else inputs
+    match activation:
+        case "relu":
+            return ops.relu(inputs)
+        case "relu6":
+            return ops.relu6(inputs)
+        case "silu":
+            return ops.silu(inputs)
+        case "linear":
+            return inputs
+
+
+def squeeze_and_excite(
+    inputs: Tensor, squeeze: Conv, excite: Conv, *, activation: Activation
+) -> Tensor:
+    """Scales each channel of [B, H, W, C] by 0..1, found from the means of all (arXiv 1709.01507).
+
+    A function, so that the two 1x1 convolutions stand beside the others of their block.
+    """
+    squeezed = activate(squeeze(ops.mean(inputs, axis=(1, 2), keepdims=True)), activation)
+    return inputs * ops.sigmoid(excite(squeezed))
 
 
 class ConvNorm(Conv):
@@ -152,12 +178,14 @@ class ConvNorm(Conv):
     Args:
         filters: Output channels.
         kernel_size: Side of the kernel, odd.
-        activation: "linear", "relu" or "silu".
+        activation: "linear", "relu", "relu6" or "silu".
         batch_norm_momentum: As `BatchNorm.momentum`.
         batch_norm_epsilon: As `BatchNorm.epsilon`.
+        batch_norm_frozen: As `BatchNorm.frozen`.
         synchronized: As `BatchNorm.synchronized`.
         zero_gamma: As `BatchNorm.zero_gamma`.
         strides: As `Conv.strides`.
+        groups: As `Conv.groups`.
         kind: As `Conv.kind`.
         explicit_padding: As `Conv.explicit_padding`.
         kernel_initializer: As `Conv.kernel_initializer`.
@@ -172,9 +200,11 @@ class ConvNorm(Conv):
         activation: Activation = "linear",
         batch_norm_momentum: float = 0.99,
         batch_norm_epsilon: float = 1e-3,
+        batch_norm_frozen: bool = False,
         synchronized: bool = False,
         zero_gamma: bool = False,
         strides: int = 1,
+        groups: int = 1,
         kind: ConvKind = "full",
         explicit_padding: bool = False,
         kernel_initializer: keras.initializers.Initializer | str = HE_FAN_OUT,
@@ -184,6 +214,7 @@ class ConvNorm(Conv):
             filters,
             kernel_size,
             strides=strides,
+            groups=groups,
             kind=kind,
             use_bias=False,
             explicit_padding=explicit_padding,
@@ -196,6 +227,7 @@ class ConvNorm(Conv):
             epsilon=batch_norm_epsilon,
             synchronized=synchronized,
             zero_gamma=zero_gamma,
+            frozen=batch_norm_frozen,
             name="norm",
         )
 
