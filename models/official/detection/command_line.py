@@ -4,15 +4,24 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import tensorflow as tf
 
 from detection.config import ExperimentConfig
 from trainkit.config import ConfigError, load_config
 from trainkit.training.checkpoints import CheckpointMismatchError, UnreadableCheckpointError
+from trainkit.weights.errors import WeightsError
 
 # Wrong usage or wrong input; 1 is left to what nobody foresaw, 75 means stopped by a signal.
 EXIT_WRONG_USAGE = 2
+
+_CONFIG_HELP = (
+    "experiment file, or its version: the stem under configs/yaml, or what stands before its "
+    "first `_`"
+)
 
 # What a user can put right; anything else is a fault of the program and keeps its traceback.
 USER_ERRORS = (
@@ -21,18 +30,23 @@ USER_ERRORS = (
     UnreadableCheckpointError,
     FileNotFoundError,
     FileExistsError,
+    WeightsError,
 )
 
 
 def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --config, --set and --params_override."""
-    parser.add_argument(
-        "--config",
-        metavar="FILE|VERSION",
-        required=True,
-        help="experiment file, or its version: the stem under configs/yaml, or what stands before "
-        "its first `_`",
-    )
+    parser.add_argument("--config", metavar="FILE|VERSION", required=True, help=_CONFIG_HELP)
+    _add_override_arguments(parser)
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds CONFIG, --set and --params_override, for commands that show what a config means."""
+    parser.add_argument("config", metavar="CONFIG", help=_CONFIG_HELP)
+    _add_override_arguments(parser)
+
+
+def _add_override_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -60,7 +74,7 @@ def add_backend_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def experiment_config(arguments: argparse.Namespace) -> ExperimentConfig:
-    """Reads the experiment that the arguments of `add_experiment_arguments` describe."""
+    """Reads the experiment that the arguments of one of the functions above describe."""
     return load_config(
         ExperimentConfig,
         find_config(arguments.config),
@@ -111,6 +125,19 @@ def run_command(body: Callable[[], int], *, prefix: str) -> int:
     except USER_ERRORS as error:
         print(f"{prefix}: {error}", file=sys.stderr)
         return EXIT_WRONG_USAGE
+
+
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Turns what hinders the writing of `path` inside into a message for the user.
+
+    Raises:
+        ConfigError: a folder that is not there, no permission, a full disk.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise ConfigError(f"{path} cannot be written: {error.message}") from error
 
 
 def start_logging(log_file: str = "") -> None:

@@ -5,7 +5,8 @@ from typing import Any
 import keras
 import pytest
 
-from trainkit.training.freezing import freeze, frozen_paths, owning_layers
+from trainkit.backbones.layers import ConvNorm
+from trainkit.training.freezing import freeze, frozen_at_random, frozen_paths, owning_layers
 
 
 class Block(keras.Layer):
@@ -88,6 +89,75 @@ def test_every_wrong_pattern_is_told_and_nothing_is_frozen(model: keras.Model) -
     assert "near are block_10/conv/bias" in message
     assert len(model.trainable_variables) == 12
     assert not frozen_paths(model)
+
+
+class Part(keras.Layer):
+    """Named parts, each a convolution with its normalisation."""
+
+    def __init__(self, name: str, parts: tuple[str, ...]) -> None:
+        super().__init__(name=name)
+        self.parts = [ConvNorm(2, 1, name=part) for part in parts]
+
+    def build(self, input_shape: Any) -> None:
+        for part in self.parts:
+            part.build(input_shape)
+            input_shape = (*input_shape[:-1], 2)
+
+    def call(self, images: keras.KerasTensor, training: bool = False) -> keras.KerasTensor:
+        for part in self.parts:
+            images = part(images, training=training)
+        return images
+
+
+@pytest.fixture
+def detector() -> keras.Model:
+    images = keras.Input((4, 4, 3))
+    features = Part("backbone", ("stem", "stage1", "stage10"))(images)
+    return keras.Model(images, Part("head", ("tower",))(Part("neck", ("merge",))(features)))
+
+
+@pytest.mark.parametrize(
+    ("patterns", "paths"),
+    [
+        (["stem"], ["backbone/stem"]),
+        (["stage1"], ["backbone/stage1"]),  # the word, not all that begins with it
+        (["stem", "backbone/stage1"], ["backbone/stem", "backbone/stage1", "backbone/stage10"]),
+        (["backbone"], ["backbone/stem", "backbone/stage1", "backbone/stage10"]),
+        (["neck", "head"], ["neck/merge", "head/tower"]),
+    ],
+)
+def test_a_part_is_frozen_by_its_name(
+    detector: keras.Model, patterns: list[str], paths: list[str]
+) -> None:
+    """A convolution of 1x1 and its normalisation: a kernel and 4 vectors, standing still alike."""
+    frozen = freeze(detector, patterns)
+    assert frozen.layers == tuple(f"{path}{norm}" for path in paths for norm in ("", "/norm"))
+    assert len(frozen.variables) == 5 * len(paths)
+    assert frozen_paths(detector) == set(frozen.variables)
+    assert not {v.path for v in detector.trainable_variables} & set(frozen.variables)
+
+
+def test_a_kernel_takes_its_normalisation_along(detector: keras.Model) -> None:
+    frozen = freeze(detector, ["backbone/stem/kernel"])
+    assert frozen.layers == ("backbone/stem", "backbone/stem/norm")
+    assert frozen.num_parameters == 3 * 2 + 4 * 2
+
+
+def test_a_name_of_no_part_lists_the_parts(detector: keras.Model) -> None:
+    with pytest.raises(ValueError, match="'stage2' matches no variable") as error:
+        freeze(detector, ["stage2"])
+    names = "backbone, stem, stage1, stage10, neck, head"
+    assert f"the parts are called {names}" in str(error.value)
+
+
+def test_what_is_frozen_but_not_loaded_is_told(detector: keras.Model) -> None:
+    frozen = freeze(detector, ["stem"])
+    warning = frozen_at_random(frozen, loaded=())
+    assert "5 of the 5 frozen variables were not loaded" in warning
+    assert "backbone/stem/kernel" in warning
+    assert "1 of the 5" in frozen_at_random(frozen, loaded=frozen.variables[1:])
+    assert frozen_at_random(frozen, loaded=frozen.variables) == ""
+    assert frozen_at_random(freeze(detector, []), loaded=()) == ""
 
 
 def test_no_patterns_freeze_nothing(model: keras.Model) -> None:

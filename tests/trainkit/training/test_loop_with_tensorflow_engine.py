@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,8 +13,8 @@ import tensorflow as tf
 from trainkit.training import loop
 from trainkit.training.checkpoints import list_checkpoints, read_checkpoint
 from trainkit.training.ledger import Ledger
-from trainkit.training.optimizers import momentum_sgd
-from trainkit.training.schedules import stepwise
+from trainkit.training.optimizers import decayed_variables, lars, momentum_sgd, rmsprop
+from trainkit.training.schedules import Schedule, cosine_cyclic
 from trainkit.training.tensorflow_engine import TensorFlowEngine
 
 SETTINGS: dict[str, Any] = {
@@ -43,21 +44,40 @@ class LineTask:
         return self.model(batch[0])
 
 
-def make_line_engine() -> TensorFlowEngine:
+MakeOptimizer = Callable[[Schedule, keras.Model], keras.Optimizer]
+
+
+def make_momentum(schedule: Schedule, model: keras.Model) -> keras.Optimizer:
+    return momentum_sgd(schedule)
+
+
+def make_rmsprop(schedule: Schedule, model: keras.Model) -> keras.Optimizer:
+    return rmsprop(schedule)
+
+
+def make_lars(schedule: Schedule, model: keras.Model) -> keras.Optimizer:
+    return lars(schedule, weight_decay=0.01, decayed=decayed_variables(model))
+
+
+def make_line_engine(make_optimizer: MakeOptimizer = make_momentum) -> TensorFlowEngine:
     def make_dataset(start_record: int) -> tf.data.Dataset:
+        options = tf.data.Options()
+        options.autotune.enabled = False  # closing so small a dataset can wait long for its thread
         numbers = tf.data.Dataset.range(start_record, 2**40).batch(4, drop_remainder=True)
 
         def example(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             x = tf.sin(tf.cast(number, tf.float32))[:, None]
             return x, 3 * x
 
-        return numbers.map(example)
+        return numbers.map(example).with_options(options)
 
     keras.utils.set_random_seed(0)
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
         task = LineTask()
-        optimizer = momentum_sgd(stepwise(init_learning_rate=0.05))
+        optimizer = make_optimizer(
+            cosine_cyclic(init_learning_rate=0.05, trough_step=6, warmup_steps=2), task.model
+        )
     return TensorFlowEngine(
         task=task,
         optimizer=optimizer,
@@ -77,13 +97,25 @@ def run_line(model_dir: str, engine: TensorFlowEngine, **changes: Any) -> int:
     )
 
 
-def test_the_tensorflow_engine_stopped_and_resumed_ends_bit_for_bit_alike(ram_dir: str) -> None:
+@pytest.mark.parametrize(
+    ("make_optimizer", "slots"),
+    [
+        (make_momentum, {"momentum"}),
+        (make_rmsprop, {"momentum", "velocity"}),
+        (make_lars, {"momentum"}),
+    ],
+)
+def test_the_tensorflow_engine_stopped_and_resumed_ends_bit_for_bit_alike(
+    ram_dir: str, make_optimizer: MakeOptimizer, slots: set[str]
+) -> None:
     undisturbed = f"{ram_dir}/undisturbed"
-    assert run_line(undisturbed, make_line_engine()) == loop.EXIT_FINISHED
+    assert run_line(undisturbed, make_line_engine(make_optimizer)) == loop.EXIT_FINISHED
     resumed = f"{ram_dir}/resumed"
-    run_line(resumed, make_line_engine(), total_steps=5)
-    run_line(resumed, make_line_engine())
+    run_line(resumed, make_line_engine(make_optimizer), total_steps=5)
+    run_line(resumed, make_line_engine(make_optimizer))
     expected, found = read_checkpoint(undisturbed), read_checkpoint(resumed)
+    kernel_slots = {key for key in found if key.startswith("optimizer/net/line/kernel/")}
+    assert kernel_slots == {f"optimizer/net/line/kernel/{slot}" for slot in slots}
     assert {"net/line/kernel", "ema/net/line/kernel", "global_step", "records_consumed"} <= set(
         found
     )

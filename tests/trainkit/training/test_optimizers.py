@@ -78,6 +78,67 @@ def test_momentum_by_hand() -> None:
     assert seen == pytest.approx([1.5, 0.75, 0.275])
 
 
+def test_rmsprop_by_hand() -> None:
+    """Gradients 2 and 0, rate 1, rho and momentum 0.5, epsilon 2.
+
+    Squares: 0.5 * 4 = 2, then 1. Moved: 2 / sqrt(2 + 2) = 1, then 0.5 * 1 + 0.
+    """
+    weight = keras.Variable(3.0)
+    optimizer = optimizers.rmsprop(
+        stepwise(init_learning_rate=1.0), rho=0.5, momentum=0.5, epsilon=2.0
+    )
+    optimizer.build([weight])
+    seen = []
+    for gradient in (2.0, 0.0):
+        optimizer.apply([np.float32(gradient)])
+        seen.append(float(weight.numpy()))
+    assert seen == pytest.approx([2.0, 1.5])
+    assert optimizers.slot_variables(optimizer, [weight]).keys() == {
+        f"{weight.path}/momentum",
+        f"{weight.path}/velocity",
+    }
+
+
+def test_lars_by_hand() -> None:
+    """A kernel of norm 5 with a gradient of norm 10, decay 0.2, trust 0.1, rate 2, momentum 0.5.
+
+    Local rate 0.1 * 5 / (10 + 0.2 * 5) = 1 / 22; decayed gradient (6, 8) + 0.2 * (3, 4) =
+    (6.6, 8.8); the step is 2 / 22 of it, (0.6, 0.8). The bias takes a step of momentum alone.
+    """
+    kernel = keras.Variable([[3.0, 4.0]], name="kernel")
+    bias = keras.Variable([3.0, 4.0], name="bias")
+    optimizer = optimizers.lars(
+        stepwise(init_learning_rate=2.0),
+        weight_decay=0.2,
+        decayed=[kernel, bias],
+        momentum=0.5,
+        trust_coefficient=0.1,
+    )
+    optimizer.build([kernel, bias])
+    gradients = np.array([6.0, 8.0], np.float32)
+    optimizer.apply([gradients[None], gradients])
+    np.testing.assert_allclose(kernel.numpy(), [[2.4, 3.2]], rtol=1e-6)
+    np.testing.assert_allclose(bias.numpy(), [3.0 - 12.0, 4.0 - 16.0], rtol=1e-6)
+    # Without a gradient the decay has no direction to be measured by: 0.2 * w at a local rate of 1.
+    optimizer.apply([0 * gradients[None], 0 * gradients])
+    np.testing.assert_allclose(
+        kernel.numpy(), [[2.4 - 0.3 - 2 * 0.2 * 2.4, 3.2 - 0.4 - 2 * 0.2 * 3.2]], rtol=1e-5
+    )
+    np.testing.assert_allclose(bias.numpy(), [-9.0 - 6.0, -12.0 - 8.0], rtol=1e-6)
+
+
+def test_lars_does_not_care_how_large_a_gradient_is() -> None:
+    """Without decay the step is trust * |w| * rate: 0.001 * 5 * 10, whatever the gradient."""
+    for size in (1e-6, 1.0, 1e6):
+        kernel = keras.Variable([[3.0, 4.0]], name="kernel")
+        optimizer = optimizers.lars(
+            stepwise(init_learning_rate=10.0), weight_decay=0.0, decayed=[kernel]
+        )
+        optimizer.build([kernel])
+        optimizer.apply([np.array([[0.0, size]], np.float32)])
+        np.testing.assert_allclose(kernel.numpy(), [[3.0, 3.95]], rtol=1e-5)
+
+
 def test_slots_are_keyed_by_the_path_of_their_variable() -> None:
     model = small_model()
     optimizer = optimizers.adam(stepwise(init_learning_rate=0.1))

@@ -192,7 +192,10 @@ def test_a_resumed_run_ends_bit_for_bit_as_one_that_was_not_stopped() -> None:
 
 def test_frozen_layers_stand_still() -> None:
     engine, _ = build(
-        convolutional_model, frozen=("stem", "dense"), l2_weight_decay=0.1, ema_decay=0.9
+        convolutional_model,
+        frozen=("stem", "stem_norm", "dense"),
+        l2_weight_decay=0.1,
+        ema_decay=0.9,
     )
     before = values(engine)
     engine.train(2)

@@ -111,8 +111,7 @@ class Checkpoints:
             state: checkpoint key -> variable; `global_step` must be among them.
 
         Raises:
-            UnreadableCheckpointError: what was read back is not what was written. The earlier
-                checkpoints are untouched.
+            UnreadableCheckpointError: it reads back otherwise; the earlier ones are untouched.
         """
         # One snapshot for writing and comparing; on several replicas this reads one value of each.
         tensors = {key: tf.convert_to_tensor(state[key]) for key in sorted(state)}
@@ -161,9 +160,10 @@ def restore_checkpoint(prefix: str, state: Mapping[str, tf.Variable]) -> int:
         UnreadableCheckpointError: torn, incomplete or gone.
         CheckpointMismatchError: it holds other variables than `state`.
     """
-    reader = _open(prefix)
+    reader = open_bundle(prefix)
     _check_match(prefix, reader, state)
-    values = {key: _read_tensor(reader, prefix, key) for key in state}  # verifies every checksum
+    # All are read, and every checksum verified, before the first is assigned.
+    values = {key: read_bundle_tensor(reader, prefix, key) for key in state}
     for key, value in values.items():
         state[key].assign(value)
     return int(values[GLOBAL_STEP])
@@ -184,7 +184,7 @@ def read_checkpoint(path: str, keys: Iterable[str] | None = None) -> dict[str, n
     # ram:// takes any path for a folder, so the index is asked for first.
     is_prefix = tf.io.gfile.exists(path + INDEX_SUFFIX) or not tf.io.gfile.isdir(path)
     prefix = path if is_prefix else _newest_prefix(path)
-    reader = _open(prefix)
+    reader = open_bundle(prefix)
     stored = reader.get_variable_to_shape_map()
     wanted = sorted(stored) if keys is None else list(keys)
     missing = [key for key in wanted if key not in stored]
@@ -198,12 +198,28 @@ def read_checkpoint(path: str, keys: Iterable[str] | None = None) -> dict[str, n
             f"{prefix} lacks {len(missing)} of the {len(wanted)} tensors asked for:\n"
             + "\n".join(_shortened(lines))
         )
-    return {key: _read_tensor(reader, prefix, key) for key in wanted}
+    return {key: read_bundle_tensor(reader, prefix, key) for key in wanted}
 
 
 def stored_keys(prefix: str) -> frozenset[str]:
     """The keys of a checkpoint, on any gfile path; UnreadableCheckpointError where it is torn."""
-    return frozenset(_open(prefix).get_variable_to_shape_map())
+    return frozenset(open_bundle(prefix).get_variable_to_shape_map())
+
+
+def open_bundle(prefix: str) -> Any:
+    """TensorFlow's reader, on any gfile path; UnreadableCheckpointError where the index is torn."""
+    try:
+        return tf.compat.v1.train.NewCheckpointReader(prefix)
+    except Exception as error:  # the reader turns C++ statuses into builtins of many kinds
+        raise UnreadableCheckpointError(f"{prefix}{INDEX_SUFFIX}: {error}") from error
+
+
+def read_bundle_tensor(reader: Any, prefix: str, key: str) -> np.ndarray:
+    """A tensor of `open_bundle`'s reader; UnreadableCheckpointError where its checksum is wrong."""
+    try:
+        return np.asarray(reader.get_tensor(key))
+    except Exception as error:  # as in open_bundle
+        raise UnreadableCheckpointError(f"{prefix}{DATA_SUFFIX}: {key}: {error}") from error
 
 
 def publish_checkpoint(temporary: str, prefix: str) -> None:
@@ -247,9 +263,9 @@ def write_pointer(directory: str, names: list[str]) -> None:
 
 def verify_checkpoint(prefix: str) -> None:
     """Reads every tensor against its checksum; raises UnreadableCheckpointError."""
-    reader = _open(prefix)
+    reader = open_bundle(prefix)
     for key in reader.get_variable_to_shape_map():
-        _read_tensor(reader, prefix, key)
+        read_bundle_tensor(reader, prefix, key)
 
 
 def _write_bundle(prefix: str, tensors: Mapping[str, tf.Tensor]) -> None:
@@ -263,25 +279,11 @@ def _write_bundle(prefix: str, tensors: Mapping[str, tf.Tensor]) -> None:
 
 
 def _verify_bundle(prefix: str, tensors: Mapping[str, tf.Tensor]) -> None:
-    reader = _open(prefix)
+    reader = open_bundle(prefix)
     for key, tensor in tensors.items():
         # Bytes, not values: a NaN is equal to itself here.
-        if _read_tensor(reader, prefix, key).tobytes() != tensor.numpy().tobytes():
+        if read_bundle_tensor(reader, prefix, key).tobytes() != tensor.numpy().tobytes():
             raise UnreadableCheckpointError(f"{prefix}: {key} reads back other than it was written")
-
-
-def _open(prefix: str) -> Any:
-    try:
-        return tf.compat.v1.train.NewCheckpointReader(prefix)
-    except Exception as error:  # the reader turns C++ statuses into builtins of many kinds
-        raise UnreadableCheckpointError(f"{prefix}{INDEX_SUFFIX}: {error}") from error
-
-
-def _read_tensor(reader: Any, prefix: str, key: str) -> np.ndarray:
-    try:
-        return np.asarray(reader.get_tensor(key))
-    except Exception as error:  # as in _open
-        raise UnreadableCheckpointError(f"{prefix}{DATA_SUFFIX}: {key}: {error}") from error
 
 
 def _find_checkpoints(directory: str) -> tuple[list[Checkpoint], dict[str, str]]:
@@ -292,7 +294,7 @@ def _find_checkpoints(directory: str) -> tuple[list[Checkpoint], dict[str, str]]
             continue
         prefix = os.path.join(directory, name.removesuffix(INDEX_SUFFIX))
         try:
-            step = int(_read_tensor(_open(prefix), prefix, GLOBAL_STEP))
+            step = int(read_bundle_tensor(open_bundle(prefix), prefix, GLOBAL_STEP))
             readable.append(Checkpoint(step, prefix))
         except UnreadableCheckpointError as error:
             unreadable[prefix] = str(error)

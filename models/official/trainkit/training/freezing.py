@@ -1,45 +1,50 @@
-"""Freezing parts of a model by patterns on the paths of its variables."""
+"""Freezing parts of a model, by their names or by patterns on the paths of its variables."""
 
 import difflib
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import keras
+
+# The part whose own parts are called by their names alone: stage1 is backbone/stage1/.
+BACKBONE = "backbone"
 
 
 class Frozen(NamedTuple):
     """What `freeze` selected, to be shown to the user."""
 
     layers: tuple[str, ...]  # paths of the layers that stand still, in model order
-    variables: tuple[str, ...]  # paths of all their variables, statistics included
+    variables: tuple[str, ...]  # paths of all their weights, statistics included
     num_parameters: int  # numbers in those variables
 
 
 def freeze(model: keras.Model, patterns: Sequence[str]) -> Frozen:
-    """Freezes each layer that owns a variable whose path a pattern matches.
+    """Freezes each layer that owns a variable which one of the patterns means.
 
-    A pattern is a regular expression that matches from the start of the path (`re.match`):
-    `backbone/` freezes the backbone, `.*/batch_norm/` every layer of that name. The whole layer
-    stands still, the innermost one that owns the variable: naming a convolution's kernel freezes
-    its bias, naming a BatchNorm's gamma freezes its statistics, and a layer that owns the
-    variables of both freezes both. Call it on a built model, before the optimizer and the decayed
-    variables are chosen.
+    A word that is the name of a part of the model, or of a part of its backbone, means all of that
+    part: `head`, `backbone`, `stem`, `stage1` (but not `stage10`). Anything else is a regular
+    expression that matches from the start of the path (`re.match`): `backbone/stage[12]/`, or
+    `.*/norm/` for every layer of that name. The whole layer stands still with all layers inside it,
+    the innermost one that owns the variable: naming a convolution's kernel freezes its bias and
+    the normalisation that is a part of it, naming a BatchNorm's gamma freezes its statistics. Call
+    it on a built model, before the optimizer and the decayed variables are chosen.
 
     Args:
         model: its layers' `trainable` is set to False where selected, else left alone.
-        patterns: regular expressions; none freezes nothing.
+        patterns: names and regular expressions; none freezes nothing.
 
     Raises:
         ValueError: lists every pattern that is not a regular expression or matches nothing, with
-            the paths that come near.
+            the names of the parts and the paths that come near.
     """
     owners = owning_layers(model)
     selected: set[str] = set()
     faults = []
     for pattern in patterns:
         try:
-            matched = [path for path in owners if re.match(pattern, path)]
+            matched = _matched(pattern, owners)
         except re.error as error:
             faults.append(f"{pattern!r} is not a regular expression: {error}")
             continue
@@ -48,14 +53,40 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> Frozen:
         selected.update(matched)
     if faults:
         raise ValueError("the patterns of what to freeze are wrong:\n  " + "\n  ".join(faults))
-    frozen_layers = {id(owners[path]): owners[path] for path in owners if path in selected}
-    for layer in frozen_layers.values():
-        layer.trainable = False
-    still = [variable for variable in model.variables if id(owners[variable.path]) in frozen_layers]
+    for path in selected:
+        owners[path].trainable = False
+    inside = {id(layer) for path in selected for layer in owners[path]._flatten_layers()}
+    still = [
+        variable
+        for variable in model.variables
+        # The seeds of a frozen layer are no weights, and move on.
+        if id(owners[variable.path]) in inside and keras.backend.is_float_dtype(variable.dtype)
+    ]
+    layers = {id(layer): layer for layer in (owners[variable.path] for variable in still)}
     return Frozen(
-        layers=tuple(str(layer.path) for layer in frozen_layers.values()),
+        layers=tuple(str(layer.path) for layer in layers.values()),
         variables=tuple(variable.path for variable in still),
-        num_parameters=sum(variable.value.shape.num_elements() for variable in still),
+        num_parameters=sum(math.prod(variable.shape) for variable in still),
+    )
+
+
+def frozen_at_random(frozen: Frozen, loaded: Collection[str]) -> str:
+    """Returns a warning where what is frozen was not loaded, and so keeps its random values.
+
+    Args:
+        frozen: what `freeze` returned.
+        loaded: paths of the variables that were read from a file; empty without such a file.
+
+    Returns:
+        The warning in words; empty where there is nothing to warn of.
+    """
+    random = [path for path in frozen.variables if path not in loaded]
+    if not random:
+        return ""
+    return (
+        f"{len(random)} of the {len(frozen.variables)} frozen variables were not loaded and keep "
+        f"their initial values for good, among them {', '.join(random[:3])}. Name weights to begin "
+        "with, or freeze nothing."
     )
 
 
@@ -75,13 +106,33 @@ def frozen_paths(model: keras.Model) -> frozenset[str]:
     return frozenset(path for path, layer in owners.items() if not layer.trainable)
 
 
+def _matched(pattern: str, paths: Iterable[str]) -> list[str]:
+    """The paths that a pattern means; raises re.error."""
+    if re.fullmatch(r"\w+", pattern):
+        for prefix in (f"{pattern}/", f"{BACKBONE}/{pattern}/"):
+            inside = [path for path in paths if path.startswith(prefix)]
+            if inside:
+                return inside
+    return [path for path in paths if re.match(pattern, path)]
+
+
+def _part_names(paths: Iterable[str]) -> list[str]:
+    """The names that freeze whole parts, in model order."""
+    names = []
+    for path in paths:
+        part, *rest = path.split("/")
+        inside = rest[:1] if part == BACKBONE and len(rest) > 1 else []
+        names += [part, *inside]
+    return list(dict.fromkeys(names))
+
+
 def _no_match(pattern: str, paths: list[str]) -> str:
     """Says that a pattern matches nothing, and what the user may have meant."""
     inside = [path for path in paths if re.search(pattern, path)]
     literal = re.sub(r"[\\^$.*+?()\[\]{}|]", "", pattern)
     near = inside or difflib.get_close_matches(literal, paths, n=3, cutoff=0.5) or paths
     hint = (
-        f"{pattern!r} matches no variable from the start of its path; "
-        f"near are {', '.join(near[:3])}"
+        f"{pattern!r} matches no variable from the start of its path; near are "
+        f"{', '.join(near[:3])}; the parts are called {', '.join(_part_names(paths))}"
     )
     return hint + (f" (put .* before it to match inside: {'.*' + pattern!r})" if inside else "")

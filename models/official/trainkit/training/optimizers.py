@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from trainkit.training.freezing import frozen_paths
+from trainkit.training.lars import LARS
 from trainkit.training.schedules import Schedule
 
 SLOTS = ("momentum", "velocity")
@@ -87,6 +88,50 @@ def adamw(
         var_list=[variable for variable in model.variables if variable.path not in chosen]
     )
     return optimizer
+
+
+def lars(
+    schedule: Schedule,
+    *,
+    weight_decay: float,
+    decayed: Sequence[keras.Variable],
+    momentum: float = 0.9,
+    trust_coefficient: float = 0.001,
+) -> LARS:
+    """Returns momentum with a rate of its own for each kernel, see `lars.adapted_gradient`.
+
+    Its weight decay is a part of the gradient that sets the local rate, so the engine's L2 term
+    must be 0.
+
+    Args:
+        schedule: the global learning rate; the usual ones are above 1, since each local rate is
+            about `trust_coefficient` times the ratio of the norms.
+        weight_decay: 0 or more.
+        decayed: variables that have a local rate and decay, see `decayed_variables`.
+        momentum: 0 to 1.
+        trust_coefficient: above 0.
+    """
+    return LARS(
+        _scheduled(schedule),
+        momentum=momentum,
+        trust_coefficient=trust_coefficient,
+        weight_decay=weight_decay,
+        adapted_paths=[variable.path for variable in decayed],
+    )
+
+
+def rmsprop(
+    schedule: Schedule, *, rho: float = 0.9, momentum: float = 0.9, epsilon: float = 1e-3
+) -> keras.optimizers.RMSprop:
+    """Returns RMSProp with momentum; `epsilon` stands under the root, as TensorFlow 1 had it.
+
+    `square = rho * square + (1 - rho) * gradient ** 2`, from 0 (TensorFlow 1: from 1);
+    `moved = momentum * moved + rate * gradient / sqrt(square + epsilon); v -= moved`. The rate is
+    inside the momentum, and weight decay is an L2 term in the loss, as with `momentum_sgd`.
+    """
+    return keras.optimizers.RMSprop(
+        _scheduled(schedule), rho=rho, momentum=momentum, epsilon=epsilon
+    )
 
 
 def with_loss_scaling(optimizer: keras.Optimizer) -> keras.optimizers.LossScaleOptimizer:
