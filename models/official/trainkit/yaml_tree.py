@@ -80,11 +80,21 @@ def load_tree(path: str, seen: tuple[str, ...] = ()) -> Branch:
     return merge(below, Branch(own, tree.place))
 
 
-def parse_tree(text: str, filename: str) -> Branch:
-    """Parses YAML text whose top level is a mapping; `filename` is what messages call it."""
+def parse_tree(text: str, filename: str, *, repeated: list[str] | None = None) -> Branch:
+    """Parses YAML text whose top level is a mapping.
+
+    Args:
+        text: the file's content.
+        filename: what messages call it.
+        repeated: takes the places of keys that appear twice, the last of which then counts, as in
+            other readers of YAML; None makes them an error.
+
+    Raises:
+        ConfigError: no YAML, no mapping, or a key that appears twice.
+    """
     try:
         node = yaml.compose(text, Loader=_Loader)
-        tree = _to_tree(node, filename) if node else Branch({}, f"{filename}:1")
+        tree = _to_tree(node, filename, repeated) if node else Branch({}, f"{filename}:1")
     except yaml.MarkedYAMLError as error:
         mark = error.context_mark or error.problem_mark  # where the broken construct begins
         line = mark.line + 1 if mark else "?"
@@ -96,20 +106,22 @@ def parse_tree(text: str, filename: str) -> Branch:
     return tree
 
 
-def _to_tree(node: yaml.Node, filename: str) -> Branch | Leaf:
+def _to_tree(node: yaml.Node, filename: str, repeated: list[str] | None = None) -> Branch | Leaf:
     place = f"{filename}:{node.start_mark.line + 1}"
     if isinstance(node, yaml.SequenceNode) and any(
         isinstance(item, yaml.MappingNode) for item in node.value
     ):
-        return Leaf([_to_tree(item, filename) for item in node.value], place)
+        return Leaf([_to_tree(item, filename, repeated) for item in node.value], place)
     if not isinstance(node, yaml.MappingNode):
         return Leaf(_Loader("").construct_object(node, deep=True), place)
     children: dict[str, Branch | Leaf] = {}
     for key, value in node.value:
         if key.value in children:
-            line = key.start_mark.line + 1
-            raise ConfigError(f"{filename}:{line}: `{key.value}` appears twice; keep one of them")
-        children[key.value] = _to_tree(value, filename)
+            twice = f"{filename}:{key.start_mark.line + 1}: `{key.value}` appears twice"
+            if repeated is None:
+                raise ConfigError(f"{twice}; keep one of them")
+            repeated.append(twice)
+        children[key.value] = _to_tree(value, filename, repeated)
     return Branch(children, place)
 
 

@@ -1,0 +1,216 @@
+"""From the predecessor's settings to an experiment of ours, with remarks on what changes."""
+
+from typing import Any, NamedTuple
+
+from detection.legacy.frozen_parts import FrozenParts, frozen_parts
+from detection.legacy.idle_keys import idle_remarks
+from detection.legacy.model_conversion import Backbone, backbone_of, model_values
+from detection.legacy.settings import LearningRate, Settings
+from trainkit.config import ConfigError
+from trainkit.yaml_tree import Branch
+
+
+class Converted(NamedTuple):
+    """An experiment of ours as plain values, and what to tell the user."""
+
+    values: dict[str, Any]
+    remarks: tuple[str, ...]  # what had no effect there, what is different here
+    frozen_blocks: int  # blocks of the backbone that the file meant to freeze
+
+
+def convert(settings: Settings, written: Branch) -> Converted:
+    """Returns the experiment that trains as the predecessor was meant to.
+
+    Where a setting had no effect by mistake, it now has the effect that its author wanted, and a
+    remark says so: freezing, checkpoints, the exported size. Where the predecessor did something
+    else than its word says, the deed counts: a cosine that comes back is `cosine_cyclic`.
+
+    Args:
+        settings: the file over the predecessor's defaults.
+        written: the file itself, which tells what was set from what was not.
+
+    Raises:
+        ConfigError: lists what has no counterpart here.
+    """
+    backbone = backbone_of(settings)
+    frozen = _frozen(settings, backbone)
+    remarks: list[str] = []
+    values = {
+        "model": model_values(settings, backbone, remarks),
+        "data": _data(settings, remarks),
+        "train": _train(settings, frozen, remarks),
+        "eval": {
+            "batch_size": settings.predict.predict_batch_size,
+            "every_steps": settings.eval.num_steps_per_eval,
+        },
+    }
+    remarks += _freeze_remarks(settings, backbone, frozen)
+    remarks += idle_remarks(settings, backbone.kind, written)
+    return Converted(values, tuple(remarks), frozen.blocks)
+
+
+def _frozen(settings: Settings, backbone: Backbone) -> FrozenParts:
+    try:
+        return frozen_parts(settings.train.frozen_variable_prefix, backbone.kind, backbone.number)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _data(settings: Settings, remarks: list[str]) -> dict[str, Any]:
+    parser, train = settings.retinanet_parser, settings.train
+    stride = 2**settings.anchor.max_level
+    height, width = parser.output_size
+    canvas = [-(-side // stride) * stride for side in parser.output_size]
+    if canvas != [height, width]:
+        remarks.append(
+            f"output_size {height}x{width} was padded to {canvas[0]}x{canvas[1]}, multiples of "
+            f"{stride}: data.canvas_size is that, and pictures now fill it"
+        )
+    if (height, width) != (640, 640):
+        remarks.append(
+            f"exported models did not have this size {height}x{width} but 640x640, whatever their "
+            "folders were called; now an export has data.canvas_size"
+        )
+    directory = train.train_file_pattern.rpartition("/")[0]
+    values: dict[str, Any] = {"directory": directory} if directory else {}
+    values |= {
+        "canvas_size": canvas,
+        "max_instances": parser.max_num_instances,
+        "horizontal_flip": parser.aug_rand_hflip,
+        "scale_range": [parser.aug_scale_min, parser.aug_scale_max],
+    }
+    if parser.use_autoaugment:
+        policy = parser.autoaugment_policy_name
+        values["augmentations"] = [{"kind": "autoaugment", "policy": policy}]
+        remarks.append(
+            f"autoaugment {policy}: Contrast made pictures of more than 65,280 pixels white there; "
+            "here all operations do what Pillow does"
+        )
+    return values
+
+
+def _train(settings: Settings, frozen: FrozenParts, remarks: list[str]) -> dict[str, Any]:
+    train = settings.train
+    values: dict[str, Any] = {
+        "total_steps": train.total_steps,
+        "batch_size": train.train_batch_size,
+        "iterations_per_loop": train.iterations_per_loop,
+        "checkpoint_every_steps": settings.eval.num_steps_per_eval,
+        "optimizer": _optimizer(settings),
+        "learning_rate": _learning_rate(train.learning_rate, train.total_steps, remarks),
+        "freeze": list(frozen.patterns),
+    }
+    if not settings.architecture.use_bfloat16:
+        values["precision"] = "float32"
+    if train.checkpoint.path:
+        values["weights"] = {"path": train.checkpoint.path}
+        remarks += _checkpoint_remarks(settings)
+    if train.l2_weight_decay:
+        remarks.append(
+            f"l2_weight_decay {train.l2_weight_decay:g} also acted on biases, and in the reported "
+            "loss on frozen variables; here it acts on kernels that train"
+        )
+    return values
+
+
+def _optimizer(settings: Settings) -> dict[str, Any]:
+    optimizer, decay = settings.train.optimizer, settings.train.l2_weight_decay
+    match optimizer.type:
+        case "momentum":
+            own: dict[str, Any] = {"momentum": optimizer.momentum}
+        case "adam":
+            own = {}
+        case "rmsprop":
+            own = {"momentum": optimizer.momentum, "epsilon": 1e-10}
+        case _:
+            raise ConfigError(
+                f"train.optimizer.type {optimizer.type} has no counterpart; momentum, adam and "
+                "rmsprop have one"
+            )
+    return {"kind": optimizer.type, **own, "weight_decay": decay}
+
+
+def _learning_rate(rate: LearningRate, total_steps: int, remarks: list[str]) -> dict[str, Any]:
+    shared = {
+        "peak": rate.init_learning_rate,
+        "warmup_steps": rate.warmup_steps,
+        "warmup_start": rate.warmup_learning_rate,
+    }
+    if rate.type == "step":
+        return {"kind": "step", **shared, **_drops(rate, remarks)}
+    if rate.total_steps == total_steps:
+        return {"kind": "cosine", **shared}
+    remarks.append(
+        f"the cosine reached 0 at step {rate.total_steps} of {total_steps} and was not clamped: it "
+        f"came back to its peak every {2 * (rate.total_steps - rate.warmup_steps)} steps. That is "
+        "cosine_cyclic here; cosine would fall once, over the whole run"
+    )
+    return {"kind": "cosine_cyclic", **shared, "trough_step": rate.total_steps}
+
+
+def _drops(rate: LearningRate, remarks: list[str]) -> dict[str, Any]:
+    """The drops that acted: of all steps behind, the one that is written last counts."""
+    written = list(zip(rate.learning_rate_steps, rate.learning_rate_levels, strict=True))
+    steps: list[int] = []
+    rates: list[float] = []
+    last = rate.init_learning_rate
+    for step in sorted(set(rate.learning_rate_steps)):
+        level = next(level for begin, level in reversed(written) if begin <= step)
+        if level != last:
+            # A drop before the end of the warm-up shows one step after its peak.
+            steps.append(max(step, rate.warmup_steps + 1))
+            rates.append(level)
+            last = level
+    if steps != list(rate.learning_rate_steps):
+        remarks.append(
+            f"learning_rate_steps {list(rate.learning_rate_steps)} with levels "
+            f"{list(rate.learning_rate_levels)}: the last step that is behind counted, so that "
+            f"what acted is {rates} from {steps} on"
+        )
+    return {"drop_steps": steps, "drop_rates": rates}
+
+
+def _checkpoint_remarks(settings: Settings) -> list[str]:
+    checkpoint = settings.train.checkpoint
+    if not checkpoint.prefix:
+        return [
+            f"checkpoint {checkpoint.path} had no prefix and loaded nothing, silently; now it is "
+            "loaded, and what is not found in it is told"
+        ]
+    return [
+        f"checkpoint {checkpoint.path}: the prefix {checkpoint.prefix} was a scope of the model, "
+        "and one that a detector had saved itself, with that scope in its names, loaded nothing, "
+        "silently. Now both are found without a prefix, and a run that loads too little stops"
+    ]
+
+
+def _freeze_remarks(settings: Settings, backbone: Backbone, frozen: FrozenParts) -> list[str]:
+    pattern = settings.train.frozen_variable_prefix
+    if not pattern:
+        return []
+    if not frozen.patterns:
+        unknown = " (the names of SE-ResNeXt are not converted)"
+        reason = unknown if backbone.kind == "seresnext" else ""
+        return [
+            f"frozen_variable_prefix {pattern} matched nothing and froze nothing{reason}: "
+            "train.freeze is empty"
+        ]
+    now = ", ".join(frozen.patterns)
+    remarks = []
+    if frozen.had_effect:
+        remarks.append(
+            f"frozen_variable_prefix {pattern} froze convolutions only, while their BatchNorm went "
+            f"on training; now all of {now} stands still"
+        )
+    else:
+        remarks.append(
+            f"frozen_variable_prefix {pattern} froze nothing: a YAML file keeps the letters of "
+            f"r'...', and names began with backbone/. Now {now} really stand still; to train as "
+            "there, set train.freeze to []"
+        )
+    if not settings.train.checkpoint.path:
+        remarks.append(
+            f"{now} would be frozen at random values, since no checkpoint is named: set "
+            "train.weights.path, or train.freeze to []"
+        )
+    return remarks

@@ -1,0 +1,84 @@
+"""What the name of a predecessor's file says of its content, where the content differs."""
+
+import re
+from collections.abc import Callable
+
+from detection.legacy.settings import Settings
+
+
+def name_remarks(stem: str, settings: Settings, frozen_blocks: int) -> list[str]:
+    """Returns a remark on each number in the file's name that is not that of the file.
+
+    Args:
+        stem: the file's name without `.yaml`, e.g. `4.6.1_r50_step_45k_60k_1024_drop_0.9`.
+        settings: its content.
+        frozen_blocks: how many blocks of the backbone it means to freeze.
+    """
+    rest = stem.partition("_")[2]
+    remarks = []
+    for pattern, what, content in _CHECKS:
+        named = re.search(rf"(?:^|_){pattern}(?=_|$)", rest)
+        if not named:
+            continue
+        said, found = next(group for group in named.groups() if group), content(settings)
+        if said not in found:
+            remarks.append(
+                f"the name says {what} {said}, the file {found[0]}; what the file says counts"
+            )
+    named = re.search(r"frozen_(\d+)", rest)
+    if named and int(named[1]) != frozen_blocks:
+        remarks.append(
+            f"the name says {named[1]} frozen blocks, the file names {frozen_blocks}; what the "
+            "file says counts"
+        )
+    return [*remarks, *_drop_remarks(rest, settings)]
+
+
+def _drop_remarks(rest: str, settings: Settings) -> list[str]:
+    """The steps at which the rate drops, `45k_90k`; a name may tell the first alone."""
+    named = re.search(r"(?:^|_)(?:step_)?(\d+)k(?:_(\d+)k)?(?=_|$)", rest)
+    rate = settings.train.learning_rate
+    if not named or rate.type != "step":
+        return []
+    said = [1000 * int(number) for number in named.groups() if number]
+    if said == list(rate.learning_rate_steps):
+        return []
+    return [
+        f"the name says that the learning rate drops at {said}, the file at "
+        f"{list(rate.learning_rate_steps)}; what the file says counts"
+    ]
+
+
+def _sizes(settings: Settings) -> list[str]:
+    height, width = settings.retinanet_parser.output_size
+    return [f"{height}x{width}", *({str(height)} if height == width else set())]
+
+
+def _policies(settings: Settings) -> list[str]:
+    parser = settings.retinanet_parser
+    return [parser.autoaugment_policy_name[1:] if parser.use_autoaugment else "none"]
+
+
+def _filters(settings: Settings) -> list[str]:
+    is_nas = settings.architecture.multilevel_features == "nasfpn"
+    return [str((settings.nasfpn if is_nas else settings.fpn).fpn_feat_dims)]
+
+
+def _keep_probs(settings: Settings) -> list[str]:
+    keep_prob = settings.nasfpn.dropblock.dropblock_keep_prob
+    return ["none" if keep_prob is None else f"{keep_prob:g}"]
+
+
+# A number in a name, what it is, and the texts that agree with the content.
+_CHECKS: tuple[tuple[str, str, Callable[[Settings], list[str]]], ...] = (
+    (r"(\d{3,4}x\d{3,4}|640|800|1024)", "size", _sizes),
+    (r"(?:auto)?aug(?:ment)?_?v?(\d)", "AutoAugment policy", _policies),
+    (r"(?:feat(?:ures)?_(\d+)|(\d+)_feat(?!(?:ures)?_\d))", "filters", _filters),
+    (r"drop_([\d.]+)", "DropBlock keep_prob", _keep_probs),
+    (r"batch_(\d+)", "batch", lambda settings: [str(settings.train.train_batch_size)]),
+    (
+        r"cosine_(\d+)k",
+        "thousands of steps to the cosine's zero",
+        lambda settings: [f"{settings.train.learning_rate.total_steps / 1000:g}"],
+    ),
+)

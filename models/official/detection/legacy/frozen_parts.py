@@ -1,0 +1,124 @@
+"""What a freeze pattern of the predecessor meant, in our names.
+
+Its patterns matched the names of TensorFlow 1 from their start, where convolutions are numbered in
+the order of their creation. So that any pattern can be converted, all names are spelled out with
+the part that each belongs to, and the pattern is tried on them.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from trainkit.backbones.efficientnet import block_specs
+from trainkit.backbones.resnet import RESNETS
+
+STEM = "stem"
+_RAW_STRING = re.compile(r"""r(['"])(.*)\1""", re.DOTALL)
+
+
+class Part(NamedTuple):
+    """A block of a backbone, numbered as in our names: EfficientNet's run through all stages."""
+
+    stage: int  # from 1
+    block: int
+
+
+class FrozenParts(NamedTuple):
+    """What a pattern meant."""
+
+    patterns: tuple[str, ...]  # for train.freeze
+    blocks: int  # how many blocks they are
+    had_effect: bool  # whether the pattern matched anything as it was written
+
+
+def frozen_parts(pattern: str | None, backbone: str, depth: int) -> FrozenParts:
+    """Returns the parts of the backbone whose convolutions a pattern names.
+
+    Quotes of a raw string, which YAML keeps, and the scope `backbone/`, which the names have and
+    patterns often lack, are no hindrance: what was meant counts. `had_effect` says what it did.
+
+    Args:
+        pattern: `train.frozen_variable_prefix`.
+        backbone: "resnet", "efficientnet" or another, of which no names are known.
+        depth: of the ResNet; the number of an EfficientNet, 0 to 8.
+
+    Raises:
+        ValueError: what the quotes hold is no regular expression.
+    """
+    names = _legacy_names(backbone, depth)
+    if not pattern or not names:
+        return FrozenParts((), 0, False)
+    raw = _RAW_STRING.fullmatch(pattern.strip())
+    meant = raw[2] if raw else pattern
+    try:
+        matcher = re.compile(meant)
+    except re.error as error:
+        raise ValueError(f"frozen_variable_prefix {pattern}: {error}") from error
+    scope = "" if backbone == "resnet" else "backbone/"
+    matched = {part for name, part in names.items() if _matches(matcher, name, scope)}
+    had_effect = any(re.match(pattern, scope + name) for name in names)
+    blocks = sorted(part for part in matched if isinstance(part, Part))
+    if matched == set(names.values()):
+        return FrozenParts(("backbone",), len(blocks), had_effect)
+    stem = (STEM,) if STEM in matched else ()
+    return FrozenParts(
+        (*stem, *_stage_patterns(blocks, set(names.values()))), len(blocks), had_effect
+    )
+
+
+def _matches(matcher: re.Pattern[str], name: str, scope: str) -> bool:
+    return bool(matcher.match(name) or matcher.match(scope + name))
+
+
+def _legacy_names(backbone: str, depth: int) -> dict[str, Part | str]:
+    """The names of the convolutions' kernels, without the scope `backbone/`, and their parts."""
+    if backbone == "resnet":
+        kernels = (f"conv2d{f'_{n}' if n else ''}/kernel" for n in range(10_000))
+        parts = _resnet_parts(depth)
+        return {f"resnet{depth}/{kernel}": part for part, kernel in zip(parts, kernels)}  # noqa: B905
+    if backbone != "efficientnet":
+        return {}
+    scope = f"efficientnet-b{depth}"
+    names: dict[str, Part | str] = {f"{scope}/stem/conv2d/kernel": STEM}
+    for number, spec in enumerate(block_specs(f"b{depth}")):
+        for kernel in ("conv2d/kernel", "conv2d_1/kernel", "depthwise_conv2d/depthwise_kernel"):
+            names[f"{scope}/blocks_{number}/{kernel}"] = Part(spec.stage, number)
+    return names
+
+
+def _resnet_parts(depth: int) -> list[Part | str]:
+    """The part of each convolution in the order of creation: each stage begins with a shortcut."""
+    counts, is_bottleneck = RESNETS[depth]
+    parts: list[Part | str] = [STEM]
+    for stage, count in enumerate(counts, start=1):
+        for block in range(count):
+            convolutions = (3 if is_bottleneck else 2) + (block == 0)
+            parts += [Part(stage, block)] * convolutions
+    return parts
+
+
+def _stage_patterns(blocks: list[Part], known: set[Part | str]) -> list[str]:
+    """Whole stages by name, else the blocks' numbers as a regular expression."""
+    patterns = []
+    for stage in sorted({part.stage for part in blocks}):
+        numbers = [part.block for part in blocks if part.stage == stage]
+        whole = {part.block for part in known if isinstance(part, Part) and part.stage == stage}
+        is_whole = set(numbers) == whole
+        some = f"backbone/stage{stage}/block({number_pattern(numbers)})/"
+        patterns.append(f"stage{stage}" if is_whole else some)
+    return patterns
+
+
+def number_pattern(numbers: Iterable[int]) -> str:
+    """Returns a regular expression of exactly these numbers: 0 to 14 give `[0-9]|1[0-4]`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        goes_on = runs and runs[-1][-1] == number - 1 and number % 10
+        if goes_on:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return "|".join(
+        f"{run[0] // 10 or ''}[{run[0] % 10}-{run[-1] % 10}]" if len(run) > 1 else str(run[0])
+        for run in runs
+    )

@@ -1,0 +1,137 @@
+"""The model's part of a predecessor's settings as values of ours."""
+
+import re
+from typing import Any, NamedTuple
+
+from detection.legacy.settings import BatchNorm, DropBlock, Settings
+from trainkit.config import ConfigError
+
+
+class Backbone(NamedTuple):
+    """`architecture.backbone` taken apart."""
+
+    kind: str  # of ours: resnet, efficientnet, seresnext
+    number: int  # depth, or the number of the EfficientNet
+
+
+def backbone_of(settings: Settings) -> Backbone:
+    """Takes `architecture.backbone` apart; ConfigError where we have no such backbone."""
+    name = re.sub(r"[^a-z0-9]", "", settings.architecture.backbone.lower())
+    depth = settings.resnet.resnet_depth
+    if name == "resnet":
+        return Backbone("resnet", depth)
+    if efficientnet := re.fullmatch(r"efficientnetb([0-8])", name):
+        return Backbone("efficientnet", int(efficientnet[1]))
+    if seresnext := re.fullmatch(r"seresnext(50|101)?", name):
+        return Backbone("seresnext", int(seresnext[1] or depth))
+    raise ConfigError(
+        f"architecture.backbone is {settings.architecture.backbone}; known are resnet, "
+        "efficientnet-b0 to efficientnet-b8 and seresnext"
+    )
+
+
+def model_values(settings: Settings, backbone: Backbone, remarks: list[str]) -> dict[str, Any]:
+    """Returns `model` of our config, and adds to the remarks what is different in it."""
+    anchor, parser, loss = settings.anchor, settings.retinanet_parser, settings.retinanet_loss
+    head, post = settings.retinanet_head, settings.postprocess
+    neck_name = settings.architecture.multilevel_features
+    neck_norm = settings.nasfpn if neck_name == "nasfpn" else settings.fpn
+    norm = head.batch_norm if neck_name == "identity" else neck_norm.batch_norm
+    if norm != head.batch_norm:
+        remarks.append(
+            f"retinanet_head.batch_norm differs from that of {neck_name}: model.batch_norm is one "
+            f"for both, and {neck_name}'s counts"
+        )
+    return {
+        "kind": "retinanet",
+        "min_level": anchor.min_level,
+        "max_level": anchor.max_level,
+        "normalization": "imagenet",
+        "backbone": _backbone_values(settings, backbone, remarks),
+        "neck": _neck(settings, remarks),
+        "head": {
+            "num_convs": head.retinanet_head_num_convs,
+            "num_filters": head.retinanet_head_num_filters,
+            "separable": head.use_separable_conv,
+        },
+        "batch_norm": _batch_norm(norm),
+        "anchors": {
+            "num_scales": anchor.num_scales,
+            "aspect_ratios": list(anchor.aspect_ratios),
+            "size": anchor.anchor_size,
+        },
+        "matching": {
+            "kind": "argmax_iou",
+            "match_threshold": parser.match_threshold,
+            "unmatched_threshold": parser.unmatched_threshold,
+            "force_match": True,
+        },
+        "class_loss": {
+            "kind": "focal",
+            "alpha": loss.focal_loss_alpha,
+            "gamma": loss.focal_loss_gamma,
+        },
+        "box_loss": {
+            "kind": "huber",
+            "delta": loss.huber_loss_delta,
+            "weight": loss.box_loss_weight,
+        },
+        "postprocess": {
+            "score_threshold": post.score_threshold,
+            "nms_iou_threshold": post.nms_iou_threshold,
+            "max_detections": post.max_total_size,
+        },
+    }
+
+
+def _backbone_values(settings: Settings, backbone: Backbone, remarks: list[str]) -> dict[str, Any]:
+    if backbone.kind == "efficientnet":
+        return {"kind": "efficientnet", "variant": f"b{backbone.number}"}
+    if backbone.kind == "seresnext":
+        remarks.append(
+            "SE-ResNeXt never updated its BatchNorm statistics there, so that its evaluations "
+            "meant nothing; here it does"
+        )
+        return {"kind": "seresnext", "depth": backbone.number}
+    values = {
+        "kind": "resnet",
+        "depth": backbone.number,
+        "batch_norm": _batch_norm(settings.resnet.batch_norm),
+    }
+    return values | _drop_block(settings.resnet.dropblock, remarks)
+
+
+def _neck(settings: Settings, remarks: list[str]) -> dict[str, Any]:
+    neck = settings.architecture.multilevel_features
+    if neck == "identity":
+        return {"kind": "identity"}
+    if neck == "fpn":
+        fpn = settings.fpn
+        return {
+            "kind": "fpn",
+            "num_filters": fpn.fpn_feat_dims,
+            "separable": fpn.use_separable_conv,
+        }
+    nas = settings.nasfpn
+    return {
+        "kind": "nas_fpn",
+        "num_filters": nas.fpn_feat_dims,
+        "num_repeats": nas.num_repeats,
+        "separable": nas.use_separable_conv,
+    } | _drop_block(nas.dropblock, remarks)
+
+
+def _drop_block(drop_block: DropBlock, remarks: list[str]) -> dict[str, Any]:
+    keep_prob, size = drop_block.dropblock_keep_prob, drop_block.dropblock_size
+    if keep_prob is None or size is None:
+        return {}
+    remarks.append(
+        f"dropblock (keep_prob {keep_prob:g}, size {size}): on maps that are not square or hardly "
+        "larger than a block it dropped another share there; here it drops the share asked for"
+    )
+    return {"drop_block": {"keep_prob": keep_prob, "size": size}}
+
+
+def _batch_norm(norm: BatchNorm) -> dict[str, Any]:
+    values = {"momentum": norm.batch_norm_momentum, "epsilon": norm.batch_norm_epsilon}
+    return values if norm.batch_norm_trainable else values | {"frozen": True}
