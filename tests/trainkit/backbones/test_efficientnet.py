@@ -65,8 +65,8 @@ def test_levels_paths_and_drops():
     }
     paths = [variable.path for variable in backbone.variables]
     assert len(set(paths)) == len(paths)
-    assert {"backbone/stem/conv/kernel", "backbone/blocks_3/expand/kernel"} <= set(paths)
-    assert "backbone/blocks_0/expand/kernel" not in paths
+    assert {"backbone/stem/conv/kernel", "backbone/stage3/block3/expand/kernel"} <= set(paths)
+    assert "backbone/stage1/block0/expand/kernel" not in paths
     rates = [block.drop_rate for block in backbone.blocks]
     np.testing.assert_allclose(rates, 0.2 * np.arange(16) / 16)
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import keras
 
 from trainkit.backbones.batch_norm import Tensor
+from trainkit.backbones.gradient_checkpointing import call_checkpointed
 from trainkit.backbones.layers import HE_FAN_OUT, Activation, Conv, ConvNorm, squeeze_and_excite
 
 ops: Any = keras.ops  # annotated with None among its results
@@ -196,6 +197,8 @@ class EfficientNet(keras.layers.Layer):
             first, "torch" alike on all sides. Weights are right in the style they were trained in.
         drop_connect_rate: Probability that an image skips the last block in training; it grows
             linearly from 0 at the first.
+        gradient_checkpointing: Whether, in training, what is inside a block is computed again in
+            the backward pass instead of being kept.
         batch_norm_momentum: As `BatchNorm.momentum`.
         batch_norm_epsilon: As `BatchNorm.epsilon`.
         batch_norm_frozen: As `BatchNorm.frozen`.
@@ -214,6 +217,7 @@ class EfficientNet(keras.layers.Layer):
         variant: str,
         style: Literal["tensorflow", "torch"] = "tensorflow",
         drop_connect_rate: float = 0.2,
+        gradient_checkpointing: bool = False,
         batch_norm_momentum: float = 0.99,
         batch_norm_epsilon: float = 1e-3,
         batch_norm_frozen: bool = False,
@@ -222,6 +226,7 @@ class EfficientNet(keras.layers.Layer):
         name: str = "backbone",
     ):
         super().__init__(name=name)
+        self.gradient_checkpointing = gradient_checkpointing
         specs = block_specs(variant)
         lite = VARIANTS[variant].lite
         conv_norm = functools.partial(
@@ -264,15 +269,18 @@ class EfficientNet(keras.layers.Layer):
 
     def call(self, images: Tensor, training: bool = False) -> dict[int, Tensor]:
         """Returns {level: features [B, H / 2**level, W / 2**level, channels[level]]}."""
-        drawn: list[Tensor | None] = [None] * len(self.blocks)
         if training:
             shape = (len(self.blocks), ops.shape(images)[0])
-            numbers = keras.random.uniform(shape, seed=self.drop_connect_seed)
-            drawn = [numbers[index] for index in range(len(self.blocks))]
+            drawn = keras.random.uniform(shape, seed=self.drop_connect_seed)
         outputs = self.stem(images, training=training)
         features = {}
         for index, block in enumerate(self.blocks):
-            outputs = block(outputs, drawn=drawn[index], training=training)
+            if not training:
+                outputs = block(outputs)
+            elif self.gradient_checkpointing:
+                outputs = call_checkpointed(block, outputs, drawn[index])
+            else:
+                outputs = block(outputs, drawn[index], training=True)
             if index in self.levels:
                 features[self.levels[index]] = outputs
         return features

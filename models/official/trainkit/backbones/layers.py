@@ -27,6 +27,23 @@ def clone_initializer(initializer: keras.initializers.Initializer | str) -> Any:
     return found.clone()
 
 
+def _convolve_groups(
+    inputs: Tensor, kernel: Tensor, groups: int, strides: int, padding: str
+) -> Tensor:
+    """Returns `ops.conv(inputs, kernel)`, where `kernel` is [h, w, channels / groups, filters].
+
+    On CPUs each group is convolved by itself: the gradient of all at once takes XLA and TensorFlow
+    alike some 300 times as long (26 s for 32 groups of 4 channels, 4 x 80 x 80 pixels).
+    """
+    if groups == 1 or not keras.distribution.list_devices()[0].startswith("cpu"):
+        return ops.conv(inputs, kernel, strides=strides, padding=padding)
+    parts = zip(ops.split(inputs, groups, axis=-1), ops.split(kernel, groups, axis=-1), strict=True)
+    return ops.concatenate(
+        [ops.conv(part, weights, strides=strides, padding=padding) for part, weights in parts],
+        axis=-1,
+    )
+
+
 class Conv(keras.layers.Layer):
     """A convolution of [B, H, W, channels]: full, depthwise, or depthwise then 1x1 (separable).
 
@@ -72,7 +89,7 @@ class Conv(keras.layers.Layer):
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the variables for inputs [B, H, W, channels]."""
-        channels = input_shape[-1]
+        channels: Any = input_shape[-1]
         if self.kind == "depthwise" and channels != self.filters:
             raise ValueError(
                 f"{self.path}: a depthwise convolution keeps the number of channels; it has "
@@ -128,7 +145,7 @@ class Conv(keras.layers.Layer):
             kernel = ops.cast(kernel if scale is None else kernel * scale, inputs.dtype)
             strides = self.strides if self.kind == "full" else 1
             padding = padding if self.kind == "full" else "same"
-            outputs = ops.conv(outputs, kernel, strides=strides, padding=padding)
+            outputs = _convolve_groups(outputs, kernel, self.groups, strides, padding)
         return outputs if bias is None else ops.add(outputs, ops.cast(bias, inputs.dtype))
 
     def call(self, inputs: Tensor) -> Tensor:

@@ -1,0 +1,41 @@
+"""Gradient checkpointing (Chen et al., arXiv 1604.06174): memory for time.
+
+What is between a layer's inputs and outputs is not kept for the backward pass but computed again.
+"""
+
+from typing import Any
+
+import keras
+
+from trainkit.backbones.batch_norm import Tensor
+
+ops: Any = keras.ops  # annotated with None among its results
+
+
+def call_checkpointed(layer: keras.Layer, *inputs: Tensor) -> Tensor:
+    """Returns `layer(*inputs, training=True)`, of which only inputs and outputs are kept.
+
+    The layer runs a second time in the backward pass. Its variables are handed to it as tensors and
+    their new values handed back, so that moving statistics, seeds and counters move on once, and
+    the second time draws the same random numbers.
+
+    Args:
+        layer: Built; returns one tensor.
+        *inputs: Floating-point tensors.
+    """
+    trained = [v for v in layer.variables if keras.backend.is_float_dtype(v.dtype)]
+    # Whole numbers have no gradient, and TensorFlow computes with all that it is handed.
+    others = [v for v in layer.variables if not keras.backend.is_float_dtype(v.dtype)]
+    other_values = [ops.convert_to_tensor(v) for v in others]
+    moving = layer.non_trainable_variables
+
+    def run(values: list[Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+        state = [*zip(trained, values, strict=True), *zip(others, other_values, strict=True)]
+        with keras.StatelessScope(state_mapping=state) as scope:
+            outputs = layer(*inputs, training=True)
+        return outputs, *(scope.get_current_value(v) for v in moving)
+
+    outputs, *moved = keras.remat(run)([ops.convert_to_tensor(v) for v in trained], *inputs)
+    for variable, value in zip(moving, moved, strict=True):
+        variable.assign(value)
+    return outputs

@@ -1,0 +1,80 @@
+"""SE-ResNeXt 32x4d (Hu et al., arXiv 1709.01507; Xie et al., 1611.05431) as a feature extractor."""
+
+import functools
+
+from trainkit.backbones.layers import ConvNorm
+from trainkit.backbones.residual import ResidualBlock, ResidualNetwork, bottleneck_convs
+
+# Depth: blocks of each stage.
+SERESNEXTS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
+_GROUPS = 32
+_EXPANSION = 2  # of the channels of the grouped convolution in a block's output
+_SQUEEZE_RATIO = 16  # channels of a block's output for each one between squeeze and excitation
+
+
+class SEResNeXt(ResidualNetwork):
+    """Images [B, H, W, 3] to features of the levels 2 to 5 (strides 4 to 32).
+
+    A ResNet of bottlenecks whose 3x3 convolution, with their step, has twice the channels in 32
+    groups, and with squeeze and excitation before the shortcut is added.
+
+    Args:
+        depth: 50 or 101.
+        gradient_checkpointing: As `ResidualNetwork.gradient_checkpointing`.
+        batch_norm_momentum: As `BatchNorm.momentum`.
+        batch_norm_epsilon: As `BatchNorm.epsilon`.
+        batch_norm_frozen: As `BatchNorm.frozen`.
+        synchronized: As `BatchNorm.synchronized`.
+        name: Name of the layer, the root of its variables' paths.
+
+    Raises:
+        ValueError: A depth that there is no SE-ResNeXt of.
+    """
+
+    def __init__(
+        self,
+        *,
+        depth: int,
+        gradient_checkpointing: bool = False,
+        batch_norm_momentum: float = 0.9,
+        batch_norm_epsilon: float = 1e-5,
+        batch_norm_frozen: bool = False,
+        synchronized: bool = False,
+        name: str = "backbone",
+    ):
+        if depth not in SERESNEXTS:
+            raise ValueError(f"SE-ResNeXt depth is {depth}; choose one of {sorted(SERESNEXTS)}.")
+        make = functools.partial(
+            ConvNorm,
+            batch_norm_momentum=batch_norm_momentum,
+            batch_norm_epsilon=batch_norm_epsilon,
+            batch_norm_frozen=batch_norm_frozen,
+            synchronized=synchronized,
+            explicit_padding=True,
+        )
+
+        def block(stage: int, index: int) -> ResidualBlock:
+            filters, strides = 256 * 2 ** (stage - 1), 2 if stage > 1 and index == 0 else 1
+            return ResidualBlock(
+                convs=bottleneck_convs(
+                    make,
+                    width=filters // _EXPANSION,
+                    filters=filters,
+                    strides=strides,
+                    groups=_GROUPS,
+                ),
+                shortcut=make(filters, 1, strides=strides, name="shortcut"),
+                squeezed=filters // _SQUEEZE_RATIO,
+                name=f"block{index}",
+            )
+
+        super().__init__(
+            stem=make(64, 7, strides=2, activation="relu", name="conv"),
+            stages=[
+                [block(stage, index) for index in range(count)]
+                for stage, count in enumerate(SERESNEXTS[depth], start=1)
+            ],
+            symmetric_pooling=False,
+            gradient_checkpointing=gradient_checkpointing,
+            name=name,
+        )
