@@ -50,10 +50,32 @@ def test_top_down_sum_and_coarse_levels_by_hand():
     np.testing.assert_allclose(found[7], np.zeros((1, 1, 1, 1)))  # of the ReLU of level 6
 
 
+def test_every_convolution_can_be_separable():
+    kernels = {}
+    for separable in (False, True):
+        neck = FPN(num_filters=6, separable=separable)
+        neck.build({level: f.shape for level, f in backbone_features().items()})
+        assert neck(backbone_features())[3].shape == (1, 16, 24, 6)
+        kernels[separable] = [v for v in neck.variables if v.path.endswith("depthwise_kernel")]
+    assert len(kernels[False]) == 0
+    assert len(kernels[True]) == 3 + 5  # laterals, and one a level
+
+
+def test_frozen_statistics_stay_in_training():
+    for frozen, expected in ((True, 0), (False, 5)):
+        neck = FPN(num_filters=6, batch_norm_frozen=frozen)
+        neck.build({level: f.shape for level, f in backbone_features().items()})
+        neck(backbone_features(), training=True)
+        moved = [v for v in neck.variables if "moving_mean" in v.path and np.any(v.numpy())]
+        assert len(moved) == expected
+
+
 def test_upsampling():
     features = np.array([[1.0, 2.0], [3.0, 4.0]]).reshape(1, 2, 2, 1)
     expected = [[1, 1, 2, 2], [1, 1, 2, 2], [3, 3, 4, 4], [3, 3, 4, 4]]
     np.testing.assert_array_equal(np.array(upsample_nearest(features))[0, ..., 0], expected)
+    larger = np.array(upsample_nearest(features, 4))[0, ..., 0]
+    np.testing.assert_array_equal(larger, np.kron([[1, 2], [3, 4]], np.ones((4, 4))))
 
 
 def test_levels_that_no_backbone_has():

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,8 +20,41 @@ def run_here(task, batch):
     return {name: value.numpy() for name, value in results.items()}
 
 
+def losses_and_gradients_here(small, batch):
+    results = {}
+    for name, settings in small.LOSSES.items():
+        answers = tf.nest.map_structure(tf.constant, small.make_answers())
+        with tf.GradientTape() as tape:
+            tape.watch(answers)
+            found = small.losses_of(answers, batch, **settings)
+        gradients: Any = tape.gradient(found["loss"], answers)
+        results |= {f"{name}/{key}": value.numpy() for key, value in found.items()}
+        results |= {f"{name}/{key}": g.numpy() for key, g in gradients._asdict().items()}
+    return results
+
+
+def necks_here(small):
+    results = {}
+    for name in small.NECKS:
+        neck, weighted_sum = small.make_neck(name)
+        trained = neck.trainable_variables
+        with tf.GradientTape() as tape:
+            total = weighted_sum()
+        gradients: Any = tape.gradient(total, [v.value for v in trained])
+        results[f"{name}/total"] = total
+        results |= {
+            f"{name}/gradients/{v.path}": g for v, g in zip(trained, gradients, strict=True)
+        }
+        results |= {f"{name}/moved/{v.path}": v for v in neck.non_trainable_variables}
+    return {name: value.numpy() for name, value in results.items()}
+
+
 def test_jax_under_jit_gives_the_same(small, tmp_path):
-    """Losses, gradients of all variables, moving statistics and detections, to 1e-4."""
+    """Losses, gradients of all variables, moving statistics and detections, to 1e-4.
+
+    So do all kinds of losses and matching, on answers of an imagined network, and the other necks
+    by themselves.
+    """
     task, batch = small.build_task(), small.make_batch()
     small.draw_weights(task)
     weights = {v.path: v.numpy() for v in task.model.variables}
@@ -37,7 +71,8 @@ def test_jax_under_jit_gives_the_same(small, tmp_path):
         check=True,
         timeout=300,
     )
-    here = run_here(task, batch)
+    here = run_here(task, batch) | losses_and_gradients_here(small, batch)
+    here |= necks_here(small)
     with np.load(tmp_path / "results.npz") as results:
         there = dict(results)
     assert set(there) == set(here)
@@ -50,4 +85,8 @@ def test_jax_under_jit_gives_the_same(small, tmp_path):
         scale = max(1.0, np.abs(here[name]).max())
         np.testing.assert_allclose(value, here[name], rtol=1e-4, atol=1e-4 * scale, err_msg=name)
         if name.startswith("gradients/") and name.endswith("kernel"):
+            assert np.abs(here[name]).max() > 1e-2, name
+        if "/gradients/neck" in name:
+            assert np.abs(here[name]).max() > 1e-3, name
+        if name.endswith(("class_logits", "box_deltas")):
             assert np.abs(here[name]).max() > 1e-2, name

@@ -7,11 +7,11 @@ import keras
 
 from detection.types import Tensor
 from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.layers import Conv, ConvKind
+from trainkit.backbones.layers import Conv
 
 ops: Any = keras.ops  # annotated with None among its results
 
-_COARSEST_BACKBONE_LEVEL = 5
+COARSEST_BACKBONE_LEVEL = 5
 
 
 class FPN(keras.layers.Layer):
@@ -26,9 +26,10 @@ class FPN(keras.layers.Layer):
         min_level: Finest level, 2 to 5.
         max_level: Coarsest level.
         num_filters: Channels of every level.
-        kind: "full" or "separable" convolutions.
+        separable: Whether all convolutions are depthwise and then 1x1.
         batch_norm_momentum: As `BatchNorm.momentum`.
         batch_norm_epsilon: As `BatchNorm.epsilon`.
+        batch_norm_frozen: As `BatchNorm.frozen`.
         synchronized: As `BatchNorm.synchronized`.
         name: Name of the layer, the root of its variables' paths.
 
@@ -42,20 +43,22 @@ class FPN(keras.layers.Layer):
         min_level: int = 3,
         max_level: int = 7,
         num_filters: int = 256,
-        kind: ConvKind = "full",
+        separable: bool = False,
         batch_norm_momentum: float = 0.997,
         batch_norm_epsilon: float = 1e-4,
+        batch_norm_frozen: bool = False,
         synchronized: bool = False,
         name: str = "neck",
     ):
         super().__init__(name=name)
-        if not 2 <= min_level <= min(max_level, _COARSEST_BACKBONE_LEVEL):
+        if not 2 <= min_level <= min(max_level, COARSEST_BACKBONE_LEVEL):
             raise ValueError(
                 f"The pyramid has min_level={min_level} and max_level={max_level}; min_level must "
                 f"be 2 to 5 and not over max_level."
             )
+        kind = "separable" if separable else "full"
         self.levels = range(min_level, max_level + 1)
-        self.backbone_levels = range(min_level, min(max_level, _COARSEST_BACKBONE_LEVEL) + 1)
+        self.backbone_levels = range(min_level, min(max_level, COARSEST_BACKBONE_LEVEL) + 1)
         self.num_filters = num_filters
         self.laterals = {
             level: Conv(num_filters, 1, kind=kind, name=f"lateral{level}")
@@ -75,6 +78,7 @@ class FPN(keras.layers.Layer):
             level: BatchNorm(
                 momentum=batch_norm_momentum,
                 epsilon=batch_norm_epsilon,
+                frozen=batch_norm_frozen,
                 synchronized=synchronized,
                 name=f"norm{level}",
             )
@@ -102,7 +106,7 @@ class FPN(keras.layers.Layer):
             pyramid[level] = self.convs[level](merged)
         for level in self.levels[len(self.backbone_levels) :]:
             before = pyramid[level - 1]
-            if level > _COARSEST_BACKBONE_LEVEL + 1:
+            if level > COARSEST_BACKBONE_LEVEL + 1:
                 before = ops.relu(before)
             pyramid[level] = self.convs[level](before)
         return {
@@ -110,6 +114,6 @@ class FPN(keras.layers.Layer):
         }
 
 
-def upsample_nearest(features: Tensor) -> Tensor:
-    """Doubles height and width of [B, H, W, C]; every pixel becomes a square of four."""
-    return ops.repeat(ops.repeat(features, 2, axis=1), 2, axis=2)
+def upsample_nearest(features: Tensor, factor: int = 2) -> Tensor:
+    """Makes every pixel of [B, H, W, C] a square of `factor` times `factor` pixels."""
+    return ops.repeat(ops.repeat(features, factor, axis=1), factor, axis=2)

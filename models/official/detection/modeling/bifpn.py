@@ -1,0 +1,228 @@
+"""BiFPN, the pyramid of EfficientDet (Tan, Pang and Le, arXiv 1911.09070)."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+
+from detection.modeling.fpn import COARSEST_BACKBONE_LEVEL, upsample_nearest
+from detection.types import Tensor
+from trainkit.backbones.layers import ConvNorm
+
+ops: Any = keras.ops  # annotated with None among its results
+
+_EPSILON = 1e-4  # of the sum of a node's weights; section 3.3
+
+
+class Node(NamedTuple):
+    """Feature maps that become one of `level`.
+
+    Inputs count the maps of a cell: first those that come in, finest first, then the nodes'.
+    """
+
+    level: int
+    inputs: tuple[int, ...]
+
+
+def cell_nodes(levels: range) -> tuple[Node, ...]:
+    """Returns the nodes of a cell of these levels: down to the finest level, then up again.
+
+    A node on the way down joins the level's input and the coarser node; one on the way up joins
+    all that its level has so far and the finer node (figure 2 d of the paper).
+    """
+    maps = {level: [index] for index, level in enumerate(levels)}
+    nodes: list[Node] = []
+    for level in reversed(levels[:-1]):
+        nodes.append(Node(level, (maps[level][0], maps[level + 1][-1])))
+        maps[level].append(len(levels) + len(nodes) - 1)
+    for level in levels[1:]:
+        nodes.append(Node(level, (*maps[level], maps[level - 1][-1])))
+        maps[level].append(len(levels) + len(nodes) - 1)
+    return tuple(nodes)
+
+
+class Fusion(keras.layers.Layer):
+    """Brings feature maps to one level, adds them up weighted, then SiLU and a convolution.
+
+    The convolution is a separable one of 3x3, followed by batch normalisation. An input whose
+    channels are not `num_filters` passes a 1x1 convolution and batch normalisation first.
+
+    Args:
+        input_levels: Level of each input.
+        level: Level of the output, at most one from an input's.
+        num_filters: Channels of the output.
+        conv_norm: Makes a `ConvNorm` of `num_filters` channels.
+        name: Name of the layer.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_levels: Sequence[int],
+        level: int,
+        num_filters: int,
+        conv_norm: Callable[..., ConvNorm],
+        name: str,
+    ):
+        super().__init__(name=name)
+        self.input_levels = tuple(input_levels)
+        self.level = level
+        self.num_filters = num_filters
+        self.laterals = [
+            conv_norm(1, name=f"lateral{index}") for index in range(len(self.input_levels))
+        ]
+        self.conv = conv_norm(3, kind="separable", name="conv")
+
+    def build(self, input_shape: Sequence[tuple[int | None, ...]]) -> None:
+        """Creates the variables for the shapes of the inputs."""
+        for lateral, shape in zip(self.laterals, input_shape, strict=True):
+            if shape[-1] != self.num_filters:
+                lateral.build(shape)
+        self.fusion_weights = self.add_weight(
+            shape=(len(self.laterals),),
+            initializer="ones",
+            autocast=False,
+            dtype="float32",
+            name="fusion_weights",
+        )
+        self.conv.build((None, None, None, self.num_filters))
+
+    def call(self, inputs: Sequence[Tensor], training: bool = False) -> Tensor:
+        """Returns [B, H, W, num_filters] of the level."""
+        shares = fusion_shares(self.fusion_weights)
+        fused = 0.0
+        for index, features in enumerate(inputs):
+            if self.laterals[index].built:
+                features = self.laterals[index](features, training=training)
+            features = _resample(features, self.input_levels[index], self.level)
+            fused = fused + features * ops.cast(shares[index], features.dtype)
+        return self.conv(ops.silu(fused), training=training)
+
+
+class BiFPN(keras.layers.Layer):
+    """Backbone features to one feature map a level, all of `num_filters` channels.
+
+    Level 6 is level 5 after a 1x1 convolution, batch normalisation and max-pooling, level 7 is
+    level 6 pooled. No convolution has a bias: batch normalisation follows each, and takes any
+    constant away.
+
+    Args:
+        min_level: Finest level, 2 to 5.
+        max_level: Coarsest level, above `min_level`.
+        num_filters: Channels of every level.
+        num_repeats: Cells one after another.
+        batch_norm_momentum: As `BatchNorm.momentum`.
+        batch_norm_epsilon: As `BatchNorm.epsilon`.
+        batch_norm_frozen: As `BatchNorm.frozen`.
+        synchronized: As `BatchNorm.synchronized`.
+        name: Name of the layer, the root of its variables' paths.
+
+    Raises:
+        ValueError: Levels that a backbone of levels 2 to 5 cannot give, or a single level.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_level: int = 3,
+        max_level: int = 7,
+        num_filters: int = 64,
+        num_repeats: int = 3,
+        batch_norm_momentum: float = 0.99,
+        batch_norm_epsilon: float = 1e-3,
+        batch_norm_frozen: bool = False,
+        synchronized: bool = False,
+        name: str = "neck",
+    ):
+        super().__init__(name=name)
+        if not 2 <= min_level <= COARSEST_BACKBONE_LEVEL or not min_level < max_level:
+            raise ValueError(
+                f"BiFPN has min_level={min_level} and max_level={max_level}; min_level must be 2 "
+                f"to 5 and max_level above it, since it passes features between levels."
+            )
+        self.levels = range(min_level, max_level + 1)
+        self.num_filters = num_filters
+        self.nodes = cell_nodes(self.levels)
+        self.map_levels = (*self.levels, *(node.level for node in self.nodes))
+        conv_norm = functools.partial(
+            ConvNorm,
+            num_filters,
+            batch_norm_momentum=batch_norm_momentum,
+            batch_norm_epsilon=batch_norm_epsilon,
+            batch_norm_frozen=batch_norm_frozen,
+            synchronized=synchronized,
+        )
+        self.coarser = {
+            level: conv_norm(1, name=f"lateral{level}")
+            for level in self.levels
+            if level > COARSEST_BACKBONE_LEVEL
+        }
+        self.cells = [
+            [
+                Fusion(
+                    input_levels=[self.map_levels[i] for i in node.inputs],
+                    level=node.level,
+                    num_filters=num_filters,
+                    conv_norm=conv_norm,
+                    name=f"node{index}",
+                )
+                for index, node in enumerate(self.nodes, start=len(self.levels))
+            ]
+            for _ in range(num_repeats)
+        ]
+
+    def build(self, input_shape: Mapping[int, tuple[int | None, ...]]) -> None:
+        """Creates the variables under cell0/node5/... for {level: shape of the features}."""
+        shape = (None, None, None, self.num_filters)
+        shapes = [input_shape.get(level, shape) for level in self.levels]
+        before = input_shape[max(level for level in self.levels if level not in self.coarser)]
+        for lateral in self.coarser.values():
+            if before[-1] != self.num_filters:
+                lateral.build(before)
+            before = shape
+        for index, nodes in enumerate(self.cells):
+            map_shapes = [*shapes, *(shape for _ in nodes)]
+            with keras.name_scope(f"cell{index}"):
+                for node, fusion in zip(self.nodes, nodes, strict=True):
+                    fusion.build([map_shapes[i] for i in node.inputs])
+            shapes = [shape for _ in self.levels]
+
+    def call(self, features: Mapping[int, Tensor], training: bool = False) -> dict[int, Tensor]:
+        """Returns {level: [B, H / 2**level, W / 2**level, num_filters]} of the pyramid's levels.
+
+        H and W must be multiples of `2**max_level`.
+        """
+        maps: list[Tensor] = []
+        for level in self.levels:
+            if level not in self.coarser:
+                maps.append(features[level])
+                continue
+            before, lateral = maps[-1], self.coarser[level]
+            if lateral.built:
+                before = lateral(before, training=training)
+            maps.append(_resample(before, level - 1, level))
+        for nodes in self.cells:
+            for node, fusion in zip(self.nodes, nodes, strict=True):
+                maps.append(fusion([maps[i] for i in node.inputs], training=training))
+            newest = dict(zip(self.map_levels, maps, strict=True))
+            maps = [newest[level] for level in self.levels]
+        return dict(zip(self.levels, maps, strict=True))
+
+
+def fusion_shares(weights: Tensor) -> Tensor:
+    """Returns each input's share, [inputs]: ReLU of its weight over 1e-4 plus the sum of all.
+
+    Fast normalised fusion, section 3.3 of the paper.
+    """
+    weights = ops.relu(weights)
+    return weights / (ops.sum(weights) + _EPSILON)
+
+
+def _resample(features: Tensor, level: int, to_level: int) -> Tensor:
+    # Pooling of 3x3 overlaps, unlike NAS-FPN's of 2x2: as in google/automl.
+    if to_level < level:
+        return upsample_nearest(features)
+    if to_level > level:
+        return ops.max_pool(features, 3, 2, padding="same")
+    return features

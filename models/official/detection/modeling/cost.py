@@ -1,0 +1,69 @@
+"""What a model costs: its parameters, and the multiply-adds of one image."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from detection.types import Tensor
+
+ops: Any = keras.ops  # annotated with None among its results
+
+
+def count_parameters(model: keras.Model) -> int:
+    """Returns the numbers that training could change, those frozen included.
+
+    Left out are statistics of batch normalisation, states of random generators and counters, as in
+    the tables of papers.
+    """
+    return sum(
+        math.prod(variable.shape)
+        for variable in model.weights
+        if variable.dtype.startswith(("float", "bfloat"))
+        and not variable.path.rpartition("/")[2].startswith("moving_")
+    )
+
+
+def count_flops(model: keras.Model, canvas: tuple[int, int]) -> int:
+    """Returns the multiply-adds of the model's answer to one image.
+
+    Counted are the convolutions, one for each product with a kernel's number, padding included;
+    normalisation, activations, pooling and resizing are left out, as in the tables of papers.
+    Nothing is computed: the count is taken while Keras works out the shapes of a call, so a shared
+    layer counts as often as it is called. Only convolutions through `keras.ops` are seen, as all of
+    `trainkit.backbones.layers` are, not those of `keras.layers`.
+
+    Args:
+        model: Takes images [1, H, W, 3] uint8.
+        canvas: Height and width of the image in pixels.
+    """
+    with _counted_convolutions() as counts:
+        model.compute_output_spec(keras.KerasTensor((1, *canvas, 3), dtype="uint8"))
+    return sum(counts)
+
+
+@contextlib.contextmanager
+def _counted_convolutions() -> Iterator[list[int]]:
+    # Layers look keras.ops.conv up at each call, so a function put there sees all of them.
+    counts: list[int] = []
+    originals = {name: getattr(ops, name) for name in ("conv", "depthwise_conv")}
+
+    def counted(name: str) -> Any:
+        def call(inputs: Tensor, kernel: Tensor, *args: Any, **settings: Any) -> Tensor:
+            outputs = originals[name](inputs, kernel, *args, **settings)
+            # What one output number takes: [h, w, channels / groups, filters] or [h, w, C, 1].
+            products = kernel.shape[:-1] if name == "conv" else kernel.shape[:2]
+            counts.append(math.prod((*outputs.shape, *products)))
+            return outputs
+
+        return call
+
+    try:
+        for name in originals:
+            setattr(ops, name, counted(name))
+        yield counts
+    finally:
+        for name, original in originals.items():
+            setattr(ops, name, original)

@@ -1,0 +1,207 @@
+"""NAS-FPN (Ghiasi et al., arXiv 1904.07392): a searched cell, repeated."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import keras
+
+from detection.modeling.fpn import COARSEST_BACKBONE_LEVEL, upsample_nearest
+from detection.types import Tensor
+from trainkit.backbones.layers import ConvNorm
+
+ops: Any = keras.ops  # annotated with None among its results
+
+
+class Node(NamedTuple):
+    """Two feature maps become one of `level`.
+
+    Inputs count the maps of a cell: 0 to 4 are those that come in, of levels 3 to 7, and 5 is the
+    first node's. The second input of an attention is the coarser one.
+    """
+
+    level: int
+    merge: Literal["sum", "attention"]
+    inputs: tuple[int, int]
+    added: tuple[int, ...] = ()  # maps of the same level that no node has used before
+
+
+LEVELS = range(3, 8)
+
+# Figure 6 of the paper. The last node of a level is the cell's output there.
+CELL = (
+    Node(4, "attention", (1, 3)),
+    Node(4, "sum", (1, 5)),
+    Node(3, "sum", (0, 6)),
+    Node(4, "sum", (6, 7)),
+    Node(5, "attention", (7, 8), added=(2,)),
+    Node(7, "attention", (6, 9), added=(4,)),
+    Node(6, "attention", (9, 10)),
+)
+_NODE_LEVELS = (*LEVELS, *(node.level for node in CELL))
+_OUTPUTS = {level: index for index, level in enumerate(_NODE_LEVELS)}
+
+
+class Cell(keras.layers.Layer):
+    """Feature maps of levels 3 to 7 to as many of the same shapes.
+
+    Each node is ReLU, 3x3 convolution and batch normalisation of what it merges.
+
+    Args:
+        conv_norm: Makes a node's `ConvNorm` from its name.
+        drop_block: Makes what follows a node's normalisation from a seed and a name.
+        seed: Seed of the first node's `drop_block`; the others count on from it.
+        name: Name of the layer.
+    """
+
+    def __init__(
+        self,
+        *,
+        conv_norm: Callable[..., ConvNorm],
+        drop_block: Callable[..., keras.layers.Layer] | None,
+        seed: int,
+        name: str,
+    ):
+        super().__init__(name=name)
+        indices = range(len(LEVELS), len(_NODE_LEVELS))
+        self.convs = [conv_norm(name=f"node{index}") for index in indices]
+        self.drop_blocks = [
+            drop_block(seed=seed + number, name=f"drop_block{index}")
+            for number, index in enumerate(indices)
+            if drop_block
+        ]
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates the variables for feature maps [B, H, W, num_filters] of any level."""
+        for layer in (*self.convs, *self.drop_blocks):
+            layer.build(input_shape)
+
+    def call(self, features: Sequence[Tensor], training: bool = False) -> list[Tensor]:
+        """Maps the features of levels 3 to 7 to features of the same shapes."""
+        maps = list(features)
+        for number, node in enumerate(CELL):
+            fine, coarse = (
+                resample(maps[index], _NODE_LEVELS[index], node.level) for index in node.inputs
+            )
+            merged = attend(fine, coarse) if node.merge == "attention" else fine + coarse
+            for index in node.added:
+                merged = merged + maps[index]
+            merged = self.convs[number](ops.relu(merged), training=training)
+            if self.drop_blocks:
+                merged = self.drop_blocks[number](merged, training=training)
+            maps.append(merged)
+        return [maps[_OUTPUTS[level]] for level in LEVELS]
+
+
+class NASFPN(keras.layers.Layer):
+    """Backbone features to feature maps of levels 3 to 7, all of `num_filters` channels.
+
+    Each level that the backbone lacks is the one before it, pooled. 1x1 convolutions and batch
+    normalisation bring the backbone's levels to `num_filters` channels, where theirs differ.
+
+    Args:
+        min_level: Finest level, 3.
+        max_level: Coarsest level, 7.
+        num_filters: Channels of every level.
+        num_repeats: Cells one after another.
+        separable: Whether the cells' 3x3 convolutions are depthwise and then 1x1.
+        drop_block: Makes a `DropBlock` from a seed and a name; one follows each node of each cell.
+        seed: Seed of the first `DropBlock`; the others count on from it.
+        batch_norm_momentum: As `BatchNorm.momentum`.
+        batch_norm_epsilon: As `BatchNorm.epsilon`.
+        batch_norm_frozen: As `BatchNorm.frozen`.
+        synchronized: As `BatchNorm.synchronized`.
+        name: Name of the layer, the root of its variables' paths.
+
+    Raises:
+        ValueError: Levels other than 3 to 7, which the cell is made for.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_level: int = 3,
+        max_level: int = 7,
+        num_filters: int = 256,
+        num_repeats: int = 7,
+        separable: bool = False,
+        drop_block: Callable[..., keras.layers.Layer] | None = None,
+        seed: int = 0,
+        batch_norm_momentum: float = 0.997,
+        batch_norm_epsilon: float = 1e-4,
+        batch_norm_frozen: bool = False,
+        synchronized: bool = False,
+        name: str = "neck",
+    ):
+        super().__init__(name=name)
+        if (min_level, max_level) != (LEVELS[0], LEVELS[-1]):
+            raise ValueError(
+                f"NAS-FPN has min_level=3 and max_level=7, got {min_level} and {max_level}."
+            )
+        self.num_filters = num_filters
+        conv_norm = functools.partial(
+            ConvNorm,
+            num_filters,
+            batch_norm_momentum=batch_norm_momentum,
+            batch_norm_epsilon=batch_norm_epsilon,
+            batch_norm_frozen=batch_norm_frozen,
+            synchronized=synchronized,
+        )
+        self.laterals = {
+            level: conv_norm(1, name=f"lateral{level}")
+            for level in range(min_level, COARSEST_BACKBONE_LEVEL + 1)
+        }
+        self.cells = [
+            Cell(
+                conv_norm=functools.partial(
+                    conv_norm, 3, kind="separable" if separable else "full"
+                ),
+                drop_block=drop_block,
+                seed=seed + index * len(CELL),
+                name=f"cell{index}",
+            )
+            for index in range(num_repeats)
+        ]
+
+    def build(self, input_shape: Mapping[int, tuple[int | None, ...]]) -> None:
+        """Creates the variables for {level: shape of the backbone's features}."""
+        for level, lateral in self.laterals.items():
+            if input_shape[level][-1] != self.num_filters:
+                lateral.build(input_shape[level])
+        for cell in self.cells:
+            cell.build((None, None, None, self.num_filters))
+
+    def call(self, features: Mapping[int, Tensor], training: bool = False) -> dict[int, Tensor]:
+        """Returns {level: [B, H / 2**level, W / 2**level, num_filters]} of the levels 3 to 7."""
+        maps: list[Tensor] = []
+        for level in LEVELS:
+            if level not in self.laterals:
+                maps.append(resample(maps[-1], level - 1, level))
+            elif self.laterals[level].built:
+                maps.append(self.laterals[level](features[level], training=training))
+            else:
+                maps.append(features[level])
+        for cell in self.cells:
+            maps = cell(maps, training=training)
+        return dict(zip(LEVELS, maps, strict=True))
+
+
+def attend(fine: Tensor, coarse: Tensor) -> Tensor:
+    """Returns `coarse + fine * sigmoid(largest value of each channel of coarse)`.
+
+    The paper's global pooling with attention; both are [B, H, W, C] of one size.
+    """
+    # Not ops.max: its gradient on JAX divides by how many numbers equal the largest, and XLA may
+    # compute them twice to different bits, find none equal and give NaN (seen on a CPU).
+    largest = ops.max_pool(coarse, coarse.shape[1:3], 1, padding="valid")
+    return coarse + fine * ops.sigmoid(largest)
+
+
+def resample(features: Tensor, level: int, to_level: int) -> Tensor:
+    """Brings [B, H, W, C] of a level to another: nearest pixel upwards, max-pooling downwards."""
+    if to_level < level:
+        return upsample_nearest(features, 2 ** (level - to_level))
+    if to_level > level:
+        stride = 2 ** (to_level - level)
+        return ops.max_pool(features, stride, stride, padding="same")
+    return features

@@ -1,0 +1,69 @@
+"""Names of neck and head in the detectors of tensorflow/tpu, whose layouts are ours.
+
+Pyramid and head are the same function of their weights there, apart from the classes: channel 0
+of every anchor is the background, which ours does not have. Anchors come in the same order where
+the aspect ratios do, 1, 2, 0.5 being theirs, and deltas in the same order always. NAS-FPN has other
+names inside, which are not mapped.
+"""
+
+import re
+from collections.abc import Collection
+
+import numpy as np
+
+from trainkit.weights.name_maps.recipes import Recipe, as_is
+
+_NORM_PART = r"gamma|beta|moving_mean|moving_variance"
+_CONV_PART = r"kernel|depthwise_kernel|bias"
+
+# From our paths to their names; {0}, {1} ... are the groups.
+_NAMES = (
+    (rf"neck/lateral(\d)/({_CONV_PART})", "fpn/l{0}/{1}"),
+    (rf"neck/conv([2-5])/({_CONV_PART})", "fpn/post_hoc_d{0}/{1}"),
+    (rf"neck/conv([67])/({_CONV_PART})", "fpn/p{0}/{1}"),
+    (rf"neck/norm(\d)/({_NORM_PART})", "fpn/p{0}-bn/{1}"),
+    (rf"head/(class|box)_tower/conv(\d)/({_CONV_PART})", "retinanet/{0}_net/{0}-{1}/{2}"),
+    (
+        rf"head/(class|box)_tower/norm(\d)_level(\d)/({_NORM_PART})",
+        "retinanet/{0}_net/{0}-{1}-{2}/{3}",
+    ),
+    (rf"head/(class|box)_predict/({_CONV_PART})", "retinanet/{0}_net/{0}-predict/{1}"),
+)
+
+
+def tensorflow_detector_part(
+    path: str, names: Collection[str], *, anchors_per_location: int
+) -> Recipe | None:
+    """Says what in a checkpoint of tensorflow/tpu a variable of neck or head is made of.
+
+    Args:
+        path: Of our variable, such as "head/class_tower/conv0/kernel".
+        names: In the checkpoint.
+        anchors_per_location: Scales times aspect ratios, of both.
+
+    Returns:
+        The recipe; None for a part that those detectors do not have.
+    """
+    for pattern, template in _NAMES:
+        match = re.fullmatch(pattern, path)
+        if match is None:
+            continue
+        name = template.format(*match.groups())
+        # A separable convolution of TensorFlow calls its second kernel the pointwise one.
+        pointwise = re.sub("kernel$", "pointwise_kernel", name)
+        if name not in names and pointwise in names:
+            name = pointwise
+        if path in ("head/class_predict/kernel", "head/class_predict/bias"):
+            return Recipe((name,), lambda value: without_background(value, anchors_per_location))
+        return as_is(name)
+    return None
+
+
+def without_background(values: np.ndarray, anchors_per_location: int) -> np.ndarray:
+    """Takes the first class of every anchor out of [..., anchors * classes].
+
+    Raises:
+        ValueError: Channels that are no multiple of the anchors.
+    """
+    by_anchor = values.reshape(*values.shape[:-1], anchors_per_location, -1)
+    return by_anchor[..., 1:].reshape(*values.shape[:-1], -1)

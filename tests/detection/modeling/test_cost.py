@@ -1,0 +1,102 @@
+import keras
+import pytest
+
+from detection.modeling.bifpn import BiFPN
+from detection.modeling.cost import count_flops, count_parameters
+from detection.modeling.fpn import FPN
+from detection.modeling.heads import RetinaNetHead
+from detection.modeling.nas_fpn import NASFPN
+from detection.modeling.retinanet import RetinaNet
+from trainkit.backbones.efficientnet import EfficientNet
+from trainkit.backbones.layers import Conv, ConvNorm
+from trainkit.backbones.resnet import ResNet
+
+
+class Chain(keras.Model):
+    """Layers one after another."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts = parts
+        shape = (None, None, None, 3)
+        for part in parts:
+            if not part.built:
+                part.build(shape)
+            shape = (None, None, None, part.filters)
+        self.built = True
+
+    def call(self, images):
+        outputs = keras.ops.cast(images, "float32")
+        for part in self.parts:
+            outputs = part(outputs)
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("part", "flops", "parameters"),
+    [
+        # An 8x12 image becomes 4x6 places of 5 filters, each of 3x3x3 products; 5 biases.
+        (Conv(5, 3, strides=2), 4 * 6 * 5 * 27, 27 * 5 + 5),
+        (Conv(3, 5, kind="depthwise"), 8 * 12 * 3 * 25, 25 * 3 + 3),
+        (Conv(7, 3, kind="separable", strides=2), 4 * 6 * 3 * 9 + 4 * 6 * 7 * 3, 27 + 21 + 7),
+        # Each of 6 filters sees one of 3 channels.
+        (Conv(6, 3, groups=3), 8 * 12 * 6 * 9, 9 * 6 + 6),
+        # Scale and shift count as parameters, moving statistics do not.
+        (ConvNorm(5, 1), 8 * 12 * 5 * 3, 15 + 10),
+    ],
+)
+def test_convolutions_by_hand(part, flops, parameters):
+    model = Chain(part)
+    assert count_flops(model, (8, 12)) == flops
+    assert count_parameters(model) == parameters
+
+
+def test_a_shared_layer_counts_as_often_as_it_is_called():
+    shared = Conv(3, 3)
+    model = Chain(shared, shared)
+    assert count_flops(model, (8, 12)) == 2 * 8 * 12 * 3 * 27
+    assert count_parameters(model) == 27 * 3 + 3
+
+
+def test_counting_leaves_nothing_behind():
+    before = keras.ops.conv
+    with pytest.raises(ValueError, match="broken"):
+        count_flops(Chain(Conv(5, 3), BrokenPart()), (8, 12))
+    assert keras.ops.conv is before
+
+
+class BrokenPart(keras.layers.Layer):
+    filters = 1
+
+    def call(self, inputs):
+        raise ValueError("broken")
+
+
+def retinanet(backbone, neck, **head):
+    return RetinaNet(backbone=backbone, neck=neck, head=RetinaNetHead(num_classes=90, **head))
+
+
+@pytest.mark.parametrize(
+    ("neck", "parameters", "flops"), [(FPN, 34.0e6, 97.0e9), (NASFPN, 60.3e6, 140.6e9)]
+)
+def test_retinanet_of_resnet_50_at_640(neck, parameters, flops):
+    model = retinanet(ResNet(depth=50), neck())
+    assert count_parameters(model) == pytest.approx(parameters, rel=0.005)
+    assert count_flops(model, (640, 640)) == pytest.approx(flops, rel=0.005)
+
+
+def test_efficientdet_d0():
+    """The parameters that google/automl prints, to the last one, and the paper's multiply-adds."""
+    model = retinanet(
+        EfficientNet(variant="b0"),
+        BiFPN(num_filters=64, num_repeats=3),
+        num_filters=64,
+        num_convs=3,
+        separable=True,
+        activation="silu",
+    )
+    # automl gives the neck's convolutions biases, which batch normalisation takes away again:
+    # 8 nodes a cell, 5 laterals of the first cell and the one of level 6.
+    biases = 64 * (3 * 8 + 5 + 1)
+    assert count_parameters(model) + biases == 3_880_067
+    assert count_flops(model, (512, 512)) == pytest.approx(2.5e9, rel=0.01)
