@@ -24,7 +24,12 @@ def record_seed(seed: int, epoch: Tensor, record: Tensor) -> Tensor:
         record: [] int64, the record's number.
     """
     run = tf.stack([tf.constant(seed, tf.int64), tf.cast(epoch, tf.int64)])
-    return tf.random.fold_in(run, tf.cast(record, tf.int64))
+    return fold_seed(run, record)
+
+
+def fold_seed(stateless_seed: Tensor, number: Tensor) -> Tensor:
+    """Returns another stateless seed, [2] int64, for each `number`, [] int64."""
+    return tf.random.fold_in(stateless_seed, tf.cast(number, tf.int64))
 
 
 def draw_augmentation(

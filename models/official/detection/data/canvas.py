@@ -62,7 +62,7 @@ def decode_to_canvas(encoded: Tensor, canvas_height: int, canvas_width: int) -> 
     placed = place_on_canvas(
         encoded, canvas_height, canvas_width, scale=1.0, position=(0.0, 0.0), flip=False
     )
-    return placed._replace(image=_pad(placed.image, canvas_height, canvas_width))
+    return placed._replace(image=pad_picture(placed.image, canvas_height, canvas_width))
 
 
 def place_on_canvas(
@@ -113,7 +113,19 @@ def resize_to_canvas(image: Tensor, canvas_height: int, canvas_width: int) -> Pl
     canvas, size = (canvas_height, canvas_width), tf.shape(image)[:2]
     window = _plan_window(size, canvas, 1.0, (0.0, 0.0), is_jpeg=False)
     placed = _place(_reduce_window(image, window), size, window, canvas, False)
-    return placed._replace(image=_pad(placed.image, canvas_height, canvas_width))
+    return placed._replace(image=pad_picture(placed.image, canvas_height, canvas_width))
+
+
+def pad_picture(pixels: Tensor, height: int | Tensor, width: int | Tensor) -> Tensor:
+    """Pads [h, w, c] with 0 at the bottom and right to [height, width, c].
+
+    On rows of numbers, because `tf.pad` is half as fast where its last axis has three elements.
+    """
+    channels = pixels.shape[-1]
+    rows, columns = tf.unstack(tf.shape(pixels)[:2])
+    padding = [[0, height - rows], [0, (width - columns) * channels]]
+    padded = tf.pad(tf.reshape(pixels, [rows, columns * channels]), padding)
+    return tf.reshape(padded, [height, width, channels])
 
 
 def boxes_to_canvas(
@@ -224,16 +236,6 @@ def _place(
         scale=scale,
         offset=tf.where(flip, mirrored_begin, begin) * scale,
     )
-
-
-def _pad(pixels: Tensor, height: int, width: int) -> Tensor:
-    """Pads with 0 at the bottom and right.
-
-    On rows of bytes, because `tf.pad` is half as fast where its last axis has three elements.
-    """
-    rows, columns = tf.unstack(tf.shape(pixels)[:2])
-    padding = [[0, height - rows], [0, (width - columns) * 3]]
-    return tf.reshape(tf.pad(tf.reshape(pixels, [rows, columns * 3]), padding), [height, width, 3])
 
 
 def _resize(image: Tensor, size: Tensor, method: str) -> Tensor:

@@ -6,16 +6,21 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from detection.data.augment import draw_augmentation, flip_boxes, record_seed
+from detection.data.augmented_stream import augmented_stream, surplus_records
 from detection.data.canvas import (
     PlacedImage,
     boxes_to_canvas,
     place_on_canvas,
 )
-from detection.data.tfrecord import Example, parse_example
+from detection.data.masks import instance_map
+from detection.data.sample import Augmentation, MixingAugmentation, Sample, box_areas
+from detection.data.tfrecord import Example, parse_example, parse_masks
 from detection.types import Batch, Tensor
 from trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records, read_shuffled
 
 NUM_CORES = os.cpu_count() or 1
+
+_RECORDS_SEARCHED_FOR_MASKS = 100
 
 
 def train_dataset(
@@ -29,6 +34,7 @@ def train_dataset(
     start_record: int = 0,
     horizontal_flip: bool = True,
     scale_range: tuple[float, float] = (1.0, 1.0),
+    augmentations: Sequence[Augmentation] = (),
     cycle_length: int = 16,
     shuffle_buffer: int | None = None,
     process_index: int = 0,
@@ -49,7 +55,13 @@ def train_dataset(
         seed: any int64.
         start_record: records consumed since the beginning of the run, by all processes together.
         horizontal_flip: mirror with probability 0.5.
-        scale_range: within 0.1..2.0, relative to the largest size that fits into the canvas.
+        scale_range: within 0.1..2.0, relative to the largest size that fits into the canvas;
+            (0.1, 2.0) is the large-scale jitter of arXiv 2012.07177.
+        augmentations: applied in this order to the picture that is scaled, cropped and mirrored
+            but not padded. The seed of each is the record's, folded with its place in the list.
+            Partners of a mixing one are other pictures of the same process's stream, changed by
+            what stands before it in the list; so with several processes mixed pictures depend on
+            their number, and the records do not.
         cycle_length: files open at once.
         shuffle_buffer: records in the shuffle buffer; None: as many as fit into 256 MiB.
         process_index: of this process.
@@ -59,12 +71,19 @@ def train_dataset(
 
     Returns:
         Dataset of `Batch`.
+
+    Raises:
+        ValueError: an augmentation needs masks, and the first records have none.
     """
+    with_masks = any(isinstance(a, MixingAugmentation) and a.needs_masks for a in augmentations)
+    if with_masks:
+        _check_masks(shards)
+    surplus = surplus_records(augmentations, start_record // process_count)
     records = read_shuffled(
         shards,
         records_per_shard,
         seed=seed,
-        start_record=start_record,
+        start_record=start_record - surplus * process_count,
         cycle_length=cycle_length,
         shuffle_buffer=shuffle_buffer,
     )
@@ -72,22 +91,33 @@ def train_dataset(
         records = records.shard(process_count, process_index)
     height, width = canvas_size
 
-    def prepare(epoch: Tensor, record: Tensor, serialized: Tensor) -> Batch:
+    def prepare(epoch: Tensor, record: Tensor, serialized: Tensor) -> Sample:
         example = _checked(parse_example(serialized), record)
+        stateless_seed = record_seed(seed, epoch, record)
         drawn = draw_augmentation(
-            record_seed(seed, epoch, record),
-            horizontal_flip=horizontal_flip,
-            scale_range=scale_range,
+            stateless_seed, horizontal_flip=horizontal_flip, scale_range=scale_range
         )
         placed = place_on_canvas(example.encoded, height, width, **drawn._asdict())
         boxes = _boxes_in_pixels(example, placed)
         boxes = tf.cond(
             drawn.flip, lambda: flip_boxes(boxes, placed.original_size[1]), lambda: boxes
         )
-        return _one_image(record, example, placed, boxes, canvas_size, max_instances)
+        sample = _to_sample(record, example, placed, boxes, canvas_size, stateless_seed)
+        if not with_masks:
+            return sample
+        masks = parse_masks(serialized)
+        instances = instance_map(masks, example.areas, placed, drawn.flip)
+        return sample._replace(instances=instances)
 
-    images = records.map(prepare, num_parallel_calls=num_parallel_calls, deterministic=True)
-    return _batched(images, canvas_size, batch_size, max_instances)
+    images = augmented_stream(
+        records,
+        augmentations,
+        prepare=prepare,
+        finish=lambda sample: _one_image(sample, max_instances),
+        canvas_size=canvas_size,
+        num_parallel_calls=num_parallel_calls,
+    )
+    return _batched(images.skip(surplus), canvas_size, batch_size, max_instances)
 
 
 def eval_dataset(
@@ -120,7 +150,9 @@ def eval_dataset(
             example.encoded, height, width, scale=1.0, position=(0.0, 0.0), flip=False
         )
         boxes = _boxes_in_pixels(example, placed)
-        return _one_image(record, example, placed, boxes, canvas_size, max_instances)
+        unused_seed = tf.zeros([2], tf.int64)
+        sample = _to_sample(record, example, placed, boxes, canvas_size, unused_seed)
+        return _one_image(sample, max_instances)
 
     images = read_records(shards).map(prepare, num_parallel_calls=num_parallel_calls)
     fillers = tf.data.Dataset.from_tensors(_filler())
@@ -159,30 +191,58 @@ def _checked(example: Example, record: Tensor) -> Example:
         return example._replace(encoded=tf.identity(example.encoded))
 
 
+def _check_masks(shards: Sequence[str]) -> None:
+    """Looks for masks where an augmentation would do nothing without them."""
+    records = read_records(shards).take(_RECORDS_SEARCHED_FOR_MASKS)
+    if not any(tf.size(parse_masks(serialized)) > 0 for _, serialized in records):
+        raise ValueError(
+            "copy_paste needs masks, and none of the first "
+            f"{_RECORDS_SEARCHED_FOR_MASKS} records, from {shards[0]} on, has an "
+            "image/object/mask. Write the records with make_tfrecords.py --include_masks, or take "
+            "copy_paste out of data.augmentations."
+        )
+
+
 def _boxes_in_pixels(example: Example, placed: PlacedImage) -> Tensor:
     return example.boxes_normalized * tf.tile(placed.original_size, [2])
 
 
-def _one_image(
+def _to_sample(
     record: Tensor,
     example: Example,
     placed: PlacedImage,
     boxes: Tensor,
     canvas_size: tuple[int, int],
-    max_instances: int,
-) -> Batch:
-    """Returns a `Batch` without its B and without padding; boxes come in original pixels."""
-    boxes, kept = boxes_to_canvas(boxes, placed.scale, placed.offset, *canvas_size)
-    rows = select_instances(kept, example.is_crowd, max_instances)
+    seed: Tensor,
+) -> Sample:
+    """Joins what is known of a picture; boxes come in original pixels."""
+    boxes, _ = boxes_to_canvas(boxes, placed.scale, placed.offset, *canvas_size)
+    return Sample(
+        image=placed.image,
+        boxes=boxes,
+        classes=example.labels,
+        is_crowd=example.is_crowd,
+        instances=None,
+        seed=seed,
+        record=record,
+        original_size=placed.original_size,
+        scale=placed.scale,
+        offset=placed.offset,
+    )
+
+
+def _one_image(sample: Sample, max_instances: int) -> Batch:
+    """Returns a `Batch` without its B and without padding."""
+    rows = select_instances(box_areas(sample.boxes) > 0, sample.is_crowd, max_instances)
     return Batch(
-        images=placed.image,
-        boxes=tf.gather(boxes, rows),
-        classes=tf.gather(example.labels, rows),
-        is_crowd=tf.gather(example.is_crowd, rows),
-        records=record,
-        original_sizes=placed.original_size,
-        scales=placed.scale,
-        offsets=placed.offset,
+        images=sample.image,
+        boxes=tf.gather(sample.boxes, rows),
+        classes=tf.gather(sample.classes, rows),
+        is_crowd=tf.gather(sample.is_crowd, rows),
+        records=sample.record,
+        original_sizes=sample.original_size,
+        scales=sample.scale,
+        offsets=sample.offset,
     )
 
 

@@ -280,6 +280,12 @@ def parse_example(serialized: Tensor) -> Example:
     )
 
 
+def parse_masks(serialized: Tensor) -> Tensor:
+    """Returns the PNG masks, [n] string, of one serialized record; [0] where it has none."""
+    keys: dict[str, Any] = {"image/object/mask": tf.io.VarLenFeature(tf.string)}
+    return tf.io.parse_single_example(serialized, keys)["image/object/mask"].values
+
+
 def _value_mistakes(boxes: np.ndarray, labels: Sequence[int]) -> list[str]:
     """Says what is wrong with the values of objects; NaN counts as outside."""
     mistakes = []

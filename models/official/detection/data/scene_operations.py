@@ -1,0 +1,145 @@
+"""The operations of AutoAugment and RandAugment by name, each with one amount.
+
+Which operations are carried out is drawn, so a picture's graph holds each of them once, and a loop
+over the steps runs the drawn ones. (With a branch for every sub-policy AutoAugment's v1 took 20
+seconds to trace.)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from detection.data import box_moves, picture_ops
+from detection.data.cutout import box_cutout, cutout
+from detection.data.scene import Scene, pixel_unit
+from detection.types import Tensor
+
+# (scene, amount [] float32, unit [] float32, seed [2]) -> scene. The amount is degrees of rotate;
+# pixels, to be multiplied by the unit, of translate and of half a cutout's side; pixels a pixel of
+# shear; share of the sides of box_cutout; bits of posterize; levels of solarize; a factor of
+# brightness, color, contrast and sharpness. The others have none.
+Change = Callable[[Scene, Tensor, Tensor, Tensor], Scene]
+
+
+def _recolor(change: Callable[..., Tensor]) -> Change:
+    return lambda scene, amount, unit, seed: scene._replace(picture=change(scene.picture, amount))
+
+
+def _translate(axis: int) -> Change:
+    return lambda scene, amount, unit, seed: box_moves.translate(
+        scene, amount * unit, seed, axis=axis
+    )
+
+
+def _shear(axis: int) -> Change:
+    return lambda scene, amount, unit, seed: box_moves.shear(scene, amount, seed, axis=axis)
+
+
+CHANGES: Mapping[str, Change] = {
+    "identity": lambda scene, amount, unit, seed: scene,
+    "auto_contrast": _recolor(lambda picture, _: picture_ops.auto_contrast(picture)),
+    "box_cutout": lambda scene, amount, unit, seed: box_cutout(scene, amount, seed),
+    "brightness": _recolor(picture_ops.change_brightness),
+    "color": _recolor(picture_ops.change_color),
+    "contrast": _recolor(picture_ops.change_contrast),
+    "cutout": lambda scene, amount, unit, seed: cutout(scene, amount * unit, seed),
+    "equalize": _recolor(lambda picture, _: picture_ops.equalize(picture)),
+    "flip": lambda scene, amount, unit, seed: box_moves.flip(scene),
+    "posterize": _recolor(picture_ops.posterize),
+    "rotate": lambda scene, amount, unit, seed: box_moves.rotate(scene, amount, seed),
+    "sharpness": _recolor(picture_ops.change_sharpness),
+    "shear_x": _shear(axis=1),
+    "shear_y": _shear(axis=0),
+    "solarize": _recolor(picture_ops.solarize),
+    "solarize_add": _recolor(picture_ops.solarize_add),
+    "translate_x": _translate(axis=1),
+    "translate_y": _translate(axis=0),
+}
+
+
+class Operation(NamedTuple):
+    """A change of the picture, or of what lies within its boxes."""
+
+    name: str  # a key of CHANGES
+    in_boxes: bool = False
+
+
+class Steps(NamedTuple):
+    """k steps to be carried out one after another."""
+
+    places: Tensor  # [k] int32, rows of the list of operations
+    amounts: Tensor  # [k] float32
+    probabilities: Tensor  # [k] float32; in boxes, of each box by itself
+
+
+def carry_out(scene: Scene, operations: Sequence[Operation], steps: Steps, seed: Tensor) -> Scene:
+    """Carries out each step with its probability.
+
+    Args:
+        scene: the picture, its boxes and masks.
+        operations: those that the steps name.
+        steps: see there.
+        seed: [2].
+
+    Returns:
+        A scene of the same sizes and types.
+    """
+    unit = pixel_unit(scene.picture)
+    num_steps = tf.size(steps.places)
+    seeds = tf.random.split(seed, num_steps)
+    in_boxes = tf.constant([operation.in_boxes for operation in operations])
+
+    def one_step(step: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
+        now = _scene_of(parts)
+        coin_seed, change_seed = tf.unstack(tf.random.split(seeds[step], 2))
+        place, probability = steps.places[step], steps.probabilities[step]
+        coin = tf.random.stateless_uniform([], coin_seed, alg="philox")
+        happens = (coin < probability) | in_boxes[place]
+        branches = [
+            partial(_changed, now, operation, steps.amounts[step], probability, unit, change_seed)
+            for operation in operations
+        ]
+        nothing = len(operations)
+        changed = tf.switch_case(
+            tf.where(happens, place, nothing), [*branches, lambda: _parts_of(now)]
+        )
+        return step + 1, *(
+            tf.ensure_shape(new, old.shape) for new, old in zip(changed, parts, strict=True)
+        )
+
+    _, *parts = tf.while_loop(
+        lambda step, *_: step < num_steps, one_step, (tf.constant(0), *_parts_of(scene))
+    )
+    return _scene_of(parts)
+
+
+def _changed(
+    scene: Scene,
+    operation: Operation,
+    amount: Tensor,
+    probability: Tensor,
+    unit: Tensor,
+    seed: Tensor,
+) -> list[Tensor]:
+    change = CHANGES[operation.name]
+    if not operation.in_boxes:
+        return _parts_of(change(scene, amount, unit, seed))
+    coin_seed, box_seed = tf.unstack(tf.random.split(seed, 2))
+    coins = tf.random.stateless_uniform(tf.shape(scene.boxes)[:1], coin_seed, alg="philox")
+    chosen = tf.where(coins < probability)[:, 0]
+
+    def change_one(part: Scene, row: Tensor) -> Scene:
+        return change(part, amount, unit, tf.random.fold_in(box_seed, row))
+
+    return _parts_of(box_moves.in_each_box(scene, chosen, change_one))
+
+
+def _parts_of(scene: Scene) -> list[Tensor]:
+    """Without masks where there are none: a loop carries tensors only."""
+    return [part for part in scene if part is not None]
+
+
+def _scene_of(parts: Sequence[Tensor]) -> Scene:
+    return Scene(parts[0], parts[1], parts[2] if len(parts) > 2 else None)

@@ -1,0 +1,13 @@
+#!/usr/bin/env python3
+"""Thin command around detection.show_augmented; try --help."""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    # Read when TensorFlow is imported, whose notes would bury the progress bar.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    from detection.show_augmented import main
+
+    sys.exit(main())

@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detection.data.copy_paste import copy_paste, instance_pixels, paste
+
+
+def flat(level: int, height: int = 10, width: int = 12) -> np.ndarray:
+    return np.full((height, width, 3), level, np.uint8)
+
+
+def test_numbers_by_hand(make_sample):
+    # The pasted one covers the right half of the first box, all of the second, none of the third.
+    boxes = [[2, 2, 6, 6], [3, 5, 5, 7], [8, 0, 10, 3]]
+    target = make_sample(flat(10), boxes, with_masks=True)
+    assert instance_pixels(target.instances, 3).numpy().tolist() == [14, 4, 6]
+    source = make_sample(flat(20), [[0, 0, 1, 1], [1, 4, 7, 9]], with_masks=True, first_class=8)
+    mixed = paste([target, source], tf.constant([False, True]))
+    expected = np.full((10, 12), 10)
+    expected[1:7, 4:9] = 20
+    np.testing.assert_array_equal(mixed.image.numpy()[..., 1], expected)
+    assert mixed.boxes.numpy().tolist() == [
+        [2, 2, 6, 4],
+        [0, 0, 0, 0],
+        [8, 0, 10, 3],
+        [1, 4, 7, 9],
+    ]
+    assert mixed.classes.numpy().tolist() == [1, 2, 3, 9]
+    np.testing.assert_array_equal(mixed.instances == 4, expected == 20)
+    assert instance_pixels(mixed.instances, 4).numpy().tolist() == [8, 0, 6, 30]
+
+
+def test_nothing_chosen_changes_nothing(make_sample):
+    target = make_sample(flat(10), [[2, 2, 6, 6]], with_masks=True)
+    source = make_sample(flat(20), [[0, 0, 5, 5]], with_masks=True)
+    mixed = paste([target, source], tf.constant([False]))
+    for before, after in zip(target, mixed, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_an_instance_without_a_mask_keeps_its_box(make_sample):
+    target = make_sample(flat(10), [[2, 2, 6, 6]], with_masks=True)
+    target = target._replace(instances=tf.zeros_like(target.instances))
+    source = make_sample(flat(20), [[0, 0, 5, 5]], with_masks=True)
+    mixed = paste([target, source], tf.constant([True]))
+    assert mixed.boxes.numpy().tolist() == [[2, 2, 6, 6], [0, 0, 5, 5]]
+
+
+def test_a_larger_source_enlarges_the_picture(make_sample):
+    target = make_sample(flat(10, 4, 12), with_masks=True)
+    source = make_sample(flat(20, 9, 5), [[6, 1, 9, 3]], with_masks=True)
+    mixed = paste([target, source], tf.constant([True]))
+    image = mixed.image.numpy()[..., 0]
+    assert image.shape == (9, 12)
+    assert (image[:4] == 10).all()
+    assert (image[6:9, 1:3] == 20).all()
+    assert image.sum() == 4 * 12 * 10 + 6 * 20
+
+
+@pytest.mark.parametrize("max_objects", [1, 3, 10])
+def test_how_many_are_pasted(make_sample, max_objects):
+    """Evenly 1..limit of the five that are objects with pixels, each equally often."""
+    boxes = [[0, k, 1, k + 1] for k in range(6)]
+    source = make_sample(flat(20), boxes, with_masks=True, crowds=[2])
+    source = source._replace(boxes=tf.concat([source.boxes, tf.zeros([1, 4])], 0))
+    source = source._replace(  # the seventh has no pixel
+        classes=tf.range(1, 8), is_crowd=tf.concat([source.is_crowd, [False]], 0)
+    )
+    target = make_sample(flat(10), with_masks=True)
+    pasted = tf.data.Dataset.range(1500).map(
+        lambda number: (
+            copy_paste([target, source], tf.stack([number, 3]), max_objects=max_objects).classes
+        )
+    )
+    drawn = [classes.tolist() for classes in pasted.as_numpy_iterator()]
+    limit = min(max_objects, 5)
+    counts = np.bincount([len(classes) for classes in drawn], minlength=8)
+    assert counts[0] == counts[limit + 1 :].sum() == 0
+    # Five standard deviations.
+    spread = 5 * (1500 / limit * (1 - 1 / limit)) ** 0.5
+    np.testing.assert_allclose(counts[1 : limit + 1], 1500 / limit, atol=spread)
+    chosen = np.bincount(np.concatenate(drawn), minlength=8)
+    assert chosen[[0, 3, 7]].tolist() == [0, 0, 0]
+    share = (1 + limit) / 2 / 5
+    np.testing.assert_allclose(chosen[[1, 2, 4, 5, 6]], 1500 * share, atol=5 * (1500 * 0.25) ** 0.5)
+
+
+def test_a_source_without_objects_pastes_nothing(make_sample):
+    target = make_sample(flat(10), [[2, 2, 6, 6]], with_masks=True)
+    source = make_sample(flat(20), with_masks=True)
+    mixed = copy_paste([target, source], tf.constant([0, 0]), max_objects=5)
+    assert mixed.boxes.numpy().tolist() == [[2, 2, 6, 6]]
+    np.testing.assert_array_equal(mixed.image, target.image)
