@@ -47,18 +47,23 @@ ALLOWED = {
         "submission",
     },
     "benchmark_input": {"data", "types"},
+    "legacy": set(),
 }
 # experiment.py joins the parts, and the commands stand above everything.
 FREE = {
     "__init__",
+    "build_augmentations",
     "build_detector",
     "build_optimizer",
     "command_line",
     "evaluate",
     "experiment",
+    "import_legacy_config",
     "model_dir",
     "export_model",
+    "plot_schedule",
     "predict",
+    "show_augmented",
     "show_config",
     "train",
 }

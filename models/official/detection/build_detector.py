@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -9,27 +10,42 @@ from detection.config import ExperimentConfig
 from detection.model_config import (
     ArgmaxIoUConfig,
     ATSSConfig,
+    BatchNormConfig,
+    BiFPNConfig,
+    DropBlockConfig,
     EfficientNetConfig,
     FocalLossConfig,
+    FPNConfig,
     HuberLossConfig,
+    IdentityNeckConfig,
+    NASFPNConfig,
     OverlapLossConfig,
     QualityFocalLossConfig,
     ResNetConfig,
     RetinaNetConfig,
+    SEResNeXtConfig,
     SmoothL1LossConfig,
     VarifocalLossConfig,
 )
+from detection.modeling.bifpn import BiFPN
 from detection.modeling.box_losses import huber_box_loss, overlap_box_loss, smooth_l1_box_loss
 from detection.modeling.class_losses import focal_loss, quality_focal_loss, varifocal_loss
 from detection.modeling.fpn import FPN
 from detection.modeling.heads import RetinaNetHead
+from detection.modeling.identity_neck import IdentityNeck
+from detection.modeling.nas_fpn import NASFPN
 from detection.modeling.retinanet import BoxLoss, ClassLoss, Match, RetinaNet, RetinaNetTask
 from detection.ops.anchors import anchors_for_canvas, locations_per_level
 from detection.ops.atss import match_atss
 from detection.ops.matching import match_argmax_iou
 from detection.types import Tensor
+from trainkit.backbones.drop_block import DropBlock
 from trainkit.backbones.efficientnet import EfficientNet
 from trainkit.backbones.resnet import ResNet
+from trainkit.backbones.seresnext import SEResNeXt
+from trainkit.weights.families import NORMALIZATIONS
+
+_NECK_SEED = 1 << 20
 
 
 def build_task(
@@ -122,51 +138,97 @@ def _build_box_loss(loss: HuberLossConfig | SmoothL1LossConfig | OverlapLossConf
 
 
 def _build_model(config: ExperimentConfig, *, num_classes: int, synchronized: bool) -> RetinaNet:
-    model = config.model
-    norm = {
-        "batch_norm_momentum": model.batch_norm.momentum,
-        "batch_norm_epsilon": model.batch_norm.epsilon,
-        "synchronized": synchronized,
-    }
-    anchors = model.anchors
+    model, head = config.model, config.model.head
+    chosen = "imagenet" if model.normalization == "auto" else model.normalization
+    pixel_mean, pixel_std = NORMALIZATIONS[chosen]
     return RetinaNet(
         backbone=_build_backbone(model.backbone, synchronized, config.train.seed),
-        neck=FPN(
-            min_level=model.min_level,
-            max_level=model.max_level,
-            num_filters=model.neck.num_filters,
-            **norm,
-        ),
+        # Another seed than the backbone's, or the two would drop alike.
+        neck=_build_neck(model, synchronized, config.train.seed + _NECK_SEED),
         head=RetinaNetHead(
             num_classes=num_classes,
-            anchors_per_location=anchors.num_scales * len(anchors.aspect_ratios),
+            anchors_per_location=model.anchors.per_location,
             min_level=model.min_level,
             max_level=model.max_level,
-            num_convs=model.head.num_convs,
-            num_filters=model.head.num_filters,
-            separable=model.head.separable,
-            activation=model.head.activation,
-            batch_norm_frozen=model.batch_norm.frozen,
-            **norm,
+            num_convs=head.num_convs,
+            num_filters=head.num_filters,
+            separable=head.separable,
+            activation=head.activation,
+            **_norm(model.batch_norm, synchronized),
         ),
+        pixel_mean=pixel_mean,
+        pixel_std=pixel_std,
+    )
+
+
+def _norm(batch_norm: BatchNormConfig, synchronized: bool) -> dict[str, Any]:
+    return {
+        "batch_norm_momentum": batch_norm.momentum,
+        "batch_norm_epsilon": batch_norm.epsilon,
+        "batch_norm_frozen": batch_norm.frozen,
+        "synchronized": synchronized and batch_norm.synchronized,
+    }
+
+
+def _drop_block(config: DropBlockConfig | None) -> Callable[..., DropBlock] | None:
+    if config is None:
+        return None
+    return functools.partial(
+        DropBlock,
+        keep_prob=config.keep_prob,
+        size=config.size,
+        schedule_steps=config.schedule_steps,
     )
 
 
 def _build_backbone(
-    backbone: ResNetConfig | EfficientNetConfig, synchronized: bool, seed: int
+    backbone: ResNetConfig | EfficientNetConfig | SEResNeXtConfig, synchronized: bool, seed: int
 ) -> keras.layers.Layer:
-    norm = {
-        "batch_norm_momentum": backbone.batch_norm.momentum,
-        "batch_norm_epsilon": backbone.batch_norm.epsilon,
-        "synchronized": synchronized,
+    settings: dict[str, Any] = {
+        "gradient_checkpointing": backbone.gradient_checkpointing,
+        **_norm(backbone.batch_norm, synchronized),
     }
     match backbone:
         case ResNetConfig():
-            return ResNet(depth=backbone.depth, **norm)
+            return ResNet(
+                depth=backbone.depth,
+                style="tensorflow" if backbone.style == "auto" else backbone.style,
+                drop_block=_drop_block(backbone.drop_block),
+                seed=seed,
+                **settings,
+            )
         case EfficientNetConfig():
             return EfficientNet(
                 variant=backbone.variant,
+                style="tensorflow" if backbone.style == "auto" else backbone.style,
                 drop_connect_rate=backbone.drop_connect_rate,
                 seed=seed,
-                **norm,
+                **settings,
             )
+        case SEResNeXtConfig():
+            return SEResNeXt(depth=backbone.depth, **settings)
+
+
+def _build_neck(model: RetinaNetConfig, synchronized: bool, seed: int) -> keras.layers.Layer:
+    neck = model.neck
+    levels: dict[str, Any] = {"min_level": model.min_level, "max_level": model.max_level}
+    if isinstance(neck, IdentityNeckConfig):
+        return IdentityNeck(**levels)
+    settings: dict[str, Any] = {
+        "num_filters": neck.num_filters,
+        **levels,
+        **_norm(model.batch_norm, synchronized),
+    }
+    match neck:
+        case FPNConfig():
+            return FPN(separable=neck.separable, **settings)
+        case NASFPNConfig():
+            return NASFPN(
+                num_repeats=neck.num_repeats,
+                separable=neck.separable,
+                drop_block=_drop_block(neck.drop_block),
+                seed=seed,
+                **settings,
+            )
+        case BiFPNConfig():
+            return BiFPN(num_repeats=neck.num_repeats, **settings)

@@ -8,16 +8,18 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from detection.build_augmentations import build_augmentations
 from detection.build_detector import build_task
-from detection.build_optimizer import build_optimizer
+from detection.build_optimizer import build_optimizer, l2_in_loss
 from detection.config import ExperimentConfig
 from detection.data.pipeline import eval_dataset, train_dataset
 from detection.data_config import DataConfig
 from detection.evaluation.ground_truth import load_ground_truth
 from detection.evaluation.split import SplitEvaluation, rules_of
 from detection.modeling.retinanet import RetinaNetTask
+from detection.pretrained import load_pretrained
 from detection.submission.class_list import ClassEntry
-from detection.train_config import AdamWConfig, TrainConfig
+from detection.train_config import TrainConfig
 from trainkit.config import ConfigError
 from trainkit.durable_files import read_text
 from trainkit.records import count_records, find_shards
@@ -25,6 +27,7 @@ from trainkit.training import optimizers
 from trainkit.training.devices import default_precision, sum_over_replicas
 from trainkit.training.freezing import Frozen, freeze
 from trainkit.training.tensorflow_engine import TensorFlowEngine
+from trainkit.weights.report import LoadReport
 
 
 class Split(NamedTuple):
@@ -82,6 +85,7 @@ class Training(NamedTuple):
     task: RetinaNetTask
     engine: TensorFlowEngine
     frozen: Frozen
+    loaded: LoadReport | None  # of `train.weights`, where they were loaded
 
 
 def build_training(
@@ -90,11 +94,20 @@ def build_training(
     num_classes: int,
     train_split: Split | None,
     strategy: tf.distribute.Strategy,
+    begin: bool = True,
 ) -> Training:
     """Builds model, optimizer and input; without a split the engine can only restore.
 
+    Args:
+        config: the experiment, settled (see `pretrained.settle`).
+        num_classes: rows of classes.csv.
+        train_split: what to train on.
+        strategy: whose devices train.
+        begin: whether `train.weights` are loaded; a run that goes on has better ones.
+
     Raises:
         ConfigError: a value that the parts do not accept.
+        WeightsError: the weights do not fit the model.
     """
     train = config.train
     set_precision(train, strategy)
@@ -107,44 +120,60 @@ def build_training(
                 synchronized=strategy.num_replicas_in_sync > 1,
                 sum_over_replicas=sum_over_replicas,
             )
+            report = None
+            if begin and train.weights is not None:
+                report = load_pretrained(
+                    task.model,
+                    train.weights,
+                    normalization=config.model.normalization,
+                    anchors_per_location=config.model.anchors.per_location,
+                )
             frozen = freeze(task.model, train.freeze)
             decayed = optimizers.decayed_variables(task.model)
             optimizer = build_optimizer(train, task.model, decayed)
-        is_decoupled = isinstance(train.optimizer, AdamWConfig)
         engine = TensorFlowEngine(
             task=task,
             optimizer=optimizer,
             strategy=strategy,
-            make_dataset=functools.partial(_train_dataset, config, train_split),
+            make_dataset=functools.partial(build_train_dataset, config, train_split),
             batch_size=train.batch_size,
             decayed=decayed,
-            l2_weight_decay=0.0 if is_decoupled else train.optimizer.weight_decay,
+            l2_weight_decay=l2_in_loss(train),
             gradient_clip_norm=train.gradient_clip_norm,
             ema_decay=train.ema_decay,
             records_of=lambda batch: batch.records,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return Training(task, engine, frozen)
+    return Training(task, engine, frozen, report)
 
 
-def _train_dataset(
+def build_train_dataset(
     config: ExperimentConfig, split: Split | None, start_record: int
 ) -> tf.data.Dataset:
+    """Builds the training input from `start_record` on, see `train_dataset`.
+
+    Raises:
+        ConfigError: the records lack what the augmentations need.
+    """
     if split is None:
         raise ValueError("this engine was built without training data")
     data, train = config.data, config.train
-    return train_dataset(
-        shards=split.shards,
-        records_per_shard=split.records_per_shard,
-        canvas_size=data.canvas_size,
-        batch_size=train.batch_size,
-        max_instances=data.max_instances,
-        seed=train.seed,
-        start_record=start_record,
-        horizontal_flip=data.horizontal_flip,
-        scale_range=data.scale_range,
-    )
+    try:
+        return train_dataset(
+            shards=split.shards,
+            records_per_shard=split.records_per_shard,
+            canvas_size=data.canvas_size,
+            batch_size=train.batch_size,
+            max_instances=data.max_instances,
+            seed=train.seed,
+            start_record=start_record,
+            horizontal_flip=data.horizontal_flip,
+            scale_range=data.scale_range,
+            augmentations=build_augmentations(data),
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def build_evaluation(

@@ -165,6 +165,11 @@ class AnchorConfig:
     aspect_ratios: tuple[float, ...] = (1.0, 2.0, 0.5)  # width / height
     size: float = 4.0  # side of the smallest square anchor, in strides of its level
 
+    @property
+    def per_location(self) -> int:
+        """Anchors of one location."""
+        return self.num_scales * len(self.aspect_ratios)
+
     def __post_init__(self) -> None:
         ratios = self.aspect_ratios
         positive = bool(ratios) and min(ratios) > 0
@@ -195,7 +200,8 @@ class ATSSConfig:
     """Adaptive training sample selection (arXiv 1912.02424): no threshold to choose."""
 
     kind: Literal["atss"] = "atss"
-    candidates_per_level: int = 9  # anchors nearest to an object's centre
+    # Locations nearest to an object's centre, each with all its anchors.
+    candidates_per_level: int = 9
 
     def __post_init__(self) -> None:
         count = self.candidates_per_level
@@ -213,7 +219,10 @@ class FocalLossConfig:
 
     def __post_init__(self) -> None:
         smoothing = self.label_smoothing
-        require((0 <= smoothing < 1, f"label_smoothing must be in [0, 1), got {smoothing}"))
+        require(
+            (0 <= smoothing < 1, f"label_smoothing must be in [0, 1), got {smoothing}"),
+            (self.gamma >= 0, f"gamma must be 0 or more, got {self.gamma}"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +231,9 @@ class QualityFocalLossConfig:
 
     kind: Literal["quality_focal"] = "quality_focal"
     beta: float = 2.0
+
+    def __post_init__(self) -> None:
+        require((self.beta >= 1, f"beta must be 1 or more, got {self.beta}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +253,9 @@ class HuberLossConfig:
     delta: float = 0.1
     weight: float = 50.0
 
+    def __post_init__(self) -> None:
+        require((self.delta > 0, f"delta must be above 0, got {self.delta}"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothL1LossConfig:
@@ -249,6 +264,9 @@ class SmoothL1LossConfig:
     kind: Literal["smooth_l1"] = "smooth_l1"
     beta: float = 0.1
     weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        require((self.beta > 0, f"beta must be above 0, got {self.beta}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,9 +334,12 @@ class RetinaNetConfig:
     def __post_init__(self) -> None:
         low, high = self.min_level, self.max_level
         nas_levels = self.neck.kind != "nas_fpn" or (low, high) == (3, 7)
-        identity_levels = self.neck.kind != "identity" or high <= 5
+        identity_levels = self.neck.kind != "identity" or low == high <= 5
         require(
             (2 <= low <= high <= 7, f"2 <= min_level <= max_level <= 7, got {low} and {high}"),
             (nas_levels, f"neck nas_fpn has levels 3 to 7, got {low} to {high}"),
-            (identity_levels, f"neck identity has no level above 5, got max_level {high}"),
+            (
+                identity_levels,
+                f"neck identity has one level of the backbone, 2 to 5, got {low} to {high}",
+            ),
         )

@@ -62,21 +62,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from detection import experiment, model_dir
+    from detection import experiment, model_dir, pretrained
     from trainkit.training import devices, loop
+    from trainkit.training.checkpoints import list_checkpoints
 
-    config = experiment_config(arguments)
-    train, directory = config.train, arguments.model_dir.rstrip("/")
+    directory = arguments.model_dir.rstrip("/")
+    config = pretrained.settle(experiment_config(arguments), directory)
+    train, begins = config.train, not list_checkpoints(directory)
     split = experiment.find_split(config.data, config.data.train_split)
     class_list_text, classes = model_dir.read_classes(config.data.directory)
     class_names = [entry.name for entry in classes]
     experiment.check_classes(config.data, config.data.train_split, class_names)
     strategy = devices.choose_strategy(train.device)
     training = experiment.build_training(
-        config, num_classes=len(classes), train_split=split, strategy=strategy
+        config,
+        num_classes=len(classes),
+        train_split=split,
+        strategy=strategy,
+        begin=begins and arguments.mode != "eval",
     )
     num_records = sum(split.records_per_shard)
-    _describe(config, training, num_records, len(classes), strategy.num_replicas_in_sync)
+    _describe(config, training, num_records, len(classes), strategy.num_replicas_in_sync, begins)
     if arguments.dry_run:
         return 0
     evaluate = None
@@ -89,6 +95,8 @@ def _run(arguments: argparse.Namespace) -> int:
             picture_path=f"{directory}/detections.png",
         )
     model_dir.describe_run(directory, config, class_list_text)
+    if train.weights and training.loaded:
+        pretrained.write_report(directory, train.weights.path, training.loaded)
     try:
         return _run_mode(arguments, config, training.engine, evaluate)
     except loop.NonfiniteLossError as error:
@@ -138,8 +146,11 @@ def _describe(
     num_records: int,
     num_classes: int,
     num_devices: int,
+    begins: bool,
 ) -> None:
     """Says what will be trained on what, before hours are spent on it."""
+    from trainkit.training.freezing import frozen_at_random
+
     train, model = config.train, training.task.model
     logger.info(
         "%s: %s parameters, %d classes, canvas %dx%d, precision %s, %d devices",
@@ -165,6 +176,9 @@ def _describe(
             f"{frozen.num_parameters:,}",
             ", ".join(frozen.layers),
         )
+        loaded = training.loaded.loaded if training.loaded else ()
+        if begins and (warning := frozen_at_random(frozen, loaded)):
+            logger.warning("%s", warning)
 
 
 if __name__ == "__main__":

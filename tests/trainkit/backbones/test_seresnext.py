@@ -120,8 +120,8 @@ def test_groups_are_32_separate_convolutions(device, strides, monkeypatch):
     gradients: Any = tape.gradient(outputs, [tensor, conv.kernel.value], output_gradients=upstream)
 
     def separately(inputs, kernel):
-        parts = (np.split(array, 32, axis=-1) for array in (inputs, kernel))
-        found = [numpy_convolution(*part, strides) for part in zip(*parts, strict=True)]
+        parts = zip(np.split(inputs, 32, -1), np.split(kernel, 32, -1), strict=True)
+        found = [numpy_convolution(part, weights, strides) for part, weights in parts]
         return np.concatenate(found, axis=-1)
 
     np.testing.assert_allclose(outputs, separately(inputs, kernel), atol=1e-5)

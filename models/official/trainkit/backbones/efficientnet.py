@@ -227,6 +227,7 @@ class EfficientNet(keras.layers.Layer):
     ):
         super().__init__(name=name)
         self.gradient_checkpointing = gradient_checkpointing
+        self.style = style  # compared with what loaded weights expect
         specs = block_specs(variant)
         lite = VARIANTS[variant].lite
         conv_norm = functools.partial(

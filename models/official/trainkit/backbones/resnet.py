@@ -106,3 +106,4 @@ class ResNet(ResidualNetwork):
             gradient_checkpointing=gradient_checkpointing,
             name=name,
         )
+        self.style = style  # compared with what loaded weights expect

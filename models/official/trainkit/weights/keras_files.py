@@ -1,0 +1,135 @@
+"""Keras' HDF5 files: the legacy .h5, and .weights.h5, which also lies inside a .keras file.
+
+Names are those of the layers, as in `conv1_conv/kernel`, whichever of the layouts holds them.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import h5py
+import numpy as np
+
+from trainkit.weights.errors import WeightsError
+from trainkit.weights.stored_weights import BFLOAT16, LazyTensors, StoredWeights, listed
+
+WEIGHTS_IN_ARCHIVE = "model.weights.h5"  # the member of a .keras file
+
+# .weights.h5 numbers the variables of a layer in the order in which the layer makes them.
+_VARIABLES = {
+    "conv2d": ("kernel", "bias"),
+    "depthwise_conv2d": ("kernel", "bias"),
+    "dense": ("kernel", "bias"),
+    "batch_normalization": ("gamma", "beta", "moving_mean", "moving_variance"),
+    "normalization": ("mean", "variance", "count"),
+}
+_CONTAINERS = ("layers", "_layer_checkpoint_dependencies")  # groups that name no layer
+
+
+def read_keras(opened: Any, path: str, format: str = "") -> StoredWeights:
+    """Reads any of the layouts.
+
+    Args:
+        opened: a binary file that can seek.
+        path: of the file, for messages.
+        format: its name in words; the layout's own where it is empty.
+
+    Raises:
+        WeightsError: cut off, damaged, or no file of Keras.
+    """
+    try:
+        file = h5py.File(opened, "r")
+        group = file.get("model_weights", file)
+        is_legacy = bool(_attribute_names(group, "layer_names"))
+        names = _legacy_names(group) if is_legacy else _numbered_names(file)
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise WeightsError(
+            f"{path} is damaged or cut off, or another kind of HDF5 file: {error}. Fetch it again."
+        ) from error
+    if not names:
+        raise WeightsError(
+            f"{path} is an HDF5 file without weights of Keras; it holds {listed(list(file)) or '-'}"
+        )
+    optimizer = [name for name in file if name in ("optimizer", "optimizer_weights")]
+    return StoredWeights(
+        LazyTensors({name: partial(_read, place, path) for name, place in names.items()}),
+        format or ("Keras, legacy .h5" if is_legacy else "Keras, .weights.h5"),
+        ("the optimizer's variables left out",) if optimizer else (),
+    )
+
+
+def _attribute_names(group: Any, attribute: str) -> list[str]:
+    """A list of names among the attributes, which a long one shares out over `name0`, `name1`."""
+    values = list(group.attrs.get(attribute, ()))
+    number = 0
+    while f"{attribute}{number}" in group.attrs:
+        values += list(group.attrs[f"{attribute}{number}"])
+        number += 1
+    return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
+
+
+def _legacy_names(group: Any) -> dict[str, Any]:
+    """Datasets by `layer/variable`; by `layer/layer/variable` where that is not clear enough."""
+    layers = _attribute_names(group, "layer_names")
+    places = [
+        (layer, name.removesuffix(":0"), group[layer][name])
+        for layer in layers
+        for name in _attribute_names(group[layer], "weight_names")
+    ]
+    uses = Counter(name for _, name, _ in places)
+    return {
+        name if uses[name] == 1 and "/" in name else f"{layer}/{name}": place
+        for layer, name, place in places
+    }
+
+
+def _numbered_names(file: Any) -> dict[str, Any]:
+    """Datasets by the names of the layers around them; by their groups where two would be alike."""
+    places = [
+        (groups, number, place)
+        for groups, number, place in _numbered_datasets(file)
+        if groups[:1] != ("optimizer",)
+    ]
+    names = [_layer_path(file, groups, number) for groups, number, _ in places]
+    if len(set(names)) < len(names):
+        names = ["/".join((*groups, number)) for groups, number, _ in places]
+    return dict(zip(names, (place for _, _, place in places), strict=True))
+
+
+def _numbered_datasets(file: Any) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """Groups down to a layer, the number of its variable, and the dataset, in the file's order."""
+    waiting = [()]
+    while waiting:
+        groups = waiting.pop()
+        group = file["/".join(groups) or "/"]
+        variables = group.get("vars", {})
+        for number in sorted(filter(str.isdecimal, variables), key=int):
+            if variables[number].dtype.kind != "O":
+                yield groups, number, variables[number]
+        below = [name for name in group if name != "vars" and isinstance(group[name], h5py.Group)]
+        waiting += [(*groups, name) for name in reversed(below)]
+
+
+def _layer_path(file: Any, groups: tuple[str, ...], number: str) -> str:
+    parts = []
+    for depth, group in enumerate(groups, start=1):
+        if group not in _CONTAINERS:
+            variables = file["/".join(groups[:depth])].get("vars")
+            name = variables.attrs.get("name") if variables is not None else None
+            parts.append(name.decode() if isinstance(name, bytes) else name or group)
+    kind = re.sub(r"_\d+$", "", groups[-1]) if groups else ""
+    known = _VARIABLES.get(kind, ())
+    count = len(file["/".join(groups) or "/"]["vars"])
+    # Without gamma or without beta the numbers of BatchNorm say nothing, so they stay.
+    is_clear = int(number) < len(known) and (kind != "batch_normalization" or count == len(known))
+    return "/".join([*parts, known[int(number)] if is_clear else number])
+
+
+def _read(dataset: Any, path: str) -> np.ndarray:
+    try:
+        array = np.asarray(dataset[()])
+    except (OSError, RuntimeError) as error:
+        raise WeightsError(f"{path} is damaged or cut off at {dataset.name}: {error}") from error
+    return array.view(BFLOAT16) if dataset.attrs.get("dtype") == "bfloat16" else array

@@ -1,0 +1,209 @@
+"""Loads the weights of others into a model: permissive, but never silent."""
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from trainkit.backbones.batch_norm import BatchNorm
+from trainkit.weights.errors import WeightsError
+from trainkit.weights.families import OWN, Recognized, expectations, recognize
+from trainkit.weights.name_maps import tensorflow_names
+from trainkit.weights.name_maps.recipes import Recipe, as_is
+from trainkit.weights.report import LoadReport, Missing, ShapeSkipped
+from trainkit.weights.stored_weights import StoredWeights
+from trainkit.weights.units import BACKBONE_PREFIX, Unit, split_path, units_of
+
+# From the path of a variable outside the backbone, and the names in the file, to its recipe.
+OtherParts = Callable[[str, Collection[str]], Recipe | None]
+
+
+class _Values(NamedTuple):
+    """What a file has for the variables of a model."""
+
+    arrays: dict[str, np.ndarray]  # by path, ready to be assigned
+    missing: list[Missing]
+    shape_skipped: list[ShapeSkipped]
+    used: set[str]  # names in the file
+
+
+def load_weights(
+    model: keras.Layer,
+    stored: StoredWeights,
+    *,
+    prefix: str = "",
+    exclude: Sequence[str] = (),
+    min_backbone_share: float = 0.9,
+    path: str = "",
+    normalization: str | None = None,
+    other_parts: OtherParts = lambda path, names: None,
+) -> LoadReport:
+    """Gives a model the weights that a file has for it; the others keep their initial values.
+
+    Everything is read and compared first: where this raises, no variable has changed.
+
+    Args:
+        model: A built detector, classifier or backbone; its backbone's paths begin with backbone/.
+        stored: What `read_weights` returned.
+        prefix: Only names in the file that begin so are looked at. Wherever the backbone's names
+            all begin alike, that is found by itself.
+        exclude: Regular expressions, matched from the start of our paths: these are not loaded.
+        min_backbone_share: Of the backbone's numbers, the excluded ones apart, 0..1.
+        path: Of the file, for messages and as of `recognize`.
+        normalization: What the model does with pixels, for the report.
+        other_parts: Names what lies outside the backbone, in a file that is not our own.
+
+    Raises:
+        WeightsError: Names of no known system, a pattern that excludes nothing, values that are
+            not finite, a ResNet of another depth, or too small a share of the backbone.
+    """
+    variables = {v.path: v for v in model.variables if keras.backend.is_float_dtype(v.dtype)}
+    excluded = _excluded(variables, exclude)
+    recognized = recognize(stored.tensors, prefix=prefix, path=path)
+    wanted = [path for path in variables if path not in excluded]
+    units = units_of(variables)
+    recipes = _recipes(wanted, units, stored.tensors, prefix, recognized, other_parts)
+    shapes = {path: tuple(variables[path].shape) for path in wanted}
+    values = _read(recipes, shapes, stored.tensors)
+    report = LoadReport(
+        loaded=tuple(values.arrays),
+        missing=tuple(values.missing),
+        shape_skipped=tuple(values.shape_skipped),
+        excluded=tuple(excluded),
+        unused=tuple(name for name in stored.tensors if name not in values.used),
+        family=recognized.family,
+        prefix=recognized.prefix,
+        backbone_share=_backbone_share(shapes, values.arrays),
+        differences=expectations(
+            recognized.family, normalization=normalization, **_construction(model)
+        ),
+    )
+    if not values.arrays or report.backbone_share < min_backbone_share:
+        raise WeightsError(_too_little(report, path, min_backbone_share))
+    for variable_path, array in values.arrays.items():
+        variables[variable_path].assign(array)
+    return report
+
+
+def _excluded(paths: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    paths = list(paths)
+    faults = []
+    excluded: set[str] = set()
+    for pattern in patterns:
+        try:
+            matched = [path for path in paths if re.match(pattern, path)]
+        except re.error as error:
+            faults.append(f"{pattern!r} is not a regular expression: {error}")
+            continue
+        if not matched:
+            near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0.0)
+            faults.append(
+                f"{pattern!r} matches no variable from the start of its path; near are "
+                f"{', '.join(near)}"
+            )
+        excluded.update(matched)
+    if faults:
+        raise WeightsError(
+            "The patterns of weights to exclude are wrong:\n  " + "\n  ".join(faults)
+        )
+    return [path for path in paths if path in excluded]
+
+
+def _recipes(
+    paths: Sequence[str],
+    units: Mapping[str, Unit],
+    names: Collection[str],
+    prefix: str,
+    recognized: Recognized,
+    other_parts: OtherParts,
+) -> dict[str, Recipe | None]:
+    """The recipe of every variable; its names are those in the file."""
+    if recognized.family is OWN:
+        start = recognized.prefix
+        return {path: as_is(start + path) for path in paths}
+    start = recognized.prefix
+    inside = {name.removeprefix(start) for name in names if name.startswith(start)}
+    outside = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+    if recognized.name_map is tensorflow_names.resnet:
+        tensorflow_names.check_depth(units, inside)
+    recipes: dict[str, Recipe | None] = {}
+    for path in paths:
+        split = split_path(path)
+        if split is None:
+            recipe, where = other_parts(path, outside), prefix
+        else:
+            recipe, where = recognized.name_map(units[split[0]], split[1], inside), start
+        recipes[path] = recipe and recipe._replace(names=tuple(where + n for n in recipe.names))
+    return recipes
+
+
+def _read(
+    recipes: Mapping[str, Recipe | None],
+    shapes: Mapping[str, tuple[int, ...]],
+    tensors: Mapping[str, np.ndarray],
+) -> _Values:
+    values = _Values({}, [], [], set())
+    not_finite = []
+    for path, recipe in recipes.items():
+        names = recipe.names if recipe else ()
+        if recipe is None or any(name not in tensors for name in names):
+            values.missing.append(Missing(path, names))
+            continue
+        values.used.update(names)
+        parts = [np.asarray(tensors[name]).astype("float32") for name in names]
+        try:
+            array = recipe.convert(*parts)
+        except ValueError:  # another number of axes
+            array = parts[0]
+        if array.shape != shapes[path]:
+            values.shape_skipped.append(ShapeSkipped(path, shapes[path], array.shape))
+        elif not np.isfinite(array).all():
+            not_finite.append(" and ".join(names))
+        else:
+            values.arrays[path] = array
+    if not_finite:
+        raise WeightsError(
+            f"{len(not_finite)} tensors hold values that are not finite: "
+            f"{', '.join(not_finite[:5])}. The weights are those of a run that failed, or the file "
+            "is damaged."
+        )
+    return values
+
+
+def _backbone_share(shapes: Mapping[str, tuple[int, ...]], loaded: Collection[str]) -> float:
+    """Loaded numbers of the backbone over all of it; 1 where there is none to load."""
+    backbone = [path for path in shapes if path.startswith(BACKBONE_PREFIX)]
+    total = sum(math.prod(shapes[path]) for path in backbone)
+    found = sum(math.prod(shapes[path]) for path in backbone if path in loaded)
+    return found / total if total else 1.0
+
+
+def _construction(model: keras.Layer) -> dict[str, Any]:
+    """Style and epsilon of the model's backbone."""
+    backbone = getattr(model, "backbone", model)
+    norms = [layer for layer in backbone._flatten_layers() if isinstance(layer, BatchNorm)]
+    return {
+        "style": getattr(backbone, "style", None),
+        "batch_norm_epsilon": norms[0].epsilon if norms else None,
+    }
+
+
+def _too_little(report: LoadReport, path: str, limit: float) -> str:
+    """Says what was looked for, and what in the file comes near."""
+    lines = []
+    for missing in report.missing:
+        if missing.path.startswith(BACKBONE_PREFIX) and missing.wanted:
+            near = difflib.get_close_matches(missing.wanted[0], report.unused, n=1, cutoff=0.6)
+            hint = f"; near is {near[0]}" if near else ""
+            lines.append(f"  {missing.path}: {missing.wanted[0]} is not in the file{hint}")
+        if len(lines) == 5:
+            break
+    return (
+        f"Only {report.backbone_share:.1%} of the backbone's numbers could be loaded from "
+        f"{path or 'the weights'}, less than min_backbone_share = {limit:.1%}. Is it the same "
+        f"kind, depth and variant of backbone?\n{report.text(limit=5)}" + "\n".join(lines)
+    )

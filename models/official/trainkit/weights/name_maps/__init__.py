@@ -1,0 +1,1 @@
+"""From our variables to the names and layouts of other systems, one file a system."""

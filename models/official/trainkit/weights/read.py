@@ -1,0 +1,113 @@
+"""Weights of any system, told apart by their content, not by the file's name."""
+
+import difflib
+import io
+import os
+import zipfile
+
+import tensorflow as tf
+
+from trainkit import durable_files
+from trainkit.weights.errors import WeightsError
+from trainkit.weights.keras_files import WEIGHTS_IN_ARCHIVE, read_keras
+from trainkit.weights.safetensors_files import read_safetensors
+from trainkit.weights.stored_weights import StoredWeights, listed
+from trainkit.weights.tensorflow_checkpoints import find_checkpoint, read_tensorflow_checkpoint
+from trainkit.weights.torch_files import (
+    OLD_FORMAT_START,
+    is_torch_pickle,
+    read_old_torch,
+    read_torch_zip,
+)
+
+_HDF5_START = b"\x89HDF\r\n\x1a\n"
+_ZIP_START = b"PK\x03\x04"
+_TABLE_END = bytes.fromhex(
+    "57fb808b247547db"
+)  # of the one file of a checkpoint before TensorFlow 1
+_KNOWN = (
+    "TensorFlow checkpoints (the prefix, the .index file or the folder), .h5, .weights.h5 and "
+    ".keras of Keras, .safetensors, and .pth, .pt or .bin of PyTorch"
+)
+
+
+def read_weights(path: str, *, prefer_averages: bool = True) -> StoredWeights:
+    """Reads the weights of one file or checkpoint, lazily, under the names that they have there.
+
+    Optimizers, counters and what else a training script keeps are left out and noted.
+
+    Args:
+        path: local or in a bucket. Of a TensorFlow checkpoint the prefix, one of its files, or the
+            folder, whose newest one is meant.
+        prefer_averages: where moving averages of the weights are stored beside them, take these,
+            under the names of the weights.
+
+    Raises:
+        WeightsError: missing, of an unknown kind, cut off, damaged, or refused because it may run
+            code. Damage in the middle of a file may show only when a tensor is asked for.
+    """
+    try:
+        prefix = find_checkpoint(path)
+        if prefix is not None:
+            stored = read_tensorflow_checkpoint(prefix, prefer_averages=prefer_averages)
+        elif tf.io.gfile.exists(path):
+            stored = _read_file(path, prefer_averages=prefer_averages)
+        else:
+            raise _missing(path)
+    except tf.errors.OpError as error:
+        raise WeightsError(f"{path} cannot be read: {error.message}") from error
+    if not stored.tensors:
+        raise WeightsError(f"{path} holds no weights ({stored.format}).")
+    return stored
+
+
+def _read_file(path: str, *, prefer_averages: bool) -> StoredWeights:
+    with tf.io.gfile.GFile(path, "rb") as file:
+        start = file.read(16)
+        file.seek(max(0, file.size() - len(_TABLE_END)))
+        end = file.read(len(_TABLE_END))
+    if start.startswith(_HDF5_START):
+        return read_keras(tf.io.gfile.GFile(path, "rb"), path)
+    if start.startswith(_ZIP_START):
+        return _read_zip(path, prefer_averages=prefer_averages)
+    if start.startswith(OLD_FORMAT_START):
+        return read_old_torch(path, prefer_averages=prefer_averages)
+    if end == _TABLE_END:
+        return read_tensorflow_checkpoint(path, prefer_averages=prefer_averages)
+    if start[8:9] == b"{":
+        return read_safetensors(path)
+    what = f"begins with {start.hex(' ')}" if start else "is empty"
+    raise WeightsError(f"{path} is no file of weights that is known: it {what}. Read are {_KNOWN}.")
+
+
+def _read_zip(path: str, *, prefer_averages: bool) -> StoredWeights:
+    try:
+        archive = zipfile.ZipFile(tf.io.gfile.GFile(path, "rb"))
+    except Exception as error:  # zipfile fails in any way where the archive is damaged
+        raise WeightsError(f"{path} is cut off or damaged: {error}. Fetch it again.") from error
+    names = archive.namelist()
+    if any(is_torch_pickle(name) for name in names):
+        return read_torch_zip(archive, path, prefer_averages=prefer_averages)
+    if WEIGHTS_IN_ARCHIVE in names:
+        # In memory: for every step back zipfile would read all that lies before anew.
+        return read_keras(io.BytesIO(_member(archive, path)), path, "Keras, .keras")
+    raise WeightsError(
+        f"{path} is a zip archive without weights; it holds {listed(names)}. Read are {_KNOWN}."
+    )
+
+
+def _member(archive: zipfile.ZipFile, path: str) -> bytes:
+    try:
+        return archive.read(WEIGHTS_IN_ARCHIVE)
+    except Exception as error:  # of any kind, as above
+        raise WeightsError(f"{path} is cut off or damaged: {error}. Fetch it again.") from error
+
+
+def _missing(path: str) -> WeightsError:
+    directory, name = os.path.split(path)
+    names = durable_files.list_names(directory or ".")
+    near = difflib.get_close_matches(name, names, n=3) or names[:5]
+    held = f"there is {', '.join(near)}" if near else "the folder is missing or empty"
+    return WeightsError(
+        f"{path}: there is no such file or checkpoint; in {directory or '.'} {held}."
+    )

@@ -1,0 +1,84 @@
+"""The safetensors format: a JSON header that says where each tensor lies in the bytes after it."""
+
+import json
+import math
+import operator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from trainkit.weights.errors import WeightsError
+from trainkit.weights.stored_weights import BFLOAT16, ByteReader, LazyTensors, StoredWeights
+
+_LENGTH_BYTES = 8  # of the header's length, which comes first
+_MOST_HEADER_BYTES = 100_000_000  # as the format's own reader allows
+_TYPES = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": BFLOAT16,
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U64": np.dtype("<u8"),
+    "U32": np.dtype("<u4"),
+    "U16": np.dtype("<u2"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+
+
+def read_safetensors(path: str) -> StoredWeights:
+    """Reads a .safetensors file.
+
+    Raises:
+        WeightsError: cut off, damaged, or with a type that NumPy does not have.
+    """
+    reader = ByteReader(path)
+    length = int.from_bytes(reader.read(0, _LENGTH_BYTES), "little")
+    if length > _MOST_HEADER_BYTES:
+        raise WeightsError(f"{path} is no safetensors file: its header would be {length} bytes.")
+    try:
+        header = dict(json.loads(reader.read(_LENGTH_BYTES, length)))
+    except ValueError as error:
+        raise WeightsError(f"{path} is damaged: its header is no JSON object ({error}).") from error
+    header.pop("__metadata__", None)
+    start = _LENGTH_BYTES + length
+    tensors = {
+        name: partial(_read_tensor, reader, start, *_checked(reader, start, name, entry))
+        for name, entry in header.items()
+    }
+    return StoredWeights(LazyTensors(tensors), "safetensors")
+
+
+def _checked(
+    reader: ByteReader, start: int, name: str, entry: Any
+) -> tuple[np.dtype, tuple[int, ...], int]:
+    """Type, shape and first byte of a tensor, whose bytes are there."""
+    try:
+        kind, shape, (first, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        counts = [operator.index(count) for count in (first, end, *shape)]
+        is_known = kind in _TYPES
+    except (TypeError, KeyError, ValueError) as error:
+        raise WeightsError(f"{reader.path} is damaged: {name} is described by {entry}.") from error
+    if not is_known:
+        raise WeightsError(
+            f"{reader.path}: {name} is of type {kind}; read are {', '.join(_TYPES)}. Store it as "
+            "one of these."
+        )
+    if min(counts) < 0 or end - first != math.prod(shape) * _TYPES[kind].itemsize:
+        raise WeightsError(
+            f"{reader.path} is damaged: {name}, {kind} of shape {list(shape)}, cannot lie in bytes "
+            f"{first} to {end}."
+        )
+    reader.read(start + end, 0)
+    return _TYPES[kind], shape, first
+
+
+def _read_tensor(
+    reader: ByteReader, start: int, dtype: np.dtype, shape: tuple[int, ...], first: int
+) -> np.ndarray:
+    size = math.prod(shape) * dtype.itemsize
+    return np.frombuffer(reader.read(start + first, size), dtype).reshape(shape)

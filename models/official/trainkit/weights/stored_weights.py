@@ -1,0 +1,72 @@
+"""What every reader returns: named arrays that are read when they are asked for."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from trainkit.weights.errors import WeightsError
+
+BFLOAT16 = np.dtype(tf.bfloat16.as_numpy_dtype)  # NumPy has none of its own
+
+
+class StoredWeights(NamedTuple):
+    """The weights of one file or checkpoint, under the names that they have there.
+
+    A tensor is read, and checked for damage, each time it is asked for, so that a large file costs
+    the memory of one tensor; `WeightsError` may therefore come at that moment too. Its type is the
+    stored one; bfloat16 is that of ml_dtypes, and `array.astype("float32")` works for all.
+    """
+
+    tensors: Mapping[str, np.ndarray]
+    format: str  # in words, such as "safetensors"
+    notes: tuple[str, ...] = ()  # sentences on what was chosen or left out
+
+
+class LazyTensors(Mapping[str, np.ndarray]):
+    """A mapping that reads a tensor when it is asked for, and keeps none."""
+
+    def __init__(self, readers: Mapping[str, Callable[[], np.ndarray]]) -> None:
+        self._readers = readers
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._readers[name]()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._readers  # Mapping's own would read the tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+
+class ByteReader:
+    """Reads pieces of a local file or of one in a bucket, which stays open."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.size = tf.io.gfile.stat(path).length
+        self.file = tf.io.gfile.GFile(path, "rb")
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Returns `length` bytes from `offset`.
+
+        Raises:
+            WeightsError: the file ends before.
+        """
+        if offset + length > self.size:
+            raise WeightsError(
+                f"{self.path} is cut off: it has {self.size} bytes, and its contents need at least "
+                f"{offset + length}. Fetch it again."
+            )
+        self.file.seek(offset)
+        return self.file.read(length)
+
+
+def listed(names: list[str], limit: int = 5) -> str:
+    """The first names of a list, and how many more there are."""
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,157 @@
+"""TensorFlow's checkpoints: named variables (TF1), objects (TF2), and those of this project."""
+
+import os
+import re
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
+from trainkit import durable_files
+from trainkit.training.checkpoints import (
+    GLOBAL_STEP,
+    INDEX_SUFFIX,
+    POINTER_NAME,
+    UnreadableCheckpointError,
+    open_bundle,
+    read_bundle_tensor,
+)
+from trainkit.weights.errors import WeightsError
+from trainkit.weights.stored_weights import LazyTensors, StoredWeights, listed
+
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+_OWN_COUNTERS = {GLOBAL_STEP, "records_consumed"}
+_NO_WEIGHTS_OF_OURS = re.compile(rf"(optimizer|ema)/.*|{'|'.join(_OWN_COUNTERS)}")
+_AVERAGE_SUFFIX = "/ExponentialMovingAverage"
+_NO_WEIGHTS_OF_TF1 = re.compile(rf"{GLOBAL_STEP}|.*\bbeta[12]_power(_\d+)?")
+_NO_WEIGHTS_OF_TF2 = re.compile(
+    r".*/\.OPTIMIZER_SLOT/.*|(.*/)?optimizer/(?!_trainable_variables/).*|(.*/)?save_counter"
+    r"|(keras_api|_all_variables)/.*"  # metrics, and the second copy of an exported model
+)
+# Keras numbers what it stores: `…/layer_with_weights-3/kernel`, `…/_trainable_variables/3`.
+_NUMBERED = re.compile(r"(.*/)?(layer(_with_weights)?-)?\d+(/.*)?")
+
+
+def find_checkpoint(path: str) -> str | None:
+    """The prefix of the checkpoint that `path` means, or None where it means another kind of file.
+
+    Args:
+        path: a prefix, its `.index` or `.data-…` file, a folder with checkpoints (the newest is
+            meant), or a SavedModel.
+
+    Raises:
+        WeightsError: a folder in which no checkpoint, or none in particular, can be found.
+    """
+    prefix = re.sub(r"\.(index|data-\d{5}-of-\d{5})$", "", path)
+    if tf.io.gfile.exists(prefix + INDEX_SUFFIX):
+        return prefix
+    if not tf.io.gfile.isdir(path):
+        return None
+    return _newest_in(path)
+
+
+def _newest_in(directory: str) -> str:
+    saved_model = os.path.join(directory, "variables/variables")
+    if tf.io.gfile.exists(saved_model + INDEX_SUFFIX):
+        return saved_model
+    names = [name for name in durable_files.list_names(directory) if name.endswith(INDEX_SUFFIX)]
+    prefixes = [name.removesuffix(INDEX_SUFFIX) for name in names]
+    pointer = durable_files.read_text(os.path.join(directory, POINTER_NAME)) or ""
+    newest = re.search(r'^model_checkpoint_path: "(?:[^"\n]*/)?([^"\n/]+)"$', pointer, re.M)
+    if newest and newest[1] in prefixes:
+        return os.path.join(directory, newest[1])
+    if len(prefixes) == 1:
+        return os.path.join(directory, prefixes[0])
+    if prefixes:
+        raise WeightsError(
+            f"{directory} holds {len(prefixes)} checkpoints, and its file `{POINTER_NAME}` does "
+            f"not say which is the newest. Name one of {listed(sorted(prefixes), 10)}."
+        )
+    raise WeightsError(
+        f"{directory} is a folder without a checkpoint. Name the file or the checkpoint that is "
+        f"meant; it holds {listed(durable_files.list_names(directory), 10) or 'nothing'}."
+    )
+
+
+def read_tensorflow_checkpoint(prefix: str, *, prefer_averages: bool) -> StoredWeights:
+    """Reads a checkpoint of any of the three kinds; optimizers and counters are left out.
+
+    Args:
+        prefix: path without `.index`.
+        prefer_averages: under a variable's name give its moving average, where there is one.
+
+    Raises:
+        WeightsError: torn, or parts of it gone.
+    """
+    try:
+        reader = open_bundle(prefix)
+    except UnreadableCheckpointError as error:
+        raise WeightsError(f"{error}. Fetch or copy the checkpoint's files again.") from error
+    dtypes = reader.get_variable_to_dtype_map()
+    keys = sorted(key for key, dtype in dtypes.items() if dtype != tf.string)
+    if _OBJECT_GRAPH in dtypes:
+        kind, names, averages = "TensorFlow, objects", _object_names(reader, prefix, keys), {}
+    elif set(keys) >= _OWN_COUNTERS:
+        kind = "TensorFlow, of this project"
+        names = {key: key for key in keys if not _NO_WEIGHTS_OF_OURS.fullmatch(key)}
+        averages = {key: f"ema/{key}" for key in names if f"ema/{key}" in dtypes}
+    else:
+        kind, names = "TensorFlow, by name", _variable_names(keys)
+        averages = {key: key + _AVERAGE_SUFFIX for key in names if key + _AVERAGE_SUFFIX in dtypes}
+    notes = []
+    if averages and prefer_averages:
+        notes.append(f"moving averages taken for {len(averages)} of {len(names)} tensors")
+        names |= averages
+    left_out = len(keys) - len(names) - len(averages)
+    if left_out:
+        notes.append(f"{left_out} tensors left out: optimizer, counters or second copies")
+    tensors = {name: partial(_read, reader, prefix, key) for name, key in names.items()}
+    return StoredWeights(LazyTensors(tensors), kind, tuple(notes))
+
+
+def _variable_names(keys: list[str]) -> dict[str, str]:
+    """The variables of TF1: their slots and averages are named below them."""
+    present = set(keys)
+    return {
+        key: key
+        for key in keys
+        if key.rpartition("/")[0] not in present and not _NO_WEIGHTS_OF_TF1.fullmatch(key)
+    }
+
+
+def _object_names(reader: Any, prefix: str, keys: list[str]) -> dict[str, str]:
+    """Names -> keys: the path through the objects, or the variable's own where that is numbers."""
+    try:
+        graph = TrackableObjectGraph.FromString(reader.get_tensor(_OBJECT_GRAPH))
+    except Exception as error:  # the reader and the parser both raise what they like
+        raise WeightsError(f"{prefix}: its list of objects is damaged: {error}") from error
+    own_names = {
+        attribute.checkpoint_key: attribute.full_name
+        for node in graph.nodes
+        for attribute in node.attributes
+    }
+    paths = {key: _object_path(key) for key in keys}
+    names = {key: path for key, path in paths.items() if not _NO_WEIGHTS_OF_TF2.fullmatch(path)}
+    uses = Counter([*names.values(), *(own_names.get(key) for key in names)])
+    for key, path in names.items():
+        own_name = own_names.get(key)
+        if own_name and uses[own_name] == 1 and _NUMBERED.fullmatch(path):
+            names[key] = own_name
+    return {name: key for key, name in names.items()}
+
+
+def _object_path(key: str) -> str:
+    """The key without its suffix, TensorFlow's escapes undone: `.S` is a slash, `..` a dot."""
+    path = key.removesuffix(_VALUE_SUFFIX)
+    return re.sub(r"\.([.S])", lambda match: "/" if match[1] == "S" else ".", path)
+
+
+def _read(reader: Any, prefix: str, key: str) -> np.ndarray:
+    try:
+        return read_bundle_tensor(reader, prefix, key)
+    except UnreadableCheckpointError as error:
+        raise WeightsError(f"{error}. Fetch or copy the checkpoint's files again.") from error

@@ -1,0 +1,114 @@
+"""PyTorch files, of the old format and of the zip format, read without PyTorch."""
+
+import io
+import zipfile
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from trainkit.weights.errors import WeightsError
+from trainkit.weights.stored_weights import ByteReader, LazyTensors, StoredWeights
+from trainkit.weights.torch_pickle import Storage, Tensor, choose_tensors, load_pickle
+
+_MAGIC = 0x1950A86A20F9469CFC6C
+# The pickle of that number, as torch.save writes it: what the old format begins with.
+OLD_FORMAT_START = b"\x80\x02\x8a\x0a" + _MAGIC.to_bytes(10, "little")
+_LENGTH_BYTES = 8  # before each storage of the old format
+
+
+def read_old_torch(path: str, *, prefer_averages: bool) -> StoredWeights:
+    """Reads what `torch.save` wrote before 1.6: pickles, then the storages one after another.
+
+    Raises:
+        WeightsError: cut off, damaged, or with more in it than tensors and plain containers.
+    """
+    reader = ByteReader(path)
+    _magic, _version, (machine, _) = [load_pickle(reader.file, path) for _ in range(3)]
+    if isinstance(machine, Mapping) and not machine.get("little_endian", True):
+        raise _big_endian(path)
+    content, storages = load_pickle(reader.file, path)
+    keys, _ = load_pickle(reader.file, path)
+    places = _places_of_storages(reader, keys, storages)
+
+    def read(key: str) -> bytes:
+        return reader.read(places[key], storages[key].length * storages[key].dtype.itemsize)
+
+    tensors, notes = choose_tensors(content, path, prefer_averages=prefer_averages)
+    return _stored(tensors, read, "PyTorch, old format", notes)
+
+
+def _places_of_storages(
+    reader: ByteReader, keys: Any, storages: Mapping[str, Storage]
+) -> dict[str, int]:
+    """Where the numbers of each storage begin; the last one must end within the file."""
+    if not isinstance(keys, list) or set(keys) != set(storages):
+        raise WeightsError(f"{reader.path} is damaged: its storages are other than its tensors'.")
+    places, place = {}, reader.file.tell()
+    for key in keys:
+        length = int.from_bytes(reader.read(place, _LENGTH_BYTES), "little")
+        if length != storages[key].length:
+            raise WeightsError(
+                f"{reader.path} is damaged: a storage has {length} numbers instead of "
+                f"{storages[key].length}. Fetch it again."
+            )
+        places[key] = place + _LENGTH_BYTES
+        place = places[key] + length * storages[key].dtype.itemsize
+    reader.read(place, 0)
+    return places
+
+
+def read_torch_zip(archive: zipfile.ZipFile, path: str, *, prefer_averages: bool) -> StoredWeights:
+    """Reads what `torch.save` writes from 1.6 on: a zip with a pickle and a file for each storage.
+
+    Raises:
+        WeightsError: damaged, or with more in it than tensors and plain containers.
+    """
+    names = archive.namelist()
+    root = next(name for name in names if is_torch_pickle(name)).removesuffix("data.pkl")
+    if f"{root}byteorder" in names and _member(archive, f"{root}byteorder", path) == b"big":
+        raise _big_endian(path)
+    content, storages = load_pickle(io.BytesIO(_member(archive, f"{root}data.pkl", path)), path)
+
+    def read(key: str) -> bytes:
+        data = _member(archive, f"{root}data/{key}", path)
+        if len(data) != storages[key].length * storages[key].dtype.itemsize:
+            raise WeightsError(f"{path} is damaged: {root}data/{key} has {len(data)} bytes.")
+        return data
+
+    tensors, notes = choose_tensors(content, path, prefer_averages=prefer_averages)
+    return _stored(tensors, read, "PyTorch, zip format", notes)
+
+
+def is_torch_pickle(name: str) -> bool:
+    """Whether a member of a zip is the pickle that makes it a PyTorch file."""
+    return name.count("/") == 1 and name.endswith("/data.pkl")
+
+
+def _member(archive: zipfile.ZipFile, name: str, path: str) -> bytes:
+    """A whole member; zipfile compares its checksum."""
+    try:
+        return archive.read(name)
+    except Exception as error:  # zipfile fails in any way where the archive is damaged
+        raise WeightsError(f"{path} is damaged: {error}. Fetch it again.") from error
+
+
+def _stored(
+    tensors: Mapping[str, Tensor], read: Callable[[str], bytes], format: str, notes: list[str]
+) -> StoredWeights:
+    read_once = lru_cache(maxsize=1)(read)  # neighbours may be views of one storage
+
+    def tensor(description: Tensor) -> np.ndarray:
+        storage = description.storage
+        return description.of(np.frombuffer(read_once(storage.key), storage.dtype))
+
+    readers = {name: partial(tensor, description) for name, description in tensors.items()}
+    return StoredWeights(LazyTensors(readers), format, tuple(notes))
+
+
+def _big_endian(path: str) -> WeightsError:
+    return WeightsError(
+        f"{path} was written on a big-endian machine, which is not supported. Store it again on an "
+        "ordinary one."
+    )

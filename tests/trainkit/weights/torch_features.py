@@ -1,0 +1,57 @@
+"""Command for a Python with torch, torchvision and timm: random weights, and features by them.
+
+    python torch_features.py torchvision resnet50 FOLDER
+    python torch_features.py timm tf_efficientnet_b0 FOLDER
+
+writes FOLDER/NAME.pth (torchvision) or FOLDER/NAME.safetensors (timm) with the weights, and
+FOLDER/features.npz with the features of levels 2 to 5.
+"""
+
+import sys
+
+import numpy as np
+import timm
+import torch
+import torchvision
+from random_networks import draw, images
+from safetensors.torch import save_file
+
+
+def features_of(network, batch):
+    """{level: [B, H, W, C]} of a classifier of either library."""
+    if hasattr(network, "layer1"):
+        places = [network.layer1, network.layer2, network.layer3, network.layer4]
+    elif hasattr(network, "features"):
+        places = [network.features[index] for index in (2, 3, 5, 7)]
+    else:
+        places = [network.blocks[index] for index in (1, 2, 4, 6)]
+    features = {}
+    for level, place in enumerate(places, start=2):
+
+        def keep(module, inputs, outputs, level=level):
+            features[str(level)] = outputs.permute(0, 2, 3, 1).numpy()
+
+        place.register_forward_hook(keep)
+    with torch.no_grad():
+        network.eval()(torch.from_numpy(batch.transpose(0, 3, 1, 2).copy()))
+    return features
+
+
+def main(library, name, folder):
+    makers = {"torchvision": torchvision.models.get_model, "timm": timm.create_model}
+    network = makers[library](name)
+    rng = np.random.default_rng(0)
+    state = {
+        key: torch.from_numpy(draw(key, tuple(value.shape), rng)) if value.ndim else value
+        for key, value in network.state_dict().items()
+    }
+    network.load_state_dict(state)
+    if library == "timm":
+        save_file(state, f"{folder}/{name}.safetensors")
+    else:
+        torch.save(state, f"{folder}/{name}.pth")
+    np.savez(f"{folder}/features.npz", **features_of(network, images()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
