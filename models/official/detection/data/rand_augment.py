@@ -82,19 +82,18 @@ def amounts_of(name: str, magnitude: float) -> tuple[float, float]:
     1 + 0.9, 8 - 4 bits and a threshold of 256 - 256, each times a tenth of the magnitude.
     """
     strength = magnitude / 10.0
-    match name:
-        case "rotate":
-            amount = 30.0 * strength
-        case "shear_x" | "shear_y":
-            amount = 0.3 * strength
-        case "translate_x" | "translate_y":
-            amount = 250.0 * strength
-        case "posterize":
-            amount = 8.0 - round(4 * strength)
-        case "solarize":
-            amount = float(round(256 * (1 - strength)))
-        case "brightness" | "color" | "contrast" | "sharpness":
-            return 1.0 - 0.9 * strength, 1.0 + 0.9 * strength
-        case _:
-            amount = 0.0
-    return amount, amount
+    factors = (1.0 - 0.9 * strength, 1.0 + 0.9 * strength)
+    amounts = {
+        "rotate": (30.0 * strength,) * 2,
+        "shear_x": (0.3 * strength,) * 2,
+        "shear_y": (0.3 * strength,) * 2,
+        "translate_x": (250.0 * strength,) * 2,
+        "translate_y": (250.0 * strength,) * 2,
+        "posterize": (8.0 - round(4 * strength),) * 2,
+        "solarize": (float(round(256 * (1 - strength))),) * 2,
+        "brightness": factors,
+        "color": factors,
+        "contrast": factors,
+        "sharpness": factors,
+    }
+    return amounts.get(name, (0.0, 0.0))

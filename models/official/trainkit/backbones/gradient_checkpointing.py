@@ -3,6 +3,7 @@
 What is between a layer's inputs and outputs is not kept for the backward pass but computed again.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -21,21 +22,19 @@ def call_checkpointed(layer: keras.Layer, *inputs: Tensor) -> Tensor:
 
     Args:
         layer: Built; returns one tensor.
-        *inputs: Floating-point tensors.
+        *inputs: Tensors.
     """
-    trained = [v for v in layer.variables if keras.backend.is_float_dtype(v.dtype)]
-    # Whole numbers have no gradient, and TensorFlow computes with all that it is handed.
-    others = [v for v in layer.variables if not keras.backend.is_float_dtype(v.dtype)]
-    other_values = [ops.convert_to_tensor(v) for v in others]
+    variables = list(layer.variables)
     moving = layer.non_trainable_variables
 
-    def run(values: list[Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
-        state = [*zip(trained, values, strict=True), *zip(others, other_values, strict=True)]
-        with keras.StatelessScope(state_mapping=state) as scope:
+    def run(values: Sequence[Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))) as scope:
             outputs = layer(*inputs, training=True)
-        return outputs, *(scope.get_current_value(v) for v in moving)
+        return outputs, *(scope.get_current_value(variable) for variable in moving)
 
-    outputs, *moved = keras.remat(run)([ops.convert_to_tensor(v) for v in trained], *inputs)
+    # All of them are arguments, seeds too: of a tensor from outside TensorFlow's graph optimizer
+    # forgets that it is to be read before the variable is assigned to.
+    outputs, *moved = keras.remat(run)([ops.convert_to_tensor(v) for v in variables], *inputs)
     for variable, value in zip(moving, moved, strict=True):
         variable.assign(value)
     return outputs
