@@ -62,6 +62,7 @@ FREE = {
     "model_dir",
     "export_model",
     "plot_schedule",
+    "pretrained",
     "predict",
     "show_augmented",
     "show_config",
