@@ -15,7 +15,8 @@ from detection.evaluation.coco import boxes_to_original
 from detection.model_dir import find_checkpoint, load_run, load_weights
 from trainkit.records import read_records
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs/yaml").rglob("*.yaml"))
+# One of each kind that trains here; all of them take half an hour to trace.
+VERSIONS = ("quickstart", "r18_fpn_320", "effnet_b0_fpn_512", "mosaic_r18_fpn_320")
 # Small enough for a test on two cores, and still every part of the experiment.
 TINY = {
     "data.canvas_size": "[128, 128]",
@@ -37,12 +38,12 @@ def read_ledger(model_dir: str) -> list[dict]:
         return [json.loads(line) for line in file.read().splitlines()]
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_config_trains_and_evaluates_through_the_command(
-    path: Path, sample_part: str, tmp_path: Path
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_config_trains_and_evaluates_through_the_command(
+    version: str, sample_part: str, tmp_path: Path
 ) -> None:
     model_dir = str(tmp_path / "run")
-    command = ["--config", path.stem, "--model_dir", model_dir]
+    command = ["--config", version, "--model_dir", model_dir]
     command += flags(TINY | {"data.directory": sample_part, "train.learning_rate.peak": "1e-3"})
     assert train.main(command) == 0
     kinds = [(line["kind"], line["step"]) for line in read_ledger(model_dir)]
