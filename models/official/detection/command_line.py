@@ -89,17 +89,14 @@ def find_config(name: str, directory: Path | None = None) -> str:
     Args:
         name: a path that ends in .yaml or .yml, or a VERSION: exactly one file's stem, or the part
             of it before its first `_`.
-        directory: where versions are looked for, with all below it; None means configs/yaml in
-            the working directory, else that of the source tree.
+        directory: where versions are looked for, with all below it; None means `config_folder()`.
 
     Raises:
         ConfigError: no file or several; lists the candidates.
     """
     if name.endswith((".yaml", ".yml")):
         return name
-    if directory is None:
-        places = (Path.cwd() / "configs/yaml", Path(__file__).parents[3] / "configs/yaml")
-        directory = next((place for place in places if place.is_dir()), places[0])
+    directory = directory or config_folder()
     files = sorted(directory.rglob("*.yaml"))
     exact = [path for path in files if path.stem == name]
     found = exact or [path for path in files if path.stem.partition("_")[0] == name]
@@ -111,6 +108,12 @@ def find_config(name: str, directory: Path | None = None) -> str:
         f"VERSION `{name}` names {what} under {directory}. "
         + (f"Candidates:\n  {listed}" if listed else "There is no .yaml file there.")
     )
+
+
+def config_folder() -> Path:
+    """Returns configs/yaml in the working directory, else that of the source tree."""
+    places = (Path.cwd() / "configs/yaml", Path(__file__).parents[3] / "configs/yaml")
+    return next((place for place in places if place.is_dir()), places[0])
 
 
 def run_command(body: Callable[[], int], *, prefix: str) -> int:

@@ -27,6 +27,11 @@ def scene_with_red(height: int = 90, width: int = 120) -> Scene:
     return Scene(tf.constant(picture), tf.constant(boxes), tf.constant(masks))
 
 
+def first_mask(scene: Scene) -> np.ndarray:
+    assert scene.masks is not None
+    return scene.masks[0].numpy()
+
+
 def extent(marked: np.ndarray) -> list[int]:
     rows, columns = np.nonzero(marked)
     return [rows.min(), columns.min(), rows.max() + 1, columns.max() + 1]
@@ -58,7 +63,8 @@ def test_warp_equals_pillow_and_takes_boxes_and_masks_along(matrix):
     expected = affine(scene.picture, matrix)
     # Pillow counts in fixed point, so a place near the border of two pixels may fall to the other.
     assert np.mean(np.any(warped.picture != expected, axis=-1)) < 2e-3
-    np.testing.assert_array_equal(warped.masks[0], is_red(warped.picture))
+    np.testing.assert_array_equal(first_mask(warped), is_red(warped.picture))
+    assert warped.masks is not None
     assert not np.any(warped.masks[1])
     np.testing.assert_array_equal(warped.boxes[1], [0, 0, 0, 0])
     np.testing.assert_allclose(warped.boxes[0], extent(is_red(warped.picture)), atol=1.0)
@@ -73,7 +79,7 @@ def test_rotate_equals_pillow(degrees):
     expected = np.asarray(Image.fromarray(scene.picture.numpy()).rotate(signed, **how))
     assert np.mean(np.any(turned.picture != expected, axis=-1)) < 2e-3
     np.testing.assert_allclose(turned.boxes[0], extent(is_red(turned.picture)), atol=1.0)
-    np.testing.assert_array_equal(turned.masks[0], is_red(turned.picture))
+    np.testing.assert_array_equal(first_mask(turned), is_red(turned.picture))
 
 
 def test_rotated_box_by_hand():
@@ -99,7 +105,7 @@ def test_translate_moves_whole_pixels(axis, distance):
         expected = affine(scene.picture, (1, 0, -shift[0], 0, 1, -shift[1]))
         np.testing.assert_array_equal(moved.picture, expected)
         red = is_red(moved.picture)
-        np.testing.assert_array_equal(moved.masks[0], red)
+        np.testing.assert_array_equal(first_mask(moved), red)
         assert moved.boxes[0].numpy().tolist() == (extent(red) if red.any() else [0, 0, 0, 0])
 
 
@@ -114,7 +120,7 @@ def test_flip_is_its_own_inverse():
     scene = scene_with_red()
     flipped = box_moves.flip(scene)
     assert flipped.boxes[0].numpy().tolist() == extent(is_red(flipped.picture)) == [30, 43, 51, 80]
-    np.testing.assert_array_equal(flipped.masks[0], is_red(flipped.picture))
+    np.testing.assert_array_equal(first_mask(flipped), is_red(flipped.picture))
     back = box_moves.flip(flipped)
     np.testing.assert_array_equal(back.picture, scene.picture)
     np.testing.assert_array_equal(back.masks, scene.masks)
@@ -140,7 +146,7 @@ def test_in_each_box_changes_nothing_outside(with_masks):
     np.testing.assert_array_equal(changed.picture, expected)
     np.testing.assert_array_equal(changed.boxes, boxes)
     if with_masks:
-        assert extent(changed.masks[0].numpy()) == [5, 17, 15, 20]
+        assert extent(first_mask(changed)) == [5, 17, 15, 20]
     else:
         assert changed.masks is None
 

@@ -23,7 +23,7 @@ def scene() -> Scene:
     return Scene(picture, boxes, tf.constant(masks))
 
 
-def augmented(count: int, **options) -> list:
+def augmented(count: int, **options) -> list[tuple]:
     run = lambda index: tuple(apply_rand_augment(*scene(), seed_of(index), **options))  # noqa: E731
     return list(tf.data.Dataset.range(count).map(run, num_parallel_calls=2, deterministic=True))
 
@@ -79,8 +79,8 @@ def test_operations_are_pillows(operation, amount, pillows):
 
 
 def test_shapes_types_boxes_and_reproduction():
-    before = scene()
-    first, again = (augmented(40, num_ops=3, magnitude=9.0) for _ in range(2))
+    before = tuple(part for part in scene() if part is not None)
+    first, again = (augmented(24, num_ops=3, magnitude=9.0) for _ in range(2))
     for new, repeated in zip(first, again, strict=True):
         for old, one, other in zip(before, new, repeated, strict=True):
             assert (one.shape, one.dtype) == (old.shape, old.dtype)
@@ -97,7 +97,7 @@ def test_shapes_types_boxes_and_reproduction():
                 assert rows.max() <= box[2] + 0.5
                 assert columns.max() <= box[3] + 0.5
     # With a seed of its own each; two may draw the same of what has no direction.
-    assert len({new[0].numpy().tobytes() for new in first}) > 35
+    assert len({new[0].numpy().tobytes() for new in first}) > 20
 
 
 def test_identity_comes_up_in_a_fourteenth():

@@ -12,8 +12,9 @@ from trainkit.backbones.efficientnet import (
     round_filters,
 )
 
-# Blocks, levels 2 to 5 as {block: channels}, published parameters, width of the 1x1 before the
-# classifier, which the backbone does not have.
+# Blocks, levels 2 to 5 as {block: channels}, trainable parameters of keras.applications (b8 and
+# lite: of timm), width of the 1x1 before the classifier, which the backbone does not have. Papers
+# print 5.3, 7.8, 9.2, 12, 19, 30, 43, 66 M; lite 4.7, 5.4, 6.1, 8.2, 13.0 M.
 TABLE = {
     "b0": (16, {2: 24, 4: 40, 10: 112, 15: 320}, 5_288_548, 1280),
     "b1": (23, {4: 24, 7: 40, 15: 112, 22: 320}, 7_794_184, 1280),
@@ -24,6 +25,11 @@ TABLE = {
     "b6": (45, {8: 40, 14: 72, 30: 200, 44: 576}, 43_040_704, 2304),
     "b7": (55, {10: 48, 17: 80, 37: 224, 54: 640}, 66_347_960, 2560),
     "b8": (61, {11: 56, 19: 88, 41: 248, 60: 704}, 87_413_142, 2816),
+    "lite0": (16, {2: 24, 4: 40, 10: 112, 15: 320}, 4_652_008, 1280),
+    "lite1": (21, {3: 24, 6: 40, 14: 112, 20: 320}, 5_416_680, 1280),
+    "lite2": (21, {3: 24, 6: 48, 14: 120, 20: 352}, 6_092_072, 1280),
+    "lite3": (24, {3: 32, 6: 48, 16: 136, 23: 384}, 8_197_096, 1280),
+    "lite4": (30, {4: 32, 8: 56, 20: 160, 29: 448}, 13_006_568, 1280),
 }
 
 
@@ -38,15 +44,33 @@ def test_blocks_and_levels(variant):
     assert found == levels
 
 
-@pytest.mark.parametrize("variant", ["b0", "b3", "b8"])
+def parameters_of(specs, lite):
+    """From the shapes of the blocks alone: kernels, scales and shifts, biases of the squeeze."""
+    total = 3 * 3 * 3 * specs[0].filters_in + 2 * specs[0].filters_in
+    for spec in specs:
+        wide = spec.filters_in * spec.expansion
+        if spec.expansion > 1:
+            total += spec.filters_in * wide + 2 * wide
+        total += spec.kernel_size**2 * wide + 2 * wide
+        total += wide * spec.filters_out + 2 * spec.filters_out
+        if not lite:
+            squeezed = spec.filters_in // 4
+            total += 2 * wide * squeezed + squeezed + wide
+    return total
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_number_of_parameters(variant):
-    backbone = EfficientNet(variant=variant)
-    backbone.build((None, None, None, 3))
+    specs, lite = block_specs(variant), VARIANTS[variant].lite
     _, levels, published, head = TABLE[variant]
     top = levels[max(levels)]
     without_top = published - (top * head + 2 * head) - (head * 1000 + 1000)
-    found = sum(math.prod(variable.shape) for variable in backbone.trainable_variables)
-    assert found == without_top
+    assert parameters_of(specs, lite) == without_top
+    if variant in ("b0", "lite4"):
+        backbone = EfficientNet(variant=variant)
+        backbone.build((None, None, None, 3))
+        found = sum(math.prod(variable.shape) for variable in backbone.trainable_variables)
+        assert found == without_top
 
 
 def test_round_filters():
@@ -88,6 +112,44 @@ def test_training_differs_only_by_drops_and_batch_statistics():
     dropping = EfficientNet(variant="b0", drop_connect_rate=0.9)
     first, second = (dropping(images, training=True)[5] for _ in range(2))
     assert np.any(np.array(first) != np.array(second))
+
+
+def test_lite_has_no_squeeze_and_stays_below_six():
+    backbone = EfficientNet(variant="lite0")
+    backbone.build((None, None, None, 3))
+    paths = [variable.path for variable in backbone.variables]
+    assert not any("squeeze" in path or "excite" in path for path in paths)
+    # The 296 tensors of the package on PyPI, less the top: 1x1 and its norm, classifier; and less
+    # the counters of its 49 norms. One more is the seed.
+    assert len(paths) == 296 - (1 + 4) - 2 - 48 + 1 - 1
+    conv = backbone.blocks[1].depthwise
+    conv.depthwise_kernel.assign(np.full((3, 3, 96, 1), 100.0))
+    assert np.array(conv(np.ones((1, 4, 4, 96), np.float32))).max() == 6.0
+
+
+@pytest.mark.parametrize(("style", "corner"), [("tensorflow", 27.0), ("torch", 12.0)])
+def test_style_is_the_padding_of_strided_convolutions(style, corner):
+    # A 3x3 kernel of ones over three channels of ones sees 3x3 pixels in the corner, or 2x2.
+    backbone = EfficientNet(variant="lite0", style=style)
+    backbone.build((None, None, None, 3))
+    backbone.stem.kernel.assign(np.ones((3, 3, 3, 32)))
+    outputs = np.array(backbone.stem.convolve(np.ones((1, 8, 8, 3), np.float32)))
+    assert outputs.shape == (1, 4, 4, 32)
+    assert outputs[0, 0, 0, 0] == corner
+    assert outputs[0, 1, 1, 0] == 27.0
+
+
+def test_frozen_norms_do_as_in_inference():
+    backbone = EfficientNet(variant="lite0", drop_connect_rate=0.0, batch_norm_frozen=True)
+    images = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32)
+    expected = np.array(backbone(images)[5])
+    before = [v.numpy() for v in backbone.non_trainable_variables if "norm" in v.path]
+    np.testing.assert_array_equal(backbone(images, training=True)[5], expected)
+    after = [v.numpy() for v in backbone.non_trainable_variables if "norm" in v.path]
+    assert len(before) == 4 * 48
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert not any("norm" in variable.path for variable in backbone.trainable_variables)
 
 
 def test_unknown_variant():

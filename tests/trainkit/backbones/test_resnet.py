@@ -1,8 +1,12 @@
+import functools
 import math
 
+import keras
 import numpy as np
 import pytest
 
+from trainkit.backbones.drop_block import DropBlock
+from trainkit.backbones.residual import ResidualNetwork
 from trainkit.backbones.resnet import RESNETS, ResNet
 
 # Of torchvision's models (200: timm's) without their classifier.
@@ -16,8 +20,8 @@ TRAINABLE = {
 }
 
 
-def build(depth):
-    backbone = ResNet(depth=depth)
+def build(depth, **settings):
+    backbone = ResNet(depth=depth, **settings)
     backbone.build((None, None, None, 3))
     return backbone
 
@@ -63,6 +67,59 @@ def test_block_begins_as_the_identity():
     block = build(18).stages[1][1]
     inputs = np.abs(np.random.default_rng(0).normal(size=(1, 8, 8, 128))).astype(np.float32)
     np.testing.assert_array_equal(block(inputs, training=True), inputs)
+
+
+@pytest.mark.parametrize(
+    ("style", "strides"), [("tensorflow", [1, 2, 1]), ("torch", [1, 2, 1]), ("keras", [2, 1, 1])]
+)
+def test_style_is_where_a_bottleneck_steps(style, strides):
+    stages = ResNet(depth=50, style=style).stages
+    assert [[conv.strides for conv in stage[0].convs] for stage in stages[1:]] == [strides] * 3
+    assert [conv.strides for stage in stages for conv in stage[1].convs] == [1] * 12
+    assert ResNet(depth=50, style=style).symmetric_pooling == (style != "tensorflow")
+
+
+class Nothing(keras.layers.Layer):
+    """A stem or block that hands its input on."""
+
+    filters = filters_out = 1
+
+    def call(self, inputs, training=False):
+        return inputs
+
+
+@pytest.mark.parametrize(
+    ("symmetric", "maxima"), [(False, [[10, 11], [14, 15]]), (True, [[5, 7], [13, 15]])]
+)
+def test_pooling_of_sixteen_numbers(symmetric, maxima):
+    # Rows 0-2 and 2-3 of 0..15 in a square; with a row of padding above, rows 0-1 and 1-3.
+    network = ResidualNetwork(
+        stem=Nothing(),
+        stages=[[Nothing()]],
+        symmetric_pooling=symmetric,
+        gradient_checkpointing=False,
+        name="backbone",
+    )
+    features = network(np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1))
+    np.testing.assert_array_equal(np.array(features[2])[0, :, :, 0], maxima)
+
+
+def test_drop_block_is_in_the_last_two_stages():
+    backbone = build(18, drop_block=functools.partial(DropBlock, keep_prob=0.5, size=1), seed=7)
+    states = {v.path: tuple(v.numpy()) for v in backbone.variables if "drop_block" in v.path}
+    assert len(states) == len(set(states.values())) == 2 * 2 * 3  # two convolutions, one shortcut
+    assert {path.split("/")[1] for path in states} == {"stage3", "stage4"}
+    images = np.random.default_rng(0).normal(size=(2, 64, 96, 3)).astype(np.float32)
+    plain = build(18)
+    for ours, theirs in zip(
+        plain.variables, [v for v in backbone.variables if v.path not in states], strict=True
+    ):
+        ours.assign(theirs)
+    for found, expected in zip(backbone(images).values(), plain(images).values(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    found, expected = backbone(images, training=True), plain(images, training=True)
+    np.testing.assert_array_equal(found[3], expected[3])
+    assert np.any(np.array(found[4]) != np.array(expected[4]))
 
 
 def test_unknown_depth():

@@ -7,6 +7,7 @@ writes FOLDER/NAME.pth (torchvision) or FOLDER/NAME.safetensors (timm) with the 
 FOLDER/features.npz with the features of levels 2 to 5.
 """
 
+# pyright: reportMissingImports=false
 import sys
 
 import numpy as np

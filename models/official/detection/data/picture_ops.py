@@ -21,7 +21,7 @@ _LUMA_ONE = 65536.0
 
 
 def auto_contrast(picture: Tensor) -> Tensor:
-    """Stretches each channel to 0..255; a channel of one value stays. 5 ms."""
+    """Stretches each channel to 0..255; a channel of one value stays. 8 ms."""
     lowest = tf.cast(tf.reduce_min(picture, [0, 1]), tf.float64)[:, None]
     highest = tf.cast(tf.reduce_max(picture, [0, 1]), tf.float64)[:, None]
     levels = tf.range(256, dtype=tf.float64)
@@ -32,7 +32,7 @@ def auto_contrast(picture: Tensor) -> Tensor:
 
 
 def equalize(picture: Tensor) -> Tensor:
-    """Spreads the values of each channel so that all are about as frequent. 7 ms.
+    """Spreads the values of each channel so that all are about as frequent. 11 ms.
 
     A channel with so few pixels below its greatest value that no step comes out stays as it is.
     """
@@ -47,7 +47,7 @@ def equalize(picture: Tensor) -> Tensor:
 
 
 def posterize(picture: Tensor, bits: Tensor | float) -> Tensor:
-    """Keeps the upper bits of each value. 0.2 ms.
+    """Keeps the upper bits of each value. 0.4 ms.
 
     Args:
         picture: [h, w, 3] uint8.
@@ -58,7 +58,7 @@ def posterize(picture: Tensor, bits: Tensor | float) -> Tensor:
 
 
 def solarize(picture: Tensor, threshold: Tensor | float) -> Tensor:
-    """Inverts the values from the threshold on. 3 ms.
+    """Inverts the values from the threshold on. 5 ms.
 
     Args:
         picture: [h, w, 3] uint8.
@@ -69,7 +69,7 @@ def solarize(picture: Tensor, threshold: Tensor | float) -> Tensor:
 
 
 def solarize_add(picture: Tensor, addition: Tensor | float) -> Tensor:
-    """Adds to the values below 128, up to 255. 2 ms; not in Pillow.
+    """Adds to the values below 128, up to 255. 4 ms; not in Pillow.
 
     Args:
         picture: [h, w, 3] uint8.
@@ -80,7 +80,7 @@ def solarize_add(picture: Tensor, addition: Tensor | float) -> Tensor:
 
 
 def change_brightness(picture: Tensor, factor: Tensor | float) -> Tensor:
-    """Scales all values; factor >= 0, 0 is black, 1 changes nothing. 1.4 ms."""
+    """Scales all values; factor >= 0, 0 is black, 1 changes nothing. 1.5 ms."""
     return _blend(tf.zeros([]), picture, factor)
 
 
@@ -93,12 +93,12 @@ def change_contrast(picture: Tensor, factor: Tensor | float) -> Tensor:
 
 
 def change_color(picture: Tensor, factor: Tensor | float) -> Tensor:
-    """Moves colours away from grey; factor >= 0, 0 is grey, 1 changes nothing. 4 ms."""
+    """Moves colours away from grey; factor >= 0, 0 is grey, 1 changes nothing. 3 ms."""
     return _blend(_luma(picture, channels=3), picture, factor)
 
 
 def change_sharpness(picture: Tensor, factor: Tensor | float) -> Tensor:
-    """Moves values away from those of the smoothed picture. 11 ms.
+    """Moves values away from those of the smoothed picture. 10 ms.
 
     The border, one pixel wide, stays, and so does a picture with a side below 3.
 
@@ -118,13 +118,13 @@ def change_sharpness(picture: Tensor, factor: Tensor | float) -> Tensor:
 
 
 def turn_hue(picture: Tensor, turns: Tensor | float) -> Tensor:
-    """Turns the hue of the HSV colour; 1 is a whole turn, 0 changes nothing. 35 ms."""
+    """Turns the hue of the HSV colour; 1 is a whole turn, 0 changes nothing. 4 ms."""
     turned = tf.image.adjust_hue(tf.cast(picture, tf.float32) / 255.0, turns)
     return tf.cast(turned * 255.0 + 0.5, tf.uint8)
 
 
 def fill_crossing(picture: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Fills with `FILL` where a marked row crosses a marked column. 1.3 ms.
+    """Fills with `FILL` where a marked row crosses a marked column. 1.5 ms.
 
     `tf.where` with a mask [h, w, 1] takes 20 ms.
 
@@ -151,8 +151,8 @@ def _blend(degenerate: Tensor, picture: Tensor, factor: Tensor | float) -> Tenso
 
 def _luma(picture: Tensor, *, channels: int) -> Tensor:
     """The luma as whole numbers, float32 [h, w, channels], the same in each."""
-    weights = tf.constant([_LUMA] * channels)
-    total = tf.linalg.matvec(weights, tf.cast(picture, tf.float32))
+    weights = tf.constant([[weight] * channels for weight in _LUMA])
+    total = tf.cast(picture, tf.float32) @ weights
     return tf.floor((total + _LUMA_ONE / 2) / _LUMA_ONE)
 
 

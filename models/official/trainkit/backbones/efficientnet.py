@@ -270,6 +270,7 @@ class EfficientNet(keras.layers.Layer):
 
     def call(self, images: Tensor, training: bool = False) -> dict[int, Tensor]:
         """Returns {level: features [B, H / 2**level, W / 2**level, channels[level]]}."""
+        drawn: Tensor = None
         if training:
             shape = (len(self.blocks), ops.shape(images)[0])
             drawn = keras.random.uniform(shape, seed=self.drop_connect_seed)

@@ -4,13 +4,10 @@ What is between a layer's inputs and outputs is not kept for the backward pass b
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 
 from trainkit.backbones.batch_norm import Tensor
-
-ops: Any = keras.ops  # annotated with None among its results
 
 
 def call_checkpointed(layer: keras.Layer, *inputs: Tensor) -> Tensor:
@@ -22,19 +19,22 @@ def call_checkpointed(layer: keras.Layer, *inputs: Tensor) -> Tensor:
 
     Args:
         layer: Built; returns one tensor.
-        *inputs: Tensors.
+        *inputs: Floating-point tensors.
     """
-    variables = list(layer.variables)
+    floats = [v for v in layer.variables if keras.backend.is_float_dtype(v.dtype)]
+    # Whole numbers have no gradient, and TensorFlow warns of each that it is handed.
+    others = [v for v in layer.variables if not keras.backend.is_float_dtype(v.dtype)]
+    # A tensor each: TensorFlow would read a variable anew in the backward pass, when it has moved.
+    values, other_values = ([v * 1 for v in group] for group in (floats, others))
     moving = layer.non_trainable_variables
 
     def run(values: Sequence[Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
-        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))) as scope:
+        state = [*zip(floats, values, strict=True), *zip(others, other_values, strict=True)]
+        with keras.StatelessScope(state_mapping=state) as scope:
             outputs = layer(*inputs, training=True)
         return outputs, *(scope.get_current_value(variable) for variable in moving)
 
-    # All of them are arguments, seeds too: of a tensor from outside TensorFlow's graph optimizer
-    # forgets that it is to be read before the variable is assigned to.
-    outputs, *moved = keras.remat(run)([ops.convert_to_tensor(v) for v in variables], *inputs)
+    outputs, *moved = keras.remat(run)(values, *inputs)
     for variable, value in zip(moving, moved, strict=True):
         variable.assign(value)
     return outputs
