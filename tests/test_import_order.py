@@ -67,6 +67,7 @@ FREE = {
     "show_augmented",
     "show_config",
     "train",
+    "write_zoo",
 }
 # Whole packages that a part must not need: submissions are merged on machines without TensorFlow,
 # and a model is the same code on every backend.
