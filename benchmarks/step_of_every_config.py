@@ -208,7 +208,9 @@ def _batch() -> Batch:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints a line for each step; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description="Builds every shipped experiment and takes one step of it."
+    )
     parser.add_argument("versions", nargs="*", metavar="VERSION", help="(all)")
     parser.add_argument("--small", action="store_true", help="shallow, with 16 filters; seconds")
     arguments = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""The training command itself: every shipped config, resume, all on ram://, wrong input."""
+"""The training command itself: shipped configs, resume, all on ram://, wrong input."""
 
 import json
 import shutil

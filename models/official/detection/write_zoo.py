@@ -2,12 +2,14 @@
 
 import argparse
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 from tqdm import tqdm
 
 from detection.command_line import config_folder, run_command, writing
@@ -17,7 +19,7 @@ from trainkit.config import ConfigError, load_config
 from trainkit.durable_files import read_text, write_text
 
 _EXAMPLES = """examples:
-  python -m detection.write_zoo            # counts all models, about three minutes on two cores
+  python -m detection.write_zoo            # counts all models, about four minutes on two cores
   python -m detection.write_zoo --check    # counts nothing, takes seconds
 
 Exit codes: 0 the table is written or up to date, 1 --check found it out of date, 2 wrong usage or a
@@ -36,15 +38,15 @@ normalisation are not among them. Multiply-adds are those of the convolutions fo
 canvas (height x width), in billions (G), which many papers call FLOPs. A neck is given as filters x
 repeats and, where they are not 3 to 7, its levels; a head as filters x convolutions of each of its
 two towers. The last column is what the file expects of training on COCO from published results, or
-nothing where none are known: no such training was done here.
-"""
+nothing where none are known: no such training was done here."""
 _COLUMNS = (
     *("experiment", "backbone", "neck", "head", "canvas"),
     *("parameters, M", "multiply-adds, G", "expected COCO AP"),
 )
+_COUNTED = slice(5, 7)  # the columns of a `Cost`
 # Modules that decide no count, of those where counts are made.
 _WITHOUT_COST = {"box_losses.py", "class_losses.py", "postprocess.py", "tensorflow_names.py"}
-_RENDERED_ROW = re.compile(r"^\| \[.*?\]\(\.\./configs/yaml/(.*?)\) \|(.*)\|$", re.MULTILINE)
+_RENDERED_ROW = re.compile(r"^\| \[.*?\]\(\.\./configs/yaml/(.*?)\) \|.*\|$", re.MULTILINE)
 
 
 class Experiment(NamedTuple):
@@ -87,9 +89,10 @@ def _run(arguments: argparse.Namespace) -> int:
             return 1
         print(f"{arguments.output} is up to date: {len(experiments)} experiments")
         return 0
-    text = render(experiments, _count_all(experiments))
+    digest = _digest(experiments)  # of what is counted, whatever is edited meanwhile
+    text = render(experiments, _count_all(experiments), digest)
     with writing(arguments.output):
-        Path(arguments.output).parent.mkdir(parents=True, exist_ok=True)
+        tf.io.gfile.makedirs(os.path.dirname(arguments.output) or ".")
         write_text(arguments.output, text)
     print(f"Wrote {arguments.output}: {len(experiments)} experiments")
     return 0
@@ -157,12 +160,13 @@ def _digest(experiments: Sequence[Experiment]) -> str:
     return found.hexdigest()[:16]
 
 
-def render(experiments: Sequence[Experiment], costs: Mapping[str, Cost]) -> str:
+def render(experiments: Sequence[Experiment], costs: Mapping[str, Cost], digest: str) -> str:
     """Returns the file's text, a table for each folder.
 
     Args:
         experiments: in the order of the rows.
         costs: by `Experiment.file`; must hold all of them.
+        digest: of what was counted.
     """
     lines, folder = [_TITLE.format(num_classes=NUM_CLASSES)], ""
     for item in experiments:
@@ -172,7 +176,7 @@ def render(experiments: Sequence[Experiment], costs: Mapping[str, Cost]) -> str:
             lines += [_row(["---"] * 5 + ["---:"] * 2 + ["---"])]
         name = f"[{Path(item.file).stem}](../configs/yaml/{item.file})"
         lines.append(_row([name, *_described(item.config), *costs[item.file], item.expected]))
-    lines += ["", f"<!-- counted from {_digest(experiments)} -->", ""]
+    lines += ["", f"<!-- counted from {digest} -->", ""]
     return "\n".join(lines)
 
 
@@ -214,21 +218,27 @@ def find_faults(text: str, experiments: Sequence[Experiment]) -> list[str]:
     """
     if not text:
         return ["there is no such file"]
-    rows = {row[1]: row[0] for row in _RENDERED_ROW.finditer(text)}
+    rows = _rows_by_file(text)
     files = [item.file for item in experiments]
     faults = [f"{file} has no row" for file in files if file not in rows]
     faults += [f"{file} has a row and is not there" for file in rows if file not in files]
     if faults:
         return faults
-    costs = {file: Cost(*row.split(" | ")[5:7]) for file, row in rows.items()}
-    wanted = render(experiments, costs)
-    expected_rows = {row[1]: row[0] for row in _RENDERED_ROW.finditer(wanted)}
-    faults = [f"{file} has changed" for file in files if rows[file] != expected_rows[file]]
-    if not faults and _digest(experiments) not in text:
-        faults = ["the configs or the sources of the models have changed since it was counted"]
+    costs = {file: Cost(*cells[_COUNTED]) for file, cells in rows.items()}
+    digest = _digest(experiments)
+    wanted = render(experiments, costs, digest)
+    wanted_rows = _rows_by_file(wanted)
+    faults = [f"the row of {file} has changed" for file in files if rows[file] != wanted_rows[file]]
+    if not faults and digest not in text:
+        return ["the configs or the sources of the models have changed since it was counted"]
     if not faults and wanted != text:
-        faults = ["something beside the rows is different"]
+        return ["something beside the rows is different"]
     return faults
+
+
+def _rows_by_file(text: str) -> dict[str, list[str]]:
+    rows = {row[1]: row[0].split(" | ") for row in _RENDERED_ROW.finditer(text)}
+    return {file: cells for file, cells in rows.items() if len(cells) == len(_COLUMNS)}
 
 
 if __name__ == "__main__":

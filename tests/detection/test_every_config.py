@@ -1,0 +1,75 @@
+"""Every shipped config builds and takes a step, on both backends.
+
+61 models of up to 97 M parameters would take half an hour, so two things are reduced. Models are:
+neck and head have 16 filters, one cell and one convolution a tower, on a canvas of 128x128 pixels.
+And of configs that differ in numbers alone few stand for all: on TensorFlow those in which every
+backbone at its full depth, every kind of neck, head, loss, matching and drop-out, and every list of
+what is frozen occurs at least once; on JAX, which takes ten times as long to compile, every kind,
+with the shallowest backbone of each. `benchmarks/step_of_every_config.py` takes the step of all of
+them unreduced, and `detection.write_zoo` builds all of them unreduced.
+"""
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks/step_of_every_config.py"
+STEPS = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
+ALL = STEPS.read_experiments()
+ON_TENSORFLOW = STEPS.few_with_all(ALL, lambda item: (*STEPS.kinds(item), *STEPS.sizes(item)))
+ON_JAX = STEPS.few_with_all(ALL, STEPS.kinds)
+
+
+@pytest.mark.parametrize("experiment", ON_TENSORFLOW, ids=lambda experiment: experiment.stem)
+def test_a_step_on_tensorflow_is_finite(experiment) -> None:
+    config = STEPS.small(experiment, shallow=False).config
+    assert config.model.backbone == experiment.config.model.backbone
+    step = STEPS.take_step(config)
+    assert step.faults == []
+    assert step.num_gradients > 90
+    parts = step.losses["loss_class"] + step.losses["loss_box"]
+    assert step.losses["loss"] == pytest.approx(parts, rel=1e-5)
+    assert min(step.losses.values()) > 0
+
+
+def test_a_step_on_jax_is_finite() -> None:
+    stems = [experiment.stem for experiment in ON_JAX]
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--small", *stems],
+        env={
+            **os.environ,
+            "KERAS_BACKEND": "jax",
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_backend_optimization_level=0",  # compiles in half the time
+        },
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    *lines, last = done.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == stems
+    assert all("loss_class" in line and " gradients; " in line for line in lines)
+    assert last == f"{len(stems)} of {len(stems)} steps are well on jax"
+
+
+def test_a_step_that_is_not_finite_is_named() -> None:
+    change = ["model.box_loss.kind=huber", "model.box_loss.weight=1e39"]  # beyond float32
+    step = STEPS.take_step(STEPS.read_experiments(["quickstart"], change)[0].config)
+    assert step.faults[:2] == ["loss_box is inf", "loss is inf"]
+    assert any(text.startswith("the gradient of backbone/stem/conv/kernel") for text in step.faults)
+
+
+def test_every_kind_is_among_those_that_take_a_step() -> None:
+    for taken in (ON_TENSORFLOW, ON_JAX):
+        found = {kind for experiment in taken for kind in STEPS.kinds(experiment)}
+        assert found == {kind for experiment in ALL for kind in STEPS.kinds(experiment)}
+    sizes = {size for experiment in ON_TENSORFLOW for size in STEPS.sizes(experiment)}
+    assert sizes == {size for experiment in ALL for size in STEPS.sizes(experiment)}
+    assert len(ON_TENSORFLOW) <= 20

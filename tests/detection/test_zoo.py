@@ -1,0 +1,118 @@
+"""docs/zoo.md says what the configs and the models' sources say; some rows are counted anew."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from detection.command_line import find_config
+from detection.write_zoo import count, find_faults, main, read_experiments
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "docs/zoo.md"
+EXPERIMENTS = read_experiments(ROOT / "configs/yaml")
+# Every kind of backbone and neck, in the smallest model that has it, and the two reference models.
+RECOUNTED = (
+    *("quickstart", "lite0_fpn_320", "d0_efficientdet_512", "2.2.0_seresnext50_nas_fpn_step_640"),
+    *("2.4.1_r50_nas_fpn_separable_cosine_640", "nasfpn_r50_640", "r50_fpn_640"),
+)
+
+
+def written(stem: str) -> list[str]:
+    """The cells of a row."""
+    rows = [row for row in TABLE.read_text().splitlines() if row.startswith(f"| [{stem}](")]
+    assert len(rows) == 1, stem
+    return rows[0].strip("| ").split(" | ")
+
+
+def test_the_table_is_current(capsys: pytest.CaptureFixture[str]) -> None:
+    """By digest: the configs and the sources of the models are those that were counted."""
+    assert main(["--check", "--output", str(TABLE)]) == 0, capsys.readouterr().err
+    files = {path.relative_to(ROOT) for path in (ROOT / "configs/yaml").glob("[!b]*/*.yaml")}
+    assert len(files) == len(EXPERIMENTS)
+    assert all(f"(../{file})" in TABLE.read_text() for file in files)
+
+
+@pytest.mark.parametrize("stem", RECOUNTED)
+def test_a_row_counted_anew_has_the_same_numbers(stem: str) -> None:
+    config = next(item.config for item in EXPERIMENTS if Path(item.file).stem == stem)
+    assert written(stem)[5:7] == list(count(config))
+
+
+@pytest.mark.parametrize(
+    ("stem", "parameters", "multiply_adds"),
+    [
+        # tensorflow/tpu prints 34.0 M and 97.0 billion, 60.3 M and 140.6 billion.
+        ("r50_fpn_640", 34.0, 97.0),
+        ("nasfpn_r50_640", 60.3, 140.6),
+        # arXiv 1911.09070, table 2.
+        ("d0_efficientdet_512", 3.9, 2.5),
+        ("d3_efficientdet_896", 12.0, 25.0),
+        ("d6_efficientdet_1280", 52.0, 226.0),
+        ("d7_efficientdet_1536", 52.0, 325.0),
+    ],
+)
+def test_published_models_have_their_published_cost(
+    stem: str, parameters: float, multiply_adds: float
+) -> None:
+    found = [float(cell) for cell in written(stem)[5:7]]
+    assert found == pytest.approx([parameters, multiply_adds], rel=0.02)
+
+
+def test_a_published_figure_stands_beside_not_reproduced_here() -> None:
+    figures = {Path(item.file).stem: item.expected for item in EXPERIMENTS if item.expected}
+    assert len(figures) >= 14
+    assert all(figure.endswith("not reproduced here") for figure in figures.values())
+    assert figures["r101_fpn_1024"].startswith("43.9 after 350 epochs (")
+    assert "quickstart" not in figures  # a figure of the sample set, not COCO's
+
+
+def test_what_is_out_of_date_is_named_and_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "configs/yaml/retinanet"
+    folder.mkdir(parents=True)
+    config = Path(shutil.copy(find_config("quickstart"), folder))
+    monkeypatch.chdir(tmp_path)
+
+    def fault() -> str:
+        assert main(["--check"]) == 1
+        said = capsys.readouterr().err
+        assert "docs/zoo.md is out of date" in said
+        assert "`python -m detection.write_zoo` writes it anew" in said
+        return said
+
+    assert "there is no such file" in fault()
+    assert main([]) == 0
+    assert main(["--check"]) == 0
+    capsys.readouterr()
+
+    config.write_text(config.read_text().replace("num_filters: 64", "num_filters: 32"))
+    assert "the row of retinanet/quickstart.yaml has changed" in fault()
+    assert main([]) == 0
+    assert "| FPN 32, levels 3 to 5 | 32 x 2 | 160 x 160 |" in Path("docs/zoo.md").read_text()
+    config.write_text(config.read_text().replace("num_scales: 3", "num_scales: 2"))
+    assert "the sources of the models have changed since it was counted" in fault()
+    shutil.copy(config, folder / "second.yaml")
+    assert "retinanet/second.yaml has no row" in fault()
+    config.rename(folder / "third.yaml")
+    assert "retinanet/quickstart.yaml has a row and is not there" in fault()
+
+
+def test_a_damaged_table_is_out_of_date_and_bad_configs_are_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = TABLE.read_text()
+    assert find_faults(text, EXPERIMENTS) == []
+    broken = text.replace("| NAS-FPN 256 x 7 | 256 x 4 ", "")
+    assert find_faults(broken, EXPERIMENTS) == ["retinanet/nasfpn_r50_640.yaml has no row"]
+    renamed = text.replace("# What each", "# What every")
+    assert find_faults(renamed, EXPERIMENTS) == ["something beside the rows is different"]
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "configs/yaml"
+    folder.mkdir(parents=True)
+    assert main(["--check"]) == 2
+    assert "holds no experiment" in capsys.readouterr().err
+    (folder / "wrong.yaml").write_text("modle: {}\n")
+    assert main(["--check"]) == 2
+    assert "unknown key modle; did you mean `model`?" in capsys.readouterr().err
