@@ -136,9 +136,18 @@ def _recipes(
         if split is None:
             recipe, where = other_parts(path, outside), prefix
         else:
-            recipe, where = recognized.name_map(units[split[0]], split[1], inside), start
+            recipe, where = _of_unit(recognized, units[split[0]], split[1], inside), start
         recipes[path] = recipe and recipe._replace(names=tuple(where + n for n in recipe.names))
     return recipes
+
+
+def _of_unit(
+    recognized: Recognized, unit: Unit, part: str, names: Collection[str]
+) -> Recipe | None:
+    try:
+        return recognized.name_map(unit, part, names)
+    except KeyError:  # a convolution of a ResNet, and the weights are of an EfficientNet
+        return None
 
 
 def _read(
