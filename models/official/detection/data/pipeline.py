@@ -1,5 +1,6 @@
 """TFRecord shards -> batches on the canvas, for training and for evaluation."""
 
+import functools
 import os
 from collections.abc import Sequence
 
@@ -89,35 +90,49 @@ def train_dataset(
     )
     if process_count > 1:
         records = records.shard(process_count, process_index)
-    height, width = canvas_size
-
-    def prepare(epoch: Tensor, record: Tensor, serialized: Tensor) -> Sample:
-        example = _checked(parse_example(serialized), record)
-        stateless_seed = record_seed(seed, epoch, record)
-        drawn = draw_augmentation(
-            stateless_seed, horizontal_flip=horizontal_flip, scale_range=scale_range
-        )
-        placed = place_on_canvas(example.encoded, height, width, **drawn._asdict())
-        boxes = _boxes_in_pixels(example, placed)
-        boxes = tf.cond(
-            drawn.flip, lambda: flip_boxes(boxes, placed.original_size[1]), lambda: boxes
-        )
-        sample = _to_sample(record, example, placed, boxes, canvas_size, stateless_seed)
-        if not with_masks:
-            return sample
-        masks = parse_masks(serialized)
-        instances = instance_map(masks, example.areas, placed, drawn.flip)
-        return sample._replace(instances=instances)
-
     images = augmented_stream(
         records,
         augmentations,
-        prepare=prepare,
+        prepare=functools.partial(
+            _training_sample,
+            seed=seed,
+            canvas_size=canvas_size,
+            horizontal_flip=horizontal_flip,
+            scale_range=scale_range,
+            with_masks=with_masks,
+        ),
         finish=lambda sample: _one_image(sample, max_instances),
         canvas_size=canvas_size,
         num_parallel_calls=num_parallel_calls,
     )
     return _batched(images.skip(surplus), canvas_size, batch_size, max_instances)
+
+
+def _training_sample(
+    epoch: Tensor,
+    record: Tensor,
+    serialized: Tensor,
+    *,
+    seed: int,
+    canvas_size: tuple[int, int],
+    horizontal_flip: bool,
+    scale_range: tuple[float, float],
+    with_masks: bool,
+) -> Sample:
+    """Decodes a record and places its picture as drawn from (seed, epoch, record)."""
+    example = _checked(parse_example(serialized), record)
+    stateless_seed = record_seed(seed, epoch, record)
+    drawn = draw_augmentation(
+        stateless_seed, horizontal_flip=horizontal_flip, scale_range=scale_range
+    )
+    placed = place_on_canvas(example.encoded, *canvas_size, **drawn._asdict())
+    boxes = _boxes_in_pixels(example, placed)
+    boxes = tf.cond(drawn.flip, lambda: flip_boxes(boxes, placed.original_size[1]), lambda: boxes)
+    sample = _to_sample(record, example, placed, boxes, canvas_size, stateless_seed)
+    if not with_masks:
+        return sample
+    instances = instance_map(parse_masks(serialized), example.areas, placed, drawn.flip)
+    return sample._replace(instances=instances)
 
 
 def eval_dataset(
