@@ -78,7 +78,7 @@ def test_a_picture_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--set", "train.total_step=5"], "unknown key train.total_step; did you mean"),
         (
             ["--set", "train.learning_rate={kind: step, drop_steps: [9], drop_rates: [0.1]}"],
-            "boundaries are [9]; they must rise, and start after the 500 warm-up steps",
+            "drop_steps must come after the 500 warmup_steps, got [9]",
         ),
     ],
 )

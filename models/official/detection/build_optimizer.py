@@ -17,16 +17,13 @@ from detection.train_config import (
     RMSPropConfig,
     StepScheduleConfig,
     TrainConfig,
+    WarmedUpScheduleConfig,
 )
 from trainkit.training import optimizers, schedules
 
 
 def build_schedule(train: TrainConfig) -> schedules.Schedule:
-    """Returns the learning rate as a function of the step.
-
-    Raises:
-        ValueError: numbers that do not go together.
-    """
+    """Returns the learning rate as a function of the step."""
     schedule = _unscaled_schedule(train)
     if train.reference_batch_size is None:
         return schedule
@@ -37,37 +34,47 @@ def _unscaled_schedule(train: TrainConfig) -> schedules.Schedule:
     rate = train.learning_rate
     if isinstance(rate, OneCycleScheduleConfig):
         return schedules.one_cycle(
-            init_learning_rate=rate.peak,
+            peak=rate.peak,
             total_steps=train.total_steps,
             rise_share=rate.rise_share,
             start_divisor=rate.start_divisor,
             end_divisor=rate.end_divisor,
         )
-    warmup = {
-        "init_learning_rate": rate.peak,
-        "warmup_learning_rate": rate.warmup_start,
-        "warmup_steps": rate.warmup_steps,
-    }
+    return schedules.after_warmup(
+        _schedule_after_warmup(rate, train.total_steps - rate.warmup_steps),
+        warmup_learning_rate=rate.warmup_start,
+        warmup_steps=rate.warmup_steps,
+    )
+
+
+def _schedule_after_warmup(
+    rate: WarmedUpScheduleConfig, steps_after_warmup: int
+) -> schedules.Schedule:
+    """The schedules count from the end of the warm-up, the configs from the first step."""
+    total_steps = max(steps_after_warmup, 1)  # a run may be all warm-up
     match rate:
         case StepScheduleConfig():
-            return schedules.stepwise(levels=rate.drop_rates, boundaries=rate.drop_steps, **warmup)
+            boundaries = [step - rate.warmup_steps for step in rate.drop_steps]
+            return schedules.stepwise(peak=rate.peak, levels=rate.drop_rates, boundaries=boundaries)
         case CosineScheduleConfig():
-            return schedules.cosine(total_steps=train.total_steps, **warmup)
+            return schedules.cosine(peak=rate.peak, total_steps=total_steps)
         case CyclicCosineScheduleConfig():
-            return schedules.cosine_cyclic(trough_step=rate.trough_step, **warmup)
+            return schedules.cosine_cyclic(
+                peak=rate.peak, trough_step=rate.trough_step - rate.warmup_steps
+            )
         case PolynomialScheduleConfig():
             return schedules.polynomial(
-                total_steps=train.total_steps,
+                peak=rate.peak,
+                total_steps=total_steps,
                 end_learning_rate=rate.end,
                 power=rate.power,
-                **warmup,
             )
         case ExponentialScheduleConfig():
             return schedules.exponential(
+                peak=rate.peak,
                 decay_rate=rate.decay_rate,
                 decay_steps=rate.decay_steps,
                 staircase=rate.staircase,
-                **warmup,
             )
 
 

@@ -16,7 +16,6 @@ from detection.command_line import (
     writing,
 )
 from detection.config import ExperimentConfig
-from trainkit.config import ConfigError
 from trainkit.durable_files import whole_file
 
 _EXAMPLES = """examples:
@@ -49,10 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
     config = experiment_config(arguments)
     stem = os.path.basename(arguments.config).removesuffix(".yaml").removesuffix(".yml")
     output = arguments.output or f"{stem}_schedule.png"
-    try:
-        figure = draw_schedule(config, title=stem)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    figure = draw_schedule(config, title=stem)
     with writing(output), whole_file(output, "wb") as file:
         figure.savefig(file, format="png", dpi=120)
     print(f"Wrote {output}")
@@ -63,9 +59,6 @@ def schedule_points(config: ExperimentConfig) -> tuple[np.ndarray, np.ndarray]:
     """Returns steps [points] int64 and the learning rates [points] float32 with which they go.
 
     Every step where there are few enough, else evenly spread ones and both sides of each jump.
-
-    Raises:
-        ValueError: numbers of the schedule that do not go together.
     """
     total, rate = config.train.total_steps, config.train.learning_rate
     spread = np.linspace(0, total - 1, min(total, _MAX_POINTS)).round().astype(np.int64)
@@ -79,9 +72,6 @@ def draw_schedule(config: ExperimentConfig, *, title: str) -> Figure:
     """Draws the rate twice, on a linear and on a logarithmic axis, over the whole run.
 
     The warm-up is shaded, and a mark stands at every evaluation.
-
-    Raises:
-        ValueError: numbers of the schedule that do not go together.
     """
     steps, rates = schedule_points(config)
     train, every = config.train, config.eval.every_steps

@@ -6,8 +6,12 @@ from typing import Literal
 from trainkit.config import require
 
 
-def _warmup(steps: int) -> tuple[bool, str]:
-    return (steps >= 0, f"warmup_steps must be 0 or more, got {steps}")
+def _rates(peak: float, warmup_start: float, warmup_steps: int) -> list[tuple[bool, str]]:
+    return [
+        (peak > 0, f"peak must be above 0, got {peak}"),
+        (warmup_start >= 0, f"warmup_start must be 0 or more, got {warmup_start}"),
+        (warmup_steps >= 0, f"warmup_steps must be 0 or more, got {warmup_steps}"),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +33,13 @@ class StepScheduleConfig:
                 f"drop_steps and drop_rates must be equally long, got {len(steps)}, {len(rates)}",
             ),
             (list(steps) == sorted(set(steps)), f"drop_steps must rise, got {list(steps)}"),
-            _warmup(self.warmup_steps),
+            (
+                all(step > self.warmup_steps for step in steps),
+                f"drop_steps must come after the {self.warmup_steps} warmup_steps, "
+                f"got {list(steps)}",
+            ),
+            (all(rate >= 0 for rate in rates), f"drop_rates must be 0 or more, got {list(rates)}"),
+            *_rates(self.peak, self.warmup_start, self.warmup_steps),
         )
 
 
@@ -43,7 +53,7 @@ class CosineScheduleConfig:
     warmup_start: float = 0.0067
 
     def __post_init__(self) -> None:
-        require(_warmup(self.warmup_steps))
+        require(*_rates(self.peak, self.warmup_start, self.warmup_steps))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +69,7 @@ class CyclicCosineScheduleConfig:
     def __post_init__(self) -> None:
         steps, trough = self.warmup_steps, self.trough_step
         text = f"trough_step must be above warmup_steps, got {trough} and {steps}"
-        require(_warmup(steps), (trough > steps, text))
+        require(*_rates(self.peak, self.warmup_start, steps), (trough > steps, text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +85,7 @@ class OneCycleScheduleConfig:
     def __post_init__(self) -> None:
         share, start, end = self.rise_share, self.start_divisor, self.end_divisor
         require(
+            (self.peak > 0, f"peak must be above 0, got {self.peak}"),
             (0 < share < 1, f"rise_share must be between 0 and 1, got {share}"),
             (start >= 1, f"start_divisor must be 1 or more, got {start}"),
             (end >= 1, f"end_divisor must be 1 or more, got {end}"),
@@ -94,7 +105,9 @@ class PolynomialScheduleConfig:
 
     def __post_init__(self) -> None:
         require(
-            _warmup(self.warmup_steps), (self.power > 0, f"power must be above 0, got {self.power}")
+            *_rates(self.peak, self.warmup_start, self.warmup_steps),
+            (self.end >= 0, f"end must be 0 or more, got {self.end}"),
+            (self.power > 0, f"power must be above 0, got {self.power}"),
         )
 
 
@@ -113,20 +126,20 @@ class ExponentialScheduleConfig:
     def __post_init__(self) -> None:
         rate, steps = self.decay_rate, self.decay_steps
         require(
-            _warmup(self.warmup_steps),
+            *_rates(self.peak, self.warmup_start, self.warmup_steps),
             (0 < rate <= 1, f"decay_rate must be in (0, 1], got {rate}"),
             (steps > 0, f"decay_steps must be above 0, got {steps}"),
         )
 
 
-ScheduleConfig = (
+WarmedUpScheduleConfig = (
     StepScheduleConfig
     | CosineScheduleConfig
     | CyclicCosineScheduleConfig
-    | OneCycleScheduleConfig
     | PolynomialScheduleConfig
     | ExponentialScheduleConfig
 )
+ScheduleConfig = WarmedUpScheduleConfig | OneCycleScheduleConfig
 
 
 @dataclass(frozen=True, kw_only=True)

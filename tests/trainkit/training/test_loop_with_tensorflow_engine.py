@@ -14,7 +14,7 @@ from trainkit.training import loop
 from trainkit.training.checkpoints import list_checkpoints, read_checkpoint
 from trainkit.training.ledger import Ledger
 from trainkit.training.optimizers import decayed_variables, lars, momentum_sgd, rmsprop
-from trainkit.training.schedules import Schedule, cosine_cyclic
+from trainkit.training.schedules import Schedule, after_warmup, cosine_cyclic
 from trainkit.training.tensorflow_engine import TensorFlowEngine
 
 SETTINGS: dict[str, Any] = {
@@ -76,7 +76,10 @@ def make_line_engine(make_optimizer: MakeOptimizer = make_momentum) -> TensorFlo
     with strategy.scope():
         task = LineTask()
         optimizer = make_optimizer(
-            cosine_cyclic(init_learning_rate=0.05, trough_step=6, warmup_steps=2), task.model
+            after_warmup(
+                cosine_cyclic(peak=0.05, trough_step=4), warmup_learning_rate=0.0, warmup_steps=2
+            ),
+            task.model,
         )
     return TensorFlowEngine(
         task=task,

@@ -49,7 +49,7 @@ def test_kernels_are_told_by_the_end_of_their_name(path: str, decays: bool) -> N
 def test_adamw_decays_only_what_it_is_told_to() -> None:
     """With gradients of 0 a step is the decay alone: v * (1 - rate * decay)."""
     model = small_model()
-    schedule = stepwise(init_learning_rate=0.5, levels=[0.25], boundaries=[1])
+    schedule = stepwise(peak=0.5, levels=[0.25], boundaries=[1])
     kernel, bias = model.get_layer("head").weights
     bias.assign([3.0])
     optimizer = optimizers.adamw(schedule, weight_decay=0.1, model=model, decayed=[kernel])
@@ -67,7 +67,7 @@ def test_adamw_decays_only_what_it_is_told_to() -> None:
 
 def test_momentum_by_hand() -> None:
     """Gradient 1 thrice, rate 0.5, 0.5, 0.1, momentum 0.5: velocity -0.5, -0.75, -0.475."""
-    schedule = stepwise(init_learning_rate=0.5, levels=[0.1], boundaries=[2])
+    schedule = stepwise(peak=0.5, levels=[0.1], boundaries=[2])
     weight = keras.Variable(2.0)
     optimizer = optimizers.momentum_sgd(schedule, momentum=0.5)
     optimizer.build([weight])
@@ -84,9 +84,7 @@ def test_rmsprop_by_hand() -> None:
     Squares: 0.5 * 4 = 2, then 1. Moved: 2 / sqrt(2 + 2) = 1, then 0.5 * 1 + 0.
     """
     weight = keras.Variable(3.0)
-    optimizer = optimizers.rmsprop(
-        stepwise(init_learning_rate=1.0), rho=0.5, momentum=0.5, epsilon=2.0
-    )
+    optimizer = optimizers.rmsprop(stepwise(peak=1.0), rho=0.5, momentum=0.5, epsilon=2.0)
     optimizer.build([weight])
     seen = []
     for gradient in (2.0, 0.0):
@@ -108,7 +106,7 @@ def test_lars_by_hand() -> None:
     kernel = keras.Variable([[3.0, 4.0]], name="kernel")
     bias = keras.Variable([3.0, 4.0], name="bias")
     optimizer = optimizers.lars(
-        stepwise(init_learning_rate=2.0),
+        stepwise(peak=2.0),
         weight_decay=0.2,
         decayed=[kernel, bias],
         momentum=0.5,
@@ -131,9 +129,7 @@ def test_lars_does_not_care_how_large_a_gradient_is() -> None:
     """Without decay the step is trust * |w| * rate: 0.001 * 5 * 10, whatever the gradient."""
     for size in (1e-6, 1.0, 1e6):
         kernel = keras.Variable([[3.0, 4.0]], name="kernel")
-        optimizer = optimizers.lars(
-            stepwise(init_learning_rate=10.0), weight_decay=0.0, decayed=[kernel]
-        )
+        optimizer = optimizers.lars(stepwise(peak=10.0), weight_decay=0.0, decayed=[kernel])
         optimizer.build([kernel])
         optimizer.apply([np.array([[0.0, size]], np.float32)])
         np.testing.assert_allclose(kernel.numpy(), [[3.0, 3.95]], rtol=1e-5)
@@ -141,7 +137,7 @@ def test_lars_does_not_care_how_large_a_gradient_is() -> None:
 
 def test_slots_are_keyed_by_the_path_of_their_variable() -> None:
     model = small_model()
-    optimizer = optimizers.adam(stepwise(init_learning_rate=0.1))
+    optimizer = optimizers.adam(stepwise(peak=0.1))
     optimizer.build(model.trainable_variables)
     slots = optimizers.slot_variables(optimizer, model.trainable_variables)
     assert sorted(slots) == sorted(
@@ -156,7 +152,7 @@ def test_slots_of_paths_that_keras_spells_alike_are_told_apart() -> None:
     first, second = keras.Variable([1.0], name="x"), keras.Variable([1.0, 2.0], name="x")
     # Keras takes the path where there is one, with every / as _: both become a_b_c.
     first._path, second._path = "a/b_c", "a_b/c"
-    optimizer = optimizers.momentum_sgd(stepwise(init_learning_rate=0.1))
+    optimizer = optimizers.momentum_sgd(stepwise(peak=0.1))
     optimizer.build([first, second])
     slots = optimizers.slot_variables(optimizer, [first, second])
     shapes = {key: tuple(variable.shape) for key, variable in slots.items()}
@@ -173,9 +169,7 @@ def test_state_that_would_be_lost_is_refused() -> None:
 
 def test_loss_scaling_keeps_its_scale_beside_the_slots() -> None:
     weight = keras.Variable([1.0], name="weight")
-    optimizer = optimizers.with_loss_scaling(
-        optimizers.momentum_sgd(stepwise(init_learning_rate=0.1))
-    )
+    optimizer = optimizers.with_loss_scaling(optimizers.momentum_sgd(stepwise(peak=0.1)))
     optimizer.build([weight])
     slots = optimizers.slot_variables(optimizer, [weight])
     assert set(slots) == {

@@ -91,7 +91,7 @@ def build(
         keras.utils.set_random_seed(seed)
         model = make_model()
         freeze(model, frozen)
-        schedule = stepwise(init_learning_rate=0.1, levels=[0.05], boundaries=[3])
+        schedule = stepwise(peak=0.1, levels=[0.05], boundaries=[3])
         optimizer = momentum_sgd(schedule)
         optimizer = with_loss_scaling(optimizer) if loss_scaling else optimizer
     task = Regression(model, change_loss)

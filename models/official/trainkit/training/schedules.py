@@ -1,8 +1,7 @@
 """Learning rates as pure functions of the step, in keras.ops: in a graph, in jit, or to be plotted.
 
 A schedule takes a step (an integer, a tensor or an array, counted from 0) and returns the float32
-rate of the same shape with which that step is taken. Each begins with a linear warm-up; that of
-`one_cycle` is its rise.
+rate of the same shape with which that step is taken. `after_warmup` puts a linear rise before any.
 """
 
 import math
@@ -17,28 +16,19 @@ Schedule = Callable[[Any], Any]
 
 
 def stepwise(
-    *,
-    init_learning_rate: float,
-    levels: Sequence[float] = (),
-    boundaries: Sequence[int] = (),
-    warmup_learning_rate: float = 0.0,
-    warmup_steps: int = 0,
+    *, peak: float, levels: Sequence[float] = (), boundaries: Sequence[int] = ()
 ) -> Schedule:
-    """Returns the schedule that holds a rate until the next boundary.
-
-    `init_learning_rate` after the warm-up, then `levels[i]` from step `boundaries[i]` on.
+    """Returns `peak` up to the first boundary, then `levels[i]` from step `boundaries[i]` on.
 
     Args:
-        init_learning_rate: rate at the end of the warm-up, above 0.
-        levels: one rate for each boundary.
-        boundaries: steps, rising, all after the warm-up.
-        warmup_learning_rate: rate of step 0 where there is a warm-up.
-        warmup_steps: length of the linear warm-up; 0 means none.
+        peak: first rate, above 0.
+        levels: one rate for each boundary, 0 or more.
+        boundaries: steps, 1 or more and rising.
 
     Raises:
         ValueError: lists every argument that is out of its range.
     """
-    faults = _warmup_faults(init_learning_rate, warmup_learning_rate, warmup_steps)
+    faults = _peak_faults(peak)
     if len(levels) != len(boundaries):
         faults.append(
             f"there are {len(levels)} levels {list(levels)} for {len(boundaries)} boundaries "
@@ -46,99 +36,66 @@ def stepwise(
         )
     if any(level < 0 or not math.isfinite(level) for level in levels):
         faults.append(f"levels are {list(levels)}; each must be 0 or more")
-    lower_bounds = [max(warmup_steps, 0), *boundaries]
-    if any(after <= before for before, after in zip(lower_bounds, boundaries, strict=False)):
-        faults.append(
-            f"boundaries are {list(boundaries)}; they must rise, and start after the "
-            f"{warmup_steps} warm-up steps"
-        )
+    if any(after <= before for before, after in zip([0, *boundaries], boundaries, strict=False)):
+        faults.append(f"boundaries are {list(boundaries)}; they must be 1 or more, and rise")
     _refuse(faults)
 
     def rate(step: Any) -> Any:
         step = ops.cast(step, "float32")
-        result = ops.full_like(step, init_learning_rate)
+        result = ops.full_like(step, peak)
         for level, boundary in zip(levels, boundaries, strict=True):
             result = ops.where(step >= boundary, level, result)
-        return _after_warmup(step, result, init_learning_rate, warmup_learning_rate, warmup_steps)
+        return result
 
     return rate
 
 
-def cosine(
-    *,
-    init_learning_rate: float,
-    total_steps: int,
-    warmup_learning_rate: float = 0.0,
-    warmup_steps: int = 0,
-) -> Schedule:
-    """Returns the schedule that falls from `init_learning_rate` to 0 along half a cosine.
-
-    The fall starts where the warm-up ends, reaches 0 at `total_steps` and stays there (SGDR,
-    arXiv 1608.03983, section 3, one cycle). A run that is not longer than its warm-up never falls.
+def cosine(*, peak: float, total_steps: int, end_learning_rate: float = 0.0) -> Schedule:
+    """Returns the schedule that falls along half a cosine (SGDR, arXiv 1608.03983, section 3).
 
     Args:
-        init_learning_rate: rate at the end of the warm-up, above 0.
-        total_steps: step at which the rate is 0, 1 or more.
-        warmup_learning_rate: rate of step 0 where there is a warm-up.
-        warmup_steps: length of the linear warm-up; 0 means none.
+        peak: first rate, above 0.
+        total_steps: step at which the end is reached, 1 or more; the rate stays there.
+        end_learning_rate: rate at the end, 0 or more.
 
     Raises:
         ValueError: lists every argument that is out of its range.
     """
-    faults = _warmup_faults(init_learning_rate, warmup_learning_rate, warmup_steps)
-    faults += _total_steps_faults(total_steps)
-    _refuse(faults)
+    faults = _peak_faults(peak) + _steps_faults("total_steps", total_steps)
+    _refuse(faults + _rate_faults("end_learning_rate", end_learning_rate))
 
     def rate(step: Any) -> Any:
-        step = ops.cast(step, "float32")
-        result = init_learning_rate * _half_cosine(_progress(step, warmup_steps, total_steps))
-        return _after_warmup(step, result, init_learning_rate, warmup_learning_rate, warmup_steps)
+        share = _half_cosine(_progress(step, total_steps))
+        return end_learning_rate + (peak - end_learning_rate) * share
 
     return rate
 
 
-def cosine_cyclic(
-    *,
-    init_learning_rate: float,
-    trough_step: int,
-    warmup_learning_rate: float = 0.0,
-    warmup_steps: int = 0,
-) -> Schedule:
+def cosine_cyclic(*, peak: float, trough_step: int) -> Schedule:
     """Returns the cosine that goes on: 0 at `trough_step`, at the peak again as long after it.
 
-    With `d = trough_step - warmup_steps` the period is 2 d. Unlike SGDR's restarts the rate comes
-    back as smoothly as it went.
+    Unlike SGDR's restarts the rate comes back as smoothly as it went.
 
     Args:
-        init_learning_rate: rate at the end of the warm-up, above 0.
-        trough_step: first step at which the rate is 0, after the warm-up.
-        warmup_learning_rate: rate of step 0 where there is a warm-up.
-        warmup_steps: length of the linear warm-up; 0 means none.
+        peak: first rate, above 0.
+        trough_step: first step at which the rate is 0, half a period; 1 or more.
 
     Raises:
         ValueError: lists every argument that is out of its range.
     """
-    faults = _warmup_faults(init_learning_rate, warmup_learning_rate, warmup_steps)
-    if trough_step <= max(warmup_steps, 0):
-        faults.append(
-            f"trough_step is {trough_step}; it must come after the {warmup_steps} warm-up steps"
-        )
-    _refuse(faults)
-    fall_steps = trough_step - warmup_steps
+    _refuse(_peak_faults(peak) + _steps_faults("trough_step", trough_step))
 
     def rate(step: Any) -> Any:
-        step = ops.cast(step, "float32")
         # One period at a time: float32 has few digits left for the cosine of a large angle.
-        progress = ops.mod(step - warmup_steps, 2 * fall_steps) / fall_steps
-        result = init_learning_rate * _half_cosine(progress)
-        return _after_warmup(step, result, init_learning_rate, warmup_learning_rate, warmup_steps)
+        in_period = ops.mod(ops.cast(step, "float32"), 2 * trough_step)
+        return peak * _half_cosine(in_period / trough_step)
 
     return rate
 
 
 def one_cycle(
     *,
-    init_learning_rate: float,
+    peak: float,
     total_steps: int,
     rise_share: float = 0.4,
     start_divisor: float = 25.0,
@@ -146,12 +103,12 @@ def one_cycle(
 ) -> Schedule:
     """Returns one rise and one fall (Smith and Topin, arXiv 1708.07120).
 
-    From `init_learning_rate / start_divisor` up to `init_learning_rate` in a straight line, then
-    down along half a cosine to `init_learning_rate / start_divisor / end_divisor` at `total_steps`,
-    where it stays. The momentum stays as it is, which the paper moves the other way.
+    From `peak / start_divisor` up to `peak` in a straight line, then down along half a cosine to
+    `peak / start_divisor / end_divisor` at `total_steps`, where it stays. The momentum stays as it
+    is, which the paper moves the other way.
 
     Args:
-        init_learning_rate: the peak, above 0.
+        peak: highest rate, above 0.
         total_steps: steps of the run, 1 or more.
         rise_share: part of the run at which the peak is reached, between 0 and 1.
         start_divisor: peak over first rate, 1 or more.
@@ -160,103 +117,97 @@ def one_cycle(
     Raises:
         ValueError: lists every argument that is out of its range.
     """
-    faults = _warmup_faults(init_learning_rate, 0.0, 0) + _total_steps_faults(total_steps)
+    faults = _peak_faults(peak) + _steps_faults("total_steps", total_steps)
     if not 0 < rise_share < 1:
         faults.append(f"rise_share is {rise_share}; it must be between 0 and 1")
     for name, divisor in (("start_divisor", start_divisor), ("end_divisor", end_divisor)):
         if not 1 <= divisor < math.inf:
             faults.append(f"{name} is {divisor}; it must be 1 or more")
     _refuse(faults)
-    start = init_learning_rate / start_divisor
-    end = start / end_divisor
-    rise_steps = rise_share * total_steps
-
-    def rate(step: Any) -> Any:
-        step = ops.cast(step, "float32")
-        fall = _half_cosine(_progress(step, rise_steps, total_steps))
-        result = end + (init_learning_rate - end) * fall
-        return _after_warmup(step, result, init_learning_rate, start, rise_steps)
-
-    return rate
+    start, rise_steps = peak / start_divisor, round(rise_share * total_steps)
+    fall = cosine(
+        peak=peak,
+        total_steps=max(total_steps - rise_steps, 1),
+        end_learning_rate=start / end_divisor,
+    )
+    return after_warmup(fall, warmup_learning_rate=start, warmup_steps=rise_steps)
 
 
 def polynomial(
-    *,
-    init_learning_rate: float,
-    total_steps: int,
-    end_learning_rate: float = 0.0,
-    power: float = 1.0,
-    warmup_learning_rate: float = 0.0,
-    warmup_steps: int = 0,
+    *, peak: float, total_steps: int, end_learning_rate: float = 0.0, power: float = 1.0
 ) -> Schedule:
-    """Returns `end + (init - end) * (1 - progress) ** power`, with a progress from 0 to 1.
-
-    The progress begins where the warm-up ends, is 1 at `total_steps` and stays there.
+    """Returns `end + (peak - end) * (1 - step / total_steps) ** power`.
 
     Args:
-        init_learning_rate: rate at the end of the warm-up, above 0.
-        total_steps: step at which the end is reached, 1 or more.
+        peak: first rate, above 0.
+        total_steps: step at which the end is reached, 1 or more; the rate stays there.
         end_learning_rate: rate at the end, 0 or more.
         power: 1 is a straight line; above 0.
-        warmup_learning_rate: rate of step 0 where there is a warm-up.
-        warmup_steps: length of the linear warm-up; 0 means none.
 
     Raises:
         ValueError: lists every argument that is out of its range.
     """
-    faults = _warmup_faults(init_learning_rate, warmup_learning_rate, warmup_steps)
-    faults += _total_steps_faults(total_steps)
-    if not 0 <= end_learning_rate < math.inf:
-        faults.append(f"end_learning_rate is {end_learning_rate}; it must be 0 or more")
+    faults = _peak_faults(peak) + _steps_faults("total_steps", total_steps)
+    faults += _rate_faults("end_learning_rate", end_learning_rate)
     if not 0 < power < math.inf:
         faults.append(f"power is {power}; it must be above 0")
     _refuse(faults)
 
     def rate(step: Any) -> Any:
-        step = ops.cast(step, "float32")
-        remaining = 1.0 - _progress(step, warmup_steps, total_steps)
-        fall = (init_learning_rate - end_learning_rate) * remaining**power
-        result = end_learning_rate + fall
-        return _after_warmup(step, result, init_learning_rate, warmup_learning_rate, warmup_steps)
+        remaining = 1.0 - _progress(step, total_steps)
+        return end_learning_rate + (peak - end_learning_rate) * remaining**power
 
     return rate
 
 
 def exponential(
-    *,
-    init_learning_rate: float,
-    decay_rate: float,
-    decay_steps: int,
-    staircase: bool = False,
-    warmup_learning_rate: float = 0.0,
-    warmup_steps: int = 0,
+    *, peak: float, decay_rate: float, decay_steps: int, staircase: bool = False
 ) -> Schedule:
-    """Returns `init * decay_rate ** (n / decay_steps)` for the n-th step after the warm-up.
+    """Returns `peak * decay_rate ** (step / decay_steps)`.
 
     Args:
-        init_learning_rate: rate at the end of the warm-up, above 0.
+        peak: first rate, above 0.
         decay_rate: what `decay_steps` steps leave of the rate, above 0 and at most 1.
         decay_steps: 1 or more.
         staircase: holds the rate for `decay_steps` steps, then multiplies it.
-        warmup_learning_rate: rate of step 0 where there is a warm-up.
-        warmup_steps: length of the linear warm-up; 0 means none.
 
     Raises:
         ValueError: lists every argument that is out of its range.
     """
-    faults = _warmup_faults(init_learning_rate, warmup_learning_rate, warmup_steps)
+    faults = _peak_faults(peak) + _steps_faults("decay_steps", decay_steps)
     if not 0 < decay_rate <= 1:
         faults.append(f"decay_rate is {decay_rate}; it must be above 0 and at most 1")
-    if decay_steps < 1:
-        faults.append(f"decay_steps is {decay_steps}; it must be 1 or more")
+    _refuse(faults)
+
+    def rate(step: Any) -> Any:
+        decays = ops.cast(step, "float32") / decay_steps
+        decays = ops.floor(decays) if staircase else decays
+        return peak * ops.exp(math.log(decay_rate) * decays)
+
+    return rate
+
+
+def after_warmup(schedule: Schedule, *, warmup_learning_rate: float, warmup_steps: int) -> Schedule:
+    """Returns a linear rise to the schedule's first rate, and then the schedule from its step 0.
+
+    Args:
+        schedule: what begins at `warmup_steps`.
+        warmup_learning_rate: rate of step 0 where there is a warm-up, 0 or more.
+        warmup_steps: length of the rise; 0 means none.
+
+    Raises:
+        ValueError: lists every argument that is out of its range.
+    """
+    faults = _rate_faults("warmup_learning_rate", warmup_learning_rate)
+    if warmup_steps < 0:
+        faults.append(f"warmup_steps is {warmup_steps}; it must be 0 (no warm-up) or more")
     _refuse(faults)
 
     def rate(step: Any) -> Any:
         step = ops.cast(step, "float32")
-        decays = ops.maximum((step - warmup_steps) / decay_steps, 0.0)
-        decays = ops.floor(decays) if staircase else decays
-        result = init_learning_rate * ops.exp(math.log(decay_rate) * decays)
-        return _after_warmup(step, result, init_learning_rate, warmup_learning_rate, warmup_steps)
+        rise = (schedule(0) - warmup_learning_rate) / max(warmup_steps, 1)
+        after = schedule(ops.maximum(step - warmup_steps, 0.0))
+        return ops.where(step < warmup_steps, warmup_learning_rate + step * rise, after)
 
     return rate
 
@@ -275,9 +226,9 @@ def scaled(schedule: Schedule, factor: float) -> Schedule:
     return lambda step: factor * schedule(step)
 
 
-def _progress(step: Any, first_step: float, total_steps: int) -> Any:
-    """How much of the way from `first_step` to `total_steps` is behind, 0 to 1; `step` float32."""
-    return ops.clip((step - first_step) / max(total_steps - first_step, 1), 0.0, 1.0)
+def _progress(step: Any, total_steps: int) -> Any:
+    """How much of the way is behind, 0 to 1, float32."""
+    return ops.clip(ops.cast(step, "float32") / total_steps, 0.0, 1.0)
 
 
 def _half_cosine(progress: Any) -> Any:
@@ -285,29 +236,16 @@ def _half_cosine(progress: Any) -> Any:
     return (ops.cos(math.pi * progress) + 1.0) / 2.0
 
 
-def _after_warmup(
-    step: Any, result: Any, init_learning_rate: float, warmup_learning_rate: float, steps: float
-) -> Any:
-    """Puts a linear rise from the warm-up rate before `result`; `step` is float32."""
-    rise = (init_learning_rate - warmup_learning_rate) / max(steps, 1)
-    return ops.where(step < steps, warmup_learning_rate + step * rise, result)
+def _peak_faults(peak: float) -> list[str]:
+    return [] if 0 < peak < math.inf else [f"peak is {peak}; it must be above 0"]
 
 
-def _warmup_faults(
-    init_learning_rate: float, warmup_learning_rate: float, warmup_steps: int
-) -> list[str]:
-    faults = []
-    if not 0 < init_learning_rate < math.inf:
-        faults.append(f"init_learning_rate is {init_learning_rate}; it must be above 0")
-    if not 0 <= warmup_learning_rate < math.inf:
-        faults.append(f"warmup_learning_rate is {warmup_learning_rate}; it must be 0 or more")
-    if warmup_steps < 0:
-        faults.append(f"warmup_steps is {warmup_steps}; it must be 0 (no warm-up) or more")
-    return faults
+def _rate_faults(name: str, rate: float) -> list[str]:
+    return [] if 0 <= rate < math.inf else [f"{name} is {rate}; it must be 0 or more"]
 
 
-def _total_steps_faults(total_steps: int) -> list[str]:
-    return [] if total_steps >= 1 else [f"total_steps is {total_steps}; it must be 1 or more"]
+def _steps_faults(name: str, steps: int) -> list[str]:
+    return [] if steps >= 1 else [f"{name} is {steps}; it must be 1 or more"]
 
 
 def _refuse(faults: list[str]) -> None:
