@@ -62,6 +62,7 @@ def test_auto_becomes_what_the_weights_expect_and_stays_when_the_run_goes_on(
     settled = settle(config, str(tmp_path))
     assert settled.model.normalization == "lite"
     assert settled.model.backbone.style == "tensorflow"
+    assert settled.model.backbone.batch_norm.epsilon == 1e-3
     (tmp_path / "config.yaml").write_text(to_yaml(settled))
     gone = dataclasses.replace(config, train=TrainConfig(weights=WeightsConfig(path="gone.pth")))
     assert settle(gone, str(tmp_path)).model == settled.model
@@ -72,6 +73,8 @@ def test_auto_becomes_what_the_weights_expect_and_stays_when_the_run_goes_on(
     without = settle(ExperimentConfig(), "no_such_run")
     assert without.model.normalization == "imagenet"
     assert without.model.backbone.style == "tensorflow"
+    assert without.model.backbone.batch_norm.epsilon == 1e-4
+    assert "auto" not in to_yaml(without.model)
     with pytest.raises(WeightsError, match=r"gone.pth: there is no such file"):
         settle(gone, "no_such_run")
 

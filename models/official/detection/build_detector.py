@@ -8,6 +8,8 @@ import keras
 
 from detection.config import ExperimentConfig
 from detection.model_config import (
+    AUTO_EPSILON,
+    BACKBONE_AUTO_EPSILON,
     ArgmaxIoUConfig,
     ATSSConfig,
     BatchNormConfig,
@@ -39,6 +41,7 @@ from detection.ops.anchors import anchors_for_canvas, locations_per_level
 from detection.ops.atss import match_atss
 from detection.ops.matching import match_argmax_iou
 from detection.types import Tensor
+from trainkit.backbones.batch_norm import BatchNorm, MakeNorm
 from trainkit.backbones.drop_block import DropBlock
 from trainkit.backbones.efficientnet import EfficientNet
 from trainkit.backbones.resnet import ResNet
@@ -154,20 +157,23 @@ def _build_model(config: ExperimentConfig, *, num_classes: int, synchronized: bo
             num_filters=head.num_filters,
             separable=head.separable,
             activation=head.activation,
-            **_norm(model.batch_norm, synchronized),
+            make_norm=_make_norm(model.batch_norm, synchronized),
         ),
         pixel_mean=pixel_mean,
         pixel_std=pixel_std,
     )
 
 
-def _norm(batch_norm: BatchNormConfig, synchronized: bool) -> dict[str, Any]:
-    return {
-        "batch_norm_momentum": batch_norm.momentum,
-        "batch_norm_epsilon": batch_norm.epsilon,
-        "batch_norm_frozen": batch_norm.frozen,
-        "synchronized": synchronized and batch_norm.synchronized,
-    }
+def _make_norm(
+    batch_norm: BatchNormConfig, synchronized: bool, *, auto_epsilon: float = AUTO_EPSILON
+) -> MakeNorm:
+    return functools.partial(
+        BatchNorm,
+        momentum=batch_norm.momentum,
+        epsilon=auto_epsilon if batch_norm.epsilon == "auto" else batch_norm.epsilon,
+        frozen=batch_norm.frozen,
+        synchronized=synchronized and batch_norm.synchronized,
+    )
 
 
 def _drop_block(config: DropBlockConfig | None) -> Callable[..., DropBlock] | None:
@@ -186,7 +192,11 @@ def _build_backbone(
 ) -> keras.layers.Layer:
     settings: dict[str, Any] = {
         "gradient_checkpointing": backbone.gradient_checkpointing,
-        **_norm(backbone.batch_norm, synchronized),
+        "make_norm": _make_norm(
+            backbone.batch_norm,
+            synchronized,
+            auto_epsilon=BACKBONE_AUTO_EPSILON[backbone.kind],
+        ),
     }
     match backbone:
         case ResNetConfig():
@@ -217,7 +227,7 @@ def _build_neck(model: RetinaNetConfig, synchronized: bool, seed: int) -> keras.
     settings: dict[str, Any] = {
         "num_filters": neck.num_filters,
         **levels,
-        **_norm(model.batch_norm, synchronized),
+        "make_norm": _make_norm(model.batch_norm, synchronized),
     }
     match neck:
         case FPNConfig():

@@ -9,7 +9,7 @@ from typing import Literal
 from detection.data_config import DataConfig
 from detection.model_config import RetinaNetConfig
 from detection.train_config import TrainConfig
-from trainkit.config import require
+from trainkit.ranges import Count, NaturalNumber, check
 
 # fmt: off
 Metric = Literal[
@@ -23,16 +23,12 @@ Metric = Literal[
 class EvalConfig:
     """Evaluation on the whole of data.eval_split."""
 
-    batch_size: int = 8
-    every_steps: int = 5000
+    batch_size: Count = 8
+    every_steps: Count = 5000
     best_metric: Metric = "AP"  # the checkpoint with the highest is kept in best/
-    num_pictures: int = 8  # images drawn at each evaluation
+    num_pictures: NaturalNumber = 8  # images drawn at each evaluation
 
-    def __post_init__(self) -> None:
-        names = ("batch_size", "every_steps")
-        require(
-            *((getattr(self, n) > 0, f"{n} must be above 0, got {getattr(self, n)}") for n in names)
-        )
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,4 +63,4 @@ class ExperimentConfig:
         stride = 2**self.model.max_level
         bad = [side for side in self.data.canvas_size if side % stride]
         text = f"data.canvas_size must be multiples of {stride} (2^model.max_level), got {bad}"
-        require((not bad, text), (kind == "coco" or metric in ("AP", "AP50"), only))
+        check(self, (not bad, text), (kind == "coco" or metric in ("AP", "AP50"), only))

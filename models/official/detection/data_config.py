@@ -1,13 +1,9 @@
 """The data's part of the experiment file: where records lie and what training does to pictures."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from trainkit.config import require
-
-
-def _check_probability(value: float) -> None:
-    require((0.0 <= value <= 1.0, f"probability must be in [0, 1], got {value}"))
+from trainkit.ranges import Count, Positive, Range, Share, check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,10 +11,9 @@ class MosaicConfig:
     """Four pictures on one canvas, around a random centre (YOLOv4, arXiv 2004.10934)."""
 
     kind: Literal["mosaic"] = "mosaic"
-    probability: float = 0.5
+    probability: Share = 0.5
 
-    def __post_init__(self) -> None:
-        _check_probability(self.probability)
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +21,10 @@ class MixupConfig:
     """Two pictures blended, with the boxes of both (arXiv 1710.09412, 1902.04103)."""
 
     kind: Literal["mixup"] = "mixup"
-    probability: float = 0.5
-    alpha: float = 1.5  # shares are drawn from Beta(alpha, alpha)
+    probability: Share = 0.5
+    alpha: Positive = 1.5  # shares are drawn from Beta(alpha, alpha)
 
-    def __post_init__(self) -> None:
-        _check_probability(self.probability)
-        require((self.alpha > 0, f"alpha must be above 0, got {self.alpha}"))
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +32,10 @@ class CopyPasteConfig:
     """Objects with masks pasted from another picture (arXiv 2012.07177)."""
 
     kind: Literal["copy_paste"] = "copy_paste"
-    probability: float = 0.5
-    max_objects: int = 10
+    probability: Share = 0.5
+    max_objects: Count = 10
 
-    def __post_init__(self) -> None:
-        _check_probability(self.probability)
-        require((self.max_objects > 0, f"max_objects must be above 0, got {self.max_objects}"))
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +51,10 @@ class RandAugmentConfig:
     """Operations drawn at one strength (arXiv 1909.13719)."""
 
     kind: Literal["rand_augment"] = "rand_augment"
-    num_ops: int = 2
-    magnitude: float = 5.0  # 0..10
+    num_ops: Count = 2
+    magnitude: Annotated[float, Range("[0, 10]")] = 5.0
 
-    def __post_init__(self) -> None:
-        require(
-            (self.num_ops > 0, f"num_ops must be above 0, got {self.num_ops}"),
-            (0 <= self.magnitude <= 10, f"magnitude must be in [0, 10], got {self.magnitude}"),
-        )
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +62,11 @@ class GridMaskConfig:
     """A grid of squares is deleted (arXiv 2001.04086)."""
 
     kind: Literal["grid_mask"] = "grid_mask"
-    probability: float = 0.5
-    ratio: float = 0.5  # side of the deleted square, as a share of the grid's period
+    probability: Share = 0.5
+    # Side of the deleted square, as a share of the grid's period.
+    ratio: Annotated[float, Range("(0, 1)")] = 0.5
 
-    def __post_init__(self) -> None:
-        _check_probability(self.probability)
-        require((0 < self.ratio < 1, f"ratio must be between 0 and 1, got {self.ratio}"))
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,16 +74,12 @@ class ColorConfig:
     """Brightness, contrast and saturation by factors in 1 - x .. 1 + x; hue by -x .. x turns."""
 
     kind: Literal["color"] = "color"
-    brightness: float = 0.2
-    contrast: float = 0.2
-    saturation: float = 0.2
-    hue: float = 0.0
+    brightness: Share = 0.2
+    contrast: Share = 0.2
+    saturation: Share = 0.2
+    hue: Annotated[float, Range("[0, 0.5]")] = 0.0
 
-    def __post_init__(self) -> None:
-        for name in ("brightness", "contrast", "saturation"):
-            value = getattr(self, name)
-            require((0 <= value <= 1, f"{name} must be in [0, 1], got {value}"))
-        require((0 <= self.hue <= 0.5, f"hue must be in [0, 0.5], got {self.hue}"))
+    __post_init__ = check
 
 
 AugmentationConfig = (
@@ -118,8 +100,8 @@ class DataConfig:
     directory: str = ""  # holds classes.csv and <split>_<part>-?????-of-?????.tfrecord
     train_split: str = "train"
     eval_split: str = "val"
-    canvas_size: tuple[int, int] = (640, 640)  # height, width in pixels
-    max_instances: int = 100  # boxes an image; the rest is left out and counted
+    canvas_size: tuple[Count, Count] = (640, 640)  # height, width in pixels
+    max_instances: Count = 100  # boxes an image; the rest is left out and counted
     horizontal_flip: bool = True
     # Of the size that just fits the canvas; (0.1, 2.0) is large-scale jitter.
     scale_range: tuple[float, float] = (1.0, 1.0)
@@ -128,8 +110,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         low, high = self.scale_range
         text = f"0.1 <= low <= high <= 2.0 for scale_range, got [{low}, {high}]"
-        require(
-            (min(self.canvas_size) > 0, f"canvas_size must be above 0, got {self.canvas_size}"),
-            (self.max_instances > 0, f"max_instances must be above 0, got {self.max_instances}"),
+        check(
+            self,
             (0.1 <= low <= high <= 2.0, text),
         )

@@ -1,46 +1,40 @@
 """The model's part of the experiment file: what each key means, its unit, and what is allowed."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from trainkit.config import require
+from trainkit.ranges import Count, NaturalNumber, NotNegative, Positive, Range, Share, check
 
 Normalization = Literal["auto", "imagenet", "inception", "caffe", "lite"]
+
+# Of batch normalisation: what `auto` is in neck and head, and in each backbone without weights.
+AUTO_EPSILON = 1e-4
+BACKBONE_AUTO_EPSILON = {"resnet": 1e-4, "efficientnet": 1e-3, "seresnext": 1e-5}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNormConfig:
     """Batch normalisation. Short runs want a momentum below 0.99: statistics must settle."""
 
-    momentum: float = 0.997
-    epsilon: float = 1e-4
+    momentum: Annotated[float, Range("[0, 1)")] = 0.997
+    epsilon: Positive | Literal["auto"] = "auto"  # auto: of a backbone as the weights want
     frozen: bool = False  # statistics, scale and shift stay as loaded, also in training
     synchronized: bool = True  # statistics over all devices together, where there are several
 
-    def __post_init__(self) -> None:
-        require(
-            (0.0 <= self.momentum < 1.0, f"momentum must be in [0, 1), got {self.momentum}"),
-            (self.epsilon > 0, f"epsilon must be above 0, got {self.epsilon}"),
-        )
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
 class DropBlockConfig:
     """DropBlock: in training, squares of the feature maps are zeroed (arXiv 1810.12890)."""
 
-    keep_prob: float = 0.9  # share of the map that stays, at the end of the schedule
-    size: int = 7  # side of a square, in pixels of the map; clipped to the map
-    schedule_steps: int = 0  # the dropped share rises linearly from 0 over so many steps
+    keep_prob: Annotated[float, Range("(0, 1]")] = (
+        0.9  # share of the map that stays, at the end of the schedule
+    )
+    size: Count = 7  # side of a square, in pixels of the map; clipped to the map
+    schedule_steps: NaturalNumber = 0  # the dropped share rises linearly from 0 over so many steps
 
-    def __post_init__(self) -> None:
-        require(
-            (0 < self.keep_prob <= 1, f"keep_prob must be in (0, 1], got {self.keep_prob}"),
-            (self.size > 0, f"size must be above 0, got {self.size}"),
-            (
-                self.schedule_steps >= 0,
-                f"schedule_steps must be 0 or more, got {self.schedule_steps}",
-            ),
-        )
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +61,12 @@ class EfficientNetConfig:
     ] = "b0"
     # fmt: on
     style: Literal["auto", "tensorflow", "torch"] = "auto"  # of padding; auto: as the weights want
-    drop_connect_rate: float = 0.2  # of the last block; falls linearly to 0 at the first
+    # Of the last block; falls linearly to 0 at the first.
+    drop_connect_rate: Annotated[float, Range("[0, 1)")] = 0.2
     gradient_checkpointing: bool = False  # less memory for more time: blocks run twice
-    batch_norm: BatchNormConfig = field(
-        default_factory=lambda: BatchNormConfig(momentum=0.99, epsilon=1e-3)
-    )
+    batch_norm: BatchNormConfig = field(default_factory=lambda: BatchNormConfig(momentum=0.99))
 
-    def __post_init__(self) -> None:
-        rate = self.drop_connect_rate
-        require((0.0 <= rate < 1.0, f"drop_connect_rate must be in [0, 1), got {rate}"))
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +76,7 @@ class SEResNeXtConfig:
     kind: Literal["seresnext"] = "seresnext"
     depth: Literal[50, 101] = 50
     gradient_checkpointing: bool = False  # less memory for more time: blocks run twice
-    batch_norm: BatchNormConfig = field(
-        default_factory=lambda: BatchNormConfig(momentum=0.9, epsilon=1e-5)
-    )
+    batch_norm: BatchNormConfig = field(default_factory=lambda: BatchNormConfig(momentum=0.9))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +84,10 @@ class FPNConfig:
     """Feature pyramid network."""
 
     kind: Literal["fpn"] = "fpn"
-    num_filters: int = 256
+    num_filters: Count = 256
     separable: bool = False
 
-    def __post_init__(self) -> None:
-        require((self.num_filters > 0, f"num_filters must be above 0, got {self.num_filters}"))
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,16 +95,12 @@ class NASFPNConfig:
     """NAS-FPN, levels 3 to 7 (arXiv 1904.07392)."""
 
     kind: Literal["nas_fpn"] = "nas_fpn"
-    num_filters: int = 256
-    num_repeats: int = 7
+    num_filters: Count = 256
+    num_repeats: Count = 7
     separable: bool = False
     drop_block: DropBlockConfig | None = None
 
-    def __post_init__(self) -> None:
-        require(
-            (self.num_filters > 0, f"num_filters must be above 0, got {self.num_filters}"),
-            (self.num_repeats > 0, f"num_repeats must be above 0, got {self.num_repeats}"),
-        )
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +108,10 @@ class BiFPNConfig:
     """EfficientDet's pyramid, fast normalised fusion (arXiv 1911.09070)."""
 
     kind: Literal["bifpn"] = "bifpn"
-    num_filters: int = 64
-    num_repeats: int = 3
+    num_filters: Count = 64
+    num_repeats: Count = 3
 
-    def __post_init__(self) -> None:
-        require(
-            (self.num_filters > 0, f"num_filters must be above 0, got {self.num_filters}"),
-            (self.num_repeats > 0, f"num_repeats must be above 0, got {self.num_repeats}"),
-        )
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,25 +125,21 @@ class IdentityNeckConfig:
 class HeadConfig:
     """The two towers of convolutions, shared by all levels."""
 
-    num_convs: int = 4
-    num_filters: int = 256
+    num_convs: NaturalNumber = 4
+    num_filters: Count = 256
     separable: bool = False
     activation: Literal["relu", "silu"] = "relu"
 
-    def __post_init__(self) -> None:
-        require(
-            (self.num_convs >= 0, f"num_convs must be 0 or more, got {self.num_convs}"),
-            (self.num_filters > 0, f"num_filters must be above 0, got {self.num_filters}"),
-        )
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnchorConfig:
     """Anchors of one location: num_scales times len(aspect_ratios)."""
 
-    num_scales: int = 3
-    aspect_ratios: tuple[float, ...] = (1.0, 2.0, 0.5)  # width / height
-    size: float = 4.0  # side of the smallest square anchor, in strides of its level
+    num_scales: Count = 3
+    aspect_ratios: tuple[Positive, ...] = (1.0, 2.0, 0.5)  # width / height
+    size: Positive = 4.0  # side of the smallest square anchor, in strides of its level
 
     @property
     def per_location(self) -> int:
@@ -171,13 +147,7 @@ class AnchorConfig:
         return self.num_scales * len(self.aspect_ratios)
 
     def __post_init__(self) -> None:
-        ratios = self.aspect_ratios
-        positive = bool(ratios) and min(ratios) > 0
-        require(
-            (self.num_scales > 0, f"num_scales must be above 0, got {self.num_scales}"),
-            (positive, f"aspect_ratios must be one or more numbers above 0, got {list(ratios)}"),
-            (self.size > 0, f"size must be above 0, got {self.size}"),
-        )
+        check(self, (len(self.aspect_ratios) > 0, "aspect_ratios must be one or more"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +162,7 @@ class ArgmaxIoUConfig:
     def __post_init__(self) -> None:
         low, high = self.unmatched_threshold, self.match_threshold
         text = f"0 <= unmatched_threshold <= match_threshold <= 1, got {low} and {high}"
-        require((0.0 <= low <= high <= 1.0, text))
+        check(self, (0.0 <= low <= high <= 1.0, text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,11 +171,9 @@ class ATSSConfig:
 
     kind: Literal["atss"] = "atss"
     # Locations nearest to an object's centre, each with all its anchors.
-    candidates_per_level: int = 9
+    candidates_per_level: Count = 9
 
-    def __post_init__(self) -> None:
-        count = self.candidates_per_level
-        require((count > 0, f"candidates_per_level must be above 0, got {count}"))
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,16 +181,11 @@ class FocalLossConfig:
     """Focal loss (arXiv 1708.02002)."""
 
     kind: Literal["focal"] = "focal"
-    alpha: float = 0.25
-    gamma: float = 1.5
-    label_smoothing: float = 0.0
+    alpha: Share = 0.25
+    gamma: NotNegative = 1.5
+    label_smoothing: Annotated[float, Range("[0, 1)")] = 0.0
 
-    def __post_init__(self) -> None:
-        smoothing = self.label_smoothing
-        require(
-            (0 <= smoothing < 1, f"label_smoothing must be in [0, 1), got {smoothing}"),
-            (self.gamma >= 0, f"gamma must be 0 or more, got {self.gamma}"),
-        )
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,10 +193,9 @@ class QualityFocalLossConfig:
     """Quality focal loss: the target is the overlap of the predicted box (arXiv 2006.04388)."""
 
     kind: Literal["quality_focal"] = "quality_focal"
-    beta: float = 2.0
+    beta: Annotated[float, Range("[1, inf)")] = 2.0
 
-    def __post_init__(self) -> None:
-        require((self.beta >= 1, f"beta must be 1 or more, got {self.beta}"))
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,8 +203,10 @@ class VarifocalLossConfig:
     """Varifocal loss: quality focal, negatives alone modulated (arXiv 2008.13367)."""
 
     kind: Literal["varifocal"] = "varifocal"
-    alpha: float = 0.75
-    gamma: float = 2.0
+    alpha: Share = 0.75
+    gamma: NotNegative = 2.0
+
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,11 +214,10 @@ class HuberLossConfig:
     """Huber loss of the encoded boxes."""
 
     kind: Literal["huber"] = "huber"
-    delta: float = 0.1
-    weight: float = 50.0
+    delta: Positive = 0.1
+    weight: Positive = 50.0
 
-    def __post_init__(self) -> None:
-        require((self.delta > 0, f"delta must be above 0, got {self.delta}"))
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,11 +225,10 @@ class SmoothL1LossConfig:
     """Smooth L1 loss of the encoded boxes: Huber's over beta."""
 
     kind: Literal["smooth_l1"] = "smooth_l1"
-    beta: float = 0.1
-    weight: float = 1.0
+    beta: Positive = 0.1
+    weight: Positive = 1.0
 
-    def __post_init__(self) -> None:
-        require((self.beta > 0, f"beta must be above 0, got {self.beta}"))
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,34 +236,24 @@ class OverlapLossConfig:
     """1 minus the intersection over union of the decoded boxes, or what extends it."""
 
     kind: Literal["iou", "giou", "diou", "ciou"] = "giou"
-    weight: float = 2.0
+    weight: Positive = 2.0
+
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
 class PostprocessConfig:
     """From scores of anchors to a list of detections."""
 
-    score_threshold: float = 0.05
-    nms_iou_threshold: float = 0.5
-    max_candidates: int = 5000  # best (anchor, class) pairs an image that enter suppression
-    max_detections: int = 100
+    score_threshold: Annotated[float, Range("[0, 1)")] = 0.05
+    nms_iou_threshold: Annotated[float, Range("(0, 1]")] = 0.5
+    max_candidates: Count = 5000  # best (anchor, class) pairs an image that enter suppression
+    max_detections: Count = 100
 
     def __post_init__(self) -> None:
-        require(
-            (
-                0.0 <= self.score_threshold < 1.0,
-                f"score_threshold must be in [0, 1), got {self.score_threshold}",
-            ),
-            (
-                0.0 < self.nms_iou_threshold <= 1.0,
-                f"nms_iou_threshold must be in (0, 1], got {self.nms_iou_threshold}",
-            ),
-            (
-                0 < self.max_detections <= self.max_candidates,
-                "0 < max_detections <= max_candidates, "
-                f"got {self.max_detections} and {self.max_candidates}",
-            ),
-        )
+        most, candidates = self.max_detections, self.max_candidates
+        text = f"max_detections must be at most max_candidates, got {most} and {candidates}"
+        check(self, (most <= candidates, text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,7 +287,8 @@ class RetinaNetConfig:
         low, high = self.min_level, self.max_level
         nas_levels = self.neck.kind != "nas_fpn" or (low, high) == (3, 7)
         identity_levels = self.neck.kind != "identity" or low == high <= 5
-        require(
+        check(
+            self,
             (2 <= low <= high <= 7, f"2 <= min_level <= max_level <= 7, got {low} and {high}"),
             (nas_levels, f"neck nas_fpn has levels 3 to 7, got {low} to {high}"),
             (

@@ -7,7 +7,13 @@ import logging
 import keras
 
 from detection.config import ExperimentConfig
-from detection.model_config import EfficientNetConfig, ResNetConfig
+from detection.model_config import (
+    AUTO_EPSILON,
+    BACKBONE_AUTO_EPSILON,
+    BatchNormConfig,
+    EfficientNetConfig,
+    ResNetConfig,
+)
 from detection.modeling.tensorflow_names import tensorflow_detector_part
 from detection.train_config import WeightsConfig
 from trainkit.config import load_config
@@ -27,7 +33,8 @@ def settle(config: ExperimentConfig, model_dir: str) -> ExperimentConfig:
     """Replaces `auto` in `model` by what the weights expect, or by what the run began with.
 
     A run that goes on keeps what its config.yaml says, so it needs the weights no more. Without
-    weights pixels are normalised as ImageNet's, and strides and padding are TensorFlow's.
+    weights pixels are normalised as ImageNet's, strides and padding are TensorFlow's, and epsilon
+    is that of the kind of backbone.
 
     Args:
         config: as read from its file.
@@ -38,15 +45,20 @@ def settle(config: ExperimentConfig, model_dir: str) -> ExperimentConfig:
     """
     begun = _config_beside(model_dir)
     if begun is not None:
-        return _with(config, begun.model.normalization, _style(begun))
+        return _as(config, begun)
     weights = config.train.weights
     if weights is None:
-        return _with(config, "imagenet", "tensorflow")
+        return _with(config)
     names = read_weights(weights.path).tensors.keys()
     family = recognize(names, prefix=weights.prefix, path=weights.path).family
     if family == OWN:
         return _as_own(config, weights.path)
-    return _with(config, family.normalization or "imagenet", _fitting_style(config, family))
+    return _with(
+        config,
+        normalization=family.normalization or "imagenet",
+        style=_fitting_style(config, family),
+        epsilon=family.batch_norm_epsilon,
+    )
 
 
 def load_pretrained(
@@ -93,18 +105,14 @@ def _as_own(config: ExperimentConfig, path: str) -> ExperimentConfig:
     for _ in range(3):
         begun = _config_beside(folder)
         if begun is not None:
-            return _with(config, begun.model.normalization, _style(begun))
+            return _as(config, begun)
         folder = folder.rpartition("/")[0]
-    return _with(config, "imagenet", "tensorflow")
+    return _with(config)
 
 
 def _config_beside(folder: str) -> ExperimentConfig | None:
     path = f"{folder}/config.yaml"
     return None if read_text(path) is None else load_config(ExperimentConfig, path)
-
-
-def _style(config: ExperimentConfig) -> str:
-    return getattr(config.model.backbone, "style", "tensorflow")
 
 
 def _fitting_style(config: ExperimentConfig, family: Family) -> str:
@@ -114,12 +122,40 @@ def _fitting_style(config: ExperimentConfig, family: Family) -> str:
     return style if is_resnet or style != "keras" else "tensorflow"
 
 
-def _with(config: ExperimentConfig, normalization: str, style: str) -> ExperimentConfig:
+def _as(config: ExperimentConfig, begun: ExperimentConfig) -> ExperimentConfig:
+    """Settles as another run's config was."""
+    epsilon = begun.model.backbone.batch_norm.epsilon
+    return _with(
+        config,
+        normalization=begun.model.normalization,
+        style=getattr(begun.model.backbone, "style", "tensorflow"),
+        epsilon=None if epsilon == "auto" else epsilon,
+    )
+
+
+def _with(
+    config: ExperimentConfig,
+    *,
+    normalization: str = "imagenet",
+    style: str = "tensorflow",
+    epsilon: float | None = None,
+) -> ExperimentConfig:
     """Puts these in the place of `auto`, and leaves alone what the user chose."""
     model, backbone = config.model, config.model.backbone
     if isinstance(backbone, ResNetConfig | EfficientNetConfig) and backbone.style == "auto":
         backbone = dataclasses.replace(backbone, style=style)
-    if model.normalization != "auto":
-        normalization = model.normalization
-    model = dataclasses.replace(model, backbone=backbone, normalization=normalization)
+    epsilon = BACKBONE_AUTO_EPSILON[backbone.kind] if epsilon is None else epsilon
+    backbone = dataclasses.replace(backbone, batch_norm=_norm_with(backbone.batch_norm, epsilon))
+    model = dataclasses.replace(
+        model,
+        backbone=backbone,
+        batch_norm=_norm_with(model.batch_norm, AUTO_EPSILON),
+        normalization=normalization if model.normalization == "auto" else model.normalization,
+    )
     return dataclasses.replace(config, model=model)
+
+
+def _norm_with(batch_norm: BatchNormConfig, epsilon: float) -> BatchNormConfig:
+    if batch_norm.epsilon != "auto":
+        return batch_norm
+    return dataclasses.replace(batch_norm, epsilon=epsilon)

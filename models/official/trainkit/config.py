@@ -222,13 +222,6 @@ def _name(want: Any) -> str:
     return words.get(want, str(want))
 
 
-def require(*rules: tuple[bool, str]) -> None:
-    """Raises one ValueError with the texts of all rules that do not hold; for __post_init__."""
-    broken = [text for holds, text in rules if not holds]
-    if broken:
-        raise ValueError("; ".join(broken))
-
-
 def to_yaml(config: Any) -> str:
     """Writes a dataclass as YAML; `decode` of that text gives an equal dataclass."""
     # Through JSON, so that tuples become plain lists.

@@ -21,6 +21,7 @@ from detection.modeling.retinanet import RetinaNet, RetinaNetTask
 from detection.ops.anchors import anchors_for_canvas, locations_per_level
 from detection.ops.atss import match_atss
 from detection.types import Batch, RawPredictions
+from trainkit.backbones.batch_norm import BatchNorm
 from trainkit.backbones.layers import ConvNorm
 
 CANVAS = (64, 128)
@@ -59,7 +60,7 @@ NECKS = {
 class SmallBackbone(keras.layers.Layer):
     """Strided convolutions, so that a test compiles in seconds: full, depthwise and separable."""
 
-    def __init__(self, synchronized=False, name="backbone"):
+    def __init__(self, make_norm=BatchNorm, name="backbone"):
         super().__init__(name=name)
         self.channels = {level: 8 * level for level in (1, 2, 3, 4, 5)}
         self.convs = {
@@ -70,7 +71,7 @@ class SmallBackbone(keras.layers.Layer):
                 activation="relu" if level % 2 else "silu",
                 kind="separable" if level == 4 else "full",
                 explicit_padding=level == 2,
-                synchronized=synchronized,
+                make_norm=make_norm,
                 name=f"conv{level}",
             )
             for level, filters in self.channels.items()
@@ -89,11 +90,15 @@ class SmallBackbone(keras.layers.Layer):
 
 
 def build_task(*, num_classes=3, synchronized=False, sum_over_replicas=lambda x: x, **settings):
-    norms: dict[str, Any] = {"synchronized": synchronized}
+    parts: dict[str, Any] = {
+        "num_filters": 16,
+        "make_norm": functools.partial(BatchNorm, synchronized=synchronized),
+        **LEVELS,
+    }
     model = RetinaNet(
-        backbone=SmallBackbone(synchronized),
-        neck=FPN(**LEVELS, num_filters=16, **norms),
-        head=RetinaNetHead(num_classes=num_classes, **LEVELS, num_filters=16, num_convs=1, **norms),
+        backbone=SmallBackbone(parts["make_norm"]),
+        neck=FPN(**parts),
+        head=RetinaNetHead(num_classes=num_classes, num_convs=1, **parts),
     )
     settings = {"score_threshold": 0.0, "max_detections": 40, **settings}
     return RetinaNetTask(

@@ -1,11 +1,15 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
 from detection.modeling.bifpn import BiFPN, Node, cell_nodes, fusion_shares
+from trainkit.backbones.batch_norm import BatchNorm
 
 
 def build(channels=(2, 2, 2), **settings):
-    neck = BiFPN(batch_norm_epsilon=0.0, **{"num_filters": 2, "num_repeats": 1, **settings})
+    exact = partial(BatchNorm, epsilon=0.0)
+    neck = BiFPN(**{"num_filters": 2, "num_repeats": 1, "make_norm": exact, **settings})
     neck.build({level: (None, None, None, n) for level, n in zip((3, 4, 5), channels, strict=True)})
     return neck
 
@@ -146,7 +150,7 @@ def test_other_levels(levels):
 def test_frozen_statistics_stay_in_training():
     features = backbone_features((6, 4, 8))
     for frozen, expected in ((True, 0), (False, 8 + 6)):
-        neck = build((6, 4, 8), batch_norm_frozen=frozen)
+        neck = build((6, 4, 8), make_norm=partial(BatchNorm, frozen=frozen))
         neck(features, training=True)
         moved = [v for v in neck.variables if "moving_mean" in v.path and np.any(v.numpy())]
         assert len(moved) == expected

@@ -1,7 +1,10 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
 from detection.modeling.fpn import FPN, upsample_nearest
+from trainkit.backbones.batch_norm import BatchNorm
 
 
 def backbone_features(channels=(8, 12, 16, 20)):
@@ -30,7 +33,7 @@ def test_levels_and_shapes(levels):
 
 def test_top_down_sum_and_coarse_levels_by_hand():
     # Laterals of ones and centre-only convolutions make every number a sum of inputs.
-    neck = FPN(min_level=4, max_level=7, num_filters=1, batch_norm_epsilon=0.0)
+    neck = FPN(min_level=4, max_level=7, num_filters=1, make_norm=partial(BatchNorm, epsilon=0.0))
     features = {
         4: np.full((1, 4, 4, 1), 3.0, np.float32),
         5: np.full((1, 2, 2, 1), -5.0, np.float32),
@@ -63,7 +66,7 @@ def test_every_convolution_can_be_separable():
 
 def test_frozen_statistics_stay_in_training():
     for frozen, expected in ((True, 0), (False, 5)):
-        neck = FPN(num_filters=6, batch_norm_frozen=frozen)
+        neck = FPN(num_filters=6, make_norm=partial(BatchNorm, frozen=frozen))
         neck.build({level: f.shape for level, f in backbone_features().items()})
         neck(backbone_features(), training=True)
         moved = [v for v in neck.variables if "moving_mean" in v.path and np.any(v.numpy())]

@@ -1,7 +1,10 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
 from detection.modeling.heads import RetinaNetHead
+from trainkit.backbones.batch_norm import BatchNorm
 
 
 def pyramid():
@@ -85,7 +88,7 @@ def test_activation_by_hand():
 
 
 def test_frozen_norms_behave_in_training_as_without():
-    head = build(batch_norm_frozen=True)
+    head = build(make_norm=partial(BatchNorm, frozen=True))
     before = [variable.numpy() for variable in head.variables]
     answers, trained = head(pyramid()), head(pyramid(), training=True)
     np.testing.assert_array_equal(trained.class_logits, answers.class_logits)

@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 
 from detection.modeling.nas_fpn import NASFPN, resample
+from trainkit.backbones.batch_norm import BatchNorm
 from trainkit.backbones.drop_block import DropBlock
 
 LEVELS = range(3, 8)
 
 
 def build(channels=(2, 2, 2), **settings):
-    neck = NASFPN(batch_norm_epsilon=0.0, **{"num_filters": 2, "num_repeats": 1, **settings})
+    exact = functools.partial(BatchNorm, epsilon=0.0)
+    neck = NASFPN(**{"num_filters": 2, "num_repeats": 1, "make_norm": exact, **settings})
     neck.build({level: (None, None, None, n) for level, n in zip((3, 4, 5), channels, strict=True)})
     return neck
 
@@ -118,7 +120,7 @@ def test_laterals_only_where_channels_differ(separable):
 
 def test_frozen_statistics_stay_in_training():
     features = backbone_features()
-    neck = build(batch_norm_frozen=True)
+    neck = build(make_norm=functools.partial(BatchNorm, frozen=True))
     before = {v.path: v.numpy() for v in neck.variables}
     for one, other in zip(
         neck(features, training=True).values(), neck(features).values(), strict=True

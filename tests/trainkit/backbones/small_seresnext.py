@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from trainkit.backbones.batch_norm import BatchNorm
 from trainkit.backbones.layers import ConvNorm
 from trainkit.backbones.residual import ResidualBlock, bottleneck_convs
 
@@ -21,7 +22,9 @@ FACTORS = np.random.default_rng(1).normal(size=(2, 3, 4, 128)).astype(np.float32
 def make_block() -> ResidualBlock:
     """A block of stride 2 from 48 to 128 channels, 64 within, in 32 groups; weights drawn."""
     make = functools.partial(
-        ConvNorm, batch_norm_momentum=0.9, batch_norm_epsilon=1e-5, explicit_padding=True
+        ConvNorm,
+        make_norm=functools.partial(BatchNorm, momentum=0.9, epsilon=1e-5),
+        explicit_padding=True,
     )
     block = ResidualBlock(
         convs=bottleneck_convs(make, width=64, filters=128, strides=2, groups=32),

@@ -1,8 +1,10 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
+from trainkit.backbones.batch_norm import BatchNorm
 from trainkit.backbones.efficientnet import (
     VARIANTS,
     EfficientNet,
@@ -140,7 +142,9 @@ def test_style_is_the_padding_of_strided_convolutions(style, corner):
 
 
 def test_frozen_norms_do_as_in_inference():
-    backbone = EfficientNet(variant="lite0", drop_connect_rate=0.0, batch_norm_frozen=True)
+    backbone = EfficientNet(
+        variant="lite0", drop_connect_rate=0.0, make_norm=partial(BatchNorm, frozen=True)
+    )
     images = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32)
     expected = np.array(backbone(images)[5])
     before = [v.numpy() for v in backbone.non_trainable_variables if "norm" in v.path]

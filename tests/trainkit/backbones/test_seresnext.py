@@ -3,6 +3,7 @@ import os
 import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainkit.backbones.batch_norm import BatchNorm
 from trainkit.backbones.layers import Conv
 from trainkit.backbones.seresnext import SEResNeXt
 
@@ -61,7 +63,7 @@ def test_paths_and_shapes():
 
 def test_levels_and_statistics_that_move():
     """Every mean and variance moves a tenth of the way to the batch's, and predictions with it."""
-    backbone = build()
+    backbone = build(make_norm=partial(BatchNorm, momentum=0.9))
     images = np.random.default_rng(0).normal(1.0, 2.0, (1, 64, 96, 3)).astype(np.float32)
     before = {v.path: v.numpy() for v in backbone.non_trainable_variables}
     assert len(before) == 2 * (1 + 16 * 3 + 4)
@@ -82,7 +84,7 @@ def test_levels_and_statistics_that_move():
 
 
 def test_frozen_batch_norm_stays(small):
-    backbone = build(batch_norm_frozen=True)
+    backbone = build(make_norm=partial(BatchNorm, frozen=True))
     block = backbone.stages[0][0]
     inputs = small.INPUTS[..., :1].repeat(64, axis=-1)
     np.testing.assert_array_equal(block(inputs, training=True), block(inputs, training=False))

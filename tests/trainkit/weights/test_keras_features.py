@@ -1,11 +1,13 @@
 """Weights of keras.applications, from all three kinds of files, give the features of Keras."""
 
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
+from trainkit.backbones.batch_norm import BatchNorm
 from trainkit.backbones.efficientnet import EfficientNet
 from trainkit.backbones.resnet import ResNet
 from trainkit.weights.families import NORMALIZATIONS, recognize
@@ -37,7 +39,10 @@ def features_of(model, layers, images):
 
 def settings(family) -> Any:
     """What the weights expect, as the backbone takes it."""
-    return {"style": family.style, "batch_norm_epsilon": family.batch_norm_epsilon}
+    return {
+        "style": family.style,
+        "make_norm": partial(BatchNorm, epsilon=family.batch_norm_epsilon),
+    }
 
 
 def load(backbone, path, family):

@@ -1,12 +1,14 @@
 """Checkpoints under the names of the original TensorFlow 1 code give that code's features."""
 
 import runpy
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 
+from trainkit.backbones.batch_norm import BatchNorm
 from trainkit.backbones.efficientnet import EfficientNet
 from trainkit.backbones.resnet import ResNet
 from trainkit.weights.load import load_weights
@@ -43,7 +45,7 @@ def test_resnet(scope, epsilon, family, besides, networks, originals, tmp_path):
     expected = originals.resnet50(layers, networks.images(), scope)
     assert f"{scope}conv2d_52/kernel" in layers.values
     stored = save(layers.values | {besides: networks.images()}, tmp_path / "model.ckpt-1")
-    backbone = ResNet(depth=50, batch_norm_epsilon=epsilon)
+    backbone = ResNet(depth=50, make_norm=partial(BatchNorm, epsilon=epsilon))
     backbone.build((None, None, None, 3))
     report = load_weights(backbone, stored, normalization="imagenet")
     assert (report.family.name, report.prefix) == (family, scope)

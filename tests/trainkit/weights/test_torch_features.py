@@ -6,11 +6,13 @@ A Python that has both runs `torch_features.py`: this one, or the one at TPUDET_
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from trainkit.backbones.batch_norm import BatchNorm
 from trainkit.backbones.efficientnet import EfficientNet
 from trainkit.backbones.resnet import ResNet
 from trainkit.weights.families import recognize
@@ -46,7 +48,11 @@ def test_same_features(library, name, make, settings, networks, torch_python, tm
     path = next(str(file) for file in tmp_path.iterdir() if name in file.name)
     stored = read_weights(path)
     family = recognize(stored.tensors, path=path).family
-    backbone = make(**settings, style=family.style, batch_norm_epsilon=family.batch_norm_epsilon)
+    backbone = make(
+        **settings,
+        style=family.style,
+        make_norm=partial(BatchNorm, epsilon=family.batch_norm_epsilon),
+    )
     backbone.build((None, None, None, 3))
     report = load_weights(backbone, stored, path=path, normalization=family.normalization)
     assert report.missing == report.shape_skipped == report.differences == ()

@@ -133,5 +133,7 @@ def _drop_block(drop_block: DropBlock, remarks: list[str]) -> dict[str, Any]:
 
 
 def _batch_norm(norm: BatchNorm) -> dict[str, Any]:
-    values = {"momentum": norm.batch_norm_momentum, "epsilon": norm.batch_norm_epsilon}
+    values: dict[str, Any] = {"momentum": norm.batch_norm_momentum}
+    if norm.batch_norm_epsilon != BatchNorm().batch_norm_epsilon:  # else as the weights want
+        values["epsilon"] = norm.batch_norm_epsilon
     return values if norm.batch_norm_trainable else values | {"frozen": True}

@@ -8,7 +8,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trainkit.config import require
+from trainkit.ranges import check
 
 # The convolutions of stem and first stage, by the order of their creation.
 DEFAULT_FROZEN = r"resnet\d+/conv2d(|_([1-9]|10))/"
@@ -36,7 +36,8 @@ class LearningRate:
 
     def __post_init__(self) -> None:
         levels, steps = self.learning_rate_levels, self.learning_rate_steps
-        require(
+        check(
+            self,
             (
                 len(levels) == len(steps),
                 f"learning_rate_levels and learning_rate_steps must be equally long, got "
@@ -258,7 +259,8 @@ class Settings:
         classes = (self.retinanet_loss.num_classes, self.postprocess.num_classes)
         per_location = anchor.num_scales * len(anchor.aspect_ratios)
         here, there = self.architecture.use_bfloat16, self.retinanet_parser.use_bfloat16
-        require(
+        check(
+            self,
             (
                 here == there,
                 f"architecture.use_bfloat16 is {here} and retinanet_parser.use_bfloat16 {there}; "

@@ -8,6 +8,7 @@ import keras
 
 from detection.modeling.fpn import COARSEST_BACKBONE_LEVEL, upsample_nearest
 from detection.types import Tensor
+from trainkit.backbones.batch_norm import BatchNorm, MakeNorm
 from trainkit.backbones.layers import ConvNorm
 
 ops: Any = keras.ops  # annotated with None among its results
@@ -112,10 +113,7 @@ class BiFPN(keras.layers.Layer):
         max_level: Coarsest level, above `min_level`.
         num_filters: Channels of every level.
         num_repeats: Cells one after another.
-        batch_norm_momentum: As `BatchNorm.momentum`.
-        batch_norm_epsilon: As `BatchNorm.epsilon`.
-        batch_norm_frozen: As `BatchNorm.frozen`.
-        synchronized: As `BatchNorm.synchronized`.
+        make_norm: Makes each `BatchNorm`, with the settings that all share.
         name: Name of the layer, the root of its variables' paths.
 
     Raises:
@@ -129,10 +127,7 @@ class BiFPN(keras.layers.Layer):
         max_level: int = 7,
         num_filters: int = 64,
         num_repeats: int = 3,
-        batch_norm_momentum: float = 0.99,
-        batch_norm_epsilon: float = 1e-3,
-        batch_norm_frozen: bool = False,
-        synchronized: bool = False,
+        make_norm: MakeNorm = BatchNorm,
         name: str = "neck",
     ):
         super().__init__(name=name)
@@ -148,10 +143,7 @@ class BiFPN(keras.layers.Layer):
         conv_norm = functools.partial(
             ConvNorm,
             num_filters,
-            batch_norm_momentum=batch_norm_momentum,
-            batch_norm_epsilon=batch_norm_epsilon,
-            batch_norm_frozen=batch_norm_frozen,
-            synchronized=synchronized,
+            make_norm=make_norm,
         )
         self.coarser = {
             level: conv_norm(1, name=f"lateral{level}")

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from detection.types import Tensor
-from trainkit.backbones.batch_norm import BatchNorm
+from trainkit.backbones.batch_norm import BatchNorm, MakeNorm
 from trainkit.backbones.layers import Conv
 
 ops: Any = keras.ops  # annotated with None among its results
@@ -27,10 +27,7 @@ class FPN(keras.layers.Layer):
         max_level: Coarsest level.
         num_filters: Channels of every level.
         separable: Whether all convolutions are depthwise and then 1x1.
-        batch_norm_momentum: As `BatchNorm.momentum`.
-        batch_norm_epsilon: As `BatchNorm.epsilon`.
-        batch_norm_frozen: As `BatchNorm.frozen`.
-        synchronized: As `BatchNorm.synchronized`.
+        make_norm: Makes each `BatchNorm`, with the settings that all share.
         name: Name of the layer, the root of its variables' paths.
 
     Raises:
@@ -44,10 +41,7 @@ class FPN(keras.layers.Layer):
         max_level: int = 7,
         num_filters: int = 256,
         separable: bool = False,
-        batch_norm_momentum: float = 0.997,
-        batch_norm_epsilon: float = 1e-4,
-        batch_norm_frozen: bool = False,
-        synchronized: bool = False,
+        make_norm: MakeNorm = BatchNorm,
         name: str = "neck",
     ):
         super().__init__(name=name)
@@ -74,16 +68,7 @@ class FPN(keras.layers.Layer):
             )
             for level in self.levels
         }
-        self.norms = {
-            level: BatchNorm(
-                momentum=batch_norm_momentum,
-                epsilon=batch_norm_epsilon,
-                frozen=batch_norm_frozen,
-                synchronized=synchronized,
-                name=f"norm{level}",
-            )
-            for level in self.levels
-        }
+        self.norms = {level: make_norm(name=f"norm{level}") for level in self.levels}
 
     def build(self, input_shape: Mapping[int, tuple[int | None, ...]]) -> None:
         """Creates the variables for {level: shape of the backbone's features}."""

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from detection.types import RawPredictions, Tensor
-from trainkit.backbones.batch_norm import BatchNorm
+from trainkit.backbones.batch_norm import BatchNorm, MakeNorm
 from trainkit.backbones.layers import Activation, Conv, activate, convolve_and_normalize
 
 ops: Any = keras.ops  # annotated with None among its results
@@ -24,10 +24,7 @@ class Tower(keras.layers.Layer):
         num_filters: Channels of each.
         separable: Whether they are depthwise and then 1x1.
         activation: What follows each norm.
-        batch_norm_momentum: As `BatchNorm.momentum`.
-        batch_norm_epsilon: As `BatchNorm.epsilon`.
-        batch_norm_frozen: As `BatchNorm.frozen`.
-        synchronized: As `BatchNorm.synchronized`.
+        make_norm: Makes each `BatchNorm`, with the settings that all share.
         name: Name of the layer.
     """
 
@@ -39,10 +36,7 @@ class Tower(keras.layers.Layer):
         num_filters: int,
         separable: bool,
         activation: Activation,
-        batch_norm_momentum: float,
-        batch_norm_epsilon: float,
-        batch_norm_frozen: bool,
-        synchronized: bool,
+        make_norm: MakeNorm,
         name: str,
     ):
         super().__init__(name=name)
@@ -58,16 +52,7 @@ class Tower(keras.layers.Layer):
             for index in range(num_convs)
         ]
         self.norms = {
-            level: [
-                BatchNorm(
-                    momentum=batch_norm_momentum,
-                    epsilon=batch_norm_epsilon,
-                    frozen=batch_norm_frozen,
-                    synchronized=synchronized,
-                    name=f"norm{index}_level{level}",
-                )
-                for index in range(num_convs)
-            ]
+            level: [make_norm(name=f"norm{index}_level{level}") for index in range(num_convs)]
             for level in levels
         }
 
@@ -101,10 +86,7 @@ class RetinaNetHead(keras.layers.Layer):
         num_filters: Channels of each tower.
         separable: Whether all convolutions are depthwise and then 1x1.
         activation: What follows each norm of the towers.
-        batch_norm_momentum: As `BatchNorm.momentum`.
-        batch_norm_epsilon: As `BatchNorm.epsilon`.
-        batch_norm_frozen: As `BatchNorm.frozen`.
-        synchronized: As `BatchNorm.synchronized`.
+        make_norm: Makes each `BatchNorm`, with the settings that all share.
         name: Name of the layer, the root of its variables' paths.
     """
 
@@ -119,10 +101,7 @@ class RetinaNetHead(keras.layers.Layer):
         num_filters: int = 256,
         separable: bool = False,
         activation: Activation = "relu",
-        batch_norm_momentum: float = 0.997,
-        batch_norm_epsilon: float = 1e-4,
-        batch_norm_frozen: bool = False,
-        synchronized: bool = False,
+        make_norm: MakeNorm = BatchNorm,
         name: str = "head",
     ):
         super().__init__(name=name)
@@ -137,10 +116,7 @@ class RetinaNetHead(keras.layers.Layer):
                 num_filters=num_filters,
                 separable=separable,
                 activation=activation,
-                batch_norm_momentum=batch_norm_momentum,
-                batch_norm_epsilon=batch_norm_epsilon,
-                batch_norm_frozen=batch_norm_frozen,
-                synchronized=synchronized,
+                make_norm=make_norm,
                 name=name,
             )
 

@@ -8,6 +8,7 @@ import keras
 
 from detection.modeling.fpn import COARSEST_BACKBONE_LEVEL, upsample_nearest
 from detection.types import Tensor
+from trainkit.backbones.batch_norm import BatchNorm, MakeNorm
 from trainkit.backbones.layers import ConvNorm
 
 ops: Any = keras.ops  # annotated with None among its results
@@ -107,10 +108,7 @@ class NASFPN(keras.layers.Layer):
         separable: Whether the cells' 3x3 convolutions are depthwise and then 1x1.
         drop_block: Makes a `DropBlock` from a seed and a name; one follows each node of each cell.
         seed: Seed of the first `DropBlock`; the others count on from it.
-        batch_norm_momentum: As `BatchNorm.momentum`.
-        batch_norm_epsilon: As `BatchNorm.epsilon`.
-        batch_norm_frozen: As `BatchNorm.frozen`.
-        synchronized: As `BatchNorm.synchronized`.
+        make_norm: Makes each `BatchNorm`, with the settings that all share.
         name: Name of the layer, the root of its variables' paths.
 
     Raises:
@@ -127,10 +125,7 @@ class NASFPN(keras.layers.Layer):
         separable: bool = False,
         drop_block: Callable[..., keras.layers.Layer] | None = None,
         seed: int = 0,
-        batch_norm_momentum: float = 0.997,
-        batch_norm_epsilon: float = 1e-4,
-        batch_norm_frozen: bool = False,
-        synchronized: bool = False,
+        make_norm: MakeNorm = BatchNorm,
         name: str = "neck",
     ):
         super().__init__(name=name)
@@ -142,10 +137,7 @@ class NASFPN(keras.layers.Layer):
         conv_norm = functools.partial(
             ConvNorm,
             num_filters,
-            batch_norm_momentum=batch_norm_momentum,
-            batch_norm_epsilon=batch_norm_epsilon,
-            batch_norm_frozen=batch_norm_frozen,
-            synchronized=synchronized,
+            make_norm=make_norm,
         )
         self.laterals = {
             level: conv_norm(1, name=f"lateral{level}")

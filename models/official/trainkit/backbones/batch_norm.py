@@ -5,6 +5,7 @@ The gradient takes a third of the time that automatic differentiation of
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -91,6 +92,10 @@ class BatchNorm(keras.layers.Layer):
             epsilon=self.epsilon,
             synchronized=self.synchronized,
         )
+
+
+# Makes a BatchNorm from a name and `zero_gamma`, with the settings that all in a network share.
+MakeNorm = Callable[..., BatchNorm]
 
 
 def _mean_over_replicas(values: Tensor) -> Tensor:

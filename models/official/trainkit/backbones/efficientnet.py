@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import keras
 
-from trainkit.backbones.batch_norm import Tensor
+from trainkit.backbones.batch_norm import BatchNorm, MakeNorm, Tensor
 from trainkit.backbones.gradient_checkpointing import call_checkpointed
 from trainkit.backbones.layers import HE_FAN_OUT, Activation, Conv, ConvNorm, squeeze_and_excite
 
@@ -199,10 +199,7 @@ class EfficientNet(keras.layers.Layer):
             linearly from 0 at the first.
         gradient_checkpointing: Whether, in training, what is inside a block is computed again in
             the backward pass instead of being kept.
-        batch_norm_momentum: As `BatchNorm.momentum`.
-        batch_norm_epsilon: As `BatchNorm.epsilon`.
-        batch_norm_frozen: As `BatchNorm.frozen`.
-        synchronized: As `BatchNorm.synchronized`.
+        make_norm: Makes each `BatchNorm`, with the settings that all share.
         seed: Seed of the drops. The generator's state is a variable, so that a restored run
             continues the sequence.
         name: Name of the layer, the root of its variables' paths.
@@ -218,10 +215,7 @@ class EfficientNet(keras.layers.Layer):
         style: Literal["tensorflow", "torch"] = "tensorflow",
         drop_connect_rate: float = 0.2,
         gradient_checkpointing: bool = False,
-        batch_norm_momentum: float = 0.99,
-        batch_norm_epsilon: float = 1e-3,
-        batch_norm_frozen: bool = False,
-        synchronized: bool = False,
+        make_norm: MakeNorm = BatchNorm,
         seed: int = 0,
         name: str = "backbone",
     ):
@@ -232,10 +226,7 @@ class EfficientNet(keras.layers.Layer):
         lite = VARIANTS[variant].lite
         conv_norm = functools.partial(
             ConvNorm,
-            batch_norm_momentum=batch_norm_momentum,
-            batch_norm_epsilon=batch_norm_epsilon,
-            batch_norm_frozen=batch_norm_frozen,
-            synchronized=synchronized,
+            make_norm=make_norm,
             explicit_padding=style == "torch",
         )
         with keras.name_scope(name):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import keras
 
-from trainkit.backbones.batch_norm import BatchNorm, Tensor
+from trainkit.backbones.batch_norm import BatchNorm, MakeNorm, Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
 
@@ -196,10 +196,7 @@ class ConvNorm(Conv):
         filters: Output channels.
         kernel_size: Side of the kernel, odd.
         activation: "linear", "relu", "relu6" or "silu".
-        batch_norm_momentum: As `BatchNorm.momentum`.
-        batch_norm_epsilon: As `BatchNorm.epsilon`.
-        batch_norm_frozen: As `BatchNorm.frozen`.
-        synchronized: As `BatchNorm.synchronized`.
+        make_norm: Makes each `BatchNorm`, with the settings that all share.
         zero_gamma: As `BatchNorm.zero_gamma`.
         strides: As `Conv.strides`.
         groups: As `Conv.groups`.
@@ -215,10 +212,7 @@ class ConvNorm(Conv):
         kernel_size: int,
         *,
         activation: Activation = "linear",
-        batch_norm_momentum: float = 0.99,
-        batch_norm_epsilon: float = 1e-3,
-        batch_norm_frozen: bool = False,
-        synchronized: bool = False,
+        make_norm: MakeNorm = BatchNorm,
         zero_gamma: bool = False,
         strides: int = 1,
         groups: int = 1,
@@ -239,14 +233,7 @@ class ConvNorm(Conv):
             name=name,
         )
         self.activation: Activation = activation
-        self.norm = BatchNorm(
-            momentum=batch_norm_momentum,
-            epsilon=batch_norm_epsilon,
-            synchronized=synchronized,
-            zero_gamma=zero_gamma,
-            frozen=batch_norm_frozen,
-            name="norm",
-        )
+        self.norm = make_norm(zero_gamma=zero_gamma, name="norm")
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the variables for inputs [B, H, W, channels]."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 import keras
 
+from trainkit.backbones.batch_norm import BatchNorm, MakeNorm
 from trainkit.backbones.layers import ConvNorm
 from trainkit.backbones.residual import (
     ResidualBlock,
@@ -39,10 +40,7 @@ class ResNet(ResidualNetwork):
         drop_block: Makes a `DropBlock` from a seed and a name; one follows each normalisation and
             each shortcut of stages 3 and 4.
         gradient_checkpointing: As `ResidualNetwork.gradient_checkpointing`.
-        batch_norm_momentum: As `BatchNorm.momentum`.
-        batch_norm_epsilon: As `BatchNorm.epsilon`.
-        batch_norm_frozen: As `BatchNorm.frozen`.
-        synchronized: As `BatchNorm.synchronized`.
+        make_norm: Makes each `BatchNorm`, with the settings that all share.
         seed: Seed of the first `DropBlock`; the others count on from it.
         name: Name of the layer, the root of its variables' paths.
 
@@ -57,10 +55,7 @@ class ResNet(ResidualNetwork):
         style: Literal["tensorflow", "torch", "keras"] = "tensorflow",
         drop_block: Callable[..., keras.Layer] | None = None,
         gradient_checkpointing: bool = False,
-        batch_norm_momentum: float = 0.997,
-        batch_norm_epsilon: float = 1e-4,
-        batch_norm_frozen: bool = False,
-        synchronized: bool = False,
+        make_norm: MakeNorm = BatchNorm,
         seed: int = 0,
         name: str = "backbone",
     ):
@@ -68,10 +63,7 @@ class ResNet(ResidualNetwork):
             raise ValueError(f"ResNet depth is {depth}; choose one of {sorted(RESNETS)}.")
         make = functools.partial(
             ConvNorm,
-            batch_norm_momentum=batch_norm_momentum,
-            batch_norm_epsilon=batch_norm_epsilon,
-            batch_norm_frozen=batch_norm_frozen,
-            synchronized=synchronized,
+            make_norm=make_norm,
             explicit_padding=True,
         )
 

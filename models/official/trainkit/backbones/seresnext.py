@@ -2,6 +2,7 @@
 
 import functools
 
+from trainkit.backbones.batch_norm import BatchNorm, MakeNorm
 from trainkit.backbones.layers import ConvNorm
 from trainkit.backbones.residual import ResidualBlock, ResidualNetwork, bottleneck_convs
 
@@ -21,10 +22,7 @@ class SEResNeXt(ResidualNetwork):
     Args:
         depth: 50 or 101.
         gradient_checkpointing: As `ResidualNetwork.gradient_checkpointing`.
-        batch_norm_momentum: As `BatchNorm.momentum`.
-        batch_norm_epsilon: As `BatchNorm.epsilon`.
-        batch_norm_frozen: As `BatchNorm.frozen`.
-        synchronized: As `BatchNorm.synchronized`.
+        make_norm: Makes each `BatchNorm`, with the settings that all share.
         name: Name of the layer, the root of its variables' paths.
 
     Raises:
@@ -36,20 +34,14 @@ class SEResNeXt(ResidualNetwork):
         *,
         depth: int,
         gradient_checkpointing: bool = False,
-        batch_norm_momentum: float = 0.9,
-        batch_norm_epsilon: float = 1e-5,
-        batch_norm_frozen: bool = False,
-        synchronized: bool = False,
+        make_norm: MakeNorm = BatchNorm,
         name: str = "backbone",
     ):
         if depth not in SERESNEXTS:
             raise ValueError(f"SE-ResNeXt depth is {depth}; choose one of {sorted(SERESNEXTS)}.")
         make = functools.partial(
             ConvNorm,
-            batch_norm_momentum=batch_norm_momentum,
-            batch_norm_epsilon=batch_norm_epsilon,
-            batch_norm_frozen=batch_norm_frozen,
-            synchronized=synchronized,
+            make_norm=make_norm,
             explicit_padding=True,
         )
 
