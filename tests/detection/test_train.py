@@ -15,8 +15,18 @@ from detection.evaluation.coco import boxes_to_original
 from detection.model_dir import find_checkpoint, load_run, load_weights
 from trainkit.records import read_records
 
-# One of each kind that trains here; all of them take half an hour to trace.
-VERSIONS = ("quickstart", "r18_fpn_320", "effnet_b0_fpn_512", "mosaic_r18_fpn_320")
+NARROW = {
+    "model.neck.num_filters": "16",
+    "model.neck.num_repeats": "1",
+    "model.head.num_filters": "16",
+    "model.head.num_convs": "1",
+}
+# With mosaic, BiFPN, and NAS-FPN with DropBlock and AutoAugment; all files would take half an hour.
+VERSIONS = {
+    "mosaic_r18_fpn_320": {},
+    "d0_efficientdet_512": NARROW | {"model.neck.kind": "bifpn"},
+    "2.6.1_r50_nas_fpn_drop_block_step_640": NARROW | {"model.neck.kind": "nas_fpn"},
+}
 # Small enough for a test on two cores, and still every part of the experiment.
 TINY = {
     "data.canvas_size": "[128, 128]",
@@ -44,7 +54,7 @@ def test_a_config_trains_and_evaluates_through_the_command(
 ) -> None:
     model_dir = str(tmp_path / "run")
     command = ["--config", version, "--model_dir", model_dir]
-    command += flags(TINY | {"data.directory": sample_part, "train.learning_rate.peak": "1e-3"})
+    command += flags(TINY | VERSIONS[version] | {"data.directory": sample_part})
     assert train.main(command) == 0
     kinds = [(line["kind"], line["step"]) for line in read_ledger(model_dir)]
     assert kinds == [("state", 0), ("train", 1), ("train", 2), ("eval", 2), ("state", 2)]
