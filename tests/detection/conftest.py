@@ -134,7 +134,7 @@ def browse(tmp_path: Path) -> Callable[..., Visit]:
         flags += [f"--window-size={width},1600", f"--screenshot={picture}"]
         flags += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
         command = [browser, *flags, page.as_uri()]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
         said = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
         tag = re.search(r"<html[^>]*>", ended.stdout)
         image = cv2.imread(str(picture))

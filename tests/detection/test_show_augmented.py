@@ -91,6 +91,6 @@ def test_no_pictures_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_the_script_is_the_command() -> None:
     run = subprocess.run(
-        [sys.executable, SCRIPT, "--help"], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, SCRIPT, "--help"], capture_output=True, text=True, timeout=300, check=True
     )
     assert "Exit codes: 0 the picture is written" in run.stdout

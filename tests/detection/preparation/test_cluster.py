@@ -47,7 +47,7 @@ def test_a_node_is_lost_amid(two_nodes, wait_for, write_coco, encoded_picture, t
         wait_for(lambda: finished() >= 1 and at_work() >= 1, process)
         two_nodes.remove_node()
         before = finished()
-        printed, errors = process.communicate(timeout=60)
+        printed, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert before < NUM_SHARDS
     assert "The cluster lost a node, 2 left" in errors

@@ -150,7 +150,7 @@ numpy.save(sys.argv[1], [jax.jit(rate)(steps) for rate in rates])
 def test_jax_under_jit_gives_the_same(tmp_path: Path) -> None:
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", _ON_JAX, str(tmp_path / "rates.npy")]
-    subprocess.run(command, env=environment, check=True, timeout=120)
+    subprocess.run(command, env=environment, check=True, timeout=300)
     steps = np.arange(0, 200, 7)
     decaying = exponential(peak=0.3, decay_rate=0.9, decay_steps=20)
     here = [

@@ -79,7 +79,7 @@ def test_damage_found_late_is_one_message(
 
 def test_the_script_needs_no_torch_and_prints_no_notes_of_tensorflow() -> None:
     command = [sys.executable, str(SCRIPT), str(SAMPLES / "old_format.pth")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0
     assert done.stdout.splitlines()[0].endswith("old_format.pth: PyTorch, old format")
     # 6 + 2 + 3 + 1 + 12 + 4 + 4 + 0 + 2 + 2
