@@ -156,6 +156,7 @@ def test_21_resnets_would_freeze_random_values_and_41_patterns_were_raw_strings(
         ("4.2.4_effnet_b7_45k_90k_1024_frozen_25", "says 25 frozen blocks, the file names 20"),
         ("2.6.0_r50_step_45k", "drops at [45000], the file at [45000, 60000]"),
         ("2.4.8_r50_cosine_10k_300_feat_drop_0.7", "dropblock (keep_prob 0.7, size 3)"),
+        ("1.0.0_retinanet", "evaluated every 5000 steps, or 2000 for less than 20 classes"),
         ("1.2.3_autoaugment_v3", "Contrast made pictures of more than 65,280 pixels white"),
     ],
 )
@@ -174,10 +175,8 @@ def test_a_name_that_tells_the_truth_has_no_remark() -> None:
     } <= set(quiet)
 
 
-def test_every_key_of_the_predecessor_is_known() -> None:
-    """All values off their defaults, in both spellings where there are two."""
-    config, remarks = converted(
-        """
+# All values off their defaults, in both spellings where there are two.
+EVERY_KEY = """
 type: retinanet
 model_dir: gs://bucket/run
 use_tpu: true
@@ -215,14 +214,21 @@ retinanet_loss: {num_classes: 444, focal_loss_alpha: 0.3, focal_loss_gamma: 2.0,
 postprocess: {min_level: 3, max_level: 6, num_classes: 444, use_batched_nms: true,
   nms_iou_threshold: 0.6}
 """
-    )
-    model, data, train = config.model, config.data, config.train
+
+
+def test_every_key_of_the_model_is_converted() -> None:
+    model = converted(EVERY_KEY)[0].model
     assert isinstance(model.backbone, ResNetConfig)
     assert (model.backbone.depth, model.backbone.batch_norm.frozen) == (34, True)
     assert model.backbone.drop_block is not None
     assert (model.backbone.drop_block.keep_prob, model.backbone.drop_block.size) == (0.8, 5)
     assert (model.head.num_convs, model.head.num_filters, model.head.separable) == (2, 64, True)
     assert (model.anchors.num_scales, model.anchors.aspect_ratios) == (2, (1.0, 3.0))
+
+
+def test_every_key_of_data_and_training_is_converted() -> None:
+    config = converted(EVERY_KEY)[0]
+    data, train = config.data, config.train
     assert (data.canvas_size, data.horizontal_flip) == ((320, 512), False)
     assert data.directory == "gs://bucket/converted/part_1"
     assert data.augmentations == ()
@@ -230,6 +236,10 @@ postprocess: {min_level: 3, max_level: 6, num_classes: 444, use_batched_nms: tru
     assert (train.optimizer.kind, train.optimizer.weight_decay) == ("rmsprop", 5e-5)
     assert (train.freeze, train.iterations_per_loop) == ((), 7)
     assert (config.eval.batch_size, config.eval.every_steps) == (2, 50)
+
+
+def test_every_key_without_a_counterpart_is_told() -> None:
+    remarks = converted(EVERY_KEY)[1]
     for words in (
         "the flag --model_dir",
         "all images of data.eval_split, none left out",

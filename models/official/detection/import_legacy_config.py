@@ -1,6 +1,8 @@
 """Converts a predecessor's experiment: `python -m detection.import_legacy_config OLD.yaml`.
 
-Reads RetinaNet experiments of tensorflow/tpu `models/official/detection` and of tpu_models.
+Reads RetinaNet experiments of tensorflow/tpu `models/official/detection` and of tpu_models, where
+each part has a `batch_norm` and levels of its own, not one `batch_norm_activation` for all as at
+the end of tensorflow/tpu.
 """
 
 import argparse
@@ -28,8 +30,8 @@ _EXAMPLES = """examples:
 The experiment goes to --output, else to standard output; what had no effect in the old file, and
 what became of it, goes to standard error and into the comment of the new one.
 
-Exit codes: 0 converted, 2 wrong usage, a key that the predecessor never had, or a value that has
-no counterpart.
+Exit codes: 0 converted, 2 wrong usage, a key that the predecessor did not have while each part
+had its own batch_norm, or a value that has no counterpart.
 """
 # Section: spellings that differ between versions of the predecessor, and the one in `Settings`.
 _SPELLINGS = {
@@ -121,7 +123,7 @@ def _header(filename: str, remarks: Sequence[str]) -> str:
         f"# Purpose: {stem} of the predecessor, converted by import_legacy_config.py.",
         "# Command: python -m detection.train --config THIS_FILE --model_dir DIR \\",
         "#            --set data.directory=DIR_OF_TFRECORDS",
-        "# Expect:  no published figure for it; not measured here.",
+        "# Expect:  no figure that the converter knows of; not measured here.",
         "# What is different from there:",
     ]
     lines += [f"# {line}" for line in _listed(remarks)] or ["# - nothing"]

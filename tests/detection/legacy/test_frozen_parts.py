@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from detection.legacy.frozen_parts import frozen_parts, number_pattern
-from detection.legacy.settings import DEFAULT_FROZEN
+from detection.legacy.train_settings import DEFAULT_FROZEN
 from trainkit.backbones.efficientnet import EfficientNet
 from trainkit.training.freezing import freeze as freeze_layers
 
@@ -55,6 +55,29 @@ def test_any_pattern_is_tried_on_all_names() -> None:
         found = frozen_parts(pattern, "resnet", 50)
         assert found.patterns == patterns, pattern
         assert found.had_effect == bool(patterns)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "backbone", "depth", "names_batch_norm"),
+    [
+        (DEFAULT_FROZEN, "resnet", 50, False),
+        # As tensorflow/tpu had it later.
+        (
+            r"(resnet\d+)\/(conv2d(|_([1-9]|10))|batch_normalization(|_([1-9]|10)))\/",
+            "resnet",
+            50,
+            True,
+        ),
+        ("resnet50/", "resnet", 50, True),
+        ("backbone/efficientnet-b0/blocks_[0-3]/", "efficientnet", 0, True),
+        ("backbone/efficientnet-b0/blocks_[0-3]/(depthwise_)?conv2d", "efficientnet", 0, False),
+        ("efficientnet-b0/blocks_[0-3]/", "efficientnet", 0, False),  # without the scope: no effect
+    ],
+)
+def test_a_pattern_that_names_batch_norm_froze_it_too(
+    pattern: str, backbone: str, depth: int, names_batch_norm: bool
+) -> None:
+    assert frozen_parts(pattern, backbone, depth).names_batch_norm == names_batch_norm
 
 
 @pytest.mark.parametrize("numbers", [[0], [3, 4, 9, 10, 11, 20], range(15), range(25), [54]])

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 from detection.legacy.frozen_parts import FrozenParts, frozen_parts
 from detection.legacy.idle_keys import idle_remarks
 from detection.legacy.model_conversion import Backbone, backbone_of, model_values
-from detection.legacy.settings import LearningRate, Settings
+from detection.legacy.settings import Settings
+from detection.legacy.train_settings import LearningRate
 from trainkit.config import ConfigError
 from trainkit.yaml_tree import Branch
 
@@ -44,6 +45,11 @@ def convert(settings: Settings, written: Branch) -> Converted:
             "every_steps": settings.eval.num_steps_per_eval,
         },
     }
+    remarks.append(
+        "train_on_dataset.sh of tpu_models evaluated every 5000 steps, or 2000 for less than 20 "
+        f"classes, whatever the file said; eval.every_steps is {settings.eval.num_steps_per_eval}, "
+        "eval.num_steps_per_eval"
+    )
     remarks += _freeze_remarks(settings, backbone, frozen)
     remarks += idle_remarks(settings, backbone.kind, written)
     return Converted(values, tuple(remarks), frozen.blocks)
@@ -79,12 +85,11 @@ def _data(settings: Settings, remarks: list[str]) -> dict[str, Any]:
         "horizontal_flip": parser.aug_rand_hflip,
         "scale_range": [parser.aug_scale_min, parser.aug_scale_max],
     }
-    if parser.use_autoaugment:
-        policy = parser.autoaugment_policy_name
-        values["augmentations"] = [{"kind": "autoaugment", "policy": policy}]
+    if parser.policy:
+        values["augmentations"] = [{"kind": "autoaugment", "policy": parser.policy}]
         remarks.append(
-            f"autoaugment {policy}: Contrast made pictures of more than 65,280 pixels white there; "
-            "here all operations do what Pillow does"
+            f"autoaugment {parser.policy}: Contrast made pictures of more than 65,280 pixels white "
+            "there; here all operations do what Pillow does"
         )
     return values
 
@@ -96,16 +101,22 @@ def _train(settings: Settings, frozen: FrozenParts, remarks: list[str]) -> dict[
         "batch_size": train.train_batch_size,
         "iterations_per_loop": train.iterations_per_loop,
         "checkpoint_every_steps": settings.eval.num_steps_per_eval,
-        "optimizer": _optimizer(settings),
+        "optimizer": _optimizer(settings, remarks),
         "learning_rate": _learning_rate(train.learning_rate, train.total_steps, remarks),
         "freeze": list(frozen.patterns),
     }
     if not settings.architecture.use_bfloat16:
         values["precision"] = "float32"
+    if train.gradient_clip_norm:
+        values["gradient_clip_norm"] = train.gradient_clip_norm
+        remarks.append(
+            f"gradient_clip_norm {train.gradient_clip_norm:g} acted on the gradients of each core "
+            "before they were added up; here it acts on those of the whole batch"
+        )
     if train.checkpoint.path:
         values["weights"] = {"path": train.checkpoint.path}
         remarks += _checkpoint_remarks(settings)
-    if train.l2_weight_decay:
+    if train.l2_weight_decay and train.regularization_variable_regex == "":
         remarks.append(
             f"l2_weight_decay {train.l2_weight_decay:g} also acted on biases, and in the reported "
             "loss on frozen variables; here it acts on kernels that train"
@@ -113,13 +124,14 @@ def _train(settings: Settings, frozen: FrozenParts, remarks: list[str]) -> dict[
     return values
 
 
-def _optimizer(settings: Settings) -> dict[str, Any]:
+def _optimizer(settings: Settings, remarks: list[str]) -> dict[str, Any]:
     optimizer, decay = settings.train.optimizer, settings.train.l2_weight_decay
     match optimizer.type:
         case "momentum":
             own: dict[str, Any] = {"momentum": optimizer.momentum}
         case "adam":
             own = {}
+            remarks.append("adam had an epsilon of 1e-8; here it has 1e-7")
         case "rmsprop":
             own = {"momentum": optimizer.momentum, "epsilon": 1e-10}
         case _:
@@ -140,10 +152,17 @@ def _learning_rate(rate: LearningRate, total_steps: int, remarks: list[str]) -> 
         return {"kind": "step", **shared, **_drops(rate, remarks)}
     if rate.total_steps == total_steps:
         return {"kind": "cosine", **shared}
+    period = 2 * (rate.total_steps - rate.warmup_steps)
     remarks.append(
-        f"the cosine reached 0 at step {rate.total_steps} of {total_steps} and was not clamped: it "
-        f"came back to its peak every {2 * (rate.total_steps - rate.warmup_steps)} steps. That is "
-        "cosine_cyclic here; cosine would fall once, over the whole run"
+        (
+            f"the cosine reached 0 at step {rate.total_steps} of {total_steps} and was not "
+            f"clamped: it came back to its peak every {period} steps"
+            if rate.total_steps < total_steps
+            else f"the cosine would have reached 0 at step {rate.total_steps}, behind the end of "
+            f"the run at {total_steps}: the run ends before it has fallen to 0"
+        )
+        + ". That is cosine_cyclic here; cosine falls once, over the whole run, as it did in "
+        "versions whose train.learning_rate had no total_steps"
     )
     return {"kind": "cosine_cyclic", **shared, "trough_step": rate.total_steps}
 
@@ -161,6 +180,8 @@ def _drops(rate: LearningRate, remarks: list[str]) -> dict[str, Any]:
             steps.append(max(step, rate.warmup_steps + 1))
             rates.append(level)
             last = level
+    acted = dict(zip(steps, rates, strict=True))  # of equal steps, in the warm-up, the last counts
+    steps, rates = list(acted), list(acted.values())
     if steps != list(rate.learning_rate_steps):
         remarks.append(
             f"learning_rate_steps {list(rate.learning_rate_steps)} with levels "
@@ -198,9 +219,14 @@ def _freeze_remarks(settings: Settings, backbone: Backbone, frozen: FrozenParts)
     now = ", ".join(frozen.patterns)
     remarks = []
     if frozen.had_effect:
+        what = (
+            "convolutions with the scale and shift of their BatchNorm, while its statistics went "
+            "on moving"
+            if frozen.names_batch_norm
+            else "convolutions only, while their BatchNorm went on training"
+        )
         remarks.append(
-            f"frozen_variable_prefix {pattern} froze convolutions only, while their BatchNorm went "
-            f"on training; now all of {now} stands still"
+            f"frozen_variable_prefix {pattern} froze {what}; now all of {now} stands still"
         )
     else:
         remarks.append(

@@ -55,8 +55,7 @@ def _sizes(settings: Settings) -> list[str]:
 
 
 def _policies(settings: Settings) -> list[str]:
-    parser = settings.retinanet_parser
-    return [parser.autoaugment_policy_name[1:] if parser.use_autoaugment else "none"]
+    return [settings.retinanet_parser.policy.removeprefix("v") or "none"]
 
 
 def _filters(settings: Settings) -> list[str]:

@@ -29,6 +29,7 @@ class FrozenParts(NamedTuple):
     patterns: tuple[str, ...]  # for train.freeze
     blocks: int  # how many blocks they are
     had_effect: bool  # whether the pattern matched anything as it was written
+    names_batch_norm: bool  # whether it matched BatchNorm's scale and shift too
 
 
 def frozen_parts(pattern: str | None, backbone: str, depth: int) -> FrozenParts:
@@ -47,7 +48,7 @@ def frozen_parts(pattern: str | None, backbone: str, depth: int) -> FrozenParts:
     """
     names = _legacy_names(backbone, depth)
     if not pattern or not names:
-        return FrozenParts((), 0, False)
+        return FrozenParts((), 0, False, False)
     raw = _RAW_STRING.fullmatch(pattern.strip())
     meant = raw[2] if raw else pattern
     try:
@@ -57,13 +58,15 @@ def frozen_parts(pattern: str | None, backbone: str, depth: int) -> FrozenParts:
     scope = "" if backbone == "resnet" else "backbone/"
     matched = {part for name, part in names.items() if _matches(matcher, name, scope)}
     had_effect = any(re.match(pattern, scope + name) for name in names)
+    norm = "batch_normalization" if backbone == "resnet" else "tpu_batch_normalization"
+    norms = (re.sub(r"[a-z_]*conv2d(\w*)/\w+", rf"{norm}\1/gamma", name) for name in names)
+    names_batch_norm = any(re.match(pattern, scope + name) for name in norms)
     blocks = sorted(part for part in matched if isinstance(part, Part))
     if matched == set(names.values()):
-        return FrozenParts(("backbone",), len(blocks), had_effect)
+        return FrozenParts(("backbone",), len(blocks), had_effect, names_batch_norm)
     stem = (STEM,) if STEM in matched else ()
-    return FrozenParts(
-        (*stem, *_stage_patterns(blocks, set(names.values()))), len(blocks), had_effect
-    )
+    patterns = (*stem, *_stage_patterns(blocks, set(names.values())))
+    return FrozenParts(patterns, len(blocks), had_effect, names_batch_norm)
 
 
 def _matches(matcher: re.Pattern[str], name: str, scope: str) -> bool:

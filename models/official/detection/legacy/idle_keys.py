@@ -8,6 +8,7 @@ _REPLACED = {
     "model_dir": "the flag --model_dir",
     "use_tpu": "the flag --backend and train.device",
     "enable_summary": "event files, which are always written",
+    "isolate_session_state": "nothing: there are no sessions",
     "platform": "nothing: the machine's own devices are used",
     "train.num_shards": "nothing: all devices are used",
     "train.num_cores_per_replica": "nothing: an image is not divided over cores",
@@ -15,13 +16,22 @@ _REPLACED = {
     "train.transpose_input": "nothing: the layout is the compiler's business",
     "train.train_file_pattern": "data.directory and data.train_split; files are called "
     "<split>_<folder>-00000-of-00020.tfrecord",
+    "train.train_dataset_type": "nothing: data sets are TFRecords",
+    "train.regularization_variable_regex": "nothing: weight decay acts on the kernels that train",
+    "train.checkpoint.skip_variables_regex": "train.weights.exclude, patterns of our names",
     "eval.eval_file_pattern": "data.directory and data.eval_split",
+    "eval.eval_dataset_type": "nothing: data sets are TFRecords",
+    "eval.use_json_file": "the ground truth in the TFRecords of data.eval_split",
     "eval.val_json_file": "the ground truth in the TFRecords of data.eval_split",
     "eval.eval_samples": "all images of data.eval_split, none left out",
     "eval.eval_batch_size": "eval.batch_size, which has the value of predict.predict_batch_size: "
     "evaluations ran with it",
     "eval.min_eval_interval": "nothing: checkpoints are evaluated as they come",
     "eval.eval_timeout": "the flag --eval_timeout",
+    "retinanet_parser.regenerate_source_id": "the ids that the TFRecords hold",
+    "postprocess.apply_nms": "nothing: overlaps are always suppressed",
+    "postprocess.pre_nms_num_boxes": "model.postprocess.max_candidates, which counts the boxes of "
+    "all classes together, where that counted those of each",
     "postprocess.use_batched_nms": "nothing: there is one suppression, of all classes together",
     "retinanet_head.num_classes": "the rows of classes.csv, without the background",
     "retinanet_loss.num_classes": "the rows of classes.csv, without the background",
@@ -44,6 +54,10 @@ def idle_remarks(settings: Settings, backbone_kind: str, written: Branch) -> lis
         if _is_written(written, key)
     ]
     neck = settings.architecture.multilevel_features
+    if neck == "fpn" and not settings.fpn.use_batch_norm:
+        remarks.append("fpn.use_batch_norm is false: here FPN has BatchNorm all the same")
+    if not settings.retinanet_head.use_batch_norm:
+        remarks.append("retinanet_head.use_batch_norm is false: here it has BatchNorm all the same")
     for section in {"fpn", "nasfpn"} - {neck}:
         if _is_written(written, section):
             remarks.append(f"{section} had no effect: multilevel_features is {neck}")
@@ -55,8 +69,9 @@ def idle_remarks(settings: Settings, backbone_kind: str, written: Branch) -> lis
         remarks.append("train.learning_rate.total_steps had no effect: it acts on a cosine alone")
     parser = settings.retinanet_parser
     key = "retinanet_parser.autoaugment_policy_name"
-    if not parser.use_autoaugment and _is_written(written, key):
-        remarks.append(f"{key} had no effect: use_autoaugment is false")
+    if parser.policy != parser.autoaugment_policy_name and _is_written(written, key):
+        now = f"aug_policy is {parser.policy}" if parser.policy else "use_autoaugment is false"
+        remarks.append(f"{key} had no effect: {now}")
     if not parser.skip_crowd_during_training:
         remarks.append(
             "skip_crowd_during_training is false: crowds were objects to learn; here they never are"

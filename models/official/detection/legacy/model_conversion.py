@@ -23,7 +23,13 @@ def backbone_of(settings: Settings) -> Backbone:
     if efficientnet := re.fullmatch(r"efficientnetb([0-8])", name):
         return Backbone("efficientnet", int(efficientnet[1]))
     if seresnext := re.fullmatch(r"seresnext(50|101)?", name):
-        return Backbone("seresnext", int(seresnext[1] or depth))
+        depth = int(seresnext[1] or depth)
+        if depth not in (50, 101):
+            raise ConfigError(
+                f"resnet.resnet_depth is {depth}, which is that of architecture.backbone "
+                f"{settings.architecture.backbone} too; SE-ResNeXt has 50 or 101"
+            )
+        return Backbone("seresnext", depth)
     raise ConfigError(
         f"architecture.backbone is {settings.architecture.backbone}; known are resnet, "
         "efficientnet-b0 to efficientnet-b8 and seresnext"
@@ -79,6 +85,7 @@ def model_values(settings: Settings, backbone: Backbone, remarks: list[str]) -> 
         "postprocess": {
             "score_threshold": post.score_threshold,
             "nms_iou_threshold": post.nms_iou_threshold,
+            "max_candidates": max(post.pre_nms_num_boxes, post.max_total_size),
             "max_detections": post.max_total_size,
         },
     }
@@ -136,4 +143,6 @@ def _batch_norm(norm: BatchNorm) -> dict[str, Any]:
     values: dict[str, Any] = {"momentum": norm.batch_norm_momentum}
     if norm.batch_norm_epsilon != BatchNorm().batch_norm_epsilon:  # else as the weights want
         values["epsilon"] = norm.batch_norm_epsilon
+    if norm.use_sync_bn is not None:
+        values["synchronized"] = norm.use_sync_bn
     return values if norm.batch_norm_trainable else values | {"frozen": True}

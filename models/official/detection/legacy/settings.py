@@ -1,81 +1,19 @@
 """Every key of the predecessor's RetinaNet config with its default and its rules.
 
-The names are the predecessor's. `trainkit.config.decode` reads a file into them as strictly as one
-of ours, so a key that it never had is an error here too.
+The names are the predecessor's, those of 2019 and what tensorflow/tpu added to them until each part
+lost its own `batch_norm` and levels. `trainkit.config.decode` reads a file into them as strictly as
+one of ours, so a key that it never had is an error here too. What our config would refuse is
+refused here, at the line and under the name that the file has.
 """
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from trainkit.ranges import check
+from detection.legacy.train_settings import Fraction, Train
+from trainkit.ranges import Count, NaturalNumber, NotNegative, Positive, Range, Share, check
 
-# The convolutions of stem and first stage, by the order of their creation.
-DEFAULT_FROZEN = r"resnet\d+/conv2d(|_([1-9]|10))/"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Optimizer:
-    """`train.optimizer`."""
-
-    type: Literal["momentum", "adam", "adadelta", "adagrad", "rmsprop"] = "momentum"
-    momentum: float = 0.9
-
-
-@dataclass(frozen=True, kw_only=True)
-class LearningRate:
-    """`train.learning_rate`; `total_steps` acts on the cosine alone."""
-
-    type: Literal["step", "cosine"] = "step"
-    warmup_learning_rate: float = 0.0067
-    warmup_steps: int = 500
-    init_learning_rate: float = 0.08
-    learning_rate_levels: tuple[float, ...] = (0.008, 0.0008)
-    learning_rate_steps: tuple[int, ...] = (15000, 20000)
-    total_steps: int = 22500
-
-    def __post_init__(self) -> None:
-        levels, steps = self.learning_rate_levels, self.learning_rate_steps
-        check(
-            self,
-            (
-                len(levels) == len(steps),
-                f"learning_rate_levels and learning_rate_steps must be equally long, got "
-                f"{len(levels)} and {len(steps)}",
-            ),
-            (
-                self.type != "cosine" or self.total_steps > self.warmup_steps,
-                f"the cosine's total_steps must be above warmup_steps, got {self.total_steps} and "
-                f"{self.warmup_steps}",
-            ),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """`train.checkpoint`; the prefix is a scope of the model's names, not of the file's."""
-
-    path: str = ""
-    prefix: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Train:
-    """`train`."""
-
-    iterations_per_loop: int = 100
-    train_batch_size: int = 64
-    total_steps: int = 22500
-    num_cores_per_replica: int | None = None
-    input_partition_dims: tuple[int, ...] | None = None
-    num_shards: int | None = None
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    learning_rate: LearningRate = field(default_factory=LearningRate)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    frozen_variable_prefix: str | None = DEFAULT_FROZEN
-    train_file_pattern: str = ""
-    transpose_input: bool = True
-    l2_weight_decay: float = 1e-4
+_POLICIES = ("v0", "v1", "v2", "v3", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,20 +21,26 @@ class Eval:
     """`eval`."""
 
     eval_batch_size: int = 8
-    eval_samples: int = 5000
+    eval_samples: int | None = 5000
     min_eval_interval: int = 180
     eval_timeout: int | None = None
-    num_steps_per_eval: int = 1000
+    num_steps_per_eval: Count = 1000
     type: Literal["box"] = "box"
+    use_json_file: bool = True
     val_json_file: str = ""
     eval_file_pattern: str = ""
+    eval_dataset_type: str = "tfrecord"
+
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predict:
     """`predict`; its batch was the one that evaluations ran with."""
 
-    predict_batch_size: int = 8
+    predict_batch_size: Count = 8
+
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +59,18 @@ class Anchor:
 
     min_level: int = 3
     max_level: int = 7
-    num_scales: int = 3
-    aspect_ratios: tuple[float, ...] = (1.0, 2.0, 0.5)
-    anchor_size: float = 4.0
+    num_scales: Count = 3
+    aspect_ratios: tuple[Positive, ...] = (1.0, 2.0, 0.5)
+    anchor_size: Positive = 4.0
+
+    def __post_init__(self) -> None:
+        low, high = self.min_level, self.max_level
+        text = f"2 <= min_level <= max_level <= 7 is what there is here, got {low} and {high}"
+        check(
+            self,
+            (2 <= low <= high <= 7, text),
+            (len(self.aspect_ratios) > 0, "aspect_ratios must be one or more"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +78,7 @@ class Parser:
     """`retinanet_parser`."""
 
     use_bfloat16: bool = True
-    output_size: tuple[int, int] = (640, 640)  # height, width
+    output_size: tuple[Count, Count] = (640, 640)  # height, width
     match_threshold: float = 0.5
     unmatched_threshold: float = 0.5
     aug_rand_hflip: bool = True
@@ -133,25 +86,57 @@ class Parser:
     aug_scale_max: float = 1.0
     use_autoaugment: bool = False
     autoaugment_policy_name: Literal["v0", "v1", "v2", "v3", "test"] = "v0"
+    aug_policy: str = ""  # in place of the two above
     skip_crowd_during_training: bool = True
-    max_num_instances: int = 100
+    max_num_instances: Count = 100
+    regenerate_source_id: bool = False
+
+    @property
+    def policy(self) -> str:
+        """The policy of AutoAugment; empty where there is none."""
+        return self.aug_policy or (self.autoaugment_policy_name if self.use_autoaugment else "")
+
+    def __post_init__(self) -> None:
+        low, high = self.unmatched_threshold, self.match_threshold
+        smallest, largest = self.aug_scale_min, self.aug_scale_max
+        check(
+            self,
+            (
+                self.aug_policy in ("", *_POLICIES),
+                f"aug_policy {self.aug_policy} has no counterpart; {', '.join(_POLICIES)} have one",
+            ),
+            (
+                0.0 <= low <= high <= 1.0,
+                f"0 <= unmatched_threshold <= match_threshold <= 1, got {low:g} and {high:g}",
+            ),
+            (
+                0.1 <= smallest <= largest <= 2.0,
+                f"0.1 <= aug_scale_min <= aug_scale_max <= 2.0 is what there is here, got "
+                f"{smallest:g} and {largest:g}",
+            ),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNorm:
     """`batch_norm` of a part."""
 
-    batch_norm_momentum: float = 0.997
-    batch_norm_epsilon: float = 1e-4
+    batch_norm_momentum: Fraction = 0.997
+    batch_norm_epsilon: Positive = 1e-4
     batch_norm_trainable: bool = True
+    use_sync_bn: bool | None = None
+
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
 class DropBlock:
     """`dropblock` of a part; off where one of the two is not given."""
 
-    dropblock_keep_prob: float | None = None
-    dropblock_size: int | None = None
+    dropblock_keep_prob: Annotated[float, Range("(0, 1]")] | None = None
+    dropblock_size: Count | None = None
+
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,21 +149,30 @@ class ResNet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FPN:
-    """`fpn`."""
+class Pyramid:
+    """What `fpn` and `nasfpn` share."""
 
     min_level: int = 3
     max_level: int = 7
-    fpn_feat_dims: int = 256
+    fpn_feat_dims: Count = 256
     use_separable_conv: bool = False
     batch_norm: BatchNorm = field(default_factory=BatchNorm)
 
+    __post_init__ = check
+
 
 @dataclass(frozen=True, kw_only=True)
-class NASFPN(FPN):
+class FPN(Pyramid):
+    """`fpn`."""
+
+    use_batch_norm: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class NASFPN(Pyramid):
     """`nasfpn`."""
 
-    num_repeats: int = 5
+    num_repeats: Count = 5
     dropblock: DropBlock = field(default_factory=DropBlock)
 
 
@@ -190,10 +184,13 @@ class Head:
     max_level: int = 7
     num_classes: int = 91
     anchors_per_location: int = 9
-    retinanet_head_num_convs: int = 4
-    retinanet_head_num_filters: int = 256
+    retinanet_head_num_convs: NaturalNumber = 4
+    retinanet_head_num_filters: Count = 256
     use_separable_conv: bool = False
+    use_batch_norm: bool = True
     batch_norm: BatchNorm = field(default_factory=BatchNorm)
+
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,23 +198,29 @@ class Loss:
     """`retinanet_loss`."""
 
     num_classes: int = 91
-    focal_loss_alpha: float = 0.25
-    focal_loss_gamma: float = 1.5
-    huber_loss_delta: float = 0.1
-    box_loss_weight: float = 50.0
+    focal_loss_alpha: Share = 0.25
+    focal_loss_gamma: NotNegative = 1.5
+    huber_loss_delta: Positive = 0.1
+    box_loss_weight: Positive = 50.0
+
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
 class Postprocess:
     """`postprocess`."""
 
+    apply_nms: bool = True
     use_batched_nms: bool = False
     min_level: int = 3
     max_level: int = 7
     num_classes: int = 91
-    max_total_size: int = 100
-    nms_iou_threshold: float = 0.5
-    score_threshold: float = 0.05
+    max_total_size: Count = 100
+    pre_nms_num_boxes: Count = 5000  # of each class
+    nms_iou_threshold: Annotated[float, Range("(0, 1]")] = 0.5
+    score_threshold: Fraction = 0.05
+
+    __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +240,7 @@ class Settings:
     type: Literal["retinanet"] = "retinanet"
     model_dir: str = ""
     use_tpu: bool | None = True
+    isolate_session_state: bool = False
     enable_summary: bool = False
     platform: Platform = field(default_factory=Platform)
     train: Train = field(default_factory=Train)
@@ -253,11 +257,12 @@ class Settings:
     postprocess: Postprocess = field(default_factory=Postprocess)
 
     def __post_init__(self) -> None:
-        """The restrictions under which the predecessor ran, and one that it lacked."""
+        """The restrictions under which the predecessor ran, one that it lacked, and our necks'."""
         anchor, head = self.anchor, self.retinanet_head
         parts = ("fpn", "nasfpn", "retinanet_head", "postprocess")
         classes = (self.retinanet_loss.num_classes, self.postprocess.num_classes)
         per_location = anchor.num_scales * len(anchor.aspect_ratios)
+        neck, levels = self.architecture.multilevel_features, (anchor.min_level, anchor.max_level)
         here, there = self.architecture.use_bfloat16, self.retinanet_parser.use_bfloat16
         check(
             self,
@@ -281,6 +286,17 @@ class Settings:
                 head.anchors_per_location == per_location,
                 f"retinanet_head.anchors_per_location must be anchor.num_scales x the number of "
                 f"aspect_ratios, {per_location}, got {head.anchors_per_location}",
+            ),
+            (
+                neck != "nasfpn" or levels == (3, 7),
+                "multilevel_features nasfpn has anchor.min_level 3 and anchor.max_level 7 here, "
+                f"got {levels[0]} and {levels[1]}",
+            ),
+            (
+                neck != "identity" or levels[0] == levels[1] <= 5,
+                "multilevel_features identity has one level of the backbone here, 2 to 5: "
+                f"anchor.min_level and anchor.max_level must be equal, got {levels[0]} and "
+                f"{levels[1]}",
             ),
         )
 
