@@ -45,9 +45,13 @@ def test_a_row_counted_anew_has_the_same_numbers(stem: str) -> None:
         # tensorflow/tpu prints 34.0 M and 97.0 billion, 60.3 M and 140.6 billion.
         ("r50_fpn_640", 34.0, 97.0),
         ("nasfpn_r50_640", 60.3, 140.6),
-        # arXiv 1911.09070, table 2.
+        # arXiv 1911.09070, table 2; automl's readme has 130 billion for d5, 24.9 for d3.
         ("d0_efficientdet_512", 3.9, 2.5),
+        ("d1_efficientdet_640", 6.6, 6.1),
+        ("d2_efficientdet_768", 8.1, 11.0),
         ("d3_efficientdet_896", 12.0, 25.0),
+        ("d4_efficientdet_1024", 20.7, 55.2),  # the readme; 21 and 55 in the paper
+        ("d5_efficientdet_1280", 33.7, 135.0),
         ("d6_efficientdet_1280", 52.0, 226.0),
         ("d7_efficientdet_1536", 52.0, 325.0),
     ],

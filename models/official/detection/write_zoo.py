@@ -33,12 +33,13 @@ One row for each file under `configs/yaml`, those of `base/` left out, by
 `python -m detection.write_zoo`; a test holds the table to the configs and to the sources of the
 models.
 
-Parameters are what training can change, in millions, for {num_classes} classes; statistics of batch
-normalisation are not among them. Multiply-adds are those of the convolutions for one image of the
-canvas (height x width), in billions (G), which many papers call FLOPs. A neck is given as filters x
-repeats and, where they are not 3 to 7, its levels; a head as filters x convolutions of each of its
-two towers. The last column is what the file expects of training on COCO from published results, or
-nothing where none are known: no such training was done here."""
+Parameters are what training could change, frozen parts included, in millions, for {num_classes}
+classes; statistics of batch normalisation are not among them. Multiply-adds are those of the
+convolutions for one image of the canvas (height x width), in billions (G), which many papers call
+FLOPs. A neck is given as filters x repeats and, where they are not 3 to 7, its levels; a head as
+filters x convolutions of each of its two towers. The last column is what the file expects of
+training on COCO from published results, or nothing where none are known: no such training was done
+here."""
 _COLUMNS = (
     *("experiment", "backbone", "neck", "head", "canvas"),
     *("parameters, M", "multiply-adds, G", "expected COCO AP"),
