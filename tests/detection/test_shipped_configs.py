@@ -112,3 +112,12 @@ def test_a_published_figure_says_that_it_was_not_reproduced(path: Path) -> None:
         assert "not reproduced here" in words
     else:
         assert re.search("no published|AP50|Results", words), words
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_the_command_begins_where_the_quoted_figure_does(path: Path) -> None:
+    purpose, _, rest = path.read_text().partition("# Command:")
+    command, _, expect = rest.partition("# Expect:")
+    has_weights = "--set train.weights.path=FILE" in command
+    assert has_weights or "from ImageNet weights" not in expect
+    assert not has_weights or "random initialisation" not in purpose
