@@ -110,6 +110,39 @@ def test_the_learning_rate_is_the_formulas_at_every_turn(name: str) -> None:
     np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("steps", "levels", "warmup"),
+    [
+        ("500 900", "0.01 0.001", 500),  # where the warm-up ends
+        ("499 900", "0.01 0.001", 500),
+        ("100 300", "0.01 0.001", 500),  # both within it: the second one acts
+        ("300 100 700", "0.01 0.02 0.001", 500),  # of the two, the one written last
+        ("0 9", "0.01 0.001", 0),
+        ("0 0", "0.01 0.001", 0),
+        ("700 100", "0.01 0.08", 500),  # the peak again, and for good
+    ],
+)
+def test_drops_within_the_warmup_act_at_its_end(steps: str, levels: str, warmup: int) -> None:
+    row = {"warmup": f"0.004 {warmup}", "peak": "0.08", "schedule": "step"}
+    row |= {"steps": steps, "levels": levels}
+    lists = [", ".join(text.split()) for text in (steps, levels)]
+    old = (
+        f"train: {{learning_rate: {{warmup_steps: {warmup}, warmup_learning_rate: 0.004, "
+        f"learning_rate_steps: [{lists[0]}], learning_rate_levels: [{lists[1]}]}}}}\n"
+    )
+    rates = np.asarray(build_schedule(converted(old)[0].train)(np.arange(1000)))
+    expected = [legacy_rate(row, step) for step in range(1000)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_warmup_that_fell_is_level_and_told() -> None:
+    """Its start is a default, 0.0067, so that a low peak alone made it fall."""
+    config, remarks = converted("train: {learning_rate: {init_learning_rate: 0.001}}\n")
+    assert "the warm-up fell from 0.0067 to the peak of 0.001 there" in remarks
+    rates = np.asarray(build_schedule(config.train)(np.array([0, 250, 500])))
+    np.testing.assert_allclose(rates, 0.001, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_the_frozen_parts_are_those_that_were_meant(name: str) -> None:
     row, (config, remarks) = ROWS[name], converted_row(name)

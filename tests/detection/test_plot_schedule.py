@@ -50,7 +50,8 @@ def test_rates_are_scaled_by_the_batch_over_its_reference() -> None:
 
 
 def test_marks_stand_at_every_evaluation_and_the_end() -> None:
-    train = TrainConfig(total_steps=2500, learning_rate=CosineScheduleConfig(warmup_steps=200))
+    rate = CosineScheduleConfig(peak=0.5, warmup_steps=200)
+    train = TrainConfig(total_steps=2500, learning_rate=rate)
     config = ExperimentConfig(train=train, eval=EvalConfig(every_steps=1000))
     for axes in draw_schedule(config, title="").axes:
         _, marks = axes.lines
@@ -58,6 +59,18 @@ def test_marks_stand_at_every_evaluation_and_the_end() -> None:
         (shade,) = axes.patches
         left, right = shade.get_extents().transformed(axes.transData.inverted()).intervalx
         assert (round(left), round(right)) == (0, 200)
+
+
+@pytest.mark.parametrize("start", [0.0, 0.1])
+def test_a_run_that_is_all_warmup_says_so_and_is_drawn(tmp_path: Path, start: float) -> None:
+    """One step at the warm-up's start: at a rate of 0 there is nothing for a logarithm."""
+    rate = CosineScheduleConfig(peak=0.5, warmup_steps=5, warmup_start=start)
+    config = ExperimentConfig(train=TrainConfig(total_steps=1, learning_rate=rate))
+    assert schedule_points(config)[1].tolist() == pytest.approx([start])
+    figure = draw_schedule(config, title="short")
+    figure.savefig(tmp_path / "rate.png")
+    words = "shaded: all 1 steps are warm-up, 5 long: the learning rate never reaches its peak; "
+    assert figure.get_supxlabel() == f"{words}marks: 1 evaluations"
 
 
 def test_a_picture_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,8 +90,11 @@ def test_a_picture_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         (["--set", "train.total_step=5"], "unknown key train.total_step; did you mean"),
         (
-            ["--set", "train.learning_rate={kind: step, drop_steps: [9], drop_rates: [0.1]}"],
-            "drop_steps must come after the 500 warmup_steps, got [9]",
+            [
+                "--set",
+                "train.learning_rate={kind: step, peak: 1, drop_steps: [9], drop_rates: [0.1]}",
+            ],
+            "drop_steps must not come before the end of the 500 warmup_steps, got [9]",
         ),
     ],
 )

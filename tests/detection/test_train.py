@@ -50,12 +50,13 @@ def read_ledger(model_dir: str) -> list[dict]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_config_trains_and_evaluates_through_the_command(
-    version: str, sample_part: str, tmp_path: Path
+    version: str, sample_part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model_dir = str(tmp_path / "run")
     command = ["--config", version, "--model_dir", model_dir]
     command += flags(TINY | VERSIONS[version] | {"data.directory": sample_part})
     assert train.main(command) == 0
+    assert "all 2 steps are warm-up, " in capsys.readouterr().out
     kinds = [(line["kind"], line["step"]) for line in read_ledger(model_dir)]
     assert kinds == [("state", 0), ("train", 1), ("train", 2), ("eval", 2), ("state", 2)]
     assert (tmp_path / "run/detections.png").stat().st_size > 1000

@@ -30,6 +30,17 @@ def build_schedule(train: TrainConfig) -> schedules.Schedule:
     return schedules.scaled(schedule, train.batch_size / train.reference_batch_size)
 
 
+def warmup_warning(train: TrainConfig) -> str:
+    """Returns what to say of a run that ends before its warm-up does; nothing for any other."""
+    warmup_steps = getattr(train.learning_rate, "warmup_steps", 0)
+    if train.total_steps > warmup_steps:
+        return ""
+    return (
+        f"all {train.total_steps:,} steps are warm-up, {warmup_steps:,} long: the learning rate "
+        "never reaches its peak"
+    )
+
+
 def _unscaled_schedule(train: TrainConfig) -> schedules.Schedule:
     rate = train.learning_rate
     if isinstance(rate, OneCycleScheduleConfig):
@@ -43,6 +54,7 @@ def _unscaled_schedule(train: TrainConfig) -> schedules.Schedule:
     return schedules.after_warmup(
         _schedule_after_warmup(rate, train.total_steps - rate.warmup_steps),
         warmup_learning_rate=rate.warmup_start,
+        peak=rate.peak,
         warmup_steps=rate.warmup_steps,
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from detection.build_optimizer import build_schedule
+from detection.build_optimizer import build_schedule, warmup_warning
 from detection.command_line import (
     add_config_arguments,
     experiment_config,
@@ -94,12 +94,15 @@ def draw_schedule(config: ExperimentConfig, *, title: str) -> Figure:
         )
         axes.grid(alpha=0.3)
         axes.set_xlim(0, train.total_steps)
-    positive = rates[rates > 0]
-    floor = positive.max() * 1e-6  # a cosine's zero would take the axis down for ever
     linear.set(ylabel="learning rate", ylim=(0, None), title=f"{title}: {_describe(config)}")
-    logarithmic.set(yscale="log", ylabel="logarithmic", xlabel="step")
-    logarithmic.set_ylim(max(positive.min(), floor) / 1.5, positive.max() * 1.5)
-    shaded = f"shaded: {warmup:,} steps of warm-up; " if warmup else ""
+    logarithmic.set(xlabel="step")
+    positive = rates[rates > 0]
+    if positive.size:  # a run of one step may be warm-up from 0
+        floor = positive.max() * 1e-6  # a cosine's zero would take the axis down for ever
+        limits = (max(positive.min(), floor) / 1.5, positive.max() * 1.5)
+        logarithmic.set(yscale="log", ylabel="logarithmic", ylim=limits)
+    shaded = warmup_warning(train) or f"{warmup:,} steps of warm-up"
+    shaded = f"shaded: {shaded}; " if warmup else ""
     figure.supxlabel(f"{shaded}marks: {len(evaluations)} evaluations", fontsize="small")
     return figure
 

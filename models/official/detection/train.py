@@ -149,6 +149,7 @@ def _describe(
     begins: bool,
 ) -> None:
     """Says what will be trained on what, before hours are spent on it."""
+    from detection.build_optimizer import warmup_warning
     from trainkit.training.freezing import frozen_at_random
 
     train, model = config.train, training.task.model
@@ -168,6 +169,8 @@ def _describe(
         train.batch_size,
         train.total_steps * train.batch_size / max(num_records, 1),
     )
+    if warning := warmup_warning(train):
+        logger.warning("%s", warning)
     frozen = training.frozen
     if frozen.layers:
         logger.info(

@@ -6,20 +6,26 @@ from typing import Annotated, Literal
 from trainkit.ranges import Count, NaturalNumber, NotNegative, Positive, Range, Share, check
 
 
+def _check_warmed_up(config: "WarmedUpScheduleConfig", *rules: tuple[bool, str]) -> None:
+    start, peak = config.warmup_start, config.peak
+    text = f"warmup_start must be at most peak, got {start} and {peak}"
+    check(config, (start <= peak, text), *rules)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepScheduleConfig:
     """A constant learning rate that drops at given steps."""
 
     kind: Literal["step"] = "step"
-    peak: Positive = 0.08
-    drop_steps: tuple[int, ...] = (15000, 20000)
-    drop_rates: tuple[NotNegative, ...] = (0.008, 0.0008)  # the learning rate from each step on
+    peak: Positive
+    drop_steps: tuple[int, ...] = ()
+    drop_rates: tuple[NotNegative, ...] = ()  # the learning rate from each step on
     warmup_steps: NaturalNumber = 500
-    warmup_start: NotNegative = 0.0067
+    warmup_start: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         steps, rates = self.drop_steps, self.drop_rates
-        check(
+        _check_warmed_up(
             self,
             (
                 len(steps) == len(rates),
@@ -27,8 +33,8 @@ class StepScheduleConfig:
             ),
             (list(steps) == sorted(set(steps)), f"drop_steps must rise, got {list(steps)}"),
             (
-                all(step > self.warmup_steps for step in steps),
-                f"drop_steps must come after the {self.warmup_steps} warmup_steps, "
+                all(step >= self.warmup_steps for step in steps),
+                f"drop_steps must not come before the end of the {self.warmup_steps} warmup_steps, "
                 f"got {list(steps)}",
             ),
         )
@@ -39,11 +45,11 @@ class CosineScheduleConfig:
     """Half a cosine from the peak to zero at train.total_steps."""
 
     kind: Literal["cosine"] = "cosine"
-    peak: Positive = 0.08
+    peak: Positive
     warmup_steps: NaturalNumber = 500
-    warmup_start: NotNegative = 0.0067
+    warmup_start: NotNegative = 0.0
 
-    __post_init__ = check
+    __post_init__ = _check_warmed_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +57,15 @@ class CyclicCosineScheduleConfig:
     """A cosine that reaches 0 at trough_step, comes back to the peak as long after, and so on."""
 
     kind: Literal["cosine_cyclic"] = "cosine_cyclic"
-    peak: Positive = 0.08
-    trough_step: Count = 10000
+    peak: Positive
+    trough_step: Count
     warmup_steps: NaturalNumber = 500
-    warmup_start: NotNegative = 0.0067
+    warmup_start: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         steps, trough = self.warmup_steps, self.trough_step
         text = f"trough_step must be above warmup_steps, got {trough} and {steps}"
-        check(self, (trough > steps, text))
+        _check_warmed_up(self, (trough > steps, text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +73,7 @@ class OneCycleScheduleConfig:
     """Up to the peak and down to nearly nothing within train.total_steps (arXiv 1708.07120)."""
 
     kind: Literal["one_cycle"] = "one_cycle"
-    peak: Positive = 0.08
+    peak: Positive
     rise_share: Annotated[float, Range("(0, 1)")] = 0.4  # of train.total_steps
     start_divisor: Annotated[float, Range("[1, inf)")] = 25.0  # the first rate is the peak over it
     end_divisor: Annotated[float, Range("[1, inf)")] = (
@@ -82,13 +88,13 @@ class PolynomialScheduleConfig:
     """From the peak to `end` at train.total_steps as a power of what is left of the way."""
 
     kind: Literal["polynomial"] = "polynomial"
-    peak: Positive = 0.08
+    peak: Positive
     end: NotNegative = 0.0
     power: Positive = 1.0
     warmup_steps: NaturalNumber = 500
-    warmup_start: NotNegative = 0.0067
+    warmup_start: NotNegative = 0.0
 
-    __post_init__ = check
+    __post_init__ = _check_warmed_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +102,14 @@ class ExponentialScheduleConfig:
     """The peak times decay_rate to the power of steps / decay_steps, after the warm-up."""
 
     kind: Literal["exponential"] = "exponential"
-    peak: Positive = 0.08
+    peak: Positive
     decay_rate: Annotated[float, Range("(0, 1]")] = 0.97
     decay_steps: Count = 1000
     staircase: bool = False  # whole powers only
     warmup_steps: NaturalNumber = 500
-    warmup_start: NotNegative = 0.0067
+    warmup_start: NotNegative = 0.0
 
-    __post_init__ = check
+    __post_init__ = _check_warmed_up
 
 
 WarmedUpScheduleConfig = (
@@ -198,13 +204,21 @@ class TrainConfig:
 
     total_steps: Count = 22500
     batch_size: Count = 64  # over all devices together
-    seed: int = 0
+    seed: Annotated[int, Range("[0, 2147483648)")] = 0  # layers add to it; 32 bits hold the sum
     iterations_per_loop: Count = 100  # steps in one call of the compiled function
     log_every_steps: Count = 100
     checkpoint_every_steps: Count = 1000
     keep_checkpoints: Count = 3
     optimizer: OptimizerConfig = field(default_factory=MomentumConfig)
-    learning_rate: ScheduleConfig = field(default_factory=StepScheduleConfig)
+    learning_rate: ScheduleConfig = field(
+        default_factory=lambda: StepScheduleConfig(
+            peak=0.08,
+            drop_steps=(15000, 20000),
+            drop_rates=(0.008, 0.0008),
+            warmup_steps=500,
+            warmup_start=0.0067,
+        )
+    )
     # The batch that learning_rate is meant for; rates are multiplied by batch_size over it.
     reference_batch_size: Count | None = None
     gradient_clip_norm: Positive | None = None  # of all gradients together

@@ -77,7 +77,10 @@ def make_line_engine(make_optimizer: MakeOptimizer = make_momentum) -> TensorFlo
         task = LineTask()
         optimizer = make_optimizer(
             after_warmup(
-                cosine_cyclic(peak=0.05, trough_step=4), warmup_learning_rate=0.0, warmup_steps=2
+                cosine_cyclic(peak=0.05, trough_step=4),
+                warmup_learning_rate=0.0,
+                peak=0.05,
+                warmup_steps=2,
             ),
             task.model,
         )

@@ -39,6 +39,7 @@ def test_warmup_then_a_stepwise_fall() -> None:
     schedule = after_warmup(
         stepwise(peak=0.08, levels=[0.008, 0.0008], boundaries=[14600, 19600]),
         warmup_learning_rate=0.004,
+        peak=0.08,
         warmup_steps=400,
     )
     steps = [0, 100, 399, 400, 14999, 15000, 19999, 20000, 10**6]
@@ -48,19 +49,26 @@ def test_warmup_then_a_stepwise_fall() -> None:
 
 
 @pytest.mark.parametrize("schedule", every_schedule())
-def test_a_warmup_delays_the_schedule_and_rises_to_its_first_rate(schedule: Schedule) -> None:
-    warmed_up = after_warmup(schedule, warmup_learning_rate=0.01, warmup_steps=10)
+def test_a_warmup_delays_the_schedule_and_rises_to_its_peak(schedule: Schedule) -> None:
+    warmed_up = after_warmup(schedule, warmup_learning_rate=0.01, peak=0.3, warmup_steps=10)
     steps = np.arange(80)
     np.testing.assert_array_equal(warmed_up(steps + 10), schedule(steps))
-    first = float(schedule(0))
     rise = np.asarray(warmed_up(np.array([0, 5, 9])))
-    np.testing.assert_allclose(rise, [0.01, (0.01 + first) / 2, 0.001 + 0.9 * first], rtol=1e-6)
+    np.testing.assert_allclose(rise, [0.01, 0.155, 0.271], rtol=1e-6)
+
+
+def test_a_drop_at_the_end_of_the_warmup_leaves_the_rise_as_it_is() -> None:
+    """0.01 a step up to 0.1, which would be reached at step 10, where 0.02 begins."""
+    schedule = stepwise(peak=0.1, levels=[0.02], boundaries=[0])
+    warmed_up = after_warmup(schedule, warmup_learning_rate=0.0, peak=0.1, warmup_steps=10)
+    np.testing.assert_allclose(warmed_up(np.array([0, 9, 10, 11])), [0.0, 0.09, 0.02, 0.02])
+    np.testing.assert_allclose(schedule(np.array([0, 1])), [0.02, 0.02])
 
 
 @pytest.mark.parametrize("schedule", every_schedule())
 def test_no_warmup_is_the_schedule_itself(schedule: Schedule) -> None:
     steps = np.arange(80)
-    same = after_warmup(schedule, warmup_learning_rate=0.1, warmup_steps=0)
+    same = after_warmup(schedule, warmup_learning_rate=0.1, peak=0.3, warmup_steps=0)
     np.testing.assert_array_equal(same(steps), schedule(steps))
 
 
@@ -76,7 +84,10 @@ def test_cosine_falls_to_its_end_and_stays_there() -> None:
 def test_cosine_cyclic_comes_back_to_its_peak() -> None:
     """200,000 steps of the predecessor: 0 at 10,000, back at 0.08 at 15,000, period 10,000."""
     schedule = after_warmup(
-        cosine_cyclic(peak=0.08, trough_step=5000), warmup_learning_rate=1e-6, warmup_steps=5000
+        cosine_cyclic(peak=0.08, trough_step=5000),
+        warmup_learning_rate=1e-6,
+        peak=0.08,
+        warmup_steps=5000,
     )
     steps = np.array([0, 2500, 5000, 7500, 10000, 12500, 15000, 20000, 195000, 199999, 200000])
     half = 0.04
@@ -121,7 +132,7 @@ def test_a_scaled_schedule_is_the_schedule_times_the_factor() -> None:
 
 def test_a_graph_gives_what_eager_gives() -> None:
     for schedule in every_schedule():
-        schedule = after_warmup(schedule, warmup_learning_rate=0.0, warmup_steps=10)
+        schedule = after_warmup(schedule, warmup_learning_rate=0.0, peak=0.3, warmup_steps=10)
         traced = tf.function(schedule)
         for step in (0, 9, 10, 41, 70):
             rate = float(traced(tf.constant(step, tf.int64)))
@@ -140,6 +151,7 @@ rates = [
     schedules.after_warmup(
         schedules.exponential(peak=0.3, decay_rate=0.9, decay_steps=20),
         warmup_learning_rate=0.0,
+        peak=0.3,
         warmup_steps=9,
     ),
 ]
@@ -156,7 +168,7 @@ def test_jax_under_jit_gives_the_same(tmp_path: Path) -> None:
     here = [
         cosine_cyclic(peak=0.3, trough_step=20),
         one_cycle(peak=0.3, total_steps=150),
-        after_warmup(decaying, warmup_learning_rate=0.0, warmup_steps=9),
+        after_warmup(decaying, warmup_learning_rate=0.0, peak=0.3, warmup_steps=9),
     ]
     expected = [np.asarray(schedule(steps)) for schedule in here]
     np.testing.assert_allclose(np.load(tmp_path / "rates.npy"), expected, atol=1e-6)
@@ -169,8 +181,8 @@ def test_jax_under_jit_gives_the_same(tmp_path: Path) -> None:
             lambda: stepwise(peak=0.0, levels=[0.1], boundaries=[20000, 10000]),
             ["peak is 0.0", "1 levels [0.1] for 2 boundaries [20000, 10000]", "boundaries are"],
         ),
-        (lambda: stepwise(peak=1, levels=[-1, 0], boundaries=[0, 5]), ["levels are", "1 or more"]),
-        (lambda: stepwise(peak=1, levels=[1, 0], boundaries=[5, 5]), ["[5, 5]; they must be 1"]),
+        (lambda: stepwise(peak=1, levels=[-1, 0], boundaries=[-1, 5]), ["levels are", "0 or more"]),
+        (lambda: stepwise(peak=1, levels=[1, 0], boundaries=[5, 5]), ["[5, 5]; they must be 0"]),
         (
             lambda: cosine(peak=1, total_steps=0, end_learning_rate=-1),
             ["total_steps is 0", "end_learning_rate is -1"],
@@ -194,8 +206,10 @@ def test_jax_under_jit_gives_the_same(tmp_path: Path) -> None:
             ["decay_rate is 1.5; it must be above 0 and at most 1", "decay_steps is 0"],
         ),
         (
-            lambda: after_warmup(every_schedule()[0], warmup_learning_rate=-1, warmup_steps=-2),
-            ["warmup_learning_rate is -1", "warmup_steps is -2"],
+            lambda: after_warmup(
+                every_schedule()[0], warmup_learning_rate=-1, peak=0, warmup_steps=-2
+            ),
+            ["warmup_learning_rate is -1", "peak is 0", "warmup_steps is -2"],
         ),
         (lambda: scaled(every_schedule()[0], 0), ["factor is 0; it must be above 0"]),
     ],

@@ -143,10 +143,16 @@ def _optimizer(settings: Settings, remarks: list[str]) -> dict[str, Any]:
 
 
 def _learning_rate(rate: LearningRate, total_steps: int, remarks: list[str]) -> dict[str, Any]:
+    start, peak = rate.warmup_learning_rate, rate.init_learning_rate
+    if rate.warmup_steps and start > peak:
+        remarks.append(
+            f"the warm-up fell from {start:g} to the peak of {peak:g} there; here its "
+            f"{rate.warmup_steps} steps have the peak's rate"
+        )
     shared = {
-        "peak": rate.init_learning_rate,
+        "peak": peak,
         "warmup_steps": rate.warmup_steps,
-        "warmup_start": rate.warmup_learning_rate,
+        "warmup_start": min(start, peak),
     }
     if rate.type == "step":
         return {"kind": "step", **shared, **_drops(rate, remarks)}
@@ -168,20 +174,18 @@ def _learning_rate(rate: LearningRate, total_steps: int, remarks: list[str]) -> 
 
 
 def _drops(rate: LearningRate, remarks: list[str]) -> dict[str, Any]:
-    """The drops that acted: of all steps behind, the one that is written last counts."""
+    """The drops that acted: of all steps behind, the one that is written last counts.
+
+    None acted during the warm-up; at its end, the last one of those before it did.
+    """
     written = list(zip(rate.learning_rate_steps, rate.learning_rate_levels, strict=True))
     steps: list[int] = []
     rates: list[float] = []
-    last = rate.init_learning_rate
-    for step in sorted(set(rate.learning_rate_steps)):
+    for step in sorted({max(step, rate.warmup_steps) for step in rate.learning_rate_steps}):
         level = next(level for begin, level in reversed(written) if begin <= step)
-        if level != last:
-            # A drop before the end of the warm-up shows one step after its peak.
-            steps.append(max(step, rate.warmup_steps + 1))
+        if level != (rates[-1] if rates else rate.init_learning_rate):
+            steps.append(step)
             rates.append(level)
-            last = level
-    acted = dict(zip(steps, rates, strict=True))  # of equal steps, in the warm-up, the last counts
-    steps, rates = list(acted), list(acted.values())
     if steps != list(rate.learning_rate_steps):
         remarks.append(
             f"learning_rate_steps {list(rate.learning_rate_steps)} with levels "

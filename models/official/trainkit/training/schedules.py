@@ -23,7 +23,7 @@ def stepwise(
     Args:
         peak: first rate, above 0.
         levels: one rate for each boundary, 0 or more.
-        boundaries: steps, 1 or more and rising.
+        boundaries: steps, 0 or more and rising.
 
     Raises:
         ValueError: lists every argument that is out of its range.
@@ -36,8 +36,8 @@ def stepwise(
         )
     if any(level < 0 or not math.isfinite(level) for level in levels):
         faults.append(f"levels are {list(levels)}; each must be 0 or more")
-    if any(after <= before for before, after in zip([0, *boundaries], boundaries, strict=False)):
-        faults.append(f"boundaries are {list(boundaries)}; they must be 1 or more, and rise")
+    if any(after <= before for before, after in zip([-1, *boundaries], boundaries, strict=False)):
+        faults.append(f"boundaries are {list(boundaries)}; they must be 0 or more, and rise")
     _refuse(faults)
 
     def rate(step: Any) -> Any:
@@ -130,7 +130,7 @@ def one_cycle(
         total_steps=max(total_steps - rise_steps, 1),
         end_learning_rate=start / end_divisor,
     )
-    return after_warmup(fall, warmup_learning_rate=start, warmup_steps=rise_steps)
+    return after_warmup(fall, warmup_learning_rate=start, peak=peak, warmup_steps=rise_steps)
 
 
 def polynomial(
@@ -187,25 +187,29 @@ def exponential(
     return rate
 
 
-def after_warmup(schedule: Schedule, *, warmup_learning_rate: float, warmup_steps: int) -> Schedule:
-    """Returns a linear rise to the schedule's first rate, and then the schedule from its step 0.
+def after_warmup(
+    schedule: Schedule, *, warmup_learning_rate: float, peak: float, warmup_steps: int
+) -> Schedule:
+    """Returns a linear rise up to the peak, and then the schedule from its step 0.
 
     Args:
         schedule: what begins at `warmup_steps`.
         warmup_learning_rate: rate of step 0 where there is a warm-up, 0 or more.
+        peak: where the rise leads to, above 0: the schedule's first rate, but for one that drops
+            there at once.
         warmup_steps: length of the rise; 0 means none.
 
     Raises:
         ValueError: lists every argument that is out of its range.
     """
-    faults = _rate_faults("warmup_learning_rate", warmup_learning_rate)
+    faults = _rate_faults("warmup_learning_rate", warmup_learning_rate) + _peak_faults(peak)
     if warmup_steps < 0:
         faults.append(f"warmup_steps is {warmup_steps}; it must be 0 (no warm-up) or more")
     _refuse(faults)
+    rise = (peak - warmup_learning_rate) / max(warmup_steps, 1)
 
     def rate(step: Any) -> Any:
         step = ops.cast(step, "float32")
-        rise = (schedule(0) - warmup_learning_rate) / max(warmup_steps, 1)
         after = schedule(ops.maximum(step - warmup_steps, 0.0))
         return ops.where(step < warmup_steps, warmup_learning_rate + step * rise, after)
 
