@@ -97,6 +97,7 @@ def kinds(experiment: Experiment) -> tuple[Hashable, ...]:
         ("backbone", backbone.kind, basic_blocks, lite),
         ("neck", neck.kind, getattr(neck, "separable", False)),
         ("DropBlock", bool(getattr(neck, "drop_block", None))),
+        ("drop-connect", bool(getattr(backbone, "drop_connect_rate", 0.0))),
         ("head", head.separable, head.activation),
         ("class loss", model.class_loss.kind),
         ("box loss", model.box_loss.kind),
