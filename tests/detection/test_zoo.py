@@ -1,12 +1,13 @@
 """docs/zoo.md says what the configs and the models' sources say; some rows are counted anew."""
 
 import shutil
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from detection.command_line import find_config
-from detection.write_zoo import count, find_faults, main, read_experiments
+from detection.write_zoo import code_alone, count, find_faults, main, read_experiments
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs/zoo.md"
@@ -101,6 +102,28 @@ def test_what_is_out_of_date_is_named_and_written_anew(
     assert "retinanet/second.yaml has no row" in fault()
     config.rename(folder / "third.yaml")
     assert "retinanet/quickstart.yaml has a row and is not there" in fault()
+
+
+def test_what_is_said_of_code_does_not_date_a_count_and_code_does() -> None:
+    code = textwrap.dedent(
+        '''
+        """A module."""
+        WIDTH = 64
+
+
+        class Layer:
+            """A layer."""
+
+            def call(self, width: int = WIDTH) -> int:
+                """A call."""
+                return 2 * width
+        '''
+    )
+    said = code.replace("A ", "Another\n\n").replace("= 64", "= (\n    64  # pixels\n)")
+    assert code_alone(said) == code_alone(code)
+    assert "A " not in code_alone(code)
+    for old, new in (("64", "65"), ("width: int", "wide: int"), ("2 *", "3 *")):
+        assert code_alone(code.replace(old, new)) != code_alone(code)
 
 
 def test_a_damaged_table_is_out_of_date_and_bad_configs_are_wrong_usage(
