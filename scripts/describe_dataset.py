@@ -6,7 +6,7 @@ import sys
 
 if __name__ == "__main__":
     # Read when TensorFlow is imported. It computes nothing here, and its notes on how it would
-    # compute, which come from every worker, would bury the progress bar.
+    # compute would bury what this command says.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     from detection.preparation.describe_dataset import main
