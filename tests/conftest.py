@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -124,3 +125,21 @@ def wait_for() -> Callable[..., None]:
             time.sleep(0.01)
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def act_when() -> Callable[..., threading.Thread]:
+    """Acts in another thread as soon as a condition holds, or after a minute in any case."""
+
+    def start(condition: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:
+        def wait_and_act() -> None:
+            end = time.monotonic() + 60
+            while not condition() and time.monotonic() < end:
+                time.sleep(0.01)
+            act()
+
+        thread = threading.Thread(target=wait_and_act)
+        thread.start()
+        return thread
+
+    return start

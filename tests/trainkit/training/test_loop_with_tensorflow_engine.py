@@ -133,11 +133,12 @@ def test_the_tensorflow_engine_stopped_and_resumed_ends_bit_for_bit_alike(
     assert evaluation["AP50"] == pytest.approx(float(expected["ema/net/line/kernel"][0, 0]))
 
 
-def test_a_signal_stops_the_tensorflow_engine_inside_one_long_call(ram_dir: str) -> None:
+def test_a_signal_stops_the_tensorflow_engine_inside_one_long_call(
+    ram_dir: str, act_when: Callable[..., threading.Thread]
+) -> None:
     engine = make_line_engine()
     never = 300_000  # a minute of steps
-    timer = threading.Timer(1.5, os.kill, [os.getpid(), signal.SIGTERM])
-    timer.start()
+    sender = act_when(lambda: engine.step > 0, lambda: os.kill(os.getpid(), signal.SIGTERM))
     code = run_line(
         ram_dir,
         engine,
@@ -147,7 +148,7 @@ def test_a_signal_stops_the_tensorflow_engine_inside_one_long_call(ram_dir: str)
         log_every_steps=never,
         checkpoint_every_steps=never,
     )
-    timer.join()
+    sender.join()
     assert code == loop.EXIT_PREEMPTED
     assert 0 < engine.step < never
     assert [found.step for found in list_checkpoints(ram_dir)] == [engine.step]

@@ -225,11 +225,14 @@ def test_averaged_weights_are_in_the_model_for_a_while() -> None:
         assert all(map(np.array_equal, before, task.model.get_weights()))
 
 
-def test_a_stop_comes_at_the_next_step_boundary_and_stays() -> None:
+def test_a_stop_comes_at_the_next_step_boundary_and_stays(
+    act_when: Callable[..., threading.Thread],
+) -> None:
     engine, _ = build()
     engine.train(1)
-    threading.Timer(0.2, engine.request_stop).start()
+    sender = act_when(lambda: engine.step > 1, engine.request_stop)
     report = engine.train(10**9)
+    sender.join()
     assert 0 < report.steps_done == engine.step - 1
     assert engine.records_consumed == BATCH_SIZE * engine.step
     again = engine.train(5)
