@@ -31,7 +31,6 @@ __all__ = [
     "inspect",
     "standardize",
     "standardize_inspected",
-    "stored_size",
 ]
 
 _JPEG_QUALITY = 95
@@ -77,25 +76,6 @@ def decode_rgb(encoded: bytes) -> np.ndarray:
     """
     image = inspect(encoded)
     return _upright(_pixels(encoded, image), image.orientation.value)
-
-
-def stored_size(encoded: bytes) -> tuple[int, int, int]:
-    """Height and width in pixels as stored, and the EXIF orientation (1 upright to 8).
-
-    The upright picture has height and width swapped where the orientation is 5 or above. Of JPEG
-    and PNG only the structure is read, which takes microseconds.
-
-    Raises:
-        ImageError: the file is truncated or not an image.
-    """
-    container = find_container(encoded)
-    if container == "JPEG":
-        header: JpegHeader | PngHeader | InspectedImage = parse_jpeg(encoded)
-    elif container == "PNG":
-        header = parse_png(encoded)
-    else:
-        header = inspect(encoded)
-    return header.height, header.width, header.orientation.value
 
 
 def standardize(
