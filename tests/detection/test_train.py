@@ -131,13 +131,20 @@ def test_wrong_input_is_one_message_and_exit_code_2(
     assert not Path(model_dir).exists()
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty classes", "no classes", "fewer classes"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("truncated", "empty classes", "no classes", "fewer classes"),
+        *("empty manifest", "truncated manifest", "foreign manifest"),
+    ],
+)
 def test_damaged_data_is_one_message_and_exit_code_2(
     damage: str, sample_part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     part = tmp_path / "tiny"
     shutil.copytree(sample_part, part)
     classes, shard = part / "classes.csv", part / "train_tiny-00001-of-00002.tfrecord"
+    manifest = part / "train_tiny.manifest.json"
     match damage:
         case "truncated":
             shard.write_bytes(shard.read_bytes()[:-5])
@@ -147,6 +154,12 @@ def test_damaged_data_is_one_message_and_exit_code_2(
             classes.unlink()
         case "fewer classes":
             classes.write_text("/sample/disc,disc\n")
+        case "empty manifest":
+            manifest.write_text("")
+        case "truncated manifest":
+            manifest.write_text(manifest.read_text()[:-5])
+        case "foreign manifest":
+            manifest.write_text('{"splits": []}')
     command = ["--config", "quickstart", "--model_dir", str(tmp_path / "run")]
     assert train.main([*command, *flags(TINY | {"data.directory": str(part)})]) == 2
     message = capsys.readouterr().err
@@ -155,9 +168,9 @@ def test_damaged_data_is_one_message_and_exit_code_2(
         "empty classes": "it is empty",
         "no classes": "classes.csv is not there",
         "fewer classes": "classes.csv has 1 classes",
-    }
+    }.get(damage, "train_tiny.manifest.json is no manifest of make_tfrecords.py, or was cut off")
     assert message.startswith("train: ")
-    assert expected[damage] in message
+    assert expected in message
     assert not (tmp_path / "run").exists()
 
 

@@ -58,12 +58,20 @@ def check_classes(data: DataConfig, split: str, class_names: Sequence[str]) -> N
     """Compares classes.csv with the manifest of a split, where there is one.
 
     Raises:
-        ConfigError: the records were written with other classes.
+        ConfigError: the records were written with other classes, or the manifest is no manifest.
     """
     directory = data.directory.rstrip("/")
     path = f"{directory}/{split}_{directory.rpartition('/')[2]}.manifest.json"
     text = read_text(path)
-    written = list(json.loads(text)["boxes_per_class"]) if text else list(class_names)
+    if text is None:
+        return
+    try:
+        written = list(json.loads(text)["boxes_per_class"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path} is no manifest of make_tfrecords.py, or was cut off ({error!r}): copy the "
+            "whole folder again, or convert again"
+        ) from error
     if set(written) != set(class_names):
         different = sorted(set(written) ^ set(class_names))
         raise ConfigError(
