@@ -1,5 +1,6 @@
-"""Strict decoding: every mistake with its place, YAML 1.2 numbers, base files, overrides."""
+"""Strict decoding: every mistake with its place, defaults, base files, overrides."""
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -43,29 +44,6 @@ def read(text: str) -> Drawing:
     return decode(Drawing, parse_tree(text, "a.yaml"))
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("1e-4", 1e-4), ("1E3", 1000.0), (".5", 0.5), ("5.", 5.0), ("-2", -2.0), ("+1.5e+2", 150.0)],
-)
-def test_floats_follow_yaml_1_2(text: str, value: float) -> None:
-    rate = read(f"rate: {text}").rate
-    assert rate == value
-    assert isinstance(rate, float)
-
-
-def test_yes_and_no_are_texts_not_booleans() -> None:
-    assert read("names: [yes, no, on, off, true-ish]").names == (
-        "yes",
-        "no",
-        "on",
-        "off",
-        "true-ish",
-    )
-    assert read("flip: true").flip is True
-    with pytest.raises(ConfigError, match="flip must be true or false, got 'yes'"):
-        read("flip: yes")
-
-
 def test_all_mistakes_are_listed_with_line_and_suggestion() -> None:
     text = "title: 3\nstep: 5\nsize: [1]\nmode: quick\nclip: x\nshape: {kind: rng}\nrate: .nan\n"
     with pytest.raises(ConfigError) as caught:
@@ -85,8 +63,21 @@ def test_all_mistakes_are_listed_with_line_and_suggestion() -> None:
 
 
 def test_a_rule_of_a_dataclass_names_its_place() -> None:
-    with pytest.raises(ConfigError, match=r"a.yaml:2: shape: inner must be below outer, got 2.0"):
+    with pytest.raises(ConfigError, match=r"a.yaml:3: shape: inner must be below outer, got 2.0"):
         read("shape:\n  kind: ring\n  inner: 2\n")
+
+
+def test_a_broken_rule_names_its_own_line_whatever_is_laid_over(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("title: x\nshape:\n  kind: ring\n  inner: 2\n")
+    (tmp_path / "top.yaml").write_text("base: base.yaml\nsteps: 3\nshape: {outer: 1.5}\n")
+    top = str(tmp_path / "top.yaml")
+    wrong = r":\n  base.yaml:4: shape: inner must be below outer, got 2.0 and 1.5$"
+    with pytest.raises(ConfigError, match=wrong):
+        load_config(Drawing, top)
+    with pytest.raises(ConfigError, match=wrong):
+        load_config(Drawing, top, overrides=["title=y", "shape.kind=ring"])
+    with pytest.raises(ConfigError, match=r":\n  --set shape.inner=5: shape: inner must be below"):
+        load_config(Drawing, top, overrides=["title=y", "shape.inner=5", "rate=2"])
 
 
 def test_booleans_are_no_numbers_and_true_is_not_one() -> None:
@@ -180,3 +171,70 @@ def test_mistakes_inside_a_list_name_item_and_line() -> None:
         "  a.yaml:3: tools[1].width must be a number, got 'wide'",
         "  a.yaml:4: tools[2] must be a mapping of keys, got 3",
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    ring: Ring = field(default_factory=lambda: Ring(inner=3.0, outer=4.0))
+    shape: Disc | Ring = field(default_factory=lambda: Ring(inner=5.0, outer=6.0))
+    tool: Pencil | Brush = field(default_factory=lambda: Pencil(kind="crayon", width=7.0))
+    extra: Ring | None = None
+    needed: Disc | Ring
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wall:
+    frame: Frame = field(default_factory=lambda: Frame(needed=Disc(radius=8.0)))
+
+
+@pytest.mark.parametrize(
+    ("text", "frame"),
+    [
+        ("{ring: {outer: 9}}", Frame(ring=Ring(inner=3.0, outer=9.0), needed=Disc(radius=8.0))),
+        ("{shape: {outer: 9}}", Frame(shape=Ring(inner=5.0, outer=9.0), needed=Disc(radius=8.0))),
+        ("{shape: {kind: ring}}", Frame(needed=Disc(radius=8.0))),
+        ("{shape: {kind: disc}}", Frame(shape=Disc(), needed=Disc(radius=8.0))),
+        ("{tool: {width: 2}}", Frame(tool=Pencil(kind="crayon", width=2.0), needed=Disc(radius=8))),
+        ("{tool: {kind: pencil}}", Frame(tool=Pencil(), needed=Disc(radius=8.0))),
+        ("{extra: {outer: 9}}", Frame(extra=Ring(outer=9.0), needed=Disc(radius=8.0))),
+        ("{needed: {kind: ring}}", Frame(needed=Ring())),
+    ],
+)
+def test_what_is_not_written_stays_as_the_default_of_the_whole_has_it(
+    text: str, frame: Frame
+) -> None:
+    assert decode(Wall, parse_tree(f"frame: {text}", "a.yaml")).frame == frame
+
+
+def test_without_a_default_the_kind_must_be_written() -> None:
+    wrong = "a.yaml:1: needed.kind must be one of disc, ring; got none"
+    with pytest.raises(ConfigError, match=wrong):
+        decode(Frame, parse_tree("needed: {radius: 2}", "a.yaml"))
+    with pytest.raises(ConfigError, match="a.yaml:1: missing key needed"):
+        decode(Frame, parse_tree("ring: {inner: 0}", "a.yaml"))
+    with pytest.raises(ConfigError, match="unknown key frame.shape.radius; known keys: kind, inn"):
+        decode(Wall, parse_tree("frame: {shape: {radius: 2}}", "a.yaml"))
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_no_override_is_lost_in_whichever_order(tmp_path: Path, order: tuple[int, ...]) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("shape: {kind: disc, radius: 3}\n")
+    texts = ["shape.outer=7", "shape.kind=ring", "shape={inner: 2}"]
+    drawing = load_config(Drawing, str(path), overrides=[texts[i] for i in order])
+    assert drawing.shape == Ring(inner=2.0, outer=7.0)
+
+
+def test_values_of_the_file_that_an_override_leaves_without_their_kind_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "base.yaml").write_text("shape: {kind: disc, radius: 3}\n")
+    (tmp_path / "a.yaml").write_text("base: base.yaml\nshape: {kind: ring, inner: 2, outer: 3}\n")
+    path = str(tmp_path / "a.yaml")
+    load_config(Drawing, path, overrides=["shape.inner=0.1", "shape.kind=ring"])
+    load_config(Drawing, path)  # a file says itself what it makes of its base
+    assert caplog.messages == []
+    assert load_config(Drawing, path, params_override="shape: {kind: disc}").shape == Disc()
+    assert load_config(Drawing, path, overrides=["shape.kind=disc"]).shape == Disc()
+    what = "left out with the change of kind: inner, outer of kind ring (a.yaml:2)"
+    assert caplog.messages == [f"--params_override:1: {what}", f"--set shape.kind=disc: {what}"]

@@ -12,7 +12,6 @@ import textwrap
 from collections.abc import Sequence
 
 import tensorflow as tf
-import yaml
 
 from detection.command_line import run_command, writing
 from detection.config import ExperimentConfig
@@ -21,6 +20,7 @@ from detection.legacy.file_names import name_remarks
 from detection.legacy.settings import Settings
 from trainkit.config import ConfigError, decode
 from trainkit.durable_files import read_text, write_text
+from trainkit.yaml_core import write_yaml
 from trainkit.yaml_tree import Branch, Leaf, parse_tree
 
 _EXAMPLES = """examples:
@@ -102,7 +102,7 @@ def converted_text(old_text: str, filename: str) -> tuple[str, tuple[str, ...]]:
         *converted.remarks,
         *name_remarks(stem, settings, converted.frozen_blocks),
     )
-    body = yaml.safe_dump(converted.values, sort_keys=False, default_flow_style=None, width=100)
+    body = write_yaml(converted.values)
     decode(ExperimentConfig, parse_tree(body, f"{filename} as our config"))
     return _header(filename, remarks) + body, remarks
 

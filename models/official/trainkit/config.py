@@ -2,20 +2,24 @@
 
 A file may name one other file under `base:`, whose values it overrides. Alternatives are unions
 of dataclasses told apart by their `kind:` field. `KEY=VALUE` overrides go through the same decoder.
+A key that is not written, `kind` among them, is as in the default of the whole that it is part of;
+a `kind` other than that one begins from its own defaults.
 """
 
 import dataclasses
 import difflib
-import json
+import logging
 import math
+import re
 import types
 import typing
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 import tensorflow as tf
-import yaml
 
+from trainkit.ranges import BrokenRules
+from trainkit.yaml_core import write_yaml
 from trainkit.yaml_tree import (
     Branch,
     ConfigError,
@@ -28,6 +32,8 @@ from trainkit.yaml_tree import (
     show,
 )
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
@@ -35,6 +41,8 @@ def load_config(
     cls: type[T], path: str, *, overrides: Sequence[str] = (), params_override: str = ""
 ) -> T:
     """Reads `path`, lays the overrides over it and decodes the result.
+
+    Values of the file that an override leaves without their `kind` are named in the log.
 
     Args:
         cls: the dataclass to build.
@@ -46,16 +54,18 @@ def load_config(
         ConfigError: lists every mistake.
     """
     tree = load_tree(path)
+    dropped: list[str] = []
     if params_override:
         is_file = "\n" not in params_override and tf.io.gfile.exists(params_override)
-        tree = merge(
-            tree,
+        over = (
             load_tree(params_override)
             if is_file
-            else parse_tree(params_override, "--params_override"),
+            else parse_tree(params_override, "--params_override")
         )
-    for override in overrides:
-        tree = merge(tree, override_tree(override))
+        tree = merge(tree, over, dropped)
+    tree = merge(tree, override_tree(overrides), dropped)
+    for note in dropped:
+        logger.warning("%s", note)
     return decode(cls, tree)
 
 
@@ -95,55 +105,61 @@ def load_list(cls: type[T], path: str) -> tuple[list[tuple[T, str]], list[str]]:
     return items, errors
 
 
-def _decode(want: Any, got: Branch | Leaf, path: str, errors: list[str]) -> Any:
-    if isinstance(got, Leaf) and any(isinstance(item, Branch) for item in _items(got)):
+def _decode(
+    want: Any, got: Branch | Leaf, path: str, errors: list[str], default: Any = None
+) -> Any:
+    """Args: as `decode`, and what counts for the keys that are not written."""
+    if isinstance(got, Leaf) and got.trees:
         return _decode_list(want, got, path, errors)
     if dataclasses.is_dataclass(want):
-        return _decode_dataclass(typing.cast(type, want), got, path, errors)
+        return _decode_dataclass(typing.cast(type, want), got, path, errors, default)
     members = [arg for arg in typing.get_args(want) if dataclasses.is_dataclass(arg)]
     if len(members) == 1 and isinstance(got, Branch):
-        return _decode_dataclass(typing.cast(type, members[0]), got, path, errors)
+        return _decode_dataclass(typing.cast(type, members[0]), got, path, errors, default)
     if members and isinstance(got, Branch):
-        return _decode_tagged(members, got, path, errors)
+        return _decode_tagged(members, got, path, errors, default)
     if isinstance(got, Branch) or not _fits(want, got.value):
         errors.append(f"{got.place}: {path} must be {_name(want)}, got {show(got)}")
         return None
     return _freeze(want, got.value)
 
 
-def _items(got: Leaf) -> list[Any]:
-    return got.value if isinstance(got.value, list) else []
-
-
 def _decode_list(want: Any, got: Leaf, path: str, errors: list[str]) -> Any:
     """Decodes a list of mappings where `want` is a tuple of dataclasses."""
     args = typing.get_args(want)
     if typing.get_origin(want) is not tuple or args[-1] is not ...:
-        errors.append(f"{got.place}: {path} must be {_name(want)}, got a list of mappings")
+        errors.append(f"{got.place}: {path} must be {_name(want)}, got {show(got)}")
         return None
-    places = enumerate(_items(got))
+    places = enumerate(got.trees)
     return tuple(_decode(args[0], item, f"{path}[{i}]", errors) for i, item in places)
 
 
-def _decode_tagged(members: list[Any], got: Branch, path: str, errors: list[str]) -> Any:
-    """Picks the one dataclass whose `kind` is the `kind` written in the file."""
+def _decode_tagged(
+    members: list[Any], got: Branch, path: str, errors: list[str], default: Any
+) -> Any:
+    """Picks the one dataclass whose `kind` is written in the file, else that of the default."""
     by_kind = {
         kind: member
         for member in members
         for kind in typing.get_args(typing.get_type_hints(member)["kind"])
     }
-    kind = got.children.get("kind")
-    value = kind.value if isinstance(kind, Leaf) else None
-    if not isinstance(value, str) or value not in by_kind:
-        place = kind.place if kind else got.place
-        errors.append(f"{place}: {path}.kind must be one of {', '.join(by_kind)}; got {value!r}")
+    written = got.children.get("kind")
+    if written is None and default is not None:
+        return _decode_dataclass(type(default), got, path, errors, default)
+    kind = written.value if isinstance(written, Leaf) else None
+    if not isinstance(kind, str) or kind not in by_kind:
+        place, but = (written.place, show(written)) if written else (got.place, "none")
+        errors.append(f"{place}: {path}.kind must be one of {', '.join(by_kind)}; got {but}")
         return None
-    return _decode_dataclass(by_kind[value], got, path, errors)
+    same = default is not None and default.kind == kind
+    return _decode_dataclass(by_kind[kind], got, path, errors, default if same else None)
 
 
-def _decode_dataclass(cls: type, got: Branch | Leaf, path: str, errors: list[str]) -> Any:
+def _decode_dataclass(
+    cls: type, got: Branch | Leaf, path: str, errors: list[str], default: Any = None
+) -> Any:
     if isinstance(got, Leaf):
-        errors.append(f"{got.place}: {path} must be a mapping of keys, got {got.value!r}")
+        errors.append(f"{got.place}: {path} must be a mapping of keys, got {show(got)}")
         return None
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -151,22 +167,41 @@ def _decode_dataclass(cls: type, got: Branch | Leaf, path: str, errors: list[str
     for key, value in got.children.items():
         here = f"{path}.{key}".lstrip(".")
         if key in fields:
-            arguments[key] = _decode(hints[key], value, here, errors)
+            below = _default(fields[key]) if default is None else getattr(default, key)
+            arguments[key] = _decode(hints[key], value, here, errors, below)
             continue
-        close = difflib.get_close_matches(str(key), list(fields), n=1)
+        close = difflib.get_close_matches(key, list(fields), n=1)
         hint = f"did you mean `{close[0]}`?" if close else f"known keys: {', '.join(fields)}"
         errors.append(f"{value.place}: unknown key {here}; {hint}")
     for name, field in fields.items():
         missing = field.default is field.default_factory is dataclasses.MISSING
-        if name not in got.children and missing:
+        if default is None and name not in got.children and missing:
             errors.append(f"{got.place}: missing key {f'{path}.{name}'.lstrip('.')}")
     if len(errors) > before:
         return None
     try:
-        return cls(**arguments)
-    except ValueError as error:  # a rule in __post_init__
-        errors.append(f"{got.place}: {path or cls.__name__}: {error}")
+        return cls(**arguments) if default is None else dataclasses.replace(default, **arguments)
+    except ValueError as error:  # rules in __post_init__
+        for rule in error.args if isinstance(error, BrokenRules) else [str(error)]:
+            errors.append(f"{_place_of(rule, got)}: {path or cls.__name__}: {rule}")
         return None
+
+
+def _default(field: dataclasses.Field) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
+
+
+def _place_of(rule: str, got: Branch) -> str:
+    """Where the first field was written that a rule's text names, else where the mapping begins."""
+    for name in re.findall(r"\w+(?:\.\w+)*", rule):
+        found: Branch | Leaf | None = got
+        for key in name.split("."):
+            found = found.children.get(key) if isinstance(found, Branch) else None
+        if found is not None:
+            return found.place
+    return got.place
 
 
 def _fits(want: Any, value: Any) -> bool:
@@ -224,6 +259,4 @@ def _name(want: Any) -> str:
 
 def to_yaml(config: Any) -> str:
     """Writes a dataclass as YAML; `decode` of that text gives an equal dataclass."""
-    # Through JSON, so that tuples become plain lists.
-    plain = json.loads(json.dumps(dataclasses.asdict(config)))
-    return yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=100)
+    return write_yaml(dataclasses.asdict(config))

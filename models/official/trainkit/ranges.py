@@ -6,6 +6,13 @@ from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
 
+class BrokenRules(ValueError):
+    """Its arguments are the rules that do not hold, in words."""
+
+    def __str__(self) -> str:
+        return "; ".join(self.args)
+
+
 class Range(NamedTuple):
     """The numbers between two, as mathematics writes them: `Range("(0, 1]")` is without 0."""
 
@@ -33,7 +40,7 @@ Share = Annotated[float, Range("[0, 1]")]
 
 
 def check(config: Any, *rules: tuple[bool, str]) -> None:
-    """Raises one ValueError that tells every field out of its range and every broken rule.
+    """Raises one BrokenRules that tells every field out of its range and every broken rule.
 
     Serves as `__post_init__` of a dataclass, or is called there. Numbers in a tuple must each be in
     its range; null and texts that a field allows beside numbers are in every range.
@@ -51,7 +58,7 @@ def check(config: Any, *rules: tuple[bool, str]) -> None:
     ]
     broken += [text for holds, text in rules if not holds]
     if broken:
-        raise ValueError("; ".join(broken))
+        raise BrokenRules(*broken)
 
 
 def _ranges(hint: Any) -> Iterator[Range]:

@@ -1,13 +1,16 @@
 """YAML 1.2 files as trees that remember where each value was written; `base:` files beneath."""
 
 import dataclasses
-import re
+import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 import yaml
+
+from trainkit.yaml_core import Loader, read_scalar
 
 
 class ConfigError(ValueError):
@@ -24,6 +27,12 @@ class Leaf:
     value: Any
     place: str
 
+    @property
+    def trees(self) -> "list[Branch | Leaf]":
+        """Those of a list that holds mappings; empty where there are none."""
+        items = self.value if isinstance(self.value, list) else []
+        return [item for item in items if isinstance(item, Branch | Leaf)]
+
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
@@ -33,51 +42,41 @@ class Branch:
     place: str
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 scalars: `1e-4` is a number; only true and false are booleans."""
-
-
-# A copy without YAML 1.1's float and bool rules, under which 1e-4 is a string and `no` is False.
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        rule
-        for rule in rules
-        if rule[0] not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:bool")
-    ]
-    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
-    ),
-    list("-+0123456789."),
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-
-
 def load_tree(path: str, seen: tuple[str, ...] = ()) -> Branch:
     """Reads one YAML file and, beneath it, the file that its `base:` key names."""
-    if path in seen:
+    if any(os.path.normpath(path) == os.path.normpath(other) for other in seen):
         raise ConfigError(f"{path}: `base:` files form a loop: {' -> '.join((*seen, path))}")
-    try:
-        with tf.io.gfile.GFile(path) as file:
-            text = file.read()
-    except tf.errors.OpError as error:
-        asked_by = f" (named by `base:` in {seen[-1]})" if seen else ""
-        raise ConfigError(f"{path}{asked_by}: cannot be read: {error.message}") from error
-    tree = parse_tree(text, path.rsplit("/", 1)[-1])
+    asked_by = f" (named by `base:` in {seen[-1]})" if seen else ""
+    tree = parse_tree(_read(path, asked_by), path.rsplit("/", 1)[-1])
     base = tree.children.get("base")
     if base is None:
         return tree
-    if not isinstance(base, Leaf) or not isinstance(base.value, str):
+    if not isinstance(base, Leaf) or not isinstance(base.value, str) or not base.value:
         raise ConfigError(f"{base.place}: `base` must be one file name, got {show(base)}")
     own = {key: value for key, value in tree.children.items() if key != "base"}
-    folder = path.rpartition("/")[0]
-    below = load_tree(f"{folder}/{base.value}" if folder else base.value, (*seen, path))
+    below = load_tree(_path_of_base(base.value, path), (*seen, path))
     return merge(below, Branch(own, tree.place))
+
+
+def _path_of_base(name: str, path: str) -> str:
+    """Of a base that the file at `path` names: from its folder on, absolute, or in a bucket."""
+    if "://" in name:
+        return name
+    joined = os.path.join(os.path.dirname(path), name)
+    scheme, separator, inside = joined.rpartition("://")
+    # A bucket has no `..`; on a disk that is left to the system, which knows its links.
+    return f"{scheme}://{os.path.normpath(inside)}" if separator else joined
+
+
+def _read(path: str, asked_by: str = "") -> str:
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return file.read()
+    except tf.errors.OpError as error:
+        raise ConfigError(f"{path}{asked_by}: cannot be read: {error.message}") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8; save the file in that encoding") from error
 
 
 def parse_tree(text: str, filename: str, *, repeated: list[str] | None = None) -> Branch:
@@ -92,68 +91,129 @@ def parse_tree(text: str, filename: str, *, repeated: list[str] | None = None) -
     Raises:
         ConfigError: no YAML, no mapping, or a key that appears twice.
     """
-    try:
-        node = yaml.compose(text, Loader=_Loader)
+    with _yaml_errors_in_words(filename):
+        node = yaml.compose(text, Loader=Loader)
         tree = _to_tree(node, filename, repeated) if node else Branch({}, f"{filename}:1")
+    if isinstance(tree, Leaf):
+        raise ConfigError(f"{filename}: expected a mapping at the top level, got {show(tree)}")
+    return tree
+
+
+@contextmanager
+def _yaml_errors_in_words(filename: str) -> Iterator[None]:
+    try:
+        yield
     except yaml.MarkedYAMLError as error:
         mark = error.context_mark or error.problem_mark  # where the broken construct begins
         line = mark.line + 1 if mark else "?"
         raise ConfigError(f"{filename}:{line}: not valid YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{filename}: not valid YAML: {error}") from error
-    if isinstance(tree, Leaf):
-        raise ConfigError(f"{filename}: expected a mapping at the top level, got {tree.value!r}")
-    return tree
+    except RecursionError as error:
+        raise ConfigError(f"{filename}: lists and mappings lie too deep in one another") from error
 
 
-def _to_tree(node: yaml.Node, filename: str, repeated: list[str] | None = None) -> Branch | Leaf:
+def _to_tree(
+    node: yaml.Node,
+    filename: str,
+    repeated: list[str] | None = None,
+    around: tuple[yaml.Node, ...] = (),
+) -> Branch | Leaf:
+    """Args: as `parse_tree`, and the nodes that hold this one."""
     place = f"{filename}:{node.start_mark.line + 1}"
-    if isinstance(node, yaml.SequenceNode) and any(
-        isinstance(item, yaml.MappingNode) for item in node.value
-    ):
-        return Leaf([_to_tree(item, filename, repeated) for item in node.value], place)
-    if not isinstance(node, yaml.MappingNode):
-        return Leaf(_Loader("").construct_object(node, deep=True), place)
+    if isinstance(node, yaml.ScalarNode):
+        return Leaf(read_scalar(node), place)
+    if node in around:
+        raise ConfigError(f"{place}: this list or mapping holds itself, through an alias (`*`)")
+    around = (*around, node)
+    if isinstance(node, yaml.SequenceNode):
+        items = [_to_tree(item, filename, repeated, around) for item in node.value]
+        plain = [item.value for item in items if isinstance(item, Leaf) and not item.trees]
+        return Leaf(plain if len(plain) == len(items) else items, place)
     children: dict[str, Branch | Leaf] = {}
     for key, value in node.value:
-        if key.value in children:
-            twice = f"{filename}:{key.start_mark.line + 1}: `{key.value}` appears twice"
+        name = _read_key(key, f"{filename}:{key.start_mark.line + 1}")
+        if name in children:
+            twice = f"{filename}:{key.start_mark.line + 1}: `{name}` appears twice"
             if repeated is None:
                 raise ConfigError(f"{twice}; keep one of them")
             repeated.append(twice)
-        children[key.value] = _to_tree(value, filename, repeated)
+        children[name] = _to_tree(value, filename, repeated, around)
     return Branch(children, place)
 
 
-def merge(base: Branch, top: Branch) -> Branch:
+def _read_key(node: yaml.Node, place: str) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise ConfigError(
+            f"{place}: a key must be a text, got a list or a mapping; is a {{{{placeholder}}}} "
+            "still to be filled in, or a text with braces not in quotes?"
+        )
+    if node.value == "<<":
+        raise ConfigError(
+            f"{place}: `<<` is no part of YAML 1.2; write the keys out, or put what files share "
+            "into one that they name under `base:`"
+        )
+    return node.value
+
+
+def merge(base: Branch, top: Branch, dropped: list[str] | None = None) -> Branch:
     """Returns `base` with every leaf that `top` sets replaced.
 
-    Where `top` picks another `kind`, the values that `base` gave to its own kind are dropped.
+    Where `top` picks another `kind`, the values that `base` gave to the kind that it names are
+    left out. Values beside no `kind` are for whichever there will be.
+
+    Args:
+        base: what lies beneath.
+        top: what counts where both have a value.
+        dropped: takes a sentence for each kind whose values are left out.
     """
-    kind = top.children.get("kind")
-    other = base.children.get("kind")
+    return _union(_without_other_kinds(base, top, [] if dropped is None else dropped), top)
+
+
+def _without_other_kinds(base: Branch, top: Branch, dropped: list[str]) -> Branch:
+    kind, other = top.children.get("kind"), base.children.get("kind")
     if isinstance(kind, Leaf) and isinstance(other, Leaf) and kind.value != other.value:
-        return top
+        lost = [key for key in base.children if key != "kind" and key not in top.children]
+        if lost:
+            what = f"{', '.join(lost)} of kind {other.value} ({base.place})"
+            dropped.append(f"{kind.place}: left out with the change of kind: {what}")
+        return Branch({}, top.place)
     children = dict(base.children)
     for key, value in top.children.items():
         below = children.get(key)
         if isinstance(below, Branch) and isinstance(value, Branch):
-            value = merge(below, value)
+            children[key] = _without_other_kinds(below, value, dropped)
+    return Branch(children, base.place)
+
+
+def _union(base: Branch, top: Branch) -> Branch:
+    children = dict(base.children)
+    for key, value in top.children.items():
+        below = children.get(key)
+        if isinstance(below, Branch) and isinstance(value, Branch):
+            value = _union(below, value)
         children[key] = value
-    return Branch(children, top.place)
+    return Branch(children, base.place)
 
 
-def override_tree(override: str) -> Branch:
-    """Turns `train.total_steps=500` into a tree of one leaf."""
-    path, separator, text = override.partition("=")
-    place = f"--set {override}"
-    if not separator or not path.strip():
-        raise ConfigError(f"{place}: expected KEY=VALUE, e.g. train.total_steps=500")
-    tree = parse_tree(f"value: {text}", place).children["value"]
-    value = dataclasses.replace(tree, place=place)
-    for key in reversed(path.strip().split(".")):
-        value = Branch({key: value}, place)
-    return typing.cast(Branch, value)
+def override_tree(overrides: Sequence[str]) -> Branch:
+    """Turns `train.total_steps=500` and others like it into one tree; the last of a key counts.
+
+    Raises:
+        ConfigError: one is not KEY=VALUE, or its value is not YAML.
+    """
+    tree = Branch({}, "--set")
+    for override in overrides:
+        path, separator, text = override.partition("=")
+        place = f"--set {override}"
+        if not separator or not path.strip():
+            raise ConfigError(f"{place}: expected KEY=VALUE, e.g. train.total_steps=500")
+        parsed = parse_tree(f"value: {text}", place).children["value"]
+        value = dataclasses.replace(parsed, place=place)
+        for key in reversed(path.strip().split(".")):
+            value = Branch({key: value}, place)
+        tree = _union(tree, typing.cast(Branch, value))
+    return tree
 
 
 def parse_items(path: str) -> "list[Branch | Leaf | ConfigError]":
@@ -163,13 +223,8 @@ def parse_items(path: str) -> "list[Branch | Leaf | ConfigError]":
         ConfigError: the file cannot be read, or is no list.
     """
     filename = path.rsplit("/", 1)[-1]
-    try:
-        with tf.io.gfile.GFile(path) as file:
-            node = yaml.compose(file.read(), Loader=_Loader)
-    except tf.errors.OpError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.message}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{filename}: not valid YAML: {error}") from error
+    with _yaml_errors_in_words(filename):
+        node = yaml.compose(_read(path), Loader=Loader)
     if not isinstance(node, yaml.SequenceNode) or not node.value:
         raise ConfigError(f"{filename}: expected a list at the top level, each item after a `- `")
     return [_item(item, filename) for item in node.value]
@@ -177,11 +232,14 @@ def parse_items(path: str) -> "list[Branch | Leaf | ConfigError]":
 
 def _item(node: yaml.Node, filename: str) -> "Branch | Leaf | ConfigError":
     try:
-        return _to_tree(node, filename)
-    except ConfigError as error:  # a key that appears twice
+        with _yaml_errors_in_words(filename):
+            return _to_tree(node, filename)
+    except ConfigError as error:  # a key that appears twice, or one that cannot be read
         return error
 
 
 def show(got: Branch | Leaf) -> str:
     """Returns what was written, for a message."""
-    return "a mapping" if isinstance(got, Branch) else repr(got.value)
+    if isinstance(got, Branch):
+        return "a mapping"
+    return "a list of mappings" if got.trees else repr(got.value)
