@@ -192,7 +192,7 @@ class Wall:
     [
         ("{ring: {outer: 9}}", Frame(ring=Ring(inner=3.0, outer=9.0), needed=Disc(radius=8.0))),
         ("{shape: {outer: 9}}", Frame(shape=Ring(inner=5.0, outer=9.0), needed=Disc(radius=8.0))),
-        ("{shape: {kind: ring}}", Frame(needed=Disc(radius=8.0))),
+        ("{shape: {kind: ring}}", Frame(shape=Ring(), needed=Disc(radius=8.0))),
         ("{shape: {kind: disc}}", Frame(shape=Disc(), needed=Disc(radius=8.0))),
         ("{tool: {width: 2}}", Frame(tool=Pencil(kind="crayon", width=2.0), needed=Disc(radius=8))),
         ("{tool: {kind: pencil}}", Frame(tool=Pencil(), needed=Disc(radius=8.0))),

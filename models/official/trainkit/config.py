@@ -3,7 +3,7 @@
 A file may name one other file under `base:`, whose values it overrides. Alternatives are unions
 of dataclasses told apart by their `kind:` field. `KEY=VALUE` overrides go through the same decoder.
 A key that is not written, `kind` among them, is as in the default of the whole that it is part of;
-a `kind` other than that one begins from its own defaults.
+a mapping that writes its `kind` begins from the defaults of that kind alone.
 """
 
 import dataclasses
@@ -151,8 +151,7 @@ def _decode_tagged(
         place, but = (written.place, show(written)) if written else (got.place, "none")
         errors.append(f"{place}: {path}.kind must be one of {', '.join(by_kind)}; got {but}")
         return None
-    same = default is not None and default.kind == kind
-    return _decode_dataclass(by_kind[kind], got, path, errors, default if same else None)
+    return _decode_dataclass(by_kind[kind], got, path, errors)
 
 
 def _decode_dataclass(
