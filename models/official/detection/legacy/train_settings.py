@@ -47,11 +47,6 @@ class LearningRate:
                 f"the cosine's total_steps must be above warmup_steps, got {self.total_steps} and "
                 f"{self.warmup_steps}",
             ),
-            (
-                self.warmup_learning_rate <= self.init_learning_rate,
-                f"warmup_learning_rate must be at most init_learning_rate, got "
-                f"{self.warmup_learning_rate:g} and {self.init_learning_rate:g}",
-            ),
         )
 
 
