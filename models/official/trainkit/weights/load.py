@@ -11,7 +11,7 @@ import numpy as np
 
 from trainkit.backbones.batch_norm import BatchNorm
 from trainkit.weights.errors import WeightsError
-from trainkit.weights.families import OWN, Recognized, expectations, recognize
+from trainkit.weights.families import OWN, Family, Recognized, expectations, recognize
 from trainkit.weights.name_maps import tensorflow_names
 from trainkit.weights.name_maps.recipes import Recipe, as_is
 from trainkit.weights.report import LoadReport, Missing, ShapeSkipped
@@ -40,6 +40,7 @@ def load_weights(
     min_backbone_share: float = 0.9,
     path: str = "",
     normalization: str | None = None,
+    own: Family = OWN,
     other_parts: OtherParts = lambda path, names: None,
 ) -> LoadReport:
     """Gives a model the weights that a file has for it; the others keep their initial values.
@@ -55,35 +56,35 @@ def load_weights(
         min_backbone_share: Of the backbone's numbers, the excluded ones apart, 0..1.
         path: Of the file, for messages and as of `recognize`.
         normalization: What the model does with pixels, for the report.
+        own: What weights of our own expect, where the run that wrote them is known.
         other_parts: Names what lies outside the backbone, in a file that is not our own.
 
     Raises:
         WeightsError: Names of no known system, a pattern that excludes nothing, values that are
-            not finite, a ResNet of another depth, or too small a share of the backbone.
+            not finite, another depth or variant, or too small a share of the backbone.
     """
     variables = {v.path: v for v in model.variables if keras.backend.is_float_dtype(v.dtype)}
     excluded = _excluded(variables, exclude)
     recognized = recognize(stored.tensors, prefix=prefix, path=path)
-    wanted = [path for path in variables if path not in excluded]
-    units = units_of(variables)
-    recipes = _recipes(wanted, units, stored.tensors, prefix, recognized, other_parts)
-    shapes = {path: tuple(variables[path].shape) for path in wanted}
-    values = _read(recipes, shapes, stored.tensors)
+    family = own if recognized.family is OWN else recognized.family
+    recipes = _recipes(list(variables), stored.tensors, prefix, recognized, other_parts)
+    shapes = {path: tuple(v.shape) for path, v in variables.items() if path not in excluded}
+    values = _read({path: recipes[path] for path in shapes}, shapes, stored.tensors)
     report = LoadReport(
         loaded=tuple(values.arrays),
         missing=tuple(values.missing),
         shape_skipped=tuple(values.shape_skipped),
         excluded=tuple(excluded),
         unused=tuple(name for name in stored.tensors if name not in values.used),
-        family=recognized.family,
+        family=family,
         prefix=recognized.prefix,
         backbone_share=_backbone_share(shapes, values.arrays),
-        differences=expectations(
-            recognized.family, normalization=normalization, **_construction(model)
-        ),
+        differences=expectations(family, normalization=normalization, **_construction(model)),
+        notes=(*stored.notes, *recognized.notes),
     )
     if not values.arrays or report.backbone_share < min_backbone_share:
         raise WeightsError(_too_little(report, path, min_backbone_share))
+    _require_same_network(recognized, recipes, stored.tensors)
     for variable_path, array in values.arrays.items():
         variables[variable_path].assign(array)
     return report
@@ -115,30 +116,56 @@ def _excluded(paths: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
 def _recipes(
     paths: Sequence[str],
-    units: Mapping[str, Unit],
     names: Collection[str],
     prefix: str,
     recognized: Recognized,
     other_parts: OtherParts,
 ) -> dict[str, Recipe | None]:
     """The recipe of every variable; its names are those in the file."""
-    if recognized.family is OWN:
-        start = recognized.prefix
-        return {path: as_is(start + path) for path in paths}
     start = recognized.prefix
-    inside = {name.removeprefix(start) for name in names if name.startswith(start)}
-    outside = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+    if recognized.family is OWN:
+        return {path: as_is(start + path) for path in paths}
+    units = units_of(paths)
+    inside = _behind(start, names)
     if recognized.name_map is tensorflow_names.resnet:
         tensorflow_names.check_depth(units, inside)
+    around = {place: _behind(place, names) for place in _places_around(start, prefix)}
     recipes: dict[str, Recipe | None] = {}
     for path in paths:
         split = split_path(path)
         if split is None:
-            recipe, where = other_parts(path, outside), prefix
+            recipes[path] = _of_other_part(path, around, other_parts)
         else:
-            recipe, where = _of_unit(recognized, units[split[0]], split[1], inside), start
-        recipes[path] = recipe and recipe._replace(names=tuple(where + n for n in recipe.names))
+            recipe = _of_unit(recognized, units[split[0]], split[1], inside)
+            recipes[path] = recipe and recipe.behind(start)
     return recipes
+
+
+def _behind(prefix: str, names: Collection[str]) -> set[str]:
+    return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+
+
+def _places_around(backbone: str, prefix: str) -> list[str]:
+    """Prefixes that neck and head may have: those around the backbone's own, the nearest first.
+
+    Around `ema/backbone/resnet50/` are `ema/backbone/` and `ema/`; the prefix given comes last.
+    """
+    parts = re.findall(r"[^/.]*[/.]", backbone)
+    around = ["".join(parts[:-count]) for count in (1, 2) if count <= len(parts)]
+    return list(dict.fromkeys([*(p for p in around if p.startswith(prefix)), prefix]))
+
+
+def _of_other_part(
+    path: str, around: Mapping[str, Collection[str]], other_parts: OtherParts
+) -> Recipe | None:
+    """From the first place that has all its tensors; else the recipe of the last one."""
+    found = None
+    for place, names in around.items():
+        recipe = other_parts(path, names)
+        found = recipe and recipe.behind(place)
+        if recipe and all(name in names for name in recipe.names):
+            break
+    return found
 
 
 def _of_unit(
@@ -166,7 +193,7 @@ def _read(
         parts = [np.asarray(tensors[name]).astype("float32") for name in names]
         try:
             array = recipe.convert(*parts)
-        except ValueError:  # another number of axes
+        except (ValueError, IndexError):  # another number of axes
             array = parts[0]
         if array.shape != shapes[path]:
             values.shape_skipped.append(ShapeSkipped(path, shapes[path], array.shape))
@@ -181,6 +208,20 @@ def _read(
             "is damaged."
         )
     return values
+
+
+def _require_same_network(
+    recognized: Recognized, recipes: Mapping[str, Recipe | None], names: Collection[str]
+) -> None:
+    """Refuses weights of a larger backbone, all of whose smaller one would be found in them."""
+    taken = {name for recipe in recipes.values() if recipe for name in recipe.names}
+    more = [name for name in recognized.blocks_among(names) if name not in taken]
+    if more:
+        raise WeightsError(
+            f"The file has {len(more)} more tensors of the backbone, for example "
+            f"{', '.join(more[:3])}: it is of another depth or variant than the model's. Choose "
+            "model.backbone as in the weights."
+        )
 
 
 def _backbone_share(shapes: Mapping[str, tuple[int, ...]], loaded: Collection[str]) -> float:

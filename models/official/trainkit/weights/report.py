@@ -35,6 +35,7 @@ class LoadReport(NamedTuple):
     prefix: str  # of the backbone's names in the file
     backbone_share: float  # of the backbone's numbers, those excluded apart, that were loaded
     differences: tuple[str, ...]  # sentences on what the weights expect and the model is not
+    notes: tuple[str, ...] = ()  # sentences on what was chosen or left out in the file
 
     def text(self, limit: int | None = None) -> str:
         """The table in words.
@@ -54,7 +55,7 @@ class LoadReport(NamedTuple):
             f"Weights of {self.family.name}{behind}: "
             f"{self.backbone_share:.1%} of the backbone's numbers loaded.",
             *(f"  {name:<13} {len(entries):>5}" for name, entries in rows),
-            *(f"Note: {sentence}" for sentence in self.differences),
+            *(f"Note: {sentence}" for sentence in (*self.differences, *self.notes)),
             *_section(
                 "Missing in the file; they keep their initial values:",
                 _missing_lines(self.missing, {path.split("/")[0] for path in self.loaded}),

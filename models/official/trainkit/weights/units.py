@@ -5,6 +5,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 BACKBONE_PREFIX = "backbone/"
+# Our paths: the unit's, and the part.
+PART_PATTERN = (
+    rf"({BACKBONE_PREFIX}(?:stem|stage\d+/block\d+)/\w+)/(kernel|depthwise_kernel|bias|norm/\w+)"
+)
 
 # Original TensorFlow code makes the projection of a block before the block's convolutions.
 _ORDER_IN_BLOCK = ("conv", "shortcut", "conv1", "conv2", "conv3")
@@ -32,11 +36,7 @@ def split_path(path: str) -> tuple[str, str] | None:
 
     None where the path is no part of a convolution of a backbone.
     """
-    match = re.fullmatch(
-        rf"({BACKBONE_PREFIX}(?:stem|stage\d+/block\d+)/\w+)/"
-        r"(kernel|depthwise_kernel|bias|norm/\w+)",
-        path,
-    )
+    match = re.fullmatch(PART_PATTERN, path)
     return (match[1], match[2]) if match else None
 
 

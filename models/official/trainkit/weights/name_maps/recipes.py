@@ -12,6 +12,10 @@ class Recipe(NamedTuple):
     names: tuple[str, ...]
     convert: Callable[..., np.ndarray]
 
+    def behind(self, prefix: str) -> "Recipe":
+        """The recipe of tensors whose names begin with a prefix."""
+        return self._replace(names=tuple(prefix + name for name in self.names))
+
 
 def unchanged(value: np.ndarray) -> np.ndarray:
     """Returns the tensor as it is: TensorFlow and Keras have our layouts."""
