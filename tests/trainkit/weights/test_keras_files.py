@@ -1,5 +1,8 @@
 """Every layout of Keras' files gives the same names: those of the layers and their variables."""
 
+import io
+import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,6 +129,101 @@ def test_a_cut_off_file_is_an_error_in_words(
 ) -> None:
     (tmp_path / name).write_bytes(damage((saved / name).read_bytes()))
     with pytest.raises(WeightsError, match=rf"{name} is (damaged|cut off).*Fetch it again"):
+        read_weights(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_changed_byte_is_read_or_refused_but_never_a_crash(
+    name: str, saved: Path, tmp_path: Path
+) -> None:
+    data, path = (saved / name).read_bytes(), tmp_path / name
+    refused = 0
+    for place in range(0, len(data), len(data) // 150):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :])
+        try:
+            assert all(a.dtype.kind in "fi" for a in read_weights(str(path)).tensors.values())
+        except WeightsError:
+            refused += 1
+    assert refused > 5
+
+
+def dataset_for_variables(file: h5py.File) -> None:
+    file["layers/conv2d/vars"] = np.zeros(3)
+
+
+def group_for_a_variable(file: h5py.File) -> None:
+    file.create_group("layers/conv2d/vars/0")
+
+
+def number_for_the_names(file: h5py.File) -> None:
+    file.attrs["layer_names"] = 5
+
+
+def name_of_no_layer(file: h5py.File) -> None:
+    file.attrs["layer_names"] = ["a", "b"]
+    file.create_group("a").attrs["weight_names"] = ["a/kernel"]
+
+
+def group_for_a_weight(file: h5py.File) -> None:
+    file.attrs["layer_names"] = ["a"]
+    file.create_group("a/a/kernel/x")
+    file["a"].attrs["weight_names"] = ["a/kernel"]
+
+
+def text_for_a_weight(file: h5py.File) -> None:
+    file.attrs["layer_names"] = ["a"]
+    file["a/a/kernel"] = np.array([b"text"])
+    file["a"].attrs["weight_names"] = ["a/kernel"]
+
+
+def another_type_than_is_said(file: h5py.File) -> None:
+    file["layers/conv2d/vars/0"] = np.float32(3)
+    file["layers/conv2d/vars"].attrs["name"] = "conv1"
+    file["layers/conv2d/vars/0"].attrs["dtype"] = "bfloat16"
+
+
+def number_for_a_layers_name(file: h5py.File) -> None:
+    file["layers/conv2d/vars/0"] = np.zeros(3)
+    file["layers/conv2d/vars"].attrs["name"] = 5
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        dataset_for_variables,
+        group_for_a_variable,
+        number_for_the_names,
+        name_of_no_layer,
+        group_for_a_weight,
+        text_for_a_weight,
+        another_type_than_is_said,
+        number_for_a_layers_name,
+    ],
+)
+def test_a_file_built_otherwise_is_an_error_in_words(
+    damage: Callable[[h5py.File], None], tmp_path: Path
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        damage(file)
+    with pytest.raises(WeightsError, match="a.h5 is damaged or cut off"):
+        list(read_weights(str(tmp_path / "a.h5")).tensors.values())
+
+
+@pytest.mark.parametrize("name", ["net.weights.h5", "net.keras"])
+def test_layers_without_names_are_refused_for_they_would_pass_for_tensorflow_1(
+    name: str, saved: Path, tmp_path: Path
+) -> None:
+    """As Keras wrote them before it added names: `layers/conv2d_9`, numbered by kind."""
+    shutil.copy(saved / name, tmp_path / name)
+    content = io.BytesIO()
+    if name.endswith(".keras"):
+        content.write(zipfile.ZipFile(saved / name).read("model.weights.h5"))
+    with h5py.File(content if name.endswith(".keras") else tmp_path / name, "r+") as file:
+        file.visititems(lambda place, item: item.attrs.pop("name", None) and None)
+    if name.endswith(".keras"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("model.weights.h5", content.getvalue())
+    with pytest.raises(WeightsError, match=rf"{name} does not say what its layers are called"):
         read_weights(str(tmp_path / name))
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import os
 import pickle
+import pickletools
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from trainkit.weights.errors import WeightsError
 from trainkit.weights.read import read_weights
+from trainkit.weights.torch_pickle import Storage, Tensor, choose_tensors
 
 SAMPLES = Path(__file__).parent / "samples"
 FORMATS = {"old_format.pth": "PyTorch, old format", "zip_format.pt": "PyTorch, zip format"}
@@ -61,6 +63,56 @@ def test_the_weights_are_found_in_a_training_state() -> None:
     assert {k: v.tolist() for k, v in averaged.tensors.items()} == {"fc.bias": [6.0, 8.0]}
     assert {k: v.tolist() for k, v in trained.tensors.items()} == {"fc.bias": [3.0, 4.0]}
     assert "left out beside it: 'epoch', 'optimizer', 'state_dict_ema'" in trained.notes[0]
+
+
+def tensor_of(names: dict[str, Any], key: str) -> Any:
+    """Tensors of one number each in place of the texts."""
+    storage = Storage(key, np.dtype("f4"), 1)
+    return {
+        name: tensor_of(value, key) if isinstance(value, dict) else Tensor(storage, 0, (), ())
+        for name, value in names.items()
+    }
+
+
+MODEL, EMA = {"fc.bias": 1}, {"fc.bias": 1}
+
+
+@pytest.mark.parametrize(
+    ("state", "name", "note"),
+    [
+        ({"model": MODEL, "ema": {"module": EMA, "updates": 1}}, "ema", "left out beside it: 'mod"),
+        ({"model": MODEL, "ema": EMA}, "ema", "left out beside it: 'model'"),
+        ({"model": MODEL, "model_ema": {"state_dict": EMA}}, "model_ema", "beside it: 'model'"),
+        ({"model": MODEL, "ema": {"shadow": {"parameters": EMA}}}, "model", "beside it: 'ema'"),
+        ({"model": {"state_dict": MODEL}}, "model", ""),
+    ],
+)
+def test_averages_are_found_one_level_down_where_scripts_keep_them(
+    state: dict[str, Any], name: str, note: str
+) -> None:
+    content = {key: tensor_of(value, key) for key, value in state.items()}
+    tensors, notes = choose_tensors(content, "a.pth", prefer_averages=True)
+    assert {key: tensor.storage.key for key, tensor in tensors.items()} == {"fc.bias": name}
+    assert note in "".join(notes)
+    if "ema" in name:
+        trained, _ = choose_tensors(content, "a.pth", prefer_averages=False)
+        assert trained["fc.bias"].storage.key == "model"
+
+
+@pytest.mark.parametrize(
+    ("names", "twice"),
+    [
+        ({1: 1, "1": 1}, "1"),
+        ({"a.b": 1, "a": {"b": 1}}, "a.b"),
+        ({"a": [{"b": 1}], "a.0.b": 1}, ""),
+    ],
+)
+def test_two_tensors_of_one_name_are_refused(names: dict, twice: str) -> None:
+    content = tensor_of(names, "0")
+    if not twice:
+        content["a"] = [{"b": content["a.0.b"]}]
+    with pytest.raises(WeightsError, match=f"two tensors in it have the name {twice or 'a.0.b'}"):
+        choose_tensors(content, "a.pth", prefer_averages=True)
 
 
 class Calls:
@@ -123,6 +175,60 @@ def test_a_tensor_reaching_beyond_its_storage_is_refused(tmp_path: Path) -> None
     )
     with pytest.raises(WeightsError, match=r"shape \(1, 2, 1, 9\) does not fit"):
         read_weights(str(tmp_path / "a.pth"))
+
+
+SHAPE, STRIDES = (1, 2, 1, 3), (6, 3, 3, 1)  # of conv.weight in the samples, a storage of six
+
+
+def with_tensor(shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
+    """The sample in the old format with another tensor over the storage of conv.weight."""
+    data = (SAMPLES / "old_format.pth").read_bytes()
+    for before, after in ((SHAPE, shape), (STRIDES, strides)):
+        old, new = (pickletools.optimize(pickle.dumps(t, 2))[2:-1] for t in (before, after))
+        assert data.count(old) == 1
+        data = data.replace(old, new)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "values"),
+    [
+        (SHAPE, STRIDES, [[[[0, 1, 2]], [[3, 4, 5]]]]),
+        ((1, 6), (1 << 70, 1), [[0, 1, 2, 3, 4, 5]]),
+        ((0, 3), (1 << 70, 1), np.zeros((0, 3))),
+        ((2, 3), (0, 1), [[0, 1, 2], [0, 1, 2]]),
+        ((), (), 0),
+        ((0, 1 << 70), (1, 1), None),
+        ((1,) * 70, (1,) * 70, None),
+        ((1 << 20, 1 << 20), (0, 0), None),  # 4 TiB of four bytes
+        ((2, 3), (1 << 70, 1), None),
+    ],
+)
+def test_sizes_and_strides_of_any_kind_are_read_or_refused(
+    shape: tuple[int, ...], strides: tuple[int, ...], values: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "a.pth").write_bytes(with_tensor(shape, strides))
+    if values is None:
+        with pytest.raises(WeightsError, match="does not fit its storage"):
+            read_all(tmp_path / "a.pth")
+    else:
+        found = read_weights(str(tmp_path / "a.pth")).tensors["conv.weight"]
+        np.testing.assert_array_equal(found, values)
+        assert found.shape == np.shape(values)
+
+
+def test_random_sizes_and_strides_are_read_or_refused_but_never_a_crash(tmp_path: Path) -> None:
+    rng, refused = np.random.default_rng(0), 0
+    sizes = [0, 1, 2, 3, 6, 7, 1 << 20, 1 << 31, 1 << 63, 1 << 70]
+    for _ in range(200):
+        axes = int(rng.choice([0, 1, 2, 3, 4, 40, 70]))
+        shape, strides = (tuple(sizes[i] for i in rng.integers(0, 10, axes)) for _ in range(2))
+        (tmp_path / "a.pth").write_bytes(with_tensor(shape, strides))
+        try:
+            assert read_weights(str(tmp_path / "a.pth")).tensors["conv.weight"].shape == shape
+        except WeightsError:
+            refused += 1
+    assert 100 < refused < 190
 
 
 def read_all(path: Path) -> None:

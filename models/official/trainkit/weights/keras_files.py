@@ -25,7 +25,7 @@ _VARIABLES = {
     "batch_normalization": ("gamma", "beta", "moving_mean", "moving_variance"),
     "normalization": ("mean", "variance", "count"),
 }
-_CONTAINERS = ("layers", "_layer_checkpoint_dependencies")  # groups that name no layer
+_CONTAINER = "layers"  # a group that names no layer
 
 
 def read_keras(opened: Any, path: str, format: str = "") -> StoredWeights:
@@ -44,13 +44,20 @@ def read_keras(opened: Any, path: str, format: str = "") -> StoredWeights:
         group = file.get("model_weights", file)
         is_legacy = bool(_attribute_names(group, "layer_names"))
         names = _legacy_names(group) if is_legacy else _numbered_names(file)
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        is_named = is_legacy or bool(file.visititems(_name_of))
+    except Exception as error:  # datasets where groups should be, or none, fail in any way
         raise WeightsError(
             f"{path} is damaged or cut off, or another kind of HDF5 file: {error}. Fetch it again."
         ) from error
     if not names:
         raise WeightsError(
             f"{path} is an HDF5 file without weights of Keras; it holds {listed(list(file)) or '-'}"
+        )
+    if not is_named:
+        raise WeightsError(
+            f"{path} does not say what its layers are called, as Keras 2 and the first of Keras 3 "
+            "wrote such files: its names are kinds and numbers. Load it into its model there, and "
+            "store that as .h5, or as .weights.h5 by a newer Keras."
         )
     optimizer = [name for name in file if name in ("optimizer", "optimizer_weights")]
     return StoredWeights(
@@ -115,10 +122,9 @@ def _numbered_datasets(file: Any) -> Iterator[tuple[tuple[str, ...], str, Any]]:
 def _layer_path(file: Any, groups: tuple[str, ...], number: str) -> str:
     parts = []
     for depth, group in enumerate(groups, start=1):
-        if group not in _CONTAINERS:
-            variables = file["/".join(groups[:depth])].get("vars")
-            name = variables.attrs.get("name") if variables is not None else None
-            parts.append(name.decode() if isinstance(name, bytes) else name or group)
+        if group != _CONTAINER:
+            place = "/".join((*groups[:depth], "vars"))
+            parts.append((_name_of(place, file[place]) if place in file else None) or group)
     kind = re.sub(r"_\d+$", "", groups[-1]) if groups else ""
     known = _VARIABLES.get(kind, ())
     count = len(file["/".join(groups) or "/"]["vars"])
@@ -127,9 +133,19 @@ def _layer_path(file: Any, groups: tuple[str, ...], number: str) -> str:
     return "/".join([*parts, known[int(number)] if is_clear else number])
 
 
+def _name_of(place: str, item: Any) -> str | None:
+    """The name of the layer whose variables lie in the group `item` at `place`."""
+    name = item.attrs.get("name") if place.rpartition("/")[2] == "vars" else None
+    return name.decode() if isinstance(name, bytes) else name
+
+
 def _read(dataset: Any, path: str) -> np.ndarray:
     try:
         array = np.asarray(dataset[()])
-    except (OSError, RuntimeError) as error:
+        if dataset.attrs.get("dtype") == "bfloat16":
+            array = array.view(BFLOAT16)
+        if array.dtype.kind not in "biufc" and array.dtype != BFLOAT16:
+            raise TypeError(f"{array.dtype} is no type of numbers")
+    except Exception as error:  # as above
         raise WeightsError(f"{path} is damaged or cut off at {dataset.name}: {error}") from error
-    return array.view(BFLOAT16) if dataset.attrs.get("dtype") == "bfloat16" else array
+    return array

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from trainkit.weights.errors import WeightsError
-from trainkit.weights.stored_weights import BFLOAT16, ByteReader, LazyTensors, StoredWeights
+from trainkit.weights.stored_weights import (
+    BFLOAT16,
+    ByteReader,
+    LazyTensors,
+    StoredWeights,
+    is_possible_shape,
+)
 
 _LENGTH_BYTES = 8  # of the header's length, which comes first
 _MOST_HEADER_BYTES = 100_000_000  # as the format's own reader allows
@@ -42,15 +48,33 @@ def read_safetensors(path: str) -> StoredWeights:
         raise WeightsError(f"{path} is no safetensors file: its header would be {length} bytes.")
     try:
         header = dict(json.loads(reader.read(_LENGTH_BYTES, length)))
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise WeightsError(f"{path} is damaged: its header is no JSON object ({error}).") from error
     header.pop("__metadata__", None)
     start = _LENGTH_BYTES + length
-    tensors = {
-        name: partial(_read_tensor, reader, start, *_checked(reader, start, name, entry))
-        for name, entry in header.items()
-    }
+    places = {name: _checked(reader, start, name, entry) for name, entry in header.items()}
+    _require_no_gaps(reader, start, places)
+    tensors = {name: partial(_read_tensor, reader, start, *place) for name, place in places.items()}
     return StoredWeights(LazyTensors(tensors), "safetensors")
+
+
+def _require_no_gaps(
+    reader: ByteReader, start: int, places: dict[str, tuple[np.dtype, tuple[int, ...], int]]
+) -> None:
+    """The format wants every byte after the header to be one tensor's, and no more than one's."""
+    end = 0
+    for name, (dtype, shape, first) in sorted(places.items(), key=lambda place: place[1][2]):
+        size = math.prod(shape) * dtype.itemsize
+        if first != end and size:
+            raise WeightsError(
+                f"{reader.path} is damaged: {name} begins at byte {first}, where the tensor before "
+                f"it ends at {end}."
+            )
+        end += size
+    if start + end != reader.size:
+        raise WeightsError(
+            f"{reader.path} is damaged: {reader.size - start - end} of its bytes are no tensor's."
+        )
 
 
 def _checked(
@@ -68,7 +92,8 @@ def _checked(
             f"{reader.path}: {name} is of type {kind}; read are {', '.join(_TYPES)}. Store it as "
             "one of these."
         )
-    if min(counts) < 0 or end - first != math.prod(shape) * _TYPES[kind].itemsize:
+    is_possible = min(counts) >= 0 and is_possible_shape(shape)
+    if not is_possible or end - first != math.prod(shape) * _TYPES[kind].itemsize:
         raise WeightsError(
             f"{reader.path} is damaged: {name}, {kind} of shape {list(shape)}, cannot lie in bytes "
             f"{first} to {end}."

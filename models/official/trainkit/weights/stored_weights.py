@@ -1,5 +1,6 @@
 """What every reader returns: named arrays that are read when they are asked for."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -55,15 +56,26 @@ class ByteReader:
         """Returns `length` bytes from `offset`.
 
         Raises:
-            WeightsError: the file ends before.
+            WeightsError: the file ends before, or can no longer be read.
         """
         if offset + length > self.size:
             raise WeightsError(
                 f"{self.path} is cut off: it has {self.size} bytes, and its contents need at least "
                 f"{offset + length}. Fetch it again."
             )
-        self.file.seek(offset)
-        return self.file.read(length)
+        try:
+            self.file.seek(offset)
+            data = self.file.read(length)
+        except tf.errors.OpError as error:
+            raise WeightsError(f"{self.path} cannot be read: {error.message}") from error
+        if len(data) < length:
+            raise WeightsError(f"{self.path} was cut off while it was read. Read it again.")
+        return data
+
+
+def is_possible_shape(shape: tuple[int, ...]) -> bool:
+    """Whether NumPy has arrays of this shape; an empty one's other sizes count too."""
+    return len(shape) <= 32 and math.prod(size or 1 for size in shape) <= 1 << 40
 
 
 def listed(names: list[str], limit: int = 5) -> str:

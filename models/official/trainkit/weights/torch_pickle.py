@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainkit.weights.errors import WeightsError
-from trainkit.weights.stored_weights import BFLOAT16
+from trainkit.weights.stored_weights import BFLOAT16, is_possible_shape
 
 _STORAGE_TYPES = {
     "DoubleStorage": np.dtype("<f8"),
@@ -29,6 +29,7 @@ _STORAGE_TYPES = {
     "ComplexFloatStorage": np.dtype("<c8"),
     "ComplexDoubleStorage": np.dtype("<c16"),
 }
+_MOST_REPEATED = 1 << 24  # numbers of a tensor that has more of them than its storage
 
 
 class Storage(NamedTuple):
@@ -49,10 +50,13 @@ class Tensor(NamedTuple):
 
     def of(self, numbers: np.ndarray) -> np.ndarray:
         """Copies the tensor out of all numbers of its storage."""
+        if not math.prod(self.shape):
+            return np.empty(self.shape, numbers.dtype)
         size = numbers.dtype.itemsize
-        return np.lib.stride_tricks.as_strided(
-            numbers[self.offset :], self.shape, [stride * size for stride in self.strides]
-        ).copy()
+        # Along an axis of one number the stride may be anything.
+        pairs = zip(self.shape, self.strides, strict=True)
+        steps = [step * size if n > 1 else 0 for n, step in pairs]
+        return np.lib.stride_tricks.as_strided(numbers[self.offset :], self.shape, steps).copy()
 
 
 class _Container(dict):
@@ -114,8 +118,11 @@ class _TensorUnpickler(pickle.Unpickler):
     def _tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *_rest: Any) -> Tensor:
         _require_whole_numbers((offset, *shape, *strides))
         end = offset + 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-        fits = math.prod(shape) == 0 or end <= storage.length
-        if not isinstance(storage, Storage) or not fits or math.prod(shape) > 1 << 40:
+        size = math.prod(shape)
+        fits = size == 0 or end <= storage.length
+        # A stride of 0 repeats numbers: a few bytes could become more than any memory.
+        fits = fits and size <= max(storage.length, _MOST_REPEATED)
+        if not isinstance(storage, Storage) or not fits or not is_possible_shape(tuple(shape)):
             raise ValueError(f"a tensor of shape {shape} does not fit its storage {storage}")
         return Tensor(storage, offset, tuple(shape), tuple(strides))
 
@@ -142,8 +149,9 @@ def load_pickle(file: Any, path: str) -> tuple[Any, dict[str, Storage]]:
 
 
 # Where training scripts keep the weights beside other things; averaged ones first.
-_AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict")
+_AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "ema")
 _TRAINED = ("state_dict", "model_state_dict", "model", "model_state", "net")
+_BELOW = ("module", "state_dict")  # where these keep them, beside counters of their own
 
 
 def choose_tensors(
@@ -154,7 +162,7 @@ def choose_tensors(
     Args:
         content: tensors by name, or a checkpoint that holds these under a usual key.
         path: of the file, for messages.
-        prefer_averages: take `state_dict_ema` or `model_ema` where there is one.
+        prefer_averages: take `state_dict_ema`, `model_ema` or `ema` where there is one.
 
     Returns:
         The tensors by name, levels joined by dots, and the notes.
@@ -166,11 +174,13 @@ def choose_tensors(
         content = {"": content}
     notes = []
     for key in (*(_AVERAGED if prefer_averages else ()), *_TRAINED):
-        if isinstance(content.get(key), Mapping) and _tensors_in(content[key], path)[0]:
+        found = _below(content.get(key))
+        named = any(isinstance(value, Tensor) for value in found.values())
+        if named or (key in _TRAINED and _tensors_in(found, path)[0]):
             others = [repr(other) for other in content if other != key]
             if others:
                 notes.append(f"of {key!r}; left out beside it: {', '.join(others)}")
-            content = content[key]
+            content = found
             break
     tensors, others = _tensors_in(content, path)
     if not tensors:
@@ -178,6 +188,14 @@ def choose_tensors(
     if others:
         notes.append(f"{len(others)} entries that are no tensors left out")
     return tensors, notes
+
+
+def _below(content: Any) -> Mapping:
+    """A dictionary of weights, taken out of one of `_BELOW` where it lies there."""
+    if not isinstance(content, Mapping):
+        return {}
+    below = (content.get(key) for key in _BELOW)
+    return next((inner for inner in below if isinstance(inner, Mapping) and inner), content)
 
 
 def _tensors_in(
@@ -197,6 +215,9 @@ def _tensors_in(
         return {}, [name]
     for key, child in children:
         found = _tensors_in(child, path, f"{name}.{key}" if name else str(key), depth + 1)
+        twice = tensors.keys() & found[0].keys()
+        if twice:
+            raise WeightsError(f"{path}: two tensors in it have the name {min(twice)}.")
         tensors |= found[0]
         others += found[1]
     return tensors, others
