@@ -47,6 +47,7 @@ ALLOWED = {
         "submission",
     },
     "benchmark_input": {"data", "types"},
+    "weights_origin": {"config", "submission", "train_config"},
     "legacy": set(),
 }
 # experiment.py joins the parts, and the commands stand above everything.

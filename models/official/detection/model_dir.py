@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from detection.config import ExperimentConfig
-from detection.submission.class_list import ClassEntry, read_class_list
+from detection.submission.class_list import ClassEntry, first_difference, read_class_list
 from trainkit.config import ConfigError, load_config, to_yaml
 from trainkit.durable_files import read_text, write_text
 from trainkit.source_version import git_commit
@@ -53,8 +53,10 @@ def describe_run(model_dir: str, config: ExperimentConfig, class_list_text: str)
     before = read_text(path)
     if before is None:
         write_text(path, class_list_text)
-    elif read_class_list(before) != read_class_list(class_list_text):
-        raise ConfigError(_class_difference(path, before, class_list_text))
+    else:
+        changed = first_difference(read_class_list(before), read_class_list(class_list_text))
+        if changed:
+            raise ConfigError(f"{path}: {changed}; use another model_dir")
     path = f"{model_dir}/config.yaml"
     if read_text(path) is not None:
         for line in _config_changes(load_config(ExperimentConfig, path), config):
@@ -121,14 +123,6 @@ def load_weights(model: keras.Model, prefix: str) -> None:
         raise ConfigError(f"{prefix} does not fit the model, {len(problems)} faults:\n  {listed}")
     for key, variable in zip(keys, model.variables, strict=True):
         variable.assign(values[key])
-
-
-def _class_difference(path: str, before: str, after: str) -> str:
-    old, new = read_class_list(before), read_class_list(after)
-    for row, (a, b) in enumerate(zip(old, new, strict=False), 1):
-        if a != b:
-            return f"{path}: class {row} was {a.identifier},{a.name}, now {b.identifier},{b.name}"
-    return f"{path}: the run has {len(old)} classes, the data {len(new)}; use another model_dir"
 
 
 def _config_changes(before: ExperimentConfig, after: ExperimentConfig) -> list[str]:

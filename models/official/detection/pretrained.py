@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+from collections.abc import Sequence
 
 import keras
 
@@ -15,15 +16,18 @@ from detection.model_config import (
     ResNetConfig,
 )
 from detection.modeling.tensorflow_names import tensorflow_detector_part
+from detection.submission.class_list import ClassEntry
 from detection.train_config import WeightsConfig
+from detection.weights_origin import expected_by, origin_of
 from trainkit.config import load_config
 from trainkit.durable_files import read_text, write_text
-from trainkit.weights.families import OWN, Family, recognize
+from trainkit.weights.families import OWN, Family
 from trainkit.weights.load import load_weights
 from trainkit.weights.read import read_weights
 from trainkit.weights.report import LoadReport
 
 REPORT_NAME = "weights.txt"
+_CLASS_LAYER = "head/class_predict/"
 _LOGGED_NAMES = 5  # of each kind; the file in model_dir has them all
 
 logger = logging.getLogger(__name__)
@@ -43,76 +47,65 @@ def settle(config: ExperimentConfig, model_dir: str) -> ExperimentConfig:
     Raises:
         WeightsError: the weights cannot be read, or are of no known system.
     """
-    begun = _config_beside(model_dir)
-    if begun is not None:
-        return _as(config, begun)
-    weights = config.train.weights
+    begun, weights = f"{model_dir}/config.yaml", config.train.weights
+    if read_text(begun) is not None:
+        return _settled(config, expected_by(load_config(ExperimentConfig, begun)))
     if weights is None:
-        return _with(config)
-    names = read_weights(weights.path).tensors.keys()
-    family = recognize(names, prefix=weights.prefix, path=weights.path).family
-    if family == OWN:
-        return _as_own(config, weights.path)
-    return _with(
-        config,
-        normalization=family.normalization or "imagenet",
-        style=_fitting_style(config, family),
-        epsilon=family.batch_norm_epsilon,
-    )
+        return _settled(config, OWN)
+    return _settled(config, origin_of(weights, read_weights(weights.path).tensors.keys()).family)
 
 
 def load_pretrained(
-    model: keras.Model, weights: WeightsConfig, *, normalization: str, anchors_per_location: int
+    model: keras.Model,
+    weights: WeightsConfig,
+    *,
+    normalization: str,
+    anchors_per_location: int,
+    classes: Sequence[ClassEntry],
 ) -> LoadReport:
     """Loads `train.weights` into a detector and logs what became of every variable.
+
+    Of a run of ours with other classes the class layer is left out, also where it would fit.
 
     Args:
         model: the detector.
         weights: which ones.
         normalization: of the model's pixels, for the report.
         anchors_per_location: of the model's head.
+        classes: of the model.
 
     Raises:
         WeightsError: too little of the backbone is there, or the file is not usable.
     """
     stored = read_weights(weights.path)
+    origin = origin_of(weights, stored.tensors.keys())
+    changed, exclude = origin.difference(classes), weights.exclude
+    if changed:
+        exclude = (*exclude, _CLASS_LAYER)
     report = load_weights(
         model,
         stored,
         prefix=weights.prefix,
-        exclude=weights.exclude,
+        exclude=exclude,
         min_backbone_share=weights.min_backbone_share,
         path=weights.path,
         normalization=normalization,
+        own=origin.family,
         other_parts=functools.partial(
             tensorflow_detector_part, anchors_per_location=anchors_per_location
         ),
     )
-    for note in stored.notes:
-        logger.info("%s: %s", weights.path, note)
+    left_out = (f"{_CLASS_LAYER} was left out: {changed}.",) if changed else ()
+    report = report._replace(notes=(*report.notes, *origin.notes, *left_out))
     logger.info("%s: %s", weights.path, report.text(_LOGGED_NAMES).rstrip())
+    for difference in report.differences:
+        logger.warning("%s: %s", weights.path, difference)
     return report
 
 
 def write_report(model_dir: str, path: str, report: LoadReport) -> None:
     """Writes the whole account of the loading into the model_dir."""
     write_text(f"{model_dir}/{REPORT_NAME}", f"{path}\n{report.text()}")
-
-
-def _as_own(config: ExperimentConfig, path: str) -> ExperimentConfig:
-    """What the run that wrote a checkpoint of ours had: its config lies beside it or above it."""
-    folder = path.rstrip("/")
-    for _ in range(3):
-        begun = _config_beside(folder)
-        if begun is not None:
-            return _as(config, begun)
-        folder = folder.rpartition("/")[0]
-    return _with(config)
-
-
-def _config_beside(folder: str) -> ExperimentConfig | None:
-    path = f"{folder}/config.yaml"
-    return None if read_text(path) is None else load_config(ExperimentConfig, path)
 
 
 def _fitting_style(config: ExperimentConfig, family: Family) -> str:
@@ -122,35 +115,23 @@ def _fitting_style(config: ExperimentConfig, family: Family) -> str:
     return style if is_resnet or style != "keras" else "tensorflow"
 
 
-def _as(config: ExperimentConfig, begun: ExperimentConfig) -> ExperimentConfig:
-    """Settles as another run's config was."""
-    epsilon = begun.model.backbone.batch_norm.epsilon
-    return _with(
-        config,
-        normalization=begun.model.normalization,
-        style=getattr(begun.model.backbone, "style", "tensorflow"),
-        epsilon=None if epsilon == "auto" else epsilon,
-    )
-
-
-def _with(
-    config: ExperimentConfig,
-    *,
-    normalization: str = "imagenet",
-    style: str = "tensorflow",
-    epsilon: float | None = None,
-) -> ExperimentConfig:
-    """Puts these in the place of `auto`, and leaves alone what the user chose."""
+def _settled(config: ExperimentConfig, family: Family) -> ExperimentConfig:
+    """Puts what the weights expect in the place of `auto`, and leaves alone what the user chose."""
     model, backbone = config.model, config.model.backbone
     if isinstance(backbone, ResNetConfig | EfficientNetConfig) and backbone.style == "auto":
-        backbone = dataclasses.replace(backbone, style=style)
+        backbone = dataclasses.replace(backbone, style=_fitting_style(config, family))
+    epsilon = family.batch_norm_epsilon
     epsilon = BACKBONE_AUTO_EPSILON[backbone.kind] if epsilon is None else epsilon
     backbone = dataclasses.replace(backbone, batch_norm=_norm_with(backbone.batch_norm, epsilon))
     model = dataclasses.replace(
         model,
         backbone=backbone,
         batch_norm=_norm_with(model.batch_norm, AUTO_EPSILON),
-        normalization=normalization if model.normalization == "auto" else model.normalization,
+        normalization=(
+            family.normalization or "imagenet"
+            if model.normalization == "auto"
+            else model.normalization
+        ),
     )
     return dataclasses.replace(config, model=model)
 

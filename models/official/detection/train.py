@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
     strategy = devices.choose_strategy(train.device)
     training = experiment.build_training(
         config,
-        num_classes=len(classes),
+        classes=classes,
         train_split=split,
         strategy=strategy,
         begin=begins and arguments.mode != "eval",

@@ -1,4 +1,7 @@
-"""Checkpoints under the names of the original TensorFlow 1 code give that code's features."""
+"""Checkpoints under the names of the original TensorFlow 1 code give that code's features.
+
+So does the same network under the names of efficientnet-pytorch, which took it over.
+"""
 
 import runpy
 from functools import partial
@@ -13,6 +16,7 @@ from trainkit.backbones.efficientnet import EfficientNet
 from trainkit.backbones.resnet import ResNet
 from trainkit.weights.load import load_weights
 from trainkit.weights.read import read_weights
+from trainkit.weights.stored_weights import StoredWeights
 
 
 @pytest.fixture(scope="module")
@@ -70,5 +74,51 @@ def test_efficientnet(scope, norm, networks, originals, tmp_path):
     backbone.build((None, None, None, 3))
     report = load_weights(backbone, stored, normalization="imagenet")
     assert (report.family.name, report.prefix) == ("TensorFlow EfficientNet", scope)
+    assert report.missing == report.unused == report.shape_skipped == report.differences == ()
+    networks.assert_same_features(backbone(networks.images()), expected)
+
+
+def in_pytorch(values):
+    """The variables of `efficientnet_b0` as efficientnet-pytorch names and lays them out.
+
+    Its block makes `_expand_conv _bn0` where it expands, `_depthwise_conv _bn1`, `_se_reduce`,
+    `_se_expand` and `_project_conv _bn2`.
+    """
+    parts = {"gamma": "weight", "beta": "bias"}
+    parts |= {"moving_mean": "running_mean", "moving_variance": "running_var"}
+    norms = ["batch_normalization", "batch_normalization_1", "batch_normalization_2"]
+    tensors = {}
+    for name, value in values.items():
+        block, layer, part = name.replace("/se/", "/se ").split("/")
+        if block == "stem":
+            place = {"conv2d": "_conv_stem", "batch_normalization": "_bn0"}[layer]
+        else:
+            number = int(block.removeprefix("blocks_"))
+            first = 0 if number else 1  # the first block alone does not expand
+            convs = ["_expand_conv", "_project_conv"][first:]
+            layers = dict(zip(["conv2d", "conv2d_1"], convs, strict=False))
+            layers |= {norm: f"_bn{at}" for at, norm in enumerate(norms, start=first)}
+            layers |= {"se conv2d": "_se_reduce", "se conv2d_1": "_se_expand"}
+            layers["depthwise_conv2d"] = "_depthwise_conv"
+            place = f"_blocks.{number}.{layers[layer]}"
+        axes = (2, 3, 0, 1) if part == "depthwise_kernel" else (3, 2, 0, 1)
+        tensors[f"{place}.{parts.get(part, 'bias' if part == 'bias' else 'weight')}"] = (
+            value.transpose(axes) if value.ndim == 4 else value
+        )
+    return tensors
+
+
+def test_efficientnet_pytorch(networks, originals):
+    """Squeeze and excitation too, which efficientnet-lite lacks."""
+    layers = originals.Layers(networks.draw, 1e-3)
+    expected = originals.efficientnet_b0(layers, networks.images(), "", "batch_normalization")
+    stored = StoredWeights(in_pytorch(layers.values), "a test")
+    # 48 units with a norm but for the first block's expansion, and 32 of squeeze and excitation.
+    assert len(stored.tensors) == 5 * (1 + 3 * 16 - 1) + 2 * 32
+    assert stored.tensors["_blocks.3._se_expand.weight"].shape == (144, 6, 1, 1)
+    backbone = EfficientNet(variant="b0")
+    backbone.build((None, None, None, 3))
+    report = load_weights(backbone, stored, normalization="imagenet")
+    assert report.family.name == "efficientnet-pytorch"
     assert report.missing == report.unused == report.shape_skipped == report.differences == ()
     networks.assert_same_features(backbone(networks.images()), expected)

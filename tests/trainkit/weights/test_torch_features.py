@@ -1,6 +1,10 @@
-"""Weights of torchvision and timm give the features that they give there.
+"""Weights of PyTorch's libraries give the features that they give there.
 
-A Python that has both runs `torch_features.py`: this one, or the one at TPUDET_TORCH_PYTHON.
+A Python that has them runs `torch_features.py`, this one or the one that TPUDET_TORCH_PYTHON names:
+
+    python -m venv torch
+    torch/bin/pip install torch torchvision timm efficientnet-pytorch efficientnet_lite_pytorch
+    TPUDET_TORCH_PYTHON=torch/bin/python make test
 """
 
 import os
@@ -30,14 +34,17 @@ NETWORKS = [
     ("timm", "efficientnet_lite0", EfficientNet, {"variant": "lite0"}),
     ("timm", "tf_efficientnet_b0", EfficientNet, {"variant": "b0"}),
     ("timm", "tf_efficientnet_lite1", EfficientNet, {"variant": "lite1"}),
+    ("efficientnet_pytorch", "efficientnet-b0", EfficientNet, {"variant": "b0"}),
+    ("efficientnet_lite_pytorch", "efficientnet-lite0", EfficientNet, {"variant": "lite0"}),
 ]
+LIBRARIES = dict.fromkeys(library for library, *_ in NETWORKS)
 
 
 @pytest.fixture(scope="module")
 def torch_python():
-    command = [TORCH_PYTHON, "-c", "import torch, torchvision, timm"]
+    command = [TORCH_PYTHON, "-c", f"import torch, {', '.join(sorted(LIBRARIES))}"]
     if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("TPUDET_TORCH_PYTHON names no Python with torch, torchvision and timm")
+        pytest.skip(f"TPUDET_TORCH_PYTHON names no Python with torch, {', '.join(LIBRARIES)}")
     return TORCH_PYTHON
 
 
@@ -57,7 +64,16 @@ def test_same_features(library, name, make, settings, networks, torch_python, tm
     report = load_weights(backbone, stored, path=path, normalization=family.normalization)
     assert report.missing == report.shape_skipped == report.differences == ()
     assert report.backbone_share == 1.0
-    top = ("fc.", "classifier.", "conv_head.", "bn2.", "features.8.")
+    top = (
+        "fc.",
+        "classifier.",
+        "conv_head.",
+        "bn2.",
+        "features.8.",
+        "_conv_head.",
+        "_bn1.",
+        "_fc.",
+    )
     assert all(n.startswith(top) or n.endswith("num_batches_tracked") for n in report.unused)
     with np.load(tmp_path / "features.npz") as file:
         expected = {int(level): file[level] for level in file}

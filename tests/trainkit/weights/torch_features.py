@@ -1,15 +1,19 @@
-"""Command for a Python with torch, torchvision and timm: random weights, and features by them.
+"""Command for a Python with PyTorch and the libraries: random weights, and features by them.
 
     python torch_features.py torchvision resnet50 FOLDER
     python torch_features.py timm tf_efficientnet_b0 FOLDER
+    python torch_features.py efficientnet_pytorch efficientnet-b0 FOLDER
+    python torch_features.py efficientnet_lite_pytorch efficientnet-lite0 FOLDER
 
-writes FOLDER/NAME.pth (torchvision) or FOLDER/NAME.safetensors (timm) with the weights, and
+writes FOLDER/NAME.safetensors (timm) or FOLDER/NAME.pth (the others) with the weights, and
 FOLDER/features.npz with the features of levels 2 to 5.
 """
 
 # pyright: reportMissingImports=false
 import sys
 
+import efficientnet_lite_pytorch
+import efficientnet_pytorch
 import numpy as np
 import timm
 import torch
@@ -19,11 +23,14 @@ from safetensors.torch import save_file
 
 
 def features_of(network, batch):
-    """{level: [B, H, W, C]} of a classifier of either library."""
+    """{level: [B, H, W, C]} of a classifier of any of the libraries."""
     if hasattr(network, "layer1"):
         places = [network.layer1, network.layer2, network.layer3, network.layer4]
     elif hasattr(network, "features"):
         places = [network.features[index] for index in (2, 3, 5, 7)]
+    elif hasattr(network, "_blocks"):
+        assert len(network._blocks) == 16  # the places are those of b0 and lite0
+        places = [network._blocks[index] for index in (2, 4, 10, 15)]
     else:
         places = [network.blocks[index] for index in (1, 2, 4, 6)]
     features = {}
@@ -39,7 +46,12 @@ def features_of(network, batch):
 
 
 def main(library, name, folder):
-    makers = {"torchvision": torchvision.models.get_model, "timm": timm.create_model}
+    makers = {
+        "torchvision": torchvision.models.get_model,
+        "timm": timm.create_model,
+        "efficientnet_pytorch": efficientnet_pytorch.EfficientNet.from_name,
+        "efficientnet_lite_pytorch": efficientnet_lite_pytorch.EfficientNet.from_name,
+    }
     network = makers[library](name)
     rng = np.random.default_rng(0)
     state = {

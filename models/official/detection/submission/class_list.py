@@ -61,6 +61,17 @@ def write_class_list(entries: Iterable[ClassEntry]) -> str:
     return text
 
 
+def first_difference(before: Sequence[ClassEntry], after: Sequence[ClassEntry]) -> str | None:
+    """Says in words which is the first class that changed; None where none did."""
+    for row, (old, new) in enumerate(zip(before, after, strict=False), 1):
+        if old != new:
+            old_row, new_row = ",".join(old), ",".join(new)
+            return f"class {row} was {old_row}, now {new_row}"
+    if len(before) == len(after):
+        return None
+    return f"there were {len(before)} classes, now there are {len(after)}"
+
+
 def class_ids(entries: Sequence[ClassEntry]) -> dict[str, int]:
     """From every label that names a class, its identifier or its name, to its id from 1.
 
