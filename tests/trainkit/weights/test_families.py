@@ -123,6 +123,12 @@ def test_another_config_beside_the_file_says_nothing(text, tmp_path):
     assert (found.family.normalization, found.notes) == ("imagenet", ())
 
 
+def test_a_config_that_cannot_be_opened_says_nothing(tmp_path):
+    (tmp_path / "config.json").mkdir()
+    found = recognize(NAMES[RESNET], path=str(tmp_path / "resnet34.bin"))
+    assert found.family.normalization == "imagenet"
+
+
 def test_a_resnet_that_blurs_is_refused_for_its_tensors_are_named_alike(tmp_path):
     with pytest.raises(
         WeightsError, match=r"resnetblur50.bt_in1k.pth is by its name a ResNet that"

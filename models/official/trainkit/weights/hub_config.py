@@ -4,6 +4,8 @@ import json
 import os
 from typing import Any, NamedTuple
 
+import tensorflow as tf
+
 from trainkit.durable_files import read_text
 
 _NAME = "config.json"
@@ -21,7 +23,10 @@ class HubConfig(NamedTuple):
 def read_hub_config(path: str) -> HubConfig | None:
     """Reads the one beside a file of weights; None where there is none, or one of another kind."""
     place = os.path.join(os.path.dirname(path), _NAME)
-    text = read_text(place) if path else None
+    try:
+        text = read_text(place) if path else None
+    except tf.errors.OpError:  # no right to read it, say
+        text = None
     if text is None:
         return None
     try:
