@@ -93,6 +93,17 @@ def test_rotated_box_by_hand():
     assert turned.masks is None
 
 
+@pytest.mark.parametrize("box", [[0, 20, 0, 120], [0, 20, 0.2, 180], [0, 20, 0.99, 180]])
+@pytest.mark.parametrize("degrees", [0.0, 30.0])
+def test_less_than_a_pixel_of_a_box_is_nothing_to_turn(box, degrees):
+    # Turned by 30 degrees the second one was 53.6 x 119.4 pixels.
+    scene = Scene(tf.zeros([128, 200, 3], tf.uint8), tf.constant([box], tf.float32), None)
+    sliver = scene._replace(boxes=box_moves.clip_to_picture(scene.boxes, scene.picture))
+    for seed in ([3, 4], [3, 5], [3, 6]):
+        turned = box_moves.rotate(sliver, degrees, tf.constant(seed, tf.int64))
+        assert turned.boxes.numpy().tolist() == [[0, 0, 0, 0]]
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("distance", [0.0, 13.0, 45.0, 70.0, 500.0])
 def test_translate_moves_whole_pixels(axis, distance):

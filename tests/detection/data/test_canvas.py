@@ -7,6 +7,7 @@ from detection.data.augment import draw_augmentation, flip_boxes, record_seed
 from detection.data.canvas import (
     boxes_to_canvas,
     decode_to_canvas,
+    has_area,
     place_on_canvas,
     resize_to_canvas,
 )
@@ -72,9 +73,9 @@ def test_a_red_rectangle_is_where_its_box_says(size, encode):
         )
         placed = place(encoded, *drawn[1:], drawn.flip)
         boxes = flip_boxes(original, width) if drawn.flip else original
-        boxes, kept = boxes_to_canvas(boxes, placed.scale, placed.offset, *CANVAS)
+        boxes = boxes_to_canvas(boxes, placed.scale, placed.offset, *CANVAS)
         # Half a threshold's blur needs a few pixels to be seen at all.
-        if kept[0] and min(boxes[0, 2] - boxes[0, 0], boxes[0, 3] - boxes[0, 1]) >= 3:
+        if min(boxes[0, 2] - boxes[0, 0], boxes[0, 3] - boxes[0, 1]) >= 3:
             extent, _ = extent_of_red(placed.image.numpy())
             np.testing.assert_allclose(extent, boxes[0], atol=1.0, err_msg=f"record {record}")
             seen += 1
@@ -86,9 +87,10 @@ def test_boxes_there_and_back():
     corners = np.sort(random.uniform(0, 200, (40, 2, 2)), axis=1).reshape(40, 4)
     boxes = tf.constant(corners, tf.float32)
     scale, offset = tf.constant([0.61, 0.583]), tf.constant([17.0, 3.5])
-    on_canvas, _ = boxes_to_canvas(boxes, scale, offset, 10**4, 10**4)
+    on_canvas = boxes_to_canvas(boxes, scale, offset, 10**4, 10**4)
     back = (on_canvas + tf.tile(offset, [2])) / tf.tile(scale, [2])
     inside = (corners.reshape(-1, 2, 2) * scale.numpy() - offset.numpy() >= 0).all(axis=(1, 2))
+    inside &= has_area(on_canvas).numpy()
     assert inside.sum() > 10
     np.testing.assert_allclose(back.numpy()[inside], corners[inside], atol=1e-4)
 
@@ -103,10 +105,11 @@ def test_boxes_are_clipped_and_dropped_below_one_pixel():
             [200, 200, 300, 300],
         ]
     )
-    clipped, kept = boxes_to_canvas(boxes, tf.ones(2), tf.zeros(2), *CANVAS)
-    assert clipped[0].numpy().tolist() == [0, 5, 30, 50]
-    assert clipped[3].numpy().tolist() == [127.5, 0, 128, 9]
-    assert kept.numpy().tolist() == [True, False, True, False, False]
+    clipped = boxes_to_canvas(boxes, tf.ones(2), tf.zeros(2), *CANVAS)
+    nothing = [0, 0, 0, 0]
+    expected = [[0, 5, 30, 50], nothing, [10, 10, 20, 11], nothing, nothing]
+    assert clipped.numpy().tolist() == expected
+    assert has_area(clipped).numpy().tolist() == [True, False, True, False, False]
 
 
 @pytest.mark.parametrize("scale", [0.4, 1.0, 1.9])

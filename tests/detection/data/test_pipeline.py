@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 import cv2
 import numpy as np
@@ -6,12 +7,14 @@ import pytest
 import tensorflow as tf
 
 from detection.data.augment import draw_augmentation, flip_boxes, record_seed
-from detection.data.canvas import boxes_to_canvas, decode_to_canvas, place_on_canvas
+from detection.data.autoaugment import apply_autoaugment
+from detection.data.canvas import boxes_to_canvas, decode_to_canvas, has_area, place_on_canvas
 from detection.data.pipeline import (
     eval_dataset,
     select_instances,
     train_dataset,
 )
+from detection.data.sample import PictureAugmentation
 from detection.data.tfrecord import encode_example, parse_example
 from trainkit import records
 
@@ -113,6 +116,21 @@ def test_a_picture_is_augmented_anew_every_epoch(shards):
     assert all(not np.array_equal(one[6], two[6]) for one, two in by_record.values())
 
 
+def test_a_box_that_the_crop_removed_stays_away_when_the_picture_is_turned(shards):
+    """What is left of the boxes is turned, sheared and moved; nothing comes back from outside."""
+    autoaugment = PictureAugmentation(partial(apply_autoaugment, policy="v3"))
+
+    def objects(augmentations):
+        stream = rows(training(shards, 1, max_instances=9, augmentations=augmentations), 40 * TOTAL)
+        return [(int(row[4]), set(row[2][row[2] > 0].tolist())) for row in stream]
+
+    plain, turned = objects([]), objects([autoaugment])
+    assert [record for record, _ in plain] == [record for record, _ in turned]
+    ghosts = [(a, b) for (_, a), (_, b) in zip(plain, turned, strict=True) if not b <= a]
+    assert not ghosts
+    assert sum(len(classes) for _, classes in turned) > 400
+
+
 def test_processes_share_the_records_of_the_whole(shards):
     whole = rows(training(shards, 4), 24)
     parts = [training(shards, 2, process_index=index, process_count=2) for index in (0, 1)]
@@ -135,7 +153,8 @@ def test_training_is_what_its_parts_say_eagerly(shards):
         np.testing.assert_array_equal([*size, *scale, *offset], np.concatenate(placed[1:]))
         expected = example.boxes_normalized * np.tile(size, 2)
         expected = flip_boxes(expected, size[1]) if drawn.flip else expected
-        expected, kept = boxes_to_canvas(expected, scale, offset, *CANVAS)
+        expected = boxes_to_canvas(expected, scale, offset, *CANVAS)
+        kept = has_area(expected)
         # Row 0 is the crowd, which comes last, and three fit.
         order = [k for k in [*range(1, len(kept)), *range(min(1, len(kept)))] if kept[k]][:3]
         np.testing.assert_array_equal(boxes[: len(order)], expected.numpy()[order])

@@ -1,8 +1,8 @@
 """Operations that move what is in a picture; its boxes and masks move with it.
 
 What comes in from outside is `FILL` in the picture and 0 in masks. Boxes become the smallest ones
-around their moved corners, and what is left of them within the picture; a box that leaves it has a
-side of 0 then. Each move draws its direction, one way or the other, from its seed.
+around their moved corners, and what is left of them within the picture; a box that leaves it is
+0 0 0 0 then. Each move draws its direction, one way or the other, from its seed.
 """
 
 import math
@@ -11,6 +11,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from detection.data.augment import flip_boxes
+from detection.data.canvas import has_area
 from detection.data.picture_ops import FILL
 from detection.data.scene import Scene
 from detection.types import Tensor
@@ -159,13 +160,12 @@ def draw_sign(seed: Tensor) -> Tensor:
 def clip_to_picture(boxes: Tensor, picture: Tensor) -> Tensor:
     """Cuts boxes [n, 4] at the borders of the picture [h, w, 3].
 
-    Where no area is left all four numbers become 0: a line on the border would get an area again
-    when it is turned.
+    Where too little is left (`has_area`) all four numbers become 0: a line on the border, or a
+    sliver, would become a box again when it is turned.
     """
     limits = tf.tile(tf.cast(tf.shape(picture)[:2], tf.float32), [2])
     clipped = tf.clip_by_value(boxes, 0.0, limits)
-    has_area = tf.reduce_all(clipped[:, 2:] > clipped[:, :2], axis=1, keepdims=True)
-    return tf.where(has_area, clipped, 0.0)
+    return tf.where(has_area(clipped)[:, None], clipped, 0.0)
 
 
 def _corners_moved(boxes: Tensor, matrix: Tensor) -> Tensor:

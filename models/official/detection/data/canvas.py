@@ -130,7 +130,7 @@ def pad_picture(pixels: Tensor, height: int | Tensor, width: int | Tensor) -> Te
 
 def boxes_to_canvas(
     boxes: Tensor, scale: Tensor, offset: Tensor, canvas_height: int, canvas_width: int
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Moves boxes onto the canvas and clips them; inverse of `(box + offset) / scale`.
 
     Args:
@@ -141,13 +141,18 @@ def boxes_to_canvas(
         canvas_width: pixels.
 
     Returns:
-        Boxes [n, 4] in canvas pixels, and [n] bool: whether at least `MIN_BOX_SIDE` is left of
-        both sides.
+        Boxes [n, 4] in canvas pixels. Where too little is left (`has_area`) all four numbers are
+        0: a line on the border would become a box again when the picture is turned.
     """
     corners = tf.reshape(boxes, [-1, 2, 2]) * scale - offset
     corners = tf.clip_by_value(corners, 0.0, tf.constant([canvas_height, canvas_width], tf.float32))
-    kept = tf.reduce_all(corners[:, 1] - corners[:, 0] >= MIN_BOX_SIDE, axis=-1)
-    return tf.reshape(corners, [-1, 4]), kept
+    clipped = tf.reshape(corners, [-1, 4])
+    return tf.where(has_area(clipped)[:, None], clipped, 0.0)
+
+
+def has_area(boxes: Tensor) -> Tensor:
+    """Returns of which boxes [n, 4] both sides are at least `MIN_BOX_SIDE`, [n] bool."""
+    return tf.reduce_all(boxes[:, 2:] - boxes[:, :2] >= MIN_BOX_SIDE, axis=-1)
 
 
 def _plan_window(

@@ -11,10 +11,11 @@ from detection.data.augmented_stream import augmented_stream, surplus_records
 from detection.data.canvas import (
     PlacedImage,
     boxes_to_canvas,
+    has_area,
     place_on_canvas,
 )
 from detection.data.masks import instance_map
-from detection.data.sample import Augmentation, MixingAugmentation, Sample, box_areas
+from detection.data.sample import Augmentation, MixingAugmentation, Sample
 from detection.data.tfrecord import Example, parse_example, parse_masks
 from detection.types import Batch, Tensor
 from trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records, read_shuffled
@@ -231,10 +232,9 @@ def _to_sample(
     seed: Tensor,
 ) -> Sample:
     """Joins what is known of a picture; boxes come in original pixels."""
-    boxes, _ = boxes_to_canvas(boxes, placed.scale, placed.offset, *canvas_size)
     return Sample(
         image=placed.image,
-        boxes=boxes,
+        boxes=boxes_to_canvas(boxes, placed.scale, placed.offset, *canvas_size),
         classes=example.labels,
         is_crowd=example.is_crowd,
         instances=None,
@@ -248,7 +248,7 @@ def _to_sample(
 
 def _one_image(sample: Sample, max_instances: int) -> Batch:
     """Returns a `Batch` without its B and without padding."""
-    rows = select_instances(box_areas(sample.boxes) > 0, sample.is_crowd, max_instances)
+    rows = select_instances(has_area(sample.boxes), sample.is_crowd, max_instances)
     return Batch(
         images=sample.image,
         boxes=tf.gather(sample.boxes, rows),

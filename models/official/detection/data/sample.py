@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from detection.data.canvas import MIN_BOX_SIDE, pad_picture
+from detection.data.canvas import has_area, pad_picture
 from detection.data.scene import Scene
 from detection.types import Tensor
 
@@ -13,7 +13,8 @@ from detection.types import Tensor
 class Sample(NamedTuple):
     """A picture cropped and scaled for the canvas but not padded yet, with its `n` instances.
 
-    What an augmentation removes stays as a row whose box has no area, until the batch is made.
+    What is removed, by the crop or an augmentation, stays as a row whose box is 0 0 0 0 until the
+    batch is made.
     """
 
     image: Tensor  # [h, w, 3] uint8, h <= H and w <= W
@@ -78,9 +79,9 @@ def remaining_boxes(before: Tensor, after: Tensor, min_share: float) -> Tensor:
 
 
 def box_areas(boxes: Tensor) -> Tensor:
-    """Returns the areas, [n], of boxes [n, 4]; 0 where a side is below one pixel."""
+    """Returns the areas, [n], of boxes [n, 4]; 0 of those that have none (`has_area`)."""
     sides = boxes[:, 2:] - boxes[:, :2]
-    return tf.where(tf.reduce_all(sides >= MIN_BOX_SIDE, axis=-1), sides[:, 0] * sides[:, 1], 0.0)
+    return tf.where(has_area(boxes), sides[:, 0] * sides[:, 1], 0.0)
 
 
 def pad_instances(sample: Sample, height: Tensor, width: Tensor) -> Tensor | None:
