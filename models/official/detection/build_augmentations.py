@@ -46,8 +46,8 @@ def _build(config: AugmentationConfig, canvas_size: tuple[int, int]) -> Augmenta
         case RandAugmentConfig(num_ops=num_ops, magnitude=magnitude):
             apply = partial(apply_rand_augment, num_ops=num_ops, magnitude=magnitude)
             return PictureAugmentation(apply)
-        case GridMaskConfig(probability=probability, ratio=ratio):
-            apply = partial(apply_grid_mask, probability=probability, ratio=ratio)
+        case GridMaskConfig(probability=probability, deleted_ratio=ratio):
+            apply = partial(apply_grid_mask, probability=probability, deleted_ratio=ratio)
             return PictureAugmentation(apply)
         case ColorConfig():
             names = ("brightness", "contrast", "saturation", "hue")

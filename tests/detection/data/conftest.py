@@ -21,15 +21,15 @@ def make_sample() -> Callable[..., Sample]:
         first_class: int = 1,
         crowds: Sequence[int] = (),
     ) -> Sample:
-        instances = np.zeros(image.shape[:2], np.int32)
+        masks = np.zeros((len(boxes), *image.shape[:2]), np.uint8)
         for row, (y1, x1, y2, x2) in enumerate(np.array(boxes, int).reshape(-1, 4)):
-            instances[y1:y2, x1:x2] = row + 1
+            masks[row, y1:y2, x1:x2] = 1
         return Sample(
             image=tf.constant(image, tf.uint8),
             boxes=tf.reshape(tf.constant(boxes, tf.float32), [-1, 4]),
             classes=tf.range(len(boxes)) + first_class,
             is_crowd=tf.constant([row in crowds for row in range(len(boxes))], tf.bool),
-            instances=tf.constant(instances) if with_masks else None,
+            masks=tf.constant(masks) if with_masks else None,
             seed=tf.constant([0, 0], tf.int64),
             record=tf.constant(first_class, tf.int64),
             original_size=tf.constant(image.shape[:2], tf.float32),

@@ -26,9 +26,9 @@ MIXUP = MixingAugmentation(functools.partial(mixup, alpha=1.5), 1, probability=0
 TOTAL = 21
 
 
-def brighten(image, boxes, masks, seed) -> Scene:
+def brighten(scene: Scene, seed) -> Scene:
     level = tf.random.stateless_uniform([], seed, maxval=100, dtype=tf.int32)
-    return Scene(image // 2 + tf.cast(level, tf.uint8), boxes, masks)
+    return scene._replace(picture=scene.picture // 2 + tf.cast(level, tf.uint8))
 
 
 BRIGHTEN = PictureAugmentation(brighten)
@@ -94,7 +94,7 @@ def partner_stream(probability: float, count: int) -> np.ndarray:
             boxes=tf.zeros([0, 4]),
             classes=tf.fill([4], -1),
             is_crowd=tf.zeros([0], tf.bool),
-            instances=None,
+            masks=None,
             seed=tf.stack([tf.constant(7, tf.int64), number]),
             record=number,
             original_size=tf.ones([2]),
@@ -242,24 +242,24 @@ def test_large_scale_jitter_with_copy_paste_on_real_photos(data_dir: Path) -> No
     def check(samples, seed) -> Sample:
         mixed = paste(samples, tf.fill(tf.shape(samples[1].boxes)[:1], True))
         images = [*(sample.image for sample in samples), mixed.image]
-        maps = [*(sample.instances for sample in samples), mixed.instances]
+        masks = [*(sample.masks for sample in samples), mixed.masks]
         with tf.control_dependencies(
-            [tf.numpy_function(compare, [mixed.boxes, *images, *maps], [])]
+            [tf.numpy_function(compare, [mixed.boxes, *images, *masks], [])]
         ):
             return mixed._replace(image=tf.identity(mixed.image))
 
-    def compare(boxes, target, source, image, target_map, source_map, mixed_map) -> None:
-        height, width = source_map.shape
-        pasted = source_map > 0
+    def compare(boxes, target, source, image, target_masks, source_masks, masks) -> None:
+        _, height, width = source_masks.shape
+        pasted = source_masks.any(axis=0)
         np.testing.assert_array_equal(image[:height, :width][pasted], source[pasted])
         kept = np.ones(image.shape[:2], bool)
         kept[:height, :width] = ~pasted
-        kept[target_map.shape[0] :] = kept[:, target_map.shape[1] :] = False
-        height, width = target_map.shape
+        _, height, width = target_masks.shape
+        kept[height:] = kept[:, width:] = False
         shown = kept[:height, :width]
         np.testing.assert_array_equal(image[kept], target[shown])
         for row, (y1, x1, y2, x2) in enumerate(boxes):
-            places = np.argwhere(mixed_map == row + 1)
+            places = np.argwhere(masks[row])
             if (y2 - y1) * (x2 - x1) > 0 and len(places):
                 low, high = places.min(axis=0), places.max(axis=0) + 1
                 # COCO's boxes are rounded to 0.01 and its polygons drawn to whole pixels.

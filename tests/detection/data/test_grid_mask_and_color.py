@@ -6,10 +6,15 @@ import tensorflow as tf
 from PIL import Image, ImageEnhance
 
 from detection.data.color import apply_color
-from detection.data.grid_mask import PERIOD_PIXELS, apply_grid_mask
+from detection.data.grid_mask import apply_grid_mask
+from detection.data.scene import Scene
 
 BOXES = tf.constant([[1.0, 2.0, 30.0, 40.0]])
 NO_COLOR = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0}
+
+
+def scene_of(picture: tf.Tensor) -> Scene:
+    return Scene(picture, BOXES, tf.constant([False]), masks=None)
 
 
 def seed_of(index) -> tf.Tensor:
@@ -21,39 +26,70 @@ def picture_of(height: int, width: int, high: int = 256) -> tf.Tensor:
     return tf.constant(random.integers(0, high, (height, width, 3), np.uint8))
 
 
-def runs(marked: np.ndarray) -> list[int]:
-    """Lengths of the whole runs of True, those at the ends left out."""
-    edges = np.flatnonzero(np.diff(marked.astype(int)))
-    starts = [edge for edge in edges if not marked[edge]]
-    return [int(min(edges[edges > start]) - start) for start in starts if (edges > start).any()]
+def stripes(marked: np.ndarray) -> tuple[set[int], set[int]]:
+    """Lengths of the whole runs of True, and distances from one's beginning to the next one's."""
+    steps = np.diff(marked.astype(int))
+    begins, ends = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
+    lengths = {int(ends[ends > begin][0] - begin) for begin in begins if (ends > begin).any()}
+    return lengths, set(np.diff(begins).tolist())
 
 
-@pytest.mark.parametrize("ratio", [0.3, 0.5, 0.7])
-def test_grid_mask_deletes_equal_squares(ratio):
-    picture = picture_of(320, 640, high=120)
+@pytest.mark.parametrize(
+    # What is kept is the authors' int(period * r + 0.5), at least 1 and below the period.
+    ("deleted_ratio", "sides"),
+    [
+        (0.5, {2: 1, 3: 1, 11: 5, 100: 50}),
+        (0.25, {2: 1, 3: 1, 11: 3, 100: 25}),
+        (0.75, {2: 1, 3: 2, 11: 8, 100: 75}),
+    ],
+)
+def test_grid_mask_deletes_equal_squares(deleted_ratio, sides):
+    periods, shares = [], []
+    for height, width, count in ((320, 640, 60), (16, 640, 40)):
+        picture = picture_of(height, width, high=120)
+        for index in range(count):
+            scene = apply_grid_mask(
+                scene_of(picture), seed_of(index), probability=1.0, deleted_ratio=deleted_ratio
+            )
+            deleted = np.all(scene.picture == 128, axis=-1)
+            assert np.array_equal(scene.picture.numpy()[~deleted], picture.numpy()[~deleted])
+            rows, columns = deleted.any(1), deleted.any(0)
+            assert np.array_equal(deleted, np.outer(rows, columns))
+            assert scene.boxes is BOXES
+            shares.append(deleted.mean())
+            (side,), (period,) = stripes(columns)
+            assert stripes(rows)[0] <= {side}
+            assert stripes(rows)[1] <= {period}
+            assert side == sides.get(period, side)
+            assert abs(side - deleted_ratio * period) <= 0.5
+            periods.append((height, period))
+    assert np.mean(shares) == pytest.approx(deleted_ratio**2, abs=0.06)
+    # From 2 to below the shorter side, all of them equally likely.
+    large = [period for height, period in periods if height == 320]
+    assert 2 <= min(large) < 30
+    assert 290 < max(large) < 320
+    assert np.mean(large) == pytest.approx(160.5, abs=4 * 318 / 12**0.5 / 60**0.5)
+    small = {period for height, period in periods if height == 16}
+    assert {2, 3, 11, 15} <= small <= set(range(2, 16))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (9, 1), (3, 3)])
+def test_grid_mask_on_tiny_pictures(size):
+    picture = picture_of(*size, high=120)
     shares = []
-    for index in range(25):
-        masked, boxes, masks = apply_grid_mask(
-            picture, BOXES, None, seed_of(index), probability=1.0, ratio=ratio
+    for index in range(20):
+        scene = apply_grid_mask(
+            scene_of(picture), seed_of(index), probability=1.0, deleted_ratio=0.5
         )
-        deleted = np.all(masked == 128, axis=-1)
-        assert np.array_equal(masked.numpy()[~deleted], picture.numpy()[~deleted])
-        rows, columns = deleted.any(1), deleted.any(0)
-        assert np.array_equal(deleted, np.outer(rows, columns))
-        sides = set(runs(rows) + runs(columns))
-        assert len(sides) <= 1
-        if sides:
-            assert PERIOD_PIXELS[0] * ratio - 1 <= sides.pop() <= PERIOD_PIXELS[1] * ratio + 1
-        shares.append(deleted.mean())
-        assert boxes is BOXES
-        assert masks is None
-    assert np.mean(shares) == pytest.approx(ratio**2, abs=0.05)
+        assert scene.picture.shape == picture.shape
+        shares.append(np.all(scene.picture == 128, axis=-1).mean())
+    assert np.mean(shares) == pytest.approx(0.25, abs=0.25)
 
 
 def test_grid_mask_probability():
     picture = picture_of(64, 64, high=120)
     run = lambda index: apply_grid_mask(  # noqa: E731
-        picture, BOXES, None, seed_of(index), probability=0.4, ratio=0.5
+        scene_of(picture), seed_of(index), probability=0.4, deleted_ratio=0.5
     )[0]
     pictures = list(tf.data.Dataset.range(300).map(run))
     changed = np.mean([not np.array_equal(new, picture) for new in pictures])
@@ -63,18 +99,10 @@ def test_grid_mask_probability():
 def test_grid_mask_without_probability_changes_nothing():
     picture = picture_of(64, 64)
     for index in range(5):
-        masked = apply_grid_mask(picture, BOXES, None, seed_of(index), probability=0.0, ratio=0.5)
-        np.testing.assert_array_equal(masked.picture, picture)
-
-
-@pytest.mark.parametrize(
-    ("probability", "ratio"), [(-0.1, 0.5), (1.1, 0.5), (0.5, 0.0), (0.5, 1.0)]
-)
-def test_grid_mask_arguments_out_of_range(probability, ratio):
-    with pytest.raises(ValueError, match=f"got {probability} and {ratio}"):
-        apply_grid_mask(
-            picture_of(8, 8), BOXES, None, seed_of(0), probability=probability, ratio=ratio
+        masked = apply_grid_mask(
+            scene_of(picture), seed_of(index), probability=0.0, deleted_ratio=0.5
         )
+        np.testing.assert_array_equal(masked.picture, picture)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +119,7 @@ def test_color_factors_are_uniform_and_applied_as_pillow(name, place, enhance):
     for index in range(20):
         draw = tf.random.stateless_uniform([4], seed_of(index), -1.0, 1.0, alg="philox")[place]
         factors.append(float(1.0 + 0.4 * draw))
-        changed = apply_color(picture, BOXES, None, seed_of(index), **{**NO_COLOR, name: 0.4})
+        changed = apply_color(scene_of(picture), seed_of(index), **{**NO_COLOR, name: 0.4})
         expected = enhance(Image.fromarray(picture.numpy())).enhance(factors[-1])
         difference = np.abs(changed.picture.numpy().astype(int) - np.asarray(expected))
         assert difference.max() <= 1  # the factor is a float32 here, a Python number there
@@ -104,7 +132,7 @@ def test_color_factors_are_uniform_and_applied_as_pillow(name, place, enhance):
 def test_color_all_four_in_a_dataset():
     picture = picture_of(30, 40)
     options = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.1}
-    run = lambda index: apply_color(picture, BOXES, None, seed_of(index), **options)[0]  # noqa: E731
+    run = lambda index: apply_color(scene_of(picture), seed_of(index), **options)[0]  # noqa: E731
     first, again = (list(tf.data.Dataset.range(20).map(run)) for _ in range(2))
     for one, other in zip(first, again, strict=True):
         assert (one.shape, one.dtype) == (picture.shape, tf.uint8)
@@ -114,10 +142,4 @@ def test_color_all_four_in_a_dataset():
 
 def test_color_of_strength_zero_changes_nothing():
     picture = picture_of(30, 40)
-    assert apply_color(picture, BOXES, None, seed_of(0), **NO_COLOR).picture is picture
-
-
-@pytest.mark.parametrize("wrong", [{"brightness": -0.1}, {"contrast": 1.5}, {"hue": 0.6}])
-def test_color_arguments_out_of_range(wrong):
-    with pytest.raises(ValueError, match="hue in 0..0.5, got"):
-        apply_color(picture_of(8, 8), BOXES, None, seed_of(0), **{**NO_COLOR, **wrong})
+    assert apply_color(scene_of(picture), seed_of(0), **NO_COLOR).picture is picture

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from detection.data.canvas import place_on_canvas
-from detection.data.masks import instance_map
+from detection.data.masks import pack_masks, placed_masks, unpack_masks
 
 HEIGHT, WIDTH = 48, 80
 
@@ -20,11 +20,11 @@ def place(picture: np.ndarray, **changes):
 
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize(("scale", "position"), [(1.0, (0, 0)), (0.4, (0, 0)), (1.9, (0.3, 0.7))])
-def test_the_map_lies_where_the_picture_shows_the_object(flip, scale, position):
+def test_a_mask_lies_where_the_picture_shows_the_object(flip, scale, position):
     mask = np.zeros((HEIGHT, WIDTH), np.uint8)
     cv2.ellipse(mask, (50, 20), (22, 12), 30, 0, 360, 1, -1)
     placed = place(mask * 255, scale=scale, position=position, flip=flip)
-    drawn = instance_map(tf.constant([png(mask)]), tf.constant([9.0]), placed, tf.constant(flip))
+    drawn = placed_masks(tf.constant([png(mask)]), tf.constant(1), placed, tf.constant(flip))[0]
     shown = placed.image.numpy()[..., 0]
     assert drawn.shape == shown.shape
     # Where the picture is quite black or white; between them lie interpolated edges.
@@ -33,25 +33,32 @@ def test_the_map_lies_where_the_picture_shows_the_object(flip, scale, position):
     np.testing.assert_array_equal(drawn.numpy()[shown == 0], 0)
 
 
-def test_the_smallest_instance_gets_a_pixel_of_several():
-    masks = [np.zeros((HEIGHT, WIDTH), np.uint8) for _ in range(3)]
-    masks[0][10:20, 10:20] = 1
-    masks[1][:] = 1
-    masks[2][15:30, 15:40] = 255
+def test_masks_may_overlap():
+    masks = np.zeros((3, HEIGHT, WIDTH), np.uint8)
+    masks[0, 10:20, 10:20] = 1
+    masks[1] = 1
+    masks[2, 15:30, 15:40] = 255
     placed = place_on_canvas(
         tf.constant(png(masks[1])), HEIGHT, WIDTH, scale=1.0, position=(0, 0), flip=False
     )
-    areas = tf.constant([float((mask > 0).sum()) for mask in masks])
-    drawn = instance_map(tf.constant([*map(png, masks)]), areas, placed, tf.constant(False)).numpy()
-    pixels = [(drawn == number).sum() for number in range(4)]
-    assert pixels == [0, 100, 48 * 80 - 100 - (15 * 25 - 25), 15 * 25 - 25]
+    encoded = tf.constant([*map(png, masks)])
+    placed_ones = placed_masks(encoded, tf.constant(3), placed, tf.constant(False))
+    np.testing.assert_array_equal(placed_ones, masks > 0)
 
 
-def test_a_record_without_masks_has_an_empty_map():
+def test_a_record_without_masks_has_empty_ones():
     placed = place(np.ones((HEIGHT, WIDTH), np.uint8))
-    drawn = instance_map(tf.constant([], tf.string), tf.ones([3]), placed, tf.constant(False))
-    assert drawn.shape == placed.image.shape[:2]
-    assert not drawn.numpy().any()
+    empty = placed_masks(tf.constant([], tf.string), tf.constant(3), placed, tf.constant(False))
+    assert empty.shape == (3, *placed.image.shape[:2])
+    assert not empty.numpy().any()
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 16), (2, 4, 13), (1, 1, 1), (0, 4, 9)])
+def test_packed_masks_are_an_eighth_and_come_back(shape):
+    masks = np.random.default_rng(0).integers(0, 2, shape, np.uint8)
+    packed = pack_masks(tf.constant(masks))
+    np.testing.assert_array_equal(packed, np.packbits(masks, axis=2))
+    np.testing.assert_array_equal(unpack_masks(packed, tf.constant(shape[2])), masks)
 
 
 @pytest.mark.parametrize(
@@ -64,4 +71,4 @@ def test_a_record_without_masks_has_an_empty_map():
 def test_masks_that_do_not_fit_are_named(masks, words):
     placed = place(np.ones((HEIGHT, WIDTH), np.uint8))
     with pytest.raises(tf.errors.InvalidArgumentError, match=words):
-        instance_map(tf.constant(masks), tf.ones([2]), placed, tf.constant(False))
+        placed_masks(tf.constant(masks), tf.constant(2), placed, tf.constant(False))

@@ -18,8 +18,11 @@ def test_numbers_by_hand(make_sample):
     assert mixed.image.dtype == tf.uint8
     assert mixed.boxes.numpy().tolist() == [[0, 0, 2, 2], [1, 1, 3, 2]]
     assert mixed.classes.numpy().tolist() == [1, 7]
-    assert mixed.instances is not None
-    assert mixed.instances.numpy().tolist() == [[1, 1, 0], [1, 1, 0], [0, 2, 0]]
+    assert mixed.masks is not None
+    assert mixed.masks.numpy().tolist() == [
+        [[1, 1, 0], [1, 1, 0], [0, 0, 0]],
+        [[0, 0, 0], [0, 1, 0], [0, 1, 0]],
+    ]
 
 
 @pytest.mark.parametrize(

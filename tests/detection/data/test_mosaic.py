@@ -65,9 +65,10 @@ def test_boxes_and_masks_surround_the_pixels_that_are_left(make_sample, seed):
         )
     mixed = mosaic(samples, tf.constant([seed, 0]), canvas_size=CANVAS)
     assert mixed.classes.numpy().tolist() == [1, 2, 3, 4]
+    assert mixed.masks is not None
     for row in range(4):
         marked = mixed.image.numpy()[..., 0] == 101 + row
-        np.testing.assert_array_equal(mixed.instances == row + 1, marked)
+        np.testing.assert_array_equal(mixed.masks[row], marked)
         (y1, x1, y2, x2) = samples[row].boxes.numpy()[0]
         if marked.sum() < 0.1 * (y2 - y1) * (x2 - x1):
             assert not mixed.boxes.numpy()[row].any()
@@ -91,4 +92,4 @@ def test_crowds_stay_crowds(make_sample):
     ]
     mixed = mosaic(samples, tf.constant([0, 0]), canvas_size=CANVAS)
     assert mixed.is_crowd.numpy().tolist() == [False, True] * 4
-    assert mixed.instances is None
+    assert mixed.masks is None

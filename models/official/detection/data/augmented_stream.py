@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from detection.data.augment import fold_seed
+from detection.data.masks import pack_masks, unpack_masks
 from detection.data.sample import (
     Augmentation,
     MixingAugmentation,
@@ -89,10 +90,8 @@ def augmented_stream(
 
 
 def _blocks(samples: tf.data.Dataset, canvas_size: tuple[int, int]) -> tf.data.Dataset:
-    shapes = {
-        name: [*canvas_size, *spec.shape[2:]] if name in ("image", "instances") else spec.shape
-        for name, spec in samples.element_spec.items()
-    }
+    shapes = {name: spec.shape for name, spec in samples.element_spec.items()}
+    shapes["image"] = [*canvas_size, 3]
     blocks = samples.padded_batch(BLOCK_SIZE, padded_shapes=shapes, drop_remainder=True)
     return blocks.prefetch(1)  # the next one is decoded while this one is mixed
 
@@ -104,14 +103,16 @@ def _mix_blocks(
     finish: Callable[[Sample], Any],
     num_parallel_calls: int,
 ) -> tf.data.Dataset:
-    def mix_block(block: dict[str, Tensor]) -> tf.data.Dataset:
-        return tf.data.Dataset.range(BLOCK_SIZE).map(
-            lambda index: finish(_mix(block, index, augmentation, place)),
-            num_parallel_calls=num_parallel_calls,
-            deterministic=True,
-        )
+    def places(block: dict[str, Tensor]) -> tf.data.Dataset:
+        same = tf.data.Dataset.from_tensors(block).repeat(BLOCK_SIZE)
+        return tf.data.Dataset.zip(same, tf.data.Dataset.range(BLOCK_SIZE))
 
-    return blocks.flat_map(mix_block)
+    # Outside the block, so that no core waits at its end for the others.
+    return blocks.flat_map(places).map(
+        lambda block, index: finish(_mix(block, index, augmentation, place)),
+        num_parallel_calls=num_parallel_calls,
+        deterministic=True,
+    )
 
 
 def _mix(
@@ -137,9 +138,11 @@ def _step_seed(sample: Sample, place: int) -> Tensor:
 
 def _pack(sample: Sample) -> dict[str, Tensor]:
     """Returns a sample as an element of a dataset that is cut into padded blocks."""
-    present = {name: value for name, value in sample._asdict().items() if value is not None}
+    packed = {name: value for name, value in sample._asdict().items() if value is not None}
+    if sample.masks is not None:
+        packed["masks"] = pack_masks(sample.masks)
     size, count = tf.shape(sample.image)[:2], tf.shape(sample.boxes)[0]
-    return {**present, "size": size, "count": count}
+    return {**packed, "size": size, "count": count}
 
 
 def _unpack(block: dict[str, Tensor], index: Tensor) -> Sample:
@@ -148,6 +151,7 @@ def _unpack(block: dict[str, Tensor], index: Tensor) -> Sample:
     (height, width), count = tf.unstack(row.pop("size")), row.pop("count")
     for name in ("boxes", "classes", "is_crowd"):
         row[name] = row[name][:count]
-    for name in ("image", "instances"):
-        row[name] = row[name][:height, :width] if name in row else None
-    return Sample(**row)
+    row["image"] = row["image"][:height, :width]
+    packed = row.pop("masks", None)
+    masks = None if packed is None else unpack_masks(packed[:count, :height], width)
+    return Sample(**row, masks=masks)

@@ -2,6 +2,8 @@
 
 Strengths are those of the authors' code (`amount_of` lists them), with these differences:
 
+- it comes after the picture was scaled, cropped and mirrored; there it was the first of all, on the
+  original, so what moved out of the picture was out of every crop;
 - distances in pixels were meant for COCO, whose pictures have a longer side of 640; here they grow
   and shrink with the longer side, so a canvas of 320 or 1280 shows the same picture;
 - operations that Pillow has are Pillow's (contrast turned large pictures white there);
@@ -20,27 +22,18 @@ from detection.data.scene_operations import Operation, Steps, carry_out
 from detection.types import Tensor
 
 
-def apply_autoaugment(
-    picture: Tensor, boxes: Tensor, masks: Tensor | None, seed: Tensor, *, policy: PolicyName
-) -> Scene:
+def apply_autoaugment(scene: Scene, seed: Tensor, *, policy: PolicyName) -> Scene:
     """Draws one sub-policy and carries it out; nothing else is executed.
 
     Args:
-        picture: [h, w, 3] uint8, scaled but not padded.
-        boxes: [n, 4] float32, pixels, within the picture.
-        masks: [n, h, w] bool or uint8, or None.
+        scene: the picture, scaled but not padded, its boxes and masks.
         seed: [2] int, of which all choices are a function.
         policy: name of a table.
 
     Returns:
-        Picture, boxes and masks, of the same sizes and types. A box that left the picture is 0.
-
-    Raises:
-        ValueError: there is no such policy.
+        A scene of the same sizes and types. A box that left the picture is 0.
     """
-    if policy not in POLICIES:
-        raise ValueError(f"policy {policy!r} is none of {', '.join(POLICIES)}.")
-    return carry_out_one(Scene(picture, boxes, masks), POLICIES[policy], seed)
+    return carry_out_one(scene, POLICIES[policy], seed)
 
 
 def carry_out_one(scene: Scene, sub_policies: Sequence[SubPolicy], seed: Tensor) -> Scene:
@@ -57,10 +50,11 @@ def carry_out_one(scene: Scene, sub_policies: Sequence[SubPolicy], seed: Tensor)
 def amount_of(step: Step) -> float:
     """Returns what the level means to the operation, see `scene_operations.Change`."""
     strength = step.level / 10.0
+    distance = (120.0 if step.in_boxes else 250.0) * strength
     factor = 0.1 + 1.8 * strength
     amounts = {
-        "translate_x": 250.0 * strength,
-        "translate_y": (120.0 if step.in_boxes else 250.0) * strength,
+        "translate_x": distance,
+        "translate_y": distance,
         "cutout": float(int((50.0 if step.in_boxes else 100.0) * strength)),
         "box_cutout": 0.75 * strength,
         "shear_x": 0.3 * strength,

@@ -20,7 +20,7 @@ from detection.types import Tensor
 def flip(scene: Scene) -> Scene:
     """Mirrors left and right. Its own inverse."""
     width = tf.cast(tf.shape(scene.picture)[1], tf.float32)
-    return Scene(
+    return scene._replace(
         picture=tf.reverse(scene.picture, [1]),
         boxes=flip_boxes(scene.boxes, width),
         masks=None if scene.masks is None else tf.reverse(scene.masks, [2]),
@@ -40,13 +40,13 @@ def translate(scene: Scene, distance: Tensor | float, seed: Tensor, *, axis: int
     shifts = (signed, 0.0) if axis == 0 else (0.0, signed)
     down, right = (tf.cast(shift, tf.int32) for shift in shifts)
     height, width = tf.unstack(tf.shape(scene.picture)[:2])
-    # On rows of bytes, see `canvas._pad`.
+    # On rows of bytes, see `canvas.pad_picture`.
     rows = tf.reshape(scene.picture, [1, height, width * 3])
     moved = _shifted(rows, down, 3 * right, FILL)
-    return Scene(
+    return scene._replace(
         picture=tf.reshape(moved, tf.shape(scene.picture)),
         boxes=clip_to_picture(scene.boxes + tf.tile(tf.stack(shifts), [2]), scene.picture),
-        masks=_of_masks(scene.masks, lambda masks: _shifted(masks, down, right, 0)),
+        masks=None if scene.masks is None else _shifted(scene.masks, down, right, 0),
     )
 
 
@@ -105,10 +105,10 @@ def warp(scene: Scene, matrix: Tensor) -> Scene:
             fill_mode="CONSTANT",
         )
 
-    return Scene(
+    return scene._replace(
         picture=warped(scene.picture[None], FILL)[0],
         boxes=clip_to_picture(_corners_moved(scene.boxes, matrix), scene.picture),
-        masks=_of_masks(scene.masks, lambda masks: warped(masks[..., None], 0)[..., 0]),
+        masks=None if scene.masks is None else warped(scene.masks[..., None], 0)[..., 0],
     )
 
 
@@ -133,7 +133,12 @@ def in_each_box(scene: Scene, chosen: Tensor, change: Callable[[Scene, Tensor], 
 
         def changed() -> list[Tensor]:
             parts = [_cut(layer, begin, end) for layer in layers]
-            part = Scene(parts[0][0], tf.zeros([0, 4]), parts[1][..., 0] if has_masks else None)
+            part = Scene(
+                picture=parts[0][0],
+                boxes=tf.zeros([0, 4]),
+                is_crowd=tf.zeros([0], tf.bool),
+                masks=parts[1][..., 0] if has_masks else None,
+            )
             pasted = [
                 _paste(layer, new, begin, end)
                 for layer, new in zip(layers, _as_layers(change(part, row)), strict=True)
@@ -179,11 +184,6 @@ def _corners_moved(boxes: Tensor, matrix: Tensor) -> Tensor:
     ends = [tf.reduce_min(new_ys, 1), tf.reduce_min(new_xs, 1)]
     ends += [tf.reduce_max(new_ys, 1), tf.reduce_max(new_xs, 1)]
     return tf.stack(ends, axis=1)
-
-
-def _of_masks(masks: Tensor | None, move: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """Moves masks [n, h, w] as bytes: neither padding nor warping takes truth values."""
-    return None if masks is None else tf.cast(move(tf.cast(masks, tf.uint8)), masks.dtype)
 
 
 def _shifted(layers: Tensor, down: Tensor, right: Tensor, fill: int) -> Tensor:

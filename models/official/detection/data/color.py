@@ -8,9 +8,7 @@ from detection.types import Tensor
 
 
 def apply_color(
-    picture: Tensor,
-    boxes: Tensor,
-    masks: Tensor | None,
+    scene: Scene,
     seed: Tensor,
     *,
     brightness: float,
@@ -21,25 +19,15 @@ def apply_color(
     """Changes the four, in this order; boxes and masks stay. What is 0 costs nothing.
 
     Args:
-        picture: [h, w, 3] uint8.
-        boxes: [n, 4] float32.
-        masks: [n, h, w], or None.
+        scene: the picture, its boxes and masks.
         seed: [2] int, of which all choices are a function.
         brightness: 0..1; the factor is uniform in 1 - x .. 1 + x, as of the next two.
         contrast: 0..1.
         saturation: 0..1.
         hue: 0..0.5; the turn is uniform in -x .. x, 1 being a whole one.
-
-    Raises:
-        ValueError: an argument is out of range.
     """
-    amounts = (brightness, contrast, saturation, hue)
-    if not all(0 <= amount <= 1 for amount in amounts) or hue > 0.5:
-        raise ValueError(
-            f"brightness, contrast and saturation must be in 0..1 and hue in 0..0.5, got {amounts}."
-        )
     draws = tf.random.stateless_uniform([4], seed, -1.0, 1.0, alg="philox")
-    changed = picture
+    changed = scene.picture
     if brightness:
         changed = picture_ops.change_brightness(changed, 1.0 + brightness * draws[0])
     if contrast:
@@ -48,4 +36,4 @@ def apply_color(
         changed = picture_ops.change_color(changed, 1.0 + saturation * draws[2])
     if hue:
         changed = picture_ops.turn_hue(changed, hue * draws[3])
-    return Scene(changed, boxes, masks)
+    return scene._replace(picture=changed)

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from detection.data.picture_ops import fill_crossing
-from detection.data.scene import Scene
+from detection.data.scene import Scene, is_object
 from detection.types import Tensor
 
 
@@ -22,25 +22,24 @@ def cutout(scene: Scene, half_side: Tensor, seed: Tensor) -> Scene:
 
 
 def box_cutout(scene: Scene, share: float, seed: Tensor) -> Scene:
-    """Fills a part of one box, with its proportions, around a random point of it.
+    """Fills a part of the box of one object, with its proportions, around a random point of it.
 
     Args:
-        scene: the picture, its boxes and masks; without boxes nothing changes.
+        scene: the picture, its boxes and masks; without objects nothing changes.
         share: of the box's sides, 0..1; 0 changes nothing.
         seed: [2].
     """
+    rows = tf.where(is_object(scene))[:, 0]
 
     def filled() -> Tensor:
         draws = tf.random.stateless_uniform([3], seed, alg="philox")
-        count = tf.shape(scene.boxes)[0]
-        row = tf.cast(tf.floor(draws[0] * tf.cast(count, tf.float32)), tf.int32)
-        box = scene.boxes[row]
+        place = tf.floor(draws[0] * tf.cast(tf.size(rows), tf.float32))
+        box = scene.boxes[rows[tf.cast(place, tf.int32)]]
         sides = box[2:] - box[:2]
         center, half = box[:2] + draws[1:] * sides, share * sides / 2.0
         return _filled(scene, tf.round(center - half), tf.round(center + half)).picture
 
-    has_boxes = tf.shape(scene.boxes)[0] > 0
-    return scene._replace(picture=tf.cond(has_boxes, filled, lambda: scene.picture))
+    return scene._replace(picture=tf.cond(tf.size(rows) > 0, filled, lambda: scene.picture))
 
 
 def _filled(scene: Scene, begin: Tensor, end: Tensor) -> Scene:

@@ -1,46 +1,98 @@
-"""The masks of a record as one map of instances, brought onto the canvas as its picture was."""
+"""The masks of a record's instances: decoded onto the canvas, packed to bits while they wait.
 
+One mask an instance, because masks overlap: the pixels of a shirt are also the person's. A byte a
+pixel while a picture is changed, a bit while it waits for its partners: 51 KB an instance at
+640 x 640.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
 import tensorflow as tf
 
 from detection.data.canvas import PlacedImage
 from detection.types import Tensor
 
+# The eight bits of each byte, the highest first.
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
 
-def instance_map(encoded: Tensor, areas: Tensor, placed: PlacedImage, flip: Tensor) -> Tensor:
+
+def placed_masks(encoded: Tensor, count: Tensor, placed: PlacedImage, flip: Tensor) -> Tensor:
     """Decodes the masks of one record, resamples them to the nearest pixel, and mirrors them.
 
     Args:
         encoded: [n] string, PNG files as large as the picture; or [0] where the record has none.
-        areas: [n] float32; of several instances that have a pixel the smallest gets it.
+        count: [] int32, n, the instances of the record.
         placed: where the picture lies.
         flip: [] bool, whether the picture was mirrored.
 
     Returns:
-        [h, w] int32 as large as the placed picture; 1 + row of the instance, or 0.
+        [n, h, w] uint8, 0 or 1, as large as the placed picture; all 0 where the record has none.
 
     Raises:
         tf.errors.InvalidArgumentError: another number of masks, or a mask of another size.
     """
     size = tf.cast(placed.original_size, tf.int32)
-    fitting = (tf.size(encoded) == 0) | (tf.size(encoded) == tf.size(areas))
-    with tf.control_dependencies(
-        [tf.debugging.Assert(fitting, ["masks, objects:", tf.size(encoded), tf.size(areas)])]
-    ):
-        largest_first = tf.argsort(areas, direction="DESCENDING", stable=True)[: tf.size(encoded)]
-
-    def draw(drawn: Tensor, row: Tensor) -> Tensor:
-        mask = tf.io.decode_png(encoded[row], channels=1)[..., 0]
-        same = tf.reduce_all(tf.shape(mask) == size)
-        wrong = ["height, width of a mask and of its picture:", tf.shape(mask), size]
-        with tf.control_dependencies([tf.debugging.Assert(same, wrong)]):
-            return tf.where(mask > 0, row + 1, drawn)
-
-    original = tf.foldl(draw, largest_first, initializer=tf.zeros(size, tf.int32))
     height, width = tf.unstack(tf.shape(placed.image)[:2])
     rows = _nearest(height, placed.scale[0], placed.offset[0], size[0])
     columns = _nearest(width, placed.scale[1], placed.offset[1], size[1])
     columns = tf.where(flip, size[1] - 1 - columns, columns)
-    return tf.gather(tf.gather(original, rows), columns, axis=1)
+
+    def decode(png: Tensor) -> Tensor:
+        mask = tf.io.decode_png(png, channels=1)[..., 0]
+        same = tf.reduce_all(tf.shape(mask) == size)
+        wrong = ["height, width of a mask and of its picture:", tf.shape(mask), size]
+        with tf.control_dependencies([tf.debugging.Assert(same, wrong)]):
+            seen = tf.gather(tf.gather(mask, rows), columns, axis=1)
+        return tf.cast(seen > 0, tf.uint8)
+
+    fitting = (tf.size(encoded) == 0) | (tf.size(encoded) == count)
+    wrong = ["masks, objects:", tf.size(encoded), count]
+    with tf.control_dependencies([tf.debugging.Assert(fitting, wrong)]):
+        return tf.cond(
+            tf.size(encoded) > 0,
+            lambda: tf.map_fn(
+                decode, encoded, fn_output_signature=tf.TensorSpec([None, None], tf.uint8)
+            ),
+            lambda: tf.zeros([count, height, width], tf.uint8),
+        )
+
+
+def lay_masks(
+    masks: Tensor | None,
+    height: Tensor | int,
+    width: Tensor | int,
+    corner: Tensor | tuple[int, int] = (0, 0),
+) -> Tensor:
+    """Lays masks [n, h, w] on an empty [n, height, width], their upper left corner at `corner`.
+
+    None, no masks, stays None.
+    """
+    if masks is None:
+        return None
+    before = tf.stack([0, corner[0], corner[1]])
+    after = tf.stack([0, height, width]) - before - tf.shape(masks) * [0, 1, 1]
+    return tf.pad(masks, tf.stack([before, after], axis=1))
+
+
+def join_masks(masks: Sequence[Tensor | None]) -> Tensor | None:
+    """Joins the masks of several pictures laid on one; None where they have none."""
+    present = [part for part in masks if part is not None]
+    return tf.concat(present, 0) if len(present) == len(masks) else None
+
+
+def pack_masks(masks: Tensor) -> Tensor:
+    """Packs masks [n, h, w] into bits, [n, h, w / 8 rounded up] uint8."""
+    shape = tf.shape(masks)
+    padded = lay_masks(masks, shape[1], shape[2] + tf.math.floormod(-shape[2], 8))
+    return tf.add_n([padded[:, :, bit::8] * (128 >> bit) for bit in range(8)])
+
+
+def unpack_masks(packed: Tensor, width: Tensor) -> Tensor:
+    """Inverse of `pack_masks`: returns [n, h, width] uint8, 0 or 1."""
+    shape = tf.shape(packed)
+    bits = tf.gather(_BITS, tf.cast(packed, tf.int32))
+    return tf.reshape(bits, [shape[0], shape[1], shape[2] * 8])[:, :, :width]
 
 
 def _nearest(length: Tensor, scale: Tensor, offset: Tensor, original_length: Tensor) -> Tensor:

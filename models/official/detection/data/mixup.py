@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from detection.data.canvas import pad_picture
-from detection.data.sample import Sample, joined_instances, pad_instances
+from detection.data.masks import join_masks, lay_masks
+from detection.data.sample import Sample
 from detection.types import Tensor
 
 # A picture with less of a share can hardly be seen, so its instances are left out.
@@ -30,16 +31,13 @@ def mixup(samples: Sequence[Sample], seed: Tensor, *, alpha: float) -> Sample:
 
 
 def blend(samples: Sequence[Sample], share: Tensor) -> Sample:
-    """Blends two samples: `share`, [] float32 in [0, 1], of the first and the rest of the second.
-
-    A pixel that belongs to masks of both counts for the first.
-    """
+    """Blends two samples: `share`, [] float32 in [0, 1], of the first, the rest of the second."""
     first, second = samples
     height, width = tf.unstack(tf.maximum(tf.shape(first.image), tf.shape(second.image))[:2])
     shares = (share, 1.0 - share)
     images = [tf.cast(pad_picture(sample.image, height, width), tf.float32) for sample in samples]
     mixed = images[0] * shares[0] + images[1] * shares[1]
-    maps = [pad_instances(sample, height, width) for sample in samples]
+    masks = [lay_masks(sample.masks, height, width) for sample in samples]
     seen = [
         tf.where(s >= MIN_SHARE, sample.boxes, 0.0)
         for s, sample in zip(shares, samples, strict=True)
@@ -49,5 +47,5 @@ def blend(samples: Sequence[Sample], share: Tensor) -> Sample:
         boxes=tf.concat(seen, 0),
         classes=tf.concat([first.classes, second.classes], 0),
         is_crowd=tf.concat([first.is_crowd, second.is_crowd], 0),
-        instances=joined_instances(*maps, first_count=tf.shape(first.boxes)[0]),
+        masks=join_masks(masks),
     )

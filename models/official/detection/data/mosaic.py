@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from detection.data.masks import join_masks, lay_masks
 from detection.data.sample import Sample, remaining_boxes
 from detection.types import Tensor
 
@@ -30,7 +31,7 @@ def mosaic(samples: Sequence[Sample], seed: Tensor, *, canvas_size: tuple[int, i
     Order: upper left, upper right, lower left, lower right. Every picture keeps the scale and the
     flip of its own record, so `scale_range` (0.5, 1.5) gives the scales of YOLOv5's mosaic. Of a
     picture larger than its quarter a random part is shown; a smaller one lies against the centre,
-    and the rest of its quarter is 0.
+    and the rest of its quarter is 0 as the canvas is where no picture lies.
 
     Args:
         samples: the four.
@@ -46,12 +47,13 @@ def mosaic(samples: Sequence[Sample], seed: Tensor, *, canvas_size: tuple[int, i
         for quarter, sample in enumerate(samples)
     ]
     pairs = list(zip(samples, placings, strict=True))
+    masks = [_lay_masks(sample.masks, placing, canvas_size) for sample, placing in pairs]
     return samples[0]._replace(
         image=_lay([_cut(sample.image, placing) for sample, placing in pairs]),
         boxes=tf.concat([_move_boxes(sample.boxes, placing) for sample, placing in pairs], 0),
         classes=tf.concat([sample.classes for sample in samples], 0),
         is_crowd=tf.concat([sample.is_crowd for sample in samples], 0),
-        instances=_lay_instances(pairs),
+        masks=join_masks(masks),
     )
 
 
@@ -100,16 +102,15 @@ def _lay(quarters: Sequence[Tensor]) -> Tensor:
     return tf.concat([upper, lower], 0)
 
 
-def _lay_instances(pairs: Sequence[tuple[Sample, _Placing]]) -> Tensor | None:
-    """Lays the maps of instances; the rows of later pictures come after those of earlier ones."""
-    quarters, count = [], 0
-    for sample, placing in pairs:
-        if sample.instances is None:
-            return None
-        counted = tf.where(sample.instances > 0, sample.instances + count, 0)
-        quarters.append(_cut(tf.expand_dims(counted, -1), placing))
-        count += tf.shape(sample.boxes)[0]
-    return _lay(quarters)[..., 0]
+def _lay_masks(
+    masks: Tensor | None, placing: _Placing, canvas_size: tuple[int, int]
+) -> Tensor | None:
+    """Returns [n, H, W] with what is shown of the masks of one picture, [n, h, w]."""
+    if masks is None:
+        return None
+    begin, end = placing.begin, placing.begin + placing.size
+    part = masks[:, begin[0] : end[0], begin[1] : end[1]]
+    return lay_masks(part, *canvas_size, placing.target)
 
 
 def _move_boxes(boxes: Tensor, placing: _Placing) -> Tensor:

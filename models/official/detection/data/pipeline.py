@@ -14,7 +14,7 @@ from detection.data.canvas import (
     has_area,
     place_on_canvas,
 )
-from detection.data.masks import instance_map
+from detection.data.masks import placed_masks
 from detection.data.sample import Augmentation, MixingAugmentation, Sample
 from detection.data.tfrecord import Example, parse_example, parse_masks
 from detection.types import Batch, Tensor
@@ -132,8 +132,8 @@ def _training_sample(
     sample = _to_sample(record, example, placed, boxes, canvas_size, stateless_seed)
     if not with_masks:
         return sample
-    instances = instance_map(parse_masks(serialized), example.areas, placed, drawn.flip)
-    return sample._replace(instances=instances)
+    count = tf.size(example.labels)
+    return sample._replace(masks=placed_masks(parse_masks(serialized), count, placed, drawn.flip))
 
 
 def eval_dataset(
@@ -237,7 +237,7 @@ def _to_sample(
         boxes=boxes_to_canvas(boxes, placed.scale, placed.offset, *canvas_size),
         classes=example.labels,
         is_crowd=example.is_crowd,
-        instances=None,
+        masks=None,
         seed=seed,
         record=record,
         original_size=placed.original_size,

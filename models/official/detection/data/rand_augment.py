@@ -30,35 +30,18 @@ OPERATIONS = (
 )
 
 
-def apply_rand_augment(
-    picture: Tensor,
-    boxes: Tensor,
-    masks: Tensor | None,
-    seed: Tensor,
-    *,
-    num_ops: int,
-    magnitude: float,
-) -> Scene:
+def apply_rand_augment(scene: Scene, seed: Tensor, *, num_ops: int, magnitude: float) -> Scene:
     """Carries out `num_ops` operations, drawn with equal chances and with repetition.
 
     Args:
-        picture: [h, w, 3] uint8, scaled but not padded.
-        boxes: [n, 4] float32, pixels, within the picture.
-        masks: [n, h, w] bool or uint8, or None.
+        scene: the picture, scaled but not padded, its boxes and masks.
         seed: [2] int, of which all choices are a function.
         num_ops: at least 1.
         magnitude: 0..10.
 
     Returns:
-        Picture, boxes and masks, of the same sizes and types. A box that left the picture is 0.
-
-    Raises:
-        ValueError: an argument is out of range.
+        A scene of the same sizes and types. A box that left the picture is 0.
     """
-    if num_ops < 1 or not 0 <= magnitude <= 10:
-        raise ValueError(
-            f"num_ops must be at least 1 and magnitude in 0..10, got {num_ops} and {magnitude}."
-        )
     choice_seed, sign_seed, change_seed = tf.unstack(tf.random.split(seed, 3))
     places = tf.random.stateless_uniform(
         [num_ops], choice_seed, maxval=len(OPERATIONS), dtype=tf.int32, alg="philox"
@@ -72,7 +55,7 @@ def apply_rand_augment(
         amounts=tf.gather_nd(amounts, tf.stack([places, signs], axis=1)),
         probabilities=tf.ones([num_ops]),
     )
-    return carry_out(Scene(picture, boxes, masks), OPERATIONS, steps, change_seed)
+    return carry_out(scene, OPERATIONS, steps, change_seed)
 
 
 def amounts_of(name: str, magnitude: float) -> tuple[float, float]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from detection.data import box_moves, picture_ops
 from detection.data.cutout import box_cutout, cutout
-from detection.data.scene import Scene, pixel_unit
+from detection.data.scene import Scene, is_object, pixel_unit
 from detection.types import Tensor
 
 # (scene, amount [] float32, unit [] float32, seed [2]) -> scene. The amount is degrees of rotate;
@@ -63,7 +63,7 @@ class Operation(NamedTuple):
     """A change of the picture, or of what lies within its boxes."""
 
     name: str  # a key of CHANGES
-    in_boxes: bool = False
+    in_boxes: bool = False  # those of objects
 
 
 class Steps(NamedTuple):
@@ -128,7 +128,7 @@ def _changed(
         return _parts_of(change(scene, amount, unit, seed))
     coin_seed, box_seed = tf.unstack(tf.random.split(seed, 2))
     coins = tf.random.stateless_uniform(tf.shape(scene.boxes)[:1], coin_seed, alg="philox")
-    chosen = tf.where(coins < probability)[:, 0]
+    chosen = tf.where((coins < probability) & is_object(scene))[:, 0]
 
     def change_one(part: Scene, row: Tensor) -> Scene:
         return change(part, amount, unit, tf.random.fold_in(box_seed, row))
@@ -142,4 +142,5 @@ def _parts_of(scene: Scene) -> list[Tensor]:
 
 
 def _scene_of(parts: Sequence[Tensor]) -> Scene:
-    return Scene(parts[0], parts[1], parts[2] if len(parts) > 2 else None)
+    picture, boxes, is_crowd, *masks = parts
+    return Scene(picture, boxes, is_crowd, masks[0] if masks else None)
