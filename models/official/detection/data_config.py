@@ -63,8 +63,8 @@ class GridMaskConfig:
 
     kind: Literal["grid_mask"] = "grid_mask"
     probability: Share = 0.5
-    # Side of the deleted square, as a share of the grid's period.
-    ratio: Annotated[float, Range("(0, 1)")] = 0.5
+    # Side of the deleted square, as a share of the grid's period: 1 - the paper's r.
+    deleted_ratio: Annotated[float, Range("(0, 1)")] = 0.5
 
     __post_init__ = check
 
