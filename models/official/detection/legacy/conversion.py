@@ -89,7 +89,8 @@ def _data(settings: Settings, remarks: list[str]) -> dict[str, Any]:
         values["augmentations"] = [{"kind": "autoaugment", "policy": parser.policy}]
         remarks.append(
             f"autoaugment {parser.policy}: Contrast made pictures of more than 65,280 pixels white "
-            "there; here all operations do what Pillow does"
+            "there; here all operations do what Pillow does, and they come after scaling, cropping "
+            "and mirroring, not before"
         )
     return values
 
