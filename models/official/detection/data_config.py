@@ -101,7 +101,7 @@ class DataConfig:
     train_split: str = "train"
     eval_split: str = "val"
     canvas_size: tuple[Count, Count] = (640, 640)  # height, width in pixels
-    max_instances: Count = 100  # boxes an image; the rest is left out and counted
+    max_instances: Count = 100  # boxes an image; of more, so many are drawn anew every epoch
     horizontal_flip: bool = True
     # Of the size that just fits the canvas; (0.1, 2.0) is large-scale jitter.
     scale_range: tuple[float, float] = (1.0, 1.0)

@@ -47,12 +47,6 @@ def test_switching_the_flip_off_changes_nothing_else():
     assert np.array_equal(with_flip.position, without.position)
 
 
-@pytest.mark.parametrize("scale_range", [(0.05, 1.0), (1.0, 2.5), (1.2, 0.8)])
-def test_scale_ranges_not_allowed(scale_range):
-    with pytest.raises(ValueError, match="scale_range"):
-        draw_augmentation(record_seed(0, 0, 0), horizontal_flip=True, scale_range=scale_range)
-
-
 def test_flipped_boxes_surround_the_flipped_pixels():
     image = np.zeros((20, 30), np.uint8)
     image[3:9, 4:15] = 1

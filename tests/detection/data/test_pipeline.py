@@ -9,6 +9,7 @@ import tensorflow as tf
 from detection.data.augment import draw_augmentation, flip_boxes, record_seed
 from detection.data.autoaugment import apply_autoaugment
 from detection.data.canvas import boxes_to_canvas, decode_to_canvas, has_area, place_on_canvas
+from detection.data.mosaic import mosaic
 from detection.data.pipeline import (
     eval_dataset,
     select_instances,
@@ -140,7 +141,7 @@ def test_processes_share_the_records_of_the_whole(shards):
 
 def test_training_is_what_its_parts_say_eagerly(shards):
     serialized = {int(number): text for number, text in records.read_records(shards)}
-    for row in rows(training(shards, 4), TOTAL):
+    for row in rows(training(shards, 4, max_instances=9), TOTAL):
         image, boxes, classes, is_crowd, number, size, scale, offset = row
         example = parse_example(serialized[int(number)])
         drawn = draw_augmentation(
@@ -155,11 +156,11 @@ def test_training_is_what_its_parts_say_eagerly(shards):
         expected = flip_boxes(expected, size[1]) if drawn.flip else expected
         expected = boxes_to_canvas(expected, scale, offset, *CANVAS)
         kept = has_area(expected)
-        # Row 0 is the crowd, which comes last, and three fit.
-        order = [k for k in [*range(1, len(kept)), *range(min(1, len(kept)))] if kept[k]][:3]
+        # Row 0 is the crowd, which comes last.
+        order = [k for k in [*range(1, len(kept)), *range(min(1, len(kept)))] if kept[k]]
         np.testing.assert_array_equal(boxes[: len(order)], expected.numpy()[order])
-        assert classes.tolist() == [k + 1 for k in order] + [0] * (3 - len(order))
-        assert is_crowd.tolist() == [k == 0 for k in order] + [False] * (3 - len(order))
+        assert classes.tolist() == [k + 1 for k in order] + [0] * (9 - len(order))
+        assert is_crowd.tolist() == [k == 0 for k in order] + [False] * (9 - len(order))
         assert not boxes[len(order) :].any()
 
 
@@ -183,8 +184,38 @@ def test_evaluation_sees_each_picture_once_and_fills_the_last_batch(shards):
 def test_objects_come_before_crowds_and_in_order():
     kept = tf.constant([True, True, False, True, True])
     is_crowd = tf.constant([True, False, False, True, False])
-    assert select_instances(kept, is_crowd, 9).numpy().tolist() == [1, 4, 0, 3]
-    assert select_instances(kept, is_crowd, 3).numpy().tolist() == [1, 4, 0]
+    seed = tf.constant([1, 2])
+    assert select_instances(kept, is_crowd, 9, seed).numpy().tolist() == [1, 4, 0, 3]
+    drawn = {
+        tuple(select_instances(kept, is_crowd, 3, tf.constant([k, 0])).numpy()) for k in range(20)
+    }
+    assert drawn == {(1, 4, 0), (1, 4, 3)}
+
+
+def test_too_many_objects_are_left_out_evenly(make_sample):
+    """A mosaic of four pictures of 40 objects each: 25 of each stay, not 40, 40, 20 and 0."""
+    boxes = [[4 * (k // 8), 4 * (k % 8), 4 * (k // 8) + 3, 4 * (k % 8) + 3] for k in range(40)]
+    samples = [make_sample(np.zeros((20, 32, 3)), boxes) for _ in range(4)]
+    mixed = mosaic(samples, tf.constant([0, 0]), canvas_size=(80, 128))
+    counts = np.zeros(4)
+    for index in range(100):
+        rows = select_instances(
+            has_area(mixed.boxes), mixed.is_crowd, 100, tf.constant([index, 0])
+        ).numpy()
+        assert len(rows) == 100
+        assert (np.diff(rows) > 0).all()
+        counts += np.bincount(rows // 40, minlength=4)
+    np.testing.assert_allclose(counts / 100, 25, atol=1.6)  # five standard deviations
+
+
+def test_which_instances_are_left_out_is_drawn_anew_every_epoch_and_again_the_same(shards):
+    options = {"max_instances": 1, "scale_range": (1.0, 1.0)}
+    first, again = (rows(training(shards, 1, **options), 20 * TOTAL) for _ in range(2))
+    assert_equal_rows(first, again)
+    classes: dict[int, set[int]] = {}
+    for row in first:
+        classes.setdefault(int(row[4]), set()).update(row[2].tolist())
+    assert {2, 3, 4, 5} in classes.values()  # a picture of a crowd and four objects
 
 
 def test_what_cannot_be_decoded_is_named(tmp_path):

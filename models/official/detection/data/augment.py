@@ -44,13 +44,8 @@ def draw_augmentation(
         stateless_seed: [2], see `record_seed`.
         horizontal_flip: whether mirroring is allowed.
         scale_range: least and greatest scale within 0.1..2.0; 1 fits the picture into the canvas.
-
-    Raises:
-        ValueError: the scale range is not within 0.1..2.0, or its ends are swapped.
     """
     low, high = scale_range
-    if not 0.1 <= low <= high <= 2.0:
-        raise ValueError(f"scale_range {scale_range} is not 0.1 <= low <= high <= 2.0.")
     draws = tf.random.stateless_uniform([4], stateless_seed, alg="philox")
     return Augmentation(
         flip=tf.logical_and(horizontal_flip, draws[0] < 0.5),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from detection.data.augment import draw_augmentation, flip_boxes, record_seed
+from detection.data.augment import draw_augmentation, flip_boxes, fold_seed, record_seed
 from detection.data.augmented_stream import augmented_stream, surplus_records
 from detection.data.canvas import (
     PlacedImage,
@@ -23,6 +23,7 @@ from trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records, read_shuffle
 NUM_CORES = os.cpu_count() or 1
 
 _RECORDS_SEARCHED_FOR_MASKS = 100
+_SELECTION = -1  # folds a sample's seed into that of `select_instances`; augmentations count from 0
 
 
 def train_dataset(
@@ -177,19 +178,24 @@ def eval_dataset(
     return _batched(padded, canvas_size, batch_size, max_instances)
 
 
-def select_instances(kept: Tensor, is_crowd: Tensor, max_instances: int) -> Tensor:
+def select_instances(kept: Tensor, is_crowd: Tensor, max_instances: int, seed: Tensor) -> Tensor:
     """Returns the rows of at most `max_instances` kept instances, [m].
 
-    Objects come before crowds, each in the order of the record; what exceeds is left out.
+    Objects come before crowds, each in their order. Where there are too many, chance decides which
+    are left out: the last ones of a mosaic are those of its lower right picture.
 
     Args:
         kept: [n] bool, whether anything is left of the box.
         is_crowd: [n] bool.
         max_instances: N.
+        seed: [2], of which the choice is a function.
     """
-    objects = tf.where(kept & ~is_crowd)[:, 0]
-    crowds = tf.where(kept & is_crowd)[:, 0]
-    return tf.concat([objects, crowds], axis=0)[:max_instances]
+    draws = tf.random.stateless_uniform(tf.shape(kept), seed, alg="philox")
+    kinds = tf.where(kept & ~is_crowd, 0.0, tf.where(kept, 1.0, 2.0))
+    rank = tf.argsort(tf.argsort(kinds + draws, stable=True))
+    chosen = kept & (rank < max_instances)
+    objects, crowds = (tf.where(chosen & kind)[:, 0] for kind in (~is_crowd, is_crowd))
+    return tf.concat([objects, crowds], axis=0)
 
 
 def _checked(example: Example, record: Tensor) -> Example:
@@ -248,7 +254,8 @@ def _to_sample(
 
 def _one_image(sample: Sample, max_instances: int) -> Batch:
     """Returns a `Batch` without its B and without padding."""
-    rows = select_instances(has_area(sample.boxes), sample.is_crowd, max_instances)
+    seed = fold_seed(sample.seed, _SELECTION)
+    rows = select_instances(has_area(sample.boxes), sample.is_crowd, max_instances, seed)
     return Batch(
         images=sample.image,
         boxes=tf.gather(sample.boxes, rows),
