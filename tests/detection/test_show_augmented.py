@@ -22,6 +22,7 @@ def test_a_grid_is_written_whole(
 ) -> None:
     output = tmp_path / "grid.png"
     flags = [*SMALL, "--set", f"data.directory={sample_part}", "--set", MIXED]
+    flags += ["--set", "train.batch_size=1000000"]  # no more pictures are prepared than drawn
     assert main(["quickstart", "--output", str(output), "--num_images", "5", *flags]) == 0
     assert capsys.readouterr().out == f"Wrote {output}\n"
     picture = cv2.imread(str(output))

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,9 @@ def draw_augmented(
 
     split = experiment.find_split(config.data, config.data.train_split)
     experiment.check_classes(config.data, config.data.train_split, class_names)
-    dataset = experiment.build_train_dataset(config, split, start_record=0)
+    # A picture is the same in any batch, and one by one no more are prepared than drawn.
+    single = replace(config, train=replace(config.train, batch_size=1))
+    dataset = experiment.build_train_dataset(single, split, start_record=0)
     rows = itertools.islice(_rows(dataset), num_images)
     shown = tqdm(rows, desc="drawing pictures", total=num_images, leave=False)
     return image_grid(
