@@ -46,7 +46,7 @@ ALLOWED = {
         "saved_detector",
         "submission",
     },
-    "benchmark_input": {"data", "types"},
+    "benchmark_input": {"build_augmentations", "data", "data_config", "types"},
     "weights_origin": {"config", "submission", "train_config"},
     "legacy": set(),
 }

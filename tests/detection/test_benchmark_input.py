@@ -7,12 +7,14 @@ from detection import benchmark_input
 
 def test_prints_every_pipeline_of_both_settings(capsys):
     flags = "--images 2 --rounds 1 --seconds 0.05 --batch_size 2 --scale_range 0.5 1.5"
+    flags += " --augmentations copy_paste grid_mask"
     assert benchmark_input.main(flags.split()) == 0
     printed = capsys.readouterr().out
     assert [match[1] for match in re.finditer(r"^(\d+x\d+) ", printed, re.MULTILINE)] == [
         "640x480",
         "1024x768",
     ]
+    assert len(re.findall(r"^  ours, (?:copy_paste|grid_mask) +\d+ ", printed, re.MULTILINE)) == 4
     table = r"(\d+) +100% +[\d.]+ +[\d.]+\n +plain float32 +(\d+) .*\n +ours, scale 0.5-1.5 +(\d+) "
     rates = re.findall(table, printed)
     assert len(rates) == 2
@@ -33,6 +35,7 @@ def test_drawn_photos_weigh_what_photos_weigh():
     [
         ("--images 0", "must be above 0"),
         ("--scale_range 0.05 1", "0.1 <= LOW <= HIGH <= 2.0"),
+        ("--augmentations mosiac", "invalid choice: 'mosiac'"),
         ("--no_such_flag", "unrecognized arguments"),
     ],
 )

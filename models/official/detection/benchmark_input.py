@@ -4,6 +4,7 @@ Prints images/s of decoding JPEGs alone, of a plain float32 pipeline, and of our
 draws itself and writes to TFRecord shards in a temporary directory. All are measured in turn in
 short rounds of one run, so that other load on the machine hits each alike; the numbers are
 medians over the rounds. It ends with the share of each step in the processor time of an image.
+`--augmentations` adds what each kind of `data.augmentations` makes of our speed.
 """
 
 import argparse
@@ -15,15 +16,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import cv2
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from detection.build_augmentations import build_augmentations
 from detection.data.pipeline import train_dataset
 from detection.data.tfrecord import encode_example
+from detection.data_config import AugmentationConfig, DataConfig
 from trainkit.records import count_records, find_shards, shard_path, write_shard
 
 SHARD_COUNT = 4
@@ -31,6 +34,7 @@ RECORD_COUNT = 512  # the photos over and over, so that an epoch is no shorter t
 JPEG_QUALITY = 90
 MAX_INSTANCES = 100
 DEFAULT_SCALE_RANGES = ((1.0, 1.0), (0.8, 1.2))
+AUGMENTATIONS = {config().kind: config() for config in get_args(AugmentationConfig)}
 SECONDS_UNTIMED = 0.2  # empties what a pipeline had buffered while others were measured
 
 
@@ -162,7 +166,7 @@ def _pipelines(
     directory: str,
     arguments: argparse.Namespace,
 ) -> dict[str, tuple[tf.data.Dataset, int]]:
-    """Returns what is compared: the decoding alone, the plain pipeline, ours a scale range."""
+    """Returns what is compared: the decoding alone, the plain pipeline, ours in its variants."""
     parallel, batch_size = arguments.num_parallel_calls, arguments.batch_size
     encoded = tf.data.Dataset.from_tensor_slices(list(photos)).repeat()
     alone = encoded.map(lambda photo: tf.io.decode_jpeg(photo), num_parallel_calls=parallel)
@@ -170,19 +174,25 @@ def _pipelines(
         "decode alone": (alone.prefetch(16), 1),
         "plain float32": (_plain_dataset(encoded, setting.canvas, batch_size), batch_size),
     }
-    shards = _write_shards(photos, setting, str(Path(directory) / "train_photos"))
-    for low, high in scale_ranges:
+    kinds = arguments.augmentations
+    prefix = str(Path(directory) / "train_photos")
+    shards = _write_shards(photos, setting, prefix, with_masks="copy_paste" in kinds)
+    variants = {f"ours, scale {low:g}-{high:g}": ((low, high), ()) for low, high in scale_ranges}
+    variants |= {f"ours, {kind}": (scale_ranges[0], (AUGMENTATIONS[kind],)) for kind in kinds}
+    for name, (scale_range, augmentations) in variants.items():
+        data = DataConfig(canvas_size=(setting.canvas, setting.canvas), augmentations=augmentations)
         ours = train_dataset(
             shards=shards,
             records_per_shard=count_records(shards),
-            canvas_size=(setting.canvas, setting.canvas),
+            canvas_size=data.canvas_size,
             batch_size=batch_size,
             max_instances=MAX_INSTANCES,
             seed=arguments.seed,
-            scale_range=(low, high),
+            scale_range=scale_range,
+            augmentations=build_augmentations(data),
             num_parallel_calls=parallel,
         )
-        pipelines[f"ours, scale {low:g}-{high:g}"] = (ours, batch_size)
+        pipelines[name] = (ours, batch_size)
     return pipelines
 
 
@@ -201,11 +211,20 @@ def _plain_dataset(encoded: tf.data.Dataset, canvas: int, batch_size: int) -> tf
     return encoded.map(prepare).batch(batch_size, drop_remainder=True).prefetch(1)
 
 
-def _write_shards(photos: Sequence[bytes], setting: Setting, prefix: str) -> list[str]:
+def _write_shards(
+    photos: Sequence[bytes], setting: Setting, prefix: str, *, with_masks: bool
+) -> list[str]:
     random = np.random.default_rng(0)
-    records = []
-    for number, photo in zip(range(RECORD_COUNT), itertools.cycle(photos), strict=False):
+    pictures = []
+    for photo in photos:
         corners = np.sort(random.uniform(0.1, 0.4, (7, 2, 2)), axis=1).reshape(-1, 4)
+        boxes = corners + [0, 0, 0.5, 0.5]
+        masks = [_draw_mask(box, setting) for box in boxes] if with_masks else None
+        pictures.append((photo, boxes, masks))
+    records = []
+    for number, (photo, boxes, masks) in zip(
+        range(RECORD_COUNT), itertools.cycle(pictures), strict=False
+    ):
         records.append(
             encode_example(
                 source_id=str(number),
@@ -214,16 +233,26 @@ def _write_shards(photos: Sequence[bytes], setting: Setting, prefix: str) -> lis
                 image_format="jpeg",
                 height=setting.height,
                 width=setting.width,
-                boxes_normalized=corners + [0, 0, 0.5, 0.5],
+                boxes_normalized=boxes,
                 labels=[1] * 7,
                 texts=["object"] * 7,
                 is_crowd=[False] * 7,
                 areas=[1.0] * 7,
+                masks=masks,
             )
         )
     for index in range(SHARD_COUNT):
         write_shard(shard_path(prefix, index, SHARD_COUNT), records[index::SHARD_COUNT])
     return find_shards(prefix)
+
+
+def _draw_mask(box: np.ndarray, setting: Setting) -> bytes:
+    """Returns the PNG of an ellipse that fills a box y1 x1 y2 x2 of 0..1."""
+    corners = box.reshape(2, 2) * [setting.height, setting.width]
+    (y, x), (height, width) = corners.mean(axis=0), corners[1] - corners[0]
+    mask = np.zeros((setting.height, setting.width), np.uint8)
+    cv2.ellipse(mask, ((float(x), float(y)), (float(width), float(height)), 0.0), 1, -1)
+    return cv2.imencode(".png", mask)[1].tobytes()
 
 
 def _count_elements(iterator: Iterator, seconds: float) -> int:
@@ -277,6 +306,15 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         action="append",
         metavar=("LOW", "HIGH"),
         help="scale jitter of ours, may be given more than once (default: 1 1 and 0.8 1.2)",
+    )
+    parser.add_argument(
+        "--augmentations",
+        nargs="+",
+        default=[],
+        choices=AUGMENTATIONS,
+        metavar="KIND",
+        help="a row each, with its default settings at the first scale range: "
+        + ", ".join(AUGMENTATIONS),
     )
     parser.add_argument(
         "--num_parallel_calls",

@@ -123,7 +123,7 @@ REFUSED = {
     "train.optimizer.momentum": 1.0,
     "train.learning_rate.init_learning_rate": 0.0,
     "train.learning_rate.warmup_steps": -1,
-    "train.learning_rate.warmup_learning_rate": 0.1,  # above init_learning_rate
+    "train.learning_rate.warmup_learning_rate": -0.1,
     "train.learning_rate.learning_rate_levels": [0.008, -0.1],
     "eval.num_steps_per_eval": 0,
     "predict.predict_batch_size": 0,

@@ -2,11 +2,11 @@
 
 Of Pillow 13, module ImageOps: `equalize`, `auto_contrast`, `posterize`, `solarize`; ImageEnhance:
 `change_color`, `change_contrast`, `change_brightness`, `change_sharpness`, bit for bit, truncations
-included. Times are of one core at 640x640.
+included.
 
-Channels are the last axis, and TensorFlow broadcasts over three elements slowly (adding [3] to a
-picture: 7 ms; one number: 0.5 ms). Hence the operations that see rows of bytes [h, 3w], or one
-channel a row.
+Channels are the last axis, and TensorFlow broadcasts over three elements many times more slowly
+than over a row. Hence the operations that see rows of bytes [h, 3w], or one channel a row.
+`python -m detection.benchmark_input --augmentations KIND...` tells what the augmentations cost.
 """
 
 import tensorflow as tf
@@ -21,7 +21,7 @@ _LUMA_ONE = 65536.0
 
 
 def auto_contrast(picture: Tensor) -> Tensor:
-    """Stretches each channel to 0..255; a channel of one value stays. 8 ms."""
+    """Stretches each channel to 0..255; a channel of one value stays."""
     lowest = tf.cast(tf.reduce_min(picture, [0, 1]), tf.float64)[:, None]
     highest = tf.cast(tf.reduce_max(picture, [0, 1]), tf.float64)[:, None]
     levels = tf.range(256, dtype=tf.float64)
@@ -32,7 +32,7 @@ def auto_contrast(picture: Tensor) -> Tensor:
 
 
 def equalize(picture: Tensor) -> Tensor:
-    """Spreads the values of each channel so that all are about as frequent. 11 ms.
+    """Spreads the values of each channel so that all are about as frequent.
 
     A channel with so few pixels below its greatest value that no step comes out stays as it is.
     """
@@ -47,7 +47,7 @@ def equalize(picture: Tensor) -> Tensor:
 
 
 def posterize(picture: Tensor, bits: Tensor | float) -> Tensor:
-    """Keeps the upper bits of each value. 0.4 ms.
+    """Keeps the upper bits of each value.
 
     Args:
         picture: [h, w, 3] uint8.
@@ -58,7 +58,7 @@ def posterize(picture: Tensor, bits: Tensor | float) -> Tensor:
 
 
 def solarize(picture: Tensor, threshold: Tensor | float) -> Tensor:
-    """Inverts the values from the threshold on. 5 ms.
+    """Inverts the values from the threshold on.
 
     Args:
         picture: [h, w, 3] uint8.
@@ -69,7 +69,7 @@ def solarize(picture: Tensor, threshold: Tensor | float) -> Tensor:
 
 
 def solarize_add(picture: Tensor, addition: Tensor | float) -> Tensor:
-    """Adds to the values below 128, up to 255. 4 ms; not in Pillow.
+    """Adds to the values below 128, up to 255. Not in Pillow.
 
     Args:
         picture: [h, w, 3] uint8.
@@ -80,12 +80,12 @@ def solarize_add(picture: Tensor, addition: Tensor | float) -> Tensor:
 
 
 def change_brightness(picture: Tensor, factor: Tensor | float) -> Tensor:
-    """Scales all values; factor >= 0, 0 is black, 1 changes nothing. 1.5 ms."""
+    """Scales all values; factor >= 0, 0 is black, 1 changes nothing."""
     return _blend(tf.zeros([]), picture, factor)
 
 
 def change_contrast(picture: Tensor, factor: Tensor | float) -> Tensor:
-    """Moves values away from the mean luma; factor >= 0, 0 is flat, 1 changes nothing. 3 ms."""
+    """Moves values away from the mean luma; factor >= 0, 0 is flat, 1 changes nothing."""
     # float32 would lose count above 65,000 pixels.
     luma = tf.cast(_luma(picture, channels=1), tf.int64)
     mean = tf.reduce_mean(tf.cast(luma, tf.float64))
@@ -93,12 +93,12 @@ def change_contrast(picture: Tensor, factor: Tensor | float) -> Tensor:
 
 
 def change_color(picture: Tensor, factor: Tensor | float) -> Tensor:
-    """Moves colours away from grey; factor >= 0, 0 is grey, 1 changes nothing. 3 ms."""
+    """Moves colours away from grey; factor >= 0, 0 is grey, 1 changes nothing."""
     return _blend(_luma(picture, channels=3), picture, factor)
 
 
 def change_sharpness(picture: Tensor, factor: Tensor | float) -> Tensor:
-    """Moves values away from those of the smoothed picture. 10 ms.
+    """Moves values away from those of the smoothed picture.
 
     The border, one pixel wide, stays, and so does a picture with a side below 3.
 
@@ -118,15 +118,13 @@ def change_sharpness(picture: Tensor, factor: Tensor | float) -> Tensor:
 
 
 def turn_hue(picture: Tensor, turns: Tensor | float) -> Tensor:
-    """Turns the hue of the HSV colour; 1 is a whole turn, 0 changes nothing. 4 ms."""
+    """Turns the hue of the HSV colour; 1 is a whole turn, 0 changes nothing."""
     turned = tf.image.adjust_hue(tf.cast(picture, tf.float32) / 255.0, turns)
     return tf.cast(turned * 255.0 + 0.5, tf.uint8)
 
 
 def fill_crossing(picture: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Fills with `FILL` where a marked row crosses a marked column. 1.5 ms.
-
-    `tf.where` with a mask [h, w, 1] takes 20 ms.
+    """Fills with `FILL` where a marked row crosses a marked column.
 
     Args:
         picture: [h, w, 3] uint8.
