@@ -202,6 +202,39 @@ def test_copy_paste_without_masks_is_refused(shard) -> None:
         training(shard, [step])
 
 
+def test_masks_are_looked_for_in_every_shard(shard) -> None:
+    """The first shard's 21 pictures have none, and the second's only one has."""
+    mask = cv2.imencode(".png", np.ones((40, 50), np.uint8))[1].tobytes()
+    picture = cv2.imencode(".png", np.ones((40, 50, 3), np.uint8))[1].tobytes()
+    record = encode_example(
+        source_id="1",
+        filename="1.png",
+        encoded=picture,
+        image_format="png",
+        height=40,
+        width=50,
+        boxes_normalized=np.array([[0, 0, 1, 1]]),
+        labels=[1],
+        texts=["thing"],
+        is_crowd=[False],
+        areas=[1.0],
+        masks=[mask],
+    )
+    other = "ram://augmented_masks-00000-of-00001.tfrecord"
+    records.write_shard(other, [record])
+    step = MixingAugmentation(lambda samples, seed: samples[0], 1, 1.0, needs_masks=True)
+    dataset = train_dataset(
+        shards=[shard, other],
+        records_per_shard=[TOTAL, 1],
+        canvas_size=CANVAS,
+        batch_size=1,
+        max_instances=3,
+        seed=1,
+        augmentations=[step],
+    )
+    assert len(list(dataset.take(2))) == 2
+
+
 def coco_shard(folder: Path, count: int) -> str:
     """The first pictures of the real set with their masks."""
     annotations = json.loads(next((folder / "annotations").glob("*val*.json")).read_text())
