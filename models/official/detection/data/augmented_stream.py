@@ -103,16 +103,14 @@ def _mix_blocks(
     finish: Callable[[Sample], Any],
     num_parallel_calls: int,
 ) -> tf.data.Dataset:
-    def places(block: dict[str, Tensor]) -> tf.data.Dataset:
-        same = tf.data.Dataset.from_tensors(block).repeat(BLOCK_SIZE)
-        return tf.data.Dataset.zip(same, tf.data.Dataset.range(BLOCK_SIZE))
+    def mix_block(block: dict[str, Tensor]) -> tf.data.Dataset:
+        return tf.data.Dataset.range(BLOCK_SIZE).map(
+            lambda index: finish(_mix(block, index, augmentation, place)),
+            num_parallel_calls=num_parallel_calls,
+            deterministic=True,
+        )
 
-    # Outside the block, so that no core waits at its end for the others.
-    return blocks.flat_map(places).map(
-        lambda block, index: finish(_mix(block, index, augmentation, place)),
-        num_parallel_calls=num_parallel_calls,
-        deterministic=True,
-    )
+    return blocks.flat_map(mix_block)
 
 
 def _mix(
