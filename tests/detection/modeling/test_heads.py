@@ -53,6 +53,23 @@ def test_answers_come_row_by_row_place_by_place():
     np.testing.assert_array_equal(changed, np.arange(4 * 4 * 2, 8 * 4 * 2))
 
 
+@pytest.mark.parametrize("separable", [False, True])
+def test_without_a_tower_predictions_are_of_the_features(separable):
+    """Of all 8 channels that come in, though `num_filters` is 4, which divides them."""
+    head = RetinaNetHead(
+        num_classes=5,
+        anchors_per_location=2,
+        max_level=4,
+        num_filters=4,
+        num_convs=0,
+        separable=separable,
+    )
+    head.build((None, None, None, 8))
+    assert [v.path for v in head.variables if "tower" in v.path] == []
+    assert head.class_predict.kernel.shape[2] == head.box_predict.kernel.shape[2] == 8
+    assert head(pyramid()).class_logits.shape == (2, (8 * 4 + 4 * 2) * 2, 5)
+
+
 def test_levels_share_kernels_but_not_norms():
     paths = {variable.path for variable in build().trainable_variables}
     assert sum(path.endswith("kernel") for path in paths) == 2 * 2 + 2

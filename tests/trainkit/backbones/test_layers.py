@@ -107,6 +107,17 @@ def test_depthwise_refuses_other_channels():
         Conv(8, 3, kind="depthwise").build((None, None, None, 4))
 
 
+@pytest.mark.parametrize("kind", ["full", "separable"])
+@pytest.mark.parametrize("channels", [4, 16])
+def test_inputs_of_other_channels_are_refused(kind, channels):
+    """Also where they are a multiple: TensorFlow would convolve in two groups and say nothing."""
+    for layer in (Conv(6, 3, kind=kind), ConvNorm(6, 3, kind=kind)):
+        layer.build((None, None, None, 8))
+        for training in (False, True):
+            with pytest.raises(ValueError, match=f"for 8 channels; its input has {channels}"):
+                layer(pictures((1, 4, 4, channels)), training=training)
+
+
 def test_two_layers_of_one_initializer_draw_different_numbers():
     first, second = (ConvNorm(4, 3) for _ in range(2))
     for layer in (first, second):

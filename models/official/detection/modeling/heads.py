@@ -82,7 +82,7 @@ class RetinaNetHead(keras.layers.Layer):
         anchors_per_location: Scales times aspect ratios.
         min_level: Finest level.
         max_level: Coarsest level.
-        num_convs: Convolutions of each tower.
+        num_convs: Convolutions of each tower; with 0 the predictions are of the features.
         num_filters: Channels of each tower.
         separable: Whether all convolutions are depthwise and then 1x1.
         activation: What follows each norm of the towers.
@@ -138,10 +138,12 @@ class RetinaNetHead(keras.layers.Layer):
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the variables for pyramid features [B, H, W, channels]."""
-        self.class_tower.build(input_shape)
-        self.box_tower.build(input_shape)
-        self.class_predict.build((None, None, None, self.num_filters))
-        self.box_predict.build((None, None, None, self.num_filters))
+        for tower, predict in (
+            (self.class_tower, self.class_predict),
+            (self.box_tower, self.box_predict),
+        ):
+            tower.build(input_shape)
+            predict.build((None, None, None, self.num_filters) if tower.convs else input_shape)
 
     def call(self, features: Mapping[int, Tensor], training: bool = False) -> RawPredictions:
         """Returns float32 answers in the order of `anchors_for_canvas`."""

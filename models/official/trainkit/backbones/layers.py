@@ -33,7 +33,9 @@ def _convolve_groups(
     """Returns `ops.conv(inputs, kernel)`, where `kernel` is [h, w, channels / groups, filters].
 
     On CPUs each group is convolved by itself: the gradient of all at once takes XLA and TensorFlow
-    alike some 300 times as long (26 s for 32 groups of 4 channels, 4 x 80 x 80 pixels).
+    alike some 300 times as long (26 s for 32 groups of 4 channels, 4 x 80 x 80 pixels). What counts
+    is the first device of the machine that traces, so an exported graph keeps its choice, and
+    training on the CPU of a machine with a GPU wants the GPU hidden (CUDA_VISIBLE_DEVICES=).
     """
     if groups == 1 or not keras.distribution.list_devices()[0].startswith("cpu"):
         return ops.conv(inputs, kernel, strides=strides, padding=padding)
@@ -90,6 +92,7 @@ class Conv(keras.layers.Layer):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the variables for inputs [B, H, W, channels]."""
         channels: Any = input_shape[-1]
+        self.channels = channels
         if self.kind == "depthwise" and channels != self.filters:
             raise ValueError(
                 f"{self.path}: a depthwise convolution keeps the number of channels; it has "
@@ -123,7 +126,16 @@ class Conv(keras.layers.Layer):
         """Returns the convolution, times `scale` plus `shift` ([filters] each) where given.
 
         The scale goes into the kernel and the shift into the bias, at no pass over the outputs.
+
+        Raises:
+            ValueError: Inputs of other channels than the kernel's. Where theirs are a multiple,
+                backends would convolve them in groups instead.
         """
+        if inputs.shape[-1] != self.channels:
+            raise ValueError(
+                f"{self.path} was built for {self.channels} channels; its input has "
+                f"{inputs.shape[-1]}."
+            )
         bias = self.bias if self.use_bias else None
         if scale is not None:
             bias = shift if bias is None else bias * scale + shift
