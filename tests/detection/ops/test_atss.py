@@ -30,6 +30,23 @@ def test_threshold_by_hand():
     np.testing.assert_array_equal(match([-5, 0, 15, 36], [7])[0], [0, 0, 0, 0, 7])
 
 
+def test_equal_overlaps_are_all_chosen():
+    """300 objects of 60 to 120 pixels hold their 9 candidates of 32 pixels, at a stride of 8."""
+    levels = {"canvas_size": (1024, 1024), "min_level": 3, "max_level": 3}
+    anchors = anchors_for_canvas(**levels, num_scales=1, aspect_ratios=(1.0,), anchor_size=4.0)
+    rng = np.random.default_rng(0)
+    centers, halves = rng.uniform(100, 924, (300, 1, 2)), rng.uniform(30, 60, (300, 1, 2))
+    boxes = np.concatenate([centers - halves, centers + halves], axis=-1).astype(np.float32)
+    found = match_atss(
+        anchors,
+        boxes,
+        np.ones((300, 1), np.int32),
+        np.zeros((300, 1), bool),
+        locations_per_level=locations_per_level(**levels),
+    )
+    np.testing.assert_array_equal(np.sum(found.classes == 1, axis=1), 9)
+
+
 def test_center_of_the_anchor_must_lie_within():
     # Place 0, its centre at 5: IoU 0.375 over a threshold of 0.354, and 0.5 over 0.462.
     np.testing.assert_array_equal(match([0, 5.5, 10, 12], [7])[0], 0)

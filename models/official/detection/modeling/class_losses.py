@@ -227,6 +227,5 @@ def _class_loss(
 
 
 def _logits_at(logits: Tensor, channel: Tensor) -> Tensor:
-    depth = logits.shape[-1]
-    rows = ops.reshape(channel, (-1,)) + ops.arange(ops.size(channel), dtype="int32") * depth
-    return ops.reshape(ops.take(ops.reshape(logits, (-1,)), rows), ops.shape(channel))
+    # Not by row numbers of all logits together: from 2**31 on they would overflow int32.
+    return ops.take_along_axis(logits, channel[..., None], axis=-1)[..., 0]

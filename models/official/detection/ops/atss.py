@@ -54,7 +54,10 @@ def match_atss(
     candidates = ops.take(anchors, nearby, axis=0)  # [B, N, K, 4]
     iou = paired_iou(boxes[:, :, None], candidates)
     instances = filled & ops.logical_not(is_crowd)
-    chosen = (iou >= _own_threshold(iou)) & _center_within(candidates, boxes) & instances[..., None]
+    # Equal overlaps are their own threshold, and rounding must not decide. Of anchors of 32 pixels
+    # somewhere on a canvas of 1024 they differ by up to 1e-6.
+    chosen = (iou >= _own_threshold(iou) - 1e-5) & _center_within(candidates, boxes)
+    chosen = chosen & instances[..., None]
     instance, positive = _best_instances(nearby, iou, chosen, num_anchors=ops.shape(anchors)[0])
     in_crowd = held_by_crowds(
         intersection_matrix(boxes, anchors), box_areas(anchors), filled & is_crowd, crowd_threshold
