@@ -54,6 +54,22 @@ def test_moving_statistics_by_hand():
     np.testing.assert_allclose(layer.moving_variance, [1.0])
 
 
+@pytest.mark.parametrize(("mean", "deviation"), [(100.0, 0.1), (10.0, 0.01)])
+def test_variance_of_numbers_far_from_zero(mean, deviation):
+    """To 1e-4, once the moving mean is near; of squares of the numbers 7 and 28 % would be lost."""
+    rng = np.random.default_rng(0)
+    layer = BatchNorm(momentum=0.5, epsilon=0.0)
+    for _ in range(20):  # the moving mean comes within a thousandth of a deviation
+        inputs = rng.normal(mean, deviation, (4, 20, 20, 3)).astype(np.float32)
+        layer(inputs, training=True)
+    layer.momentum = 0.0
+    outputs = layer(inputs, training=True)
+    exact = inputs.astype(np.float64)
+    np.testing.assert_allclose(layer.moving_variance, np.var(exact, axis=(0, 1, 2)), rtol=1e-4)
+    expected = (exact - exact.mean((0, 1, 2))) / exact.std((0, 1, 2))
+    np.testing.assert_allclose(outputs, expected, atol=2e-3)
+
+
 @pytest.mark.parametrize("freeze", ["layer", "gamma"])
 def test_frozen_in_training_is_inference(freeze):
     layer = BatchNorm()
