@@ -1,10 +1,12 @@
 """What patterns select, and what they say when they select nothing."""
 
+from functools import partial
 from typing import Any
 
 import keras
 import pytest
 
+from trainkit.backbones.batch_norm import BatchNorm
 from trainkit.backbones.layers import ConvNorm
 from trainkit.training.freezing import freeze, frozen_at_random, frozen_paths, owning_layers
 
@@ -121,7 +123,10 @@ def detector() -> keras.Model:
     [
         (["stem"], ["backbone/stem"]),
         (["stage1"], ["backbone/stage1"]),  # the word, not all that begins with it
-        (["stem", "backbone/stage1"], ["backbone/stem", "backbone/stage1", "backbone/stage10"]),
+        (["stem", "backbone/stage1"], ["backbone/stem", "backbone/stage1"]),
+        (["stage1/"], ["backbone/stage1"]),
+        (["stage1/norm", "stage1/kernel"], ["backbone/stage1"]),
+        (["backbone/stage1.*"], ["backbone/stage1", "backbone/stage10"]),
         (["backbone"], ["backbone/stem", "backbone/stage1", "backbone/stage10"]),
         (["neck", "head"], ["neck/merge", "head/tower"]),
     ],
@@ -143,21 +148,46 @@ def test_a_kernel_takes_its_normalisation_along(detector: keras.Model) -> None:
     assert frozen.num_parameters == 3 * 2 + 4 * 2
 
 
-def test_a_name_of_no_part_lists_the_parts(detector: keras.Model) -> None:
-    with pytest.raises(ValueError, match="'stage2' matches no variable") as error:
-        freeze(detector, ["stage2"])
+@pytest.mark.parametrize(
+    ("word", "guess"),
+    [
+        ("stage2", " (did you mean stage1?)"),
+        ("backbon", " (did you mean backbone?)"),  # begins the paths of all of it
+        ("stag", " (did you mean stage1?)"),
+        ("n", ""),
+        ("xyz", ""),
+    ],
+)
+def test_a_word_that_names_no_part_is_refused(detector: keras.Model, word: str, guess: str) -> None:
+    with pytest.raises(ValueError, match="what to freeze are wrong") as error:
+        freeze(detector, [word])
     names = "backbone, stem, stage1, stage10, neck, head"
-    assert f"the parts are called {names}" in str(error.value)
+    assert f"{word!r} is the name of no part{guess}; the parts are called {names}" in str(
+        error.value
+    )
+    assert not frozen_paths(detector)
+
+
+def test_frozen_norms_count_as_frozen() -> None:
+    """A norm of four vectors stands still; its kernel does not."""
+    images = keras.Input((4, 4, 3))
+    block = ConvNorm(2, 1, make_norm=partial(BatchNorm, frozen=True), name="backbone")
+    model = keras.Model(images, block(images))
+    frozen = freeze(model, [])
+    assert frozen.layers == ("backbone/norm",)
+    assert (len(frozen.variables), frozen.num_parameters) == (4, 8)
+    assert [variable.path for variable in model.trainable_variables] == ["backbone/kernel"]
+    assert "4 of the 4 frozen variables were not loaded" in frozen_at_random(frozen, loaded=())
 
 
 def test_what_is_frozen_but_not_loaded_is_told(detector: keras.Model) -> None:
+    assert frozen_at_random(freeze(detector, []), loaded=()) == ""
     frozen = freeze(detector, ["stem"])
     warning = frozen_at_random(frozen, loaded=())
     assert "5 of the 5 frozen variables were not loaded" in warning
     assert "backbone/stem/kernel" in warning
     assert "1 of the 5" in frozen_at_random(frozen, loaded=frozen.variables[1:])
     assert frozen_at_random(frozen, loaded=frozen.variables) == ""
-    assert frozen_at_random(freeze(detector, []), loaded=()) == ""
 
 
 def test_no_patterns_freeze_nothing(model: keras.Model) -> None:

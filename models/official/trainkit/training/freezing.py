@@ -13,7 +13,7 @@ BACKBONE = "backbone"
 
 
 class Frozen(NamedTuple):
-    """What `freeze` selected, to be shown to the user."""
+    """What stands still in a model, to be shown to the user."""
 
     layers: tuple[str, ...]  # paths of the layers that stand still, in model order
     variables: tuple[str, ...]  # paths of all their weights, statistics included
@@ -23,17 +23,22 @@ class Frozen(NamedTuple):
 def freeze(model: keras.Model, patterns: Sequence[str]) -> Frozen:
     """Freezes each layer that owns a variable which one of the patterns means.
 
-    A word that is the name of a part of the model, or of a part of its backbone, means all of that
-    part: `head`, `backbone`, `stem`, `stage1` (but not `stage10`). Anything else is a regular
-    expression that matches from the start of the path (`re.match`): `backbone/stage[12]/`, or
-    `.*/norm/` for every layer of that name. The whole layer stands still with all layers inside it,
-    the innermost one that owns the variable: naming a convolution's kernel freezes its bias and
-    the normalisation that is a part of it, naming a BatchNorm's gamma freezes its statistics. Call
-    it on a built model, before the optimizer and the decayed variables are chosen.
+    Letters, digits, underscores and slashes alone are the path of a part, or of a part of the
+    backbone, and mean all of it: `head`, `backbone`, `stem`, `stage1` (but not `stage10`).
+    Anything else is a regular expression that matches from the start of the path (`re.match`):
+    `backbone/stage[12]/`, or `.*/norm/` for every layer of that name. The whole layer stands still
+    with all layers inside it, the innermost one that owns the variable: naming a convolution's
+    kernel freezes its bias and the normalisation that is a part of it, naming a BatchNorm's gamma
+    freezes its statistics. Call it on a built model, before the optimizer and the decayed variables
+    are chosen.
 
     Args:
         model: its layers' `trainable` is set to False where selected, else left alone.
-        patterns: names and regular expressions; none freezes nothing.
+        patterns: paths and regular expressions; none freezes nothing.
+
+    Returns:
+        All that stands still now: what was not trainable before, such as the frozen norms of a
+        network, is among it.
 
     Raises:
         ValueError: lists every pattern that is not a regular expression or matches nothing, with
@@ -55,16 +60,14 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> Frozen:
         raise ValueError("the patterns of what to freeze are wrong:\n  " + "\n  ".join(faults))
     for path in selected:
         owners[path].trainable = False
-    inside = {id(layer) for path in selected for layer in owners[path]._flatten_layers()}
     still = [
         variable
         for variable in model.variables
         # The seeds of a frozen layer are no weights, and move on.
-        if id(owners[variable.path]) in inside and keras.backend.is_float_dtype(variable.dtype)
+        if not owners[variable.path].trainable and keras.backend.is_float_dtype(variable.dtype)
     ]
-    layers = {id(layer): layer for layer in (owners[variable.path] for variable in still)}
     return Frozen(
-        layers=tuple(str(layer.path) for layer in layers.values()),
+        layers=tuple(dict.fromkeys(str(owners[variable.path].path) for variable in still)),
         variables=tuple(variable.path for variable in still),
         num_parameters=sum(math.prod(variable.shape) for variable in still),
     )
@@ -85,8 +88,9 @@ def frozen_at_random(frozen: Frozen, loaded: Collection[str]) -> str:
         return ""
     return (
         f"{len(random)} of the {len(frozen.variables)} frozen variables were not loaded and keep "
-        f"their initial values for good, among them {', '.join(random[:3])}. Name weights to begin "
-        "with, or freeze nothing."
+        f"their initial values for good, among them {', '.join(random[:3])}. Name weights that "
+        "have them, or let them train: a residual block whose last norm stands still at its first "
+        "scale, 0, adds nothing."
     )
 
 
@@ -107,13 +111,15 @@ def frozen_paths(model: keras.Model) -> frozenset[str]:
 
 
 def _matched(pattern: str, paths: Iterable[str]) -> list[str]:
-    """The paths that a pattern means; raises re.error."""
-    if re.fullmatch(r"\w+", pattern):
-        for prefix in (f"{pattern}/", f"{BACKBONE}/{pattern}/"):
-            inside = [path for path in paths if path.startswith(prefix)]
-            if inside:
-                return inside
-    return [path for path in paths if re.match(pattern, path)]
+    """The paths that a path of a part or a pattern means; raises re.error."""
+    if not re.fullmatch(r"[\w/]+", pattern):
+        return [path for path in paths if re.match(pattern, path)]
+    part = pattern.rstrip("/")
+    for start in (part, f"{BACKBONE}/{part}"):
+        inside = [path for path in paths if path == start or path.startswith(f"{start}/")]
+        if inside:
+            return inside
+    return []
 
 
 def _part_names(paths: Iterable[str]) -> list[str]:
@@ -128,11 +134,16 @@ def _part_names(paths: Iterable[str]) -> list[str]:
 
 def _no_match(pattern: str, paths: list[str]) -> str:
     """Says that a pattern matches nothing, and what the user may have meant."""
+    names = _part_names(paths)
+    if re.fullmatch(r"\w+", pattern):
+        near = difflib.get_close_matches(pattern, names, n=1)
+        guess = f" (did you mean {near[0]}?)" if near else ""
+        return f"{pattern!r} is the name of no part{guess}; the parts are called {', '.join(names)}"
     inside = [path for path in paths if re.search(pattern, path)]
     literal = re.sub(r"[\\^$.*+?()\[\]{}|]", "", pattern)
     near = inside or difflib.get_close_matches(literal, paths, n=3, cutoff=0.5) or paths
     hint = (
         f"{pattern!r} matches no variable from the start of its path; near are "
-        f"{', '.join(near[:3])}; the parts are called {', '.join(_part_names(paths))}"
+        f"{', '.join(near[:3])}; the parts are called {', '.join(names)}"
     )
     return hint + (f" (put .* before it to match inside: {'.*' + pattern!r})" if inside else "")
