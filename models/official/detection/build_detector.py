@@ -32,7 +32,7 @@ from detection.model_config import (
 from detection.modeling.bifpn import BiFPN
 from detection.modeling.box_losses import huber_box_loss, overlap_box_loss, smooth_l1_box_loss
 from detection.modeling.class_losses import focal_loss, quality_focal_loss, varifocal_loss
-from detection.modeling.fpn import FPN
+from detection.modeling.fpn import COARSEST_BACKBONE_LEVEL, FPN
 from detection.modeling.heads import RetinaNetHead
 from detection.modeling.identity_neck import IdentityNeck
 from detection.modeling.nas_fpn import NASFPN
@@ -145,7 +145,7 @@ def _build_model(config: ExperimentConfig, *, num_classes: int, synchronized: bo
     chosen = "imagenet" if model.normalization == "auto" else model.normalization
     pixel_mean, pixel_std = NORMALIZATIONS[chosen]
     return RetinaNet(
-        backbone=_build_backbone(model.backbone, synchronized, config.train.seed),
+        backbone=_build_backbone(model, synchronized, config.train.seed),
         # Another seed than the backbone's, or the two would drop alike.
         neck=_build_neck(model, synchronized, config.train.seed + _NECK_SEED),
         head=RetinaNetHead(
@@ -187,10 +187,10 @@ def _drop_block(config: DropBlockConfig | None) -> Callable[..., DropBlock] | No
     )
 
 
-def _build_backbone(
-    backbone: ResNetConfig | EfficientNetConfig | SEResNeXtConfig, synchronized: bool, seed: int
-) -> keras.layers.Layer:
+def _build_backbone(model: RetinaNetConfig, synchronized: bool, seed: int) -> keras.layers.Layer:
+    backbone = model.backbone
     settings: dict[str, Any] = {
+        "max_level": min(model.max_level, COARSEST_BACKBONE_LEVEL),
         "gradient_checkpointing": backbone.gradient_checkpointing,
         "make_norm": _make_norm(
             backbone.batch_norm,
@@ -221,12 +221,12 @@ def _build_backbone(
 
 def _build_neck(model: RetinaNetConfig, synchronized: bool, seed: int) -> keras.layers.Layer:
     neck = model.neck
-    levels: dict[str, Any] = {"min_level": model.min_level, "max_level": model.max_level}
     if isinstance(neck, IdentityNeckConfig):
-        return IdentityNeck(**levels)
+        return IdentityNeck(level=model.min_level)
     settings: dict[str, Any] = {
         "num_filters": neck.num_filters,
-        **levels,
+        "min_level": model.min_level,
+        "max_level": model.max_level,
         "make_norm": _make_norm(model.batch_norm, synchronized),
     }
     match neck:

@@ -61,7 +61,7 @@ class EfficientNetConfig:
     ] = "b0"
     # fmt: on
     style: Literal["auto", "tensorflow", "torch"] = "auto"  # of padding; auto: as the weights want
-    # Of the last block; falls linearly to 0 at the first.
+    # Of images that skip a block: 0 at the first, linearly to this one block after the last.
     drop_connect_rate: Annotated[float, Range("[0, 1)")] = 0.2
     gradient_checkpointing: bool = False  # less memory for more time: blocks run twice
     batch_norm: BatchNormConfig = field(default_factory=lambda: BatchNormConfig(momentum=0.99))
@@ -261,8 +261,8 @@ class RetinaNetConfig:
     """One-stage detector, arXiv:1708.02002."""
 
     kind: Literal["retinanet"] = "retinanet"
-    min_level: int = 3  # level l has a stride of 2^l pixels
-    max_level: int = 7
+    min_level: Annotated[int, Range("[2, 5]")] = 3  # level l has a stride of 2^l pixels
+    max_level: Annotated[int, Range("[2, 7]")] = 7  # backbones go to 5, necks make the others
     # What pixels become before the backbone; auto: what the loaded weights expect, else imagenet.
     normalization: Normalization = "auto"
     backbone: ResNetConfig | EfficientNetConfig | SEResNeXtConfig = field(
@@ -286,13 +286,12 @@ class RetinaNetConfig:
     def __post_init__(self) -> None:
         low, high = self.min_level, self.max_level
         nas_levels = self.neck.kind != "nas_fpn" or (low, high) == (3, 7)
-        identity_levels = self.neck.kind != "identity" or low == high <= 5
+        identity_levels = self.neck.kind != "identity" or low == high
+        bifpn_levels = self.neck.kind != "bifpn" or low < high
         check(
             self,
-            (2 <= low <= high <= 7, f"2 <= min_level <= max_level <= 7, got {low} and {high}"),
+            (low <= high, f"min_level must be at most max_level, got {low} and {high}"),
             (nas_levels, f"neck nas_fpn has levels 3 to 7, got {low} to {high}"),
-            (
-                identity_levels,
-                f"neck identity has one level of the backbone, 2 to 5, got {low} to {high}",
-            ),
+            (identity_levels, f"neck identity has one level, got {low} to {high}"),
+            (bifpn_levels, f"neck bifpn has two levels or more, got {low} to {high}"),
         )

@@ -99,6 +99,8 @@ def build_task(*, num_classes=3, synchronized=False, sum_over_replicas=lambda x:
         backbone=SmallBackbone(parts["make_norm"]),
         neck=FPN(**parts),
         head=RetinaNetHead(num_classes=num_classes, num_convs=1, **parts),
+        pixel_mean=(0.485, 0.456, 0.406),
+        pixel_std=(0.229, 0.224, 0.225),
     )
     settings = {"score_threshold": 0.0, "max_detections": 40, **settings}
     return RetinaNetTask(

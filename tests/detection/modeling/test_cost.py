@@ -73,7 +73,13 @@ class BrokenPart(keras.layers.Layer):
 
 
 def retinanet(backbone, neck, **head):
-    return RetinaNet(backbone=backbone, neck=neck, head=RetinaNetHead(num_classes=90, **head))
+    return RetinaNet(
+        backbone=backbone,
+        neck=neck,
+        head=RetinaNetHead(num_classes=90, **head),
+        pixel_mean=(0.5,) * 3,
+        pixel_std=(0.5,) * 3,
+    )
 
 
 @pytest.mark.parametrize(

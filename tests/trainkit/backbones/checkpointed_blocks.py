@@ -23,20 +23,21 @@ CHANNELS = 16
 def make_network(*, blocks: int, checkpointing: bool, dropping: bool = True) -> ResidualNetwork:
     """A stem and one stage of blocks with moving statistics, seeds and counters; weights drawn."""
     drop_block = functools.partial(DropBlock, keep_prob=0.9, size=3, schedule_steps=2)
+
+    def block(stage: int, index: int) -> ResidualBlock:
+        return ResidualBlock(
+            convs=basic_convs(ConvNorm, filters=CHANNELS, strides=1),
+            shortcut=None,
+            drop_block=drop_block if dropping else None,
+            seed=10 * index,
+            name=f"block{index}",
+        )
+
     network = ResidualNetwork(
         stem=ConvNorm(CHANNELS, 3, strides=2, name="conv"),
-        stages=[
-            [
-                ResidualBlock(
-                    convs=basic_convs(ConvNorm, filters=CHANNELS, strides=1),
-                    shortcut=ConvNorm(CHANNELS, 1, name="shortcut"),
-                    drop_block=drop_block if dropping else None,
-                    seed=10 * index,
-                    name=f"block{index}",
-                )
-                for index in range(blocks)
-            ]
-        ],
+        blocks_per_stage=[blocks],
+        block=block,
+        max_level=2,
         symmetric_pooling=False,
         gradient_checkpointing=checkpointing,
         name="backbone",

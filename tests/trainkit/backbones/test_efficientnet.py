@@ -97,6 +97,15 @@ def test_levels_paths_and_drops():
     np.testing.assert_allclose(rates, 0.2 * np.arange(16) / 16)
 
 
+def test_blocks_beyond_the_coarsest_level_are_left_out():
+    """Of b0 blocks 0 to 4 are left at level 3, and rates are those of the whole network."""
+    backbone = EfficientNet(variant="b0", max_level=3)
+    features = backbone(np.zeros((1, 64, 64, 3), np.float32), training=True)
+    assert {level: f.shape[-1] for level, f in features.items()} == {2: 24, 3: 40}
+    assert backbone.channels == {2: 24, 3: 40}
+    np.testing.assert_allclose([b.drop_rate for b in backbone.blocks], 0.2 * np.arange(5) / 16)
+
+
 def test_drop_connect_takes_whole_images_and_keeps_the_mean():
     drawn = np.array([0.0, 0.2, 0.25, 0.9], np.float32)
     outputs = np.array(drop_connect(np.ones((4, 2, 1, 3), np.float32), drawn, rate=0.25))
@@ -107,11 +116,13 @@ def test_drop_connect_takes_whole_images_and_keeps_the_mean():
 
 
 def test_training_differs_only_by_drops_and_batch_statistics():
-    backbone = EfficientNet(variant="b0", drop_connect_rate=0.0)
+    # Statistics stay, or the second time would be rounded otherwise.
+    still = partial(BatchNorm, momentum=1.0)
+    backbone = EfficientNet(variant="b0", drop_connect_rate=0.0, make_norm=still)
     images = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32)
     first, second = (backbone(images, training=True)[5] for _ in range(2))
     np.testing.assert_array_equal(first, second)
-    dropping = EfficientNet(variant="b0", drop_connect_rate=0.9)
+    dropping = EfficientNet(variant="b0", drop_connect_rate=0.9, make_norm=still)
     first, second = (dropping(images, training=True)[5] for _ in range(2))
     assert np.any(np.array(first) != np.array(second))
 

@@ -1,7 +1,9 @@
 import os
+import re
 import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainkit.backbones.batch_norm import BatchNorm
 from trainkit.backbones.efficientnet import BlockSpec, EfficientNet, InvertedResidualBlock
 from trainkit.backbones.gradient_checkpointing import call_checkpointed
 from trainkit.backbones.layers import ConvNorm
@@ -74,6 +77,32 @@ def test_three_steps_end_with_the_same_variables(blocks, traced):
     assert all(state[1] == 3 for state in seeds)
 
 
+def assigned(blocks, frozen):
+    """What a checkpointed step in a graph assigns, by path."""
+    network = blocks.make_network(blocks=2, checkpointing=True)
+    for layer in network._flatten_layers():
+        if re.search(frozen, layer.path):
+            layer.trainable = False
+    images = tf.constant(blocks.make_images(16, 24))
+    step = tf.function(lambda: network(images, training=True)[2], autograph=False)
+    operations = step.get_concrete_function().graph.get_operations()
+    handles = [op.inputs[0] for op in operations if op.type.startswith("Assign")]
+    captures = {id(inner): outer for outer, inner in step.get_concrete_function().graph.captures}
+    by_handle = {id(v.value.handle): v.path for v in network.variables}
+    return sorted(by_handle[id(captures[id(handle)])] for handle in handles)
+
+
+def test_only_what_moves_is_assigned(blocks):
+    """Seeds, counters and moving statistics; of what is frozen seeds and counters alone."""
+    free = assigned(blocks, "nothing")
+    assert len(free) == 2 + 2 * (2 * 2 + 3 * 2)
+    assert not [path for path in free if path.endswith(("kernel", "gamma", "beta"))]
+    for frozen in ("backbone/stage1/block0$", "stage1/block0/.*/norm$"):
+        found = assigned(blocks, frozen)
+        assert len(free) - len(found) == 2 * 2, frozen
+        assert set(free) - set(found) == {p for p in free if "block0" in p and "moving" in p}
+
+
 @pytest.mark.parametrize("name", ["efficientnet", "resnet"])
 def test_switch_reaches_every_block(name, monkeypatch):
     """Every block goes through it in training, none in inference."""
@@ -106,7 +135,8 @@ def test_block_with_drop_connect_is_the_same():
         spec=BlockSpec(2, 3, 1, 6, 8, 8),
         lite=False,
         drop_rate=0.5,
-        conv_norm=ConvNorm,
+        # Statistics stay, or the second time would be rounded otherwise.
+        conv_norm=partial(ConvNorm, make_norm=partial(BatchNorm, momentum=1.0)),
         name="block",
     )
     block.build((None, None, None, 8))

@@ -8,6 +8,7 @@ import pytest
 from trainkit.backbones.drop_block import DropBlock
 from trainkit.backbones.residual import ResidualNetwork
 from trainkit.backbones.resnet import RESNETS, ResNet
+from trainkit.backbones.seresnext import SEResNeXt
 
 # Of torchvision's models (200: timm's) without their classifier.
 TRAINABLE = {
@@ -63,6 +64,14 @@ def test_levels(depth, channels):
     assert backbone.channels == dict(zip((2, 3, 4, 5), channels, strict=True))
 
 
+@pytest.mark.parametrize("make", [ResNet, SEResNeXt])
+def test_stages_beyond_the_coarsest_level_are_left_out(make):
+    backbone = make(depth=50, max_level=3)
+    assert list(backbone(np.zeros((1, 64, 64, 3), np.float32))) == [2, 3] == list(backbone.channels)
+    stages = {v.path.split("/")[1] for v in backbone.variables}
+    assert stages == {"stem", "stage1", "stage2"}
+
+
 def test_block_begins_as_the_identity():
     block = build(18).stages[1][1]
     inputs = np.abs(np.random.default_rng(0).normal(size=(1, 8, 8, 128))).astype(np.float32)
@@ -95,7 +104,9 @@ def test_pooling_of_sixteen_numbers(symmetric, maxima):
     # Rows 0-2 and 2-3 of 0..15 in a square; with a row of padding above, rows 0-1 and 1-3.
     network = ResidualNetwork(
         stem=Nothing(),
-        stages=[[Nothing()]],
+        blocks_per_stage=[1],
+        block=lambda stage, index: Nothing(),
+        max_level=2,
         symmetric_pooling=symmetric,
         gradient_checkpointing=False,
         name="backbone",

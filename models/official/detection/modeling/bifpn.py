@@ -70,18 +70,20 @@ class Fusion(keras.layers.Layer):
         self.input_levels = tuple(input_levels)
         self.level = level
         self.num_filters = num_filters
-        self.laterals = [
-            conv_norm(1, name=f"lateral{index}") for index in range(len(self.input_levels))
-        ]
+        self.conv_norm = conv_norm
         self.conv = conv_norm(3, kind="separable", name="conv")
 
     def build(self, input_shape: Sequence[tuple[int | None, ...]]) -> None:
         """Creates the variables for the shapes of the inputs."""
-        for lateral, shape in zip(self.laterals, input_shape, strict=True):
-            if shape[-1] != self.num_filters:
-                lateral.build(shape)
+        self.laterals = {
+            index: self.conv_norm(1, name=f"lateral{index}")
+            for index, shape in enumerate(input_shape)
+            if shape[-1] != self.num_filters
+        }
+        for index, lateral in self.laterals.items():
+            lateral.build(input_shape[index])
         self.fusion_weights = self.add_weight(
-            shape=(len(self.laterals),),
+            shape=(len(self.input_levels),),
             initializer="ones",
             autocast=False,
             dtype="float32",
@@ -94,7 +96,7 @@ class Fusion(keras.layers.Layer):
         shares = fusion_shares(self.fusion_weights)
         fused = 0.0
         for index, features in enumerate(inputs):
-            if self.laterals[index].built:
+            if index in self.laterals:
                 features = self.laterals[index](features, training=training)
             features = _resample(features, self.input_levels[index], self.level)
             fused = fused + features * ops.cast(shares[index], features.dtype)
@@ -140,16 +142,7 @@ class BiFPN(keras.layers.Layer):
         self.num_filters = num_filters
         self.nodes = cell_nodes(self.levels)
         self.map_levels = (*self.levels, *(node.level for node in self.nodes))
-        conv_norm = functools.partial(
-            ConvNorm,
-            num_filters,
-            make_norm=make_norm,
-        )
-        self.coarser = {
-            level: conv_norm(1, name=f"lateral{level}")
-            for level in self.levels
-            if level > COARSEST_BACKBONE_LEVEL
-        }
+        self.conv_norm = conv_norm = functools.partial(ConvNorm, num_filters, make_norm=make_norm)
         self.cells = [
             [
                 Fusion(
@@ -168,11 +161,12 @@ class BiFPN(keras.layers.Layer):
         """Creates the variables under cell0/node5/... for {level: shape of the features}."""
         shape = (None, None, None, self.num_filters)
         shapes = [input_shape.get(level, shape) for level in self.levels]
-        before = input_shape[max(level for level in self.levels if level not in self.coarser)]
-        for lateral in self.coarser.values():
-            if before[-1] != self.num_filters:
-                lateral.build(before)
-            before = shape
+        # Of the levels that the backbone lacks only the first has other channels before it.
+        first = COARSEST_BACKBONE_LEVEL + 1
+        self.lateral = None
+        if first in self.levels and input_shape[first - 1][-1] != self.num_filters:
+            self.lateral = self.conv_norm(1, name=f"lateral{first}")
+            self.lateral.build(input_shape[first - 1])
         for index, nodes in enumerate(self.cells):
             map_shapes = [*shapes, *(shape for _ in nodes)]
             with keras.name_scope(f"cell{index}"):
@@ -187,12 +181,12 @@ class BiFPN(keras.layers.Layer):
         """
         maps: list[Tensor] = []
         for level in self.levels:
-            if level not in self.coarser:
+            if level <= COARSEST_BACKBONE_LEVEL:
                 maps.append(features[level])
                 continue
-            before, lateral = maps[-1], self.coarser[level]
-            if lateral.built:
-                before = lateral(before, training=training)
+            before = maps[-1]
+            if self.lateral and level == COARSEST_BACKBONE_LEVEL + 1:
+                before = self.lateral(before, training=training)
             maps.append(_resample(before, level - 1, level))
         for nodes in self.cells:
             for node, fusion in zip(self.nodes, nodes, strict=True):

@@ -134,15 +134,7 @@ class NASFPN(keras.layers.Layer):
                 f"NAS-FPN has min_level=3 and max_level=7, got {min_level} and {max_level}."
             )
         self.num_filters = num_filters
-        conv_norm = functools.partial(
-            ConvNorm,
-            num_filters,
-            make_norm=make_norm,
-        )
-        self.laterals = {
-            level: conv_norm(1, name=f"lateral{level}")
-            for level in range(min_level, COARSEST_BACKBONE_LEVEL + 1)
-        }
+        self.conv_norm = conv_norm = functools.partial(ConvNorm, num_filters, make_norm=make_norm)
         self.cells = [
             Cell(
                 conv_norm=functools.partial(
@@ -157,9 +149,13 @@ class NASFPN(keras.layers.Layer):
 
     def build(self, input_shape: Mapping[int, tuple[int | None, ...]]) -> None:
         """Creates the variables for {level: shape of the backbone's features}."""
+        self.laterals = {
+            level: self.conv_norm(1, name=f"lateral{level}")
+            for level in LEVELS
+            if level <= COARSEST_BACKBONE_LEVEL and input_shape[level][-1] != self.num_filters
+        }
         for level, lateral in self.laterals.items():
-            if input_shape[level][-1] != self.num_filters:
-                lateral.build(input_shape[level])
+            lateral.build(input_shape[level])
         for cell in self.cells:
             cell.build((None, None, None, self.num_filters))
 
@@ -167,9 +163,9 @@ class NASFPN(keras.layers.Layer):
         """Returns {level: [B, H / 2**level, W / 2**level, num_filters]} of the levels 3 to 7."""
         maps: list[Tensor] = []
         for level in LEVELS:
-            if level not in self.laterals:
+            if level > COARSEST_BACKBONE_LEVEL:
                 maps.append(resample(maps[-1], level - 1, level))
-            elif self.laterals[level].built:
+            elif level in self.laterals:
                 maps.append(self.laterals[level](features[level], training=training))
             else:
                 maps.append(features[level])

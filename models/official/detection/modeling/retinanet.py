@@ -23,10 +23,6 @@ ClassLoss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # (box_deltas [B, A, 4], boxes [B, A, 4], anchors [A, 4], positive [B, A], normalizer) -> scalar
 BoxLoss = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
-# Of ImageNet's pixels as 0..1, red, green, blue.
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-
 
 class RetinaNet(keras.Model):
     """Pictures to an answer for every anchor; every variable exists once it is constructed.
@@ -35,7 +31,8 @@ class RetinaNet(keras.Model):
     `-mean / std`, not 0 as in systems that pad after normalising.
 
     Args:
-        backbone: Layer [B, H, W, 3] -> {level: features}, with `channels` a level.
+        backbone: Layer [B, H, W, 3] -> {level: features}, with `channels` a level. Without levels
+            coarser than the neck needs: they would have no gradient.
         neck: Layer {level: features} -> {level: features} of `num_filters` channels.
         head: Layer {level: features} -> RawPredictions.
         pixel_mean: Mean of each colour, of pixels as 0..1.
@@ -48,8 +45,8 @@ class RetinaNet(keras.Model):
         backbone: keras.layers.Layer,
         neck: keras.layers.Layer,
         head: keras.layers.Layer,
-        pixel_mean: Sequence[float] = IMAGENET_MEAN,
-        pixel_std: Sequence[float] = IMAGENET_STD,
+        pixel_mean: Sequence[float],
+        pixel_std: Sequence[float],
     ):
         super().__init__(name="retinanet")
         self.backbone = backbone

@@ -78,11 +78,6 @@ def round_filters(filters: int, width: float) -> int:
     return rounded + _DIVISOR if rounded < 0.9 * exact else rounded
 
 
-def is_lite(variant: str) -> bool:
-    """Whether it is an EfficientNet-lite."""
-    return variant.startswith("lite")
-
-
 def block_specs(variant: str) -> tuple[BlockSpec, ...]:
     """Returns the blocks of a variant in their order.
 
@@ -140,27 +135,26 @@ class InvertedResidualBlock(keras.layers.Layer):
         self.has_identity = spec.strides == 1 and spec.filters_in == spec.filters_out
         filters = spec.filters_in * spec.expansion
         activation: Activation = "relu6" if lite else "silu"
-        self.expand = conv_norm(filters, 1, activation=activation, name="expand")
+        self.expand = None
+        if spec.expansion > 1:
+            self.expand = conv_norm(filters, 1, activation=activation, name="expand")
         self.depthwise = conv_norm(
             filters,
             spec.kernel_size,
             strides=spec.strides,
             kind="depthwise",
-            # Counted over the one output that each kernel has.
-            kernel_initializer=keras.initializers.RandomNormal(
-                stddev=math.sqrt(2.0) / spec.kernel_size
-            ),
             activation=activation,
             name="depthwise",
         )
-        squeezed = max(1, int(spec.filters_in * _SQUEEZE_RATIO))
-        self.squeeze = Conv(squeezed, 1, kernel_initializer=HE_FAN_OUT, name="squeeze")
-        self.excite = Conv(filters, 1, kernel_initializer=HE_FAN_OUT, name="excite")
+        if not lite:
+            squeezed = max(1, int(spec.filters_in * _SQUEEZE_RATIO))
+            self.squeeze = Conv(squeezed, 1, kernel_initializer=HE_FAN_OUT, name="squeeze")
+            self.excite = Conv(filters, 1, kernel_initializer=HE_FAN_OUT, name="excite")
         self.project = conv_norm(spec.filters_out, 1, name="project")
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Creates the variables of the parts that this block has."""
-        if self.spec.expansion > 1:
+        """Creates the variables for inputs [B, H, W, filters_in]."""
+        if self.expand:
             self.expand.build(input_shape)
         wide = (*input_shape[:-1], self.spec.filters_in * self.spec.expansion)
         self.depthwise.build(wide)
@@ -175,7 +169,7 @@ class InvertedResidualBlock(keras.layers.Layer):
         `drawn`, [B] of 0..1, decides which images skip the block; without it none does.
         """
         outputs = inputs
-        if self.spec.expansion > 1:
+        if self.expand:
             outputs = self.expand(outputs, training=training)
         outputs = self.depthwise(outputs, training=training)
         if not self.lite:
@@ -189,14 +183,15 @@ class InvertedResidualBlock(keras.layers.Layer):
 
 
 class EfficientNet(keras.layers.Layer):
-    """Images [B, H, W, 3] to features of the levels 2 to 5 (strides 4 to 32).
+    """Images [B, H, W, 3] to features of the levels 2 to `max_level` (strides 4 to 32).
 
     Args:
         variant: "b0" to "b8", "lite0" to "lite4".
         style: How strided convolutions are padded: "tensorflow" (and Keras) bottom and right
             first, "torch" alike on all sides. Weights are right in the style they were trained in.
-        drop_connect_rate: Probability that an image skips the last block in training; it grows
-            linearly from 0 at the first.
+        drop_connect_rate: Probability that an image skips a block in training, frozen or not: it
+            grows linearly from 0 at the first and would be this one block after the last.
+        max_level: Coarsest level; the blocks beyond it are left out.
         gradient_checkpointing: Whether, in training, what is inside a block is computed again in
             the backward pass instead of being kept.
         make_norm: Makes each `BatchNorm`, with the settings that all share.
@@ -214,6 +209,7 @@ class EfficientNet(keras.layers.Layer):
         variant: str,
         style: Literal["tensorflow", "torch"] = "tensorflow",
         drop_connect_rate: float = 0.2,
+        max_level: int = 5,
         gradient_checkpointing: bool = False,
         make_norm: MakeNorm = BatchNorm,
         seed: int = 0,
@@ -225,9 +221,7 @@ class EfficientNet(keras.layers.Layer):
         specs = block_specs(variant)
         lite = VARIANTS[variant].lite
         conv_norm = functools.partial(
-            ConvNorm,
-            make_norm=make_norm,
-            explicit_padding=style == "torch",
+            ConvNorm, make_norm=make_norm, explicit_padding=style == "torch"
         )
         with keras.name_scope(name):
             self.drop_connect_seed = keras.random.SeedGenerator(seed, name="drop_connect")
@@ -238,6 +232,7 @@ class EfficientNet(keras.layers.Layer):
             activation="relu6" if lite else "silu",
             name="conv",
         )
+        ends = endpoints(specs)
         self.blocks = [
             InvertedResidualBlock(
                 spec=spec,
@@ -246,9 +241,9 @@ class EfficientNet(keras.layers.Layer):
                 conv_norm=conv_norm,
                 name=f"block{index}",
             )
-            for index, spec in enumerate(specs)
+            for index, spec in enumerate(specs[: ends[max_level] + 1])
         ]
-        self.levels = {index: level for level, index in endpoints(specs).items() if level >= 2}
+        self.levels = {index: level for level, index in ends.items() if 2 <= level <= max_level}
         self.channels = {level: specs[index].filters_out for index, level in self.levels.items()}
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:

@@ -58,8 +58,7 @@ class ResidualBlock(keras.layers.Layer):
 
     Args:
         convs: The convolutions, one after another.
-        shortcut: The projection beside them, of the block's stride and output channels; used where
-            the input has another shape than the output.
+        shortcut: The projection beside them, where the input has another shape than the output.
         squeezed: Channels between squeeze and excitation; 0 for a block without.
         drop_block: Makes a `DropBlock` from a seed and a name; one follows each normalisation, and
             the shortcut.
@@ -71,7 +70,7 @@ class ResidualBlock(keras.layers.Layer):
         self,
         *,
         convs: Sequence[ConvNorm],
-        shortcut: ConvNorm,
+        shortcut: ConvNorm | None,
         squeezed: int = 0,
         drop_block: Callable[..., keras.Layer] | None = None,
         seed: int = 0,
@@ -81,10 +80,11 @@ class ResidualBlock(keras.layers.Layer):
         self.convs = list(convs)
         self.shortcut = shortcut
         self.squeezed = squeezed
-        self.filters_out = shortcut.filters
-        self.squeeze = Conv(squeezed, 1, kernel_initializer=HE_FAN_OUT, name="squeeze")
-        self.excite = Conv(self.filters_out, 1, kernel_initializer=HE_FAN_OUT, name="excite")
-        names = [conv.name for conv in (*self.convs, shortcut)]
+        self.filters_out = self.convs[-1].filters
+        if squeezed:
+            self.squeeze = Conv(squeezed, 1, kernel_initializer=HE_FAN_OUT, name="squeeze")
+            self.excite = Conv(self.filters_out, 1, kernel_initializer=HE_FAN_OUT, name="excite")
+        names = [*(conv.name for conv in self.convs), "shortcut"]
         self.drop_blocks = [
             drop_block(seed=seed + number, name=f"drop_block_{name}")
             for number, name in enumerate(names)
@@ -92,9 +92,8 @@ class ResidualBlock(keras.layers.Layer):
         ]
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Creates the variables of the parts that this block has."""
-        self.projects = self.shortcut.strides > 1 or input_shape[-1] != self.filters_out
-        if self.projects:
+        """Creates the variables for inputs [B, H, W, channels]."""
+        if self.shortcut:
             self.shortcut.build(input_shape)
         shape = input_shape
         for conv in self.convs:
@@ -115,18 +114,20 @@ class ResidualBlock(keras.layers.Layer):
                 outputs = self.drop_blocks[index](outputs, training=training)
         if self.squeezed:
             outputs = squeeze_and_excite(outputs, self.squeeze, self.excite, activation="relu")
-        shortcut = self.shortcut(inputs, training=training) if self.projects else inputs
+        shortcut = self.shortcut(inputs, training=training) if self.shortcut else inputs
         if self.drop_blocks:
             shortcut = self.drop_blocks[-1](shortcut, training=training)
         return ops.relu(outputs + shortcut)
 
 
 class ResidualNetwork(keras.layers.Layer):
-    """Images [B, H, W, 3] to features of the levels 2 to 5 (strides 4 to 32).
+    """Images [B, H, W, 3] to features of the levels from 2 on (strides 4 to 32).
 
     Args:
         stem: The first convolution.
-        stages: The blocks of each level.
+        blocks_per_stage: How many blocks each stage has; there is one for each level from 2 on.
+        block: Makes a block from the number of its stage, from 1, and its own there, from 0.
+        max_level: Coarsest level; the stages beyond it are left out.
         symmetric_pooling: Whether the pooling after the stem is padded alike on all sides;
             otherwise bottom and right first.
         gradient_checkpointing: Whether, in training, what is inside a block is computed again in
@@ -138,17 +139,24 @@ class ResidualNetwork(keras.layers.Layer):
         self,
         *,
         stem: ConvNorm,
-        stages: Sequence[Sequence[ResidualBlock]],
+        blocks_per_stage: Sequence[int],
+        block: Callable[[int, int], ResidualBlock],
+        max_level: int,
         symmetric_pooling: bool,
         gradient_checkpointing: bool,
         name: str,
     ):
         super().__init__(name=name)
         self.stem = stem
-        self.stages = stages
+        self.stages = [
+            [block(stage, index) for index in range(count)]
+            for stage, count in enumerate(blocks_per_stage[: max_level - 1], start=1)
+        ]
         self.symmetric_pooling = symmetric_pooling
         self.gradient_checkpointing = gradient_checkpointing
-        self.channels = {level: blocks[-1].filters_out for level, blocks in enumerate(stages, 2)}
+        self.channels = {
+            level: blocks[-1].filters_out for level, blocks in enumerate(self.stages, start=2)
+        }
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the variables under stem/conv/... and stage1/block0/conv1/..."""

@@ -29,7 +29,7 @@ _DROP_BLOCK_STAGES = (3, 4)  # where the paper of DropBlock finds it to help
 
 
 class ResNet(ResidualNetwork):
-    """Images [B, H, W, 3] to features of the levels 2 to 5 (strides 4 to 32).
+    """Images [B, H, W, 3] to features of the levels 2 to `max_level` (strides 4 to 32).
 
     Args:
         depth: 18, 34, 50, 101, 152 or 200.
@@ -39,6 +39,7 @@ class ResNet(ResidualNetwork):
             the paper, padded alike on all sides.
         drop_block: Makes a `DropBlock` from a seed and a name; one follows each normalisation and
             each shortcut of stages 3 and 4.
+        max_level: As `ResidualNetwork.max_level`.
         gradient_checkpointing: As `ResidualNetwork.gradient_checkpointing`.
         make_norm: Makes each `BatchNorm`, with the settings that all share.
         seed: Seed of the first `DropBlock`; the others count on from it.
@@ -54,6 +55,7 @@ class ResNet(ResidualNetwork):
         depth: int,
         style: Literal["tensorflow", "torch", "keras"] = "tensorflow",
         drop_block: Callable[..., keras.Layer] | None = None,
+        max_level: int = 5,
         gradient_checkpointing: bool = False,
         make_norm: MakeNorm = BatchNorm,
         seed: int = 0,
@@ -61,15 +63,12 @@ class ResNet(ResidualNetwork):
     ):
         if depth not in RESNETS:
             raise ValueError(f"ResNet depth is {depth}; choose one of {sorted(RESNETS)}.")
-        make = functools.partial(
-            ConvNorm,
-            make_norm=make_norm,
-            explicit_padding=True,
-        )
+        make = functools.partial(ConvNorm, make_norm=make_norm, explicit_padding=True)
+        blocks_per_stage, bottlenecks = RESNETS[depth]
 
         def block(stage: int, index: int) -> ResidualBlock:
             filters, strides = 64 * 2 ** (stage - 1), 2 if stage > 1 and index == 0 else 1
-            if RESNETS[depth][1]:
+            if bottlenecks:
                 width, filters = filters, filters * _EXPANSION
                 convs = bottleneck_convs(
                     make,
@@ -80,9 +79,10 @@ class ResNet(ResidualNetwork):
                 )
             else:
                 convs = basic_convs(make, filters=filters, strides=strides)
+            projects = index == 0 and (bottlenecks or stage > 1)
             return ResidualBlock(
                 convs=convs,
-                shortcut=make(filters, 1, strides=strides, name="shortcut"),
+                shortcut=make(filters, 1, strides=strides, name="shortcut") if projects else None,
                 drop_block=drop_block if stage in _DROP_BLOCK_STAGES else None,
                 seed=seed + 1000 * stage + 10 * index,  # at most four for each block
                 name=f"block{index}",
@@ -90,10 +90,9 @@ class ResNet(ResidualNetwork):
 
         super().__init__(
             stem=make(64, 7, strides=2, activation="relu", name="conv"),
-            stages=[
-                [block(stage, index) for index in range(count)]
-                for stage, count in enumerate(RESNETS[depth][0], start=1)
-            ],
+            blocks_per_stage=blocks_per_stage,
+            block=block,
+            max_level=max_level,
             symmetric_pooling=style != "tensorflow",
             gradient_checkpointing=gradient_checkpointing,
             name=name,

@@ -14,13 +14,14 @@ _SQUEEZE_RATIO = 16  # channels of a block's output for each one between squeeze
 
 
 class SEResNeXt(ResidualNetwork):
-    """Images [B, H, W, 3] to features of the levels 2 to 5 (strides 4 to 32).
+    """Images [B, H, W, 3] to features of the levels 2 to `max_level` (strides 4 to 32).
 
     A ResNet of bottlenecks whose 3x3 convolution, with their step, has twice the channels in 32
     groups, and with squeeze and excitation before the shortcut is added.
 
     Args:
         depth: 50 or 101.
+        max_level: As `ResidualNetwork.max_level`.
         gradient_checkpointing: As `ResidualNetwork.gradient_checkpointing`.
         make_norm: Makes each `BatchNorm`, with the settings that all share.
         name: Name of the layer, the root of its variables' paths.
@@ -33,17 +34,14 @@ class SEResNeXt(ResidualNetwork):
         self,
         *,
         depth: int,
+        max_level: int = 5,
         gradient_checkpointing: bool = False,
         make_norm: MakeNorm = BatchNorm,
         name: str = "backbone",
     ):
         if depth not in SERESNEXTS:
             raise ValueError(f"SE-ResNeXt depth is {depth}; choose one of {sorted(SERESNEXTS)}.")
-        make = functools.partial(
-            ConvNorm,
-            make_norm=make_norm,
-            explicit_padding=True,
-        )
+        make = functools.partial(ConvNorm, make_norm=make_norm, explicit_padding=True)
 
         def block(stage: int, index: int) -> ResidualBlock:
             filters, strides = 256 * 2 ** (stage - 1), 2 if stage > 1 and index == 0 else 1
@@ -55,17 +53,16 @@ class SEResNeXt(ResidualNetwork):
                     strides=strides,
                     groups=_GROUPS,
                 ),
-                shortcut=make(filters, 1, strides=strides, name="shortcut"),
+                shortcut=make(filters, 1, strides=strides, name="shortcut") if index == 0 else None,
                 squeezed=filters // _SQUEEZE_RATIO,
                 name=f"block{index}",
             )
 
         super().__init__(
             stem=make(64, 7, strides=2, activation="relu", name="conv"),
-            stages=[
-                [block(stage, index) for index in range(count)]
-                for stage, count in enumerate(SERESNEXTS[depth], start=1)
-            ],
+            blocks_per_stage=SERESNEXTS[depth],
+            block=block,
+            max_level=max_level,
             symmetric_pooling=False,
             gradient_checkpointing=gradient_checkpointing,
             name=name,
