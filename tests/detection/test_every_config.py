@@ -64,12 +64,3 @@ def test_a_step_that_is_not_finite_is_named() -> None:
     step = STEPS.take_step(STEPS.read_experiments(["quickstart"], change)[0].config)
     assert step.faults[:2] == ["loss_box is inf", "loss is inf"]
     assert any(text.startswith("the gradient of backbone/stem/conv/kernel") for text in step.faults)
-
-
-def test_every_kind_is_among_those_that_take_a_step() -> None:
-    for taken in (ON_TENSORFLOW, ON_JAX):
-        found = {kind for experiment in taken for kind in STEPS.kinds(experiment)}
-        assert found == {kind for experiment in ALL for kind in STEPS.kinds(experiment)}
-    sizes = {size for experiment in ON_TENSORFLOW for size in STEPS.sizes(experiment)}
-    assert sizes == {size for experiment in ALL for size in STEPS.sizes(experiment)}
-    assert len(ON_TENSORFLOW) <= 20

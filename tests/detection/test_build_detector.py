@@ -1,0 +1,305 @@
+"""From the text of an experiment file to the parts of the detector: every kind and every number.
+
+Each case names every key of one member of one union, none with its default. So a new kind, or a new
+key of an old one, fails here until it has a case and arrives where it should.
+"""
+
+import dataclasses
+import functools
+import typing
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from detection.build_detector import build_task
+from detection.config import ExperimentConfig
+from detection.model_config import (
+    ArgmaxIoUConfig,
+    ATSSConfig,
+    BiFPNConfig,
+    EfficientNetConfig,
+    FocalLossConfig,
+    FPNConfig,
+    HuberLossConfig,
+    IdentityNeckConfig,
+    NASFPNConfig,
+    OverlapLossConfig,
+    QualityFocalLossConfig,
+    ResNetConfig,
+    RetinaNetConfig,
+    SEResNeXtConfig,
+    SmoothL1LossConfig,
+    VarifocalLossConfig,
+)
+from detection.modeling.bifpn import BiFPN
+from detection.modeling.box_losses import huber_box_loss, overlap_box_loss, smooth_l1_box_loss
+from detection.modeling.class_losses import focal_loss, quality_focal_loss, varifocal_loss
+from detection.modeling.fpn import FPN
+from detection.modeling.identity_neck import IdentityNeck
+from detection.modeling.nas_fpn import NASFPN
+from detection.modeling.retinanet import RetinaNetTask
+from detection.ops.atss import match_atss
+from detection.ops.matching import match_argmax_iou
+from trainkit.backbones.batch_norm import BatchNorm
+from trainkit.backbones.drop_block import DropBlock
+from trainkit.backbones.efficientnet import EfficientNet
+from trainkit.backbones.layers import Conv
+from trainkit.backbones.resnet import ResNet
+from trainkit.backbones.seresnext import SEResNeXt
+from trainkit.config import decode
+from trainkit.training.freezing import freeze, frozen_at_random
+from trainkit.yaml_tree import parse_tree
+
+CANVAS = (128, 256)
+NORM = "batch_norm: {momentum: 0.75, epsilon: 0.25, frozen: true, synchronized: false}"
+SHARED = f"gradient_checkpointing: true, {NORM}"
+DROP_BLOCK = "drop_block: {keep_prob: 0.75, size: 3, schedule_steps: 9}"
+
+# What a file says of each kind.
+TEXTS: dict[type, str] = {
+    ResNetConfig: f"backbone: {{kind: resnet, depth: 34, style: torch, {DROP_BLOCK}, {SHARED}}}",
+    EfficientNetConfig: f"""backbone: {{kind: efficientnet, variant: b1, style: torch,
+    drop_connect_rate: 0.5, {SHARED}}}""",
+    SEResNeXtConfig: f"backbone: {{kind: seresnext, depth: 101, {SHARED}}}",
+    FPNConfig: "neck: {kind: fpn, num_filters: 24, separable: true}",
+    NASFPNConfig: f"""neck: {{kind: nas_fpn, num_filters: 24, num_repeats: 2, separable: true,
+    {DROP_BLOCK}}}""",
+    BiFPNConfig: "neck: {kind: bifpn, num_filters: 24, num_repeats: 2}",
+    IdentityNeckConfig: "{neck: {kind: identity}, min_level: 4, max_level: 4}",
+    ArgmaxIoUConfig: """matching: {kind: argmax_iou, match_threshold: 0.75,
+    unmatched_threshold: 0.25, force_match: false}""",
+    ATSSConfig: "matching: {kind: atss, candidates_per_level: 5}",
+    FocalLossConfig: "class_loss: {kind: focal, alpha: 0.75, gamma: 3, label_smoothing: 0.125}",
+    QualityFocalLossConfig: "class_loss: {kind: quality_focal, beta: 3}",
+    VarifocalLossConfig: "class_loss: {kind: varifocal, alpha: 0.5, gamma: 3}",
+    HuberLossConfig: "box_loss: {kind: huber, delta: 0.5, weight: 3}",
+    SmoothL1LossConfig: "box_loss: {kind: smooth_l1, beta: 0.5, weight: 3}",
+    OverlapLossConfig: "box_loss: {kind: ciou, weight: 3}",
+}
+UNIONS = {
+    name: typing.get_args(hint)
+    for name, hint in typing.get_type_hints(RetinaNetConfig).items()
+    if any(dataclasses.is_dataclass(member) for member in typing.get_args(hint))
+}
+
+
+def config_of(text: str) -> ExperimentConfig:
+    text = text if text.startswith("{") else f"{{{text}}}"
+    return decode(ExperimentConfig, parse_tree(f"model: {text}", "experiment.yaml"))
+
+
+def built(text: str, **settings: Any) -> RetinaNetTask:
+    """The detector without values for its variables, which would take most of the time."""
+    with keras.StatelessScope(initialize_variables=False):
+        return build_task(config_of(text), num_classes=3, canvas_size=CANVAS, **settings)
+
+
+def parts(layer: keras.layers.Layer, kind: type) -> list[Any]:
+    return [part for part in layer._flatten_layers() if isinstance(part, kind)]
+
+
+def settings_of_norms(layer: keras.layers.Layer) -> set[tuple[float, float, bool, bool]]:
+    return {
+        (norm.momentum, norm.epsilon, norm.frozen, norm.synchronized)
+        for norm in parts(layer, BatchNorm)
+    }
+
+
+def settings_of_drop_blocks(layer: keras.layers.Layer) -> set[tuple[float, int, int]]:
+    blocks = parts(layer, DropBlock)
+    assert len({block.seed for block in blocks}) == len(blocks) > 0
+    return {(block.keep_prob, block.size, block.schedule_steps) for block in blocks}
+
+
+def defaults_in(config: Any, default: Any, name: str) -> list[str]:
+    """The keys of a config, and of what is inside, that are as they are by default."""
+    if not dataclasses.is_dataclass(default) or type(config) is not type(default):
+        return [name] if config == default else []
+    return [
+        found
+        for field in dataclasses.fields(config)
+        if field.name != "kind"
+        for found in defaults_in(
+            getattr(config, field.name), getattr(default, field.name), f"{name}.{field.name}"
+        )
+    ]
+
+
+def test_every_kind_has_a_case() -> None:
+    assert set(UNIONS) == {"backbone", "neck", "matching", "class_loss", "box_loss"}
+    assert set(TEXTS) == {member for members in UNIONS.values() for member in members}
+
+
+@pytest.mark.parametrize("member", TEXTS)
+def test_every_key_of_a_case_has_a_value_of_its_own(member: type) -> None:
+    (name,) = (name for name, members in UNIONS.items() if member in members)
+    config = getattr(config_of(TEXTS[member]).model, name)
+    assert type(config) is member
+    assert defaults_in(config, member(), name) == []
+
+
+def check_backbone(backbone: Any, kind: type) -> None:
+    assert type(backbone) is kind
+    assert backbone.gradient_checkpointing is True
+    assert settings_of_norms(backbone) == {(0.75, 0.25, True, False)}
+    assert list(backbone.channels) == [2, 3, 4, 5]
+
+
+def test_resnet() -> None:
+    backbone: Any = built(TEXTS[ResNetConfig]).model.backbone
+    check_backbone(backbone, ResNet)
+    assert [len(blocks) for blocks in backbone.stages] == [3, 4, 6, 3]
+    assert len(backbone.stages[0][0].convs) == 2
+    assert backbone.style == "torch"
+    assert settings_of_drop_blocks(backbone) == {(0.75, 3, 9)}
+
+
+def test_efficientnet() -> None:
+    backbone: Any = built(TEXTS[EfficientNetConfig]).model.backbone
+    check_backbone(backbone, EfficientNet)
+    assert len(backbone.blocks) == 23
+    assert backbone.style == "torch"
+    assert backbone.blocks[-1].drop_rate == pytest.approx(0.5 * 22 / 23)
+
+
+def test_seresnext() -> None:
+    backbone: Any = built(TEXTS[SEResNeXtConfig]).model.backbone
+    check_backbone(backbone, SEResNeXt)
+    assert [len(blocks) for blocks in backbone.stages] == [3, 4, 23, 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "epsilon"), [("resnet", 1e-4), ("efficientnet", 1e-3), ("seresnext", 1e-5)]
+)
+def test_epsilon_of_itself(kind: str, epsilon: float) -> None:
+    model = built(f"backbone: {{kind: {kind}, batch_norm: {{epsilon: auto}}}}").model
+    assert {norm.epsilon for norm in parts(model.backbone, BatchNorm)} == {epsilon}
+    assert {norm.epsilon for norm in parts(model.neck, BatchNorm)} == {1e-4}
+
+
+def test_fpn() -> None:
+    neck: Any = built(f"{TEXTS[FPNConfig]}, {NORM}").model.neck
+    assert (type(neck), list(neck.levels), neck.num_filters) == (FPN, [3, 4, 5, 6, 7], 24)
+    assert {conv.kind for conv in parts(neck, Conv)} == {"separable"}
+    assert settings_of_norms(neck) == {(0.75, 0.25, True, False)}
+
+
+def test_nas_fpn() -> None:
+    model = built(f"{TEXTS[NASFPNConfig]}, backbone: {{kind: resnet, {DROP_BLOCK}}}, {NORM}").model
+    neck: Any = model.neck
+    assert (type(neck), len(neck.cells), neck.num_filters) == (NASFPN, 2, 24)
+    assert {conv.kind for cell in neck.cells for conv in cell.convs} == {"separable"}
+    assert settings_of_norms(neck) == {(0.75, 0.25, True, False)}
+    assert settings_of_drop_blocks(neck) == {(0.75, 3, 9)}
+    # Backbone and neck would else drop alike.
+    assert len(parts(model.backbone, DropBlock)) > 0
+    assert len({b.seed for b in parts(model, DropBlock)}) == len(parts(model, DropBlock))
+
+
+def test_bifpn() -> None:
+    neck: Any = built(f"{TEXTS[BiFPNConfig]}, min_level: 4, {NORM}").model.neck
+    assert (type(neck), len(neck.cells), neck.num_filters) == (BiFPN, 2, 24)
+    assert list(neck.levels) == [4, 5, 6, 7]
+    assert settings_of_norms(neck) == {(0.75, 0.25, True, False)}
+
+
+def test_identity() -> None:
+    task = built(TEXTS[IdentityNeckConfig])
+    neck: Any = task.model.neck
+    assert (type(neck), neck.level, neck.num_filters) == (IdentityNeck, 4, 1024)
+    assert list(task.model.backbone.channels) == [2, 3, 4]
+    assert task.anchors.shape == (8 * 16 * 9, 4)
+
+
+def bound(part: Any) -> tuple[Any, dict[str, Any]]:
+    assert isinstance(part, functools.partial)
+    assert part.args == ()
+    return part.func, part.keywords
+
+
+def test_matching() -> None:
+    assert bound(built(TEXTS[ArgmaxIoUConfig]).match) == (
+        match_argmax_iou,
+        {"match_threshold": 0.75, "unmatched_threshold": 0.25, "force_match": False},
+    )
+    text = f"{TEXTS[ATSSConfig]}, min_level: 4, max_level: 6"
+    places = (8 * 16, 4 * 8, 2 * 4)
+    assert bound(built(text).match) == (
+        match_atss,
+        {"locations_per_level": places, "candidates_per_level": 5},
+    )
+
+
+def test_class_losses() -> None:
+    for member, expected in (
+        (FocalLossConfig, (focal_loss, {"alpha": 0.75, "gamma": 3.0, "label_smoothing": 0.125})),
+        (QualityFocalLossConfig, (quality_focal_loss, {"beta": 3.0})),
+        (VarifocalLossConfig, (varifocal_loss, {"alpha": 0.5, "gamma": 3.0})),
+    ):
+        assert bound(built(TEXTS[member]).class_loss) == expected
+
+
+def test_box_losses() -> None:
+    for member, expected in (
+        (HuberLossConfig, (huber_box_loss, {"delta": 0.5})),
+        (SmoothL1LossConfig, (smooth_l1_box_loss, {"beta": 0.5})),
+        (OverlapLossConfig, (overlap_box_loss, {"kind": "ciou"})),
+    ):
+        task = built(TEXTS[member])
+        assert bound(task.box_loss) == expected
+        assert task.box_loss_weight == 3.0
+    for kind in ("iou", "giou", "diou", "ciou"):
+        assert bound(built(f"box_loss: {{kind: {kind}}}").box_loss)[1] == {"kind": kind}
+
+
+def test_head_anchors_and_what_becomes_of_scores() -> None:
+    text = f"""min_level: 4, max_level: 6, normalization: inception, {NORM},
+    head: {{num_convs: 2, num_filters: 24, separable: true, activation: silu}},
+    anchors: {{num_scales: 2, aspect_ratios: [1, 4], size: 3}},
+    postprocess: {{score_threshold: 0.25, nms_iou_threshold: 0.75, max_candidates: 70,
+      max_detections: 7}}"""
+    for name, config in vars(config_of(text).model).items():
+        if name not in UNIONS and name != "kind":
+            default = getattr(RetinaNetConfig(), name)
+            assert defaults_in(config, default, name) == []
+    task = built(text)
+    head: Any = task.model.head
+    assert list(head.levels) == [4, 5, 6]
+    for tower in (head.class_tower, head.box_tower):
+        assert [conv.filters for conv in tower.convs] == [24, 24]
+        assert tower.activation == "silu"
+    assert {conv.kind for conv in parts(head, Conv)} == {"separable"}
+    assert (head.class_predict.filters, head.box_predict.filters) == (3 * 4, 4 * 4)
+    assert settings_of_norms(head) == {(0.75, 0.25, True, False)}
+    assert task.anchors.shape == ((8 * 16 + 4 * 8 + 2 * 4) * 4, 4)
+    # Of 3 strides of 16 pixels: the square, and twice as wide as that and half as high.
+    np.testing.assert_allclose(task.anchors[0], [-16, -16, 32, 32])
+    np.testing.assert_allclose(task.anchors[1], [-4, -40, 20, 56])
+    np.testing.assert_allclose(task.model.pixel_scale, 2 / 255)
+    np.testing.assert_allclose(task.model.pixel_shift, -1.0)
+    assert (task.score_threshold, task.iou_threshold) == (0.25, 0.75)
+    assert (task.max_candidates, task.max_detections) == (70, 7)
+
+
+def test_statistics_are_synchronized_where_config_and_machine_say_so() -> None:
+    for wanted in ("true", "false"):
+        norm = f"batch_norm: {{synchronized: {wanted}}}"
+        for several in (True, False):
+            model = built(f"{norm}, backbone: {{kind: resnet, {norm}}}", synchronized=several).model
+            found = {norm.synchronized for norm in parts(model, BatchNorm)}
+            assert found == {wanted == "true" and several}
+
+
+def test_frozen_norms_without_weights_are_told() -> None:
+    """Of ResNet-18 20 norms, of 4 variables each; the neck's and the head's are not among them."""
+    frozen = freeze(
+        built("backbone: {kind: resnet, depth: 18, batch_norm: {frozen: true}}").model, []
+    )
+    assert "80 of the 80 frozen variables" in frozen_at_random(frozen, loaded=())
+    frozen = freeze(
+        built("backbone: {kind: resnet, depth: 18}, batch_norm: {frozen: true}").model, []
+    )
+    assert len(frozen.variables) == 4 * (5 + 2 * 4 * 5)
+    assert all(path.startswith(("neck/", "head/")) for path in frozen.variables)
