@@ -1,11 +1,5 @@
 import math
-import os
-import runpy
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -17,17 +11,9 @@ from trainkit.backbones.batch_norm import BatchNorm
 from trainkit.backbones.layers import Conv
 from trainkit.backbones.seresnext import SEResNeXt
 
-SMALL = Path(__file__).with_name("small_seresnext.py")
-
 # Of timm's seresnext50_32x4d and seresnext101_32x4d, in papers 27.56 M and 48.96 M, without their
 # classifier.
 TRAINABLE = {50: 27_559_896 - 2_049_000, 101: 48_955_416 - 2_049_000}
-
-
-@pytest.fixture(scope="module")
-def small():
-    """The functions of small_seresnext.py, which is also a command for the other backend."""
-    return SimpleNamespace(**runpy.run_path(str(SMALL)))
 
 
 def build(depth=50, **settings):
@@ -83,10 +69,10 @@ def test_levels_and_statistics_that_move():
     )
 
 
-def test_frozen_batch_norm_stays(small):
+def test_frozen_batch_norm_stays():
     backbone = build(make_norm=partial(BatchNorm, frozen=True))
     block = backbone.stages[0][0]
-    inputs = small.INPUTS[..., :1].repeat(64, axis=-1)
+    inputs = np.random.default_rng(0).normal(size=(2, 6, 8, 64)).astype(np.float32)
     np.testing.assert_array_equal(block(inputs, training=True), block(inputs, training=False))
     assert not any("norm" in variable.path for variable in backbone.trainable_variables)
 
@@ -140,35 +126,3 @@ def test_groups_are_32_separate_convolutions(device, strides, monkeypatch):
 def test_groups_must_divide_the_channels(channels, filters):
     with pytest.raises(ValueError, match=f"groups=32 must divide both its filters={filters} and"):
         Conv(filters, 3, groups=32).build((None, None, None, channels))
-
-
-def test_jax_under_jit_gives_the_same(small, tmp_path):
-    """Outputs, gradients of all variables and moved statistics of a block, to 1e-4."""
-    subprocess.run(
-        [sys.executable, SMALL, tmp_path / "results.npz"],
-        env={
-            **os.environ,
-            "KERAS_BACKEND": "jax",
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_backend_optimization_level=0",  # compiles faster
-        },
-        check=True,
-        timeout=300,
-    )
-    block = small.make_block()
-    here: dict[str, Any] = {"inference": block(small.INPUTS)}
-    trained = block.trainable_variables
-    with tf.GradientTape() as tape:
-        here["total"] = small.weighted_sum(block)
-    gradients: Any = tape.gradient(here["total"], [v.value for v in trained])
-    here |= {f"gradients/{v.path}": g for v, g in zip(trained, gradients, strict=True)}
-    here |= {f"moved/{v.path}": v for v in block.non_trainable_variables}
-    with np.load(tmp_path / "results.npz") as results:
-        there = dict(results)
-    assert set(there) == set(here)
-    assert len(trained) == 4 * 3 + 2 * 2
-    for name, value in there.items():
-        ours = here[name].numpy()
-        scale = max(1.0, np.abs(ours).max())
-        np.testing.assert_allclose(value, ours, rtol=1e-4, atol=1e-4 * scale, err_msg=name)
-        assert np.abs(ours).max() > 1e-2, name
