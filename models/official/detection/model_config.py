@@ -116,7 +116,7 @@ class BiFPNConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class IdentityNeckConfig:
-    """The backbone's features as they are."""
+    """One level of the backbone as it is: min_level, which is max_level too."""
 
     kind: Literal["identity"] = "identity"
 
