@@ -96,3 +96,21 @@ def test_the_network_itself_loads_also_where_a_part_of_it_is_excluded(name, name
         report = load_weights(backbone(name), file_of(name, name_map), exclude=exclude)
         assert report.backbone_share == 1.0
         assert report.missing == report.shape_skipped == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "name_map"),
+    [
+        *((18, name_map) for name_map in [*RESNETS, tensorflow_names.resnet]),
+        *(("b0", name_map) for name_map in [*BY_STAGE, *THROUGHOUT]),
+    ],
+)
+def test_a_backbone_that_ends_early_takes_the_beginning_of_the_whole_one(name, name_map):
+    network = (
+        ResNet(depth=name, max_level=4) if name == 18 else EfficientNet(variant=name, max_level=4)
+    )
+    network.build((None, None, None, 3))
+    report = load_weights(network, file_of(name, name_map))
+    assert report.backbone_share == 1.0
+    assert report.missing == report.shape_skipped == ()
+    assert report.notes[-1].startswith("The backbone ends at the coarsest level of the pyramid")

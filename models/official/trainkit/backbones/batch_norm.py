@@ -19,9 +19,10 @@ class BatchNorm(keras.layers.Layer):
     """Batch normalisation over all axes but the last (Ioffe and Szegedy, arXiv 1502.03167).
 
     As `keras.layers.BatchNormalization`: biased variance, and inference behaviour while the layer
-    or its `gamma` is frozen. Statistics, scale and shift are float32 under any dtype policy. The
-    variance has its digits where the moving mean is within some hundred standard deviations of the
-    batch's mean: everywhere but in the first steps of channels whose mean is far from 0.
+    or its `gamma` is frozen. Statistics, scale and shift are float32 under any dtype policy.
+    Deviation: the variance is the mean of the squares less the square of the mean, in one pass. It
+    is up to 1 % off where a channel's mean is 100 standard deviations from 0, and a third at 1000;
+    squares of distances to the moving mean would be exact, and a step 3 to 6 % slower on a CPU.
 
     Args:
         momentum: Share of the old moving statistics that an update keeps, 0..1.
@@ -85,9 +86,7 @@ class BatchNorm(keras.layers.Layer):
         if not self.uses_batch_statistics(training):
             scale, shift = self.scale_and_shift()
             return ops.cast(ops.cast(inputs, "float32") * scale + shift, inputs.dtype)
-        mean, variance = batch_moments(
-            inputs, near=self.moving_mean, synchronized=self.synchronized
-        )
+        mean, variance = batch_moments(inputs, synchronized=self.synchronized)
         for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             moving.assign(moving * self.momentum + value * (1.0 - self.momentum))
         return normalize_batch(
@@ -116,23 +115,17 @@ def _channel_means(values: Tensor) -> Tensor:
     return ops.mean(ops.mean(values, axis=-2), axis=(0, 1))
 
 
-def batch_moments(inputs: Tensor, *, near: Tensor, synchronized: bool) -> tuple[Tensor, Tensor]:
+def batch_moments(inputs: Tensor, *, synchronized: bool) -> tuple[Tensor, Tensor]:
     """Returns mean and biased variance of each channel of [B, H, W, C], float32, no gradient.
 
     Both in one pass, where compilers fuse, and with one message between replicas.
-
-    Args:
-        inputs: [B, H, W, C].
-        near: [C], the same on all replicas. The nearer it is to the mean, the more digits the
-            variance has: squares are summed of the distances to it.
-        synchronized: As `BatchNorm.synchronized`.
     """
     values = ops.stop_gradient(ops.cast(inputs, "float32"))
-    moments = ops.stack([_channel_means(values), _channel_means(ops.square(values - near))])
+    moments = ops.stack([_channel_means(values), _channel_means(ops.square(values))])
     if synchronized:
         moments = _mean_over_replicas(moments)
     mean = moments[0]
-    return mean, ops.maximum(moments[1] - ops.square(mean - near), 0.0)
+    return mean, ops.maximum(moments[1] - ops.square(mean), 0.0)
 
 
 def normalize_batch(

@@ -31,6 +31,13 @@ class _Values(NamedTuple):
     used: set[str]  # names in the file
 
 
+_COARSEST_LEVEL = 5  # of a whole backbone
+_NOT_COMPARED = (
+    "The backbone ends at the coarsest level of the pyramid: whether the weights are of its depth "
+    "or variant was not compared."
+)
+
+
 def load_weights(
     model: keras.Layer,
     stored: StoredWeights,
@@ -61,13 +68,17 @@ def load_weights(
 
     Raises:
         WeightsError: Names of no known system, a pattern that excludes nothing, values that are
-            not finite, another depth or variant, or too small a share of the backbone.
+            not finite, another depth or variant (of a backbone up to level 5), or too small a
+            share of the backbone.
     """
     variables = {v.path: v for v in model.variables if keras.backend.is_float_dtype(v.dtype)}
     excluded = _excluded(variables, exclude)
     recognized = recognize(stored.tensors, prefix=prefix, path=path)
     family = own if recognized.family is OWN else recognized.family
-    recipes = _recipes(list(variables), stored.tensors, prefix, recognized, other_parts)
+    ends_early = _coarsest_level(model) < _COARSEST_LEVEL
+    recipes = _recipes(
+        list(variables), stored.tensors, prefix, recognized, other_parts, ends_early=ends_early
+    )
     shapes = {path: tuple(v.shape) for path, v in variables.items() if path not in excluded}
     values = _read({path: recipes[path] for path in shapes}, shapes, stored.tensors)
     report = LoadReport(
@@ -80,11 +91,12 @@ def load_weights(
         prefix=recognized.prefix,
         backbone_share=_backbone_share(shapes, values.arrays),
         differences=expectations(family, normalization=normalization, **_construction(model)),
-        notes=(*stored.notes, *recognized.notes),
+        notes=(*stored.notes, *recognized.notes, *([_NOT_COMPARED] if ends_early else [])),
     )
     if not values.arrays or report.backbone_share < min_backbone_share:
         raise WeightsError(_too_little(report, path, min_backbone_share))
-    _require_same_network(recognized, recipes, stored.tensors)
+    if not ends_early:
+        _require_same_network(recognized, recipes, stored.tensors)
     for variable_path, array in values.arrays.items():
         variables[variable_path].assign(array)
     return report
@@ -120,6 +132,8 @@ def _recipes(
     prefix: str,
     recognized: Recognized,
     other_parts: OtherParts,
+    *,
+    ends_early: bool,
 ) -> dict[str, Recipe | None]:
     """The recipe of every variable; its names are those in the file."""
     start = recognized.prefix
@@ -127,7 +141,7 @@ def _recipes(
         return {path: as_is(start + path) for path in paths}
     units = units_of(paths)
     inside = _behind(start, names)
-    if recognized.name_map is tensorflow_names.resnet:
+    if recognized.name_map is tensorflow_names.resnet and not ends_early:
         tensorflow_names.check_depth(units, inside)
     around = {place: _behind(place, names) for place in _places_around(start, prefix)}
     recipes: dict[str, Recipe | None] = {}
@@ -230,6 +244,10 @@ def _backbone_share(shapes: Mapping[str, tuple[int, ...]], loaded: Collection[st
     total = sum(math.prod(shapes[path]) for path in backbone)
     found = sum(math.prod(shapes[path]) for path in backbone if path in loaded)
     return found / total if total else 1.0
+
+
+def _coarsest_level(model: keras.Layer) -> int:
+    return max(getattr(getattr(model, "backbone", model), "channels", [_COARSEST_LEVEL]))
 
 
 def _construction(model: keras.Layer) -> dict[str, Any]:
