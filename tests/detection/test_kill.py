@@ -17,7 +17,8 @@ TOTAL_STEPS = 8
 EVAL_EVERY = 4
 SETTINGS = {
     "data.canvas_size": "[64, 64]",
-    "model.backbone.depth": "18",
+    "model.min_level": "3",  # one level and the backbone up to it: each start has to trace the step
+    "model.max_level": "3",
     "train.total_steps": str(TOTAL_STEPS),
     "train.batch_size": "3",  # no divisor of the 16 images: batches span epochs
     "train.iterations_per_loop": "2",

@@ -74,6 +74,7 @@ def test_the_whole_loop_runs_on_a_file_system_in_memory(sample_part: str) -> Non
     model_dir = f"{root}/saved/quickstart-tiny"
     command = ["--config", "quickstart", "--model_dir", model_dir]
     small = TINY | {"data.directory": part, "eval.every_steps": "1"}
+    small |= {"model.min_level": "3", "model.max_level": "3"}  # traced five times
     small["model.postprocess.score_threshold"] = "0.0"  # so little training gives low scores
     assert train.main([*command, *flags(small)]) == 0
     assert train.main([*command, *flags(small | {"train.total_steps": "3"})]) == 0

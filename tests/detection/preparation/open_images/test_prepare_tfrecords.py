@@ -220,6 +220,8 @@ def test_ten_steps_on_a_fold(converted, tmp_path) -> None:
     settings = {
         "data.directory": str(converted / "part_4_fold_3"),
         "data.canvas_size": "[128, 128]",
+        "model.min_level": "3",
+        "model.max_level": "3",
         "train.batch_size": "2",
         "train.total_steps": "10",
         "train.learning_rate.peak": "1e-3",
