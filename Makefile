@@ -12,7 +12,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 	$(BIN)/python -m pip install --quiet --editable '.[cpu,jax,cluster,dev]'
 	touch $@
 
-demo: .venv/installed  ## draw a data set, train, evaluate, export, infer, submit: about 7 minutes
+demo: .venv/installed  ## draw a data set, train, evaluate, export, infer, submit: 8 to 9 minutes
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo.sh
 
 test: .venv/installed  ## the default suite; real-data tests where TPUDET_TEST_DATA names them
