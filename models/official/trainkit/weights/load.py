@@ -57,8 +57,7 @@ def load_weights(
     Args:
         model: A built detector, classifier or backbone; its backbone's paths begin with backbone/.
         stored: What `read_weights` returned.
-        prefix: Only names in the file that begin so are looked at. Wherever the backbone's names
-            all begin alike, that is found by itself.
+        prefix: Only names in the file that begin so count; that of the backbone is found by itself.
         exclude: Regular expressions, matched from the start of our paths: these are not loaded.
         min_backbone_share: Of the backbone's numbers, the excluded ones apart, 0..1.
         path: Of the file, for messages and as of `recognize`.
@@ -68,8 +67,7 @@ def load_weights(
 
     Raises:
         WeightsError: Names of no known system, a pattern that excludes nothing, values that are
-            not finite, another depth or variant (of a backbone up to level 5), or too small a
-            share of the backbone.
+            not finite, another depth or variant, or too small a share of the backbone.
     """
     variables = {v.path: v for v in model.variables if keras.backend.is_float_dtype(v.dtype)}
     excluded = _excluded(variables, exclude)
