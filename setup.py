@@ -5,17 +5,19 @@ statements of the kernels take over.
 """
 
 import sys
+from pathlib import Path
 
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 
-FOLDER = "models/official/detection/submission/fusion"
+ROOT = "models/official"
+FOLDER = f"{ROOT}/detection/submission/fusion"
 # Fused multiply-adds would give other last bits than the plain statement.
 FLAGS = [] if sys.platform == "win32" else ["-O3", "-ffp-contract=off"]
 
 extensions = [
     Extension(
-        f"detection.submission.fusion.{name}",
+        f"tpudet.detection.submission.fusion.{name}",
         [f"{FOLDER}/{name}.pyx"],
         depends=[
             f"{FOLDER}/{header}.pxd"
@@ -32,7 +34,14 @@ extensions = [
     for name in ("prediction_text", "fuse")
 ]
 
-modules = cythonize(extensions, include_path=["models/official"], build_dir="build/cython")
+# Cython and pyright look modules up by folder names, so models/official needs the name tpudet.
+link = Path("build/typed/tpudet")
+if not link.exists():
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(Path(ROOT).resolve(), target_is_directory=True)
+modules = cythonize(extensions, include_path=[str(link.parent)], build_dir="build/cython")
 for module in modules:
     module.optional = True  # given to Extension above, cythonize would lose it
-setup(ext_modules=modules)
+# The folder models/official is the package tpudet, and the shipped configs travel in it.
+packages = ["tpudet", *(f"tpudet.{name}" for name in find_packages(ROOT)), "tpudet.configs"]
+setup(ext_modules=modules, packages=packages)

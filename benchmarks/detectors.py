@@ -75,9 +75,9 @@ def build_ours(images: Any, boxes: Any, classes: Any) -> Detector:
     import keras
     import tensorflow as tf
 
-    from detection import build_detector, config
-    from trainkit.config import load_config
-    from trainkit.training import devices, optimizers, tensorflow_engine
+    from tpudet.detection import build_detector, config
+    from tpudet.trainkit.config.decode import load_config
+    from tpudet.trainkit.training import devices, optimizers, tensorflow_engine
 
     batch_size, canvas = images.shape[:2]
     yaml = Path(__file__).parents[1] / "configs/yaml/retinanet/r50_fpn_640.yaml"
@@ -110,7 +110,7 @@ def build_ours(images: Any, boxes: Any, classes: Any) -> Detector:
 
 
 def _our_batch(images: Any, boxes: Any, classes: Any, max_instances: int) -> Any:
-    from detection.types import Batch
+    from tpudet.detection.types import Batch
 
     batch_size, num_boxes = classes.shape
     padding, pairs = ((0, 0), (0, max_instances - num_boxes)), np.ones((batch_size, 2), np.float32)

@@ -27,9 +27,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from merge_as_before import compile_predecessor, merge_as_before
 
-from detection.submission import merge_subs
-from detection.submission.fusion.kernel import load_kernel
-from detection.submission.submission_files import (
+from tpudet.detection.commands import merge_subs
+from tpudet.detection.submission.files import (
     HEADER,
     Block,
     BlockResult,
@@ -40,7 +39,8 @@ from detection.submission.submission_files import (
     print_block,
     scan,
 )
-from detection.submission.submission_writer import map_in_order, write_submission_file
+from tpudet.detection.submission.fusion.kernel import load_kernel
+from tpudet.detection.submission.writer import map_in_order, write_submission_file
 
 NUM_LABELS = 500
 OBJECTS = 40  # an image; each model finds each of them once, the rest is clutter
@@ -137,7 +137,7 @@ def _compare(
     arguments: argparse.Namespace,
 ) -> None:
     library = compile_predecessor(folder)
-    command = [sys.executable, "-m", "detection.submission.merge_subs", *merge]
+    command = [sys.executable, "-m", "tpudet.detection.commands.merge_subs", *merge]
     contenders: dict[str, Callable[[], object]] = {
         "predecessor's way": lambda: merge_as_before(
             library, sources, f"{folder}/before.csv", arguments.threads

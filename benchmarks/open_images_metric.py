@@ -34,7 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         seconds, last, printed = [], "", ""
         for _ in range(arguments.rounds):
             start = time.perf_counter()
-            command = [sys.executable, "-m", "detection.evaluation.evaluate_submission", "-f", path]
+            command = [
+                sys.executable,
+                "-m",
+                "tpudet.detection.commands.evaluate_submission",
+                "-f",
+                path,
+            ]
             command += [f"{folder}/truth.csv", "--output", f"{folder}/evaluation"]
             run = subprocess.run(
                 ["/usr/bin/env", "time", "-f", "%M", *command] if _has_time() else command,

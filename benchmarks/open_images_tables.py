@@ -23,15 +23,15 @@ import pyarrow.compute as pc
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from detection.preparation.balance import plan_copies
-from detection.preparation.box_csv import ALL_COLUMNS, read_boxes, write_boxes
-from detection.preparation.class_splits import split_step
-from detection.preparation.filter_boxes import filter_boxes
-from detection.preparation.input_files import read_classes
-from detection.preparation.open_images import read_open_images
-from detection.preparation.validation import pick_validation
-from detection.submission.class_list import ClassEntry, write_class_list
-from trainkit.durable_files import write_text
+from tpudet.detection.preparation.open_images.class_splits import split_step
+from tpudet.detection.preparation.open_images.filter_boxes import filter_boxes
+from tpudet.detection.preparation.open_images.validation import pick_validation
+from tpudet.detection.preparation.records.balance import plan_copies
+from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS, read_boxes, write_boxes
+from tpudet.detection.preparation.sources.input_files import read_classes
+from tpudet.detection.preparation.sources.open_images import read_open_images
+from tpudet.trainkit.class_list import ClassEntry, write_class_list
+from tpudet.trainkit.files.storage import write_text
 
 MIN_IMAGES_PER_CLASS = 1000
 MAX_SECONDS, MAX_BYTES = 60.0, 6e9

@@ -25,13 +25,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 
-from detection.build_detector import build_task
-from detection.command_line import find_config
-from detection.config import ExperimentConfig
-from detection.modeling.retinanet import RetinaNetTask
-from detection.types import Batch
-from trainkit.config import load_config
-from trainkit.training.freezing import freeze
+from tpudet.detection.build_detector import build_task
+from tpudet.detection.commands.experiment_arguments import find_config
+from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.modeling.retinanet import RetinaNetTask
+from tpudet.detection.types import Batch
+from tpudet.trainkit.config.decode import load_config
+from tpudet.trainkit.training.freezing import freeze
 
 CONFIGS = Path(__file__).parents[1] / "configs/yaml"
 CANVAS = (128, 128)  # the smallest with a level 7

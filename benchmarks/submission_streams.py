@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from fusion import NUM_LABELS, generate
 
-from detection.submission import (
+from tpudet.detection.commands import (
     add_parents,
     drop_parents,
     join_subs,
@@ -27,8 +27,8 @@ from detection.submission import (
     trim_sub_by_threshold,
     trim_sub_decimal_digits,
 )
-from detection.submission.submission_files import in_file_order, open_submission, scan
-from detection.submission.submission_writer import run_blocks
+from tpudet.detection.submission.files import in_file_order, open_submission, scan
+from tpudet.detection.submission.writer import run_blocks
 
 NUM_PREDICTIONS = 1000  # an image
 NUM_CLASSES = 25  # an image

@@ -28,11 +28,11 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from detection.preparation.open_images import read_open_images
-from detection.preparation.plan import Plan, plan_shards
-from detection.preparation.shard_jobs import ShardJob
-from detection.preparation.shards import run_shard
-from trainkit.image_headers import parse_jpeg
+from tpudet.detection.preparation.records.plan import Plan, plan_shards
+from tpudet.detection.preparation.records.shard import run_shard
+from tpudet.detection.preparation.records.shard_jobs import ShardJob
+from tpudet.detection.preparation.sources.open_images import read_open_images
+from tpudet.trainkit.images.headers import parse_jpeg
 
 WORKERS = 2
 BOXES_PER_IMAGE = 7  # of Open Images

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Thin command around detection.preparation.validation; try --help."""
+"""Thin command around tpudet.detection.preparation.open_images.validation; try --help."""
 
 import os
 import sys
@@ -8,6 +8,6 @@ if __name__ == "__main__":
     # Read when TensorFlow is imported, which does no more here than open files.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    from detection.preparation.validation import main
+    from tpudet.detection.preparation.open_images.validation import main
 
     sys.exit(main())

@@ -3,7 +3,7 @@
 
 import sys
 
-from detection.evaluation.compare_submissions import main
+from tpudet.detection.commands.compare_submissions import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Thin command around detection.inspection.draw_predictions; try --help."""
+"""Thin command around tpudet.detection.commands.draw_predictions; try --help."""
 
 import os
 import sys
@@ -9,6 +9,6 @@ if __name__ == "__main__":
     # compute would bury what this command says.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    from detection.inspection.draw_predictions import main
+    from tpudet.detection.commands.draw_predictions import main
 
     sys.exit(main())

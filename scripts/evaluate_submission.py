@@ -3,7 +3,7 @@
 
 import sys
 
-from detection.evaluation.evaluate_submission import main
+from tpudet.detection.commands.evaluate_submission import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 if [ $# -lt 3 ] || [[ $1 == -* ]] || [[ $2 == -* ]] || [[ $3 == -* ]]; then
-    echo "usage: $(basename "$0") PART VERSION STEP [RES] [FLAGS of python -m detection.export_model]" >&2
+    echo "usage: $(basename "$0") PART VERSION STEP [RES] [FLAGS of python -m tpudet.detection.commands.export]" >&2
     echo "  STEP     step number of a kept checkpoint, latest or best" >&2
     echo "  RES      canvas side in pixels, or HEIGHTxWIDTH (that of training)" >&2
     echo "  STORAGE  local folder or gs://bucket (output)" >&2
@@ -21,7 +21,7 @@ fi
 storage=${STORAGE:-output}
 storage=${storage%/}
 
-exec "${PYTHON:-python}" -m detection.export_model \
+exec "${PYTHON:-python}" -m tpudet.detection.commands.export \
     --model_dir "$storage/saved/$version-$part" \
     --export_root "$storage/final" \
     --step "$step" \

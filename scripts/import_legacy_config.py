@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Thin command around detection.import_legacy_config; try --help."""
+"""Thin command around tpudet.detection.commands.import_legacy_config; try --help."""
 
 import os
 import sys
@@ -8,6 +8,6 @@ if __name__ == "__main__":
     # Read when TensorFlow is imported: it computes nothing here, and need not say how it would.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    from detection.import_legacy_config import main
+    from tpudet.detection.commands.import_legacy_config import main
 
     sys.exit(main())

@@ -3,7 +3,7 @@
 
 import sys
 
-from trainkit.training.runs import main
+from tpudet.trainkit.training.runs import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,7 +3,7 @@
 
 import sys
 
-from detection.preparation.sample_set import main
+from tpudet.detection.preparation.sources.sample_set import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Thin command around detection.preparation.make_tfrecords; try --help."""
+"""Thin command around tpudet.detection.commands.make_tfrecords; try --help."""
 
 import os
 import sys
@@ -9,6 +9,6 @@ if __name__ == "__main__":
     # compute would bury what this command says.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    from detection.preparation.make_tfrecords import main
+    from tpudet.detection.commands.make_tfrecords import main
 
     sys.exit(main())

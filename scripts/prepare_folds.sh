@@ -14,4 +14,4 @@ fi
 # It computes nothing, and TensorFlow's notes on how it would compute would bury the progress bars.
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} TF_ENABLE_ONEDNN_OPTS=${TF_ENABLE_ONEDNN_OPTS:-0}
 
-exec "${PYTHON:-python}" -m detection.preparation.prepare_folds "$@"
+exec "${PYTHON:-python}" -m tpudet.detection.commands.prepare_folds "$@"

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 if [ $# -lt 2 ] || [[ $1 == -* ]] || [[ $2 == -* ]]; then
-    echo "usage: $(basename "$0") PART VERSION [FLAGS of python -m detection.train]" >&2
+    echo "usage: $(basename "$0") PART VERSION [FLAGS of python -m tpudet.detection.commands.train]" >&2
     echo "  PART     folder under \$STORAGE/converted that make_tfrecords.py wrote" >&2
     echo "  VERSION  a config under configs/yaml: its stem, or what stands before its first _" >&2
     echo "  STORAGE  local folder or gs://bucket (output)" >&2
@@ -19,7 +19,7 @@ storage=${storage%/}
 logs=$storage/logs
 [[ $storage == *://* ]] && logs=output/logs
 
-exec "${PYTHON:-python}" -m detection.train \
+exec "${PYTHON:-python}" -m tpudet.detection.commands.train \
     --config "$version" \
     --model_dir "$storage/saved/$version-$part" \
     --log_file "$logs/$version-$part.log" \

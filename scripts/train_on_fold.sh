@@ -5,7 +5,7 @@
 set -euo pipefail
 
 if [ $# -lt 3 ] || [[ $1 == -* ]] || [[ $2 == -* ]] || [[ ! $3 =~ ^[0-9]+$ ]]; then
-    echo "usage: $(basename "$0") PART VERSION FOLD [FLAGS of python -m detection.train]" >&2
+    echo "usage: $(basename "$0") PART VERSION FOLD [FLAGS of python -m tpudet.detection.commands.train]" >&2
     echo "  PART     human_parts, part_0, ..: what prepare_folds.sh wrote" >&2
     echo "  VERSION  a config under configs/yaml: its stem, or what stands before its first _" >&2
     echo "  FOLD     number of the fold, from 0" >&2

@@ -14,4 +14,4 @@ fi
 # TensorFlow computes nothing here: its notes on how it would would bury the progress bar.
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 export TF_ENABLE_ONEDNN_OPTS=${TF_ENABLE_ONEDNN_OPTS:-0}
-exec "${PYTHON:-python}" -m detection.preparation.upload "$@"
+exec "${PYTHON:-python}" -m tpudet.detection.commands.upload "$@"

@@ -42,8 +42,8 @@ def _no_leftover_precision() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def sample_part(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A converted part of 16 training and 4 validation images, drawn by the project itself."""
-    from detection.preparation.make_tfrecords import main as make_tfrecords
-    from detection.preparation.sample_set import write_sample_set
+    from tpudet.detection.commands.make_tfrecords import main as make_tfrecords
+    from tpudet.detection.preparation.sources.sample_set import write_sample_set
 
     folder = tmp_path_factory.mktemp("sample")
     write_sample_set(str(folder), num_images=20, seed=1)

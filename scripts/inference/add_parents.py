@@ -3,7 +3,7 @@
 
 import sys
 
-from detection.submission.add_parents import main
+from tpudet.detection.commands.add_parents import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,7 +3,7 @@
 
 import sys
 
-from detection.submission.drop_parents import main
+from tpudet.detection.commands.drop_parents import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -43,7 +43,7 @@ for source in "$folder"/*.parquet "$folder"/*.pkl; do
         echo "$target is there already"
     else
         code=0
-        "${PYTHON:-python}" -m detection.submission.gen_sub "$source" "$@" || code=$?
+        "${PYTHON:-python}" -m tpudet.detection.commands.gen_sub "$source" "$@" || code=$?
         if [ $code -gt 1 ]; then
             exit $code
         fi

@@ -3,7 +3,7 @@
 
 import sys
 
-from detection.submission.gen_sub import main
+from tpudet.detection.commands.gen_sub import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,7 +3,7 @@
 
 import sys
 
-from detection.predict import main
+from tpudet.detection.commands.predict import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,7 +3,7 @@
 
 import sys
 
-from detection.submission.join_predicted_parts import main
+from tpudet.detection.commands.join_predicted_parts import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -88,7 +88,7 @@ for part in "${parts[@]}"; do
     results+=("$target")
     if ! is_made "$target" "${sources[@]}"; then
         mkdir -p "$merged"
-        "${PYTHON:-python}" -m detection.submission.merge_subs "$target" "${sources[@]}" "$@"
+        "${PYTHON:-python}" -m tpudet.detection.commands.merge_subs "$target" "${sources[@]}" "$@"
     fi
 done
 if [ ${#results[@]} -eq 0 ]; then
@@ -100,6 +100,6 @@ if [ "$named" -eq 0 ] && [ ${#used[@]} -lt ${#files[@]} ]; then
     printf '%s\n' "${files[@]}" | grep -vxF -f <(printf '%s\n' "${used[@]}") >&2
 fi
 if [ "$named" -eq 0 ] && [ ${#results[@]} -gt 1 ] && ! is_made "$merged/joined.csv" "${results[@]}"; then
-    "${PYTHON:-python}" -m detection.submission.join_subs $force "$merged/joined.csv" "${results[@]}"
+    "${PYTHON:-python}" -m tpudet.detection.commands.join_subs $force "$merged/joined.csv" "${results[@]}"
 fi
 exit $out_of_date

@@ -3,7 +3,7 @@
 
 import sys
 
-from detection.submission.merge_subs import main
+from tpudet.detection.commands.merge_subs import main
 
 if __name__ == "__main__":
     sys.exit(main())

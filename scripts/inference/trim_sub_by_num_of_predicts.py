@@ -3,7 +3,7 @@
 
 import sys
 
-from detection.submission.trim_sub_by_num_of_predicts import main
+from tpudet.detection.commands.trim_sub_by_num_of_predicts import main
 
 if __name__ == "__main__":
     sys.exit(main())

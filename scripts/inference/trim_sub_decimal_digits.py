@@ -3,7 +3,7 @@
 
 import sys
 
-from detection.submission.trim_sub_decimal_digits import main
+from tpudet.detection.commands.trim_sub_decimal_digits import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import pytest
 
-from detection.export import export_saved_model
-from detection.types import Batch, Detections
+from tpudet.detection.inference.export import export_saved_model
+from tpudet.detection.types import Batch, Detections
 
 ops: Any = keras.ops  # its annotations admit None nearly everywhere
 CLASS_LIST = "/m/01,cat\n/m/02,dog\n/m/03,sheep\n"

@@ -13,13 +13,13 @@ import keras
 import numpy as np
 import pytest
 
-from detection.build_detector import build_task
-from detection.config import ExperimentConfig
-from detection.model_config import (
+from tpudet.detection.build_detector import build_task
+from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.modeling.bifpn import BiFPN
+from tpudet.detection.modeling.config import (
     ArgmaxIoUConfig,
     ATSSConfig,
     BiFPNConfig,
-    EfficientNetConfig,
     FocalLossConfig,
     FPNConfig,
     HuberLossConfig,
@@ -27,30 +27,33 @@ from detection.model_config import (
     NASFPNConfig,
     OverlapLossConfig,
     QualityFocalLossConfig,
-    ResNetConfig,
     RetinaNetConfig,
-    SEResNeXtConfig,
     SmoothL1LossConfig,
     VarifocalLossConfig,
 )
-from detection.modeling.bifpn import BiFPN
-from detection.modeling.box_losses import huber_box_loss, overlap_box_loss, smooth_l1_box_loss
-from detection.modeling.class_losses import focal_loss, quality_focal_loss, varifocal_loss
-from detection.modeling.fpn import FPN
-from detection.modeling.identity_neck import IdentityNeck
-from detection.modeling.nas_fpn import NASFPN
-from detection.modeling.retinanet import RetinaNetTask
-from detection.ops.atss import match_atss
-from detection.ops.matching import match_argmax_iou
-from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.drop_block import DropBlock
-from trainkit.backbones.efficientnet import EfficientNet
-from trainkit.backbones.layers import Conv
-from trainkit.backbones.resnet import ResNet
-from trainkit.backbones.seresnext import SEResNeXt
-from trainkit.config import decode
-from trainkit.training.freezing import freeze, frozen_at_random
-from trainkit.yaml_tree import parse_tree
+from tpudet.detection.modeling.fpn import FPN, IdentityNeck
+from tpudet.detection.modeling.losses import (
+    focal_loss,
+    huber_box_loss,
+    overlap_box_loss,
+    quality_focal_loss,
+    smooth_l1_box_loss,
+    varifocal_loss,
+)
+from tpudet.detection.modeling.nas_fpn import NASFPN
+from tpudet.detection.modeling.retinanet import RetinaNetTask
+from tpudet.detection.ops.atss import match_atss
+from tpudet.detection.ops.matching import match_argmax_iou
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.config import EfficientNetConfig, ResNetConfig, SEResNeXtConfig
+from tpudet.trainkit.backbones.drop_block import DropBlock
+from tpudet.trainkit.backbones.efficientnet import EfficientNet
+from tpudet.trainkit.backbones.layers import Conv
+from tpudet.trainkit.backbones.resnet import ResNet
+from tpudet.trainkit.backbones.seresnext import SEResNeXt
+from tpudet.trainkit.config.decode import decode
+from tpudet.trainkit.config.yaml_tree import parse_tree
+from tpudet.trainkit.training.freezing import freeze, frozen_at_random
 
 CANVAS = (128, 256)
 NORM = "batch_norm: {momentum: 0.75, epsilon: 0.25, frozen: true, synchronized: false}"

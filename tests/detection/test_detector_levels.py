@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.build_detector import build_task
-from detection.config import ExperimentConfig
-from detection.types import Batch
-from trainkit.config import ConfigError, decode
-from trainkit.yaml_tree import parse_tree
+from tpudet.detection.build_detector import build_task
+from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.types import Batch
+from tpudet.trainkit.config.decode import ConfigError, decode
+from tpudet.trainkit.config.yaml_tree import parse_tree
 
 CANVAS = (64, 128)
 

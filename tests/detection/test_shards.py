@@ -10,22 +10,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from detection.image_folder import (
+from tpudet.detection.commands.join_predicted_parts import join_parts
+from tpudet.detection.commands.join_predicted_parts import main as join
+from tpudet.detection.commands.predict import main
+from tpudet.detection.inference.predictions_file import (
+    ImagePredictions,
+    Predictions,
+    read_predictions,
+    write_predictions,
+)
+from tpudet.trainkit.image_folder import (
     ImageFile,
     ImageFolderError,
     Shard,
     parse_shard,
     shard_path,
     take_shard,
-)
-from detection.predict import main
-from detection.submission.join_predicted_parts import join_parts
-from detection.submission.join_predicted_parts import main as join
-from detection.submission.predictions_file import (
-    ImagePredictions,
-    Predictions,
-    read_predictions,
-    write_predictions,
 )
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "inference"

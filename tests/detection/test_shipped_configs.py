@@ -11,24 +11,23 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from detection.build_optimizer import build_schedule
-from detection.command_line import find_config
-from detection.config import ExperimentConfig
-from detection.import_legacy_config import converted_text
-from detection.model_config import (
-    BACKBONE_AUTO_EPSILON,
+from tpudet.detection.commands.experiment_arguments import find_config
+from tpudet.detection.commands.import_legacy_config import converted_text
+from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.modeling.config import (
     AnchorConfig,
     ArgmaxIoUConfig,
     BiFPNConfig,
-    EfficientNetConfig,
     FocalLossConfig,
     HeadConfig,
     HuberLossConfig,
     PostprocessConfig,
 )
-from detection.train_config import MomentumConfig
-from trainkit.config import decode, load_config
-from trainkit.yaml_tree import parse_tree
+from tpudet.trainkit.backbones.config import BACKBONE_AUTO_EPSILON, EfficientNetConfig
+from tpudet.trainkit.config.decode import decode, load_config
+from tpudet.trainkit.config.yaml_tree import parse_tree
+from tpudet.trainkit.training.build_optimizer import build_schedule
+from tpudet.trainkit.training.config import MomentumConfig
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/yaml").rglob("*.yaml"))
 LEGACY = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("legacy_files.py"))))

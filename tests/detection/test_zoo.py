@@ -5,9 +5,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tools.write_zoo import code_alone, count, find_faults, main, read_experiments
 
-from detection.command_line import find_config
-from detection.write_zoo import code_alone, count, find_faults, main, read_experiments
+from tpudet.detection.commands.experiment_arguments import find_config
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs/zoo.md"
@@ -84,7 +84,7 @@ def test_what_is_out_of_date_is_named_and_written_anew(
         assert main(["--check"]) == 1
         said = capsys.readouterr().err
         assert "docs/zoo.md is out of date" in said
-        assert "`python -m detection.write_zoo` writes it anew" in said
+        assert "`python -m tools.write_zoo` writes it anew" in said
         return said
 
     assert "there is no such file" in fault()

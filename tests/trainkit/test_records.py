@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit import records
+from tpudet.trainkit import records
 
 COUNTS = [5, 0, 7, 3, 4]
 TOTAL = sum(COUNTS)

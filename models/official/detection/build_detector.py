@@ -6,16 +6,12 @@ from typing import Any
 
 import keras
 
-from detection.config import ExperimentConfig
-from detection.model_config import (
-    AUTO_EPSILON,
-    BACKBONE_AUTO_EPSILON,
+from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.modeling.bifpn import BiFPN
+from tpudet.detection.modeling.config import (
     ArgmaxIoUConfig,
     ATSSConfig,
-    BatchNormConfig,
     BiFPNConfig,
-    DropBlockConfig,
-    EfficientNetConfig,
     FocalLossConfig,
     FPNConfig,
     HuberLossConfig,
@@ -23,30 +19,41 @@ from detection.model_config import (
     NASFPNConfig,
     OverlapLossConfig,
     QualityFocalLossConfig,
-    ResNetConfig,
     RetinaNetConfig,
-    SEResNeXtConfig,
     SmoothL1LossConfig,
     VarifocalLossConfig,
 )
-from detection.modeling.bifpn import BiFPN
-from detection.modeling.box_losses import huber_box_loss, overlap_box_loss, smooth_l1_box_loss
-from detection.modeling.class_losses import focal_loss, quality_focal_loss, varifocal_loss
-from detection.modeling.fpn import COARSEST_BACKBONE_LEVEL, FPN
-from detection.modeling.heads import RetinaNetHead
-from detection.modeling.identity_neck import IdentityNeck
-from detection.modeling.nas_fpn import NASFPN
-from detection.modeling.retinanet import BoxLoss, ClassLoss, Match, RetinaNet, RetinaNetTask
-from detection.ops.anchors import anchors_for_canvas, locations_per_level
-from detection.ops.atss import match_atss
-from detection.ops.matching import match_argmax_iou
-from detection.types import Tensor
-from trainkit.backbones.batch_norm import BatchNorm, MakeNorm
-from trainkit.backbones.drop_block import DropBlock
-from trainkit.backbones.efficientnet import EfficientNet
-from trainkit.backbones.resnet import ResNet
-from trainkit.backbones.seresnext import SEResNeXt
-from trainkit.weights.families import NORMALIZATIONS
+from tpudet.detection.modeling.fpn import COARSEST_BACKBONE_LEVEL, FPN, IdentityNeck
+from tpudet.detection.modeling.heads import RetinaNetHead
+from tpudet.detection.modeling.losses import (
+    focal_loss,
+    huber_box_loss,
+    overlap_box_loss,
+    quality_focal_loss,
+    smooth_l1_box_loss,
+    varifocal_loss,
+)
+from tpudet.detection.modeling.nas_fpn import NASFPN
+from tpudet.detection.modeling.retinanet import BoxLoss, ClassLoss, Match, RetinaNet, RetinaNetTask
+from tpudet.detection.ops.anchors import anchors_for_canvas, locations_per_level
+from tpudet.detection.ops.atss import match_atss
+from tpudet.detection.ops.matching import match_argmax_iou
+from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.backbones.config import (
+    AUTO_EPSILON,
+    BACKBONE_AUTO_EPSILON,
+    BatchNormConfig,
+    DropBlockConfig,
+    EfficientNetConfig,
+    ResNetConfig,
+    SEResNeXtConfig,
+)
+from tpudet.trainkit.backbones.drop_block import DropBlock
+from tpudet.trainkit.backbones.efficientnet import EfficientNet
+from tpudet.trainkit.backbones.resnet import ResNet
+from tpudet.trainkit.backbones.seresnext import SEResNeXt
+from tpudet.trainkit.types import Tensor
+from tpudet.trainkit.weights.families import NORMALIZATIONS
 
 _NECK_SEED = 1 << 20
 

@@ -6,10 +6,10 @@ Each fact stands once: the number of classes is the number of rows of the data s
 from dataclasses import dataclass, field
 from typing import Literal
 
-from detection.data_config import DataConfig
-from detection.model_config import RetinaNetConfig
-from detection.train_config import TrainConfig
-from trainkit.ranges import Count, NaturalNumber, check
+from tpudet.detection.data.config import DataConfig
+from tpudet.detection.modeling.config import RetinaNetConfig
+from tpudet.trainkit.config.ranges import Count, NaturalNumber, check
+from tpudet.trainkit.training.config import TrainConfig
 
 # fmt: off
 Metric = Literal[

@@ -8,26 +8,26 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from detection.build_augmentations import build_augmentations
-from detection.build_detector import build_task
-from detection.build_optimizer import build_optimizer, l2_in_loss
-from detection.config import ExperimentConfig
-from detection.data.pipeline import eval_dataset, train_dataset
-from detection.data_config import DataConfig
-from detection.evaluation.ground_truth import load_ground_truth
-from detection.evaluation.split import SplitEvaluation, rules_of
-from detection.modeling.retinanet import RetinaNetTask
-from detection.pretrained import load_pretrained
-from detection.submission.class_list import ClassEntry
-from detection.train_config import TrainConfig
-from trainkit.config import ConfigError
-from trainkit.durable_files import read_text
-from trainkit.records import count_records, find_shards
-from trainkit.training import optimizers
-from trainkit.training.devices import default_precision, sum_over_replicas
-from trainkit.training.freezing import Frozen, freeze
-from trainkit.training.tensorflow_engine import TensorFlowEngine
-from trainkit.weights.report import LoadReport
+from tpudet.detection.build_detector import build_task
+from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.data.augmentations.build import build_augmentations
+from tpudet.detection.data.config import DataConfig
+from tpudet.detection.data.pipeline import eval_dataset, train_dataset
+from tpudet.detection.evaluation.ground_truth import load_ground_truth
+from tpudet.detection.evaluation.split import SplitEvaluation, rules_of
+from tpudet.detection.modeling.retinanet import RetinaNetTask
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.config.decode import ConfigError
+from tpudet.trainkit.files.storage import read_text
+from tpudet.trainkit.records import count_records, find_shards
+from tpudet.trainkit.training import optimizers
+from tpudet.trainkit.training.build_optimizer import build_optimizer, l2_in_loss
+from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.devices import default_precision, sum_over_replicas
+from tpudet.trainkit.training.freezing import Frozen, freeze
+from tpudet.trainkit.training.tensorflow_engine import TensorFlowEngine
+from tpudet.trainkit.weights.pretrained import load_pretrained
+from tpudet.trainkit.weights.report import LoadReport
 
 
 class Split(NamedTuple):

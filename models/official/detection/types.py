@@ -1,17 +1,16 @@
 """The named tuples handed from stage to stage, and the letters that name their shapes.
 
-B images in a batch; H W height and width of the canvas, the fixed-size picture that the network
-sees; N instances an image, padded; A anchors an image over all levels; K detections an image,
-padded; C foreground classes.
+B images in a batch; H W height and width of the canvas, the fixed-size image that the network
+sees; N instances per image, padded; A anchors per image over all levels; K detections per image,
+padded; C foreground classes; M side of a mask.
 
 Boxes are `[y1, x1, y2, x2]`, float32, in canvas pixels, without a +1 anywhere. Class ids are
 1-based row numbers of `classes.csv`; 0 means none.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-# A tensor of whichever backend is at work: TensorFlow, JAX or NumPy.
-Tensor = Any
+from tpudet.trainkit.types import Tensor
 
 
 class Batch(NamedTuple):
@@ -28,6 +27,7 @@ class Batch(NamedTuple):
     original_sizes: Tensor  # [B, 2] float32, height and width of the original picture
     scales: Tensor  # [B, 2] float32, canvas pixels per original pixel, y and x
     offsets: Tensor  # [B, 2] float32, y and x, canvas pixels
+    masks: Tensor | None = None  # [B, N, H, W] uint8, 0 or 1; None where no task needs masks
 
 
 class RawPredictions(NamedTuple):
@@ -44,6 +44,8 @@ class Detections(NamedTuple):
     scores: Tensor  # [B, K] float32; padding is 0
     classes: Tensor  # [B, K] int32; padding is 0
     num_detections: Tensor  # [B] int32
+    # [B, K, M, M] float32, 0..1, over the box; None from a detector without masks
+    masks: Tensor | None = None
 
 
 class ImageDetections(NamedTuple):
@@ -56,3 +58,4 @@ class ImageDetections(NamedTuple):
     boxes: Tensor  # [D, 4] float
     scores: Tensor  # [D] float
     classes: Tensor  # [D] int, 1-based
+    masks: list | None = None  # D COCO RLE dicts; None from a detector without masks

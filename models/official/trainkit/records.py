@@ -14,7 +14,8 @@ import numpy as np
 import tensorflow as tf
 from crc32c import crc32c
 
-from trainkit.durable_files import remove_if_there
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.storage import remove_if_there
 
 # TensorFlow's own annotations of its functions are narrower than the functions.
 Tensor = Any
@@ -64,12 +65,12 @@ def write_shard(path: str, records: Iterable[Record], *, owner: str = "") -> int
     count = 0
     remove_if_there(temporary)  # `ram://` appends to a file opened for writing
     try:
-        with tf.io.gfile.GFile(temporary, "wb") as file:
+        with storage.open_file(temporary, "wb") as file:
             file.write(b"")  # a GFile that is never written to is not there
             for record in records:
                 _write_record(file, (record,) if isinstance(record, bytes) else record)
                 count += 1
-        tf.io.gfile.rename(temporary, path, overwrite=True)
+        storage.rename(temporary, path)
     except BaseException:
         remove_if_there(temporary)
         raise
@@ -108,8 +109,8 @@ def find_shards(prefix: str) -> list[str]:
     directory, stem = os.path.split(prefix)
     pattern = re.compile(re.escape(stem) + r"-(\d{5})-of-(\d{5})\.tfrecord")
     try:
-        names = sorted(tf.io.gfile.listdir(directory or "."))
-    except tf.errors.NotFoundError:
+        names = storage.list_folder(directory or ".")
+    except FileNotFoundError:
         raise FileNotFoundError(f"No directory {directory!r} (looked for {prefix}-*).") from None
     matches = [match for match in map(pattern.fullmatch, names) if match]
     if not matches:
@@ -156,7 +157,7 @@ def read_records(shards: Sequence[str]) -> tf.data.Dataset:
 
 def default_shuffle_buffer(shards: Sequence[str], records_per_shard: Sequence[int]) -> int:
     """Returns how many records of average size fit into `SHUFFLE_BUFFER_BYTES`, at least 1."""
-    total_bytes = sum(tf.io.gfile.stat(path).length for path in shards)
+    total_bytes = sum(storage.stat(path).size for path in shards)
     return max(1, SHUFFLE_BUFFER_BYTES * sum(records_per_shard) // max(1, total_bytes))
 
 
@@ -318,9 +319,9 @@ def _permutation(seed: Tensor, count: Tensor | int) -> Tensor:
 
 def _count_in_file(path: str) -> int:
     """Counts length-prefixed records: 8 bytes length, 4 its checksum, payload, 4 its checksum."""
-    size = tf.io.gfile.stat(path).length
+    size = storage.stat(path).size
     count = position = 0
-    with tf.io.gfile.GFile(path, "rb") as file:
+    with storage.open_file(path, "rb") as file:
         while position + 12 <= size:
             file.seek(position)
             (length,) = struct.unpack("<Q", file.read(8))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.data.sample import Sample
+from tpudet.detection.data.sample import Sample
 
 
 @pytest.fixture

@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.data.augmented_stream import BLOCK_SIZE, augmented_stream, surplus_records
-from detection.data.copy_paste import paste
-from detection.data.mixup import mixup
-from detection.data.mosaic import mosaic
-from detection.data.pipeline import train_dataset
-from detection.data.sample import MixingAugmentation, PictureAugmentation, Sample
-from detection.data.scene import Scene
-from detection.data.tfrecord import encode_example
-from detection.preparation.masks import mask_png
-from trainkit import records
+from tpudet.detection.data.augmentations.mixing import mixup, mosaic, paste
+from tpudet.detection.data.pipeline import train_dataset
+from tpudet.detection.data.sample import MixingAugmentation, PictureAugmentation, Sample, Scene
+from tpudet.detection.data.tfrecord import encode_example
+from tpudet.detection.preparation.sources.masks import mask_png
+from tpudet.trainkit import records
+from tpudet.trainkit.images.mixed_stream import BLOCK_SIZE, augmented_stream, surplus_records
 
 CANVAS = (48, 64)
 MOSAIC = MixingAugmentation(functools.partial(mosaic, canvas_size=CANVAS), 3, probability=0.7)

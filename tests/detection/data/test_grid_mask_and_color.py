@@ -5,9 +5,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageEnhance
 
-from detection.data.color import apply_color
-from detection.data.grid_mask import apply_grid_mask
-from detection.data.scene import Scene
+from tpudet.detection.data.augmentations.pixels import apply_color, apply_grid_mask
+from tpudet.detection.data.sample import Scene
 
 BOXES = tf.constant([[1.0, 2.0, 30.0, 40.0]])
 NO_COLOR = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0}

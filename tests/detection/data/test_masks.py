@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.data.canvas import place_on_canvas
-from detection.data.masks import pack_masks, placed_masks, unpack_masks
+from tpudet.detection.data.masks import pack_masks, placed_masks, unpack_masks
+from tpudet.trainkit.images.canvas import place_on_canvas
 
 HEIGHT, WIDTH = 48, 80
 

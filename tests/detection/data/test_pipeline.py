@@ -6,18 +6,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.data.augment import draw_augmentation, flip_boxes, record_seed
-from detection.data.autoaugment import apply_autoaugment
-from detection.data.canvas import boxes_to_canvas, decode_to_canvas, has_area, place_on_canvas
-from detection.data.mosaic import mosaic
-from detection.data.pipeline import (
-    eval_dataset,
-    select_instances,
-    train_dataset,
-)
-from detection.data.sample import PictureAugmentation
-from detection.data.tfrecord import encode_example, parse_example
-from trainkit import records
+from tpudet.detection.data.augmentations.autoaugment import apply_autoaugment
+from tpudet.detection.data.augmentations.mixing import mosaic
+from tpudet.detection.data.boxes import boxes_to_canvas, flip_boxes, has_area
+from tpudet.detection.data.pipeline import eval_dataset, select_instances, train_dataset
+from tpudet.detection.data.sample import PictureAugmentation
+from tpudet.detection.data.tfrecord import encode_example, parse_example
+from tpudet.trainkit import records
+from tpudet.trainkit.images.canvas import decode_to_canvas, place_on_canvas
+from tpudet.trainkit.images.seeds import draw_augmentation, record_seed
 
 CANVAS = (64, 64)
 COUNTS = [4, 3, 4]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.data.tfrecord import (
+from tpudet.detection.data.tfrecord import (
     encode_example,
     example_pieces,
     object_columns,

@@ -11,10 +11,10 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from detection.evaluation.coco import coco_metrics, explain_missing
-from detection.evaluation.ground_truth import GroundTruth
-from detection.evaluation.split import SplitDetections
-from detection.types import Batch, Detections, ImageDetections
+from tpudet.detection.evaluation.coco import coco_metrics, explain_missing
+from tpudet.detection.evaluation.ground_truth import GroundTruth
+from tpudet.detection.evaluation.split import SplitDetections
+from tpudet.detection.types import Batch, Detections, ImageDetections
 
 TWELVE = ["AP", "AP50", "AP75", "APs", "APm", "APl"]
 TWELVE += ["ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl"]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from detection.evaluation import compare_submissions, evaluate_submission
+from tpudet.detection.commands import compare_submissions, evaluate_submission
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 TRUTH = """ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf

@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 import pytest
 
-from detection.inspection import draw_predictions
-from detection.submission.predictions_file import ImagePredictions, write_predictions
+from tpudet.detection.commands import draw_predictions
+from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
 
 CLASSES = "/m/01,cat\n/m/02,dog\n"
 Row = tuple[int, float, float, float, float, float]  # class id, score, x1 y1 x2 y2

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.inspection import pictures
-from detection.inspection.pictures import file_names
+from tpudet.detection.inspection import image_panels
+from tpudet.detection.inspection.image_panels import file_names
 
 WHOLE = (0.1, 0.1, 0.5, 0.5)  # x1 y1 x2 y2
 FAR = (0.6, 0.6, 0.9, 0.9)
@@ -126,7 +126,7 @@ def test_colours_of_found_false_and_missed_boxes(
     height, width = 320, 480  # 40x60 pixels, enlarged until labels can be read
     top = drawn.shape[0] - height
     left, right = drawn[top:, :width], drawn[top:, -width:]
-    colours = pictures.COLOURS
+    colours = image_panels.COLOURS
     assert tuple(left[round(0.5 * height), round(0.3 * width)]) == colours["found"]
     assert tuple(left[round(0.4 * height), round(0.7 * width)]) == colours["missed"]
     assert tuple(right[round(0.5 * height), round(0.3 * width)]) == colours["found"]
@@ -229,7 +229,7 @@ def test_blood_cells_in_the_dark(
 def test_page_stays_small_whatever_is_in_it(
     write_found, draw, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pictures, "_MARKS_OF_ALL", 50)
+    monkeypatch.setattr(image_panels, "_MARKS_OF_ALL", 50)
     folder = tmp_path / "images"
     folder.mkdir()
     noise = np.random.default_rng(0).integers(0, 256, (600, 900, 3), np.uint8)

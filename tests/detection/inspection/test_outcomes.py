@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
-from detection.inspection.objects import InspectionError, Objects, match_classes, order_objects
-from detection.inspection.objects import take_images as take
-from detection.inspection.outcomes import (
+from tpudet.detection.inspection.objects import (
+    InspectionError,
+    Objects,
+    match_classes,
+    order_objects,
+)
+from tpudet.detection.inspection.objects import take_images as take
+from tpudet.detection.inspection.outcomes import (
     BADLY_PLACED,
     DUPLICATE,
     FOUND,
@@ -15,7 +20,7 @@ from detection.inspection.outcomes import (
     find_outcomes,
     rank_worst,
 )
-from detection.submission.class_list import ClassEntry
+from tpudet.trainkit.class_list import ClassEntry
 
 
 def objects(ids: list[str], rows: list[tuple], *, groups: tuple[int, ...] = ()) -> Objects:

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detection.data.tfrecord import encode_example
-from detection.inspection.objects import InspectionError
-from detection.inspection.true_objects import read_true_boxes, read_true_split
-from detection.preparation.prepared_set import PreparedSet, PreparedSplit
-from detection.submission.class_list import ClassEntry
-from trainkit.records import shard_path, write_shard
+from tpudet.detection.data.tfrecord import encode_example
+from tpudet.detection.inspection.objects import InspectionError
+from tpudet.detection.inspection.true_objects import read_true_boxes, read_true_split
+from tpudet.detection.preparation.records.prepared_set import PreparedSet, PreparedSplit
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.records import shard_path, write_shard
 
 CLASSES = (ClassEntry("/m/01", "cat"), ClassEntry("/m/02", "dog"))
 

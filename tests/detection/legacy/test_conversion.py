@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import yaml
 
-from detection.build_optimizer import build_schedule
-from detection.config import ExperimentConfig
-from detection.data_config import AutoAugmentConfig
-from detection.import_legacy_config import converted_text
-from detection.model_config import ResNetConfig
-from trainkit.config import ConfigError, decode
-from trainkit.yaml_tree import parse_tree
+from tpudet.detection.commands.import_legacy_config import converted_text
+from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.data.config import AutoAugmentConfig
+from tpudet.trainkit.backbones.config import ResNetConfig
+from tpudet.trainkit.config.decode import ConfigError, decode
+from tpudet.trainkit.config.yaml_tree import parse_tree
+from tpudet.trainkit.training.build_optimizer import build_schedule
 
 
 def converted(old_text: str) -> tuple[ExperimentConfig, str]:

@@ -5,10 +5,10 @@ import re
 import keras
 import pytest
 
-from detection.legacy.frozen_parts import frozen_parts, number_pattern
-from detection.legacy.train_settings import DEFAULT_FROZEN
-from trainkit.backbones.efficientnet import EfficientNet
-from trainkit.training.freezing import freeze as freeze_layers
+from tpudet.detection.legacy.frozen_parts import frozen_parts, number_pattern
+from tpudet.detection.legacy.train_settings import DEFAULT_FROZEN
+from tpudet.trainkit.backbones.efficientnet import EfficientNet
+from tpudet.trainkit.training.freezing import freeze as freeze_layers
 
 
 def test_frozen_blocks_are_those_of_the_real_network() -> None:

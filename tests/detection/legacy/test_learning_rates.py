@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from detection.build_optimizer import build_schedule
-from detection.config import ExperimentConfig
-from detection.import_legacy_config import converted_text
-from detection.train_config import TrainConfig
-from trainkit.config import decode
-from trainkit.yaml_tree import parse_tree
+from tpudet.detection.commands.import_legacy_config import converted_text
+from tpudet.detection.config import ExperimentConfig
+from tpudet.trainkit.config.decode import decode
+from tpudet.trainkit.config.yaml_tree import parse_tree
+from tpudet.trainkit.training.build_optimizer import build_schedule
+from tpudet.trainkit.training.config import TrainConfig
 
 FILES = Path(__file__).parents[1] / "legacy_files.py"
 LEGACY = SimpleNamespace(**runpy.run_path(str(FILES)))

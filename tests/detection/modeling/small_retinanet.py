@@ -11,18 +11,23 @@ from typing import Any
 import keras
 import numpy as np
 
-from detection.modeling.bifpn import BiFPN
-from detection.modeling.box_losses import overlap_box_loss, smooth_l1_box_loss
-from detection.modeling.class_losses import focal_loss, quality_focal_loss, varifocal_loss
-from detection.modeling.fpn import FPN
-from detection.modeling.heads import RetinaNetHead
-from detection.modeling.nas_fpn import NASFPN
-from detection.modeling.retinanet import RetinaNet, RetinaNetTask
-from detection.ops.anchors import anchors_for_canvas, locations_per_level
-from detection.ops.atss import match_atss
-from detection.types import Batch, RawPredictions
-from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.layers import ConvNorm
+from tpudet.detection.modeling.bifpn import BiFPN
+from tpudet.detection.modeling.fpn import FPN
+from tpudet.detection.modeling.heads import RetinaNetHead
+from tpudet.detection.modeling.losses import (
+    focal_loss,
+    overlap_box_loss,
+    quality_focal_loss,
+    smooth_l1_box_loss,
+    varifocal_loss,
+)
+from tpudet.detection.modeling.nas_fpn import NASFPN
+from tpudet.detection.modeling.retinanet import RetinaNet, RetinaNetTask
+from tpudet.detection.ops.anchors import anchors_for_canvas, locations_per_level
+from tpudet.detection.ops.atss import match_atss
+from tpudet.detection.types import Batch, RawPredictions
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.layers import ConvNorm
 
 CANVAS = (64, 128)
 LEVELS: dict[str, Any] = {"min_level": 4, "max_level": 6}

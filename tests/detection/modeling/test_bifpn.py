@@ -3,8 +3,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from detection.modeling.bifpn import BiFPN, Node, cell_nodes, fusion_shares
-from trainkit.backbones.batch_norm import BatchNorm
+from tpudet.detection.modeling.bifpn import BiFPN, Node, cell_nodes, fusion_shares
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
 
 
 def build(channels=(2, 2, 2), **settings):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.modeling.box_losses import huber_box_loss, overlap_box_loss, smooth_l1_box_loss
-from detection.ops.boxes import decode_boxes, encode_boxes
+from tpudet.detection.modeling.losses import huber_box_loss, overlap_box_loss, smooth_l1_box_loss
+from tpudet.detection.ops.boxes import decode_boxes, encode_boxes
 
 ANCHORS = np.array([[0, 0, 10, 10], [20, 20, 60, 40]], np.float32)
 

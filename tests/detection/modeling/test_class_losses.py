@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.modeling.class_losses import focal_loss, quality_focal_loss, varifocal_loss
+from tpudet.detection.modeling.losses import focal_loss, quality_focal_loss, varifocal_loss
 
 
 def cross_entropy(logits, targets):

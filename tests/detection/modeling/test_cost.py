@@ -1,15 +1,15 @@
 import keras
 import pytest
 
-from detection.modeling.bifpn import BiFPN
-from detection.modeling.cost import count_flops, count_parameters
-from detection.modeling.fpn import FPN
-from detection.modeling.heads import RetinaNetHead
-from detection.modeling.nas_fpn import NASFPN
-from detection.modeling.retinanet import RetinaNet
-from trainkit.backbones.efficientnet import EfficientNet
-from trainkit.backbones.layers import Conv, ConvNorm
-from trainkit.backbones.resnet import ResNet
+from tpudet.detection.modeling.bifpn import BiFPN
+from tpudet.detection.modeling.cost import count_flops, count_parameters
+from tpudet.detection.modeling.fpn import FPN
+from tpudet.detection.modeling.heads import RetinaNetHead
+from tpudet.detection.modeling.nas_fpn import NASFPN
+from tpudet.detection.modeling.retinanet import RetinaNet
+from tpudet.trainkit.backbones.efficientnet import EfficientNet
+from tpudet.trainkit.backbones.layers import Conv, ConvNorm
+from tpudet.trainkit.backbones.resnet import ResNet
 
 
 class Chain(keras.Model):

@@ -3,8 +3,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from detection.modeling.fpn import FPN, upsample_nearest
-from trainkit.backbones.batch_norm import BatchNorm
+from tpudet.detection.modeling.fpn import FPN, upsample_nearest
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
 
 
 def backbone_features(channels=(8, 12, 16, 20)):

@@ -3,8 +3,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from detection.modeling.heads import RetinaNetHead
-from trainkit.backbones.batch_norm import BatchNorm
+from tpudet.detection.modeling.heads import RetinaNetHead
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
 
 
 def pyramid():

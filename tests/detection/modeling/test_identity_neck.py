@@ -1,6 +1,6 @@
 import numpy as np
 
-from detection.modeling.identity_neck import IdentityNeck
+from tpudet.detection.modeling.fpn import IdentityNeck
 
 
 def test_a_level_passes_untouched():

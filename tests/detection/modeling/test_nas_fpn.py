@@ -3,9 +3,9 @@ import functools
 import numpy as np
 import pytest
 
-from detection.modeling.nas_fpn import NASFPN, resample
-from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.drop_block import DropBlock
+from tpudet.detection.modeling.nas_fpn import NASFPN, resample
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.drop_block import DropBlock
 
 LEVELS = range(3, 8)
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.modeling.postprocess import detections_of, top_pairs
-from detection.types import RawPredictions
+from tpudet.detection.modeling.postprocess import detections_of, top_pairs
+from tpudet.detection.types import RawPredictions
 
 CANVAS = (100, 120)
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.ops.boxes import encode_boxes, iou_matrix
-from detection.ops.matching import match_argmax_iou
-from trainkit.training.devices import choose_strategy, sum_over_replicas
+from tpudet.detection.ops.boxes import encode_boxes, iou_matrix
+from tpudet.detection.ops.matching import match_argmax_iou
+from tpudet.trainkit.training.devices import choose_strategy, sum_over_replicas
 
 
 @pytest.fixture

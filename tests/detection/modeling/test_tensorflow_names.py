@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from detection.modeling.fpn import FPN
-from detection.modeling.heads import RetinaNetHead
-from detection.modeling.tensorflow_names import tensorflow_detector_part, without_background
+from tpudet.detection.modeling.fpn import FPN
+from tpudet.detection.modeling.heads import RetinaNetHead
+from tpudet.detection.modeling.tensorflow_names import tensorflow_detector_part, without_background
 
 NORM = ("gamma", "beta", "moving_mean", "moving_variance")
 

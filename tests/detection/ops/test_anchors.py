@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from detection.ops.anchors import anchors_for_canvas
+from tpudet.detection.ops.anchors import anchors_for_canvas
 
 
 def anchors(canvas, **changes):

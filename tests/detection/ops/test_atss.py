@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.ops.anchors import anchors_for_canvas, locations_per_level
-from detection.ops.atss import match_atss
-from detection.ops.matching import IGNORED
+from tpudet.detection.ops.anchors import anchors_for_canvas, locations_per_level
+from tpudet.detection.ops.atss import match_atss
+from tpudet.detection.ops.matching import IGNORED
 
 # One level of four places in a row, an anchor of 10x10 pixels each; and a second of one place.
 ANCHORS = np.array([[0, x, 10, x + 10] for x in (0, 10, 20, 30)] + [[-5, 0, 15, 40]], np.float32)

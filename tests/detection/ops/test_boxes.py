@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
-from detection.ops.boxes import box_areas, clip_boxes, decode_boxes, encode_boxes, ioa, iou_matrix
+from tpudet.detection.ops.boxes import (
+    box_areas,
+    clip_boxes,
+    decode_boxes,
+    encode_boxes,
+    ioa,
+    iou_matrix,
+)
 
 
 def random_boxes(rng, shape, extent=100.0):

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from detection.ops.anchors import anchors_for_canvas
-from detection.ops.matching import IGNORED, match_argmax_iou
+from tpudet.detection.ops.anchors import anchors_for_canvas
+from tpudet.detection.ops.matching import IGNORED, match_argmax_iou
 
 ANCHORS = np.array([[0, 0, 10, 10], [0, 10, 10, 20], [0, 20, 10, 30], [50, 50, 60, 60]], np.float32)
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.ops.nms import non_max_suppression
+from tpudet.detection.ops.nms import non_max_suppression
 
 
 def reference(boxes, scores, classes, threshold, count):

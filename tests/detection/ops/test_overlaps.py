@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.ops.boxes import iou_matrix
-from detection.ops.overlaps import OVERLAPS, paired_iou
+from tpudet.detection.ops.boxes import iou_matrix
+from tpudet.detection.ops.overlaps import OVERLAPS, paired_iou
 
 # Equal; crossing; apart; touching.
 FIRST = [[10, 20, 50, 80], [10, 20, 50, 80], [0, 0, 10, 10], [0, 0, 10, 10]]

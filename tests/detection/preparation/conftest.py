@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from detection.data.tfrecord import parse_example
-from detection.preparation.box_csv import ALL_COLUMNS
-from trainkit.records import find_shards
+from tpudet.detection.data.tfrecord import parse_example
+from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
+from tpudet.trainkit.records import find_shards
 
 
 class ReadBack(NamedTuple):

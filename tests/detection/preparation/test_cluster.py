@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from detection.preparation import make_tfrecords
+from tpudet.detection.commands import make_tfrecords
 
 SCRIPT = Path(__file__).parents[3] / "scripts/make_tfrecords.py"
 NUM_SHARDS = 24

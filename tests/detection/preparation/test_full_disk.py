@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from detection.preparation import make_tfrecords
+from tpudet.detection.commands import make_tfrecords
 
 SCRIPT = Path(__file__).parents[3] / "scripts/make_tfrecords.py"
 LIMIT = 100_000  # bytes; the system lets no file grow beyond, as where there is no room

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detection.preparation import gen_tfrecords
-from detection.preparation.box_csv import ALL_COLUMNS
+from tpudet.detection.commands import gen_tfrecords
+from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
 
 # Twenty pictures: a beetle in 2, an ant in 6, a bee in 12 and in one of the beetles' and ants';
 # pictures 18 and 19 hold a wasp, which is no class of the part.

@@ -13,7 +13,7 @@ import tensorflow as tf
 from PIL import Image
 from pycocotools.coco import COCO
 
-from detection.preparation import check_data, make_tfrecords
+from tpudet.detection.commands import check_data, make_tfrecords
 
 
 def convert(kind: str, annotations: Path, images: Path, output: Path, *more: object) -> int:

@@ -4,11 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detection.preparation.annotations import PreparationError
-from detection.preparation.box_csv import ALL_COLUMNS
-from detection.preparation.coco import read_coco
-from detection.preparation.open_images import read_open_images
-from detection.preparation.voc import read_voc
+from tpudet.detection.preparation.sources.annotations import PreparationError
+from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
+from tpudet.detection.preparation.sources.coco import read_coco
+from tpudet.detection.preparation.sources.open_images import read_open_images
+from tpudet.detection.preparation.sources.voc import read_voc
 
 CORNERS = ["y1", "x1", "y2", "x2"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from detection.preparation import check_data, make_tfrecords
+from tpudet.detection.commands import check_data, make_tfrecords
 
 
 def convert(annotations: Path, images: Path, output: Path, *more: object) -> int:

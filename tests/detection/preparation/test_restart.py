@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from detection.preparation import make_tfrecords, shards
-from detection.preparation.annotations import PreparationError
-from detection.preparation.claims import Claim
+from tpudet.detection.commands import make_tfrecords
+from tpudet.detection.preparation.records import shard
+from tpudet.detection.preparation.sources.annotations import PreparationError
+from tpudet.trainkit.files.claims import Claim
 
 SCRIPT = Path(__file__).parents[3] / "scripts/make_tfrecords.py"
 NUM_SHARDS = 8
@@ -99,7 +100,7 @@ def test_a_full_disk_is_said_and_only_what_changed_is_written_again(
     path, images = write_coco(dict.fromkeys(names, encoded_picture()), boxes)
     output = tmp_path / "part"
     command = arguments_for(path, images, output, "--workers", 1)
-    real = shards.write_shard
+    real = shard.write_shard
 
     def fails_at_the_fifth(path: str, records, **options) -> int:
         if "-00004-of-" in path:
@@ -107,7 +108,7 @@ def test_a_full_disk_is_said_and_only_what_changed_is_written_again(
         return real(path, records, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shards, "write_shard", fails_at_the_fifth)
+        patch.setattr(shard, "write_shard", fails_at_the_fifth)
         assert make_tfrecords.main(command) == 2
     message = capsys.readouterr().err
     assert "-00004-of-00008.tfrecord cannot be written" in message
@@ -143,14 +144,14 @@ def test_what_a_lost_node_left_half_written_is_removed(
     path, images = write_coco({f"{n}.jpg": encoded_picture() for n in range(8)}, {})
     undisturbed, output = tmp_path / "one/part", tmp_path / "two/part"
     assert make_tfrecords.main(arguments_for(path, images, undisturbed, "--workers", 1)) == 0
-    real, owners = shards.write_shard, []
+    real, owners = shard.write_shard, []
 
     def beside_a_dead_attempt(path: str, records, *, owner: str) -> int:
         owners.append(owner)
         Path(f"{path}.{owner}0.tmp").write_bytes(b"torn")
         return real(path, records, owner=owner)
 
-    monkeypatch.setattr(shards, "write_shard", beside_a_dead_attempt)
+    monkeypatch.setattr(shard, "write_shard", beside_a_dead_attempt)
     assert make_tfrecords.main(arguments_for(path, images, output, "--workers", 1)) == 0
     assert contents(output) == contents(undisturbed)
     assert len(set(owners)) == NUM_SHARDS

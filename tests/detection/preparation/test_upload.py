@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from detection.preparation import upload
+from tpudet.detection.commands import upload
 
 SCRIPT = Path(__file__).parents[3] / "scripts/upload_files_to_gcs.sh"
 # Sizes around the block that is copied at once, 4 MiB.

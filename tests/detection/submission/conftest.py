@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detection.submission import submission_writer
-from detection.submission.fusion import kernel
-from detection.submission.submission_files import cut
+from tpudet.detection.submission import writer
+from tpudet.detection.submission.files import cut
+from tpudet.detection.submission.fusion import kernel
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def plain_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 2 KB in the place of 512 KB, so that small files have many."""
-    monkeypatch.setattr(submission_writer, "cut", lambda images: cut(images, 2_000))
+    monkeypatch.setattr(writer, "cut", lambda images: cut(images, 2_000))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detection.submission.predictions_file import ImagePredictions, write_predictions
+from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
 
 SCRIPTS = Path(__file__).parents[3] / "scripts/inference"
 

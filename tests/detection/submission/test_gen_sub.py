@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detection.submission import gen_sub
-from detection.submission.class_list import ClassEntry
-from detection.submission.gen_sub import main, wanted_identifiers
-from detection.submission.open_images_csv import format_predictions
-from detection.submission.predictions_file import ImagePredictions, write_predictions
-from detection.submission.submission_files import SubmissionError
+from tpudet.detection.commands import gen_sub
+from tpudet.detection.commands.gen_sub import main, wanted_identifiers
+from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
+from tpudet.detection.submission.files import SubmissionError
+from tpudet.detection.submission.open_images_csv import format_predictions
+from tpudet.trainkit.class_list import ClassEntry
 
 CLASSES = '/m/01,cat\n/m/02,"dog, big"\n'
 

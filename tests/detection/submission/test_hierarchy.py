@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from detection.submission.hierarchy import read_hierarchy
+from tpudet.detection.submission.hierarchy import read_hierarchy
 
 # toy is a kind of thing and of gift; doll is written below one of its places only.
 TREE = {

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from detection.submission.join_subs import main
-from detection.submission.open_images_csv import read_submission
+from tpudet.detection.commands.join_subs import main
+from tpudet.detection.submission.open_images_csv import read_submission
 
 HEADER = "ImageId,PredictionString\n"
 BOX = "0.10000 0.20000 0.30000 0.40000"

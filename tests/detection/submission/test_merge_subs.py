@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detection.submission.merge_subs import main
+from tpudet.detection.commands.merge_subs import main
 
 HEADER = "ImageId,PredictionString\n"
 # On image a both see the same cat; HALF of B lies within A's box: IoU 0.5.

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from detection.submission.open_images_csv import (
+from tpudet.detection.submission.open_images_csv import (
     format_predictions,
     parse_predictions,
     read_submission,

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detection.submission import add_parents, ancestors, drop_parents
-from detection.submission.ancestors import AncestorTable, ancestor_table, with_ancestors
-from detection.submission.hierarchy import Hierarchy, read_hierarchy
-from detection.submission.open_images_csv import read_submission
+from tpudet.detection.commands import add_parents, drop_parents
+from tpudet.detection.submission import ancestors
+from tpudet.detection.submission.ancestors import AncestorTable, ancestor_table, with_ancestors
+from tpudet.detection.submission.hierarchy import Hierarchy, read_hierarchy
+from tpudet.detection.submission.open_images_csv import read_submission
 
 HEADER = "ImageId,PredictionString\n"
 # A poodle is a dog and a pet, both of which are animals; a wheel hangs on nothing.

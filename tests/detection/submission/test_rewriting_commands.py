@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from detection.submission import (
+from tpudet.detection.commands import (
     add_parents,
     drop_parents,
     join_subs,
-    submission_writer,
     trim_sub_by_num_of_predicts,
     trim_sub_by_threshold,
     trim_sub_decimal_digits,
 )
+from tpudet.detection.submission import writer
 
 HEADER = "ImageId,PredictionString\n"
 CAT = "/m/01 0.90000 0.10000 0.20000 0.30000 0.40006"
@@ -149,7 +149,7 @@ def test_an_existing_result_needs_force(
 def test_an_interrupted_run_leaves_nothing_half_written(
     run: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = submission_writer.run_blocks
+    whole = writer.run_blocks
 
     def interrupted(*arguments) -> Iterator:
         for number, result in enumerate(whole(*arguments)):
@@ -157,7 +157,7 @@ def test_an_interrupted_run_leaves_nothing_half_written(
                 raise KeyboardInterrupt
             yield result
 
-    monkeypatch.setattr(submission_writer, "run_blocks", interrupted)
+    monkeypatch.setattr(writer, "run_blocks", interrupted)
     rows = "".join(f"row{k},{CAT} {DOG}\n" for k in range(300))  # 29 KB: more than two blocks
     Path("out.csv").write_text("precious")
     with pytest.raises(KeyboardInterrupt):

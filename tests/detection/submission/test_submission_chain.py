@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detection.evaluation import evaluate_submission
-from detection.submission import (
+from tpudet.detection.commands import (
+    evaluate_submission,
     gen_sub,
     join_subs,
     merge_subs,
     trim_sub_by_num_of_predicts,
     trim_sub_by_threshold,
 )
-from detection.submission.open_images_csv import parse_predictions, read_submission
-from detection.submission.predictions_file import ImagePredictions, write_predictions
+from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
+from tpudet.detection.submission.open_images_csv import parse_predictions, read_submission
 
 Truth = dict[str, tuple[np.ndarray, np.ndarray]]  # image id: classes [n] from 1, boxes [n, 4]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detection.submission import (
+from tpudet.detection.commands import (
     trim_sub_by_num_of_predicts,
     trim_sub_by_threshold,
     trim_sub_decimal_digits,
 )
-from detection.submission.fusion.printed_numbers import printed_units
-from detection.submission.open_images_csv import parse_predictions, read_submission
+from tpudet.detection.submission.fusion.printed_numbers import printed_units
+from tpudet.detection.submission.open_images_csv import parse_predictions, read_submission
 
 HEADER = "ImageId,PredictionString\n"
 BOX = "0.10000 0.20000 0.30000 0.40000"
@@ -154,7 +154,7 @@ def test_memory_of_the_cut_does_not_grow_with_the_predictions(
     """A histogram of 64 stretches and 100,002 ranks, int64: 51 MB, and what blocks need."""
     import tracemalloc
 
-    from detection.submission.submission_files import open_submission
+    from tpudet.detection.submission.files import open_submission
 
     source = random_submission("in.csv", 6, labels=LABELS, images=100)
     with open_submission(source) as opened:

@@ -13,9 +13,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from trainkit.backbones.drop_block import DropBlock
-from trainkit.backbones.layers import ConvNorm
-from trainkit.backbones.residual import ResidualBlock, ResidualNetwork, basic_convs
+from tpudet.trainkit.backbones.drop_block import DropBlock
+from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.backbones.residual import ResidualBlock, ResidualNetwork, basic_convs
 
 CHANNELS = 16
 

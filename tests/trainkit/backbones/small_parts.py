@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.drop_block import zero_squares
-from trainkit.backbones.efficientnet import BlockSpec, InvertedResidualBlock
-from trainkit.backbones.layers import ConvNorm
-from trainkit.backbones.residual import (
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.drop_block import zero_squares
+from tpudet.trainkit.backbones.efficientnet import BlockSpec, InvertedResidualBlock
+from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.backbones.residual import (
     ResidualBlock,
     ResidualNetwork,
     basic_convs,

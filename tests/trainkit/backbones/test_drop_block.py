@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.backbones.drop_block import DropBlock, zero_squares
+from tpudet.trainkit.backbones.drop_block import DropBlock, zero_squares
 
 
 def ones(*shape):

@@ -4,8 +4,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.efficientnet import (
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.efficientnet import (
     VARIANTS,
     EfficientNet,
     block_specs,

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.efficientnet import BlockSpec, EfficientNet, InvertedResidualBlock
-from trainkit.backbones.gradient_checkpointing import call_checkpointed
-from trainkit.backbones.layers import ConvNorm
-from trainkit.backbones.resnet import ResNet
-from trainkit.backbones.seresnext import SEResNeXt
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.efficientnet import BlockSpec, EfficientNet, InvertedResidualBlock
+from tpudet.trainkit.backbones.gradient_checkpointing import call_checkpointed
+from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.backbones.resnet import ResNet
+from tpudet.trainkit.backbones.seresnext import SEResNeXt
 
 BLOCKS = Path(__file__).with_name("checkpointed_blocks.py")
 
@@ -117,7 +117,7 @@ def test_switch_reaches_every_block(name, monkeypatch):
         return layer(*inputs, training=True)
 
     module = "efficientnet" if name == "efficientnet" else "residual"
-    monkeypatch.setattr(f"trainkit.backbones.{module}.call_checkpointed", recorded)
+    monkeypatch.setattr(f"tpudet.trainkit.backbones.{module}.call_checkpointed", recorded)
     backbone = make()
     images = tf.zeros((1, 32, 32, 3))
     backbone(images)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.layers import Conv, ConvNorm, convolve_and_normalize
-from trainkit.training.devices import choose_strategy
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.layers import Conv, ConvNorm, convolve_and_normalize
+from tpudet.trainkit.training.devices import choose_strategy
 
 
 def pictures(shape, seed=0):

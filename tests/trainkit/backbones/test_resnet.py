@@ -5,10 +5,10 @@ import keras
 import numpy as np
 import pytest
 
-from trainkit.backbones.drop_block import DropBlock
-from trainkit.backbones.residual import ResidualNetwork
-from trainkit.backbones.resnet import RESNETS, ResNet
-from trainkit.backbones.seresnext import SEResNeXt
+from tpudet.trainkit.backbones.drop_block import DropBlock
+from tpudet.trainkit.backbones.residual import ResidualNetwork
+from tpudet.trainkit.backbones.resnet import RESNETS, ResNet
+from tpudet.trainkit.backbones.seresnext import SEResNeXt
 
 # Of torchvision's models (200: timm's) without their classifier.
 TRAINABLE = {

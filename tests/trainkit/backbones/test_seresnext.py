@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.layers import Conv
-from trainkit.backbones.seresnext import SEResNeXt
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.layers import Conv
+from tpudet.trainkit.backbones.seresnext import SEResNeXt
 
 # Of timm's seresnext50_32x4d and seresnext101_32x4d, in papers 27.56 M and 48.96 M, without their
 # classifier.

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.training.averaging import WeightAverage
-from trainkit.training.devices import choose_strategy
-from trainkit.training.freezing import freeze
+from tpudet.trainkit.training.averaging import WeightAverage
+from tpudet.trainkit.training.devices import choose_strategy
+from tpudet.trainkit.training.freezing import freeze
 
 
 def make_model() -> keras.Model:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.training.best_checkpoint import BestCheckpoint, BestRecord
-from trainkit.training.checkpoints import (
+from tpudet.trainkit.training.best_checkpoint import BestCheckpoint, BestRecord
+from tpudet.trainkit.training.checkpoints import (
     Checkpoint,
     CheckpointMismatchError,
     Checkpoints,

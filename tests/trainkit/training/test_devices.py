@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.training.devices import (
+from tpudet.trainkit.training.devices import (
     choose_strategy,
     default_precision,
     precision_for,

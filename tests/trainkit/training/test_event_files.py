@@ -6,7 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-from trainkit.training.event_files import open_writer, write_scalars
+from tpudet.trainkit.training.run_log import open_writer, write_scalars
 
 
 def test_a_restart_makes_tensorboard_forget_what_lies_beyond(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import keras
 import pytest
 
-from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.layers import ConvNorm
-from trainkit.training.freezing import freeze, frozen_at_random, frozen_paths, owning_layers
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.training.freezing import freeze, frozen_at_random, frozen_paths, owning_layers
 
 
 class Block(keras.Layer):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from trainkit.training.ledger import Ledger, finite_number, read_ledger
+from tpudet.trainkit.training.run_log import Ledger, finite_number, read_ledger
 
 
 def kinds_and_steps(ledger: Ledger) -> list[tuple[str, int]]:

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.training import loop
-from trainkit.training.checkpoints import Checkpoints, list_checkpoints, read_checkpoint
-from trainkit.training.ledger import Ledger
-from trainkit.training.task import NonfiniteStep, StepReport
+from tpudet.trainkit.training import loop
+from tpudet.trainkit.training.checkpoints import Checkpoints, list_checkpoints, read_checkpoint
+from tpudet.trainkit.training.run_log import Ledger
+from tpudet.trainkit.training.task import NonfiniteStep, StepReport
 
 SCHEDULE: dict[str, Any] = {
     "total_steps": 10,

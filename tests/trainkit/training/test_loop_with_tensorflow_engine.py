@@ -10,12 +10,12 @@ import keras
 import pytest
 import tensorflow as tf
 
-from trainkit.training import loop
-from trainkit.training.checkpoints import list_checkpoints, read_checkpoint
-from trainkit.training.ledger import Ledger
-from trainkit.training.optimizers import decayed_variables, lars, momentum_sgd, rmsprop
-from trainkit.training.schedules import Schedule, after_warmup, cosine_cyclic
-from trainkit.training.tensorflow_engine import TensorFlowEngine
+from tpudet.trainkit.training import loop
+from tpudet.trainkit.training.checkpoints import list_checkpoints, read_checkpoint
+from tpudet.trainkit.training.optimizers import decayed_variables, lars, momentum_sgd, rmsprop
+from tpudet.trainkit.training.run_log import Ledger
+from tpudet.trainkit.training.schedules import Schedule, after_warmup, cosine_cyclic
+from tpudet.trainkit.training.tensorflow_engine import TensorFlowEngine
 
 SETTINGS: dict[str, Any] = {
     "total_steps": 10,

@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from trainkit.training import optimizers
-from trainkit.training.freezing import freeze
-from trainkit.training.schedules import stepwise
+from tpudet.trainkit.training import optimizers
+from tpudet.trainkit.training.freezing import freeze
+from tpudet.trainkit.training.schedules import stepwise
 
 
 def small_model() -> keras.Model:

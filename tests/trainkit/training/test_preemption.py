@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from trainkit.training.checkpoints import list_checkpoints
+from tpudet.trainkit.training.checkpoints import list_checkpoints
 
 # An engine whose steps run inside one long graph call, as on a TPU.
 TRAINING = textwrap.dedent(

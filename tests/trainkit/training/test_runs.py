@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from trainkit.training import runs
-from trainkit.training.ledger import FILE_NAME
+from tpudet.trainkit.training import runs
+from tpudet.trainkit.training.run_log import FILE_NAME
 
 NOW = 1_700_000_000.0
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.training.schedules import (
+from tpudet.trainkit.training.schedules import (
     Schedule,
     after_warmup,
     cosine,

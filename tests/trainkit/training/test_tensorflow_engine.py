@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from trainkit.training.devices import choose_strategy, sum_over_replicas
-from trainkit.training.freezing import freeze
-from trainkit.training.optimizers import decayed_variables, momentum_sgd, with_loss_scaling
-from trainkit.training.schedules import stepwise
-from trainkit.training.tensorflow_engine import TensorFlowEngine
+from tpudet.trainkit.training.devices import choose_strategy, sum_over_replicas
+from tpudet.trainkit.training.freezing import freeze
+from tpudet.trainkit.training.optimizers import decayed_variables, momentum_sgd, with_loss_scaling
+from tpudet.trainkit.training.schedules import stepwise
+from tpudet.trainkit.training.tensorflow_engine import TensorFlowEngine
 
 NUM_RECORDS = 40
 BATCH_SIZE = 4

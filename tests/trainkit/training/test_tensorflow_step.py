@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.training.optimizers import momentum_sgd
-from trainkit.training.schedules import stepwise
-from trainkit.training.tensorflow_step import ReplicaStep
+from tpudet.trainkit.training.optimizers import momentum_sgd
+from tpudet.trainkit.training.schedules import stepwise
+from tpudet.trainkit.training.tensorflow_step import ReplicaStep
 
 
 class Given:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.families import NORMALIZATIONS, recognize
+from tpudet.trainkit.weights.families import NORMALIZATIONS, recognize
+from tpudet.trainkit.weights.stored_weights import WeightsError
 
 RESNET = "PyTorch ResNet (torchvision, timm)"
 NAMES = {

@@ -7,12 +7,12 @@ import keras
 import numpy as np
 import pytest
 
-from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.efficientnet import EfficientNet
-from trainkit.backbones.resnet import ResNet
-from trainkit.weights.families import NORMALIZATIONS, recognize
-from trainkit.weights.load import load_weights
-from trainkit.weights.read import read_weights
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.efficientnet import EfficientNet
+from tpudet.trainkit.backbones.resnet import ResNet
+from tpudet.trainkit.weights.families import NORMALIZATIONS, recognize
+from tpudet.trainkit.weights.load import load_weights
+from tpudet.trainkit.weights.read import read_weights
 
 # NumPy's word on Keras, which saves its variables so.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.read import read_weights
+from tpudet.trainkit.weights.read import read_weights
+from tpudet.trainkit.weights.stored_weights import WeightsError
 
 # Keras' own saving calls np.array on TensorFlow's tensors.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.weights.list_checkpoint import format_listing, main
+from tpudet.trainkit.weights.list_checkpoint import format_listing, main
 
 SAMPLES = Path(__file__).parent / "samples"
 SCRIPT = Path(__file__).parents[3] / "scripts/list_checkpoint.py"

@@ -4,17 +4,15 @@ import keras
 import numpy as np
 import pytest
 
-from trainkit.backbones.efficientnet import EfficientNet
-from trainkit.backbones.layers import Conv
-from trainkit.backbones.resnet import ResNet
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.families import OWN
-from trainkit.weights.load import load_weights
-from trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
-from trainkit.weights.name_maps.recipes import as_is
-from trainkit.weights.read import read_weights
-from trainkit.weights.stored_weights import StoredWeights
-from trainkit.weights.units import split_path, units_of
+from tpudet.trainkit.backbones.efficientnet import EfficientNet
+from tpudet.trainkit.backbones.layers import Conv
+from tpudet.trainkit.backbones.resnet import ResNet
+from tpudet.trainkit.weights.families import OWN
+from tpudet.trainkit.weights.load import load_weights
+from tpudet.trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
+from tpudet.trainkit.weights.name_maps.recipes import as_is, split_path, units_of
+from tpudet.trainkit.weights.read import read_weights
+from tpudet.trainkit.weights.stored_weights import StoredWeights, WeightsError
 
 
 class Classifier(keras.Model):

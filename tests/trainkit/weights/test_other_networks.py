@@ -6,14 +6,12 @@ import keras
 import numpy as np
 import pytest
 
-from trainkit.backbones.efficientnet import EfficientNet
-from trainkit.backbones.resnet import ResNet
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.load import load_weights
-from trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
-from trainkit.weights.name_maps.recipes import as_is
-from trainkit.weights.stored_weights import StoredWeights
-from trainkit.weights.units import split_path, units_of
+from tpudet.trainkit.backbones.efficientnet import EfficientNet
+from tpudet.trainkit.backbones.resnet import ResNet
+from tpudet.trainkit.weights.load import load_weights
+from tpudet.trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
+from tpudet.trainkit.weights.name_maps.recipes import as_is, split_path, units_of
+from tpudet.trainkit.weights.stored_weights import StoredWeights, WeightsError
 
 
 def own_names(unit, part, names):

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.read import read_weights
-from trainkit.weights.stored_weights import ByteReader
+from tpudet.trainkit.weights.read import read_weights
+from tpudet.trainkit.weights.stored_weights import ByteReader, WeightsError
 
 SAMPLE = Path(__file__).parent / "samples/weights.safetensors"
 

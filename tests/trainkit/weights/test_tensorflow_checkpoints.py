@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.training.checkpoints import Checkpoints
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.read import read_weights
+from tpudet.trainkit.training.checkpoints import Checkpoints
+from tpudet.trainkit.weights.read import read_weights
+from tpudet.trainkit.weights.stored_weights import WeightsError
 
 KERNEL = np.arange(6, dtype="float32").reshape(1, 1, 2, 3)
 

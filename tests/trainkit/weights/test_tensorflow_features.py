@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.efficientnet import EfficientNet
-from trainkit.backbones.resnet import ResNet
-from trainkit.weights.load import load_weights
-from trainkit.weights.read import read_weights
-from trainkit.weights.stored_weights import StoredWeights
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.efficientnet import EfficientNet
+from tpudet.trainkit.backbones.resnet import ResNet
+from tpudet.trainkit.weights.load import load_weights
+from tpudet.trainkit.weights.read import read_weights
+from tpudet.trainkit.weights.stored_weights import StoredWeights
 
 
 @pytest.fixture(scope="module")

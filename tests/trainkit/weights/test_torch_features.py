@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.backbones.efficientnet import EfficientNet
-from trainkit.backbones.resnet import ResNet
-from trainkit.weights.families import recognize
-from trainkit.weights.load import load_weights
-from trainkit.weights.read import read_weights
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.efficientnet import EfficientNet
+from tpudet.trainkit.backbones.resnet import ResNet
+from tpudet.trainkit.weights.families import recognize
+from tpudet.trainkit.weights.load import load_weights
+from tpudet.trainkit.weights.read import read_weights
 
 TORCH_PYTHON = os.environ.get("TPUDET_TORCH_PYTHON", sys.executable)
 NETWORKS = [

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.read import read_weights
-from trainkit.weights.torch_pickle import Storage, Tensor, choose_tensors
+from tpudet.trainkit.weights.read import read_weights
+from tpudet.trainkit.weights.stored_weights import WeightsError
+from tpudet.trainkit.weights.torch_pickle import Storage, Tensor, choose_tensors
 
 SAMPLES = Path(__file__).parent / "samples"
 FORMATS = {"old_format.pth": "PyTorch, old format", "zip_format.pt": "PyTorch, zip format"}

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from detection.data.canvas import PlacedImage
-from detection.types import Tensor
+from tpudet.trainkit.images.canvas import PlacedImage
+from tpudet.trainkit.types import Tensor
 
 # The eight bits of each byte, the highest first.
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)

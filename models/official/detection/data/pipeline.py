@@ -6,19 +6,16 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from detection.data.augment import draw_augmentation, flip_boxes, fold_seed, record_seed
-from detection.data.augmented_stream import augmented_stream, surplus_records
-from detection.data.canvas import (
-    PlacedImage,
-    boxes_to_canvas,
-    has_area,
-    place_on_canvas,
-)
-from detection.data.masks import placed_masks
-from detection.data.sample import Augmentation, MixingAugmentation, Sample
-from detection.data.tfrecord import Example, parse_example, parse_masks
-from detection.types import Batch, Tensor
-from trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records, read_shuffled
+from tpudet.detection.data.boxes import boxes_to_canvas, flip_boxes, has_area
+from tpudet.detection.data.masks import placed_masks
+from tpudet.detection.data.sample import Augmentation, MixingAugmentation, Sample
+from tpudet.detection.data.tfrecord import Example, parse_example, parse_masks
+from tpudet.detection.types import Batch
+from tpudet.trainkit.images.canvas import PlacedImage, place_on_canvas
+from tpudet.trainkit.images.mixed_stream import augmented_stream, surplus_records
+from tpudet.trainkit.images.seeds import draw_augmentation, fold_seed, record_seed
+from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records, read_shuffled
+from tpudet.trainkit.types import Tensor
 
 NUM_CORES = os.cpu_count() or 1
 

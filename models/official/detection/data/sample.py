@@ -5,9 +5,32 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from detection.data.canvas import has_area
-from detection.data.scene import Scene
-from detection.types import Tensor
+from tpudet.detection.data.boxes import has_area
+from tpudet.trainkit.types import Tensor
+
+COCO_LONGER_SIDE = 640.0  # pixels; the distances of published augmentations were chosen for it
+
+
+class Scene(NamedTuple):
+    """A decoded picture with its objects; h and w are its own sides, before it is padded."""
+
+    picture: Tensor  # [h, w, 3] uint8
+    boxes: Tensor  # [n, 4] float32, pixels of the picture, within it; 0 0 0 0 of what was removed
+    is_crowd: Tensor  # [n] bool
+    masks: Tensor | None  # [n, h, w] uint8, 0 or 1; None where the pipeline reads none
+
+
+def is_object(scene: Scene) -> Tensor:
+    """Returns of which instances an operation may choose the box, [n] bool.
+
+    Not those that were removed, nor crowds: a region to ignore is no object to move.
+    """
+    return has_area(scene.boxes) & ~scene.is_crowd
+
+
+def pixel_unit(picture: Tensor) -> Tensor:
+    """Returns what stands for a pixel of a COCO picture, [] float32: longer side / 640."""
+    return tf.cast(tf.reduce_max(tf.shape(picture)[:2]), tf.float32) / COCO_LONGER_SIDE
 
 
 class Sample(NamedTuple):
@@ -54,21 +77,3 @@ def apply_to_picture(augmentation: PictureAugmentation, sample: Sample, seed: Te
     scene = Scene(sample.image, sample.boxes, sample.is_crowd, sample.masks)
     image, boxes, _, masks = augmentation.apply(scene, seed)
     return sample._replace(image=image, boxes=boxes, masks=masks)
-
-
-def remaining_boxes(before: Tensor, after: Tensor, min_share: float) -> Tensor:
-    """Returns the boxes `after` a crop; those of which too little is left get no area.
-
-    Args:
-        before: [n, 4], as large as the instances were.
-        after: [n, 4], clipped.
-        min_share: 0..1, share of the area of `before`.
-    """
-    shares = box_areas(after) / tf.maximum(box_areas(before), 1e-9)
-    return tf.where((shares >= min_share)[:, None], after, 0.0)
-
-
-def box_areas(boxes: Tensor) -> Tensor:
-    """Returns the areas, [n], of boxes [n, 4]; 0 of those that have none (`has_area`)."""
-    sides = boxes[:, 2:] - boxes[:, :2]
-    return tf.where(has_area(boxes), sides[:, 0] * sides[:, 1], 0.0)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from detection.types import Tensor
+from tpudet.trainkit.types import Tensor
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 _ENCODED_KEY = b"image/encoded"

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import hotcoco
 import numpy as np
 
-from detection.evaluation.ground_truth import GroundTruth, name_some
-from detection.evaluation.ground_truth import load_ground_truth as load_ground_truth
-from detection.types import ImageDetections
+from tpudet.detection.evaluation.ground_truth import GroundTruth, name_some
+from tpudet.detection.evaluation.ground_truth import load_ground_truth as load_ground_truth
+from tpudet.detection.types import ImageDetections
 
 # The evaluator's names for average recall count detections; ours say that they are a maximum.
 METRIC_NAMES = {"AR1": "ARmax1", "AR10": "ARmax10", "AR100": "ARmax100"}

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from detection.data.tfrecord import parse_example
-from trainkit.records import read_records
+from tpudet.detection.data.tfrecord import parse_example
+from tpudet.trainkit.records import read_records
 
 
 class GroundTruth(NamedTuple):

@@ -9,19 +9,20 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from detection.config import CocoRulesConfig, OpenImagesRulesConfig
-from detection.drawing import draw_comparison, encode_png, image_grid
-from detection.evaluation.coco import (
+from tpudet.detection.config import CocoRulesConfig, OpenImagesRulesConfig
+from tpudet.detection.evaluation.coco import (
     boxes_to_original,
     check_class_names,
     check_columns,
     coco_metrics,
     explain_missing,
 )
-from detection.evaluation.ground_truth import GroundTruth, name_some
-from detection.evaluation.open_images_split import challenge_split
-from detection.submission.class_list import ClassEntry
-from detection.types import Batch, Detections, ImageDetections
+from tpudet.detection.evaluation.ground_truth import GroundTruth, name_some
+from tpudet.detection.evaluation.open_images.split import challenge_split
+from tpudet.detection.types import Batch, Detections, ImageDetections
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.pages.drawing import draw_comparison, encode_png, image_grid
 
 # Below this score a detection is left out of the pictures; the metrics take all.
 PICTURE_MIN_SCORE = 0.3
@@ -128,11 +129,11 @@ class SplitEvaluation:
     def _publish(self, grid: np.ndarray, step: int) -> None:
         tf.summary.image("detections", grid[None], step=step)
         temporary = f"{self._picture_path}.tmp"
-        if tf.io.gfile.exists(temporary):  # left by a kill; ram:// would append to it
-            tf.io.gfile.remove(temporary)
-        with tf.io.gfile.GFile(temporary, "wb") as file:
+        if storage.exists(temporary):  # left by a kill; ram:// would append to it
+            storage.remove(temporary)
+        with storage.open_file(temporary, "wb") as file:
             file.write(encode_png(grid))
-        tf.io.gfile.rename(temporary, self._picture_path, overwrite=True)
+        storage.rename(temporary, self._picture_path)
 
 
 class SplitDetections:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from detection.submission.class_list import ClassEntry
-from detection.submission.submission_files import SubmissionError
+from tpudet.detection.submission.files import SubmissionError
+from tpudet.trainkit.class_list import ClassEntry
 
 _NUM_SHOWN = 10
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from detection.evaluation.open_images import (
+from tpudet.detection.evaluation.open_images.metric import (
     MIN_OVERLAP,
     ChallengeTruth,
     Overlap,
@@ -22,8 +22,8 @@ from detection.evaluation.open_images import (
     best_boxes,
     keys_of,
 )
-from detection.inspection.objects import Objects
-from detection.types import ImageDetections
+from tpudet.detection.inspection.objects import Objects
+from tpudet.detection.types import ImageDetections
 
 # What a prediction is. Of a false one the first that fits, in this order.
 FOUND, IGNORED, DUPLICATE, WRONG_CLASS, BADLY_PLACED, NOTHING_THERE = range(6)

@@ -8,13 +8,13 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from detection.data.tfrecord import parse_example
-from detection.evaluation.challenge_csv import TruthFileError, read_box_rows
-from detection.inspection.objects import InspectionError, Objects, name_some, order_objects
-from detection.preparation.prepared_set import PreparedSet, PreparedSplit
-from detection.submission.class_list import ClassEntry, class_ids
-from detection.submission.storage import open_file
-from trainkit.records import read_records
+from tpudet.detection.data.tfrecord import parse_example
+from tpudet.detection.evaluation.open_images.truth_csv import TruthFileError, read_box_rows
+from tpudet.detection.inspection.objects import InspectionError, Objects, name_some, order_objects
+from tpudet.detection.preparation.records.prepared_set import PreparedSet, PreparedSplit
+from tpudet.trainkit.class_list import ClassEntry, class_ids
+from tpudet.trainkit.files.storage import open_file
+from tpudet.trainkit.records import read_records
 
 
 class Truth(NamedTuple):

@@ -2,13 +2,13 @@
 
 from typing import Any, NamedTuple
 
-from detection.legacy.frozen_parts import FrozenParts, frozen_parts
-from detection.legacy.idle_keys import idle_remarks
-from detection.legacy.model_conversion import Backbone, backbone_of, model_values
-from detection.legacy.settings import Settings
-from detection.legacy.train_settings import LearningRate
-from trainkit.config import ConfigError
-from trainkit.yaml_tree import Branch
+from tpudet.detection.legacy.frozen_parts import FrozenParts, frozen_parts
+from tpudet.detection.legacy.idle_keys import idle_remarks
+from tpudet.detection.legacy.model_conversion import Backbone, backbone_of, model_values
+from tpudet.detection.legacy.settings import Settings
+from tpudet.detection.legacy.train_settings import LearningRate
+from tpudet.trainkit.config.decode import ConfigError
+from tpudet.trainkit.config.yaml_tree import Branch
 
 
 class Converted(NamedTuple):

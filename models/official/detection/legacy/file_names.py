@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from detection.legacy.settings import Settings
+from tpudet.detection.legacy.settings import Settings
 
 
 def name_remarks(stem: str, settings: Settings, frozen_blocks: int) -> list[str]:

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from trainkit.backbones.efficientnet import block_specs
-from trainkit.backbones.resnet import RESNETS
+from tpudet.trainkit.backbones.efficientnet import block_specs
+from tpudet.trainkit.backbones.resnet import RESNETS
 
 STEM = "stem"
 _RAW_STRING = re.compile(r"""r(['"])(.*)\1""", re.DOTALL)

@@ -1,7 +1,7 @@
 """Keys of the predecessor that are set in a file and do nothing here, or did nothing there."""
 
-from detection.legacy.settings import Settings
-from trainkit.yaml_tree import Branch
+from tpudet.detection.legacy.settings import Settings
+from tpudet.trainkit.config.yaml_tree import Branch
 
 # Key: what does its work now.
 _REPLACED = {

@@ -3,8 +3,8 @@
 import re
 from typing import Any, NamedTuple
 
-from detection.legacy.settings import BatchNorm, DropBlock, Settings
-from trainkit.config import ConfigError
+from tpudet.detection.legacy.settings import BatchNorm, DropBlock, Settings
+from tpudet.trainkit.config.decode import ConfigError
 
 
 class Backbone(NamedTuple):

@@ -1,7 +1,7 @@
 """Every key of the predecessor's RetinaNet config with its default and its rules.
 
 The names are the predecessor's, those of 2019 and what tensorflow/tpu added to them until each part
-lost its own `batch_norm` and levels. `trainkit.config.decode` reads a file into them as strictly as
+lost its own `batch_norm` and levels. `tpudet.trainkit.config.decode.decode` reads a file into them as strictly as
 one of ours, so a key that it never had is an error here too. What our config would refuse is
 refused here, at the line and under the name that the file has.
 """
@@ -10,8 +10,16 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from detection.legacy.train_settings import Fraction, Train
-from trainkit.ranges import Count, NaturalNumber, NotNegative, Positive, Range, Share, check
+from tpudet.detection.legacy.train_settings import Fraction, Train
+from tpudet.trainkit.config.ranges import (
+    Count,
+    NaturalNumber,
+    NotNegative,
+    Positive,
+    Range,
+    Share,
+    check,
+)
 
 _POLICIES = ("v0", "v1", "v2", "v3", "test")
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from trainkit.ranges import Count, NaturalNumber, NotNegative, Positive, Range, check
+from tpudet.trainkit.config.ranges import Count, NaturalNumber, NotNegative, Positive, Range, check
 
 Fraction = Annotated[float, Range("[0, 1)")]
 

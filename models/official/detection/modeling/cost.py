@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from detection.types import Tensor
+from tpudet.trainkit.types import Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
 
@@ -33,7 +33,7 @@ def count_flops(model: keras.Model, canvas: tuple[int, int]) -> int:
     normalisation, activations, pooling and resizing are left out, as in the tables of papers.
     Nothing is computed: the count is taken while Keras works out the shapes of a call, so a shared
     layer counts as often as it is called. Only convolutions through `keras.ops` are seen, as all of
-    `trainkit.backbones.layers` are, not those of `keras.layers`.
+    `tpudet.trainkit.backbones.layers` are, not those of `keras.layers`.
 
     Args:
         model: Takes images [1, H, W, 3] uint8.

@@ -1,13 +1,13 @@
-"""Feature pyramid network (Lin et al., arXiv 1612.03144), with RetinaNet's coarse levels."""
+"""The backbone's features as they are."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 
-from detection.types import Tensor
-from trainkit.backbones.batch_norm import BatchNorm, MakeNorm
-from trainkit.backbones.layers import Conv
+from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.backbones.layers import Conv
+from tpudet.trainkit.types import Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
 
@@ -102,3 +102,26 @@ class FPN(keras.layers.Layer):
 def upsample_nearest(features: Tensor, factor: int = 2) -> Tensor:
     """Makes every pixel of [B, H, W, C] a square of `factor` times `factor` pixels."""
     return ops.repeat(ops.repeat(features, factor, axis=1), factor, axis=2)
+
+
+class IdentityNeck(keras.layers.Layer):
+    """Passes one level of the backbone on; it has no variables.
+
+    One, because all levels share a head, and backbones have more channels on every coarser level.
+
+    Args:
+        level: The backbone's level, 2 to 5.
+        name: Name of the layer.
+    """
+
+    def __init__(self, *, level: int, name: str = "neck"):
+        super().__init__(name=name)
+        self.level = level
+
+    def build(self, input_shape: Mapping[int, tuple[int | None, ...]]) -> None:
+        """Learns `num_filters` from {level: shape of the backbone's features}."""
+        self.num_filters = input_shape[self.level][-1]
+
+    def call(self, features: Mapping[int, Tensor], training: bool = False) -> dict[int, Tensor]:
+        """Returns the features of the level, untouched."""
+        return {self.level: features[self.level]}

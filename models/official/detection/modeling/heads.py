@@ -6,9 +6,10 @@ from typing import Any
 
 import keras
 
-from detection.types import RawPredictions, Tensor
-from trainkit.backbones.batch_norm import BatchNorm, MakeNorm
-from trainkit.backbones.layers import Activation, Conv, activate, convolve_and_normalize
+from tpudet.detection.types import RawPredictions
+from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.backbones.layers import Activation, Conv, activate, convolve_and_normalize
+from tpudet.trainkit.types import Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
 

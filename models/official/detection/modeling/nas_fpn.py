@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple
 
 import keras
 
-from detection.modeling.fpn import COARSEST_BACKBONE_LEVEL, upsample_nearest
-from detection.types import Tensor
-from trainkit.backbones.batch_norm import BatchNorm, MakeNorm
-from trainkit.backbones.layers import ConvNorm
+from tpudet.detection.modeling.fpn import COARSEST_BACKBONE_LEVEL, upsample_nearest
+from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.types import Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import keras
 
-from detection.ops.boxes import clip_boxes, decode_boxes
-from detection.ops.nms import non_max_suppression, without_negative_zeros
-from detection.types import Detections, RawPredictions, Tensor
+from tpudet.detection.ops.boxes import clip_boxes, decode_boxes
+from tpudet.detection.ops.nms import non_max_suppression, without_negative_zeros
+from tpudet.detection.types import Detections, RawPredictions
+from tpudet.trainkit.types import Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
 

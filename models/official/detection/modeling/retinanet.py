@@ -6,13 +6,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from detection.modeling.box_losses import huber_box_loss
-from detection.modeling.class_losses import focal_loss
-from detection.modeling.postprocess import detections_of
-from detection.ops.boxes import decode_boxes
-from detection.ops.matching import Matches, match_argmax_iou
-from detection.ops.overlaps import paired_iou
-from detection.types import Batch, Detections, RawPredictions, Tensor
+from tpudet.detection.modeling.losses import focal_loss, huber_box_loss
+from tpudet.detection.modeling.postprocess import detections_of
+from tpudet.detection.ops.boxes import decode_boxes
+from tpudet.detection.ops.matching import Matches, match_argmax_iou
+from tpudet.detection.ops.overlaps import paired_iou
+from tpudet.detection.types import Batch, Detections, RawPredictions
+from tpudet.trainkit.types import Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
 
@@ -74,7 +74,7 @@ class RetinaNet(keras.Model):
 
 
 class RetinaNetTask:
-    """A RetinaNet with its losses and its postprocessing: a Task of `trainkit.training`.
+    """A RetinaNet with its losses and its postprocessing: a Task of `tpudet.trainkit.training`.
 
     Args:
         model: The network.

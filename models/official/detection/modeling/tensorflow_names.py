@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from trainkit.weights.name_maps.recipes import Recipe, as_is
+from tpudet.trainkit.weights.name_maps.recipes import Recipe, as_is
 
 _NORM_PART = r"gamma|beta|moving_mean|moving_variance"
 _CONV_PART = r"kernel|depthwise_kernel|bias"

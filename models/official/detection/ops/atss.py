@@ -9,10 +9,10 @@ from typing import Any
 
 import keras
 
-from detection.ops.boxes import box_areas, intersection_matrix
-from detection.ops.matching import Matches, held_by_crowds, matches_of, usable_boxes
-from detection.ops.overlaps import paired_iou
-from detection.types import Tensor
+from tpudet.detection.ops.boxes import box_areas, intersection_matrix
+from tpudet.detection.ops.matching import Matches, held_by_crowds, matches_of, usable_boxes
+from tpudet.detection.ops.overlaps import paired_iou
+from tpudet.trainkit.types import Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
 

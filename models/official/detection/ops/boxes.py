@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from detection.types import Tensor
+from tpudet.trainkit.types import Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
-from detection.ops.boxes import iou_matrix
-from detection.types import Tensor
+from tpudet.detection.ops.boxes import iou_matrix
+from tpudet.trainkit.types import Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 import keras
 
-from detection.ops.boxes import box_areas, paired_intersections
-from detection.types import Tensor
+from tpudet.detection.ops.boxes import box_areas, paired_intersections
+from tpudet.trainkit.types import Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from detection.submission.fusion.printed_numbers import printed_units
-from detection.submission.hierarchy import Hierarchy
+from tpudet.detection.submission.fusion.printed_numbers import printed_units
+from tpudet.detection.submission.hierarchy import Hierarchy
 
 
 class AncestorTable(NamedTuple):

@@ -1,9 +1,10 @@
 """A list of image ids: a text file with one a line, or any submission."""
 
-from detection.submission.storage import is_file, open_file
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.storage import is_file, open_file
 
 
-class ImageIdsError(ValueError):
+class ImageIdsError(UserError):
     """The list cannot be used; says what to do."""
 
 

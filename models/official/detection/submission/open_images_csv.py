@@ -10,7 +10,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from detection.submission.ancestors import AncestorTable, with_ancestors
+from tpudet.detection.submission.ancestors import AncestorTable, with_ancestors
 
 HEADER = ("ImageId", "PredictionString")
 DECIMALS = 5

@@ -3,8 +3,7 @@
 import argparse
 from collections.abc import Callable, Sequence
 
-from detection.submission.fusion.scanned_rows import ScannedRows
-from detection.submission.submission_files import (
+from tpudet.detection.submission.files import (
     Block,
     BlockResult,
     SubmissionFile,
@@ -12,7 +11,8 @@ from detection.submission.submission_files import (
     print_block,
     scan,
 )
-from detection.submission.submission_writer import (
+from tpudet.detection.submission.fusion.scanned_rows import ScannedRows
+from tpudet.detection.submission.writer import (
     add_writing_arguments,
     describe_bad,
     write_submission_file,

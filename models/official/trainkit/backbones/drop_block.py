@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from trainkit.backbones.batch_norm import Tensor
+from tpudet.trainkit.backbones.batch_norm import Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
 

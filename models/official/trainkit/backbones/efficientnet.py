@@ -11,9 +11,15 @@ from typing import Any, Literal, NamedTuple
 
 import keras
 
-from trainkit.backbones.batch_norm import BatchNorm, MakeNorm, Tensor
-from trainkit.backbones.gradient_checkpointing import call_checkpointed
-from trainkit.backbones.layers import HE_FAN_OUT, Activation, Conv, ConvNorm, squeeze_and_excite
+from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm, Tensor
+from tpudet.trainkit.backbones.gradient_checkpointing import call_checkpointed
+from tpudet.trainkit.backbones.layers import (
+    HE_FAN_OUT,
+    Activation,
+    Conv,
+    ConvNorm,
+    squeeze_and_excite,
+)
 
 ops: Any = keras.ops  # annotated with None among its results
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import keras
 
-from trainkit.backbones.batch_norm import Tensor
+from tpudet.trainkit.backbones.batch_norm import Tensor
 
 
 def call_checkpointed(layer: keras.Layer, *inputs: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import keras
 
-from trainkit.backbones.batch_norm import BatchNorm, MakeNorm, Tensor
+from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm, Tensor
 
 ops: Any = keras.ops  # annotated with None among its results
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import keras
 
-from trainkit.backbones.batch_norm import Tensor
-from trainkit.backbones.gradient_checkpointing import call_checkpointed
-from trainkit.backbones.layers import HE_FAN_OUT, Conv, ConvNorm, squeeze_and_excite
+from tpudet.trainkit.backbones.batch_norm import Tensor
+from tpudet.trainkit.backbones.gradient_checkpointing import call_checkpointed
+from tpudet.trainkit.backbones.layers import HE_FAN_OUT, Conv, ConvNorm, squeeze_and_excite
 
 ops: Any = keras.ops  # annotated with None among its results
 

@@ -6,9 +6,9 @@ from typing import Literal
 
 import keras
 
-from trainkit.backbones.batch_norm import BatchNorm, MakeNorm
-from trainkit.backbones.layers import ConvNorm
-from trainkit.backbones.residual import (
+from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.backbones.residual import (
     ResidualBlock,
     ResidualNetwork,
     basic_convs,

@@ -2,9 +2,9 @@
 
 import functools
 
-from trainkit.backbones.batch_norm import BatchNorm, MakeNorm
-from trainkit.backbones.layers import ConvNorm
-from trainkit.backbones.residual import ResidualBlock, ResidualNetwork, bottleneck_convs
+from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.backbones.residual import ResidualBlock, ResidualNetwork, bottleneck_convs
 
 # Depth: blocks of each stage.
 SERESNEXTS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}

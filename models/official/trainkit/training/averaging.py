@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainkit.training.freezing import frozen_paths
+from tpudet.trainkit.training.freezing import frozen_paths
 
 
 class WeightAverage:

@@ -6,10 +6,8 @@ import math
 import os
 from typing import NamedTuple
 
-import tensorflow as tf
-
-from trainkit import durable_files
-from trainkit.training import checkpoints
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.training import checkpoints
 
 DIRECTORY_NAME = "best"
 RECORD_NAME = "best.json"
@@ -63,14 +61,14 @@ class BestCheckpoint:
         Raises:
             UnreadableCheckpointError: it is torn or gone; the former best stays.
         """
-        tf.io.gfile.makedirs(self.directory)
+        storage.make_folder(self.directory)
         prefix = os.path.join(self.directory, os.path.basename(checkpoint.prefix))
-        temporary = prefix + durable_files.TEMPORARY_SUFFIX
+        temporary = prefix + storage.TEMPORARY_SUFFIX
         checkpoints.remove_checkpoint(temporary)
         for suffix in (checkpoints.DATA_SUFFIX, checkpoints.INDEX_SUFFIX):
             try:
-                tf.io.gfile.copy(checkpoint.prefix + suffix, temporary + suffix, overwrite=True)
-            except tf.errors.NotFoundError as error:
+                storage.copy(checkpoint.prefix + suffix, temporary + suffix)
+            except FileNotFoundError as error:
                 raise checkpoints.UnreadableCheckpointError(
                     f"{checkpoint.prefix}{suffix} is gone"
                 ) from error
@@ -82,8 +80,8 @@ class BestCheckpoint:
     def _publish_record(self, record: BestRecord) -> None:
         path = os.path.join(self.directory, RECORD_NAME)
         text = json.dumps(record._asdict()) + "\n"
-        if durable_files.read_text(path) != text:
-            durable_files.write_text(path, text)
+        if storage.read_text(path) != text:
+            storage.write_text(path, text)
         kept = [found for found in checkpoints.list_checkpoints(self.directory)]
         current = [os.path.basename(found.prefix) for found in kept if found.step == record.step]
         if current:
@@ -96,7 +94,7 @@ class BestCheckpoint:
 def read_best_record(directory: str) -> BestRecord | None:
     """The record of a `best/` folder; None where there is none, or none that can be read."""
     path = os.path.join(directory, RECORD_NAME)
-    text = durable_files.read_text(path)
+    text = storage.read_text(path)
     if text is None:
         return None
     try:

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from trainkit import durable_files
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
 
 GLOBAL_STEP = "global_step"
 POINTER_NAME = "checkpoint"
@@ -38,11 +39,11 @@ class Checkpoint(NamedTuple):
     prefix: str  # path without `.index`
 
 
-class UnreadableCheckpointError(Exception):
+class UnreadableCheckpointError(UserError):
     """A checkpoint is torn, incomplete or gone; the message names the file and the reason."""
 
 
-class CheckpointMismatchError(ValueError):
+class CheckpointMismatchError(UserError):
     """A whole checkpoint belongs to another model; the message lists every difference."""
 
 
@@ -67,7 +68,7 @@ class Checkpoints:
 
         Only the process that writes may call this: another one's half-written files look alike.
         """
-        tf.io.gfile.makedirs(self.directory)
+        storage.make_folder(self.directory)
         remove_leftovers(self.directory)
 
     def restore(self, state: Mapping[str, tf.Variable]) -> int | None:
@@ -117,7 +118,7 @@ class Checkpoints:
         tensors = {key: tf.convert_to_tensor(state[key]) for key in sorted(state)}
         step = int(tensors[GLOBAL_STEP])
         prefix = os.path.join(self.directory, f"{_NAME_PREFIX}{step}")
-        temporary = prefix + durable_files.TEMPORARY_SUFFIX
+        temporary = prefix + storage.TEMPORARY_SUFFIX
         remove_checkpoint(temporary)  # ram:// would append to it
         _write_bundle(temporary, tensors)
         _verify_bundle(temporary, tensors)
@@ -182,7 +183,7 @@ def read_checkpoint(path: str, keys: Iterable[str] | None = None) -> dict[str, n
         CheckpointMismatchError: it lacks one of `keys`; the message lists all that it lacks.
     """
     # ram:// takes any path for a folder, so the index is asked for first.
-    is_prefix = tf.io.gfile.exists(path + INDEX_SUFFIX) or not tf.io.gfile.isdir(path)
+    is_prefix = storage.exists(path + INDEX_SUFFIX) or not storage.is_folder(path)
     prefix = path if is_prefix else _newest_prefix(path)
     reader = open_bundle(prefix)
     stored = reader.get_variable_to_shape_map()
@@ -225,31 +226,31 @@ def read_bundle_tensor(reader: Any, prefix: str, key: str) -> np.ndarray:
 def publish_checkpoint(temporary: str, prefix: str) -> None:
     """Renames a finished pair; the index goes last because it says that the data is there."""
     for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
-        durable_files.sync(temporary + suffix)
-    durable_files.remove_if_there(prefix + INDEX_SUFFIX)  # an old index never meets new data
+        storage.sync(temporary + suffix)
+    storage.remove_if_there(prefix + INDEX_SUFFIX)  # an old index never meets new data
     for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
-        tf.io.gfile.rename(temporary + suffix, prefix + suffix, overwrite=True)
-    durable_files.sync(os.path.dirname(prefix) or ".")
+        storage.rename(temporary + suffix, prefix + suffix)
+    storage.sync(os.path.dirname(prefix) or ".")
 
 
 def remove_checkpoint(prefix: str) -> None:
     """Removes a pair, index first, so that a kill in between leaves no index without data."""
     for suffix in (INDEX_SUFFIX, DATA_SUFFIX):
-        durable_files.remove_if_there(prefix + suffix)
+        storage.remove_if_there(prefix + suffix)
 
 
 def remove_leftovers(directory: str) -> None:
     """Removes temporary files, and data files whose index was never published."""
-    names = durable_files.list_names(directory)
+    names = storage.list_names(directory)
     for name in names:
         is_orphan = (
             name.startswith(_NAME_PREFIX)
             and name.endswith(DATA_SUFFIX)
             and name.removesuffix(DATA_SUFFIX) + INDEX_SUFFIX not in names
         )
-        if is_orphan or durable_files.TEMPORARY_SUFFIX in name:
+        if is_orphan or storage.TEMPORARY_SUFFIX in name:
             logger.info("Removing %s, left behind by a killed run", os.path.join(directory, name))
-            durable_files.remove_if_there(os.path.join(directory, name))
+            storage.remove_if_there(os.path.join(directory, name))
 
 
 def write_pointer(directory: str, names: list[str]) -> None:
@@ -257,8 +258,8 @@ def write_pointer(directory: str, names: list[str]) -> None:
     lines = [f'model_checkpoint_path: "{names[-1]}"\n']
     lines += [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
     path = os.path.join(directory, POINTER_NAME)
-    if durable_files.read_text(path) != "".join(lines):
-        durable_files.write_text(path, "".join(lines))
+    if storage.read_text(path) != "".join(lines):
+        storage.write_text(path, "".join(lines))
 
 
 def verify_checkpoint(prefix: str) -> None:
@@ -289,7 +290,7 @@ def _verify_bundle(prefix: str, tensors: Mapping[str, tf.Tensor]) -> None:
 def _find_checkpoints(directory: str) -> tuple[list[Checkpoint], dict[str, str]]:
     """Readable checkpoints by rising step, and prefix -> reason of the others."""
     readable, unreadable = [], {}
-    for name in durable_files.list_names(directory):
+    for name in storage.list_names(directory):
         if not re.fullmatch(re.escape(_NAME_PREFIX) + r"\d+" + re.escape(INDEX_SUFFIX), name):
             continue
         prefix = os.path.join(directory, name.removesuffix(INDEX_SUFFIX))
@@ -317,7 +318,7 @@ def _warn_of_unreadable(unreadable: Mapping[str, str], consequence: str) -> None
 
 def _warn_of_bad_pointer(directory: str) -> None:
     path = os.path.join(directory, POINTER_NAME)
-    text = durable_files.read_text(path)
+    text = storage.read_text(path)
     if text is not None and not re.search(r'^model_checkpoint_path: "[^"\n]+"$', text, re.M):
         logger.warning("%s is empty or torn; using the newest checkpoint in the folder", path)
 

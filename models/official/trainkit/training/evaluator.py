@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from trainkit.training import event_files
-from trainkit.training.best_checkpoint import BestCheckpoint
-from trainkit.training.checkpoints import (
+from tpudet.trainkit.training import run_log
+from tpudet.trainkit.training.best_checkpoint import BestCheckpoint
+from tpudet.trainkit.training.checkpoints import (
     Checkpoint,
     UnreadableCheckpointError,
     list_checkpoints,
     restore_checkpoint,
 )
-from trainkit.training.ledger import Ledger, finite_number
-from trainkit.training.preemption import Preemption
-from trainkit.training.training_run import Engine, is_eval_step
+from tpudet.trainkit.training.preemption import Preemption
+from tpudet.trainkit.training.run import Engine, is_eval_step
+from tpudet.trainkit.training.run_log import Ledger, finite_number
 
 Evaluate = Callable[[int], dict[str, float]]
 
@@ -119,7 +119,7 @@ class Evaluator:
             raise ValueError(
                 f"The evaluation has no metric {', '.join(missing)}; it has {', '.join(metrics)}"
             )
-        event_files.write_scalars(writer, "eval", step, metrics)
+        run_log.write_scalars(writer, "eval", step, metrics)
         self._ledger.append("eval", step, {**metrics, "seconds": round(self.last_seconds, 3)})
         self.evaluated_steps.add(step)
         logger.info("Evaluated step %d in %.1f s", step, self.last_seconds)

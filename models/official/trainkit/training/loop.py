@@ -21,10 +21,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from trainkit.training import checkpoints
-from trainkit.training.evaluator import Evaluate, Evaluator
-from trainkit.training.preemption import Interrupted, Preemption
-from trainkit.training.training_run import (
+from tpudet.trainkit.training import checkpoints
+from tpudet.trainkit.training.evaluator import Evaluate, Evaluator
+from tpudet.trainkit.training.preemption import Interrupted, Preemption
+from tpudet.trainkit.training.run import (
     EXIT_FINISHED,
     EXIT_PREEMPTED,
     Engine,

@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
 import yaml
 
-from trainkit import durable_files
-from trainkit.training import ledger
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.training import run_log
 
 SILENT_AFTER_MINUTES = 15.0
-_MODEL_DIR_NAMES = {ledger.FILE_NAME, "config.yaml", "checkpoint"}  # one of them marks a model_dir
+_MODEL_DIR_NAMES = {run_log.FILE_NAME, "config.yaml", "checkpoint"}  # one of them marks a model_dir
 _HEADER = ("version", "part", "step", "last", "best", "at step", "images/s", "wait", "age", "state")
 _LEFT_ALIGNED = {"version", "part", "state"}
 
@@ -37,13 +36,13 @@ class Run(NamedTuple):
 
 def find_model_dirs(directory: str) -> Iterator[str]:
     """Yields the model_dirs at or below `directory`; nothing inside a model_dir is looked at."""
-    names = durable_files.list_names(directory)
+    names = storage.list_names(directory)
     if _MODEL_DIR_NAMES & set(names):
         yield directory
         return
     for name in names:
         path = os.path.join(directory, name)
-        if tf.io.gfile.isdir(path):
+        if storage.is_folder(path):
             yield from find_model_dirs(path)
 
 
@@ -58,12 +57,12 @@ def describe_run(
         now: seconds since 1970.
         silent_after_minutes: a running run with no line for so long is called silent.
     """
-    lines = ledger.read_ledger(os.path.join(model_dir, ledger.FILE_NAME))
+    lines = run_log.read_ledger(os.path.join(model_dir, run_log.FILE_NAME))
     version, _, part = os.path.basename(model_dir.rstrip("/")).partition("-")
     values = [
         (value, line["step"])
         for line in lines
-        if line["kind"] == "eval" and (value := ledger.finite_number(line.get(metric))) is not None
+        if line["kind"] == "eval" and (value := run_log.finite_number(line.get(metric))) is not None
     ]
     best, best_step = max(values, key=lambda pair: pair[0], default=(None, None))
     trained: dict[str, Any] = next((x for x in reversed(lines) if x["kind"] == "train"), {})
@@ -76,8 +75,8 @@ def describe_run(
         last=values[-1][0] if values else None,
         best=best,
         best_step=best_step,
-        images_per_second=ledger.finite_number(trained.get("images_per_second")),
-        input_wait_share=ledger.finite_number(trained.get("input_wait_share")),
+        images_per_second=run_log.finite_number(trained.get("images_per_second")),
+        input_wait_share=run_log.finite_number(trained.get("input_wait_share")),
         age_seconds=age,
         state=_describe_state(lines, age, silent_after_minutes),
     )
@@ -88,7 +87,7 @@ def _total_steps(model_dir: str, lines: Sequence[dict[str, Any]]) -> int | None:
     for line in reversed(lines):
         if line["kind"] == "state" and isinstance(line.get("total_steps"), int):
             return line["total_steps"]
-    text = durable_files.read_text(os.path.join(model_dir, "config.yaml"))
+    text = storage.read_text(os.path.join(model_dir, "config.yaml"))
     try:
         return int(yaml.safe_load(text or "")["train"]["total_steps"])
     except (yaml.YAMLError, KeyError, TypeError, ValueError):
@@ -157,7 +156,7 @@ def report(directory: str, *, metric: str, silent_after_minutes: float) -> str:
         for model_dir in find_model_dirs(directory)
     ]
     if not runs:
-        return f"No runs below {directory}: no folder there holds {ledger.FILE_NAME}."
+        return f"No runs below {directory}: no folder there holds {run_log.FILE_NAME}."
     return format_table(runs, metric=metric)
 
 

@@ -8,10 +8,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainkit.training.averaging import WeightAverage
-from trainkit.training.optimizers import slot_variables
-from trainkit.training.task import NonfiniteStep, StepReport, Task, Tensor
-from trainkit.training.tensorflow_step import ReplicaStep
+from tpudet.trainkit.training.averaging import WeightAverage
+from tpudet.trainkit.training.optimizers import slot_variables
+from tpudet.trainkit.training.task import NonfiniteStep, StepReport, Task, Tensor
+from tpudet.trainkit.training.tensorflow_step import ReplicaStep
 
 # Below this scale float16 gradients that overflow are not the scale's fault.
 SMALLEST_LOSS_SCALE = 1.0

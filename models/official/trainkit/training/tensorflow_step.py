@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainkit.training.averaging import WeightAverage
-from trainkit.training.task import Task, Tensor
+from tpudet.trainkit.training.averaging import WeightAverage
+from tpudet.trainkit.training.task import Task, Tensor
 
 # What a step reports beside the task's losses.
 L2 = "l2"

@@ -1,17 +1,49 @@
 """Whose weights a file holds, told by its names, and what such weights expect of the model."""
 
 import difflib
+import json
+import os
 import re
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.hub_config import HubConfig, read_hub_config
-from trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
-from trainkit.weights.name_maps.recipes import Recipe, as_is
-from trainkit.weights.units import PART_PATTERN, Unit
+from tpudet.trainkit.files.storage import read_text
+from tpudet.trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
+from tpudet.trainkit.weights.name_maps.recipes import PART_PATTERN, Recipe, Unit, as_is
+from tpudet.trainkit.weights.stored_weights import WeightsError
+
+_NAME = "config.json"
+
+
+class HubConfig(NamedTuple):
+    """What it says of the weights."""
+
+    path: str  # of the file itself
+    name: str  # architecture and recipe, such as "tf_efficientnet_b0.ns_jft_in1k"
+    mean: tuple[float, ...]  # red, green, blue, of pixels 0..1
+    deviation: tuple[float, ...]
+
+
+def read_hub_config(path: str) -> HubConfig | None:
+    """Reads the one beside a file of weights; None where there is none, or one of another kind."""
+    place = os.path.join(os.path.dirname(path), _NAME)
+    try:
+        text = read_text(place) if path else None
+    except OSError:  # no right to read it, say
+        text = None
+    if text is None:
+        return None
+    try:
+        content: Any = json.loads(text)
+        published = content["pretrained_cfg"]
+        name = f"{content['architecture']}.{published.get('tag', '')}"
+        mean, deviation = (tuple(map(float, published[key])) for key in ("mean", "std"))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None  # many systems have a config.json
+    return HubConfig(place, name, mean, deviation) if len(mean) == len(deviation) == 3 else None
+
 
 # What pixels become, (value / 255 - mean) / deviation: red, green, blue.
 NORMALIZATIONS = {

@@ -12,8 +12,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.stored_weights import BFLOAT16, LazyTensors, StoredWeights, listed
+from tpudet.trainkit.weights.stored_weights import (
+    BFLOAT16,
+    LazyTensors,
+    StoredWeights,
+    WeightsError,
+    listed,
+)
 
 WEIGHTS_IN_ARCHIVE = "model.weights.h5"  # the member of a .keras file
 

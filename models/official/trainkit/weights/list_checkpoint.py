@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from tqdm import tqdm
 
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.read import read_weights
+from tpudet.trainkit.weights.read import read_weights
+from tpudet.trainkit.weights.stored_weights import WeightsError
 
 _EPILOG = """\
 examples:

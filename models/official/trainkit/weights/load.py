@@ -9,14 +9,19 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from trainkit.backbones.batch_norm import BatchNorm
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.families import OWN, Family, Recognized, expectations, recognize
-from trainkit.weights.name_maps import tensorflow_names
-from trainkit.weights.name_maps.recipes import Recipe, as_is
-from trainkit.weights.report import LoadReport, Missing, ShapeSkipped
-from trainkit.weights.stored_weights import StoredWeights
-from trainkit.weights.units import BACKBONE_PREFIX, Unit, split_path, units_of
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.weights.families import OWN, Family, Recognized, expectations, recognize
+from tpudet.trainkit.weights.name_maps import tensorflow_names
+from tpudet.trainkit.weights.name_maps.recipes import (
+    BACKBONE_PREFIX,
+    Recipe,
+    Unit,
+    as_is,
+    split_path,
+    units_of,
+)
+from tpudet.trainkit.weights.report import LoadReport, Missing, ShapeSkipped
+from tpudet.trainkit.weights.stored_weights import StoredWeights, WeightsError
 
 # From the path of a variable outside the backbone, and the names in the file, to its recipe.
 OtherParts = Callable[[str, Collection[str]], Recipe | None]

@@ -5,15 +5,15 @@ import io
 import os
 import zipfile
 
-import tensorflow as tf
-
-from trainkit import durable_files
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.keras_files import WEIGHTS_IN_ARCHIVE, read_keras
-from trainkit.weights.safetensors_files import read_safetensors
-from trainkit.weights.stored_weights import StoredWeights, listed
-from trainkit.weights.tensorflow_checkpoints import find_checkpoint, read_tensorflow_checkpoint
-from trainkit.weights.torch_files import (
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.weights.keras_files import WEIGHTS_IN_ARCHIVE, read_keras
+from tpudet.trainkit.weights.safetensors_files import read_safetensors
+from tpudet.trainkit.weights.stored_weights import StoredWeights, WeightsError, listed
+from tpudet.trainkit.weights.tensorflow_checkpoints import (
+    find_checkpoint,
+    read_tensorflow_checkpoint,
+)
+from tpudet.trainkit.weights.torch_files import (
     OLD_FORMAT_START,
     is_torch_pickle,
     read_old_torch,
@@ -50,24 +50,24 @@ def read_weights(path: str, *, prefer_averages: bool = True) -> StoredWeights:
         prefix = find_checkpoint(path)
         if prefix is not None:
             stored = read_tensorflow_checkpoint(prefix, prefer_averages=prefer_averages)
-        elif tf.io.gfile.exists(path):
+        elif storage.exists(path):
             stored = _read_file(path, prefer_averages=prefer_averages)
         else:
             raise _missing(path)
-    except tf.errors.OpError as error:
-        raise WeightsError(f"{path} cannot be read: {error.message}") from error
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {storage.reason(error)}") from error
     if not stored.tensors:
         raise WeightsError(f"{path} holds no weights ({stored.format}).")
     return stored
 
 
 def _read_file(path: str, *, prefer_averages: bool) -> StoredWeights:
-    with tf.io.gfile.GFile(path, "rb") as file:
+    with storage.open_file(path, "rb") as file:
         start = file.read(16)
         file.seek(max(0, file.size() - len(_TABLE_END)))
         end = file.read(len(_TABLE_END))
     if start.startswith(_HDF5_START):
-        return read_keras(tf.io.gfile.GFile(path, "rb"), path)
+        return read_keras(storage.open_file(path, "rb"), path)
     if start.startswith(_ZIP_START):
         return _read_zip(path, prefer_averages=prefer_averages)
     if start.startswith(OLD_FORMAT_START):
@@ -82,7 +82,7 @@ def _read_file(path: str, *, prefer_averages: bool) -> StoredWeights:
 
 def _read_zip(path: str, *, prefer_averages: bool) -> StoredWeights:
     try:
-        archive = zipfile.ZipFile(tf.io.gfile.GFile(path, "rb"))
+        archive = zipfile.ZipFile(storage.open_file(path, "rb"))
     except Exception as error:  # zipfile fails in any way where the archive is damaged
         raise WeightsError(f"{path} is cut off or damaged: {error}. Fetch it again.") from error
     names = archive.namelist()
@@ -105,7 +105,7 @@ def _member(archive: zipfile.ZipFile, path: str) -> bytes:
 
 def _missing(path: str) -> WeightsError:
     directory, name = os.path.split(path)
-    names = durable_files.list_names(directory or ".")
+    names = storage.list_names(directory or ".")
     near = difflib.get_close_matches(name, names, n=3) or names[:5]
     held = f"there is {', '.join(near)}" if near else "the folder is missing or empty"
     return WeightsError(

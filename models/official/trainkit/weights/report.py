@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from trainkit.weights.families import Family
+from tpudet.trainkit.weights.families import Family
 
 
 class Missing(NamedTuple):

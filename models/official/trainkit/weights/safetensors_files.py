@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.stored_weights import (
+from tpudet.trainkit.weights.stored_weights import (
     BFLOAT16,
     ByteReader,
     LazyTensors,
     StoredWeights,
+    WeightsError,
     is_possible_shape,
 )
 

@@ -7,7 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from trainkit.weights.errors import WeightsError
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
+
+
+class WeightsError(UserError):
+    """Weights that cannot be read or do not fit the model; the message says why and what to do."""
+
 
 BFLOAT16 = np.dtype(tf.bfloat16.as_numpy_dtype)  # NumPy has none of its own
 
@@ -49,8 +55,8 @@ class ByteReader:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.size = tf.io.gfile.stat(path).length
-        self.file = tf.io.gfile.GFile(path, "rb")
+        self.size = storage.stat(path).size
+        self.file = storage.open_file(path, "rb")
 
     def read(self, offset: int, length: int) -> bytes:
         """Returns `length` bytes from `offset`.
@@ -66,8 +72,8 @@ class ByteReader:
         try:
             self.file.seek(offset)
             data = self.file.read(length)
-        except tf.errors.OpError as error:
-            raise WeightsError(f"{self.path} cannot be read: {error.message}") from error
+        except OSError as error:
+            raise WeightsError(f"{self.path} cannot be read: {storage.reason(error)}") from error
         if len(data) < length:
             raise WeightsError(f"{self.path} was cut off while it was read. Read it again.")
         return data

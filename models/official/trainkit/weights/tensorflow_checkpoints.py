@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from trainkit import durable_files
-from trainkit.training.checkpoints import (
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.training.checkpoints import (
     GLOBAL_STEP,
     INDEX_SUFFIX,
     POINTER_NAME,
@@ -19,8 +19,7 @@ from trainkit.training.checkpoints import (
     open_bundle,
     read_bundle_tensor,
 )
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.stored_weights import LazyTensors, StoredWeights, listed
+from tpudet.trainkit.weights.stored_weights import LazyTensors, StoredWeights, WeightsError, listed
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -47,20 +46,20 @@ def find_checkpoint(path: str) -> str | None:
         WeightsError: a folder in which no checkpoint, or none in particular, can be found.
     """
     prefix = re.sub(r"\.(index|data-\d{5}-of-\d{5})$", "", path)
-    if tf.io.gfile.exists(prefix + INDEX_SUFFIX):
+    if storage.exists(prefix + INDEX_SUFFIX):
         return prefix
-    if not tf.io.gfile.isdir(path):
+    if not storage.is_folder(path):
         return None
     return _newest_in(path)
 
 
 def _newest_in(directory: str) -> str:
     saved_model = os.path.join(directory, "variables/variables")
-    if tf.io.gfile.exists(saved_model + INDEX_SUFFIX):
+    if storage.exists(saved_model + INDEX_SUFFIX):
         return saved_model
-    names = [name for name in durable_files.list_names(directory) if name.endswith(INDEX_SUFFIX)]
+    names = [name for name in storage.list_names(directory) if name.endswith(INDEX_SUFFIX)]
     prefixes = [name.removesuffix(INDEX_SUFFIX) for name in names]
-    pointer = durable_files.read_text(os.path.join(directory, POINTER_NAME)) or ""
+    pointer = storage.read_text(os.path.join(directory, POINTER_NAME)) or ""
     newest = re.search(r'^model_checkpoint_path: "(?:[^"\n]*/)?([^"\n/]+)"$', pointer, re.M)
     if newest and newest[1] in prefixes:
         return os.path.join(directory, newest[1])
@@ -73,7 +72,7 @@ def _newest_in(directory: str) -> str:
         )
     raise WeightsError(
         f"{directory} is a folder without a checkpoint. Name the file or the checkpoint that is "
-        f"meant; it holds {listed(durable_files.list_names(directory), 10) or 'nothing'}."
+        f"meant; it holds {listed(storage.list_names(directory), 10) or 'nothing'}."
     )
 
 

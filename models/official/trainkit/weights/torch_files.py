@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.stored_weights import ByteReader, LazyTensors, StoredWeights
-from trainkit.weights.torch_pickle import Storage, Tensor, choose_tensors, load_pickle
+from tpudet.trainkit.weights.stored_weights import (
+    ByteReader,
+    LazyTensors,
+    StoredWeights,
+    WeightsError,
+)
+from tpudet.trainkit.weights.torch_pickle import Storage, Tensor, choose_tensors, load_pickle
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 # The pickle of that number, as torch.save writes it: what the old format begins with.

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.stored_weights import BFLOAT16, is_possible_shape
+from tpudet.trainkit.weights.stored_weights import BFLOAT16, WeightsError, is_possible_shape
 
 _STORAGE_TYPES = {
     "DoubleStorage": np.dtype("<f8"),

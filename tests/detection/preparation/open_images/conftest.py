@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from detection.preparation import prepare_datasets
+from tpudet.detection.commands import prepare_datasets
 
 COLUMNS = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf"
 COLUMNS += ",IsDepiction,IsInside"

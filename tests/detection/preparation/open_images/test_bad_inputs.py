@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from detection.preparation import prepare_datasets, prepare_folds, prepare_tfrecords
+from tpudet.detection.commands import prepare_datasets, prepare_folds, prepare_tfrecords
 
 TRAIN = "challenge-2019-train-detection-bbox.csv"
 CLASSES = "challenge-2019-classes-description-500.csv"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from detection.preparation import prepare_datasets
+from tpudet.detection.commands import prepare_datasets
 
 ROOT = Path(__file__).parents[4]
 HUMAN = {1, 17, 18, 19, 20, 21, 22, 23, 24, 25}  # person and the mammals

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection import train
-from detection.data.tfrecord import parse_example
-from detection.preparation import prepare_folds, prepare_tfrecords
-from trainkit.records import find_shards
+from tpudet.detection.commands import prepare_folds, prepare_tfrecords, train
+from tpudet.detection.data.tfrecord import parse_example
+from tpudet.trainkit.records import find_shards
 
 ROOT = Path(__file__).parents[4]
 PARTS = ("human_parts", "part_0", "part_1", "part_2", "part_3", "part_4")
@@ -251,10 +250,10 @@ def test_ten_steps_on_a_fold(converted, tmp_path) -> None:
         (["train_on_fold.sh", "part_0", "quickstart", "one"], None),
         (
             ["prepare_datasets.sh", "--dry_run"],
-            "-m detection.preparation.prepare_datasets --dry_run",
+            "-m tpudet.detection.commands.prepare_datasets --dry_run",
         ),
-        (["prepare_tfrecords.sh", "v3"], "-m detection.preparation.prepare_tfrecords v3"),
-        (["prepare_folds.sh", "2"], "-m detection.preparation.prepare_folds 2"),
+        (["prepare_tfrecords.sh", "v3"], "-m tpudet.detection.commands.prepare_tfrecords v3"),
+        (["prepare_folds.sh", "2"], "-m tpudet.detection.commands.prepare_folds 2"),
     ],
 )
 def test_scripts(command, expected) -> None:

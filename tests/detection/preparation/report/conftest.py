@@ -10,9 +10,9 @@ import cv2
 import numpy as np
 import pytest
 
-from detection.data.tfrecord import encode_example
-from detection.submission.class_list import ClassEntry, write_class_list
-from trainkit.records import shard_path, write_shard
+from tpudet.detection.data.tfrecord import encode_example
+from tpudet.trainkit.class_list import ClassEntry, write_class_list
+from tpudet.trainkit.records import shard_path, write_shard
 
 
 class Picture(NamedTuple):

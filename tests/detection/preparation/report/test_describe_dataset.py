@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from detection.preparation import describe_dataset
-from detection.submission.class_list import ClassEntry
-from trainkit.records import write_shard
+from tpudet.detection.commands import describe_dataset
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.records import write_shard
 
 NASTY = (
     ClassEntry("/m/<1>", "<script>alert(1)</script>"),

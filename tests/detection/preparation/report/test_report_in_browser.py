@@ -1,7 +1,7 @@
 """The page in a real browser without a network; skipped by name where there is none."""
 
-from detection.preparation import describe_dataset, make_tfrecords
-from detection.submission.class_list import ClassEntry
+from tpudet.detection.commands import describe_dataset, make_tfrecords
+from tpudet.trainkit.class_list import ClassEntry
 
 
 def test_blood_cells_in_light_and_dark(data_dir, tmp_path, browse) -> None:

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detection.drawing import class_colour
-from detection.preparation import make_tfrecords
-from detection.preparation.sample_pictures import PICTURE_BYTES, choose_samples, draw_sample
-from detection.preparation.set_statistics import (
+from tpudet.detection.commands import make_tfrecords
+from tpudet.detection.preparation.report.sample_images import (
+    PICTURE_BYTES,
+    choose_samples,
+    draw_sample,
+)
+from tpudet.detection.preparation.report.set_statistics import (
     SplitColumns,
     aspect_ratios,
     boxes_per_image,
@@ -20,8 +23,9 @@ from detection.preparation.set_statistics import (
     relative_sides,
     size_groups,
 )
-from detection.submission.class_list import ClassEntry
-from trainkit.images import decode_rgb
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.images.standardize import decode_rgb
+from tpudet.trainkit.pages.drawing import class_colour
 
 CLASSES = tuple(ClassEntry(f"/m/{n}", f"class {n}") for n in range(1, 6))
 

@@ -16,13 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import detection
-from detection.submission.fusion.kernel import load_kernel
-from detection.submission.fusion.plain_fusion import METHODS
-from detection.submission.fusion.settings import FusionSettings, relative_weights, settings_table
-from detection.submission.submission_files import align, cut, open_submission
+from tpudet import detection
+from tpudet.detection.submission.files import align, cut, open_submission
+from tpudet.detection.submission.fusion.kernel import load_kernel
+from tpudet.detection.submission.fusion.plain_fusion import METHODS
+from tpudet.detection.submission.fusion.settings import (
+    FusionSettings,
+    relative_weights,
+    settings_table,
+)
 
-pytest.importorskip("detection.submission.fusion.fuse")
+pytest.importorskip("tpudet.detection.submission.fusion.fuse")
 WEIGHTS = ([], [1.0, 0.5, 2.3], [0.0, 1.0, 1.0])
 
 
@@ -179,7 +183,7 @@ def test_without_the_compiled_kernel_the_plain_one_gives_the_same_file(
     ignored = shutil.ignore_patterns("*.so", "*.pyd", "*.c", "__pycache__")
     shutil.copytree(package / "submission", copy / "submission", ignore=ignored)
     shutil.copy(package / "__init__.py", copy)
-    command = [sys.executable, "-m", "detection.submission.merge_subs"]
+    command = [sys.executable, "-m", "tpudet.detection.commands.merge_subs"]
     done = {
         name: subprocess.run(
             [*command, str(tmp_path / name), *sources],
@@ -194,7 +198,9 @@ def test_without_the_compiled_kernel_the_plain_one_gives_the_same_file(
             "bare": {},
         }.items()
     }
-    assert done["bare"].stderr.count("The compiled kernel of detection.submission is not") == 1
+    assert (
+        done["bare"].stderr.count("The compiled kernel of tpudet.detection.submission is not") == 1
+    )
     assert done["compiled"].stderr == done["plain"].stderr == ""
     files = {(tmp_path / name).read_bytes() for name in done}
     assert len(files) == 1

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from detection.submission.fusion import plain_text
-from detection.submission.fusion.kernel import load_kernel
+from tpudet.detection.submission.fusion import plain_text
+from tpudet.detection.submission.fusion.kernel import load_kernel
 
-prediction_text = pytest.importorskip("detection.submission.fusion.prediction_text")
+prediction_text = pytest.importorskip("tpudet.detection.submission.fusion.prediction_text")
 
 
 def printed(values: np.ndarray, decimals: int) -> list[str]:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from detection.submission.fusion.plain_fusion import Boxes, fuse_class
+from tpudet.detection.submission.fusion.plain_fusion import Boxes, fuse_class
 
 BIG, HALF, FAR = [0.0, 0.0, 0.4, 0.4], [0.0, 0.0, 0.4, 0.2], [0.6, 0.6, 0.9, 0.9]
 

@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tpudet.trainkit.errors import UserError
+
 # Faults that a scan finds; the numbers are those of prediction_text.pxd.
 TOKENS, NUMBER, SCORE, BOX, LABEL = 1, 2, 3, 4, 5
 LARGEST = 1_000_000
@@ -19,7 +21,7 @@ class BadRow(NamedTuple):
     reason: str
 
 
-class BadRowsError(ValueError):
+class BadRowsError(UserError):
     """Rows that cannot be used, and nobody asked to leave them out."""
 
     def __init__(self, rows: Sequence[BadRow], count: int):

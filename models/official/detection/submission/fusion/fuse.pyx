@@ -9,7 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from detection.submission.fusion.algorithms cimport (
+from tpudet.detection.submission.fusion.algorithms cimport (
     NMW,
     WBF,
     Box,
@@ -19,13 +19,13 @@ from detection.submission.fusion.algorithms cimport (
     sort_boxes,
     suppress,
 )
-from detection.submission.fusion.label_table cimport (
+from tpudet.detection.submission.fusion.label_table cimport (
     LabelTable,
     free_table,
     number_of,
     start_table,
 )
-from detection.submission.fusion.prediction_text cimport (
+from tpudet.detection.submission.fusion.prediction_text cimport (
     FINE,
     NO_MEMORY,
     Prediction,
@@ -39,7 +39,7 @@ from detection.submission.fusion.prediction_text cimport (
     scan_prediction,
     skip_blanks,
 )
-from detection.submission.fusion.workspace cimport (
+from tpudet.detection.submission.fusion.workspace cimport (
     Workspace,
     fit_classes,
     free_space,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from detection.submission.fusion import plain_text
+from tpudet.detection.submission.fusion import plain_text
 
 PLAIN_VARIABLE = "TPUDET_PLAIN_KERNEL"
 
@@ -45,12 +45,12 @@ def _load(plain: bool | None) -> Kernel:
             if plain is False:
                 raise
             print(
-                "The compiled kernel of detection.submission is not there (no C compiler when "
+                "The compiled kernel of tpudet.detection.submission is not there (no C compiler when "
                 "tpudet was installed?): the plain NumPy path takes over, some 100 times slower. "
                 "`pip install` tpudet again with a compiler to have it.",
                 file=sys.stderr,
             )
-    from detection.submission.fusion import plain_fusion
+    from tpudet.detection.submission.fusion import plain_fusion
 
     return Kernel(
         False,
@@ -62,10 +62,7 @@ def _load(plain: bool | None) -> Kernel:
 
 
 def _compiled_kernel() -> Kernel:
-    from detection.submission.fusion import (  # pyright: ignore[reportAttributeAccessIssue]
-        fuse,
-        prediction_text,
-    )
+    from tpudet.detection.submission.fusion import fuse, prediction_text  # pyright: ignore[reportAttributeAccessIssue]
 
     return Kernel(
         True,

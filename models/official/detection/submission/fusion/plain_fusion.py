@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from detection.submission.fusion.plain_text import scan_string
+from tpudet.detection.submission.fusion.plain_text import scan_string
 
 METHODS = ("hard", "soft_linear", "soft_gaussian", "wbf", "nmw")
 Row = tuple[bytes, float, float, Sequence[float]]  # label, score, weight, box

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from detection.submission.fusion.bad_rows import BOX, LABEL, LARGEST, NUMBER, SCORE, TOKENS
+from tpudet.detection.submission.fusion.bad_rows import BOX, LABEL, LARGEST, NUMBER, SCORE, TOKENS
 
 LONGEST_ID = LONGEST_LABEL = 255
 _LONGEST_NUMBER = 63

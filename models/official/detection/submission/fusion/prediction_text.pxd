@@ -5,8 +5,8 @@ cimport cython
 from libc.stdlib cimport realloc
 from libc.string cimport memcpy
 
-from detection.submission.fusion.label_table cimport LabelTable, number_of
-from detection.submission.fusion.number_text cimport (
+from tpudet.detection.submission.fusion.label_table cimport LabelTable, number_of
+from tpudet.detection.submission.fusion.number_text cimport (
     LARGEST,
     LONGEST_PRINTED,
     MOST_DECIMALS,

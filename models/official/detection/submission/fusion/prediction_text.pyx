@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memset
 
-from detection.submission.fusion.label_table cimport (
+from tpudet.detection.submission.fusion.label_table cimport (
     LabelTable,
     free_table,
     number_of,

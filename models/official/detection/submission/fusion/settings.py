@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from detection.submission.fusion.plain_fusion import METHODS
+from tpudet.detection.submission.fusion.plain_fusion import METHODS
 
 _COLUMNS = ("label", "method", "iou", "sigma", "threshold")
 

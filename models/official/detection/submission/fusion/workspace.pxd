@@ -3,7 +3,7 @@
 
 from libc.stdlib cimport calloc, free, realloc
 
-from detection.submission.fusion.algorithms cimport Box, Cluster, Key, Room
+from tpudet.detection.submission.fusion.algorithms cimport Box, Cluster, Key, Room
 
 cdef struct Workspace:  # of one image; arrays of `capacity`, those by class of `num_classes`
     int capacity

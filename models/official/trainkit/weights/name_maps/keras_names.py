@@ -2,8 +2,13 @@
 
 from collections.abc import Collection
 
-from trainkit.weights.name_maps.recipes import Recipe, as_is, mean_without_bias, reversed_colours
-from trainkit.weights.units import Unit
+from tpudet.trainkit.weights.name_maps.recipes import (
+    Recipe,
+    Unit,
+    as_is,
+    mean_without_bias,
+    reversed_colours,
+)
 
 
 def efficientnet(unit: Unit, part: str, names: Collection[str]) -> Recipe:

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Collection, Mapping
 
-from trainkit.weights.errors import WeightsError
-from trainkit.weights.name_maps.recipes import Recipe, as_is
-from trainkit.weights.units import Unit
+from tpudet.trainkit.weights.name_maps.recipes import Recipe, Unit, as_is
+from tpudet.trainkit.weights.stored_weights import WeightsError
 
 _NORMS = ("tpu_batch_normalization", "batch_normalization")
 

@@ -5,13 +5,13 @@ Parts of a convolution are `weight`, of a norm `weight bias running_mean running
 
 from collections.abc import Collection
 
-from trainkit.weights.name_maps.recipes import (
+from tpudet.trainkit.weights.name_maps.recipes import (
     Recipe,
+    Unit,
     as_is,
     from_torch_depthwise_kernel,
     from_torch_kernel,
 )
-from trainkit.weights.units import Unit
 
 _NORM_PARTS = {
     "norm/gamma": "weight",

@@ -1,0 +1,116 @@
+"""The data's part of the experiment file: where records lie and what training does to pictures."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from tpudet.trainkit.config.ranges import Count, Positive, Range, Share, check
+
+
+@dataclass(frozen=True, kw_only=True)
+class MosaicConfig:
+    """Four pictures on one canvas, around a random centre (YOLOv4, arXiv 2004.10934)."""
+
+    kind: Literal["mosaic"] = "mosaic"
+    probability: Share = 0.5
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixupConfig:
+    """Two pictures blended, with the boxes of both (arXiv 1710.09412, 1902.04103)."""
+
+    kind: Literal["mixup"] = "mixup"
+    probability: Share = 0.5
+    alpha: Positive = 1.5  # shares are drawn from Beta(alpha, alpha)
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyPasteConfig:
+    """Objects with masks pasted from another picture (arXiv 2012.07177)."""
+
+    kind: Literal["copy_paste"] = "copy_paste"
+    probability: Share = 0.5
+    max_objects: Count = 10
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoAugmentConfig:
+    """One sub-policy of AutoAugment for detection a picture (arXiv 1906.11172)."""
+
+    kind: Literal["autoaugment"] = "autoaugment"
+    policy: Literal["v0", "v1", "v2", "v3", "test"] = "v1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandAugmentConfig:
+    """Operations drawn at one strength (arXiv 1909.13719)."""
+
+    kind: Literal["rand_augment"] = "rand_augment"
+    num_ops: Count = 2
+    magnitude: Annotated[float, Range("[0, 10]")] = 5.0
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridMaskConfig:
+    """A grid of squares is deleted (arXiv 2001.04086)."""
+
+    kind: Literal["grid_mask"] = "grid_mask"
+    probability: Share = 0.5
+    # Side of the deleted square, as a share of the grid's period: 1 - the paper's r.
+    deleted_ratio: Annotated[float, Range("(0, 1)")] = 0.5
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColorConfig:
+    """Brightness, contrast and saturation by factors in 1 - x .. 1 + x; hue by -x .. x turns."""
+
+    kind: Literal["color"] = "color"
+    brightness: Share = 0.2
+    contrast: Share = 0.2
+    saturation: Share = 0.2
+    hue: Annotated[float, Range("[0, 0.5]")] = 0.0
+
+    __post_init__ = check
+
+
+AugmentationConfig = (
+    MosaicConfig
+    | MixupConfig
+    | CopyPasteConfig
+    | AutoAugmentConfig
+    | RandAugmentConfig
+    | GridMaskConfig
+    | ColorConfig
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where the TFRecords lie and how an image reaches the canvas."""
+
+    directory: str = ""  # holds classes.csv and <split>_<part>-?????-of-?????.tfrecord
+    train_split: str = "train"
+    eval_split: str = "val"
+    canvas_size: tuple[Count, Count] = (640, 640)  # height, width in pixels
+    max_instances: Count = 100  # boxes an image; of more, so many are drawn anew every epoch
+    horizontal_flip: bool = True
+    # Of the size that just fits the canvas; (0.1, 2.0) is large-scale jitter.
+    scale_range: tuple[float, float] = (1.0, 1.0)
+    augmentations: tuple[AugmentationConfig, ...] = ()  # applied in this order
+
+    def __post_init__(self) -> None:
+        low, high = self.scale_range
+        text = f"0.1 <= low <= high <= 2.0 for scale_range, got [{low}, {high}]"
+        check(
+            self,
+            (0.1 <= low <= high <= 2.0, text),
+        )

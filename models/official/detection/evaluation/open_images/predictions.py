@@ -1,0 +1,136 @@
+"""A submission as columns, reduced to what can count in the Open Images Challenge."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tpudet.detection.evaluation.open_images.truth import LabelledTruth
+from tpudet.detection.submission.files import (
+    BadRows,
+    Block,
+    SubmissionError,
+    bad_rows,
+    in_file_order,
+    open_submission,
+    scan,
+)
+from tpudet.detection.submission.fusion.bad_rows import BadRowsError
+from tpudet.detection.submission.labels import UnknownLabels
+from tpudet.detection.submission.writer import describe_bad, run_blocks
+from tpudet.detection.types import ImageDetections
+
+
+class ReadCounts(NamedTuple):
+    """What a submission holds, and why some of it does not count."""
+
+    images: int
+    images_elsewhere: int  # of which the ground truth says nothing
+    images_missing: int  # of the ground truth, without a row here: what is on them is missed
+    predictions: int
+    elsewhere: int  # on images of which the ground truth says nothing
+    unverified: int  # of classes that nobody verified on their image
+    unknown: str  # labels that are no classes, in words; empty where there were none
+    bad: BadRows  # left out
+
+    def describe(self) -> str:
+        """A line for each number that is not as it should be."""
+        lines = [
+            (self.images_elsewhere, "images are not in the ground truth and ignored, "
+             f"with {self.elsewhere} predictions"),
+            (self.images_missing, "images of the ground truth have no row: all on them is missed"),
+            (self.unverified, "predictions ignored: their class is not verified on their image"),
+        ]  # fmt: skip
+        text = "".join(f"\n  {count} {what}" for count, what in lines if count)
+        text += f"\n  {self.unknown}" if self.unknown else ""
+        return text + describe_bad(self.bad)
+
+
+def read_box_predictions(
+    path: str, labelled: LabelledTruth, *, skip_bad: bool = False, threads: int = 1
+) -> tuple[ImageDetections, ReadCounts]:
+    """Reads the predictions whose class is verified on their image, in the order of the file.
+
+    Args:
+        path: `ImageId,PredictionString`, a prediction being `MID score x1 y1 x2 y2`.
+        labelled: the ground truth.
+        skip_bad: whether bad rows are left out and counted.
+        threads: at least 1; the result does not depend on it.
+
+    Raises:
+        SubmissionError: it is no submission, or none of its images is in the ground truth.
+        BadRowsError: there are bad rows and `skip_bad` is False.
+    """
+    labels = [entry.identifier.encode() for entry in labelled.classes]
+    unknown = UnknownLabels()
+    with open_submission(path) as source:
+        images = image_rows(path, source.image_ids, labelled)
+        bad = source.bad
+        columns, counts = [], np.zeros(3, np.int64)
+        blocks = run_blocks(
+            in_file_order(source), lambda block: _read(block, labels, labelled, unknown), threads
+        )
+        for found, block_counts, block_bad in blocks:
+            columns.append(found)
+            counts += block_counts
+            bad = bad.plus(block_bad)
+        num_rows = len(source.rows)
+    if bad.total and not skip_bad:
+        raise BadRowsError(bad.shown, bad.total)
+    empty = (np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0), np.zeros(0, np.int32))
+    joined = (np.concatenate(parts) for parts in zip(empty, *columns, strict=True))
+    num_known = int((images >= 0).sum())
+    return ImageDetections(*joined), ReadCounts(
+        images=num_rows,
+        images_elsewhere=num_rows - num_known,
+        images_missing=len(labelled.image_ids) - num_known,
+        predictions=int(counts[0]),
+        elsewhere=int(counts[1]),
+        unverified=int(counts[2]),
+        unknown=unknown.describe("predictions of labels that are no classes, ignored"),
+        bad=bad,
+    )
+
+
+def image_rows(path: str, image_ids: np.ndarray, labelled: LabelledTruth) -> np.ndarray:
+    """[n] int64: the row of each image id (bytes) in the ground truth, -1 where it has none.
+
+    Raises:
+        SubmissionError: there are ids, and the ground truth has none of them.
+    """
+    known = labelled.image_ids
+    rows = np.minimum(np.searchsorted(known, image_ids), len(known) - 1)
+    rows[known[rows] != image_ids] = -1
+    if len(rows) and (rows < 0).all():
+        raise SubmissionError(
+            f"none of the {len(rows)} images of {path} is in the ground truth: its first is "
+            f"{image_ids[0].decode(errors='replace')!r}, that of the ground truth "
+            f"{known[0].decode(errors='replace')!r}"
+        )
+    return rows
+
+
+def _read(
+    block: Block, labels: list[bytes], labelled: LabelledTruth, unknown: UnknownLabels
+) -> tuple[tuple[np.ndarray, ...], np.ndarray, BadRows]:
+    rows, faults = scan(block, labels)
+    unknown.add(block, rows)
+    source = block.sources[0]
+    ids = [
+        source.data[start:stop].tobytes()
+        for start, stop in zip(block.id_starts.tolist(), block.id_stops.tolist(), strict=True)
+    ]
+    known = labelled.image_ids
+    places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+    places[known[places] != np.array(ids)] = -1
+    images = places[rows.images()]
+    is_elsewhere = images < 0
+    is_class = ~is_elsewhere & (rows.label_numbers >= 0)
+    is_verified = is_class & labelled.truth.verified[images, rows.label_numbers]
+    counts = (len(images), int(is_elsewhere.sum()), int(is_class.sum() - is_verified.sum()))
+    columns = (
+        images[is_verified],
+        rows.boxes[is_verified][:, [1, 0, 3, 2]],
+        rows.scores[is_verified],
+        rows.label_numbers[is_verified] + 1,
+    )
+    return columns, np.array(counts), bad_rows(block, faults)

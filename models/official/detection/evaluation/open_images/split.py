@@ -1,0 +1,130 @@
+"""The rules of the Open Images Challenge on a split of a data set, for training runs."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tpudet.detection.evaluation.ground_truth import GroundTruth
+from tpudet.detection.evaluation.open_images.metric import (
+    ChallengeTruth,
+    average_precisions,
+    expand,
+    score_boxes,
+)
+from tpudet.detection.evaluation.open_images.truth_csv import read_image_labels
+from tpudet.detection.submission.hierarchy import Hierarchy, read_hierarchy
+from tpudet.detection.types import ImageDetections
+from tpudet.trainkit.class_list import ClassEntry, class_ids
+from tpudet.trainkit.files.storage import read_text
+
+
+class ChallengeSplit(NamedTuple):
+    """The expanded ground truth of a split, and what detections are expanded by."""
+
+    truth: ChallengeTruth
+    class_names: tuple[str, ...]
+    ancestors: list[list[int]]  # of each class, from 0
+
+    def metrics(self, detections: ImageDetections) -> dict[str, float]:
+        """Returns AP, AP50, which is the same number, and `AP/<class name>`.
+
+        AP is the mean over classes with ground truth; the others have -1. Detections count for the
+        ancestors of their class too, each box once for a class, with its best score.
+        """
+        scored = score_boxes(self.truth, _with_ancestors(detections, self.ancestors))
+        precisions = average_precisions(scored).tolist()
+        known = [value for value in precisions if not math.isnan(value)]
+        mean = float(np.mean(known)) if known else -1.0
+        values = (-1.0 if math.isnan(value) else value for value in precisions)
+        return {"AP": mean, "AP50": mean} | {
+            f"AP/{name}": value for name, value in zip(self.class_names, values, strict=True)
+        }
+
+    def explanations(self, metrics: dict[str, float]) -> list[str]:
+        """Says why metrics are -1."""
+        if metrics["AP"] == -1:
+            return ["every metric is -1: no ground truth object in this split"]
+        missing = [name for name in self.class_names if metrics[f"AP/{name}"] == -1]
+        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+        return [f"AP is -1 for {len(missing)} classes without ground truth: {shown}"] * bool(
+            missing
+        )
+
+
+def challenge_split(
+    truth: GroundTruth, classes: Sequence[ClassEntry], *, hierarchy: str, image_labels: str
+) -> ChallengeSplit:
+    """Expands the ground truth of a split.
+
+    Args:
+        truth: the split; its crowds are group-of boxes.
+        classes: C entries; labels of the two files are their identifiers or names.
+        hierarchy: path of a JSON, or empty.
+        image_labels: path of a CSV of verified labels, or empty; its images are those whose
+            `source_ids` they name.
+
+    Raises:
+        ValueError: a file is not usable.
+        OSError: a file cannot be opened.
+    """
+    text = read_text(hierarchy) if hierarchy else None
+    if hierarchy and text is None:
+        raise FileNotFoundError(f"evaluation.hierarchy {hierarchy} is not there")
+    tree = read_hierarchy(text) if text is not None else Hierarchy((), {}, {})
+    ids = class_ids(classes)
+    ancestors, descendants = ([[] for _ in classes] for _ in range(2))
+    for label in tree.labels:
+        if label in ids:
+            place = ids[label] - 1
+            ancestors[place] = [ids[name] - 1 for name in tree.ancestors(label) if name in ids]
+            descendants[place] = [ids[name] - 1 for name in tree.descendants(label) if name in ids]
+    rows, expanded = expand(truth.classes - 1, ancestors)
+    verified = np.zeros((len(truth.records), len(classes)), bool)
+    verified[truth.image_indices[rows], expanded] = True
+    if image_labels:
+        content = read_text(image_labels)
+        if content is None:
+            raise FileNotFoundError(f"evaluation.image_labels {image_labels} is not there")
+        found = read_image_labels(content.encode(), image_labels)
+        image_of = {name: row for row, name in enumerate(truth.source_ids)}
+        images = np.array([image_of.get(name, -1) for name in found.image_ids.tolist()], int)
+        labels = np.array([ids.get(name, 0) - 1 for name in found.labels.tolist()], int)
+        if not (images >= 0).any():
+            raise ValueError(f"{image_labels}: none of its images is in this split")
+        for relatives, chosen in (
+            (ancestors, found.is_positive),
+            (descendants, ~found.is_positive),
+        ):
+            own = np.flatnonzero(chosen & (images >= 0) & (labels >= 0))
+            places, more = expand(labels[own], relatives)
+            verified[images[own][places], more] = True
+    return ChallengeSplit(
+        ChallengeTruth(
+            truth.image_indices[rows],
+            expanded + 1,
+            truth.boxes[rows],
+            truth.is_crowd[rows],
+            verified,
+        ),
+        tuple(entry.name for entry in classes),
+        ancestors,
+    )
+
+
+def _with_ancestors(detections: ImageDetections, ancestors: list[list[int]]) -> ImageDetections:
+    if not any(ancestors):
+        return detections
+    rows, classes = expand(detections.classes - 1, ancestors)
+    order = np.argsort(-detections.scores[rows], kind="stable")
+    rows, classes = rows[order], classes[order]
+    keys = np.column_stack([detections.image_indices[rows], classes, detections.boxes[rows]])
+    kept = np.sort(np.unique(keys, axis=0, return_index=True)[1])  # the first has the best score
+    rows = rows[kept]
+    return ImageDetections(
+        detections.image_indices[rows],
+        detections.boxes[rows],
+        detections.scores[rows],
+        classes[kept] + 1,
+    )

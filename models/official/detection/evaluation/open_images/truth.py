@@ -1,0 +1,187 @@
+"""Ground truth of the Open Images Challenge, expanded up the hierarchy, with its names."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tpudet.detection.evaluation.open_images.metric import ChallengeTruth, expand
+from tpudet.detection.evaluation.open_images.truth_csv import (
+    ImageLabels,
+    MaskTexts,
+    TruthFileError,
+    read_box_rows,
+    read_image_labels,
+)
+from tpudet.detection.submission.hierarchy import Hierarchy
+from tpudet.detection.submission.labels import read_class_file, read_hierarchy_file
+from tpudet.trainkit.class_list import ClassEntry, class_ids
+from tpudet.trainkit.files.storage import open_file
+
+# An expanded box of which the file has a copy already, as a share, from which on a file looks as
+# if somebody had expanded it before. Two real objects hardly ever have the very same box.
+_EXPANDED_SHARE = 0.5
+_FEW_LABELS = 5
+
+
+class LabelledTruth(NamedTuple):
+    """Ground truth with its names. Boxes in 0..1 of the picture, y1 x1 y2 x2."""
+
+    truth: ChallengeTruth
+    image_ids: np.ndarray  # [I] bytes, rising
+    classes: tuple[ClassEntry, ...]  # C
+    masks: MaskTexts | None  # of the G boxes
+    notes: tuple[str, ...]  # what a person should know of how the files were read
+
+
+def read_truth(
+    path: str,
+    *,
+    hierarchy: str = "",
+    image_labels: str = "",
+    classes: str = "",
+    with_masks: bool = False,
+) -> LabelledTruth:
+    """Reads ground truth and expands it.
+
+    Args:
+        path: see `challenge_csv.read_box_rows`.
+        hierarchy: the JSON; without one boxes and labels are taken as they stand.
+        image_labels: see `challenge_csv.read_image_labels`; without it the classes of an image's
+            boxes are those verified for it.
+        classes: a class list. Only its classes are scored, and labels may be its names. Without
+            one, all labels of the hierarchy and of the boxes are classes.
+        with_masks: whether the boxes have masks.
+
+    Raises:
+        TruthFileError: boxes or labels are not usable.
+        SubmissionError: hierarchy or class list is not.
+        OSError: a file cannot be opened.
+    """
+    rows = read_box_rows(_content(path), path, with_masks=with_masks)
+    tree = read_hierarchy_file(hierarchy) if hierarchy else Hierarchy((), {}, {})
+    labels = _Labels(read_class_file(classes) if classes else (), tree)
+    notes = list(rows.notes)
+    own = labels.numbers(rows.labels)
+    places, expanded = expand(own, labels.relatives(tree.ancestors))
+    verified = [(rows.image_ids[places], expanded)]
+    if image_labels:
+        found = read_image_labels(_content(image_labels), image_labels)
+        verified += _expand_labels(found, labels, tree)
+        if found.num_by_machines:
+            notes.append(f"{found.num_by_machines} labels by machines left out of {image_labels}")
+    entries, class_of = labels.classes()
+    is_scored = class_of[expanded] > 0
+    places, expanded = places[is_scored], expanded[is_scored]
+    if not len(places):
+        raise TruthFileError(f"{path}: no box is of a class that is scored")
+    image_ids = np.unique(np.concatenate([rows.all_image_ids, *(ids for ids, _ in verified)]))
+    image_ids = np.sort(np.char.encode(image_ids, "utf-8"))
+    truth = ChallengeTruth(
+        image_indices=_find(image_ids, rows.image_ids[places]),
+        classes=class_of[expanded],
+        boxes=rows.boxes[places],
+        is_group_of=rows.is_group_of[places],
+        verified=np.zeros((len(image_ids), len(entries) + 1), bool),
+    )
+    for ids, numbers in verified:
+        truth.verified[_find(image_ids, ids), class_of[numbers]] = True
+    truth = truth._replace(verified=truth.verified[:, 1:])  # column 0: labels that are not scored
+    notes += labels.describe(own, class_of)
+    notes += _describe_repeats(truth, len(own)) if hierarchy else []
+    masks = rows.masks and MaskTexts(*(column[places] for column in rows.masks))
+    return LabelledTruth(truth, image_ids, entries, masks, tuple(notes))
+
+
+class _Labels:
+    """All labels that occur, numbered: first the class list, then the hierarchy, then others."""
+
+    def __init__(self, entries: Sequence[ClassEntry], tree: Hierarchy) -> None:
+        self._entries = tuple(entries)
+        self._tree = tree
+        self._numbers = {label: class_id - 1 for label, class_id in class_ids(entries).items()}
+        self._labels = [entry.identifier for entry in entries]
+        self.numbers(np.array(tree.labels, str))
+        self._named = {self._numbers[label]: label for label in tree.labels}
+
+    def numbers(self, labels: np.ndarray) -> np.ndarray:
+        """[n] int64: the number of each label; a new one gets the next."""
+        found, places = np.unique(labels, return_inverse=True)
+        for label in found.tolist():
+            if label not in self._numbers:
+                self._numbers[label] = len(self._labels)
+                self._labels.append(label)
+        return np.array([self._numbers[label] for label in found.tolist()], np.int64)[places]
+
+    def relatives(self, steps: Callable[[str], Sequence[str]]) -> list[list[int]]:
+        """For each label the numbers of its ancestors, or whatever `steps` gives."""
+        return [
+            [self._numbers[other] for other in steps(self._named[number])]
+            if number in self._named
+            else []
+            for number in range(len(self._labels))
+        ]
+
+    def classes(self) -> tuple[tuple[ClassEntry, ...], np.ndarray]:
+        """The classes that are scored, and the class id of each label (0: not scored)."""
+        entries = self._entries or tuple(ClassEntry(label, label) for label in self._labels)
+        ids = np.zeros(len(self._labels), np.int64)
+        ids[: len(entries)] = np.arange(1, len(entries) + 1)
+        return entries, ids
+
+    def describe(self, numbers: np.ndarray, class_of: np.ndarray) -> list[str]:
+        """Says which labels of boxes are not scored, or not in the hierarchy."""
+        found, counts = np.unique(numbers, return_counts=True)
+        groups = [(class_of[found] == 0, "are no classes of the class list and not scored")]
+        if self._named:
+            outside = ~np.isin(found, list(self._named))
+            groups.append((outside, "are not in the hierarchy and not expanded"))
+        lines = []
+        for chosen, what in groups:
+            if chosen.any():
+                names = [self._labels[number] for number in found[chosen][:_FEW_LABELS]]
+                more = ", …" if chosen.sum() > _FEW_LABELS else ""
+                lines.append(
+                    f"{chosen.sum()} labels of {counts[chosen].sum()} boxes {what}: "
+                    f"{', '.join(names)}{more}"
+                )
+        return lines
+
+
+def _content(path: str) -> bytes:
+    with open_file(path, "rb") as file:
+        return file.read()
+
+
+def _find(image_ids: np.ndarray, names: np.ndarray) -> np.ndarray:
+    """[n] int64: where each name (str) stands among the ids (bytes)."""
+    return np.searchsorted(image_ids, np.char.encode(names, "utf-8"))
+
+
+def _expand_labels(
+    found: ImageLabels, labels: _Labels, tree: Hierarchy
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Image ids and numbers of the verified labels: what is there, and what is not."""
+    numbers = labels.numbers(found.labels)
+    parts = []
+    for chosen, steps in (
+        (found.is_positive, tree.ancestors),
+        (~found.is_positive, tree.descendants),
+    ):
+        places, more = expand(numbers[chosen], labels.relatives(steps))
+        parts.append((found.image_ids[chosen][places], more))
+    return parts
+
+
+def _describe_repeats(truth: ChallengeTruth, num_rows: int) -> list[str]:
+    """Warns where the boxes that the expansion added were in the file already."""
+    columns = (truth.image_indices[:, None], truth.classes[:, None], truth.boxes)
+    num_added = len(truth.classes) - num_rows
+    _, counts = np.unique(np.concatenate(columns, axis=1), axis=0, return_counts=True)
+    num_repeated = len(truth.classes) - len(counts)
+    if num_added <= 0 or num_repeated < _EXPANDED_SHARE * num_added:
+        return []
+    return [
+        f"WARNING: {num_repeated} of the {num_added} boxes that the hierarchy adds are in the file "
+        "already. It looks expanded; leave --hierarchy out, or every object counts twice"
+    ]

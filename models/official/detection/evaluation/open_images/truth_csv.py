@@ -1,0 +1,188 @@
+"""The CSV files of the Open Images Challenge's ground truth, as columns.
+
+Functions take the content of a file, so that it may come from wherever the caller reads; the path
+is for messages.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tpudet.trainkit.errors import UserError
+
+_SIDES = ("YMin", "XMin", "YMax", "XMax")
+_NUM_SHOWN = 10
+
+
+class TruthFileError(UserError):
+    """A file of the ground truth cannot be used."""
+
+
+class MaskTexts(NamedTuple):
+    """The masks of n boxes as text."""
+
+    texts: np.ndarray  # [n] str, base64 of zlib of COCO RLE counts; "" for a box without mask
+    sizes: np.ndarray  # [n, 2] int64, height and width in pixels; 0 without mask
+    lines: np.ndarray  # [n] int64, where they stand in the file
+
+
+class BoxRows(NamedTuple):
+    """A box CSV: the n boxes in it, and every image that has a row. Boxes in 0..1, y1 x1 y2 x2."""
+
+    all_image_ids: np.ndarray  # [rows] str
+    image_ids: np.ndarray  # [n] str
+    labels: np.ndarray  # [n] str
+    boxes: np.ndarray  # [n, 4] float64
+    is_group_of: np.ndarray  # [n] bool
+    masks: MaskTexts | None
+    notes: list[str]  # what a person should know
+
+
+class ImageLabels(NamedTuple):
+    """Verified labels of images."""
+
+    image_ids: np.ndarray  # [n] str
+    labels: np.ndarray  # [n] str
+    is_positive: np.ndarray  # [n] bool
+    num_by_machines: int  # rows left out, which nobody verified
+
+
+def read_box_rows(data: bytes, path: str, *, with_masks: bool = False) -> BoxRows:
+    """Reads a box CSV.
+
+    Args:
+        data: ImageID, LabelName, XMin, XMax, YMin, YMax are needed, IsGroupOf is used where it is
+            there, and other columns are passed over. A row with an ImageID alone stands for an
+            image without objects.
+        path: where it was read.
+        with_masks: whether there are the columns ImageWidth, ImageHeight and Mask too.
+
+    Raises:
+        TruthFileError: it is not such a file; bad rows are named, the first ten and their number.
+    """
+    mask_columns = ("ImageWidth", "ImageHeight", "Mask") if with_masks else ()
+    table = _read(data, path, ("ImageID", "LabelName", *_SIDES, *mask_columns))
+    notes = []
+    if "IsGroupOf" not in table:
+        notes.append(f"{path} has no column IsGroupOf: no box is taken as group-of")
+        table["IsGroupOf"] = ""
+    is_blank = (table[["LabelName", *_SIDES]] == "").all(axis=1).to_numpy()
+    if is_blank.all():
+        raise TruthFileError(f"{path} has no box")
+    boxes = _numbers(table, _SIDES)
+    is_group_of = table["IsGroupOf"].isin(("1", "1.0")).to_numpy()
+    unknown_flag = ~table["IsGroupOf"].isin(("1", "0", "-1", "", "1.0", "0.0")).to_numpy()
+    mistakes = [
+        ((table["ImageID"] == "").to_numpy(), "no ImageID"),
+        (~is_blank & (table["LabelName"] == "").to_numpy(), "no LabelName"),
+        (~is_blank & ~np.isfinite(boxes).all(axis=1), "a coordinate is no number"),
+        (~is_blank & (boxes[:, 2:] < boxes[:, :2]).any(axis=1), "XMax < XMin or YMax < YMin"),
+        (~is_blank & unknown_flag, "IsGroupOf is not 1, 0, -1 or blank"),
+    ]
+    sizes = np.zeros((len(table), 2), np.int64)
+    if with_masks:
+        has_mask = (table["Mask"] != "").to_numpy()
+        found = _numbers(table, ("ImageHeight", "ImageWidth"))
+        is_size = ((found >= 1) & (found == np.floor(found)) & (found < 1 << 20)).all(axis=1)
+        mistakes.append((has_mask & ~is_size, "ImageWidth or ImageHeight is no whole number"))
+        sizes[has_mask & is_size] = found[has_mask & is_size]
+    _require_good(data, path, mistakes)
+    kept = ~is_blank
+    masks = None
+    if with_masks:
+        texts = table["Mask"].to_numpy(str)[kept]
+        masks = MaskTexts(texts, sizes[kept], _line_numbers(data, len(table))[kept])
+    all_ids = table["ImageID"].to_numpy(str)
+    labels = table["LabelName"].to_numpy(str)[kept]
+    return BoxRows(all_ids, all_ids[kept], labels, boxes[kept], is_group_of[kept], masks, notes)
+
+
+def read_image_labels(data: bytes, path: str) -> ImageLabels:
+    """Reads the verified labels of images.
+
+    Args:
+        data: ImageID and LabelName are needed, and one of Confidence (1: it is there, 0: it is
+            not) and Source. Without Confidence all labels are there. Rows whose Source is
+            `machine` were not verified and are left out, whatever their Confidence.
+        path: where it was read.
+
+    Raises:
+        TruthFileError: it is not such a file; bad rows are named, the first ten and their number.
+    """
+    table = _read(data, path, ("ImageID", "LabelName"))
+    if "Confidence" not in table and "Source" not in table:
+        raise TruthFileError(
+            f"{path} has neither Confidence nor Source; its columns are {', '.join(table.columns)}"
+        )
+    is_machine = np.zeros(len(table), bool)
+    if "Source" in table:
+        is_machine = (table["Source"].str.lower() == "machine").to_numpy()
+    confidence = np.ones(len(table))
+    if "Confidence" in table:
+        confidence = _numbers(table, ("Confidence",))[:, 0]
+    is_wrong = ~is_machine & ~np.isin(confidence, (0, 1))
+    what = "Confidence is neither 1 (verified to be there) nor 0 (verified not to be)"
+    is_blank = (table[["ImageID", "LabelName"]] == "").any(axis=1).to_numpy()
+    _require_good(data, path, [(is_blank, "no ImageID or no LabelName"), (is_wrong, what)])
+    ids, labels = (table[name].to_numpy(str)[~is_machine] for name in ("ImageID", "LabelName"))
+    return ImageLabels(ids, labels, confidence[~is_machine] == 1, int(is_machine.sum()))
+
+
+def _read(data: bytes, path: str, required: Sequence[str]) -> pd.DataFrame:
+    """All columns as text without blanks around it."""
+    try:
+        head = data[: 1 << 16].decode("utf-8-sig", "replace").lstrip().split("\n")[0]
+        names = [name.strip() for name in next(csv.reader([head.strip()]), [])]
+        missing = [name for name in required if name not in names]
+        if missing:
+            shown = head.strip()[:200]
+            raise TruthFileError(f"{path} lacks {', '.join(missing)}; its first line is {shown!r}")
+        table = pd.read_csv(
+            io.BytesIO(data),
+            dtype=str,
+            keep_default_na=False,
+            encoding="utf-8-sig",
+            index_col=False,
+            on_bad_lines="error",
+        )
+    except (ValueError, UnicodeError) as error:  # pandas' parser errors are ValueErrors
+        if isinstance(error, TruthFileError):
+            raise
+        raise TruthFileError(f"{path} is not a CSV: {error}") from error
+    table.columns = [name.strip() for name in table.columns]
+    for name in table.columns:
+        table[name] = table[name].fillna("").str.strip()
+    return table
+
+
+def _numbers(table: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
+    """[rows, columns] float64, NaN where there is no number."""
+    return np.stack(
+        [pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64) for name in columns],
+        axis=1,
+    )
+
+
+def _require_good(data: bytes, path: str, mistakes: Sequence[tuple[np.ndarray, str]]) -> None:
+    """Raises an error that names the rows for which a mistake holds."""
+    bad: dict[int, list[str]] = {}
+    for is_bad, what in mistakes:
+        for row in np.flatnonzero(is_bad).tolist():
+            bad.setdefault(row, []).append(what)
+    if bad:
+        lines = _line_numbers(data, max(bad) + 1)
+        rows = sorted(bad)[:_NUM_SHOWN]
+        shown = "\n".join(f"  {path}, line {lines[row]}: {'; '.join(bad[row])}" for row in rows)
+        more = f"\n  … and {len(bad) - len(rows)} more" if len(bad) > len(rows) else ""
+        noun = "row" if len(bad) == 1 else "rows"
+        raise TruthFileError(f"{len(bad)} bad {noun}:\n{shown}{more}")
+
+
+def _line_numbers(data: bytes, count: int) -> np.ndarray:
+    """[count] int64: the lines of the first rows; blank lines have no row."""
+    lines = [number for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
+    return np.array(lines[1 : count + 1], np.int64)

@@ -1,0 +1,188 @@
+"""Parts of a list of images -> their predictions, with every stage at work at once.
+
+Threads read and check files; two calls of the model are under way, so that one decodes its images
+while the network runs on the other's and their pixels are transferred; one thread writes finished
+parts. The order of images, and which of them share a call, do not depend on any of this.
+"""
+
+import itertools
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tpudet.detection.inference.predictions_file import ImagePredictions
+from tpudet.detection.inference.saved_detector import Detector
+from tpudet.trainkit.image_folder import ImageFile, read_ahead
+
+# One call at work in the network, one in decoding and transfer; a third waits for either.
+CALLS_AT_ONCE = 2
+_PARTS_WAITING = 2  # to be written, before the model waits for the disk
+
+
+class Part(NamedTuple):
+    """Images whose predictions become one file."""
+
+    path: str
+    images: Sequence[ImageFile]
+
+
+class FoundPart(NamedTuple):
+    """The predictions of a part."""
+
+    path: str
+    predictions: list[ImagePredictions]  # in the order of the part's images
+    unreadable: dict[str, str]  # the reason for each image left out, by file name
+
+
+class Timing(NamedTuple):
+    """What a run did with its time: seconds that it waited for each stage."""
+
+    images: int = 0
+    reading: float = 0.0
+    model: float = 0.0
+    writing: float = 0.0
+
+    def plus(self, other: "Timing") -> "Timing":
+        """Both runs together."""
+        seconds = (a + b for a, b in zip(self[1:], other[1:], strict=True))
+        return Timing(self.images + other.images, *seconds)
+
+    def describe(self, seconds: float) -> str:
+        """Returns a line for the user.
+
+        Args:
+            seconds: on the clock, from start to end.
+        """
+        total = max(self.reading + self.model + self.writing, 1e-9)
+        shares = [f"{100 * part / total:.0f} %" for part in self[1:]]
+        return (
+            f"{self.images} images in {seconds:.1f} s: {self.images / max(seconds, 1e-9):.1f} "
+            f"images/s; waited {shares[0]} of the time for reading and checking files, "
+            f"{shares[1]} for the model (decoding included), {shares[2]} for writing"
+        )
+
+
+class _Batch(NamedTuple):
+    part: Part
+    images: list[tuple[ImageFile, bytes]]
+    unreadable: dict[str, str]
+    is_last: bool  # of its part
+
+
+_Found = list[tuple[np.ndarray, np.ndarray, np.ndarray] | str]
+
+
+def predict_parts(
+    parts: Sequence[Part],
+    detect: Detector,
+    *,
+    batch_size: int,
+    workers: int,
+    on_progress: Callable[[int], object],
+    write: Callable[[FoundPart], object],
+) -> Timing:
+    """Predicts parts in their order and hands each to `write` as soon as it is whole.
+
+    A batch never holds images of two parts, so the numbers of a part do not depend on the others.
+    Parts that were whole before something is raised are written all the same.
+
+    Args:
+        parts: none of them empty.
+        detect: of `load_detector`; called from two threads.
+        batch_size: images a call; a part's last call takes what is left.
+        workers: threads that read.
+        on_progress: is told the number of images done since it was told last.
+        write: called in a thread, one part at a time.
+    """
+    spent = {"reading": 0.0, "model": 0.0, "writing": 0.0}
+    running: deque[tuple[_Batch, Future[_Found]]] = deque()
+    written: deque[Future[object]] = deque()
+    found = FoundPart("", [], {})
+
+    def finish(batch: _Batch, answers: _Found) -> None:
+        nonlocal found
+        for (image, _), answer in zip(batch.images, answers, strict=True):
+            if isinstance(answer, str):
+                found.unreadable[os.path.basename(image.path)] = answer
+            else:
+                found.predictions.append(ImagePredictions(image.image_id, *answer))
+        found.unreadable.update(batch.unreadable)
+        on_progress(len(batch.images) + len(batch.unreadable))
+        if batch.is_last:
+            written.append(writer.submit(write, found._replace(path=batch.part.path)))
+            if len(written) > _PARTS_WAITING:
+                _wait(written.popleft(), spent, "writing")
+            found = FoundPart("", [], {})
+
+    with (
+        ThreadPoolExecutor(1, "write") as writer,
+        ThreadPoolExecutor(CALLS_AT_ONCE, "model") as callers,
+    ):
+        batches = _batches(parts, batch_size, workers)
+        try:
+            while (batch := _next(batches, spent)) is not None:
+                running.append((batch, callers.submit(_detect_each, batch.images, detect)))
+                while running and (len(running) > CALLS_AT_ONCE or running[0][1].done()):
+                    done, call = running.popleft()
+                    finish(done, _wait(call, spent, "model"))
+            while running:
+                done, call = running.popleft()
+                finish(done, _wait(call, spent, "model"))
+            while written:
+                _wait(written.popleft(), spent, "writing")
+        finally:
+            batches.close()
+            for _, call in running:
+                call.cancel()
+    return Timing(sum(len(part.images) for part in parts), **spent)
+
+
+def _batches(parts: Sequence[Part], batch_size: int, workers: int) -> Iterator[_Batch]:
+    """Groups images as they are read; the readers go on into the next part."""
+    images = itertools.chain.from_iterable(part.images for part in parts)
+    read = read_ahead(images, workers=workers, ahead=2 * batch_size + workers)
+    for part in parts:
+        waiting: list[tuple[ImageFile, bytes]] = []
+        unreadable: dict[str, str] = {}
+        for number, (image, encoded) in enumerate(itertools.islice(read, len(part.images)), 1):
+            if isinstance(encoded, str):
+                unreadable[os.path.basename(image.path)] = encoded
+            else:
+                waiting.append((image, encoded))
+            is_last = number == len(part.images)
+            if is_last or len(waiting) == batch_size:
+                yield _Batch(part, waiting, unreadable, is_last)
+                waiting, unreadable = [], {}
+
+
+def _next(batches: Iterator[_Batch], spent: dict[str, float]) -> _Batch | None:
+    start = time.monotonic()
+    batch = next(batches, None)
+    spent["reading"] += time.monotonic() - start
+    return batch
+
+
+def _wait(future: Future, spent: dict[str, float], stage: str):
+    start = time.monotonic()
+    try:
+        return future.result()
+    finally:
+        spent[stage] += time.monotonic() - start
+
+
+def _detect_each(images: Sequence[tuple[ImageFile, bytes]], detect: Detector) -> _Found:
+    """Detects in a batch; where TensorFlow refuses one image, says why and keeps the others."""
+    if not images:
+        return []
+    try:
+        return [*detect([encoded for _, encoded in images])]
+    except tf.errors.InvalidArgumentError as error:
+        if len(images) == 1:
+            return [f"TensorFlow cannot decode it: {error.message}"]
+        return [found for image in images for found in _detect_each([image], detect)]

@@ -1,0 +1,160 @@
+"""What a detector found: a predictions file or a submission, read into columns."""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tpudet.detection.inference.predictions_file import PredictionsError, read_predictions
+from tpudet.detection.inspection.objects import (
+    InspectionError,
+    Objects,
+    match_classes,
+    order_objects,
+)
+from tpudet.detection.submission.files import (
+    BadRows,
+    Block,
+    bad_rows,
+    in_file_order,
+    open_submission,
+    scan,
+)
+from tpudet.detection.submission.fusion.bad_rows import BadRowsError
+from tpudet.detection.submission.labels import UnknownLabels
+from tpudet.detection.submission.writer import describe_bad, run_blocks
+from tpudet.trainkit.class_list import ClassEntry, read_class_list
+from tpudet.trainkit.files.storage import open_file
+
+
+class Found(NamedTuple):
+    """What was found, and what a person should know of how it was read."""
+
+    objects: Objects
+    classes: tuple[ClassEntry, ...]
+    notes: tuple[str, ...]
+
+
+def is_submission(path: str) -> bool:
+    """Whether a file is read as a submission, by its name."""
+    return path.lower().endswith(".csv")
+
+
+def read_found(
+    path: str,
+    *,
+    min_score: float,
+    classes: Sequence[ClassEntry],
+    classes_from: str,
+    wanted: Sequence[str] | None = None,
+    skip_bad: bool = False,
+) -> Found:
+    """Reads predictions of some score or more.
+
+    Args:
+        path: a submission (`.csv`), or a predictions file (any other).
+        min_score: in 0..1; predictions below it are left out.
+        classes: C; empty for those that the predictions file names.
+        classes_from: where `classes` are from, for messages.
+        wanted: ids of the images to read; None for all. Of a submission only their rows are read.
+        skip_bad: whether bad rows of a submission are left out; a note counts them.
+
+    Raises:
+        InspectionError: it is of another kind, its classes are others, or there is no class list.
+        BadRowsError: rows of the submission cannot be used, and `skip_bad` is False.
+        OSError: it cannot be opened.
+    """
+    if is_submission(path):
+        if not classes:
+            raise InspectionError(
+                f"{path} is a submission, which names no classes: --classes FILE does (rows "
+                "`identifier,name`), and so does a folder as --groundtruth"
+            )
+        return _read_submission(path, min_score, tuple(classes), classes_from, wanted, skip_bad)
+    return _read_predictions_file(path, min_score, tuple(classes), classes_from, wanted)
+
+
+def _read_predictions_file(
+    path: str,
+    min_score: float,
+    classes: tuple[ClassEntry, ...],
+    classes_from: str,
+    wanted: Sequence[str] | None,
+) -> Found:
+    try:
+        with open_file(path, "rb") as file:
+            predictions = read_predictions(file, path)
+    except PredictionsError as error:
+        raise InspectionError(f"{error}. A submission's name must end in .csv") from error
+    own = read_class_list(predictions.class_list_text)
+    class_ids = match_classes(own, classes or own, path, classes_from)
+    taken = set(wanted) if wanted is not None else None
+    images = [i for i in predictions.images if taken is None or i.image_id in taken]
+    chosen = [image.scores >= min_score for image in images]
+    empty = (np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0))
+    columns = [
+        (image.labels[rows], image.boxes_normalized[rows], image.scores[rows])
+        for image, rows in zip(images, chosen, strict=True)
+    ]
+    labels, boxes, scores = (np.concatenate(c) for c in zip(empty, *columns, strict=True))
+    rows = np.repeat(np.arange(len(images)), [int(rows.sum()) for rows in chosen])
+    ids = [image.image_id for image in images]
+    is_group = np.zeros(len(rows), bool)
+    labels = class_ids[labels.astype(np.int64)]
+    objects = order_objects(ids, rows, labels, boxes[:, [1, 0, 3, 2]], scores, is_group)
+    unread = predictions.metadata.get("unreadable") or ()
+    note = f"{len(unread)} images could not be read when {path} was made, and are not in it"
+    return Found(objects, classes or own, (note,) if unread else ())
+
+
+def _read_submission(
+    path: str,
+    min_score: float,
+    classes: tuple[ClassEntry, ...],
+    classes_from: str,
+    wanted: Sequence[str] | None,
+    skip_bad: bool,
+) -> Found:
+    labels = [entry.identifier.encode() for entry in classes]
+    unknown = UnknownLabels()
+    num_predictions = num_known = 0
+    with open_submission(path) as source:
+        if wanted is not None:
+            rows = np.isin(source.image_ids, [image_id.encode() for image_id in wanted])
+            source = source._replace(rows=source.rows[rows], image_ids=source.image_ids[rows])
+        columns, bad, first = [], source.bad, 0
+
+        def read(block: Block) -> tuple[tuple[np.ndarray, ...], int, int, int, BadRows]:
+            rows, faults = scan(block, labels)
+            unknown.add(block, rows)
+            is_known = rows.label_numbers >= 0
+            chosen = is_known & (rows.scores >= min_score)
+            kept = rows.take(chosen)
+            boxes = kept.boxes[:, [1, 0, 3, 2]]
+            found = (kept.images(), kept.label_numbers + 1, boxes, kept.scores)
+            sizes = (len(block.id_files), len(is_known), int(is_known.sum()))
+            return found, *sizes, bad_rows(block, faults)
+
+        for found, size, num_read, known, faulty in run_blocks(
+            in_file_order(source), read, os.cpu_count() or 1
+        ):
+            columns.append((found[0] + first, *found[1:]))
+            first += size
+            num_predictions, num_known = num_predictions + num_read, num_known + known
+            bad = bad.plus(faulty)
+        ids = np.char.decode(source.image_ids, "utf-8", "replace")
+    if bad.total and not skip_bad:
+        raise BadRowsError(bad.shown, bad.total)
+    if num_predictions and not num_known:
+        raise InspectionError(
+            f"{path} and {classes_from} have other classes, so they cannot be compared; "
+            + unknown.describe("predictions have other labels")
+        )
+    empty = (np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros((0, 4)), np.zeros(0))
+    images, numbers, boxes, scores = (np.concatenate(c) for c in zip(empty, *columns, strict=True))
+    is_group = np.zeros(len(images), bool)
+    others = unknown.describe(f"predictions left out, whose labels are not in {classes_from}")
+    notes = tuple(note.strip() for note in (others, describe_bad(bad)) if note)
+    objects = order_objects(ids, images, numbers, boxes, scores, is_group)
+    return Found(objects, classes, notes)

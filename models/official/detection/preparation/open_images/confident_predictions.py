@@ -1,0 +1,146 @@
+"""The confident predictions of a submission, with thresholds by class."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from tpudet.detection.preparation.sources.annotations import PreparationError
+from tpudet.detection.preparation.sources.box_csv import PROGRESS_DELAY
+from tpudet.detection.preparation.sources.input_files import open_input, read_text
+from tpudet.detection.submission.open_images_csv import (
+    ParsedPredictions,
+    parse_predictions,
+    read_submission,
+)
+from tpudet.trainkit.class_list import ClassEntry, class_ids
+from tpudet.trainkit.files import storage
+
+_FAULTS_SHOWN = 10
+
+
+def read_confident(
+    path: str,
+    *,
+    min_conf: float,
+    classes: Sequence[ClassEntry] | None = None,
+    thresholds: Mapping[str, float] | None = None,
+) -> tuple[pd.DataFrame, Counter[str]]:
+    """Reads the predictions of a submission whose score is above the threshold of their class.
+
+    Args:
+        path: the submission.
+        min_conf: the threshold of classes that `thresholds` does not name.
+        classes: take these only; None for all.
+        thresholds: by label, as it stands in the submission.
+
+    Returns:
+        One row a prediction, in the order of the file: image and label (str), score, y1 x1 y2 x2
+        (float64, fractions of the picture, unchecked); and how many were left out, by reason.
+
+    Raises:
+        PreparationError: not a submission, or scores above 1; with the first images at fault.
+    """
+    known = class_ids(classes) if classes is not None else None
+    limits = dict(thresholds or {})
+    counts: Counter[str] = Counter()
+    images, labels, numbers, faults = [], [], [], []
+    try:
+        for image, text in read_submission(_lines(path)):
+            try:
+                parsed = parse_predictions(text)
+                if (parsed.scores > 1).any():
+                    raise ValueError(f"the score {parsed.scores.max():g} is above 1")
+            except ValueError as error:
+                faults.append(f"{image}: {error}")
+                continue
+            rows = _sure_rows(parsed, min_conf, limits)
+            counts["not above the threshold"] += len(parsed.scores) - len(rows)
+            if known is not None:
+                rows, sure = [row for row in rows if parsed.identifiers[row] in known], len(rows)
+                counts["of other classes"] += sure - len(rows)
+            if len(rows):
+                images += [image] * len(rows)
+                labels += [parsed.identifiers[row] for row in rows]
+                numbers.append(np.column_stack([parsed.scores, parsed.boxes_normalized])[rows])
+    except ValueError as error:
+        raise PreparationError(f"PREDICTIONS {path} is not a submission: {error}.") from error
+    if faults:
+        raise PreparationError(_list_faults(f"PREDICTIONS {path}: {len(faults)} images", faults))
+    values = np.concatenate(numbers) if numbers else np.empty((0, 5))
+    columns = dict(zip(("score", "x1", "y1", "x2", "y2"), values.T, strict=True))
+    return pd.DataFrame({"image": images, "label": labels, **columns}), counts
+
+
+def _sure_rows(
+    parsed: ParsedPredictions, min_conf: float, limits: Mapping[str, float]
+) -> np.ndarray:
+    if not limits:
+        return np.flatnonzero(parsed.scores > min_conf)
+    thresholds = [limits.get(label, min_conf) for label in parsed.identifiers]
+    return np.flatnonzero(parsed.scores > np.array(thresholds))
+
+
+def _lines(path: str) -> Iterator[str]:
+    total = storage.stat(path).size if storage.exists(path) else None
+    with (
+        open_input(path, "PREDICTIONS") as file,
+        tqdm(
+            total=total, unit="B", unit_scale=True, desc=f"reading {path}", delay=PROGRESS_DELAY
+        ) as bar,
+    ):
+        for line in file:
+            bar.update(len(line))
+            yield line.decode()
+
+
+def _list_faults(what: str, faults: Sequence[str]) -> str:
+    more = [f"and {len(faults) - _FAULTS_SHOWN} more"] if len(faults) > _FAULTS_SHOWN else []
+    return "\n  ".join([f"{what} cannot be used:", *faults[:_FAULTS_SHOWN], *more])
+
+
+def read_thresholds(path: str, classes: Sequence[ClassEntry] | None) -> dict[str, float]:
+    """Reads a `--class_thresholds` file: `class,threshold` a line, without a header.
+
+    Args:
+        path: the file.
+        classes: where given, a class may stand there by its name too, and must be one of these.
+
+    Returns:
+        Thresholds in 0..1 by the label that a submission uses, the identifier.
+
+    Raises:
+        PreparationError: lists the lines that are not like that.
+    """
+    known = class_ids(classes) if classes is not None else None
+    thresholds: dict[str, float] = {}
+    faults = []
+    for number, row in enumerate(csv.reader(io.StringIO(read_text(path, "--class_thresholds"))), 1):
+        if not row:
+            continue
+        label, value = (row[0].strip(), _number(row[1])) if len(row) == 2 else ("", None)
+        if not label or value is None or not 0 <= value <= 1:
+            faults.append(f"line {number}: '{','.join(row)}' is not `class,threshold` in 0..1")
+        elif known is not None and label not in known:
+            faults.append(f"line {number}: {label} is not in --classes")
+        else:
+            key = (
+                label if known is None or classes is None else classes[known[label] - 1].identifier
+            )
+            if key in thresholds:
+                faults.append(f"line {number}: {label} has a threshold already")
+            thresholds[key] = value
+    if faults:
+        raise PreparationError(_list_faults(f"--class_thresholds {path}", faults))
+    return thresholds
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

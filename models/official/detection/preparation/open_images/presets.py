@@ -1,0 +1,152 @@
+"""Presets: which boxes of which parts go into TFRecords, in how many files, how balanced."""
+
+import argparse
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from tpudet.detection.preparation.sources.annotations import PreparationError
+from tpudet.trainkit.config.decode import decode
+from tpudet.trainkit.config.yaml_tree import Branch, ConfigError, load_tree
+
+HUMAN_PARTS = "human_parts"
+_PART = re.compile(rf"{HUMAN_PARTS}|part_\d+")
+_FILE = "configs/open_images/presets.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartPreset:
+    """The training records of one part."""
+
+    boxes: Literal["all", "no_groups", "no_groups_no_inside", "no_groups_no_depictions_no_inside"]
+    num_shards: int  # files, at least 1
+    min_images_per_class: int = 0  # reached by repeating images; 0: nothing is repeated
+
+    def __post_init__(self) -> None:
+        if self.num_shards < 1 or self.min_images_per_class < 0:
+            raise ValueError("num_shards must be at least 1, min_images_per_class at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PresetSettings:
+    """What holds for all parts of a preset."""
+
+    description: str
+    max_copies: int | None = None  # of an image in balancing; None: no limit
+    pseudo_label_confidence: float | None = None  # predictions above it are added; None: none are
+
+    def __post_init__(self) -> None:
+        if self.max_copies is not None and self.max_copies < 1:
+            raise ValueError(f"max_copies must be at least 1, got {self.max_copies}")
+        confidence = self.pseudo_label_confidence
+        if confidence is not None and not 0 <= confidence < 1:
+            raise ValueError(f"pseudo_label_confidence must be in 0..1, 1 excluded: {confidence}")
+
+
+class Preset(NamedTuple):
+    """One entry of a presets file."""
+
+    settings: PresetSettings
+    parts: Mapping[str, PartPreset]  # in the order of the file
+
+    def choose(self, names: Sequence[str] | None) -> dict[str, PartPreset]:
+        """The parts `names`, or all.
+
+        Raises:
+            PreparationError: the preset has no such part.
+        """
+        unknown = [name for name in names or () if name not in self.parts]
+        if unknown:
+            raise PreparationError(
+                f"--parts: this preset has no {', '.join(unknown)}; it has {', '.join(self.parts)}."
+            )
+        return {name: part for name, part in self.parts.items() if names is None or name in names}
+
+
+def boxes_path(arguments: argparse.Namespace, part: str, preset: PartPreset) -> str:
+    """The box CSV that a part's training set is made of.
+
+    Args:
+        arguments: with --train_boxes and --prepared_dir.
+        part: its name; human parts have CSVs of their own.
+        preset: its settings.
+    """
+    if part != HUMAN_PARTS and preset.boxes == "all":
+        return arguments.train_boxes
+    human = f"_{HUMAN_PARTS}" if part == HUMAN_PARTS else ""
+    name = f"train{human}{'' if preset.boxes == 'all' else f'_{preset.boxes}'}.csv"
+    return os.path.join(arguments.prepared_dir, name)
+
+
+def classes_path(arguments: argparse.Namespace, part: str) -> str:
+    """The class list of a part, under --prepared_dir."""
+    return os.path.join(arguments.prepared_dir, f"classes_{part}.csv")
+
+
+def default_presets_path() -> str:
+    """The presets file in the working directory, else that of the source tree."""
+    places = (Path.cwd(), Path(__file__).parents[4])
+    return str(next((place / _FILE for place in places if (place / _FILE).is_file()), _FILE))
+
+
+def read_preset(path: str, name: str) -> Preset:
+    """Reads the preset `name`; the whole file is checked.
+
+    Raises:
+        PreparationError: no such file or preset; every mistake in the file is listed.
+    """
+    presets = _read_presets(path)
+    if name not in presets:
+        listed = "\n".join(
+            f"  {known:8} {preset.settings.description}" for known, preset in presets.items()
+        )
+        raise PreparationError(f"{os.path.basename(path)} has no preset {name}. It has\n{listed}")
+    return presets[name]
+
+
+def _read_presets(path: str) -> dict[str, Preset]:
+    mistakes: list[str] = []
+    presets: dict[str, Preset] = {}
+    try:
+        tree = load_tree(path)
+    except ConfigError as error:
+        raise PreparationError(str(error)) from error
+    for name, branch in tree.children.items():
+        if not isinstance(branch, Branch):
+            mistakes.append(f"{branch.place}: {name} must be a mapping, got {branch.value!r}")
+            continue
+        try:
+            presets[name] = _decode_preset(name, branch)
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if mistakes or not presets:
+        listed = "\n".join(mistakes) or "it is empty"
+        raise PreparationError(f"The presets of {path} cannot be used: {listed}")
+    return presets
+
+
+def _decode_preset(name: str, branch: Branch) -> Preset:
+    """Decodes the settings and every part on its own, so that parts may have any number."""
+    parts = {key: value for key, value in branch.children.items() if _PART.fullmatch(key)}
+    rest = {key: value for key, value in branch.children.items() if key not in parts}
+    mistakes: list[str] = []
+    settings, decoded = None, {}
+    try:
+        settings = decode(PresetSettings, Branch(rest, branch.place))
+    except ConfigError as error:
+        mistakes.append(str(error))
+    for key, value in parts.items():
+        try:
+            if not isinstance(value, Branch):
+                raise ConfigError(f"{value.place}: {key} must be a mapping, got {value.value!r}")
+            decoded[key] = decode(PartPreset, value)
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if not parts:
+        mistakes.append(f"{branch.place}: no part; they are called {HUMAN_PARTS}, part_0, ...")
+    if settings is None or mistakes:
+        raise ConfigError(f"preset {name}: " + "\n".join(mistakes))
+    return Preset(settings, decoded)

@@ -1,0 +1,139 @@
+"""Pictures of a validation set with its boxes drawn, for a person to look through."""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from tqdm import tqdm
+
+from tpudet.detection.preparation.sources.annotations import COORDINATES, PreparationError
+from tpudet.detection.preparation.sources.checks import label_class_ids
+from tpudet.detection.preparation.sources.input_files import require_images
+from tpudet.detection.preparation.sources.open_images import image_file
+from tpudet.trainkit.class_list import ClassEntry, class_ids
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.storage import read_text, whole_file, write_text
+from tpudet.trainkit.images.standardize import ImageError, decode_rgb
+from tpudet.trainkit.pages.drawing import class_colour, draw_boxes
+
+# Names the pictures that were made, so that the next run may remove those, and only those.
+LIST_NAME = "pictures.json"
+_CORNER_COLUMNS = {"y1": "YMin", "x1": "XMin", "y2": "YMax", "x2": "XMax"}
+_JPEG_QUALITY = 90
+
+
+def write_pictures(
+    directory: str,
+    image_directory: str,
+    *,
+    rows: pa.Table,
+    picks: pd.DataFrame,
+    classes: Sequence[ClassEntry],
+) -> int:
+    """Writes `<class name>_<image id>.jpg` for every pick, all boxes of `rows` on it drawn.
+
+    Characters that file names should not hold become `_`. Group boxes are labelled so. Pictures of
+    an earlier run that are not wanted any more are removed; other files are left alone.
+
+    Args:
+        directory: is made where it does not exist.
+        image_directory: where the pictures are.
+        rows: a box CSV as text.
+        picks: class_id (from 1) and image, one row a picture.
+        classes: C of them.
+
+    Returns:
+        The number of pictures.
+
+    Raises:
+        PreparationError: picture files are missing or cannot be decoded, or a picture would replace
+            a file that this function did not make.
+        OSError: the directory may not be written to.
+    """
+    names = [
+        f"{_safe(classes[class_id - 1].name)}_{_safe(image)}.jpg"
+        for class_id, image in zip(picks["class_id"], picks["image"], strict=True)
+    ]
+    files = [image_file(image) for image in picks["image"]]
+    advice = "Fetch them, or leave --viz_directory out."
+    require_images((image_directory,), list(dict.fromkeys(files)), advice)
+    storage.make_folder(directory)
+    made = _read_list(directory)
+    _refuse_foreign(directory, sorted(set(names) - made))
+    # Before the first picture, so that a killed run's pictures are known as its own.
+    _write_list(directory, made | set(names))
+    boxes = _boxes_by_image(rows, classes)
+    work = zip(names, files, picks["image"], strict=True)
+    for name, file, image in tqdm(work, total=len(names), desc="drawing", unit="picture"):
+        own = boxes[image]
+        picture = _draw(os.path.join(image_directory, file), own, classes)
+        with whole_file(os.path.join(directory, name), "wb") as stream:
+            stream.write(picture)
+    for name in made - set(names):
+        path = os.path.join(directory, name)
+        if storage.exists(path):
+            storage.remove(path)
+    _write_list(directory, set(names))
+    return len(set(names))
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", text).strip("_.") or "_"
+
+
+def _read_list(directory: str) -> set[str]:
+    text = read_text(os.path.join(directory, LIST_NAME))
+    return set(json.loads(text)) if text else set()
+
+
+def _write_list(directory: str, names: set[str]) -> None:
+    write_text(os.path.join(directory, LIST_NAME), json.dumps(sorted(names), indent=0) + "\n")
+
+
+def _refuse_foreign(directory: str, names: Sequence[str]) -> None:
+    present = [name for name in names if storage.exists(os.path.join(directory, name))]
+    if present:
+        raise PreparationError(
+            f"--viz_directory {directory} holds {len(present)} pictures that this command did not "
+            f"make and would replace, such as {present[0]}: name another folder."
+        )
+
+
+def _boxes_by_image(rows: pa.Table, classes: Sequence[ClassEntry]) -> dict[str, pd.DataFrame]:
+    text = rows.to_pandas()
+    labels = text["LabelName"].str.strip().astype("category")
+    corners = {
+        key: pd.to_numeric(text[name], errors="coerce") for key, name in _CORNER_COLUMNS.items()
+    }
+    boxes = pd.DataFrame(
+        {
+            "image": text["ImageID"].str.strip(),
+            "class_id": label_class_ids(labels, class_ids(classes)),
+            "is_group": text["IsGroupOf"].str.strip() == "1" if "IsGroupOf" in text else False,
+            **corners,
+        }
+    ).replace([np.inf, -np.inf], np.nan)
+    return {str(image): own for image, own in boxes.groupby("image", sort=False)}
+
+
+def _draw(path: str, boxes: pd.DataFrame, classes: Sequence[ClassEntry]) -> bytes:
+    try:
+        with storage.open_file(path, "rb") as file:
+            image = decode_rgb(file.read())
+    except ImageError as error:
+        raise PreparationError(f"{path} cannot be drawn: {error}.") from error
+    boxes = boxes.dropna(subset=list(COORDINATES))
+    pixels = boxes[list(COORDINATES)].to_numpy() * np.tile(image.shape[:2], 2)
+    texts = [
+        classes[class_id - 1].name + (" (group)" if is_group else "")
+        for class_id, is_group in zip(boxes["class_id"], boxes["is_group"], strict=True)
+    ]
+    colours = [class_colour(class_id) for class_id in boxes["class_id"].tolist()]
+    drawn = cv2.cvtColor(draw_boxes(image, pixels, texts, colours), cv2.COLOR_RGB2BGR)
+    options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
+    return cv2.imencode(".jpg", drawn, options)[1].tobytes()

@@ -1,0 +1,119 @@
+"""What already lies where a set is to be written: the same, an unfinished one, or another."""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tpudet.detection.preparation.records.plan import Plan
+from tpudet.detection.preparation.records.shard_jobs import inputs_digest
+from tpudet.detection.preparation.sources.annotations import PreparationError
+from tpudet.trainkit.class_list import write_class_list
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.records import shard_path
+
+
+def check_classes(plan: Plan) -> None:
+    """Refuses a class list that cannot be written, or that differs from the one beside the set.
+
+    Raises:
+        PreparationError: names the first row that differs, and what to do.
+    """
+    path = os.path.join(plan.directory, "classes.csv")
+    try:
+        wanted = write_class_list(plan.annotations.classes)
+    except ValueError as error:
+        raise PreparationError(str(error)) from error
+    if not storage.exists(path):
+        return
+    with storage.open_file(path, "r") as file:
+        present = file.read()
+    if present == wanted:
+        return
+    rows = zip(present.splitlines() + [""], wanted.splitlines() + [""], strict=False)
+    number, (old, new) = next((n, pair) for n, pair in enumerate(rows, 1) if pair[0] != pair[1])
+    raise PreparationError(
+        f"{path} holds other classes than these annotations: row {number} is '{old}' there and "
+        f"'{new}' here. All splits of a part share one list: pass --classes {path}, or write to "
+        "another --output."
+    )
+
+
+def finished_manifest(plan: Plan) -> dict[str, Any] | None:
+    """The manifest of the set as it is there, or None where there is none."""
+    if not storage.exists(plan.manifest_path):
+        return None
+    with storage.open_file(plan.manifest_path, "r") as file:
+        return json.loads(file.read())
+
+
+def is_current(plan: Plan, manifest: Mapping[str, Any]) -> bool:
+    """Whether every shard is there and was made from exactly these inputs."""
+    shards = {entry["file"]: entry for entry in manifest["shards"]}
+    if len(shards) != plan.num_shards:
+        return False
+    for job in plan.jobs(write=True):
+        entry = shards.get(os.path.basename(job.path))
+        if entry is None or not storage.exists(job.path):
+            return False
+        if storage.stat(job.path).size != entry["bytes"]:
+            return False
+        if entry["inputs"] != inputs_digest(job):
+            return False
+    return True
+
+
+def _present_files(plan: Plan) -> list[str]:
+    """Paths of this set's shards, of any number, and of their temporary files."""
+    pattern = re.compile(
+        re.escape(os.path.basename(plan.prefix)) + r"-\d{5}-of-\d{5}\.tfrecord(\..*)?"
+    )
+    names = storage.list_folder(plan.directory)
+    return [os.path.join(plan.directory, name) for name in names if pattern.fullmatch(name)]
+
+
+def refuse_existing(plan: Plan, *, is_finished: bool) -> None:
+    """Refuses to write over a finished set, or over shards that no unfinished run has left.
+
+    Raises:
+        PreparationError: names what is there and what to do.
+    """
+    present = _present_files(plan)
+    begun = storage.exists(plan.progress_directory)
+    if is_finished or (present and not begun):
+        what = plan.manifest_path if is_finished else present[0]
+        raise PreparationError(
+            f"{what} is there already and was made from other annotations, images or options. "
+            "Pass --overwrite to replace that set, or write to another --output."
+        )
+
+
+def check_outputs(plans: Sequence[Plan], *, overwrite: bool) -> None:
+    """Refuses all of several sets where one of them could not be written, before the first is.
+
+    Raises:
+        PreparationError: as `check_classes` and `refuse_existing`.
+    """
+    for plan in plans:
+        check_classes(plan)
+        if overwrite or not storage.is_folder(plan.directory):
+            continue
+        finished = finished_manifest(plan)
+        if finished is None or not is_current(plan, finished):
+            refuse_existing(plan, is_finished=finished is not None)
+
+
+def remove_leftovers(plan: Plan) -> None:
+    """Removes what a killed run left half-written, and shards of a set of another number."""
+    wanted = {shard_path(plan.prefix, index, plan.num_shards) for index in range(plan.num_shards)}
+    for path in _present_files(plan):
+        if path not in wanted:
+            storage.remove(path)
+
+
+def remove_set(plan: Plan) -> None:
+    """Removes the set's shards and the reports on them."""
+    for path in _present_files(plan):
+        storage.remove(path)
+    storage.remove_folder(plan.progress_directory)

@@ -1,0 +1,112 @@
+"""What a preparation did: the manifest, and the same in words on the screen."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tpudet.detection.preparation.records.shard_jobs import ShardReport
+from tpudet.detection.preparation.sources.annotations import MISSING_FILE, Annotations, Finding
+
+_NAMES_SHOWN = 3
+_MISSING_SHOWN = 10  # of files that are missing: a person can fetch them
+_CLASSES_SHOWN = 20
+
+
+def build_manifest(
+    *,
+    split: str,
+    part: str,
+    annotations: Annotations,
+    reports: Sequence[ShardReport],
+    copies: Mapping[str, int],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The manifest as it goes to JSON; a function of the inputs alone, without times or hosts.
+
+    `images` and `boxes` count what was written; `boxes_per_class` names every class, in the order
+    of the class ids, also those without a box. An image that is written several times, by `copies`
+    for each such file, counts as often; what was found in it is listed once.
+    """
+    counts: Counter[str] = Counter()
+    for report in reports:
+        counts.update(report.boxes_per_class)
+    found = _found_once((f for report in reports for f in report.findings), copies)
+    findings = [*annotations.findings, *found]
+    repaired = [finding for finding in findings if finding.repaired]
+    left_out = [finding for finding in findings if not finding.repaired]
+    return {
+        "split": split,
+        "part": part,
+        "images": sum(report.records for report in reports),
+        "boxes": sum(report.boxes for report in reports),
+        "boxes_per_class": {entry.name: counts[entry.name] for entry in annotations.classes},
+        "shards": [
+            {
+                "file": report.file,
+                "records": report.records,
+                "bytes": report.bytes,
+                "inputs": report.inputs,
+            }
+            for report in reports
+        ],
+        "repaired": [_entry(finding) for finding in repaired],
+        "left_out": [_entry(finding) for finding in left_out],
+        "repaired_counts": _counts(repaired),
+        "left_out_counts": _counts(left_out),
+        "options": dict(options),
+    }
+
+
+def _found_once(findings: Iterable[Finding], copies: Mapping[str, int]) -> Iterator[Finding]:
+    """Every copy of an image has the same findings, of which two may be equal: one in `copies`."""
+    seen: Counter[Finding] = Counter()
+    for finding in findings:
+        if seen[finding] % copies.get(finding.file, 1) == 0:
+            yield finding
+        seen[finding] += 1
+
+
+def _entry(finding: Finding) -> dict[str, str]:
+    entry = {"file": finding.file, "reason": finding.reason}
+    return entry | ({"detail": finding.detail} if finding.detail else {})
+
+
+def _counts(findings: Iterable[Finding]) -> dict[str, int]:
+    return dict(Counter(finding.reason for finding in findings).most_common())
+
+
+def format_summary(manifest: Mapping[str, Any]) -> str:
+    """The manifest in words: totals, boxes per class, and every kind of fault with first names."""
+    lines = [
+        f"{manifest['split']}_{manifest['part']}: {manifest['images']} images, "
+        f"{manifest['boxes']} boxes"
+    ]
+    per_class = sorted(manifest["boxes_per_class"].items(), key=lambda item: -item[1])
+    width = max(len(name) for name, _ in per_class)
+    lines += [f"  {name:{width}} {count:9d}" for name, count in per_class[:_CLASSES_SHOWN]]
+    rest = per_class[_CLASSES_SHOWN:]
+    if rest:
+        empty = sum(count == 0 for _, count in per_class)
+        without = f"; {empty} classes have no box" if empty else ""
+        lines.append(f"  and {len(rest)} more classes{without}")
+    lines += _fault_table("left out", manifest["left_out_counts"], manifest["left_out"])
+    lines += _fault_table("repaired", manifest["repaired_counts"], manifest["repaired"])
+    return "\n".join(lines)
+
+
+def _fault_table(
+    title: str, counts: Mapping[str, int], entries: Sequence[Mapping[str, str]]
+) -> list[str]:
+    if not counts:
+        return [f"{title}: nothing"]
+    lines = [f"{title}:"]
+    for reason, count in counts.items():
+        lines.append(f"  {count:7d}  {reason}")
+        limit = _MISSING_SHOWN if reason == MISSING_FILE else _NAMES_SHOWN
+        shown = [entry for entry in entries if entry["reason"] == reason][:limit]
+        for entry in shown:
+            detail = f" ({entry['detail']})" if "detail" in entry else ""
+            lines.append(f"           {entry['file']}{detail}")
+        if count > len(shown):
+            lines.append("           ...")
+    return lines

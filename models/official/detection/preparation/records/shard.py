@@ -1,0 +1,253 @@
+"""Makes one shard: a pure function of its annotations and images that leaves one finished file."""
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tpudet.detection.data.tfrecord import ObjectColumns, example_pieces, object_columns
+from tpudet.detection.preparation.records.shard_jobs import ShardJob, ShardReport, inputs_digest
+from tpudet.detection.preparation.sources.annotations import (
+    COORDINATES,
+    Finding,
+    PreparationError,
+    missing_image,
+)
+from tpudet.detection.preparation.sources.checks import (
+    ImageRejected,
+    check_boxes,
+    check_image,
+    check_labels,
+)
+from tpudet.detection.preparation.sources.image_files import read_in_turn
+from tpudet.detection.preparation.sources.masks import mask_png
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.images.standardize import StandardImage
+from tpudet.trainkit.records import Record, write_shard
+
+_PROGRESS_STEP = 16  # images; to tell of each one would take a tenth of a small one's time
+
+
+def run_shard(job: ShardJob, token: str, progress: Callable[[int], Any]) -> ShardReport:
+    """Checks one shard's images and boxes and, unless only checking, writes its file.
+
+    Args:
+        job: the shard.
+        token: of this attempt, part of the temporary file's name: neither two runs nor two attempts
+            of a cluster, which may take one for dead that is not, write into one file.
+        progress: called with the number of images done since the last call.
+
+    Raises:
+        PreparationError: the file cannot be written, or this machine has not the folders of images.
+    """
+    _require_folders(job.image_directories)
+    inputs = inputs_digest(job) if job.write else ""
+    shard = _Shard(job, progress)
+    size = 0
+    try:
+        if job.write:
+            write_shard(job.path, shard.records(), owner=token)
+            size = storage.stat(job.path).size
+        else:
+            for _ in shard.records():
+                pass
+    except OSError as error:
+        # OpError does not survive the way out of a worker process.
+        message = f"{job.path} cannot be written: {storage.reason(error)}"
+        raise PreparationError(message) from None
+    return ShardReport(
+        file=os.path.basename(job.path),
+        inputs=inputs,
+        images=len(job.annotations.images),
+        records=shard.num_records,
+        boxes=shard.labels.total(),
+        boxes_per_class=shard.boxes_per_class(),
+        findings=shard.findings,
+        bytes=size,
+    )
+
+
+def _require_folders(directories: Sequence[str]) -> None:
+    """On a node of a cluster that has no such folder every image would count as missing."""
+    absent = [folder for folder in directories if not storage.is_folder(folder)]
+    if absent:
+        raise PreparationError(
+            f"{socket.gethostname()} has no folder {' nor '.join(absent)}: the images must be "
+            "reachable under the same path from every machine."
+        )
+
+
+class _Objects(NamedTuple):
+    """The boxes of one image, or of all images of a shard, n rows."""
+
+    columns: ObjectColumns  # areas as annotated, NaN where not
+    fractions: list[float]  # of the picture's area that is in the box
+    corners: np.ndarray  # [n, 4] y1 x1 y2 x2 as annotated
+    segmentations: np.ndarray | None  # [n] objects, where masks are asked for
+
+
+def _slices(boxes: pd.DataFrame, num_images: int) -> list[slice]:
+    """Where the boxes of each image stand in `boxes`, which are ordered by image."""
+    bounds = np.searchsorted(boxes["image"], np.arange(num_images + 1)).tolist()
+    return [slice(*pair) for pair in pairwise(bounds)]
+
+
+def _rows(objects: _Objects, rows: slice) -> _Objects:
+    columns, fractions, corners, segmentations = objects
+    own = None if segmentations is None else segmentations[rows]
+    return _Objects(columns.rows(rows), fractions[rows], corners[rows], own)
+
+
+class _Shard:
+    """The tallies that grow while a shard's records are made."""
+
+    def __init__(self, job: ShardJob, progress: Callable[[int], Any]) -> None:
+        self.job = job
+        self.progress = progress
+        self.num_records = 0
+        self.labels: Counter[int] = Counter()  # boxes written, by class id
+        self.findings: list[Finding] = []
+        self._class_names = [entry.name for entry in job.annotations.classes]
+
+    def boxes_per_class(self) -> dict[str, int]:
+        """By name, the boxes written so far; classes without one are not in it."""
+        counts: Counter[str] = Counter()
+        for label, count in sorted(self.labels.items()):
+            counts[self._class_names[label - 1]] += count
+        return dict(counts)
+
+    def records(self) -> Iterator[Record]:
+        """Yields one serialized example an image that can be used; b"" where only checking."""
+        annotations = self.job.annotations
+        images, boxes = annotations.images, annotations.boxes
+        sizes = images[["height", "width"]].to_numpy(dtype=np.float64)
+        frames = np.ones_like(sizes) if annotations.normalized else sizes
+        annotated = np.bincount(boxes["image"], minlength=len(images)).tolist()
+        labelled = check_labels(boxes, images["file"], annotations.class_ids())
+        checked = check_boxes(labelled.boxes, images["file"], frames)
+        self.findings += labelled.findings + checked.findings
+        is_framed = np.logical_not(np.isnan(frames).any(axis=1))
+        framed_boxes = checked.boxes[is_framed[checked.boxes["image"].to_numpy()]]
+        objects = self._objects(framed_boxes, frames)
+        own_objects = _slices(framed_boxes, len(images))
+        own_boxes = _slices(checked.boxes, len(images))
+        names, files = images["source_id"].tolist(), images["file"].tolist()
+        contents = read_in_turn(self.job.image_directories, files)
+        rows = zip(names, files, contents, sizes.tolist(), annotated, strict=True)
+        for index, (source_id, file, content, size, count) in enumerate(rows):
+            image = self._checked(file, content, size, count)
+            if image is not None:
+                if is_framed[index]:
+                    own = _rows(objects, own_objects[index])
+                else:
+                    boxes = checked.boxes.iloc[own_boxes[index]]
+                    own = self._check_late(boxes, images["file"], image)
+                yield self._example(source_id, file, image, own, count)
+            if (index + 1) % _PROGRESS_STEP == 0:
+                self.progress(_PROGRESS_STEP)
+        self.progress(len(images) % _PROGRESS_STEP)
+
+    def _objects(self, boxes: pd.DataFrame, frames: np.ndarray) -> _Objects:
+        """Boxes of images whose frames are known, and of their bounds."""
+        corners = boxes[list(COORDINATES)].to_numpy(dtype=np.float64)
+        normalized = corners / np.tile(frames[boxes["image"].to_numpy()], 2)
+        labels = boxes["class_id"].tolist()
+        return _Objects(
+            columns=object_columns(
+                boxes_normalized=normalized,
+                labels=labels,
+                texts=[self._class_names[label - 1] for label in labels],
+                is_crowd=boxes["is_crowd"].tolist(),
+                areas=boxes["area"].tolist(),
+            ),
+            fractions=(normalized[:, 2:] - normalized[:, :2]).prod(axis=1).tolist(),
+            corners=corners,
+            segmentations=boxes["segmentation"].to_numpy() if "segmentation" in boxes else None,
+        )
+
+    def _checked(
+        self, file: str, content: bytes | OSError, size: Sequence[float], annotated: int
+    ) -> StandardImage | None:
+        """The image, or None where it is left out, and all its boxes with it."""
+        if isinstance(content, bytes):
+            try:
+                image, findings = check_image(
+                    content,
+                    file=file,
+                    height=size[0],
+                    width=size[1],
+                    check_pixels=self.job.check_pixels,
+                )
+            except ImageRejected as rejected:
+                reason, detail = rejected.reason, rejected.detail
+            else:
+                self.findings += findings
+                return image
+        elif isinstance(content, FileNotFoundError):
+            self.findings.append(missing_image(file, annotated))
+            return None
+        else:
+            reason, detail = "file cannot be read", storage.reason(content)
+        lost = missing_image(file, annotated).detail
+        detail = f"{detail}; {lost}" if detail else lost
+        self.findings.append(Finding(file, reason, detail, repaired=False))
+        return None
+
+    def _check_late(self, boxes: pd.DataFrame, files: pd.Series, image: StandardImage) -> _Objects:
+        """Checks the boxes of an image whose size only its file tells."""
+        frames = np.full((len(files), 2), (image.height, image.width), dtype=np.float64)
+        checked = check_boxes(boxes, files, frames)
+        self.findings += checked.findings
+        return self._objects(checked.boxes, frames)
+
+    def _example(
+        self, source_id: str, file: str, image: StandardImage, objects: _Objects, annotated: int
+    ) -> Record:
+        masks = None
+        if self.job.include_masks:
+            masks, objects = self._masks(file, image, objects)
+        columns = objects.columns
+        if annotated > 0 and not columns.labels:
+            reason = "all its boxes left out: kept as an image without objects"
+            self.findings.append(Finding(file, reason, "", repaired=True))
+        self.labels.update(columns.labels)
+        self.num_records += 1
+        if not self.job.write:
+            return b""
+        pixels = image.height * image.width
+        pairs = zip(columns.areas, objects.fractions, strict=True)
+        areas = [area if area > 0 else fraction * pixels for area, fraction in pairs]
+        return example_pieces(
+            source_id=source_id,
+            filename=file,
+            encoded=image.encoded,
+            image_format=image.format,
+            height=image.height,
+            width=image.width,
+            objects=columns._replace(areas=areas),
+            masks=masks,
+            with_digest=self.job.check_pixels,
+        )
+
+    def _masks(
+        self, file: str, image: StandardImage, objects: _Objects
+    ) -> tuple[list[bytes], _Objects]:
+        """The masks that can be drawn and the objects they belong to; the others are left out."""
+        segmentations = [] if objects.segmentations is None else objects.segmentations.tolist()
+        drawn = [mask_png(s, height=image.height, width=image.width) for s in segmentations]
+        for row, mask in enumerate(drawn):
+            if mask is None:
+                corners = ", ".join(f"{value:g}" for value in objects.corners[row])
+                detail = f"y1 x1 y2 x2 {corners}"
+                self.findings.append(Finding(file, "object without a usable mask", detail, False))
+        kept = [row for row, mask in enumerate(drawn) if mask is not None]
+        columns = ObjectColumns._make([[c[row] for row in kept] for c in objects.columns])
+        fractions = [objects.fractions[row] for row in kept]
+        return [mask for mask in drawn if mask is not None], objects._replace(
+            columns=columns, fractions=fractions
+        )

@@ -1,0 +1,85 @@
+"""What one shard depends on, what became of it, and how both are written down."""
+
+import hashlib
+import json
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from tpudet.detection.preparation.sources.annotations import COORDINATES, Annotations, Finding
+from tpudet.trainkit.files import storage
+
+# Raise it whenever equal inputs give other bytes, so that finished files count as outdated.
+FORMAT_VERSION = 2
+
+
+class ShardJob(NamedTuple):
+    """All that one shard depends on; picklable, so that a pool can run it."""
+
+    path: str  # the finished file
+    annotations: Annotations  # of this shard's images, in their order
+    image_directories: tuple[str, ...]  # the first that has an image's file is read
+    include_masks: bool
+    check_pixels: bool  # False: of a JPEG read the structure alone
+    write: bool  # False: check only
+
+
+class ShardReport(NamedTuple):
+    """What became of a shard."""
+
+    file: str  # name without directory
+    inputs: str  # digest of all inputs
+    images: int  # as annotated
+    records: int  # written
+    boxes: int  # written
+    boxes_per_class: dict[str, int]  # by name
+    findings: list[Finding]
+    bytes: int  # of the file; 0 where none was written
+
+
+def report_to_json(report: ShardReport) -> str:
+    """Inverse of `report_from_json`."""
+    return json.dumps(report._asdict(), ensure_ascii=False)
+
+
+def report_from_json(text: str) -> ShardReport:
+    """Inverse of `report_to_json`."""
+    fields = json.loads(text)
+    fields["findings"] = [Finding(*finding) for finding in fields["findings"]]
+    # An earlier version's report may tell more; its `inputs` then differ, and it counts no more.
+    return ShardReport(**{name: fields[name] for name in ShardReport._fields})
+
+
+def inputs_digest(job: ShardJob) -> str:
+    """Digest of the shard's annotations, options and code version, and of its images' state.
+
+    The state of an image on a local disk is its size and time of change. On remote storage that
+    would cost a request an image; there the name alone counts.
+    """
+    digest = hashlib.sha256()
+    annotations = job.annotations
+    options = (job.include_masks, job.check_pixels)
+    head = (FORMAT_VERSION, annotations.normalized, annotations.classes, *options)
+    digest.update(json.dumps(head).encode())
+    boxes = annotations.boxes
+    for column in annotations.images:
+        digest.update(json.dumps(annotations.images[column].tolist()).encode())
+    digest.update(json.dumps(boxes["label"].astype(str).tolist()).encode())
+    for column in ("image", *COORDINATES, "is_crowd", "area"):
+        digest.update(np.ascontiguousarray(boxes[column].to_numpy()).tobytes())
+    if "segmentation" in boxes:
+        digest.update(json.dumps(boxes["segmentation"].tolist()).encode())
+    for directory in job.image_directories:
+        if "://" not in directory:
+            for file in annotations.images["file"]:
+                digest.update(_file_state(os.path.join(directory, file)))
+    return digest.hexdigest()
+
+
+def _file_state(path: str) -> bytes:
+    try:
+        state = storage.stat(path)
+    except OSError:
+        return b"missing;"
+    return f"{state.size} {state.modified_ns};".encode()

@@ -1,0 +1,163 @@
+"""One self-contained HTML page about a prepared set: it opens without a network."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from tpudet.detection.preparation.report.distributions import boxes_section, classes_section
+from tpudet.detection.preparation.report.sample_images import SamplePicture
+from tpudet.detection.preparation.report.sections import (
+    coverage_section,
+    options_section,
+    repairs_section,
+    samples_section,
+    splits_table,
+)
+from tpudet.detection.preparation.report.set_statistics import SetNumbers
+from tpudet.trainkit.pages.html import Content, Html, element, html_of, page, section
+
+STYLE = """
+:root { --train: #3f6fe0; --val: #e8832a; --test: #2a9d7c; --other: #8a63c9; }
+@media (prefers-color-scheme: dark) {
+  :root { --train: #6d96ff; --val: #ffa552; --test: #4fc9a4; --other: #b394ee; } }
+.totals td { white-space: nowrap; }
+.totals :is(th, td):not(:first-child) { text-align: right; }
+.split { white-space: nowrap; }
+.charts { display: grid; margin-bottom: 1rem; gap: 1.4rem 2rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
+figure { min-width: 0; margin: 0; }
+figcaption { margin-bottom: .4rem; font-weight: 600; }
+.chart { max-width: 44rem; }
+.chart svg { display: block; width: 100%; height: auto; }
+.chart text { font-family: inherit !important; }
+"""
+
+
+_FEW_IMAGES = 10  # of a class in train, below which it can hardly be learnt
+_NAMES_SHOWN = 3
+_SECTIONS = {
+    "samples": "Samples",
+    "classes": "Classes",
+    "boxes": "Boxes and images",
+    "coverage": "Class coverage",
+    "repairs": "Repaired and left out",
+    "options": "How it was made",
+}
+
+
+def build_page(numbers: SetNumbers, samples: Sequence[SamplePicture]) -> str:
+    """The page; equal arguments give equal text."""
+    part = numbers.prepared.part
+    links = [Html(f'<a href="#{name}">{title}</a>') for name, title in _SECTIONS.items()]
+    body = [
+        *_head(numbers),
+        element("nav", *links),
+        section("overview", "Splits", splits_table(numbers)),
+        section("known", "Worth knowing", _worth_knowing(numbers)),
+        samples_section(numbers, samples),
+        classes_section(numbers),
+        boxes_section(numbers),
+        coverage_section(numbers),
+        repairs_section(numbers.prepared),
+        options_section(numbers.prepared),
+        _footer(numbers),
+    ]
+    return page(f"{part}: prepared set", body, style=STYLE)
+
+
+def _head(numbers: SetNumbers) -> list[Content]:
+    images = sum(len(columns.source_ids) for columns in numbers.columns)
+    boxes = int(numbers.boxes.sum())
+    facts = {
+        "images": images,
+        "boxes": boxes,
+        "classes": len(numbers.prepared.classes),
+        "boxes an image": f"{boxes / images:.2f}",
+        "splits": len(numbers.columns),
+    }
+    tiles = [
+        element("div", element("b", value), element("span", name), classes="tile")
+        for name, value in facts.items()
+    ]
+    lead = f"A prepared detection set: {', '.join(numbers.split_names)}."
+    return [
+        element("h1", numbers.prepared.part),
+        element("p", lead, classes="lead"),
+        element("div", *tiles, classes="tiles"),
+    ]
+
+
+def _worth_knowing(numbers: SetNumbers) -> Html:
+    facts = [*_unlearnable(numbers), *_repeated(numbers), *_imbalance(numbers), *_faults(numbers)]
+    if not facts:
+        return element("p", "Nothing stands out.", classes="note")
+    return element("ul", *(element("li", fact) for fact in facts), classes="known")
+
+
+def _unlearnable(numbers: SetNumbers) -> list[str]:
+    facts = []
+    classes = numbers.prepared.classes
+    for name, row in zip(numbers.split_names, numbers.lacking, strict=True):
+        if row.any():
+            first = ", ".join(classes[index].name for index in np.flatnonzero(row)[:_NAMES_SHOWN])
+            more = " and others" if row.sum() > _NAMES_SHOWN else ""
+            facts.append(
+                f"{row.sum():,} of {len(row):,} classes have no box in {name}: {first}{more}."
+            )
+        if name == "train":
+            images = numbers.counts[numbers.split_names.index(name)].images
+            few = np.count_nonzero((images > 0) & (images < _FEW_IMAGES))
+            if few:
+                facts.append(
+                    f"{few:,} classes have boxes in 1 to {_FEW_IMAGES - 1} images of train only."
+                )
+    return facts
+
+
+def _repeated(numbers: SetNumbers) -> list[str]:
+    facts = []
+    names = [set(columns.source_ids.tolist()) for columns in numbers.columns]
+    for split, columns, distinct in zip(numbers.split_names, numbers.columns, names, strict=True):
+        if len(distinct) < len(columns.source_ids):
+            copies = len(columns.source_ids) - len(distinct)
+            facts.append(f"{copies:,} images of {split} are copies of others in it.")
+    for index, split in enumerate(numbers.split_names):
+        for other in range(index):
+            shared = sorted(names[index] & names[other])
+            if shared:
+                first = ", ".join(name.decode(errors="replace") for name in shared[:_NAMES_SHOWN])
+                facts.append(
+                    f"{len(shared):,} images have the same source id in "
+                    f"{numbers.split_names[other]} and {split}, such as {first}."
+                )
+    return facts
+
+
+def _imbalance(numbers: SetNumbers) -> list[str]:
+    boxes, classes = numbers.boxes, numbers.prepared.classes
+    present = np.flatnonzero(boxes)
+    if len(present) < 2:
+        return []
+    most, least = boxes.argmax(), present[boxes[present].argmin()]
+    return [
+        f"{classes[most].name} has {boxes[most] / boxes[least]:,.0f} times as many boxes as "
+        f"{classes[least].name}: {boxes[most]:,} and {boxes[least]:,}."
+    ]
+
+
+def _faults(numbers: SetNumbers) -> list[str]:
+    facts = []
+    for key, what in (("left_out", "faults were left out"), ("repaired", "faults were repaired")):
+        counts = [sum(s.manifest[f"{key}_counts"].values()) for s in numbers.prepared.splits]
+        if sum(counts):
+            facts.append(f"{sum(counts):,} {what}; the reasons are below.")
+    for name in numbers.prepared.unfinished:
+        facts.append(f"{name} shows that a split is being written; it is not counted here.")
+    return facts
+
+
+def _footer(numbers: SetNumbers) -> Html:
+    names = ", ".join(os.path.basename(split.manifest_path) for split in numbers.prepared.splits)
+    text = f"Counted from the TFRecord files, and in agreement with {names}."
+    return element("footer", html_of(text))

@@ -1,0 +1,124 @@
+"""Pictures of a prepared set to look at: which ones, and their thumbnails with boxes drawn."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tpudet.detection.preparation.records.prepared_set import PreparedSet
+from tpudet.detection.preparation.report.set_statistics import SplitColumns, read_example
+from tpudet.detection.preparation.sources.annotations import PreparationError, distinct_pairs
+from tpudet.trainkit.images.standardize import ImageError, decode_rgb
+from tpudet.trainkit.pages.drawing import class_colour, draw_boxes, thumbnail_jpeg
+
+# Of all thumbnails together; base64 makes 3.5 MB of them in the page.
+PICTURE_BYTES = 2_600_000
+
+
+class SamplePicture(NamedTuple):
+    """One image of the set, small."""
+
+    split: str
+    source_id: str
+    jpeg: bytes  # with the boxes drawn
+    height: int  # pixels of the thumbnail
+    width: int
+    original: tuple[int, int]  # height and width of the image in the set
+    classes: tuple[tuple[int, int], ...]  # (class id, its boxes in this image), most boxes first
+
+
+def choose_samples(columns: Sequence[SplitColumns], count: int) -> list[tuple[int, int]]:
+    """Chooses images so that as many classes as possible are seen, the same ones every time.
+
+    Each next image is the one with the most classes not seen so far (greedy maximum coverage, at
+    least 63 % of what the best choice would show); once all have been seen, they count as unseen
+    again. Among equals the split with the fewest samples comes first, then a fixed random order.
+
+    Args:
+        columns: of every split.
+        count: images wanted.
+
+    Returns:
+        At most `count` pairs (split, row in the split), each once; images without boxes are not
+        chosen.
+    """
+    split_sizes = [len(split.source_ids) for split in columns]
+    first_images = np.cumsum([0, *split_sizes])
+    splits = np.repeat(np.arange(len(columns)), split_sizes)
+    pairs = [distinct_pairs(split.box_images, split.class_ids) for split in columns]
+    images = np.concatenate([p[0] + first for p, first in zip(pairs, first_images, strict=False)])
+    classes = np.concatenate([p[1] for p in pairs])
+    by_class = np.argsort(classes, kind="stable")
+    class_bounds = np.searchsorted(classes[by_class], np.arange(classes.max(initial=0) + 2))
+    present = np.bincount(images, minlength=len(splits))  # classes of each image
+    ranks = np.random.default_rng(0).permutation(len(splits))
+    gains, seen = present.copy(), set()
+    samples_of_split = np.zeros(len(columns), dtype=np.int64)
+    chosen: list[tuple[int, int]] = []
+    while len(chosen) < count and present.any():
+        if gains.max() <= 0:
+            gains, seen = present.copy(), set()
+        best = np.flatnonzero(gains == gains.max())
+        image = best[np.lexsort((ranks[best], samples_of_split[splits[best]]))[0]]
+        for class_id in classes[slice(*np.searchsorted(images, (image, image + 1)))].tolist():
+            if class_id not in seen:
+                gains[images[by_class[slice(*class_bounds[class_id : class_id + 2])]]] -= 1
+                seen.add(class_id)
+        samples_of_split[splits[image]] += 1
+        chosen.append((int(splits[image]), int(image - first_images[splits[image]])))
+        present[image] = 0
+    return chosen
+
+
+def draw_sample(
+    prepared: PreparedSet, columns: Sequence[SplitColumns], place: tuple[int, int], max_bytes: int
+) -> SamplePicture:
+    """Reads one image and draws its boxes, each in the colour of its class.
+
+    Args:
+        prepared: the set.
+        columns: of its splits.
+        place: split and row, as `choose_samples` returns them.
+        max_bytes: of the JPEG file; the thumbnail becomes as small as that asks for.
+
+    Raises:
+        PreparationError: the picture cannot be decoded.
+    """
+    split, split_columns = prepared.splits[place[0]], columns[place[0]]
+    example = read_example(split, split_columns, place[1])
+    source_id = example.source_id.numpy().decode(errors="replace")
+    try:
+        image = decode_rgb(example.encoded.numpy())
+    except ImageError as error:
+        raise PreparationError(
+            f"Image {source_id} of {split.manifest_path} cannot be decoded: {error}. Write the "
+            "set again with --overwrite."
+        ) from error
+    boxes, class_ids = example.boxes_normalized.numpy(), example.labels.numpy()
+    (height, width), jpeg = thumbnail_jpeg(
+        image, max_bytes, lambda small: _draw_boxes(small, boxes, class_ids)
+    )
+    ids, counts = np.unique(class_ids, return_counts=True)
+    order = np.lexsort((ids, -counts))
+    return SamplePicture(
+        split=split.name,
+        source_id=source_id,
+        jpeg=jpeg,
+        height=height,
+        width=width,
+        original=image.shape[:2],
+        classes=tuple(zip(ids[order].tolist(), counts[order].tolist(), strict=True)),
+    )
+
+
+def _draw_boxes(
+    image: np.ndarray, boxes_normalized: np.ndarray, class_ids: np.ndarray
+) -> np.ndarray:
+    areas = np.prod(boxes_normalized[:, 2:] - boxes_normalized[:, :2], axis=1)
+    order = np.argsort(areas, kind="stable")  # the smallest lies on top
+    colours = [class_colour(int(class_id)) for class_id in class_ids[order]]
+    boxes = boxes_normalized[order] * np.tile(image.shape[:2], 2)
+    # Lines of two pixels: one is lost where the browser scales the picture down. No labels: at
+    # this size they would cover the objects; the page names the colours.
+    inner = np.concatenate([boxes[:, :2] + 1, np.maximum(boxes[:, 2:] - 1, boxes[:, :2])], 1)
+    return draw_boxes(image, np.concatenate([boxes, inner]), [""] * (2 * len(boxes)), colours * 2)

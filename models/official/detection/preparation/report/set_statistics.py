@@ -1,0 +1,240 @@
+"""The numbers of a prepared set, counted from its TFRecords; no picture is decoded."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from tpudet.detection.data.tfrecord import Example, parse_example
+from tpudet.detection.preparation.records.prepared_set import (
+    PreparedSet,
+    PreparedSplit,
+    read_prepared_set,
+)
+from tpudet.detection.preparation.sources.annotations import PreparationError, distinct_pairs
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records
+
+# COCO's size classes by area in pixels^2: small below the first, large from the second.
+SIZE_BOUNDS = (32**2, 96**2)
+
+_BATCH = 512  # records whose columns are handed over at once; their pictures stay behind
+_PARALLEL_CALLS = 2  # parsing then keeps pace with the one thread that reads
+_BYTES_BEFORE = 12  # of a record in its file: length and its checksum
+_BYTES_AFTER = 4  # checksum
+
+
+class SplitColumns(NamedTuple):
+    """A split as columns: I images in file order, G boxes in the order of their images."""
+
+    source_ids: np.ndarray  # [I] bytes
+    sizes: np.ndarray  # [I, 2] int32, height and width in pixels
+    shards: np.ndarray  # [I] int64, row of `PreparedSplit.shards`
+    offsets: np.ndarray  # [I] int64, where in its file the serialized example begins
+    lengths: np.ndarray  # [I] int32, of the serialized example in bytes
+    box_images: np.ndarray  # [G] int64, row of the box's image
+    class_ids: np.ndarray  # [G] int32, 1-based
+    boxes_normalized: np.ndarray  # [G, 4] float32, y1 x1 y2 x2 in 0..1
+    is_crowd: np.ndarray  # [G] bool
+    areas: np.ndarray  # [G] float32, pixels^2; that of the outline where it is known
+
+
+def read_columns(
+    split: PreparedSplit, classes: tuple[ClassEntry, ...], progress: Callable[[int], Any]
+) -> SplitColumns:
+    """Reads every record of a split once and checks that they are those of the manifest.
+
+    Memory grows with the numbers, not the pictures: about 40 bytes a box and 150 an image.
+
+    Args:
+        split: whose shards.
+        classes: of the part.
+        progress: called with the number of images read since the last call.
+
+    Raises:
+        PreparationError: a shard is damaged (named), a record is no detection record, or the
+            shards hold other images or boxes than the manifest and the class list say.
+    """
+    batches = []
+    try:
+        for batch in _read_batches(split.shards):
+            batches.append(batch)
+            progress(len(batch[0]))
+    except tf.errors.DataLossError as error:
+        raise PreparationError(
+            f"{_damaged(split.shards) or split.manifest_path} is damaged: the checksum of a record "
+            "is wrong, or its end is missing. Write the set again with --overwrite."
+        ) from error
+    except tf.errors.InvalidArgumentError as error:
+        raise PreparationError(
+            f"The shards of {split.manifest_path} hold a record that is no detection record: a key "
+            "of detection/data/tfrecord.py is missing. Write the set again with --overwrite."
+        ) from error
+    if not batches:
+        raise PreparationError(f"{split.manifest_path} describes a split without any image.")
+    records, lengths, sizes, source_ids, counts, boxes, class_ids, is_crowd, areas = (
+        np.concatenate(column) for column in zip(*batches, strict=True)
+    )
+    shards = records // RECORDS_PER_SHARD_LIMIT
+    columns = SplitColumns(
+        source_ids=source_ids,
+        sizes=sizes,
+        shards=shards,
+        offsets=_offsets(shards, lengths),
+        lengths=lengths,
+        box_images=np.repeat(np.arange(len(records)), counts),
+        class_ids=class_ids,
+        boxes_normalized=boxes,
+        is_crowd=is_crowd,
+        areas=areas,
+    )
+    _check_against_manifest(columns, split, classes)
+    return columns
+
+
+def _read_batches(shards: tuple[str, ...]) -> Iterator[tuple[np.ndarray, ...]]:
+    def parse(record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        example = parse_example(serialized)
+        size = tf.stack([example.height, example.width])
+        length = tf.strings.length(serialized)
+        count = tf.size(example.labels)
+        return record, length, size, example.source_id, count, *example[4:]
+
+    parsed = read_records(shards).map(parse, num_parallel_calls=_PARALLEL_CALLS)
+    for batch in parsed.ragged_batch(_BATCH).prefetch(2):
+        yield tuple(
+            np.asarray(column.flat_values if isinstance(column, tf.RaggedTensor) else column)
+            for column in batch
+        )
+
+
+def _offsets(shards: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    framed = lengths.astype(np.int64) + _BYTES_BEFORE + _BYTES_AFTER
+    starts = np.cumsum(framed) - framed
+    first_rows = np.searchsorted(shards, shards)
+    return starts - starts[first_rows] + _BYTES_BEFORE
+
+
+def read_example(split: PreparedSplit, columns: SplitColumns, row: int) -> Example:
+    """Reads one image's record again, its picture with it, without those before it."""
+    with storage.open_file(split.shards[columns.shards[row]], "rb") as file:
+        file.seek(int(columns.offsets[row]))
+        return parse_example(file.read(int(columns.lengths[row])))
+
+
+def _damaged(shards: tuple[str, ...]) -> str | None:
+    """The first file that is no whole sequence of records: the error itself does not name it."""
+    for path in shards:
+        try:
+            for _ in tf.data.TFRecordDataset(path):
+                pass
+        except OSError:
+            return path
+    return None
+
+
+def _check_against_manifest(
+    columns: SplitColumns, split: PreparedSplit, classes: tuple[ClassEntry, ...]
+) -> None:
+    ids = columns.class_ids
+    wrong = np.unique(ids[(ids < 1) | (ids > len(classes))])
+    if len(wrong):
+        raise PreparationError(
+            f"The records of {split.manifest_path} have the class ids {wrong[:5].tolist()}, but "
+            f"classes.csv ends at {len(classes)}: they do not belong together."
+        )
+    boxes = class_counts(columns, len(classes)).boxes
+    told = split.manifest["boxes_per_class"]
+    facts = [("images", len(columns.source_ids), split.manifest["images"])]
+    facts += [("boxes", len(ids), split.manifest["boxes"])]
+    facts += [
+        (f"boxes of the class {entry.name}", int(count), told.get(entry.name, 0))
+        for entry, count in zip(classes, boxes, strict=True)
+    ]
+    differing = [f"{found} {what}, not {said}" for what, found, said in facts if found != said]
+    if differing:
+        raise PreparationError(
+            f"The shards of {split.manifest_path} hold {'; '.join(differing[:5])} as it says. "
+            "They are of another run: write the set again with --overwrite."
+        )
+
+
+class ClassCounts(NamedTuple):
+    """How often each of C classes occurs."""
+
+    images: np.ndarray  # [C] int64, images with at least one box of it
+    boxes: np.ndarray  # [C] int64
+
+
+def class_counts(columns: SplitColumns, num_classes: int) -> ClassCounts:
+    """Counts images and boxes of every class; a crowd region counts as a box."""
+    images = np.bincount(
+        distinct_pairs(columns.box_images, columns.class_ids)[1], minlength=num_classes + 1
+    )
+    boxes = np.bincount(columns.class_ids, minlength=num_classes + 1)
+    return ClassCounts(images[1:], boxes[1:])
+
+
+def boxes_per_image(columns: SplitColumns) -> np.ndarray:
+    """The number of boxes of every image, [I]."""
+    return np.bincount(columns.box_images, minlength=len(columns.source_ids))
+
+
+def relative_sides(columns: SplitColumns) -> np.ndarray:
+    """Square root of each box's share of its picture, [G] in 0..1."""
+    y1, x1, y2, x2 = columns.boxes_normalized.T
+    return np.sqrt((y2 - y1) * (x2 - x1))
+
+
+def aspect_ratios(columns: SplitColumns) -> np.ndarray:
+    """Width over height in pixels of every box, [G]."""
+    heights, widths = columns.sizes[columns.box_images].T
+    y1, x1, y2, x2 = columns.boxes_normalized.T
+    return (x2 - x1) * widths / ((y2 - y1) * heights)
+
+
+def size_groups(columns: SplitColumns) -> np.ndarray:
+    """How many boxes are small, medium and large as COCO has it, [3]."""
+    return np.bincount(np.digitize(columns.areas, SIZE_BOUNDS), minlength=3)
+
+
+class SetNumbers(NamedTuple):
+    """A prepared set with its columns and counts, both in the order of its splits."""
+
+    prepared: PreparedSet
+    columns: tuple[SplitColumns, ...]
+    counts: tuple[ClassCounts, ...]
+
+    @property
+    def split_names(self) -> list[str]:
+        """Names of the splits."""
+        return [split.name for split in self.prepared.splits]
+
+    @property
+    def boxes(self) -> np.ndarray:
+        """Boxes of each class in all splits, [C]."""
+        return np.sum([counts.boxes for counts in self.counts], axis=0)
+
+    @property
+    def lacking(self) -> np.ndarray:
+        """Which classes a split has no box of, [splits, C] bool."""
+        return np.stack([counts.boxes == 0 for counts in self.counts])
+
+
+def read_numbers(directory: str) -> SetNumbers:
+    """Reads a prepared set and counts it, with a progress bar over the images.
+
+    Raises:
+        PreparationError: it is not there, not whole, or differs from its manifests.
+    """
+    prepared = read_prepared_set(directory)
+    total = sum(split.manifest["images"] for split in prepared.splits)
+    columns = []
+    with tqdm(total=total, unit="image", desc=prepared.part, mininterval=0.5) as bar:
+        for split in prepared.splits:
+            columns.append(read_columns(split, prepared.classes, bar.update))
+    counts = [class_counts(column, len(prepared.classes)) for column in columns]
+    return SetNumbers(prepared, tuple(columns), tuple(counts))

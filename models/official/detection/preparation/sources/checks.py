@@ -1,0 +1,187 @@
+"""What is wrong with boxes and images: repaired where that is safe, else left out with a reason."""
+
+import math
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tpudet.detection.preparation.sources.annotations import COORDINATES, Finding
+from tpudet.trainkit.images.standardize import (
+    ImageError,
+    StandardImage,
+    inspect,
+    standardize_inspected,
+)
+
+# Of the frame's side. Less than this is rounding, and is clipped without a word; a box thinner than
+# this has no area once its coordinates are float32 fractions of the side.
+_ROUNDING = 1e-6
+
+_EXTENSIONS = {
+    **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
+    **dict.fromkeys((".tif", ".tiff"), "TIFF"),
+    **{".png": "PNG", ".webp": "WebP", ".bmp": "BMP", ".gif": "GIF", ".avif": "AVIF"},
+}
+
+
+class CheckedBoxes(NamedTuple):
+    """The boxes that stay, in their order, and what was done to the others."""
+
+    boxes: pd.DataFrame
+    findings: list[Finding]
+
+
+class ImageRejected(Exception):
+    """An image is left out: `reason` is the kind of fault, `detail` this case."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+
+
+def check_labels(
+    boxes: pd.DataFrame, files: pd.Series, class_ids: Mapping[str, int]
+) -> CheckedBoxes:
+    """Adds the column class_id (int32, from 1) and leaves out boxes whose label is no class."""
+    class_id = label_class_ids(boxes["label"], class_ids)
+    findings = _report(boxes, class_id == 0, files, "unknown class", repaired=False)
+    return CheckedBoxes(boxes.assign(class_id=class_id)[class_id > 0], findings)
+
+
+def label_class_ids(labels: pd.Series, class_ids: Mapping[str, int]) -> np.ndarray:
+    """Class ids (int32, from 1) of labels, a categorical; 0 for a blank or one that is no class."""
+    ids = [class_ids.get(str(label), 0) for label in labels.cat.categories]
+    return np.array([*ids, 0], dtype=np.int32)[labels.cat.codes.to_numpy()]
+
+
+def check_boxes(boxes: pd.DataFrame, files: pd.Series, frames: np.ndarray) -> CheckedBoxes:
+    """Checks boxes against the frames that they lie in.
+
+    Left out: coordinates that are not finite, no width or height, wholly outside the image, and all
+    but the first of exact duplicates (image, label, corners and crowd flag equal). Repaired:
+    corners that are swapped, and boxes that reach outside (clipped).
+
+    Args:
+        boxes: as in `Annotations`.
+        files: the file of every image, by row number.
+        frames: [images, 2] height and width that the coordinates count in; NaN where they are not
+            known yet, in which case nothing is said of that image's borders.
+
+    Returns:
+        Boxes with 0 <= y1 < y2 <= height and 0 <= x1 < x2 <= width.
+    """
+    findings: list[Finding] = []
+
+    def leave_out(bad: np.ndarray, reason: str) -> None:
+        nonlocal boxes
+        findings.extend(_report(boxes, bad, files, reason, repaired=False))
+        boxes = boxes[~bad]
+
+    leave_out(_any_of_row(~np.isfinite(_corners(boxes))), "box with NaN or infinite coordinates")
+
+    corners = _corners(boxes)
+    swapped = _any_of_row(corners[:, :2] > corners[:, 2:])
+    findings += _report(boxes, swapped, files, "swapped corners of a box put in order", True)
+    corners = np.hstack(
+        [np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:])]
+    )
+    boxes = boxes.assign(**dict(zip(COORDINATES, corners.T, strict=True)))
+
+    sides = frames[boxes["image"].to_numpy()]
+    slack = _ROUNDING * np.where(np.isnan(sides), 1.0, sides)
+    leave_out(_any_of_row(corners[:, 2:] - corners[:, :2] <= slack), "zero-size box")
+
+    boxes, clip_findings = _clip(boxes, files, frames)
+    findings += clip_findings
+    leave_out(
+        boxes.duplicated(["image", "label", *COORDINATES, "is_crowd"]).to_numpy(),
+        "exact duplicate of a box",
+    )
+    return CheckedBoxes(boxes, findings)
+
+
+def _clip(boxes: pd.DataFrame, files: pd.Series, frames: np.ndarray) -> CheckedBoxes:
+    sides = frames[boxes["image"].to_numpy()]
+    limits = np.where(np.isnan(sides), np.inf, sides)
+    lowest = np.where(np.isnan(sides), -np.inf, 0.0)
+    corners = _corners(boxes)
+    slack = np.where(np.isnan(sides), 0.0, sides * _ROUNDING)
+    starts = np.clip(corners[:, :2], lowest, limits)
+    ends = np.clip(corners[:, 2:], lowest, limits)
+    outside = _any_of_row(ends - starts <= slack)
+    beyond = (corners[:, :2] < lowest - slack) | (corners[:, 2:] > limits + slack)
+    findings = _report(boxes, outside, files, "box wholly outside the image", repaired=False)
+    clipped = _any_of_row(beyond) & ~outside
+    findings += _report(boxes, clipped, files, "box clipped to the image", repaired=True)
+    moved = np.hstack([starts, ends])
+    boxes = boxes.assign(**dict(zip(COORDINATES, moved.T, strict=True)))
+    return CheckedBoxes(boxes.loc[~outside], findings)
+
+
+def _any_of_row(faults: np.ndarray | np.bool) -> np.ndarray:
+    """[n, k] -> [n]: whether any of the k is true."""
+    return np.asarray(faults).any(axis=1).reshape(-1)
+
+
+def _corners(boxes: pd.DataFrame) -> np.ndarray:
+    return boxes[list(COORDINATES)].to_numpy(dtype=np.float64)
+
+
+def _report(
+    boxes: pd.DataFrame, bad: np.ndarray, files: pd.Series, reason: str, repaired: bool
+) -> list[Finding]:
+    if not bad.any():
+        return []
+    faulty = boxes.loc[bad]
+    names = files.to_numpy()[faulty["image"].to_numpy()]
+    columns = (names, faulty["label"], *_corners(faulty).T)
+    return [
+        Finding(str(name), reason, f"{label} x1 {x1:g} y1 {y1:g} x2 {x2:g} y2 {y2:g}", repaired)
+        for name, label, y1, x1, y2, x2 in zip(*columns, strict=True)
+    ]
+
+
+def check_image(
+    encoded: bytes, *, file: str, height: float, width: float, check_pixels: bool = True
+) -> tuple[StandardImage, list[Finding]]:
+    """Makes an image what TensorFlow decodes, in the frame that its annotations declare.
+
+    The declared frame decides about the EXIF orientation: where it is the size of the upright
+    picture, or where none is declared (NaN), the picture is turned upright; where it is the stored
+    size and that differs, the boxes were drawn on the picture as stored, and so it stays.
+
+    Args:
+        encoded: the whole file.
+        file: its name, for the findings.
+        height: declared, pixels, or NaN.
+        width: declared, pixels, or NaN.
+        check_pixels: as `tpudet.trainkit.images.standardize.inspect`.
+
+    Raises:
+        ImageRejected: truncated, unreadable, or of another size than declared.
+    """
+    try:
+        inspected = inspect(encoded, check_pixels=check_pixels)
+        stored = (inspected.height, inspected.width)
+        upright = stored[::-1] if inspected.orientation.value >= 5 else stored
+        is_declared = not (math.isnan(height) or math.isnan(width))
+        if is_declared and (height, width) not in (upright, stored):
+            raise ImageRejected(
+                "declared size differs from the file's",
+                f"declared {width:g}x{height:g}, file {stored[1]}x{stored[0]}",
+            )
+        turn = not is_declared or (height, width) == upright
+        image = standardize_inspected(encoded, inspected, apply_orientation=turn)
+    except ImageError as error:
+        raise ImageRejected(str(error)) from error
+    findings = [Finding(file, repair, "", repaired=True) for repair in image.repairs]
+    container = inspected.container
+    extension = os.path.splitext(file)[1].lower()
+    if _EXTENSIONS.get(extension, container) != container:
+        reason = f"{container} file named {extension}: stored as what it is"
+        findings.append(Finding(file, reason, "", repaired=True))
+    return image, findings

@@ -1,0 +1,157 @@
+"""Reads a COCO instances JSON (https://cocodataset.org/#format-data) into the one table."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from tpudet.detection.preparation.sources.annotations import (
+    Annotations,
+    Finding,
+    PreparationError,
+    build_annotations,
+)
+from tpudet.detection.preparation.sources.input_files import (
+    read_classes,
+    read_image_list,
+    read_text,
+    stem,
+)
+from tpudet.trainkit.class_list import ClassEntry
+
+_NO_BOX = (float("nan"),) * 4
+
+
+def read_coco(
+    path: str,
+    *,
+    image_list: str | None = None,
+    classes: str | None = None,
+    include_segmentation: bool = False,
+) -> Annotations:
+    """Reads images, boxes and classes; `bbox` x, y, width, height becomes corners in pixels.
+
+    Args:
+        path: the JSON file.
+        image_list: a file of image names; only those are taken.
+        classes: a class list to use in place of the categories; its identifiers are category ids.
+        include_segmentation: keep the polygons and run lengths, for masks.
+
+    Returns:
+        Classes in the order of the category ids, which may have gaps: row numbers are what counts.
+        `area` is the annotation's own, that of the mask.
+
+    Raises:
+        PreparationError: not JSON, or not COCO's layout; every missing part is named.
+    """
+    content = _load(path)
+    entries = content["images"]
+    rows = {entry["id"]: row for row, entry in reversed(list(enumerate(entries)))}
+    boxes, findings = [], []
+    for annotation in content["annotations"]:
+        row = rows.get(annotation["image_id"])
+        if row is None:
+            detail = f"annotation {annotation.get('id')}"
+            name = f"image_id {annotation['image_id']}"
+            findings.append(Finding(name, "box of an image that is not listed", detail, False))
+        else:
+            boxes.append(_box_row(row, annotation, include_segmentation))
+    columns = ["image", "label", "y1", "x1", "y2", "x2", "is_crowd", "area", "segmentation"]
+    table = pd.DataFrame(boxes, columns=pd.Index(columns))
+    if not include_segmentation:
+        table = table.drop(columns="segmentation")
+    images = pd.DataFrame(
+        {
+            "source_id": [str(entry["id"]) for entry in entries],
+            "file": [entry["file_name"] for entry in entries],
+            "height": [entry.get("height") for entry in entries],
+            "width": [entry.get("width") for entry in entries],
+        }
+    )
+    if image_list is not None:
+        images, table, missing = _select(images, table, read_image_list(image_list))
+        findings += missing
+    return build_annotations(
+        images=images,
+        boxes=table,
+        classes=read_classes(classes) if classes else _categories(content["categories"], path),
+        normalized=False,
+        findings=tuple(findings),
+    )
+
+
+def _box_row(row: int, annotation: Mapping[str, Any], include_segmentation: bool) -> tuple:
+    box = annotation.get("bbox")
+    if isinstance(box, Sequence) and len(box) == 4 and all(map(_is_number, box)):
+        x, y, width, height = box
+        corners = (y, x, y + height, x + width)
+    else:
+        corners = _NO_BOX  # reported with the other boxes that are not numbers
+    area = annotation.get("area")
+    area = area if _is_number(area) else float("nan")
+    segmentation = annotation.get("segmentation") or None if include_segmentation else None
+    label = str(annotation["category_id"])
+    return (row, label, *corners, bool(annotation.get("iscrowd", 0)), area, segmentation)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _load(path: str) -> dict[str, Any]:
+    text = read_text(path, "--annotations")
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PreparationError(f"--annotations {path} is not JSON: {error}.") from error
+    needed = {
+        "images": ("id", "file_name"),
+        "annotations": ("image_id", "category_id"),
+        "categories": ("id", "name"),
+    }
+    if not isinstance(content, dict):
+        raise PreparationError(f"--annotations {path} is not COCO JSON: it is no mapping.")
+    faults = []
+    for section, keys in needed.items():
+        entries = content.get(section)
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            faults.append(f"no list '{section}'")
+            continue
+        for key in keys:
+            lacking = sum(key not in entry for entry in entries)
+            if lacking:
+                faults.append(f"{lacking} of {len(entries)} entries in '{section}' lack '{key}'")
+    if faults:
+        raise PreparationError(f"--annotations {path} is not COCO JSON: {'; '.join(faults)}.")
+    return content
+
+
+def _categories(categories: list[dict[str, Any]], path: str) -> tuple[ClassEntry, ...]:
+    ordered = sorted(categories, key=lambda category: category["id"])
+    identifiers = [str(category["id"]) for category in ordered]
+    repeated = sorted({name for name in identifiers if identifiers.count(name) > 1})
+    if repeated:
+        raise PreparationError(
+            f"--annotations {path}: category ids are used twice: {', '.join(repeated)}."
+        )
+    return tuple(
+        ClassEntry(identifier=str(category["id"]), name=str(category["name"]))
+        for category in ordered
+    )
+
+
+def _select(
+    images: pd.DataFrame, boxes: pd.DataFrame, names: Sequence[str]
+) -> tuple[pd.DataFrame, pd.DataFrame, list[Finding]]:
+    wanted = {stem(name) for name in names}
+    stems = images["file"].map(stem)
+    kept = images[stems.isin(wanted)]
+    numbers = pd.Series(range(len(kept)), index=kept.index)
+    boxes = boxes[boxes["image"].isin(kept.index)]
+    boxes = boxes.assign(image=numbers.loc[boxes["image"]].to_numpy())
+    missing = sorted(wanted - set(stems))
+    findings = [
+        Finding(name, "in the image list, not in the annotations", "", False) for name in missing
+    ]
+    return kept.reset_index(drop=True), boxes, findings

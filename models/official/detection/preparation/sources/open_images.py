@@ -1,0 +1,99 @@
+"""Reads Open Images box CSVs (13 columns, relative coordinates) into the one table."""
+
+import numpy as np
+import pandas as pd
+
+from tpudet.detection.preparation.sources.annotations import Annotations, build_annotations
+from tpudet.detection.preparation.sources.box_csv import read_boxes
+from tpudet.detection.preparation.sources.input_files import (
+    list_images,
+    read_classes,
+    read_image_list,
+    stem,
+)
+from tpudet.trainkit.class_list import ClassEntry
+
+_COLUMNS = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax", "IsGroupOf")
+
+
+def read_open_images(
+    path: str,
+    *,
+    images: str,
+    image_list: str | None = None,
+    classes: str | None = None,
+    include_unlabeled: bool = False,
+    what: str = "--annotations",
+) -> Annotations:
+    """Reads the boxes of one CSV.
+
+    A row without label and coordinates stands for an image without objects. `IsGroupOf` of 1 makes
+    a crowd box; -1 means unknown and does not.
+
+    Args:
+        path: the CSV; of its 13 columns ImageID, LabelName, XMin, XMax, YMin, YMax and IsGroupOf
+            must be there.
+        images: the folder of the pictures, <ImageID>.jpg (or ImageID where it has an extension).
+        image_list: a file of image ids; exactly those are taken, with boxes or without.
+        classes: `MID,name` a line; by default the labels found, in alphabetical order, as their own
+            names.
+        include_unlabeled: also take every other image file of the folder, as without objects.
+        what: how the user named the CSV, for messages.
+
+    Raises:
+        PreparationError: the file is missing, empty, or not such a CSV.
+    """
+    table = read_boxes(path, what, columns=_COLUMNS)
+    blank = table["LabelName"].isna() & table[["XMin", "XMax", "YMin", "YMax"]].isna().all(axis=1)
+    codes = table["ImageID"].cat.codes.to_numpy(np.int64)
+    names = table["ImageID"].cat.categories.tolist()
+    if image_list is not None:
+        codes, names = _only_listed(codes, names, image_list)
+    files = [image_file(name) for name in names]
+    if include_unlabeled:
+        known = set(files)
+        others = [file for file in list_images(images) if file not in known]
+        names += [stem(file) for file in others]
+        files += others
+    kept = ~blank.to_numpy() & (codes >= 0)
+    table = table[kept]
+    labels = table["LabelName"].cat.add_categories("").fillna("")
+    return build_annotations(
+        images=pd.DataFrame({"source_id": names, "file": files, "height": np.nan, "width": np.nan}),
+        boxes=pd.DataFrame(
+            {
+                "image": codes[kept],
+                "label": labels.cat.remove_unused_categories(),
+                "y1": table["YMin"],
+                "x1": table["XMin"],
+                "y2": table["YMax"],
+                "x2": table["XMax"],
+                "is_crowd": table["IsGroupOf"] == 1,
+                "area": np.nan,
+            }
+        ),
+        classes=read_classes(classes) if classes else _labels_found(table["LabelName"]),
+        normalized=True,
+    )
+
+
+def image_file(image_id: str) -> str:
+    """The name of an image's file: the id itself where it has an extension, else <id>.jpg."""
+    return image_id if stem(image_id) != image_id else f"{image_id}.jpg"
+
+
+def _only_listed(
+    codes: np.ndarray, names: list[str], image_list: str
+) -> tuple[np.ndarray, list[str]]:
+    """[rows] which listed image each row is of, -1 for none; and the ids of the listed images."""
+    wanted = list(dict.fromkeys(stem(name) for name in read_image_list(image_list)))
+    rows = {name: row for row, name in enumerate(wanted)}
+    identifiers = {stem(name): name for name in names}
+    codes = np.array([rows.get(stem(name), -1) for name in names], dtype=np.int64)[codes]
+    return codes, [identifiers.get(name, name) for name in wanted]
+
+
+def _labels_found(labels: pd.Series) -> tuple[ClassEntry, ...]:
+    return tuple(
+        ClassEntry(identifier=name, name=name) for name in sorted(labels.dropna().unique())
+    )

@@ -1,0 +1,190 @@
+"""A sample data set in Open Images form, drawn here: shapes of several classes on textures.
+
+Made for the demo and for tests: every box is known exactly, and the same seed draws the same set.
+"""
+
+import argparse
+import csv
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+from tqdm import tqdm
+
+from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
+from tpudet.trainkit.files import storage
+
+SPLIT_SHARES = {"train": 0.8, "val": 0.2}
+# One picture in this many holds no object: a detector must learn to say nothing.
+EMPTY_EVERY = 12
+# An object of which less than this share stays visible is drawn elsewhere instead.
+MIN_VISIBLE_SHARE = 0.6
+
+
+class DrawnObject(NamedTuple):
+    """One object of a picture."""
+
+    label: str  # key of SHAPES
+    box: tuple[int, int, int, int]  # y1, x1, y2, x2 in pixels; edges, so x2 - x1 is the width
+    occluded: bool  # a later object covers part of it
+
+
+def _star(points: int, inner: float) -> np.ndarray:
+    angles = np.arange(2 * points) * math.pi / points
+    radii = np.where(np.arange(2 * points) % 2, inner, 1.0)
+    return np.stack([radii * np.cos(angles), radii * np.sin(angles)], axis=1)
+
+
+def _polygon(corners: int) -> np.ndarray:
+    return _star(corners, math.cos(math.pi / corners))
+
+
+_ARM = 0.36
+_CROSS = np.array(
+    [(-_ARM, -1), (_ARM, -1), (_ARM, -_ARM), (1, -_ARM), (1, _ARM), (_ARM, _ARM)]
+    + [(_ARM, 1), (-_ARM, 1), (-_ARM, _ARM), (-1, _ARM), (-1, -_ARM), (-_ARM, -_ARM)]
+)
+# Outlines in a unit circle, [n, 2] x and y, by label; the identifier is "/sample/<label>".
+SHAPES: dict[str, np.ndarray] = {
+    "disc": _polygon(48),
+    "triangle": _polygon(3),
+    "square": _polygon(4),
+    "star": _star(5, 0.42),
+    "cross": _CROSS,
+    "stick": np.array([(-1, -0.22), (1, -0.22), (1, 0.22), (-1, 0.22)]),
+}
+
+
+def draw_picture(
+    rng: np.random.Generator, *, height: int, width: int, num_objects: int
+) -> tuple[np.ndarray, list[DrawnObject]]:
+    """Draws one picture.
+
+    Returns:
+        The picture [height, width, 3] uint8 BGR, and its objects. There may be fewer than
+        `num_objects` where no free place was found.
+    """
+    image = _texture(rng, height, width, rng.integers(40, 216, 3))
+    owner = np.zeros((height, width), np.int32)  # number of the object on top, from 1
+    masks: list[np.ndarray] = []
+    labels: list[str] = []
+    for _ in range(4 * num_objects):
+        if len(masks) == num_objects:
+            break
+        label = str(rng.choice(list(SHAPES)))
+        mask = _shape_mask(rng, SHAPES[label], height, width)
+        covered = np.where(mask, 0, owner)
+        visible = [np.count_nonzero(covered == k + 1) for k in range(len(masks))]
+        sizes = [np.count_nonzero(m) for m in masks]
+        if any(v < MIN_VISIBLE_SHARE * s for v, s in zip(visible, sizes, strict=True)):
+            continue
+        masks.append(mask)
+        labels.append(label)
+        owner[mask] = len(masks)
+        around = image[mask].mean(axis=0)
+        image[mask] = _texture(rng, height, width, _contrasting(rng, around))[mask]
+    objects = [
+        DrawnObject(label, _extent(mask), bool((owner[mask] != number).any()))
+        for number, (label, mask) in enumerate(zip(labels, masks, strict=True), 1)
+    ]
+    return image, objects
+
+
+def _texture(rng: np.random.Generator, height: int, width: int, colour: np.ndarray) -> np.ndarray:
+    """Returns blotches of two scales and fine grain around one colour."""
+    picture = np.zeros((height, width, 3), np.float32) + colour
+    for cells, strength in ((4, 30.0), (16, 12.0)):
+        coarse = rng.normal(0.0, strength, (cells, cells, 3)).astype(np.float32)
+        picture += cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+    picture += rng.normal(0.0, 5.0, (height, width, 3))
+    return np.clip(picture, 0, 255).astype(np.uint8)
+
+
+def _contrasting(rng: np.random.Generator, around: np.ndarray) -> np.ndarray:
+    """Returns a colour at least 90 grey levels away from `around` in one channel."""
+    while True:
+        colour = rng.integers(20, 236, 3)
+        if np.abs(colour - around).max() >= 90:
+            return colour
+
+
+def _shape_mask(
+    rng: np.random.Generator, outline: np.ndarray, height: int, width: int
+) -> np.ndarray:
+    """Returns the pixels of a turned and scaled outline that lies wholly in the picture."""
+    radius = math.exp(rng.uniform(math.log(0.11), math.log(0.32))) * min(height, width)
+    angle = rng.uniform(0.0, 2.0 * math.pi)
+    turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    centre = rng.uniform((radius + 1, radius + 1), (width - radius - 1, height - radius - 1))
+    points = np.round(outline @ turn.T * radius + centre).astype(np.int32)
+    mask = np.zeros((height, width), np.uint8)
+    cv2.fillPoly(mask, [points], 1)
+    return mask.astype(bool)
+
+
+def _extent(mask: np.ndarray) -> tuple[int, int, int, int]:
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    return int(rows[0]), int(columns[0]), int(rows[-1]) + 1, int(columns[-1]) + 1
+
+
+def write_sample_set(
+    directory: str, *, num_images: int, seed: int, progress: Callable[[Any], Any] = tqdm
+) -> dict[str, int]:
+    """Writes images, boxes and class list.
+
+    Leaves `classes.csv` and for each split `<split>_boxes.csv` (the 13 columns of Open Images) and
+    `<split>/<ImageID>.jpg` under `directory`.
+
+    Returns:
+        The number of images by split.
+    """
+    storage.make_folder(directory)
+    with storage.open_file(f"{directory}/classes.csv", "w") as file:
+        file.write("".join(f"/sample/{label},{label}\n" for label in SHAPES))
+    counts = {}
+    for number, (split, share) in enumerate(SPLIT_SHARES.items()):
+        counts[split] = round(num_images * share)
+        storage.make_folder(f"{directory}/{split}")
+        with storage.open_file(f"{directory}/{split}_boxes.csv", "w") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(ALL_COLUMNS)
+            for index in progress(range(counts[split])):
+                rng = np.random.default_rng((seed, number, index))
+                rows.writerows(_write_picture(rng, f"{directory}/{split}", f"{split}{index:05d}"))
+    return counts
+
+
+def _write_picture(rng: np.random.Generator, directory: str, image_id: str) -> list[list[Any]]:
+    """Writes one JPEG and returns its rows of the box file."""
+    height, width = (int(side) for side in rng.choice([192, 224, 256, 288, 320], 2))
+    is_empty = int(image_id[-5:]) % EMPTY_EVERY == EMPTY_EVERY - 1
+    num_objects = 0 if is_empty else int(rng.integers(1, 6))
+    image, objects = draw_picture(rng, height=height, width=width, num_objects=num_objects)
+    with storage.open_file(f"{directory}/{image_id}.jpg", "wb") as file:
+        file.write(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 92])[1].tobytes())
+    rows = []
+    for drawn in objects:
+        y1, x1, y2, x2 = drawn.box
+        edges = [f"{edge:.6f}" for edge in (x1 / width, x2 / width, y1 / height, y2 / height)]
+        row = [image_id, "drawn", f"/sample/{drawn.label}", 1, *edges, int(drawn.occluded)]
+        rows.append([*row, 0, 0, 0, 0])
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of scripts/make_sample_set.py."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", required=True, help="directory to write; made where missing")
+    parser.add_argument("--num_images", type=int, default=500, help="all splits together (500)")
+    parser.add_argument("--seed", type=int, default=0, help="the same seed draws the same set (0)")
+    arguments = parser.parse_args(argv)
+    if arguments.num_images < 10:
+        parser.error(f"--num_images must be 10 or more, got {arguments.num_images}")
+    counts = write_sample_set(
+        arguments.output, num_images=arguments.num_images, seed=arguments.seed
+    )
+    told = ", ".join(f"{count} {split}" for split, count in counts.items())
+    print(f"{arguments.output}: {told} images of {len(SHAPES)} classes")
+    return 0

@@ -1,0 +1,319 @@
+"""Submission files as memory maps, cut into blocks of images that threads work on.
+
+The way of every command that reads submissions and writes one (`submission_writer` has the rest):
+
+    with open_submission("in.csv") as source:
+        def keep(block: Block) -> BlockResult:            # runs in a thread
+            rows, faults = scan(block)                     # lock released; ScannedRows
+            return print_block(block, rows.take(rows.scores >= 0.03), faults)
+        totals = write_submission_file(
+            "out.csv", in_file_order(source), keep, threads=2, skip_bad=False)
+
+`align` in the place of `in_file_order` joins several files by image id. Bad rows gather on the way
+and end in a BadRowsError before the output gets its name, or are left out and counted (`skip_bad`).
+Labels by number: `scan(block, labels)` with known labels (bytes) fills `label_numbers`, and
+`print_block(..., labels=labels)` prints them, so adding, dropping or changing labels is arithmetic.
+A first pass without output (a histogram, say) is `run_blocks(images, function, threads)`.
+
+Maps cost no memory of their own (`release` gives mapped pages back every 64 MB), the index about 60
+bytes and the length of an id an image and file, and results wait in blocks of 512 KB, so memory
+does not grow with the length of the files.
+"""
+
+import contextlib
+import mmap
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tpudet.detection.submission.fusion.bad_rows import NUM_SHOWN, BadRow, describe_fault
+from tpudet.detection.submission.fusion.kernel import load_kernel
+from tpudet.detection.submission.fusion.scanned_rows import ScannedRows
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.storage import is_remote, open_file
+
+HEADER = b"ImageId,PredictionString\n"
+BLOCK_BYTES = 1 << 19
+RELEASE_BYTES = 1 << 26
+_GATHERED_ROWS = 1 << 14  # ids copied at once: the indices take eight bytes for each of theirs
+
+
+class SubmissionError(UserError):
+    """A file that is no submission, or arguments that contradict one another."""
+
+
+class BadRows(NamedTuple):
+    """The first bad rows and the number of all."""
+
+    shown: list[BadRow]
+    total: int
+
+    def plus(self, other: "BadRows") -> "BadRows":
+        """Both, the first `NUM_SHOWN` shown."""
+        return BadRows((self.shown + other.shown)[:NUM_SHOWN], self.total + other.total)
+
+
+class SubmissionFile(NamedTuple):
+    """An open submission: its bytes and where its rows lie. R rows, in the order of the file."""
+
+    path: str
+    data: np.ndarray  # [size] uint8, mapped
+    rows: np.ndarray  # [R, 5] int64: start and stop of the id, of the prediction string, line
+    image_ids: np.ndarray  # [R] bytes
+    bad: BadRows  # rows without a usable id, and later ones of an image that was there before
+    map: mmap.mmap | None
+
+    def release(self) -> None:
+        """Gives the mapped pages back; they are read again when they are needed."""
+        if self.map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self.map.madvise(mmap.MADV_DONTNEED)
+
+
+class Block(NamedTuple):
+    """Images and where their rows lie; an image has a piece for each file that has a row of it."""
+
+    sources: tuple[SubmissionFile, ...]
+    id_files: np.ndarray  # [images] int64, which source the id is printed from
+    id_starts: np.ndarray  # [images] int64
+    id_stops: np.ndarray  # [images] int64
+    piece_ends: np.ndarray  # [images + 1] int64; image i has pieces [i] to [i + 1] of these
+    piece_files: np.ndarray  # [pieces] int64, rising within an image
+    piece_starts: np.ndarray  # [pieces] int64
+    piece_stops: np.ndarray  # [pieces] int64
+    piece_lines: np.ndarray  # [pieces] int64
+
+    def part(self, first: int, last: int) -> "Block":
+        """The images `first:last`."""
+        pieces = slice(self.piece_ends[first], self.piece_ends[last])
+        return Block(
+            self.sources,
+            self.id_files[first:last],
+            self.id_starts[first:last],
+            self.id_stops[first:last],
+            self.piece_ends[first : last + 1] - self.piece_ends[first],
+            self.piece_files[pieces],
+            self.piece_starts[pieces],
+            self.piece_stops[pieces],
+            self.piece_lines[pieces],
+        )
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The bytes of the sources, as the kernel takes them."""
+        return tuple(source.data for source in self.sources)
+
+    def num_bytes(self) -> int:
+        """Of text."""
+        return int((self.piece_stops - self.piece_starts).sum())
+
+
+class BlockResult(NamedTuple):
+    """What became of a block."""
+
+    text: bytes  # whole lines
+    num_images: int  # lines
+    num_read: int  # predictions
+    num_written: int
+    bad: BadRows
+
+
+@contextlib.contextmanager
+def open_submission(path: str) -> Iterator[SubmissionFile]:
+    """Maps and indexes a submission; a file in a bucket is first copied to the local disk.
+
+    Either spelling of the header (ImageId or ImageID, any case), fields in quotes or not, LF or
+    CRLF, a byte order mark, blank lines and empty prediction strings are all read.
+
+    Raises:
+        SubmissionError: it is empty or its first line is no such header.
+        OSError: it cannot be opened.
+    """
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(open_file(path, "rb"))
+        if is_remote(path):
+            remote, file = file, stack.enter_context(tempfile.TemporaryFile())
+            while chunk := remote.read(RELEASE_BYTES):
+                file.write(chunk)
+            file.flush()
+        if file.seek(0, 2) == 0:
+            raise SubmissionError(f"{path} is empty; its first line must be {_header()}")
+        # Not closed by hand: an array on it may outlive the block, and closing would then fail.
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        yield _index(path, mapped)
+
+
+def in_file_order(source: SubmissionFile) -> Block:
+    """All images of one file in its order."""
+    rows = np.ascontiguousarray(source.rows.T)
+    zeros = np.zeros(len(source.rows), np.int64)
+    ends = np.arange(len(source.rows) + 1)
+    return Block((source,), zeros, rows[0], rows[1], ends, zeros, rows[2], rows[3], rows[4])
+
+
+def align(sources: Sequence[SubmissionFile]) -> Block:
+    """The images of all files by rising id (bytes compared), each with its rows in any file."""
+    image_ids = np.unique(np.concatenate([source.image_ids for source in sources]))
+    images = [np.searchsorted(image_ids, source.image_ids) for source in sources]
+    image = np.concatenate(images)
+    files = np.repeat(np.arange(len(sources)), [len(rows) for rows in images])
+    rows = np.concatenate([source.rows for source in sources])
+    order = np.argsort(image, kind="stable")  # files stay in order within an image
+    files, rows = files[order], np.ascontiguousarray(rows[order].T)
+    counts = np.bincount(image, minlength=len(image_ids))
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    first = ends[:-1]
+    return Block(
+        tuple(sources), files[first], rows[0][first], rows[1][first], ends, files, *rows[2:]
+    )
+
+
+def cut(images: Block, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Cuts images into blocks of about so many bytes of text, whatever the number of threads."""
+    ends = np.concatenate([[0], np.cumsum(images.piece_stops - images.piece_starts + 16)])
+    ends = ends[images.piece_ends]
+    first, num_images = 0, len(images.id_files)
+    while first < num_images:
+        last = int(np.searchsorted(ends, ends[first] + block_bytes))
+        last = min(max(last, first + 1), num_images)
+        yield images.part(first, last)
+        first = last
+
+
+def scan(block: Block, labels: Sequence[bytes] = ()) -> tuple[ScannedRows, np.ndarray]:
+    """Reads the predictions of a block.
+
+    Args:
+        block: part of what `in_file_order` or `align` gave.
+        labels: labels that get numbers, their places here; any other has -1.
+
+    Returns:
+        The predictions, and faults [pieces, 2] for `print_block`. A bad row has no predictions.
+    """
+    found = load_kernel().scan(block.arrays(), *block[4:8], labels)
+    return ScannedRows(*found[:-1]), found[-1]
+
+
+def print_block(
+    block: Block,
+    rows: ScannedRows,
+    faults: np.ndarray,
+    *,
+    labels: Sequence[bytes] = (),
+    score_decimals: int = 5,
+    box_decimals: int = 5,
+    num_read: int | None = None,
+) -> BlockResult:
+    """Prints a block; an image all of whose rows were bad has no line.
+
+    Args:
+        block: what was scanned.
+        rows: what shall be printed, `image_ends` as many as the block's images and one.
+        faults: from `scan`.
+        labels: what `label_numbers` count through.
+        score_decimals: 0 to 9 places behind the point.
+        box_decimals: likewise, of the coordinates.
+        num_read: predictions in the block before some were dropped, for the totals; as many as
+            `rows` where it is not given.
+    """
+    written = with_good_row(block, faults)
+    text = load_kernel().print_rows(
+        block.arrays(), *block[1:4], written, *rows[:5], labels, *rows[5:],
+        score_decimals, box_decimals,
+    )  # fmt: skip
+    count = len(rows.scores)
+    num_read = count if num_read is None else num_read
+    return BlockResult(text, int(written.sum()), num_read, count, bad_rows(block, faults))
+
+
+def with_good_row(block: Block, faults: np.ndarray) -> np.ndarray:
+    """[images] uint8: 1 where at least one row of an image is without fault."""
+    good = np.concatenate([[0], np.cumsum(faults[:, 0] == 0)])[block.piece_ends]
+    return (good[1:] > good[:-1]).astype(np.uint8)
+
+
+def bad_rows(block: Block, faults: np.ndarray) -> BadRows:
+    """Puts the faults of a scan into words, the first ten of them."""
+    pieces = np.flatnonzero(faults[:, 0])
+    shown = []
+    for piece in pieces[:NUM_SHOWN]:
+        source = block.sources[block.piece_files[piece]]
+        start, stop = int(block.piece_starts[piece]), int(block.piece_stops[piece])
+        fault, position = (int(value) for value in faults[piece])
+        reason = describe_fault(fault, source.data[start:stop].tobytes(), position - start)
+        shown.append(BadRow(source.path, int(block.piece_lines[piece]), reason))
+    return BadRows(shown, len(pieces))
+
+
+def _index(path: str, mapped: mmap.mmap) -> SubmissionFile:
+    data = np.frombuffer(mapped, np.uint8)
+    start, line = _first_row(path, mapped), 2
+    parts, ids = [np.zeros((0, 6), np.int64)], [np.zeros(0, "S1")]
+    bad = BadRows([], 0)
+    index_rows = load_kernel().index_rows
+    while start < len(data):
+        limit = min(start + RELEASE_BYTES, len(data))
+        rows, start, line = index_rows(data, start, limit, line)
+        good = rows[:, 5] == 0
+        bad = bad.plus(_unusable(path, data, rows[~good]))
+        parts.append(rows[good])
+        ids.append(_gather(data, rows[good]))
+        if start < len(data) and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+    rows, image_ids = np.concatenate(parts)[:, :5], np.concatenate(ids)
+    order = np.argsort(image_ids, kind="stable")
+    again = np.flatnonzero(image_ids[order][1:] == image_ids[order][:-1])
+    if len(again):
+        repeated = order[again + 1]
+        shown = [
+            BadRow(path, int(rows[order[i + 1], 4]), _repeated(image_ids, rows, int(order[i])))
+            for i in again[np.argsort(repeated)][:NUM_SHOWN]
+        ]
+        bad = bad.plus(BadRows(shown, len(again)))
+        rows, image_ids = (np.delete(column, repeated, axis=0) for column in (rows, image_ids))
+    return SubmissionFile(path, data, rows, image_ids, bad, mapped)
+
+
+def _first_row(path: str, mapped: mmap.mmap) -> int:
+    """Checks the header; returns where the line behind it starts."""
+    stop = mapped.find(b"\n", 0, 1 << 16)
+    line = mapped[: 1 << 10 if stop < 0 else stop].removeprefix(b"\xef\xbb\xbf")
+    fields = [field.strip(b" \t\r").strip(b'"').lower() for field in line.split(b",")]
+    if fields != [b"imageid", b"predictionstring"]:
+        shown = line[:80].decode("utf-8", "replace").rstrip("\r")
+        raise SubmissionError(f"{path} starts with {shown!r}; its first line must be {_header()}")
+    return len(mapped) if stop < 0 else stop + 1
+
+
+def _header() -> str:
+    return f"{HEADER.decode().rstrip()} (ImageID is read too)"
+
+
+def _gather(data: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """[rows] bytes: the ids."""
+    lengths = rows[:, 1] - rows[:, 0]
+    width = int(lengths.max(initial=1))
+    ids = np.zeros((len(rows), width), np.uint8)
+    columns = np.arange(width)
+    for first in range(0, len(rows), _GATHERED_ROWS):
+        part = slice(first, first + _GATHERED_ROWS)
+        places = np.minimum(rows[part, :1] + columns, len(data) - 1)
+        ids[part] = data[places] * (columns < lengths[part, np.newaxis])
+    return ids.view(f"S{width}").ravel()
+
+
+def _unusable(path: str, data: np.ndarray, rows: np.ndarray) -> BadRows:
+    shown = []
+    for start, line in rows[:NUM_SHOWN, [0, 4]].tolist():
+        text = data[start : start + 60].tobytes().split(b"\n")[0].decode("utf-8", "replace")
+        reason = (
+            f"{text!r} has no comma behind an image id, or the id is empty, longer than 255 bytes "
+            "or holds quotes or control characters"
+        )
+        shown.append(BadRow(path, line, reason))
+    return BadRows(shown, len(rows))
+
+
+def _repeated(image_ids: np.ndarray, rows: np.ndarray, row: int) -> str:
+    image_id = image_ids[row].decode("utf-8", "replace")
+    return f"image {image_id!r} is in line {rows[row, 4]} already"

@@ -1,0 +1,141 @@
+"""Running a command: its errors in words, its exit code, its log, and the arguments that many share."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
+
+EXIT_WRONG_USAGE = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def run_command(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    body: Callable[[argparse.Namespace], int | str | None],
+) -> int:
+    """Parses the arguments and runs a command; what a user can put right becomes one message.
+
+    Args:
+        parser: of the command; its `prog` begins the message.
+        argv: the arguments; None means those of the process.
+        body: returns the exit code, or a summary to print; None and a summary mean 0.
+
+    Returns:
+        The exit code: 2 for wrong usage or wrong input, 130 after Ctrl-C, else what `body` returns.
+    """
+    arguments = parser.parse_intermixed_args(argv)  # options may stand between the positionals
+    try:
+        result = body(arguments)
+        if isinstance(result, str):
+            print(result)
+        return result if isinstance(result, int) else 0
+    except BrokenPipeError:
+        # Whoever read the output has left, as `head` does. Python flushes it once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (UserError, OSError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return EXIT_WRONG_USAGE
+    except KeyboardInterrupt:
+        print(f"\n{parser.prog}: interrupted; finished files are kept", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def new_parser(prog: str, description: str | None, **settings: Any) -> argparse.ArgumentParser:
+    """A parser whose description and epilog keep their line breaks."""
+    return argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **settings,
+    )
+
+
+def add_override_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --set and --params_override."""
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="overrides",
+        help="set one value, e.g. train.total_steps=500; may be repeated and wins over all else",
+    )
+    parser.add_argument(
+        "--params_override",
+        metavar="YAML|FILE",
+        default="",
+        help="set several values: a YAML mapping or a file with one",
+    )
+
+
+def add_threads_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --threads, by default one for each core that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parser.add_argument(
+        "--threads",
+        type=positive_integer,
+        default=cores or 1,
+        metavar="N",
+        help="default: the available cores (%(default)s); the result does not depend on it",
+    )
+
+
+def positive_integer(text: str) -> int:
+    """An integer of at least 1, as the `type` of an argument."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` is not an integer of at least 1")
+    return int(text)
+
+
+def natural_number(text: str) -> int:
+    """An integer of at least 0, as the `type` of an argument."""
+    if not text.strip().isdecimal():
+        raise argparse.ArgumentTypeError(f"`{text}` is not an integer of at least 0")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1, as the `type` of an argument."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number from 0 to 1")
+    return value
+
+
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Turns an error while writing `path` into a message for the user.
+
+    Raises:
+        UserError: a folder that is missing, no permission, a full disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {storage.reason(error)}") from error
+
+
+def start_logging(log_file: str = "") -> None:
+    """Sends the log to standard output, and appends it to a local file if one is named."""
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stdout)]
+    if log_file:
+        os.makedirs(os.path.dirname(log_file) or ".", exist_ok=True)
+        handlers.append(logging.FileHandler(log_file))
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+        handlers=handlers,
+        force=True,
+    )

@@ -1,0 +1,260 @@
+"""Strict YAML to frozen dataclasses: every mistake at once, each with its file and line.
+
+A file may name one other file under `base:`, whose values it overrides. Alternatives are unions
+of dataclasses told apart by their `kind:` field. `KEY=VALUE` overrides go through the same decoder.
+A key that is not written, `kind` among them, is as in the default of the whole that it is part of;
+a mapping that writes its `kind` begins from the defaults of that kind alone.
+"""
+
+import dataclasses
+import difflib
+import logging
+import math
+import re
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+from tpudet.trainkit.config.ranges import BrokenRules
+from tpudet.trainkit.config.yaml_tree import (
+    Branch,
+    ConfigError,
+    Leaf,
+    load_tree,
+    merge,
+    override_tree,
+    parse_items,
+    parse_tree,
+    show,
+    write_yaml,
+)
+from tpudet.trainkit.files import storage
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def load_config(
+    cls: type[T], path: str, *, overrides: Sequence[str] = (), params_override: str = ""
+) -> T:
+    """Reads `path`, lays the overrides over it and decodes the result.
+
+    Values of the file that an override leaves without their `kind` are named in the log.
+
+    Args:
+        cls: the dataclass to build.
+        path: a YAML file.
+        overrides: `KEY=VALUE` texts; they win over everything else.
+        params_override: a YAML mapping as text, or the path of a YAML file.
+
+    Raises:
+        ConfigError: lists every mistake.
+    """
+    tree = load_tree(path)
+    dropped: list[str] = []
+    if params_override:
+        is_file = "\n" not in params_override and storage.exists(params_override)
+        over = (
+            load_tree(params_override)
+            if is_file
+            else parse_tree(params_override, "--params_override")
+        )
+        tree = merge(tree, over, dropped)
+    tree = merge(tree, override_tree(overrides), dropped)
+    for note in dropped:
+        logger.warning("%s", note)
+    return decode(cls, tree)
+
+
+def decode(cls: type[T], tree: Branch) -> T:
+    """Builds `cls` from `tree`, or raises one `ConfigError` that lists every mistake."""
+    errors: list[str] = []
+    value = _decode(cls, tree, "", errors)
+    if errors:
+        count = "1 mistake" if len(errors) == 1 else f"{len(errors)} mistakes"
+        raise ConfigError(f"{count} in the configuration:\n  " + "\n  ".join(errors))
+    return typing.cast(T, value)
+
+
+def load_list(cls: type[T], path: str) -> tuple[list[tuple[T, str]], list[str]]:
+    """Reads a YAML file whose top level is a list of mappings.
+
+    Args:
+        cls: the dataclass to build of each.
+        path: a YAML file.
+
+    Returns:
+        Each good item and the place where it was written; and every mistake of the others.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no list.
+    """
+    errors: list[str] = []
+    items = []
+    for tree in parse_items(path):
+        if isinstance(tree, ConfigError):
+            errors.append(str(tree))
+            continue
+        before = len(errors)
+        value = _decode_dataclass(cls, tree, "", errors)
+        if len(errors) == before:
+            items.append((value, tree.place))
+    return items, errors
+
+
+def _decode(
+    want: Any, got: Branch | Leaf, path: str, errors: list[str], default: Any = None
+) -> Any:
+    """Args: as `decode`, and what counts for the keys that are not written."""
+    if isinstance(got, Leaf) and got.trees:
+        return _decode_list(want, got, path, errors)
+    if dataclasses.is_dataclass(want):
+        return _decode_dataclass(typing.cast(type, want), got, path, errors, default)
+    members = [arg for arg in typing.get_args(want) if dataclasses.is_dataclass(arg)]
+    if len(members) == 1 and isinstance(got, Branch):
+        return _decode_dataclass(typing.cast(type, members[0]), got, path, errors, default)
+    if members and isinstance(got, Branch):
+        return _decode_tagged(members, got, path, errors, default)
+    if isinstance(got, Branch) or not _fits(want, got.value):
+        errors.append(f"{got.place}: {path} must be {_name(want)}, got {show(got)}")
+        return None
+    return _freeze(want, got.value)
+
+
+def _decode_list(want: Any, got: Leaf, path: str, errors: list[str]) -> Any:
+    """Decodes a list of mappings where `want` is a tuple of dataclasses."""
+    args = typing.get_args(want)
+    if typing.get_origin(want) is not tuple or args[-1] is not ...:
+        errors.append(f"{got.place}: {path} must be {_name(want)}, got {show(got)}")
+        return None
+    places = enumerate(got.trees)
+    return tuple(_decode(args[0], item, f"{path}[{i}]", errors) for i, item in places)
+
+
+def _decode_tagged(
+    members: list[Any], got: Branch, path: str, errors: list[str], default: Any
+) -> Any:
+    """Picks the one dataclass whose `kind` is written in the file, else that of the default."""
+    by_kind = {
+        kind: member
+        for member in members
+        for kind in typing.get_args(typing.get_type_hints(member)["kind"])
+    }
+    written = got.children.get("kind")
+    if written is None and default is not None:
+        return _decode_dataclass(type(default), got, path, errors, default)
+    kind = written.value if isinstance(written, Leaf) else None
+    if not isinstance(kind, str) or kind not in by_kind:
+        place, but = (written.place, show(written)) if written else (got.place, "none")
+        errors.append(f"{place}: {path}.kind must be one of {', '.join(by_kind)}; got {but}")
+        return None
+    return _decode_dataclass(by_kind[kind], got, path, errors)
+
+
+def _decode_dataclass(
+    cls: type, got: Branch | Leaf, path: str, errors: list[str], default: Any = None
+) -> Any:
+    if isinstance(got, Leaf):
+        errors.append(f"{got.place}: {path} must be a mapping of keys, got {show(got)}")
+        return None
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    before, arguments = len(errors), {}
+    for key, value in got.children.items():
+        here = f"{path}.{key}".lstrip(".")
+        if key in fields:
+            below = _default(fields[key]) if default is None else getattr(default, key)
+            arguments[key] = _decode(hints[key], value, here, errors, below)
+            continue
+        close = difflib.get_close_matches(key, list(fields), n=1)
+        hint = f"did you mean `{close[0]}`?" if close else f"known keys: {', '.join(fields)}"
+        errors.append(f"{value.place}: unknown key {here}; {hint}")
+    for name, field in fields.items():
+        missing = field.default is field.default_factory is dataclasses.MISSING
+        if default is None and name not in got.children and missing:
+            errors.append(f"{got.place}: missing key {f'{path}.{name}'.lstrip('.')}")
+    if len(errors) > before:
+        return None
+    try:
+        return cls(**arguments) if default is None else dataclasses.replace(default, **arguments)
+    except ValueError as error:  # rules in __post_init__
+        for rule in error.args if isinstance(error, BrokenRules) else [str(error)]:
+            errors.append(f"{_place_of(rule, got)}: {path or cls.__name__}: {rule}")
+        return None
+
+
+def _default(field: dataclasses.Field) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
+
+
+def _place_of(rule: str, got: Branch) -> str:
+    """Where the first field was written that a rule's text names, else where the mapping begins."""
+    for name in re.findall(r"\w+(?:\.\w+)*", rule):
+        found: Branch | Leaf | None = got
+        for key in name.split("."):
+            found = found.children.get(key) if isinstance(found, Branch) else None
+        if found is not None:
+            return found.place
+    return got.place
+
+
+def _fits(want: Any, value: Any) -> bool:
+    origin, args = typing.get_origin(want), typing.get_args(want)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(arg, value) for arg in args)
+    if origin is Literal:
+        return any(value == arg and type(value) is type(arg) for arg in args)
+    if origin is tuple:
+        if not isinstance(value, list):
+            return False
+        kinds = [args[0]] * len(value) if args[-1] is ... else args
+        return len(value) == len(kinds) and all(map(_fits, kinds, value))
+    if want is float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and math.isfinite(value)
+    if dataclasses.is_dataclass(want):
+        return False
+    return isinstance(value, want) and (want is bool or not isinstance(value, bool))
+
+
+def _freeze(want: Any, value: Any) -> Any:
+    """Lists become tuples and whole numbers floats where the type asks for it."""
+    origin, args = typing.get_origin(want), typing.get_args(want)
+    if origin in (typing.Union, types.UnionType):
+        return _freeze(next(arg for arg in args if _fits(arg, value)), value)
+    if origin is tuple:
+        kinds = [args[0]] * len(value) if args[-1] is ... else args
+        return tuple(map(_freeze, kinds, value))
+    return float(value) if want is float else value
+
+
+def _name(want: Any) -> str:
+    """What a user should write, in words."""
+    origin, args = typing.get_origin(want), typing.get_args(want)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, args))}"
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_name(arg) for arg in args))
+    if origin is tuple:
+        if args[-1] is ...:
+            return f"a list, each item {_name(args[0])}"
+        return f"a list of {len(args)}: {', '.join(map(_name, args))}"
+    if dataclasses.is_dataclass(want):
+        return "a mapping of keys"
+    words = {
+        int: "a whole number",
+        float: "a number",
+        str: "a text",
+        bool: "true or false",
+        types.NoneType: "null",
+    }
+    return words.get(want, str(want))
+
+
+def to_yaml(config: Any) -> str:
+    """Writes a dataclass as YAML; `decode` of that text gives an equal dataclass."""
+    return write_yaml(dataclasses.asdict(config))

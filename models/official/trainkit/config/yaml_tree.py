@@ -1,0 +1,314 @@
+"""YAML 1.2 files as trees that remember where each value was written; `base:` files beneath."""
+
+import dataclasses
+import os
+import re
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import yaml
+
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
+
+
+class _Scalar(NamedTuple):
+    pattern: str
+    first_characters: list[str]
+    read: Callable[[str], Any]
+
+
+_TAG = "tag:yaml.org,2002:"
+# The core schema of YAML 1.2.2, section 10.3.2; whatever it has no pattern for is a text.
+_SCALARS = {
+    f"{_TAG}null": _Scalar("null|Null|NULL|~|", ["n", "N", "~", ""], lambda text: None),
+    f"{_TAG}bool": _Scalar(
+        "true|True|TRUE|false|False|FALSE", [*"tTfF"], lambda text: text.lower() == "true"
+    ),
+    f"{_TAG}int": _Scalar(
+        "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+        [*"-+0123456789"],
+        lambda text: int(text, 0) if text[:2] in ("0o", "0x") else int(text),
+    ),
+    f"{_TAG}float": _Scalar(
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        [*"-+.0123456789"],
+        lambda text: float(re.sub(r"\.(?=[in])", "", text.lower())),
+    ),
+}
+
+
+class Loader(yaml.SafeLoader):
+    """Knows the scalars above and no others."""
+
+    yaml_implicit_resolvers = {}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text that YAML 1.2, or YAML 1.1 in another program, reads as something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_representer(tuple, _Dumper.represent_list)
+for _tag, _scalar in _SCALARS.items():
+    for _class in (Loader, _Dumper):
+        _pattern = re.compile(f"^({_scalar.pattern})$")
+        _class.add_implicit_resolver(_tag, _pattern, _scalar.first_characters)
+
+
+def read_scalar(node: yaml.ScalarNode) -> Any:
+    """Returns the value of a scalar that `Loader` composed.
+
+    Raises:
+        yaml.MarkedYAMLError: a tag was written that is not of the core schema, or does not fit.
+    """
+    if node.tag == f"{_TAG}str":
+        return node.value
+    scalar = _SCALARS.get(node.tag)
+    if scalar is None or not re.fullmatch(scalar.pattern, node.value):
+        tag = node.tag.replace(_TAG, "!!")
+        problem = f"{node.value!r} cannot be read as `{tag}`; leave that tag out"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    return scalar.read(node.value)
+
+
+def write_yaml(values: Mapping[str, Any]) -> str:
+    """Returns the YAML of mappings, lists, tuples and scalars; `yaml_tree` reads back the same."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=100)
+
+
+class ConfigError(UserError):
+    """Every problem found in one experiment file, one per line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A scalar or a list, and the place where it was written, e.g. `base.yaml:12`.
+
+    A list that holds mappings is a list of trees; any other holds plain values.
+    """
+
+    value: Any
+    place: str
+
+    @property
+    def trees(self) -> "list[Branch | Leaf]":
+        """Those of a list that holds mappings; empty where there are none."""
+        items = self.value if isinstance(self.value, list) else []
+        return [item for item in items if isinstance(item, Branch | Leaf)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A mapping and the place where it begins."""
+
+    children: Mapping[str, "Branch | Leaf"]
+    place: str
+
+
+def load_tree(path: str, seen: tuple[str, ...] = ()) -> Branch:
+    """Reads one YAML file and, beneath it, the file that its `base:` key names."""
+    if any(os.path.normpath(path) == os.path.normpath(other) for other in seen):
+        raise ConfigError(f"{path}: `base:` files form a loop: {' -> '.join((*seen, path))}")
+    asked_by = f" (named by `base:` in {seen[-1]})" if seen else ""
+    tree = parse_tree(_read(path, asked_by), path.rsplit("/", 1)[-1])
+    base = tree.children.get("base")
+    if base is None:
+        return tree
+    if not isinstance(base, Leaf) or not isinstance(base.value, str) or not base.value:
+        raise ConfigError(f"{base.place}: `base` must be one file name, got {show(base)}")
+    own = {key: value for key, value in tree.children.items() if key != "base"}
+    below = load_tree(_path_of_base(base.value, path), (*seen, path))
+    return merge(below, Branch(own, tree.place))
+
+
+def _path_of_base(name: str, path: str) -> str:
+    """Of a base that the file at `path` names: from its folder on, absolute, or in a bucket."""
+    if "://" in name:
+        return name
+    joined = os.path.join(os.path.dirname(path), name)
+    scheme, separator, inside = joined.rpartition("://")
+    # A bucket has no `..`; on a disk that is left to the system, which knows its links.
+    return f"{scheme}://{os.path.normpath(inside)}" if separator else joined
+
+
+def _read(path: str, asked_by: str = "") -> str:
+    try:
+        with storage.open_file(path, "r") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"{path}{asked_by}: cannot be read: {storage.reason(error)}") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8; save the file in that encoding") from error
+
+
+def parse_tree(text: str, filename: str, *, repeated: list[str] | None = None) -> Branch:
+    """Parses YAML text whose top level is a mapping.
+
+    Args:
+        text: the file's content.
+        filename: what messages call it.
+        repeated: takes the places of keys that appear twice, the last of which then counts, as in
+            other readers of YAML; None makes them an error.
+
+    Raises:
+        ConfigError: no YAML, no mapping, or a key that appears twice.
+    """
+    with _yaml_errors_in_words(filename):
+        node = yaml.compose(text, Loader=Loader)
+        tree = _to_tree(node, filename, repeated) if node else Branch({}, f"{filename}:1")
+    if isinstance(tree, Leaf):
+        raise ConfigError(f"{filename}: expected a mapping at the top level, got {show(tree)}")
+    return tree
+
+
+@contextmanager
+def _yaml_errors_in_words(filename: str) -> Iterator[None]:
+    try:
+        yield
+    except yaml.MarkedYAMLError as error:
+        mark = error.context_mark or error.problem_mark  # where the broken construct begins
+        line = mark.line + 1 if mark else "?"
+        raise ConfigError(f"{filename}:{line}: not valid YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{filename}: not valid YAML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{filename}: lists and mappings lie too deep in one another") from error
+
+
+def _to_tree(
+    node: yaml.Node,
+    filename: str,
+    repeated: list[str] | None = None,
+    around: tuple[yaml.Node, ...] = (),
+) -> Branch | Leaf:
+    """Args: as `parse_tree`, and the nodes that hold this one."""
+    place = f"{filename}:{node.start_mark.line + 1}"
+    if isinstance(node, yaml.ScalarNode):
+        return Leaf(read_scalar(node), place)
+    if node in around:
+        raise ConfigError(f"{place}: this list or mapping holds itself, through an alias (`*`)")
+    around = (*around, node)
+    if isinstance(node, yaml.SequenceNode):
+        items = [_to_tree(item, filename, repeated, around) for item in node.value]
+        plain = [item.value for item in items if isinstance(item, Leaf) and not item.trees]
+        return Leaf(plain if len(plain) == len(items) else items, place)
+    children: dict[str, Branch | Leaf] = {}
+    for key, value in node.value:
+        name = _read_key(key, f"{filename}:{key.start_mark.line + 1}")
+        if name in children:
+            twice = f"{filename}:{key.start_mark.line + 1}: `{name}` appears twice"
+            if repeated is None:
+                raise ConfigError(f"{twice}; keep one of them")
+            repeated.append(twice)
+        children[name] = _to_tree(value, filename, repeated, around)
+    return Branch(children, place)
+
+
+def _read_key(node: yaml.Node, place: str) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise ConfigError(
+            f"{place}: a key must be a text, got a list or a mapping; is a {{{{placeholder}}}} "
+            "still to be filled in, or a text with braces not in quotes?"
+        )
+    if node.value == "<<":
+        raise ConfigError(
+            f"{place}: `<<` is no part of YAML 1.2; write the keys out, or put what files share "
+            "into one that they name under `base:`"
+        )
+    return node.value
+
+
+def merge(base: Branch, top: Branch, dropped: list[str] | None = None) -> Branch:
+    """Returns `base` with every leaf that `top` sets replaced.
+
+    Where `top` picks another `kind`, the values that `base` gave to the kind that it names are
+    left out. Values beside no `kind` are for whichever there will be.
+
+    Args:
+        base: what lies beneath.
+        top: what counts where both have a value.
+        dropped: takes a sentence for each kind whose values are left out.
+    """
+    return _union(_without_other_kinds(base, top, [] if dropped is None else dropped), top)
+
+
+def _without_other_kinds(base: Branch, top: Branch, dropped: list[str]) -> Branch:
+    kind, other = top.children.get("kind"), base.children.get("kind")
+    if isinstance(kind, Leaf) and isinstance(other, Leaf) and kind.value != other.value:
+        lost = [key for key in base.children if key != "kind" and key not in top.children]
+        if lost:
+            what = f"{', '.join(lost)} of kind {other.value} ({base.place})"
+            dropped.append(f"{kind.place}: left out with the change of kind: {what}")
+        return Branch({}, top.place)
+    children = dict(base.children)
+    for key, value in top.children.items():
+        below = children.get(key)
+        if isinstance(below, Branch) and isinstance(value, Branch):
+            children[key] = _without_other_kinds(below, value, dropped)
+    return Branch(children, base.place)
+
+
+def _union(base: Branch, top: Branch) -> Branch:
+    children = dict(base.children)
+    for key, value in top.children.items():
+        below = children.get(key)
+        if isinstance(below, Branch) and isinstance(value, Branch):
+            value = _union(below, value)
+        children[key] = value
+    return Branch(children, base.place)
+
+
+def override_tree(overrides: Sequence[str]) -> Branch:
+    """Turns `train.total_steps=500` and others like it into one tree; the last of a key counts.
+
+    Raises:
+        ConfigError: one is not KEY=VALUE, or its value is not YAML.
+    """
+    tree = Branch({}, "--set")
+    for override in overrides:
+        path, separator, text = override.partition("=")
+        place = f"--set {override}"
+        if not separator or not path.strip():
+            raise ConfigError(f"{place}: expected KEY=VALUE, e.g. train.total_steps=500")
+        parsed = parse_tree(f"value: {text}", place).children["value"]
+        value = dataclasses.replace(parsed, place=place)
+        for key in reversed(path.strip().split(".")):
+            value = Branch({key: value}, place)
+        tree = _union(tree, typing.cast(Branch, value))
+    return tree
+
+
+def parse_items(path: str) -> "list[Branch | Leaf | ConfigError]":
+    """Returns the trees of a YAML file whose top level is a list; an item's error in its place.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no list.
+    """
+    filename = path.rsplit("/", 1)[-1]
+    with _yaml_errors_in_words(filename):
+        node = yaml.compose(_read(path), Loader=Loader)
+    if not isinstance(node, yaml.SequenceNode) or not node.value:
+        raise ConfigError(f"{filename}: expected a list at the top level, each item after a `- `")
+    return [_item(item, filename) for item in node.value]
+
+
+def _item(node: yaml.Node, filename: str) -> "Branch | Leaf | ConfigError":
+    try:
+        with _yaml_errors_in_words(filename):
+            return _to_tree(node, filename)
+    except ConfigError as error:  # a key that appears twice, or one that cannot be read
+        return error
+
+
+def show(got: Branch | Leaf) -> str:
+    """Returns what was written, for a message."""
+    if isinstance(got, Branch):
+        return "a mapping"
+    return "a list of mappings" if got.trees else repr(got.value)

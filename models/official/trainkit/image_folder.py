@@ -1,0 +1,139 @@
+"""A folder of images: which there are, a machine's share of them, their bytes read ahead."""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.images.standardize import ImageError, standardize
+
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+
+
+class ImageFolderError(UserError):
+    """The folder or the list of ids cannot be used; says what to do."""
+
+
+class ImageFile(NamedTuple):
+    """An image to predict."""
+
+    image_id: str  # file name without its extension
+    path: str
+
+
+def list_images(directory: str, wanted_ids: Sequence[str] | None) -> list[ImageFile]:
+    """Lists the images that lie in `directory` itself, by rising id.
+
+    Args:
+        directory: folders inside it are not entered.
+        wanted_ids: image ids to take; None for all.
+
+    Raises:
+        ImageFolderError: no image, two files of one id, or an id that has no file.
+    """
+    if not storage.is_folder(directory):
+        raise ImageFolderError(f"no directory {directory}: --images DIR is where the images are")
+    names = storage.list_folder(directory)
+    files: dict[str, list[str]] = {}
+    for name in names:
+        image_id, extension = os.path.splitext(name)
+        if extension.lower() in IMAGE_EXTENSIONS:
+            files.setdefault(image_id, []).append(name)
+    if not files:
+        there = ", ".join(names[:10]) or "nothing"
+        raise ImageFolderError(
+            f"no image in {directory} ({' '.join(IMAGE_EXTENSIONS)}); there is: {there}"
+        )
+    ids = sorted(files) if wanted_ids is None else sorted(set(wanted_ids))
+    problems = [
+        f"{i}: {' and '.join(files[i])} have one id" for i in ids if len(files.get(i, [])) > 1
+    ]
+    problems += [f"{i}: no such image in {directory}" for i in ids if i not in files]
+    if problems:
+        more = f"\n  and {len(problems) - 10} more" if len(problems) > 10 else ""
+        raise ImageFolderError("\n  ".join(["the images do not fit:", *problems[:10]]) + more)
+    return [ImageFile(i, os.path.join(directory, files[i][0])) for i in ids]
+
+
+class Shard(NamedTuple):
+    """One of `of` nearly equal parts of a list of images, for a machine of its own."""
+
+    number: int  # 1 to `of`
+    of: int
+
+    @property
+    def suffix(self) -> str:
+        """What the name of a file of this shard ends with, before the extension."""
+        return f"_part_{self.number}_of_{self.of}"
+
+
+def parse_shard(text: str) -> Shard:
+    """Reads `I/N`.
+
+    Raises:
+        ValueError: it is not of that form, or I does not lie in 1..N.
+    """
+    number, slash, of = text.partition("/")
+    if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise ValueError(f"{text!r} is no shard: I/N takes part I of N, 1/4 to 4/4 for four")
+    return Shard(int(number), int(of))
+
+
+def take_shard(images: Sequence[ImageFile], shard: Shard) -> Sequence[ImageFile]:
+    """Returns the images of a shard: a slice, so that the shards in their order are the list.
+
+    Raises:
+        ImageFolderError: there are fewer images than shards.
+    """
+    n = len(images)
+    if n < shard.of:
+        raise ImageFolderError(f"{n} images cannot be cut into {shard.of} shards")
+    return images[n * (shard.number - 1) // shard.of : n * shard.number // shard.of]
+
+
+def shard_path(path: str, shard: Shard | None) -> str:
+    """Returns where a shard's predictions go: `p.parquet` becomes `p_part_2_of_4.parquet`.
+
+    A name that has this ending already stays, and without a shard any name does.
+    """
+    stem, extension = os.path.splitext(path)
+    if shard is None or stem.endswith(shard.suffix):
+        return path
+    return f"{stem}{shard.suffix}{extension}"
+
+
+def read_ahead(
+    images: Iterable[ImageFile], *, workers: int, ahead: int
+) -> Iterator[tuple[ImageFile, bytes | str]]:
+    """Yields each image with its bytes, or with the reason why it has none, in order."""
+    pending: deque[tuple[ImageFile, Future[bytes | str]]] = deque()
+    with ThreadPoolExecutor(workers, "read") as pool:
+        try:
+            for image in images:
+                pending.append((image, pool.submit(_read_image, image.path)))
+                if len(pending) > ahead:
+                    first, future = pending.popleft()
+                    yield first, future.result()
+            while pending:
+                first, future = pending.popleft()
+                yield first, future.result()
+        finally:
+            for _, future in pending:
+                future.cancel()
+
+
+def _read_image(path: str) -> bytes | str:
+    try:
+        return standardize(_read(path)).encoded
+    except ImageError as error:
+        return str(error)
+    except OSError as error:
+        return f"cannot be opened: {storage.reason(error)}"
+
+
+def _read(path: str) -> bytes:
+    with storage.open_file(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,247 @@
+"""Any encoded image -> upright RGB uint8, or -> bytes that TensorFlow decodes as they are.
+
+Colour profiles are not applied and an alpha channel is dropped, as tf.io.decode_image does; of
+16-bit samples the upper byte is kept. Of an animation the first picture is taken.
+"""
+
+from typing import Literal, NamedTuple
+
+import cv2
+import numpy as np
+
+from tpudet.trainkit.images.headers import (
+    UPRIGHT,
+    Container,
+    ImageError,
+    JpegHeader,
+    Orientation,
+    PngHeader,
+    find_container,
+    parse_jpeg,
+    parse_orientation,
+    parse_png,
+    without_orientation,
+)
+
+__all__ = [
+    "ImageError",
+    "InspectedImage",
+    "StandardImage",
+    "decode_rgb",
+    "inspect",
+    "standardize",
+    "standardize_inspected",
+]
+
+_JPEG_QUALITY = 95
+_TENSORFLOW_JPEG_PROCESSES = (0, 1, 2)  # baseline, extended, progressive
+_LOSSY_CONTAINERS = frozenset(("JPEG", "AVIF", "JPEG 2000"))
+_AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+# One pixel of 64, gray: entropy decoding alone, which is what can fail; a third of a full decode.
+_PROBE = cv2.IMREAD_REDUCED_GRAYSCALE_8 | cv2.IMREAD_IGNORE_ORIENTATION
+
+
+class StandardImage(NamedTuple):
+    """An image whose bytes TensorFlow decodes to the right pixels, three channels asked for."""
+
+    encoded: bytes
+    format: Literal["jpeg", "png"]
+    height: int  # pixels, of what TensorFlow decodes
+    width: int
+    repairs: tuple[str, ...]  # what was changed, in words; empty where the bytes are the given ones
+
+
+class InspectedImage(NamedTuple):
+    """What is known of an encoded image; `pixels` only where it had to be decoded to know it."""
+
+    container: Container
+    height: int  # pixels as stored
+    width: int
+    orientation: Orientation
+    faults: tuple[str, ...]  # what keeps TensorFlow from decoding the bytes rightly
+    pixels: np.ndarray | None
+
+
+def decode_rgb(encoded: bytes) -> np.ndarray:
+    """Decodes any image that OpenCV reads.
+
+    Args:
+        encoded: the whole file; gray, CMYK, 16-bit, palette and alpha are turned into RGB.
+
+    Returns:
+        [h, w, 3] uint8 RGB, the EXIF orientation applied.
+
+    Raises:
+        ImageError: the file is empty, truncated, corrupt, or in no format that OpenCV reads.
+    """
+    image = inspect(encoded)
+    return _upright(_pixels(encoded, image), image.orientation.value)
+
+
+def standardize(
+    encoded: bytes, *, apply_orientation: bool = True, check_pixels: bool = True
+) -> StandardImage:
+    """Makes sure that TensorFlow will decode these bytes, and to the right pixels.
+
+    A complete, upright JPEG (8 bits, gray or three colours) or PNG (8 bits, gray or RGB) comes
+    back unchanged. Anything else is encoded anew: as JPEG of quality 95 where the source was lossy,
+    else as PNG, and `repairs` says what and why.
+
+    Args:
+        encoded: the whole file.
+        apply_orientation: turn the pixels as the EXIF orientation says; otherwise they stay as
+            stored and only the tag is reset (a JPEG keeps its compressed data bit for bit).
+        check_pixels: as `inspect`.
+
+    Raises:
+        ImageError: as `decode_rgb`.
+    """
+    image = inspect(encoded, check_pixels=check_pixels)
+    return standardize_inspected(encoded, image, apply_orientation=apply_orientation)
+
+
+def standardize_inspected(
+    encoded: bytes, image: InspectedImage, *, apply_orientation: bool
+) -> StandardImage:
+    """As `standardize`, where `image` is already known to be what `inspect` says of `encoded`."""
+    orientation = image.orientation.value
+    turn = apply_orientation and orientation != 1
+    if image.pixels is None and not image.faults and not turn:
+        repairs: tuple[str, ...] = ()
+        if orientation != 1:
+            repairs = ("EXIF orientation tag reset, pixels as stored",)
+            if image.container == "PNG":  # a changed tag would need a new checksum
+                return _encode(_pixels(encoded, image), lossy=False, repairs=repairs)
+            encoded = without_orientation(encoded, image.orientation)
+        kind: Literal["jpeg", "png"] = "png" if image.container == "PNG" else "jpeg"
+        return StandardImage(encoded, kind, image.height, image.width, repairs)
+    repairs = image.faults
+    pixels = _pixels(encoded, image)
+    if turn:
+        pixels = _upright(pixels, orientation)
+        repairs += ("turned upright by its EXIF orientation",)
+    elif orientation != 1:
+        repairs += ("EXIF orientation tag reset, pixels as stored",)
+    lossy = image.container in _LOSSY_CONTAINERS or _is_lossy_webp(encoded)
+    return _encode(pixels, lossy=lossy, repairs=repairs)
+
+
+def inspect(encoded: bytes, *, check_pixels: bool = True) -> InspectedImage:
+    """Finds out what an image is and whether TensorFlow decodes its bytes rightly.
+
+    Args:
+        encoded: the whole file.
+        check_pixels: False takes the header's word for a JPEG that has its end marker and is of a
+            kind that TensorFlow decodes; its compressed data, which a full check decodes in 3 ms a
+            megapixel, may then be damaged. All else is decoded nevertheless.
+
+    Raises:
+        ImageError: as `decode_rgb`.
+    """
+    if not encoded:
+        raise ImageError("empty file")
+    container = find_container(encoded)
+    if container == "JPEG":
+        jpeg = parse_jpeg(encoded, walk_scans=check_pixels)
+        faults = _jpeg_faults(jpeg)
+        if check_pixels or faults or not (jpeg.has_tables and jpeg.height and jpeg.width):
+            _decode(encoded, _PROBE)
+        return InspectedImage(container, jpeg.height, jpeg.width, jpeg.orientation, faults, None)
+    if container == "PNG":
+        png = parse_png(encoded)
+        pixels = _decode(encoded, _AS_STORED)
+        faults = _png_faults(png)
+        kept = pixels if faults else None
+        return InspectedImage(container, png.height, png.width, png.orientation, faults, kept)
+    if container == "TIFF":  # OpenCV turns some of the eight orientations whatever its flags say
+        orientation = parse_orientation(encoded, 0, len(encoded))
+        pixels = _decode(without_orientation(encoded, orientation), _AS_STORED)
+    else:
+        pixels = _decode(encoded, _AS_STORED)
+        orientation = _exif_orientation(encoded)
+    height, width = pixels.shape[:2]
+    return InspectedImage(
+        container, height, width, orientation, (f"{container} converted",), pixels
+    )
+
+
+def _jpeg_faults(header: JpegHeader) -> tuple[str, ...]:
+    faults = []
+    if header.bits != 8:
+        faults.append(f"{header.bits}-bit JPEG reduced to 8 bits")
+    if header.channels == 4:
+        faults.append("CMYK JPEG converted to RGB")
+    elif header.channels not in (1, 3):
+        faults.append(f"JPEG of {header.channels} channels converted to RGB")
+    if header.process not in _TENSORFLOW_JPEG_PROCESSES:
+        faults.append("JPEG of a rare coding re-encoded")
+    return tuple(faults)
+
+
+def _png_faults(header: PngHeader) -> tuple[str, ...]:
+    faults = []
+    if header.bits == 16:
+        faults.append("16-bit PNG reduced to 8 bits")
+    elif header.bits != 8 and header.color_type == 0:
+        faults.append(f"{header.bits}-bit PNG widened to 8 bits")
+    if header.color_type == 3:
+        faults.append("palette PNG converted to RGB")
+    elif header.color_type in (4, 6) or header.transparent_color:
+        faults.append("alpha channel dropped")
+    return tuple(faults)
+
+
+def _exif_orientation(encoded: bytes) -> Orientation:
+    """The orientation as OpenCV's metadata reader finds it (WebP, AVIF)."""
+    _, kinds, metadata = cv2.imdecodeWithMetadata(np.frombuffer(encoded, np.uint8), flags=_PROBE)
+    for kind, blob in zip(kinds, metadata, strict=True):
+        if kind == cv2.IMAGE_METADATA_EXIF:
+            exif = bytes(np.asarray(blob, np.uint8).ravel())
+            start = 6 if exif.startswith(b"Exif\x00\x00") else 0
+            return parse_orientation(exif, start, len(exif))
+    return UPRIGHT
+
+
+def _pixels(encoded: bytes, image: InspectedImage) -> np.ndarray:
+    return _decode(encoded, _AS_STORED) if image.pixels is None else image.pixels
+
+
+def _decode(encoded: bytes, flags: int) -> np.ndarray:
+    level = cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # ImageError says it
+    try:
+        pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
+    except cv2.error as error:
+        raise ImageError(f"unreadable: OpenCV says {error.err or 'nothing more'}") from error
+    finally:
+        cv2.utils.logging.setLogLevel(level)
+    if pixels is None or pixels.size == 0:
+        container = find_container(encoded)
+        what = "in no known image format" if container == "unknown" else f"a broken {container}"
+        raise ImageError(f"unreadable: {what}")
+    return pixels
+
+
+def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Turns and mirrors `pixels` as EXIF 2.3, table 6 defines the eight values."""
+    if orientation >= 5:
+        pixels = pixels.transpose(1, 0, 2)
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    return np.ascontiguousarray(pixels)
+
+
+def _is_lossy_webp(encoded: bytes) -> bool:
+    return find_container(encoded) == "WebP" and b"VP8L" not in encoded[:64]
+
+
+def _encode(pixels: np.ndarray, *, lossy: bool, repairs: tuple[str, ...]) -> StandardImage:
+    bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY] if lossy else []
+    done, encoded = cv2.imencode(".jpg" if lossy else ".png", bgr, options)
+    if not done:
+        raise ImageError(f"cannot be encoded anew: {pixels.shape[1]}x{pixels.shape[0]} pixels")
+    height, width = pixels.shape[:2]
+    return StandardImage(encoded.tobytes(), "jpeg" if lossy else "png", height, width, repairs)

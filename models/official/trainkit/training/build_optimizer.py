@@ -1,0 +1,139 @@
+"""From the run's part of a config to its learning rate and its optimizer."""
+
+from collections.abc import Sequence
+
+import keras
+
+from tpudet.trainkit.training import optimizers, schedules
+from tpudet.trainkit.training.config import (
+    AdamConfig,
+    AdamWConfig,
+    CosineScheduleConfig,
+    CyclicCosineScheduleConfig,
+    ExponentialScheduleConfig,
+    LARSConfig,
+    MomentumConfig,
+    OneCycleScheduleConfig,
+    PolynomialScheduleConfig,
+    RMSPropConfig,
+    StepScheduleConfig,
+    TrainConfig,
+    WarmedUpScheduleConfig,
+)
+
+
+def build_schedule(train: TrainConfig) -> schedules.Schedule:
+    """Returns the learning rate as a function of the step."""
+    schedule = _unscaled_schedule(train)
+    if train.reference_batch_size is None:
+        return schedule
+    return schedules.scaled(schedule, train.batch_size / train.reference_batch_size)
+
+
+def warmup_warning(train: TrainConfig) -> str:
+    """Returns what to say of a run that ends before its warm-up does; nothing for any other."""
+    warmup_steps = getattr(train.learning_rate, "warmup_steps", 0)
+    if train.total_steps > warmup_steps:
+        return ""
+    return (
+        f"all {train.total_steps:,} steps are warm-up, {warmup_steps:,} long: the learning rate "
+        "never reaches its peak"
+    )
+
+
+def _unscaled_schedule(train: TrainConfig) -> schedules.Schedule:
+    rate = train.learning_rate
+    if isinstance(rate, OneCycleScheduleConfig):
+        return schedules.one_cycle(
+            peak=rate.peak,
+            total_steps=train.total_steps,
+            rise_share=rate.rise_share,
+            start_divisor=rate.start_divisor,
+            end_divisor=rate.end_divisor,
+        )
+    return schedules.after_warmup(
+        _schedule_after_warmup(rate, train.total_steps - rate.warmup_steps),
+        warmup_learning_rate=rate.warmup_start,
+        peak=rate.peak,
+        warmup_steps=rate.warmup_steps,
+    )
+
+
+def _schedule_after_warmup(
+    rate: WarmedUpScheduleConfig, steps_after_warmup: int
+) -> schedules.Schedule:
+    """The schedules count from the end of the warm-up, the configs from the first step."""
+    total_steps = max(steps_after_warmup, 1)  # a run may be all warm-up
+    match rate:
+        case StepScheduleConfig():
+            boundaries = [step - rate.warmup_steps for step in rate.drop_steps]
+            return schedules.stepwise(peak=rate.peak, levels=rate.drop_rates, boundaries=boundaries)
+        case CosineScheduleConfig():
+            return schedules.cosine(peak=rate.peak, total_steps=total_steps)
+        case CyclicCosineScheduleConfig():
+            return schedules.cosine_cyclic(
+                peak=rate.peak, trough_step=rate.trough_step - rate.warmup_steps
+            )
+        case PolynomialScheduleConfig():
+            return schedules.polynomial(
+                peak=rate.peak,
+                total_steps=total_steps,
+                end_learning_rate=rate.end,
+                power=rate.power,
+            )
+        case ExponentialScheduleConfig():
+            return schedules.exponential(
+                peak=rate.peak,
+                decay_rate=rate.decay_rate,
+                decay_steps=rate.decay_steps,
+                staircase=rate.staircase,
+            )
+
+
+def l2_in_loss(train: TrainConfig) -> float:
+    """Returns the L2 term's factor: 0 for the optimizers that decay the weights themselves."""
+    chosen = train.optimizer
+    return 0.0 if isinstance(chosen, AdamWConfig | LARSConfig) else chosen.weight_decay
+
+
+def build_optimizer(
+    train: TrainConfig, model: keras.Model, decayed: Sequence[keras.Variable]
+) -> keras.Optimizer:
+    """Returns the optimizer on its schedule; with loss scaling where the precision is float16."""
+    optimizer = _unscaled_optimizer(train, model, decayed)
+    scaled = keras.config.dtype_policy().name == "mixed_float16"
+    return optimizers.with_loss_scaling(optimizer) if scaled else optimizer
+
+
+def _unscaled_optimizer(
+    train: TrainConfig, model: keras.Model, decayed: Sequence[keras.Variable]
+) -> keras.Optimizer:
+    schedule, chosen = build_schedule(train), train.optimizer
+    match chosen:
+        case MomentumConfig():
+            return optimizers.momentum_sgd(
+                schedule, momentum=chosen.momentum, nesterov=chosen.nesterov
+            )
+        case AdamConfig():
+            return optimizers.adam(schedule, beta_1=chosen.beta1, beta_2=chosen.beta2)
+        case AdamWConfig():
+            return optimizers.adamw(
+                schedule,
+                weight_decay=chosen.weight_decay,
+                model=model,
+                decayed=decayed,
+                beta_1=chosen.beta1,
+                beta_2=chosen.beta2,
+            )
+        case LARSConfig():
+            return optimizers.lars(
+                schedule,
+                weight_decay=chosen.weight_decay,
+                decayed=decayed,
+                momentum=chosen.momentum,
+                trust_coefficient=chosen.trust_coefficient,
+            )
+        case RMSPropConfig():
+            return optimizers.rmsprop(
+                schedule, rho=chosen.rho, momentum=chosen.momentum, epsilon=chosen.epsilon
+            )

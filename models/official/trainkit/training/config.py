@@ -1,0 +1,241 @@
+"""The training run's part of the experiment file: schedules, optimizers, weights, intervals."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from tpudet.trainkit.config.ranges import (
+    Count,
+    NaturalNumber,
+    NotNegative,
+    Positive,
+    Range,
+    Share,
+    check,
+)
+
+
+def _check_warmed_up(config: "WarmedUpScheduleConfig", *rules: tuple[bool, str]) -> None:
+    start, peak = config.warmup_start, config.peak
+    text = f"warmup_start must be at most peak, got {start} and {peak}"
+    check(config, (start <= peak, text), *rules)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepScheduleConfig:
+    """A constant learning rate that drops at given steps."""
+
+    kind: Literal["step"] = "step"
+    peak: Positive
+    drop_steps: tuple[int, ...] = ()
+    drop_rates: tuple[NotNegative, ...] = ()  # the learning rate from each step on
+    warmup_steps: NaturalNumber = 500
+    warmup_start: NotNegative = 0.0
+
+    def __post_init__(self) -> None:
+        steps, rates = self.drop_steps, self.drop_rates
+        _check_warmed_up(
+            self,
+            (
+                len(steps) == len(rates),
+                f"drop_steps and drop_rates must be equally long, got {len(steps)}, {len(rates)}",
+            ),
+            (list(steps) == sorted(set(steps)), f"drop_steps must rise, got {list(steps)}"),
+            (
+                all(step >= self.warmup_steps for step in steps),
+                f"drop_steps must not come before the end of the {self.warmup_steps} warmup_steps, "
+                f"got {list(steps)}",
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CosineScheduleConfig:
+    """Half a cosine from the peak to zero at train.total_steps."""
+
+    kind: Literal["cosine"] = "cosine"
+    peak: Positive
+    warmup_steps: NaturalNumber = 500
+    warmup_start: NotNegative = 0.0
+
+    __post_init__ = _check_warmed_up
+
+
+@dataclass(frozen=True, kw_only=True)
+class CyclicCosineScheduleConfig:
+    """A cosine that reaches 0 at trough_step, comes back to the peak as long after, and so on."""
+
+    kind: Literal["cosine_cyclic"] = "cosine_cyclic"
+    peak: Positive
+    trough_step: Count
+    warmup_steps: NaturalNumber = 500
+    warmup_start: NotNegative = 0.0
+
+    def __post_init__(self) -> None:
+        steps, trough = self.warmup_steps, self.trough_step
+        text = f"trough_step must be above warmup_steps, got {trough} and {steps}"
+        _check_warmed_up(self, (trough > steps, text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneCycleScheduleConfig:
+    """Up to the peak and down to nearly nothing within train.total_steps (arXiv 1708.07120)."""
+
+    kind: Literal["one_cycle"] = "one_cycle"
+    peak: Positive
+    rise_share: Annotated[float, Range("(0, 1)")] = 0.4  # of train.total_steps
+    start_divisor: Annotated[float, Range("[1, inf)")] = 25.0  # the first rate is the peak over it
+    end_divisor: Annotated[float, Range("[1, inf)")] = (
+        1e4  # the last rate is the first rate over it
+    )
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolynomialScheduleConfig:
+    """From the peak to `end` at train.total_steps as a power of what is left of the way."""
+
+    kind: Literal["polynomial"] = "polynomial"
+    peak: Positive
+    end: NotNegative = 0.0
+    power: Positive = 1.0
+    warmup_steps: NaturalNumber = 500
+    warmup_start: NotNegative = 0.0
+
+    __post_init__ = _check_warmed_up
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExponentialScheduleConfig:
+    """The peak times decay_rate to the power of steps / decay_steps, after the warm-up."""
+
+    kind: Literal["exponential"] = "exponential"
+    peak: Positive
+    decay_rate: Annotated[float, Range("(0, 1]")] = 0.97
+    decay_steps: Count = 1000
+    staircase: bool = False  # whole powers only
+    warmup_steps: NaturalNumber = 500
+    warmup_start: NotNegative = 0.0
+
+    __post_init__ = _check_warmed_up
+
+
+WarmedUpScheduleConfig = (
+    StepScheduleConfig
+    | CosineScheduleConfig
+    | CyclicCosineScheduleConfig
+    | PolynomialScheduleConfig
+    | ExponentialScheduleConfig
+)
+ScheduleConfig = WarmedUpScheduleConfig | OneCycleScheduleConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentumConfig:
+    """Stochastic gradient descent; weight_decay is an L2 term in the loss."""
+
+    kind: Literal["momentum"] = "momentum"
+    momentum: Annotated[float, Range("[0, 1)")] = 0.9
+    nesterov: bool = False
+    weight_decay: NotNegative = 1e-4
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamConfig:
+    """Adam; weight_decay is an L2 term in the loss."""
+
+    kind: Literal["adam"] = "adam"
+    beta1: Annotated[float, Range("[0, 1)")] = 0.9
+    beta2: Annotated[float, Range("[0, 1)")] = 0.999
+    weight_decay: NotNegative = 0.0
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamWConfig:
+    """Adam with weight decay apart from the gradient."""
+
+    kind: Literal["adamw"] = "adamw"
+    beta1: Annotated[float, Range("[0, 1)")] = 0.9
+    beta2: Annotated[float, Range("[0, 1)")] = 0.999
+    weight_decay: NotNegative = 0.05
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class LARSConfig:
+    """Momentum with a rate of its own for each kernel (arXiv 1708.03888), for big batches."""
+
+    kind: Literal["lars"] = "lars"
+    momentum: Annotated[float, Range("[0, 1)")] = 0.9
+    trust_coefficient: Positive = 0.001
+    weight_decay: NotNegative = 1e-4
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSPropConfig:
+    """RMSProp with momentum; weight_decay is an L2 term in the loss."""
+
+    kind: Literal["rmsprop"] = "rmsprop"
+    rho: Annotated[float, Range("[0, 1)")] = 0.9
+    momentum: Annotated[float, Range("[0, 1)")] = 0.9
+    epsilon: Positive = 1e-3
+    weight_decay: NotNegative = 1e-5
+
+    __post_init__ = check
+
+
+OptimizerConfig = MomentumConfig | AdamConfig | AdamWConfig | LARSConfig | RMSPropConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsConfig:
+    """Weights to begin with, of TensorFlow, Keras, PyTorch, safetensors or of our own."""
+
+    path: str  # of the file or the checkpoint, local or in a bucket
+    prefix: str = ""  # that the names in the file begin with, where it is not found by itself
+    exclude: tuple[str, ...] = ()  # regular expressions on our names: these begin at random
+    min_backbone_share: Share = 0.9  # of the backbone's numbers; less stops the run
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The run: how long, how fast, how often it is saved."""
+
+    total_steps: Count = 22500
+    batch_size: Count = 64  # over all devices together
+    seed: Annotated[int, Range("[0, 2147483648)")] = 0  # layers add to it; 32 bits hold the sum
+    iterations_per_loop: Count = 100  # steps in one call of the compiled function
+    log_every_steps: Count = 100
+    checkpoint_every_steps: Count = 1000
+    keep_checkpoints: Count = 3
+    optimizer: OptimizerConfig = field(default_factory=MomentumConfig)
+    learning_rate: ScheduleConfig = field(
+        default_factory=lambda: StepScheduleConfig(
+            peak=0.08,
+            drop_steps=(15000, 20000),
+            drop_rates=(0.008, 0.0008),
+            warmup_steps=500,
+            warmup_start=0.0067,
+        )
+    )
+    # The batch that learning_rate is meant for; rates are multiplied by batch_size over it.
+    reference_batch_size: Count | None = None
+    gradient_clip_norm: Positive | None = None  # of all gradients together
+    ema_decay: Annotated[float, Range("(0, 1)")] | None = (
+        None  # of the averaged weights that evaluation uses
+    )
+    weights: WeightsConfig | None = None
+    freeze: tuple[str, ...] = ()  # stem, stage1, backbone, neck, head; or regular expressions
+    precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = "auto"
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+
+    __post_init__ = check

@@ -1,0 +1,78 @@
+"""VERSION means one file, mistakes are one message with exit code 2, scripts say their usage."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tpudet.detection.commands import show_config
+from tpudet.detection.commands.experiment_arguments import find_config
+from tpudet.detection.config import ExperimentConfig
+from tpudet.trainkit.config.decode import ConfigError, load_config
+
+ROOT = Path(__file__).parents[3]
+CONFIGS = sorted((ROOT / "configs/yaml").rglob("*.yaml"))
+
+
+def test_version_is_the_stem_or_what_stands_before_the_first_underscore(tmp_path: Path) -> None:
+    for name in ("4.1.1_b5.yaml", "4.1.10_b5.yaml", "4.1.1b_b5.yaml", "plain.yaml"):
+        (tmp_path / name).write_text("")
+    assert find_config("4.1.1", tmp_path).endswith("4.1.1_b5.yaml")
+    assert find_config("4.1.10_b5", tmp_path).endswith("4.1.10_b5.yaml")
+    assert find_config("plain", tmp_path).endswith("plain.yaml")
+    assert find_config("some/where.yaml", tmp_path) == "some/where.yaml"
+
+
+def test_no_or_several_configs_list_the_candidates(tmp_path: Path) -> None:
+    for name in ("1.0_a.yaml", "1.0_b.yaml", "2.0_c.yaml"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(ConfigError, match=r"`1.0` names 2 files.*\n  1.0_a.yaml\n  1.0_b.yaml$"):
+        find_config("1.0", tmp_path)
+    with pytest.raises(ConfigError, match=r"`1` names no file.*\n  1.0_a.yaml\n.*\n  2.0_c.yaml$"):
+        find_config("1", tmp_path)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_show_config_prints_a_file_that_means_the_same(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show_config.main(["--config", path.stem, "--set", "train.seed=7"]) == 0
+    (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
+    printed = load_config(ExperimentConfig, str(tmp_path / "printed.yaml"))
+    assert printed.train.seed == 7
+    assert printed == load_config(ExperimentConfig, str(path), overrides=["train.seed=7"])
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_opens_with_purpose_command_and_what_to_expect(path: Path) -> None:
+    header = path.read_text().split("\nmodel:")[0]
+    assert all(header.count(f"# {word}:") == 1 for word in ("Purpose", "Command", "Expect"))
+
+
+def test_every_mistake_of_a_config_is_one_message_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ["--set", "train.total_step=5", "--set", "data.canvas_size=[100, 128]"]
+    assert show_config.main(["--config", "quickstart", *flags]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("show_config: 1 mistake in the configuration:")
+    assert "unknown key train.total_step; did you mean `total_steps`?" in message
+    assert show_config.main(["--config", "quickstart", *flags[2:]]) == 2
+    assert "multiples of 32 (2^model.max_level), got [100]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["export_saved_model", "train_on_dataset", "train_on_fold"])
+def test_shell_scripts_print_usage_on_stderr_and_exit_2(name: str) -> None:
+    script = ROOT / f"scripts/{name}.sh"
+    for arguments in ([], ["only_one"], ["--help"]):
+        done = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"usage: {script.name} PART VERSION")
+        assert done.stdout == ""
+
+
+def test_python_scripts_are_thin_and_executable() -> None:
+    for script in (ROOT / "scripts").rglob("*.py"):
+        assert len(script.read_text().splitlines()) <= 40, script
+        assert os.access(script, os.X_OK), script

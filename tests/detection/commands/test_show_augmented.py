@@ -1,0 +1,97 @@
+"""The grid of training pictures: its size, what is on it, and what goes wrong in words."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from tpudet.detection.commands.show_augmented import draw_row, main
+from tpudet.detection.types import Batch
+from tpudet.trainkit.pages.drawing import class_colour
+
+SCRIPT = Path(__file__).parents[3] / "scripts/show_augmented.py"
+SMALL = ["--set", "data.canvas_size=[128, 128]"]
+MIXED = "data.augmentations=[{kind: mosaic}, {kind: mixup}, {kind: color}, {kind: grid_mask}]"
+
+
+def test_a_grid_is_written_whole(
+    sample_part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "grid.png"
+    flags = [*SMALL, "--set", f"data.directory={sample_part}", "--set", MIXED]
+    flags += ["--set", "train.batch_size=1000000"]  # no more pictures are prepared than drawn
+    assert main(["quickstart", "--output", str(output), "--num_images", "5", *flags]) == 0
+    assert capsys.readouterr().out == f"Wrote {output}\n"
+    picture = cv2.imread(str(output))
+    assert picture is not None
+    # 3 x 2 cells of 480 x 480 below captions of 24 pixels, with gaps of 4.
+    assert picture.shape == (2 * 504 + 4, 3 * 480 + 2 * 4, 3)
+    cells = [picture[y : y + 480, x : x + 480] for y in (24, 532) for x in (0, 484, 968)]
+    assert [cell.std() > 10 for cell in cells] == [True] * 5 + [False]
+    assert [path.name for path in tmp_path.iterdir()] == ["grid.png"]
+
+
+def test_boxes_have_the_colours_of_their_classes_where_the_batch_has_them() -> None:
+    row = Batch(
+        images=np.zeros([480, 480, 3], np.uint8),
+        boxes=np.array([[100, 50, 300, 200], [10, 300, 60, 400], [0, 0, 0, 0]], np.float32),
+        classes=np.array([2, 1, 0]),
+        is_crowd=np.array([False, True, False]),
+        records=np.int64(2**32 + 5),
+        original_sizes=np.ones(2),
+        scales=np.ones(2),
+        offsets=np.zeros(2),
+    )
+    drawn = draw_row(row, ["cat", "dog"])
+    assert drawn.shape == (504, 480, 3)
+    for number, (y1, x1, y2, x2) in ((2, (100, 50, 300, 200)), (1, (10, 300, 60, 400))):
+        places = np.argwhere((drawn[24:] == class_colour(number)).all(axis=-1))
+        corner = np.abs(places - [y2, x2]).sum(axis=1).min()
+        assert corner <= 1
+        assert np.abs(places - [y2, x1]).sum(axis=1).min() <= 1
+        assert places.max(axis=0) == pytest.approx([y2, x2], abs=1)
+        assert y1 < y2
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--set", "data.augmentations=[{kind: mosiac}]"], "mosaic"),
+        (["--set", "data.augmentations=[{kind: copy_paste}]"], "copy_paste needs masks"),
+        (["--set", "data.train_split=nothing"], "nothing"),
+        (["--output", "no/such/folder/grid.png"], "no/such/folder/grid.png cannot be written"),
+    ],
+)
+def test_mistakes_are_one_message(
+    sample_part: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    common = [*SMALL, "--num_images", "1", "--set", f"data.directory={sample_part}"]
+    config = str(SCRIPT.parents[1] / "configs/yaml/retinanet/quickstart.yaml")
+    assert main([config, *common, *flags]) == 2
+    message = capsys.readouterr().err
+    assert "show_augmented: " in message
+    assert words in message
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_pictures_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["quickstart", "--num_images", "0"])
+    assert stopped.value.code == 2
+    assert "--num_images must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_the_script_is_the_command() -> None:
+    run = subprocess.run(
+        [sys.executable, SCRIPT, "--help"], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert "Exit codes: 0 the picture is written" in run.stdout

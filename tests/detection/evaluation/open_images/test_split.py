@@ -1,0 +1,120 @@
+"""The challenge's rules as the evaluation of a training run."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast, get_args
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpudet.detection import experiment
+from tpudet.detection.config import ExperimentConfig, Metric, OpenImagesRulesConfig
+from tpudet.detection.evaluation.ground_truth import GroundTruth
+from tpudet.detection.evaluation.open_images.split import challenge_split
+from tpudet.detection.types import Batch, Detections, ImageDetections
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.config.decode import ConfigError, decode, parse_tree
+from tpudet.trainkit.training.model_dir import read_classes
+
+CLASSES = [ClassEntry("/dog", "Dog"), ClassEntry("/cat", "Cat"), ClassEntry("/animal", "Animal")]
+TREE = {
+    "LabelName": "/root",
+    "Subcategory": [
+        {"LabelName": "/animal", "Subcategory": [{"LabelName": "/dog"}, {"LabelName": "/cat"}]}
+    ],
+}
+
+
+def truth_of(boxes: list, classes: list[int], images: list[int], crowds: list[bool]) -> GroundTruth:
+    return GroundTruth(
+        records=np.array([4, 5]),
+        sizes=np.full((2, 2), 100.0),
+        image_indices=np.array(images),
+        boxes=np.array(boxes, float),
+        classes=np.array(classes),
+        is_crowd=np.array(crowds),
+        areas=np.ones(len(classes)),
+        source_ids=("a", "b"),
+    )
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> str:
+    (tmp_path / "tree.json").write_text(json.dumps(TREE))
+    return str(tmp_path / "tree.json")
+
+
+DOG, CAT = [0, 0, 50, 50], [50, 50, 90, 90]
+TRUTH = truth_of([DOG, CAT], [1, 2], [0, 1], [False, True])
+
+
+def test_objects_and_detections_count_for_their_ancestors_too(tree: str) -> None:
+    detections = ImageDetections(
+        np.array([0, 0, 1]), np.array([DOG, DOG, [60, 60, 70, 70]], float),
+        np.array([0.9, 0.8, 0.7]), np.array([1, 2, 2]),
+    )  # fmt: skip
+    rules = challenge_split(TRUTH, CLASSES, hierarchy=tree, image_labels="")
+    # The cat on the first image is not verified. Its animal is the dog's: the same box, there once.
+    assert rules.metrics(detections) == {
+        "AP": 1.0, "AP50": 1.0, "AP/Dog": 1.0, "AP/Cat": 1.0, "AP/Animal": 1.0,
+    }  # fmt: skip
+    plain = challenge_split(TRUTH, CLASSES, hierarchy="", image_labels="")
+    metrics = plain.metrics(detections)
+    assert metrics["AP/Animal"] == -1
+    assert metrics["AP"] == 1.0
+    assert plain.explanations(metrics) == ["AP is -1 for 1 classes without ground truth: Animal"]
+
+
+def test_verified_labels_make_false_positives(tree: str, tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("ImageID,LabelName,Confidence\na,/cat,0\nelsewhere,/dog,1\n")
+    detections = ImageDetections(
+        np.array([0, 1]), np.array([DOG, CAT], float), np.array([0.9, 0.8]), np.array([2, 2])
+    )
+    rules = challenge_split(TRUTH, CLASSES, hierarchy=tree, image_labels=str(path))
+    assert rules.metrics(detections)["AP/Cat"] == 0.5
+    path.write_text("ImageID,LabelName,Confidence\nelsewhere,/dog,1\n")
+    with pytest.raises(ValueError, match="none of its images is in this split"):
+        challenge_split(TRUTH, CLASSES, hierarchy=tree, image_labels=str(path))
+
+
+def test_the_config_knows_both_rules() -> None:
+    text = "evaluation: {kind: open_images, hierarchy: h.json}\neval: {best_metric: AP50}"
+    config = decode(ExperimentConfig, parse_tree(text, "x.yaml"))
+    assert config.evaluation == OpenImagesRulesConfig(hierarchy="h.json")
+    assert ExperimentConfig().evaluation.kind == "coco"
+    with pytest.raises(ConfigError, match="eval.best_metric AP75 is not known to evaluation.kind"):
+        decode(ExperimentConfig, parse_tree(text.replace("AP50", "AP75"), "x.yaml"))
+
+
+def test_a_detector_that_knows_the_truth_has_ap_1_by_either_rules(
+    sample_part: str, tmp_path: Path
+) -> None:
+    text = f"data: {{directory: {sample_part}, canvas_size: [128, 128]}}\n"
+    text += "eval: {num_pictures: 0, batch_size: 3}\n"
+
+    def answer(batch: Batch) -> Detections:
+        is_object = batch.classes > 0
+        scores = tf.where(is_object, 0.9, 0.0)
+        num_objects = tf.reduce_sum(tf.cast(is_object, tf.int32), axis=1)
+        return Detections(batch.boxes, scores, batch.classes, num_objects)
+
+    def evaluate(rules: str) -> dict[str, float]:
+        evaluation = experiment.build_evaluation(
+            decode(ExperimentConfig, parse_tree(text + rules, "x.yaml")),
+            task=cast(Any, SimpleNamespace(predict=answer)),
+            classes=read_classes(sample_part)[1],
+            strategy=tf.distribute.get_strategy(),
+            picture_path=str(tmp_path / "none.png"),
+        )
+        return evaluation(1)
+
+    coco, challenge = evaluate(""), evaluate("evaluation: {kind: open_images}")
+    assert coco["AP50"] == pytest.approx(1)
+    assert challenge["AP"] == challenge["AP50"] == 1
+    assert "AP75" in coco
+    assert set(coco) - set(challenge) == set(get_args(Metric)) - {"AP", "AP50"}
+    with pytest.raises(ConfigError, match=r"none\.json is not there"):
+        evaluate(f"evaluation: {{kind: open_images, hierarchy: {tmp_path}/none.json}}")

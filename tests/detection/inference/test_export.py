@@ -1,0 +1,221 @@
+"""A SavedModel answers what the evaluation saw, in any batch, and stands on its own."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpudet.detection.data.pipeline import eval_dataset
+from tpudet.detection.data.tfrecord import encode_example
+from tpudet.detection.evaluation.coco import boxes_to_original, load_ground_truth
+from tpudet.detection.inference.export import export_saved_model
+from tpudet.detection.types import Batch
+from tpudet.trainkit.records import shard_path, write_shard
+
+CLASS_LIST = "/m/01,cat\n/m/02,dog\n/m/03,sheep\n"
+NAMES = ["cat", "dog", "sheep"]
+
+
+def call(model: Any, inputs: Any, signature: str = "serving_default") -> dict[str, np.ndarray]:
+    outputs = model.signatures[signature](input=tf.constant(inputs))
+    return {name: tensor.numpy() for name, tensor in outputs.items()}
+
+
+@pytest.fixture(scope="module")
+def loaded(saved_model: Path) -> Any:
+    return tf.saved_model.load(str(saved_model))
+
+
+@pytest.fixture
+def shards(jpegs: dict[str, bytes], photos: dict[str, np.ndarray], tmp_path: Path) -> list[str]:
+    """The pictures in two shards; the last one has no object."""
+    examples = [
+        encode_example(
+            source_id=name,
+            filename=f"{name}.jpg",
+            encoded=jpegs[name],
+            image_format="jpeg",
+            height=photo.shape[0],
+            width=photo.shape[1],
+            boxes_normalized=np.array([[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1]])[: 2 if i < 3 else 0],
+            labels=[2, 3][: 2 if i < 3 else 0],
+            texts=["dog", "sheep"][: 2 if i < 3 else 0],
+            is_crowd=[False, True][: 2 if i < 3 else 0],
+            areas=[16.0, 9.0][: 2 if i < 3 else 0],
+        )
+        for i, (name, photo) in enumerate(photos.items())
+    ]
+    paths = [shard_path(str(tmp_path / "val_x"), i, 2) for i in range(2)]
+    for path, part in zip(paths, (examples[:2], examples[2:]), strict=True):
+        write_shard(path, part)
+    return paths
+
+
+def test_jpeg_bytes_give_what_the_evaluation_path_gives(
+    stand_in: Any, loaded: Any, jpegs: dict[str, bytes], shards: list[str]
+) -> None:
+    answers = call(loaded, list(jpegs.values()))
+    dataset = eval_dataset(shards=shards, canvas_size=(64, 96), batch_size=3, max_instances=5)
+    num_compared = 0
+    for i, batch in enumerate(dataset):
+        detections = stand_in.predict(batch)
+        boxes = boxes_to_original(
+            *map(np.asarray, (detections.boxes, batch.scales, batch.offsets, batch.original_sizes))
+        )
+        for row, record in enumerate(np.asarray(batch.records)):
+            if record < 0:
+                continue
+            image = 3 * i + row
+            n = int(detections.num_detections[row])
+            num_compared += n
+            assert answers["num_detections"][image] == n
+            height, width = answers["image_sizes"][image]
+            pixels = answers["detection_boxes"][image] * [height, width, height, width]
+            np.testing.assert_allclose(pixels[:n], boxes[row, :n], atol=1e-4)
+            for key, column in (("scores", detections.scores), ("classes", detections.classes)):
+                found = answers[f"detection_{key}"][image]
+                np.testing.assert_allclose(found[:n], np.asarray(column)[row, :n], atol=1e-4)
+                assert (found[n:] == 0).all()
+            assert (pixels[n:] == 0).all()
+    assert 4 < num_compared < 4 * 7  # some rows are valid and some are not
+
+
+def test_ground_truth_of_all_images_in_pixels(shards: list[str]) -> None:
+    truth = load_ground_truth(shards, NAMES)
+    assert truth.records.tolist() == [0, 1, 2**32, 2**32 + 1]
+    assert truth.sizes.tolist() == [[90, 200], [150, 70], [64, 64], [40, 33]]
+    assert truth.image_indices.tolist() == [0, 0, 1, 1, 2, 2]
+    np.testing.assert_allclose(truth.boxes[0], [9, 40, 45, 120], rtol=1e-6)
+    np.testing.assert_allclose(truth.boxes[5], [0, 0, 64, 64], rtol=1e-6)
+    assert truth.classes.tolist() == [2, 3] * 3
+    assert truth.is_crowd.tolist() == [False, True] * 3
+    assert truth.areas.tolist() == [16, 9] * 3
+    with pytest.raises(
+        ValueError, match=r"image wide has class ids 3, but the class list ends at 2"
+    ):
+        load_ground_truth(shards, NAMES[:2])
+
+
+@pytest.mark.parametrize(
+    "names", [["wide"], ["tall", "wide"], ["small", "small", "tall", "square"]]
+)
+def test_any_batch_size(loaded: Any, jpegs: dict[str, bytes], names: list[str]) -> None:
+    together = call(loaded, [jpegs[name] for name in names])
+    for i, name in enumerate(names):
+        for key, value in call(loaded, [jpegs[name]]).items():
+            np.testing.assert_allclose(together[key][i], value[0], atol=1e-5)
+
+
+def test_pixels_of_an_image_tensor(loaded: Any, photos: dict[str, np.ndarray]) -> None:
+    images = np.stack([photos["square"], photos["square"][::-1]])
+    tensors = call(loaded, images, "image_tensor")
+    pngs = [cv2.imencode(".png", image[..., ::-1])[1].tobytes() for image in images]
+    for key, value in call(loaded, pngs).items():
+        np.testing.assert_allclose(tensors[key], value, atol=1e-4)
+    assert tensors["image_sizes"].tolist() == [[64, 64], [64, 64]]
+    assert tensors["detection_boxes"].dtype == np.float32
+    assert tensors["detection_classes"].dtype == tensors["num_detections"].dtype == np.int32
+
+
+def test_pixel_boxes_of_another_canvas_on_an_object_store(
+    stand_in: Any, jpegs: dict[str, bytes]
+) -> None:
+    """The canvas given is the canvas used, and nothing bypasses tf.io.gfile."""
+    export_saved_model(
+        model=stand_in.model,
+        predict=stand_in.predict,
+        canvas_size=(128, 128),
+        class_list_text=CLASS_LIST,
+        directory="ram://models/final/x",
+        metadata={"step": 1},
+        boxes="pixels",
+    )
+    assert tf.io.gfile.listdir("ram://models/final") == ["x"]  # and nothing temporary
+    answers = call(tf.saved_model.load("ram://models/final/x"), [jpegs["wide"]])
+    assert answers["detection_boxes"].max() > 1
+    seen = stand_in.predict(batch_of(jpegs["wide"], 128, 128))
+    n = int(seen.num_detections[0])
+    assert answers["num_detections"].tolist() == [n]
+    expected = np.clip(np.asarray(seen.boxes)[0, :n] / (128 / 200), 0, [90, 200, 90, 200])
+    np.testing.assert_allclose(answers["detection_boxes"][0, :n], expected, rtol=0.02, atol=0.5)
+    with tf.io.gfile.GFile("ram://models/final/x/assets/metadata.json") as file:
+        assert json.load(file)["canvas_size"] == [128, 128]
+
+
+def batch_of(encoded: bytes, height: int, width: int) -> Any:
+    """A canvas made by OpenCV, not by the code under test."""
+    image: Any = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
+    scale = min(height / image.shape[0], width / image.shape[1])
+    image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
+    canvas = np.zeros((1, height, width, 3), np.uint8)
+    canvas[0, : image.shape[0], : image.shape[1]] = image
+    return Batch(canvas, *[None] * 7)
+
+
+def test_assets_say_what_the_model_is(saved_model: Path) -> None:
+    assert (saved_model / "assets/classes.csv").read_text() == CLASS_LIST
+    assert json.loads((saved_model / "assets/metadata.json").read_text()) == {
+        "version": "stand_in",
+        "step": 12,
+        "canvas_size": [64, 96],
+        "boxes": "normalized",
+        "max_detections": 7,
+        "classes_sha256": hashlib.sha256(CLASS_LIST.encode()).hexdigest(),
+    }
+
+
+def test_it_loads_without_keras_and_without_the_toolkit(
+    saved_model: Path, jpegs: dict[str, bytes], loaded: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "image.jpg").write_bytes(jpegs["wide"])
+    program = f"""
+import sys
+for name in ("keras", "tpudet"):
+    sys.modules[name] = None  # importing it raises ImportError
+import tensorflow as tf
+model = tf.saved_model.load({str(saved_model)!r})
+encoded = tf.io.read_file({str(tmp_path / "image.jpg")!r})
+answers = model.signatures["serving_default"](input=encoded[None])
+print(answers["detection_scores"].numpy()[0, 0])
+"""
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert out.returncode == 0, out.stderr[-2000:]
+    expected = call(loaded, [jpegs["wide"]])["detection_scores"][0, 0]
+    assert float(out.stdout) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_nothing_appears_under_the_final_name_before_it_is_whole(
+    stand_in: Any, saved_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments: dict[str, Any] = {
+        "model": stand_in.model,
+        "predict": stand_in.predict,
+        "canvas_size": (64, 64),
+        "class_list_text": CLASS_LIST,
+        "metadata": {},
+        "boxes": "pixels",
+    }
+    with pytest.raises(FileExistsError, match="one exists"):
+        export_saved_model(directory=str(saved_model), **arguments)
+    with pytest.raises(ValueError, match=r"metadata sets \['boxes'\]"):
+        export_saved_model(directory=str(tmp_path / "x"), **{**arguments, "metadata": {"boxes": 1}})
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.io.gfile, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            export_saved_model(directory=str(tmp_path / "x"), **arguments)
+    assert not (tmp_path / "x").exists()
+    export_saved_model(directory=str(tmp_path / "x"), **arguments)
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]

@@ -1,0 +1,131 @@
+"""The predictions file: written and read back in both kinds, and what it refuses."""
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tpudet.detection.inference.predictions_file import (
+    ImagePredictions,
+    PredictionsError,
+    read_predictions,
+    write_predictions,
+)
+
+CLASSES = "/m/01,cat\n/m/02,dog\n"
+METADATA = {"unreadable": {"broken.jpg": "empty file"}, "step": 7}
+
+
+def image_of(image_id: str, labels: list[int]) -> ImagePredictions:
+    n = len(labels)
+    boxes = np.linspace(0, 1, 4 * n, dtype=np.float32).reshape(n, 4)
+    scores = np.linspace(0.9, 0.1, n, dtype=np.float32)
+    return ImagePredictions(image_id, np.array(labels, np.int32), scores, boxes)
+
+
+BLOCKS = [
+    [image_of("a", [1, 2, 2]), image_of("empty", [])],
+    [],
+    [image_of("ünïcode 猫", [2])],
+]
+
+
+def written(name: str, blocks: list | None = None, classes: str = CLASSES) -> io.BytesIO:
+    file = io.BytesIO()
+    write_predictions(file, name, blocks or BLOCKS, class_list_text=classes, metadata=METADATA)
+    file.seek(0)
+    return file
+
+
+@pytest.mark.parametrize("name", ["p.parquet", "p.pkl"])
+def test_what_was_written_is_read_back(name: str) -> None:
+    found = read_predictions(written(name), name)
+    assert found.class_list_text == CLASSES
+    assert found.metadata == METADATA
+    expected = [image for block in BLOCKS for image in block]
+    assert [i.image_id for i in found.images] == [i.image_id for i in expected]
+    for image, wanted in zip(found.images, expected, strict=True):
+        for column, array in zip(image[1:], wanted[1:], strict=True):
+            np.testing.assert_array_equal(column, array)
+            assert column.dtype == array.dtype
+            assert column.shape == array.shape
+
+
+def test_pandas_reads_the_columns_that_are_promised() -> None:
+    frame = pd.read_parquet(written("p.parquet"))
+    assert list(frame.columns) == ["image_id", "labels", "scores", "boxes_normalized"]
+    assert frame.labels[0].tolist() == [1, 2, 2]
+    assert frame.boxes_normalized[2][0].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+
+
+def test_the_pickle_holds_plain_values_and_arrays_only() -> None:
+    contents = pickle.loads(written("p.pkl").getvalue())
+    assert type(contents) is dict
+    assert {type(v) for image in contents["images"] for v in image.values()} == {str, np.ndarray}
+
+
+class _Harm:
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_a_pickle_that_asks_for_a_function_is_refused(protocol: int, tmp_path: Path) -> None:
+    harm = _Harm(tmp_path / "was_here")
+    file = io.BytesIO(pickle.dumps({"format": "tpudet predictions 1", "x": harm}, protocol))
+    with pytest.raises(PredictionsError, match=r"asks for (posix|nt|os)\.system"):
+        read_predictions(file, "p.pkl")
+    assert not harm.path.exists()
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_arrays_of_both_pickle_protocols_are_admitted(protocol: int) -> None:
+    contents = pickle.loads(written("p.pkl").getvalue())
+    found = read_predictions(io.BytesIO(pickle.dumps(contents, protocol)), "p.pkl")
+    assert found.images[0].labels.tolist() == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (image_of("x", [3]), r"'x' has class ids \[3\]; the class list goes from 1 to 2"),
+        (image_of("x", [0]), r"'x' has class ids \[0\]"),
+        (image_of("x", [1])._replace(scores=np.array([np.nan], np.float32)), "not finite"),
+        (image_of("x", [1])._replace(scores=np.zeros(2, np.float32)), "of shapes"),
+        (image_of("a", []), "'a' is there twice"),
+    ],
+)
+def test_contradictions_are_refused(image: ImagePredictions, message: str) -> None:
+    for name in ("p.parquet", "p.pkl"):
+        with pytest.raises(PredictionsError, match=message):
+            written(name, [*BLOCKS, [image]])
+
+
+def test_a_file_of_another_kind_is_refused_by_name() -> None:
+    frame = io.BytesIO(pd.DataFrame({"x": [1]}).to_parquet())
+    with pytest.raises(PredictionsError, match=r"x\.parquet .* does not say"):
+        read_predictions(frame, "x.parquet")
+    cut = written("p.parquet").getvalue()[:-9]
+    with pytest.raises(PredictionsError, match=r"cut\.parquet is not a usable"):
+        read_predictions(io.BytesIO(cut), "cut.parquet")
+    with pytest.raises(PredictionsError, match=r"cut\.pkl is not a usable"):
+        read_predictions(io.BytesIO(written("p.pkl").getvalue()[:-9]), "cut.pkl")
+    with pytest.raises(PredictionsError, match="no dict"):
+        read_predictions(io.BytesIO(pickle.dumps([1, 2])), "list.pkl")
+
+
+def test_neither_the_file_nor_the_submission_imports_tensorflow() -> None:
+    program = (
+        "import sys, tpudet.detection.inference.predictions_file, tpudet.detection.commands.gen_sub\n"
+        "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,156 @@
+"""Stratified folds: the reference implementation, real boxes, and counts checked by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from iterstrat.ml_stratifiers import MultilabelStratifiedKFold
+
+from tpudet.detection.preparation.open_images.folds import assign_folds, assign_fractions, main
+from tpudet.detection.preparation.sources.annotations import PreparationError
+
+
+def random_boxes(num_images: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Box images and box classes; class k is in about every (k + 2)th image, some boxes double."""
+    rng = np.random.default_rng(3)
+    labels = rng.random((num_images, num_classes)) < 1 / np.arange(2, num_classes + 2)
+    images, classes = np.nonzero(np.repeat(labels, 2, axis=0))
+    return images // 2, classes
+
+
+def spread(shares: np.ndarray, images: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """[shares, classes]: distinct images of each class in each share."""
+    pairs = pd.DataFrame({"image": images, "class": classes}).drop_duplicates()
+    return pd.crosstab(shares[pairs["image"]], pairs["class"]).to_numpy()
+
+
+def test_twenty_images_by_hand() -> None:
+    # Images 0..9 hold class 4, 10..14 class 9, 15..19 nothing: two, one and one for each fold.
+    images, classes = np.arange(15), np.repeat([4, 9], [10, 5])
+    folds = assign_folds(20, images, classes, num_folds=5, seed=1)
+    assert spread(folds, images, classes).tolist() == [[2, 1]] * 5
+    assert np.bincount(folds[15:]).tolist() == [1] * 5
+
+
+def test_folds_are_those_of_the_scikit_learn_splitter() -> None:
+    images, classes = random_boxes(400, 12)
+    labels = np.zeros((400, 12), int)
+    labels[images, classes] = 1
+    splitter = MultilabelStratifiedKFold(n_splits=5, shuffle=True, random_state=777)
+    folds = assign_folds(400, images, classes, num_folds=5)
+    for fold, (_, own) in enumerate(splitter.split(np.zeros(400), labels)):
+        np.testing.assert_array_equal(np.flatnonzero(folds == fold), own)
+
+
+def test_numbers_of_classes_do_not_matter_but_their_order_and_the_seed() -> None:
+    images, classes = random_boxes(400, 12)
+    folds = assign_folds(400, images, classes, num_folds=4)
+    np.testing.assert_array_equal(folds, assign_folds(400, images, classes * 7 + 1, num_folds=4))
+    shuffled = np.random.default_rng(0).permutation(len(images))
+    again = assign_folds(400, images[shuffled], classes[shuffled], num_folds=4)
+    np.testing.assert_array_equal(folds, again)
+    assert (folds != assign_folds(400, images, classes, num_folds=4, seed=1)).any()
+
+
+def test_shares_of_different_size() -> None:
+    images, classes = random_boxes(2000, 12)
+    shares = assign_fractions(2000, images, classes, fractions=(0.8, 0.15, 0.05), seed=5)
+    sizes = np.bincount(shares)
+    assert abs(sizes - [1600, 300, 100]).max() <= 2
+    counts = spread(shares, images, classes)
+    wanted = np.outer([0.8, 0.15, 0.05], counts.sum(axis=0))
+    assert abs(counts - wanted).max() <= 2
+
+
+@pytest.mark.parametrize("fractions", [(0.5, 0.4), (1.2, -0.2), (0.5, 0.5, 0.0)])
+def test_shares_that_make_no_whole(fractions: tuple[float, ...]) -> None:
+    with pytest.raises(PreparationError, match="add up to 1"):
+        assign_fractions(9, np.zeros(1, int), np.zeros(1, int), fractions=fractions)
+
+
+def split(folder: Path, source: object, *more: object) -> int:
+    masks = (folder / "train_{}.csv", folder / "val_{}.csv")
+    return main([str(argument) for argument in (*masks, source, *more)])
+
+
+def test_real_boxes_disjoint_complete_stratified_and_the_same_each_time(
+    data_dir, tmp_path, capsys
+) -> None:
+    source = data_dir / "openimages/val_annotations_names.csv"
+    assert split(tmp_path / "a", source) == split(tmp_path / "b", source) == 0
+    header, *lines = [line for line in source.read_text().splitlines() if line]
+    held: list[set[str]] = []
+    for fold in range(5):
+        train, val = (tmp_path / f"a/{kind}_{fold}.csv" for kind in ("train", "val"))
+        assert val.read_bytes() == (tmp_path / f"b/val_{fold}.csv").read_bytes()
+        own = val.read_text().splitlines()
+        others = train.read_text().splitlines()
+        assert own[0] == others[0] == header
+        images = {line.split(",")[0] for line in own[1:]}
+        assert own[1:] == [line for line in lines if line.split(",")[0] in images]
+        assert others[1:] == [line for line in lines if line.split(",")[0] not in images]
+        held.append(images)
+    assert sum(map(len, held)) == len(set.union(*held)) == 3520
+    assert {abs(len(images) - 704) <= 6 for images in held} == {True}
+    table = pd.read_csv(source).dropna()
+    fold_of = {image: fold for fold, images in enumerate(held) for image in images}
+    folds = table["ImageID"].map(fold_of).to_numpy()
+    images, classes = (pd.factorize(table[name])[0] for name in ("ImageID", "LabelName"))
+    fold_of_image = np.zeros(images.max() + 1, int)
+    fold_of_image[images] = folds
+    # How many images a class has more in its richest fold than in its poorest. Parents (Food,
+    # Animal) follow their children, which are dealt first: not all can be even at once.
+    differences = np.ptp(spread(fold_of_image, images, classes), axis=0)
+    assert differences.shape == (497,)
+    assert np.mean(differences <= 1) > 5 / 6
+    assert differences.max() <= 21
+    by_chance = np.random.default_rng(0).permutation(np.arange(len(fold_of_image)) % 5)
+    assert differences.mean() < np.ptp(spread(by_chance, images, classes), axis=0).mean() / 3
+    out = capsys.readouterr().out
+    assert "3520 images and 36191 boxes of 497 classes into 5 folds of 700 to 710 images" in out
+
+
+def test_a_class_list_leaves_other_rows_out(write_box_csv, tmp_path, capsys) -> None:
+    rows = [(f"i{k}", "/m/a" if k < 4 else "/m/b", 0.1, 0.5, 0.1, 0.5, 0) for k in range(6)]
+    source = write_box_csv(tmp_path / "boxes.csv", *rows, ("empty", "", "", "", "", "", ""))
+    classes = tmp_path / "classes.csv"
+    classes.write_text("/m/a,Ant\n")
+    assert split(tmp_path, source, "--classes", classes, "--num_folds", 2) == 0
+    lines = [(tmp_path / f"val_{fold}.csv").read_text().splitlines()[1:] for fold in (0, 1)]
+    assert [sum("/m/a" in line for line in fold) for fold in lines] == [2, 2]
+    images = sorted(line.split(",")[0] for fold in lines for line in fold)
+    assert images == ["empty", "i0", "i1", "i2", "i3"]
+    assert "2 rows of other classes left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "message"),
+    [
+        (None, (), "does not exist"),
+        ("", (), "is empty"),
+        ("ImageID;LabelName\na;b\n", (), "separated by ';'"),
+        ("ImageID,Source\na,b\n", (), "lacks the column LabelName"),
+        ("ImageID,LabelName\na,b\n", (), "1 images cannot be split into 5"),
+        ("ImageID,LabelName\na,b\n", ("--num_folds", 1), "1 folds are no split"),
+        ("ImageID,LabelName\na,\n", (), "no box with a label"),
+    ],
+)
+def test_unusable_inputs(tmp_path, capsys, content: str | None, more: tuple, message: str) -> None:
+    source = tmp_path / "in.csv"
+    if content is not None:
+        source.write_text(content)
+    assert split(tmp_path / "out", source, *more) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_masks_without_a_place_for_the_fold(tmp_path, capsys) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("ImageID,LabelName\na,b\n")
+    assert main([f"{tmp_path}/train.csv", f"{tmp_path}/val_{{0}}.csv", str(source)]) == 2
+    message = capsys.readouterr().err
+    assert "OUT_TRAIN_MASK" in message
+    assert "OUT_VAL_MASK" in message
+    assert main([f"{tmp_path}/{{}}.csv", f"{tmp_path}/{{}}.csv", str(source)]) == 2
+    assert "name two files" in capsys.readouterr().err

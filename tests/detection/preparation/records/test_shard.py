@@ -1,0 +1,30 @@
+"""One shard on a machine that does not see what the others see."""
+
+import socket
+
+import pytest
+
+from tpudet.detection.preparation.records.plan import plan_shards
+from tpudet.detection.preparation.records.shard import run_shard
+from tpudet.detection.preparation.sources.annotations import PreparationError
+from tpudet.detection.preparation.sources.coco import read_coco
+
+
+def test_node_without_the_image_folder_fails_and_counts_nothing_as_missing(
+    write_coco, encoded_picture, tmp_path
+) -> None:
+    path, images = write_coco({"a.jpg": encoded_picture()}, {"a.jpg": [(3, 0, 0, 5, 5)]})
+    plan = plan_shards(
+        read_coco(str(path)),
+        image_directories=(str(images),),
+        output=str(tmp_path / "converted/part"),
+        split="val",
+        num_shards=1,
+        seed=0,
+        include_masks=False,
+        options={},
+    )
+    job = next(iter(plan.jobs(write=True)))._replace(image_directories=("/elsewhere/images",))
+    with pytest.raises(PreparationError, match=f"{socket.gethostname()} has no folder /elsewhere"):
+        run_shard(job, "token", lambda amount: None)
+    assert not (tmp_path / "converted").exists()

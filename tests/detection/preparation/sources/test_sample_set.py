@@ -1,0 +1,60 @@
+"""The drawn data set: boxes touch what was drawn, and the same seed draws the same files."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
+from tpudet.detection.preparation.sources.sample_set import SHAPES, draw_picture, write_sample_set
+
+
+def test_boxes_enclose_exactly_what_was_drawn() -> None:
+    """One object on a background drawn with the same numbers: only pixels in its box differ."""
+    for seed in range(20):
+        image, objects = draw_picture(
+            np.random.default_rng(seed), height=96, width=128, num_objects=1
+        )
+        background, nothing = draw_picture(
+            np.random.default_rng(seed), height=96, width=128, num_objects=0
+        )
+        assert nothing == []
+        rows, columns = np.nonzero((image != background).any(axis=-1))
+        y1, x1, y2, x2 = objects[0].box
+        # The object's edge pixels may by chance have the background's colour.
+        assert abs(rows.min() - y1) <= 1
+        assert abs(rows.max() + 1 - y2) <= 1
+        assert abs(columns.min() - x1) <= 1
+        assert abs(columns.max() + 1 - x2) <= 1
+        assert 0 <= y1 < y2 <= 96
+        assert 0 <= x1 < x2 <= 128
+
+
+def test_the_same_seed_writes_the_same_files_and_another_seed_others(tmp_path: Path) -> None:
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        counts = write_sample_set(str(tmp_path / name), num_images=15, seed=seed)
+        assert counts == {"train": 12, "val": 3}
+
+    def contents(name: str) -> dict[str, bytes]:
+        folder = tmp_path / name
+        return {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+
+    assert contents("a") == contents("b")
+    assert contents("a").keys() == contents("c").keys()
+    assert contents("a")["train_boxes.csv"] != contents("c")["train_boxes.csv"]
+
+
+def test_the_box_file_has_the_columns_of_open_images_and_one_picture_in_twelve_is_empty(
+    tmp_path: Path,
+) -> None:
+    write_sample_set(str(tmp_path), num_images=30, seed=0)
+    with open(tmp_path / "train_boxes.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == tuple(ALL_COLUMNS)
+    assert {row["LabelName"] for row in rows} == {f"/sample/{label}" for label in SHAPES}
+    images = {path.stem for path in (tmp_path / "train").glob("*.jpg")}
+    assert images - {row["ImageID"] for row in rows} == {"train00011", "train00023"}

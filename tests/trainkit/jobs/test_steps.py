@@ -1,0 +1,191 @@
+"""A step is made once, and again when what it depends on changed; two runs never make the same."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from tpudet.detection.preparation.sources.annotations import PreparationError
+from tpudet.trainkit.command_line import run_command
+from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.digests import file_digest
+from tpudet.trainkit.files.storage import read_text, write_text
+from tpudet.trainkit.jobs import steps
+from tpudet.trainkit.jobs.steps import Step, run_step, to_do
+
+
+def doubling(folder: str, times: int = 2, runs: list[int] | None = None) -> Step:
+    """Writes in.txt repeated to out.txt, and its length to out.length."""
+    outputs = (f"{folder}/made/out.txt", f"{folder}/made/out.length")
+
+    def run() -> str:
+        text = (read_text(f"{folder}/in.txt") or "") * times
+        write_text(outputs[0], text)
+        write_text(outputs[1], str(len(text)))
+        if runs is not None:
+            runs.append(times)
+        return f"{len(text)} letters"
+
+    return Step("repeat", (f"{folder}/in.txt",), {"times": times}, outputs, run)
+
+
+@pytest.mark.parametrize("where", ["local", "ram"])
+def test_runs_again_only_for_a_reason(where, tmp_path, capsys, monkeypatch) -> None:
+    folder = str(tmp_path) if where == "local" else "ram://steps"
+    if where == "ram":
+        tf.io.gfile.makedirs(folder)
+    write_text(f"{folder}/in.txt", "abc")
+    runs: list[int] = []
+    step = doubling(folder, runs=runs)
+    assert to_do(step) == "not made yet"
+    assert run_step(step)
+    assert capsys.readouterr().out == "repeat (not made yet) ...\nrepeat: 6 letters\n"
+    assert not run_step(step)
+    assert capsys.readouterr().out == "repeat: up to date. 6 letters\n"
+    assert to_do(step) is None
+
+    write_text(f"{folder}/in.txt", "abd")  # as long as before
+    assert to_do(step) == f"{folder}/in.txt changed"
+    assert run_step(step)
+    assert read_text(step.outputs[0]) == "abdabd"
+    assert to_do(doubling(folder, 3)) == "has other options"
+    tf.io.gfile.remove(step.outputs[1])
+    assert to_do(step) == f"{step.outputs[1]} is missing"
+    assert run_step(step)
+    write_text(step.outputs[0], "short")
+    assert to_do(step) == f"{step.outputs[0]} is changed"
+    assert run_step(step)
+    monkeypatch.setattr(steps, "code_digest", lambda: "another")
+    assert to_do(step) == "the code changed"
+    assert run_step(step)
+    assert not run_step(step)
+    assert runs == [2] * 5
+    names = sorted(tf.io.gfile.listdir(f"{folder}/made"))
+    assert names == ["out.length", "out.txt", "out.txt.step.json"]
+
+
+def test_a_folder_counts_by_names_and_sizes(tmp_path) -> None:
+    before = file_digest(str(tmp_path))
+    (tmp_path / "a").write_text("1")
+    one = file_digest(str(tmp_path))
+    (tmp_path / "a").write_text("12")
+    two = file_digest(str(tmp_path))
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert len({before, one, two, file_digest(str(tmp_path))}) == 4
+
+
+def test_a_file_that_no_step_made_is_kept(tmp_path, capsys) -> None:
+    (tmp_path / "in.txt").write_text("abc")
+    step = doubling(str(tmp_path))
+    precious = Path(step.outputs[1])
+    precious.parent.mkdir()
+    precious.write_text("precious")
+    assert run_command(lambda: run_step(step)) == 2
+    assert f"{precious}: there already" in capsys.readouterr().err
+    assert [path.name for path in precious.parent.iterdir()] == [precious.name]
+    assert run_step(step, overwrite=True)
+    assert precious.read_text() == "6"
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"), "gfile"])
+def test_a_full_disk_leaves_nothing(fault, tmp_path, capsys) -> None:
+    (tmp_path / "in.txt").write_text("abc")
+    step = doubling(str(tmp_path))
+
+    def fill() -> str:
+        if isinstance(fault, OSError):
+            raise fault
+        raise tf.errors.ResourceExhaustedError(None, None, "out.txt; No space left on device")
+
+    assert run_command(lambda: run_step(step._replace(run=fill))) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert list((tmp_path / "made").iterdir()) == []
+
+    assert run_step(step)
+    (tmp_path / "in.txt").write_text("abcd")
+
+    def fail_between() -> str:
+        write_text(step.outputs[0], "new")
+        return fill()
+
+    # The old run's record must not vouch for what is half new.
+    assert run_command(lambda: run_step(step._replace(run=fail_between))) == 2
+    assert to_do(step) == "was not finished"
+    assert run_step(step)
+    assert read_text(step.outputs[0]) == "abcdabcd"
+
+
+def test_a_missing_input_is_named(tmp_path, capsys) -> None:
+    assert run_command(lambda: run_step(doubling(str(tmp_path)))) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path}/in.txt does not exist.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_really_full_disk(tmp_path) -> None:
+    """/dev/full refuses every byte, as a full disk does."""
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    (tmp_path / "in.txt").write_text("abc")
+    step = doubling(str(tmp_path))
+
+    def run() -> str:
+        with open("/dev/full", "w") as file:
+            file.write("x")
+        return ""
+
+    with pytest.raises(PreparationError, match="No space left on device"):
+        run_step(step._replace(run=run))
+    assert list((tmp_path / "made").iterdir()) == []
+
+
+def test_two_at_once(tmp_path, capsys) -> None:
+    (tmp_path / "in.txt").write_text("abc")
+    step = doubling(str(tmp_path))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        begun.set()
+        assert go_on.wait(20)
+        return step.run()
+
+    first = threading.Thread(target=run_step, args=(step._replace(run=slow),))
+    first.start()
+    assert begun.wait(20)
+    claim = Path(f"{step.outputs[0]}.claim.json")
+    # The claim of another live process: this test's own number would count as a killed run's.
+    fields = json.loads(claim.read_text())
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with other:
+        claim.write_text(json.dumps(fields | {"process": other.pid}))
+        assert run_command(lambda: run_step(step)) == 2
+        message = capsys.readouterr().err
+        assert f"Another run, process {other.pid} on" in message
+        assert not Path(step.outputs[0]).exists()
+        claim.write_text(json.dumps(fields))
+        other.communicate(b"\n")
+    go_on.set()
+    first.join()
+    assert read_text(step.outputs[0]) == "abcabc"
+    assert not claim.exists()
+    assert os.listdir(tmp_path / "made").count("out.txt") == 1
+
+
+def test_a_run_killed_at_its_very_end_leaves_no_claim_behind(tmp_path) -> None:
+    write_text(f"{tmp_path}/in.txt", "abc")
+    step = doubling(str(tmp_path))
+    assert run_step(step)
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    with Claim(step.claim_path):
+        claim = Path(step.claim_path).read_text()
+    dead = json.loads(claim) | {"process": ended.pid}
+    for fields, stays in ((dead, False), (dead | {"process": os.getppid()}, True)):
+        Path(step.claim_path).write_text(json.dumps(fields))
+        assert not run_step(step)  # up to date either way
+        assert Path(step.claim_path).exists() == stays

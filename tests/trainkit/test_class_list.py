@@ -1,0 +1,47 @@
+import pytest
+
+from tpudet.trainkit.class_list import ClassEntry, read_class_list, write_class_list
+
+
+def test_reading_is_the_inverse_of_writing():
+    entries = (ClassEntry("/m/011k07", "Tortoise"), ClassEntry("/m/0x", 'Cup, "small"'))
+    text = write_class_list(entries)
+    assert text == '/m/011k07,Tortoise\n/m/0x,"Cup, ""small"""\n'
+    assert read_class_list(text) == entries
+
+
+def test_byte_order_mark_blanks_and_windows_line_ends_are_passed_over():
+    assert read_class_list("\ufeff1, person \r\n2,car\r\n\r\n") == (("1", "person"), ("2", "car"))
+
+
+def test_all_mistakes_are_listed_with_their_rows():
+    text = "a,cat\nb\nc,\na,dog\nd,cat\ne,big,dog\n\nf,fox\n"
+    with pytest.raises(ValueError, match="not usable") as caught:
+        read_class_list(text)
+    lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
+    assert lines == [
+        "row 2: 'b' has no second column (expected `identifier,name`)",
+        "row 6: 'e,big,dog' has 3 columns; quote a name that contains a comma",
+        "row 7: '' has no second column (expected `identifier,name`)",
+        "row 4: identifier 'a' is also in row 1",
+        "row 3: the name is empty",
+        "row 5: name 'cat' is also in row 1",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_an_empty_list_is_refused(text):
+    with pytest.raises(ValueError, match="it is empty"):
+        read_class_list(text)
+
+
+def test_writing_refuses_what_reading_would():
+    with pytest.raises(ValueError, match="identifier 'a' is also in row 1"):
+        write_class_list([ClassEntry("a", "cat"), ClassEntry("a", "dog")])
+
+
+def test_open_images_boxable_classes(data_dir):
+    path = data_dir / "openimages" / "class-descriptions-boxable.masum.csv"
+    entries = read_class_list(path.read_text())
+    assert len(entries) == 601
+    assert entries[0].identifier.startswith("/m/")

@@ -1,0 +1,85 @@
+"""What the training run's part of a config refuses, for every kind of schedule."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from tpudet.detection.commands.experiment_arguments import find_config
+from tpudet.detection.config import ExperimentConfig
+from tpudet.trainkit.config.decode import ConfigError, decode, load_config
+from tpudet.trainkit.config.yaml_tree import parse_tree
+from tpudet.trainkit.training.build_optimizer import build_schedule
+from tpudet.trainkit.training.config import (
+    ScheduleConfig,
+    StepScheduleConfig,
+    TrainConfig,
+    WarmedUpScheduleConfig,
+)
+
+KINDS = [member.kind for member in get_args(ScheduleConfig)]
+WARMED_UP = [member.kind for member in get_args(WarmedUpScheduleConfig)]
+NEEDED = {"cosine_cyclic": ", trough_step: 900"}  # beside the peak
+
+
+def decoded(text: str) -> TrainConfig:
+    return decode(TrainConfig, parse_tree(text, "my.yaml"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_kind_of_schedule_wants_its_own_peak(kind: str) -> None:
+    """A changed kind drops what was written for the one before: 1.5e-3 for AdamW, say."""
+    path = find_config("r50_fpn_640" if kind == "cosine" else "r18_fpn_320")
+    with pytest.raises(ConfigError, match="missing key train.learning_rate.peak"):
+        load_config(ExperimentConfig, path, overrides=[f"train.learning_rate.kind={kind}"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_rate_is_above_the_peak_that_is_written(kind: str) -> None:
+    """Whatever else a schedule does by default."""
+    train = decoded(f"learning_rate: {{kind: {kind}, peak: 1e-4{NEEDED.get(kind, '')}}}\n")
+    rates = np.asarray(build_schedule(train)(np.arange(0, train.total_steps, 50)))
+    assert rates.max() == pytest.approx(1e-4, rel=1e-3)
+    assert rates[0] < rates.max()
+
+
+@pytest.mark.parametrize("kind", WARMED_UP)
+def test_a_warmup_never_falls(kind: str) -> None:
+    written = f"kind: {kind}, peak: 0.01{NEEDED.get(kind, '')}"
+    level = decoded(f"learning_rate: {{{written}, warmup_start: 0.01}}\n")
+    rates = np.asarray(build_schedule(level)(np.array([0, 250, 499])))
+    np.testing.assert_allclose(rates, 0.01, rtol=1e-5)
+    words = "warmup_start must be at most peak, got 0.02 and 0.01"
+    with pytest.raises(ConfigError, match=words):
+        decoded(f"learning_rate: {{{written}, warmup_start: 0.02}}\n")
+
+
+def test_the_default_is_the_step_schedule_of_64_images() -> None:
+    rates = np.asarray(build_schedule(TrainConfig())(np.array([0, 500, 14999, 15000, 20000])))
+    np.testing.assert_allclose(rates, [0.0067, 0.08, 0.08, 0.008, 0.0008], rtol=1e-6)
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 500])
+def test_a_drop_may_come_where_the_warmup_ends_and_not_before(warmup_steps: int) -> None:
+    """The rise goes on to the peak, as if it were reached; the drop is there in its stead."""
+    written = f"kind: step, peak: 0.1, drop_rates: [0.01], warmup_steps: {warmup_steps}"
+    train = decoded(f"learning_rate: {{{written}, drop_steps: [{warmup_steps}]}}\n")
+    schedule = build_schedule(train)
+    if warmup_steps:
+        assert float(schedule(warmup_steps - 1)) == pytest.approx(0.1 * 499 / 500)
+    assert float(schedule(warmup_steps)) == pytest.approx(0.01)
+    words = f"must not come before the end of the {warmup_steps} warmup_steps"
+    with pytest.raises(ConfigError, match=words):
+        decoded(f"learning_rate: {{{written}, drop_steps: [{warmup_steps - 1}]}}\n")
+
+
+def test_a_step_schedule_without_drops_is_constant() -> None:
+    train = TrainConfig(learning_rate=StepScheduleConfig(peak=0.3, warmup_steps=0))
+    np.testing.assert_allclose(build_schedule(train)(np.array([0, 10**6])), 0.3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31])
+def test_a_seed_that_no_generator_takes_is_refused_where_it_is_written(seed: int) -> None:
+    with pytest.raises(ConfigError, match=rf"my.yaml:1: .*seed must be in \[0, .*got {seed}"):
+        decoded(f"seed: {seed}\n")
+    assert decoded(f"seed: {2**31 - 1}\n").seed == 2**31 - 1

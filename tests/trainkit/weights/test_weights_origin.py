@@ -1,0 +1,201 @@
+"""Beginning from a run of ours: what its folder says of normalisation, style, epsilon, classes."""
+
+import dataclasses
+import functools
+import logging
+import shutil
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpudet.detection import experiment
+from tpudet.detection.build_detector import build_task
+from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.modeling.config import FPNConfig, HeadConfig, RetinaNetConfig
+from tpudet.trainkit.backbones.config import BatchNormConfig, ResNetConfig
+from tpudet.trainkit.class_list import ClassEntry, write_class_list
+from tpudet.trainkit.config.decode import to_yaml
+from tpudet.trainkit.training.checkpoints import Checkpoints
+from tpudet.trainkit.training.config import TrainConfig, WeightsConfig
+from tpudet.trainkit.training.devices import choose_strategy
+from tpudet.trainkit.weights.families import OWN
+from tpudet.trainkit.weights.pretrained import load_pretrained, settle
+from tpudet.trainkit.weights.report import LoadReport
+from tpudet.trainkit.weights.stored_weights import WeightsError
+
+CATS = tuple(ClassEntry(f"/m/{name}", name) for name in ("lion", "lynx", "puma"))
+DOGS = (CATS[0], ClassEntry("/m/fox", "fox"), ClassEntry("/m/wolf", "wolf"))
+NAME = "model.ckpt-0"
+
+
+def config(path: str = "", **model_values) -> ExperimentConfig:
+    model = RetinaNetConfig(
+        backbone=ResNetConfig(depth=18),
+        neck=FPNConfig(num_filters=8),
+        head=HeadConfig(num_convs=1, num_filters=8),
+        **model_values,
+    )
+    weights = WeightsConfig(path=path) if path else None
+    return ExperimentConfig(model=model, train=TrainConfig(weights=weights, device="cpu"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that began from weights of another system, with its best checkpoint."""
+    folder = tmp_path_factory.mktemp("saved") / "run"
+    norm = BatchNormConfig(epsilon=1.5e-5)
+    backbone = ResNetConfig(depth=18, style="torch", batch_norm=norm)
+    begun = config(normalization="inception")
+    begun = dataclasses.replace(begun, model=dataclasses.replace(begun.model, backbone=backbone))
+    begun = settle(begun, "no_such_run")
+    checkpoints = Checkpoints(str(folder), keep=1)
+    checkpoints.prepare()
+    state = experiment.build_training(
+        begun, classes=CATS, train_split=None, strategy=choose_strategy("cpu")
+    ).engine.state()
+    for path, variable in state.items():
+        if path.startswith("head/"):  # away from the initial values, which all runs share
+            variable.assign(variable + 1)
+    checkpoints.save(state)
+    (folder / "best").mkdir()
+    for file in folder.glob(f"{NAME}.*"):
+        shutil.copy(file, folder / "best")
+    (folder / "config.yaml").write_text(to_yaml(begun))
+    (folder / "classes.csv").write_text(write_class_list(CATS))
+    return folder
+
+
+@functools.cache
+def network(model: RetinaNetConfig, num_classes: int) -> keras.Model:
+    config = ExperimentConfig(model=model)
+    return build_task(config, num_classes=num_classes, canvas_size=(128, 128)).model
+
+
+def settled(path: str) -> tuple[str, str, float | str]:
+    model = settle(config(path), "no_such_run").model
+    assert isinstance(model.backbone, ResNetConfig)
+    return model.normalization, model.backbone.style, model.backbone.batch_norm.epsilon
+
+
+def load(path: str, classes: tuple[ClassEntry, ...] = CATS, **model_values) -> LoadReport:
+    settled = settle(config(path, **model_values), "no_such_run")
+    assert settled.train.weights is not None
+    return load_pretrained(
+        network(settled.model, len(classes)),
+        settled.train.weights,
+        normalization=settled.model.normalization,
+        anchors_per_location=settled.model.anchors.per_location,
+        classes=classes,
+    )
+
+
+@pytest.mark.parametrize("scheme", ["", "ram://"])
+@pytest.mark.parametrize(
+    "place",
+    [f"/{NAME}", f"/{NAME}.index", f"/{NAME}.data-00000-of-00001", "", "/", "/best"]
+    + [f"/best/{NAME}", f"/best/{NAME}.index"],
+)
+def test_auto_becomes_what_the_run_had_however_its_checkpoint_is_named(
+    scheme: str, place: str, run: Path
+) -> None:
+    folder = f"{scheme}{run}"
+    if scheme:
+        tf.io.gfile.makedirs(f"{folder}/best")
+        for file in run.rglob("*.*"):
+            there = f"{scheme}{file}"
+            if file.is_file() and not tf.io.gfile.exists(there):
+                tf.io.gfile.copy(str(file), there)
+    assert settled(f"{folder}{place}") == ("inception", "torch", 1.5e-5)
+
+
+@pytest.mark.parametrize(
+    ("here", "path"),
+    [("", NAME), ("", f"./{NAME}.index"), ("", "best"), ("", "."), ("best", NAME), ("..", "run")],
+)
+def test_a_path_from_the_current_folder_does_too(
+    here: str, path: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run / here)
+    assert settled(path) == ("inception", "torch", 1.5e-5)
+
+
+def test_only_the_runs_own_folder_is_looked_in(run: Path, tmp_path: Path) -> None:
+    """A config.yaml of something else above it says nothing, and without one the report says so."""
+    copy = tmp_path / "copies" / "run"
+    shutil.copytree(run, copy)
+    (copy / "config.yaml").rename(tmp_path / "copies" / "config.yaml")
+    (tmp_path / "config.yaml").write_text("[")
+    path = str(copy / NAME)
+    assert settled(path) == ("imagenet", "tensorflow", 1e-4)
+    report = load(path)
+    assert report.family == OWN
+    assert report.notes[-1].startswith(f"No config.yaml beside {path} says what normalization")
+    assert report.notes[-1] in report.text(limit=1)
+
+
+@pytest.mark.parametrize("text", ["[", "services: {web: {image: nginx}}", "model: {backbone: 7}"])
+def test_a_config_of_another_kind_is_a_note_with_its_folder(
+    text: str, run: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    (copy / "config.yaml").write_text(text)
+    (copy / "classes.csv").write_text("one\n")
+    report = load(str(copy / NAME))
+    text = report.text()
+    assert f"Note: {copy}/config.yaml was passed over, for it cannot be read: " in text
+    assert f"Note: {copy}/classes.csv was passed over, for it cannot be read: " in text
+    assert len(report.loaded) > 100
+
+
+def test_the_same_classes_keep_the_class_layer(run: Path) -> None:
+    report = load(str(run))
+    assert report.missing == report.shape_skipped == report.excluded == report.differences == ()
+    assert {"head/class_predict/kernel", "head/class_predict/bias"} <= set(report.loaded)
+
+
+@pytest.mark.parametrize("classes", [DOGS, CATS[:2]])
+def test_other_classes_leave_the_class_layer_out_and_the_first_one_is_named(
+    classes: tuple[ClassEntry, ...], run: Path
+) -> None:
+    report = load(str(run / "best"), classes)
+    assert report.excluded == ("head/class_predict/kernel", "head/class_predict/bias")
+    said = "class 2 was /m/lynx,lynx, now /m/fox,fox"
+    if classes is not DOGS:
+        said = f"there were 3 classes, now there are {len(classes)}"
+    assert f"Note: head/class_predict/ was left out: {said}." in report.text()
+    assert report.missing == report.shape_skipped == ()
+    assert report.backbone_share == 1.0
+
+
+def test_the_class_layer_that_is_left_out_keeps_its_initial_values(run: Path) -> None:
+    """Through the whole of `build_training`."""
+    settled = settle(config(str(run)), "no_such_run")
+    training = experiment.build_training(
+        settled, classes=DOGS, train_split=None, strategy=choose_strategy("cpu")
+    )
+    stored = tf.train.load_checkpoint(str(run / NAME))
+    state = training.engine.state()
+    for part, more in (("box", 0), ("class", 1)):
+        kernel = stored.get_tensor(f"head/{part}_predict/kernel")
+        assert kernel.min() > 0.9
+        np.testing.assert_allclose(state[f"head/{part}_predict/kernel"], kernel - more, atol=1e-6)
+
+
+def test_what_the_run_expects_and_the_config_does_not_give_is_a_warning(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        report = load(str(run), normalization="imagenet")
+    expected = "model.normalization is imagenet; weights of this project expect inception."
+    assert report.differences == (expected,)
+    warnings = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+    assert f"{run}: {expected}" in warnings
+
+
+def test_a_checkpoint_that_is_not_there_is_one_message(run: Path) -> None:
+    with pytest.raises(WeightsError, match=f"there is no such file or checkpoint; in {run}"):
+        settled(str(run / "model.ckpt-7"))

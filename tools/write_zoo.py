@@ -1,0 +1,263 @@
+"""Writes docs/zoo.md, what every shipped experiment costs: `python -m tools.write_zoo`."""
+
+import argparse
+import ast
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from tpudet.detection.commands.experiment_arguments import config_folder
+from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.modeling.config import IdentityNeckConfig
+from tpudet.trainkit.backbones.config import EfficientNetConfig, ResNetConfig
+from tpudet.trainkit.command_line import run_command, writing
+from tpudet.trainkit.config.decode import ConfigError, load_config
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.storage import read_text, write_text
+
+_EXAMPLES = """examples:
+  python -m tools.write_zoo            # counts all models, about four minutes on two cores
+  python -m tools.write_zoo --check    # counts nothing, takes seconds
+
+Exit codes: 0 the table is written or up to date, 1 --check found it out of date, 2 wrong usage or a
+config that cannot be read.
+"""
+NUM_CLASSES = 90  # as COCO's models in papers and model zoos
+_TITLE = """\
+# What each experiment costs
+
+One row for each file under `configs/yaml`, those of `base/` left out, by
+`python -m tools.write_zoo`; a test holds the table to the configs and to the sources of the
+models.
+
+Parameters are what training could change, frozen parts included, in millions, for {num_classes}
+classes; statistics of batch normalisation are not among them. Multiply-adds are those of the
+convolutions for one image of the canvas (height x width), in billions (G), which many papers call
+FLOPs. A neck is given as filters x repeats and, where they are not 3 to 7, its levels; a head as
+filters x convolutions of each of its two towers. The last column is what the file expects of
+training on COCO from published results, or nothing where none are known: no such training was done
+here."""
+_COLUMNS = (
+    *("experiment", "backbone", "neck", "head", "canvas"),
+    *("parameters, M", "multiply-adds, G", "expected COCO AP"),
+)
+_COUNTED = slice(5, 7)  # the columns of a `Cost`
+# Modules that decide no count, of those where counts are made.
+_WITHOUT_COST = {"box_losses.py", "class_losses.py", "postprocess.py", "tensorflow_names.py"}
+_RENDERED_ROW = re.compile(r"^\| \[.*?\]\(\.\./configs/yaml/(.*?)\) \|.*\|$", re.MULTILINE)
+
+
+class Experiment(NamedTuple):
+    """One row but for what has to be counted."""
+
+    file: str  # below configs/yaml
+    config: ExperimentConfig
+    expected: str  # of its comment, from the figure on; empty where there is no COCO AP
+
+
+class Cost(NamedTuple):
+    """The counted cells of a row, as they are written."""
+
+    parameters: str  # millions
+    multiply_adds: str  # billions
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see --help."""
+    parser = argparse.ArgumentParser(
+        prog="write_zoo",
+        description="Writes a table of the parameters and multiply-adds of every shipped config.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--check", action="store_true", help="say whether the table is up to date")
+    parser.add_argument("--output", metavar="FILE", default="docs/zoo.md", help="(docs/zoo.md)")
+    arguments = parser.parse_args(argv)
+    return run_command(lambda: _run(arguments), prefix=parser.prog)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    experiments = read_experiments(config_folder())
+    if arguments.check:
+        faults = find_faults(read_text(arguments.output) or "", experiments)
+        if faults:
+            listed = "\n  ".join(faults)
+            print(f"write_zoo: {arguments.output} is out of date:\n  {listed}", file=sys.stderr)
+            print("  `python -m tools.write_zoo` writes it anew.", file=sys.stderr)
+            return 1
+        print(f"{arguments.output} is up to date: {len(experiments)} experiments")
+        return 0
+    digest = _digest(experiments)  # of what is counted, whatever is edited meanwhile
+    text = render(experiments, _count_all(experiments), digest)
+    with writing(arguments.output):
+        storage.make_folder(os.path.dirname(arguments.output) or ".")
+        write_text(arguments.output, text)
+    print(f"Wrote {arguments.output}: {len(experiments)} experiments")
+    return 0
+
+
+def read_experiments(folder: Path) -> list[Experiment]:
+    """Reads every config below `folder`, base/ left out, in the order of their names.
+
+    Raises:
+        ConfigError: a config that cannot be read, or no config at all.
+    """
+    paths = [path for path in sorted(folder.rglob("*.yaml")) if path.parent.name != "base"]
+    if not paths:
+        raise ConfigError(f"{folder} holds no experiment, no file that ends in .yaml.")
+    return [
+        Experiment(
+            path.relative_to(folder).as_posix(),
+            load_config(ExperimentConfig, str(path)),
+            _expected(path.read_text()),
+        )
+        for path in paths
+    ]
+
+
+def _expected(text: str) -> str:
+    found = re.search(r"^# Expect: +COCO AP (\d.*(?:\n# {2,}.*)*)", text, re.MULTILINE)
+    return re.sub(r"\n# +", " ", found[1]).rstrip(".") if found else ""
+
+
+def count(config: ExperimentConfig) -> Cost:
+    """Builds the model of the experiment and counts; seconds for the largest ones."""
+    from tpudet.detection.build_detector import (
+        build_task,  # imports Keras, which --check does without
+    )
+    from tpudet.detection.modeling.cost import count_flops, count_parameters
+
+    canvas = config.data.canvas_size
+    model = build_task(config, num_classes=NUM_CLASSES, canvas_size=canvas).model
+    parameters, multiply_adds = count_parameters(model), count_flops(model, canvas)
+    return Cost(f"{parameters / 1e6:.1f}", f"{multiply_adds / 1e9:.1f}")
+
+
+def _count_all(experiments: Sequence[Experiment]) -> dict[str, Cost]:
+    distinct = {_architecture(item.config): item.config for item in experiments}
+    shown = tqdm(distinct.items(), desc="counting", unit="model")
+    costs = {architecture: count(config) for architecture, config in shown}
+    return {item.file: costs[_architecture(item.config)] for item in experiments}
+
+
+def _architecture(config: ExperimentConfig) -> tuple[Any, ...]:
+    """All that decides a model's counts."""
+    model = config.model
+    levels = (model.min_level, model.max_level)
+    return (*levels, model.backbone, model.neck, model.head, model.anchors, config.data.canvas_size)
+
+
+def _digest(experiments: Sequence[Experiment]) -> str:
+    """Returns what changes where a count may: with an architecture or the code that builds it."""
+    sources = Path(__file__).parents[1]
+    paths = [sources / "detection/build_detector.py"]
+    for folder in ("detection/modeling", "trainkit/backbones"):
+        paths += sorted((sources / folder).glob("*.py"))
+    found = hashlib.sha256()
+    for path in paths:
+        if path.name not in _WITHOUT_COST:
+            found.update(code_alone(path.read_text()).encode())
+    for item in experiments:
+        found.update(f"{item.file} {_architecture(item.config)}\n".encode())
+    return found.hexdigest()[:16]
+
+
+def code_alone(source: str) -> str:
+    """Returns Python code without its comments, docstrings and layout, which decide no count."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        described = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if described and ast.get_docstring(node):
+            del node.body[0]
+    return ast.unparse(tree)
+
+
+def render(experiments: Sequence[Experiment], costs: Mapping[str, Cost], digest: str) -> str:
+    """Returns the file's text, a table for each folder.
+
+    Args:
+        experiments: in the order of the rows.
+        costs: by `Experiment.file`; must hold all of them.
+        digest: of what was counted.
+    """
+    lines, folder = [_TITLE.format(num_classes=NUM_CLASSES)], ""
+    for item in experiments:
+        if Path(item.file).parent.name != folder:
+            folder = Path(item.file).parent.name
+            lines += ["", f"## {folder}", "", _row(_COLUMNS)]
+            lines += [_row(["---"] * 5 + ["---:"] * 2 + ["---"])]
+        name = f"[{Path(item.file).stem}](../configs/yaml/{item.file})"
+        lines.append(_row([name, *_described(item.config), *costs[item.file], item.expected]))
+    lines += ["", f"<!-- counted from {digest} -->", ""]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _described(config: ExperimentConfig) -> list[str]:
+    model, (height, width) = config.model, config.data.canvas_size
+    backbone, neck, head = model.backbone, model.neck, model.head
+    match backbone:
+        case EfficientNetConfig():
+            first = f"EfficientNet-{backbone.variant}"
+        case ResNetConfig():
+            first = f"ResNet-{backbone.depth}"
+        case _:
+            first = f"SE-ResNeXt-{backbone.depth}"
+    names = {"fpn": "FPN", "nas_fpn": "NAS-FPN", "bifpn": "BiFPN", "identity": "none"}
+    second = names[neck.kind]
+    if not isinstance(neck, IdentityNeckConfig):
+        second += f" {neck.num_filters}"
+        second += f" x {neck.num_repeats}" if hasattr(neck, "num_repeats") else ""
+    second += ", separable" if getattr(neck, "separable", neck.kind == "bifpn") else ""
+    second += ", DropBlock" if getattr(neck, "drop_block", None) else ""
+    if (model.min_level, model.max_level) != (3, 7):
+        second += f", levels {model.min_level} to {model.max_level}"
+    third = f"{head.num_filters} x {head.num_convs}" + (", separable" if head.separable else "")
+    return [first, second, third, f"{height} x {width}"]
+
+
+def find_faults(text: str, experiments: Sequence[Experiment]) -> list[str]:
+    """Returns in words where the table is out of date, nothing where it is not.
+
+    Nothing is counted: a count stands for the digest of configs and sources that it came with.
+
+    Args:
+        text: the table; empty where there is none.
+        experiments: what it should be a table of.
+    """
+    if not text:
+        return ["there is no such file"]
+    rows = _rows_by_file(text)
+    files = [item.file for item in experiments]
+    faults = [f"{file} has no row" for file in files if file not in rows]
+    faults += [f"{file} has a row and is not there" for file in rows if file not in files]
+    if faults:
+        return faults
+    costs = {file: Cost(*cells[_COUNTED]) for file, cells in rows.items()}
+    digest = _digest(experiments)
+    wanted = render(experiments, costs, digest)
+    wanted_rows = _rows_by_file(wanted)
+    faults = [f"the row of {file} has changed" for file in files if rows[file] != wanted_rows[file]]
+    if not faults and digest not in text:
+        return ["the configs or the sources of the models have changed since it was counted"]
+    if not faults and wanted != text:
+        return ["something beside the rows is different"]
+    return faults
+
+
+def _rows_by_file(text: str) -> dict[str, list[str]]:
+    rows = {row[1]: row[0].split(" | ") for row in _RENDERED_ROW.finditer(text)}
+    return {file: cells for file, cells in rows.items() if len(cells) == len(_COLUMNS)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
