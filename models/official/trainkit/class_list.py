@@ -1,13 +1,17 @@
-"""The class list, `classes.csv`: one row a class, `identifier,name`, without a header.
+"""The class list, `classes.csv`: one row per class, `identifier,name`, without a header.
 
-The row number, counted from 1, is the class id everywhere in the toolkit. This module takes and
-gives text, so that it serves files, assets of a SavedModel and metadata alike.
+The row number, counted from 1, is the class id everywhere in the toolkit. Apart from
+`read_classes`, the functions take and return text, because class lists are also stored in
+SavedModels and in the metadata of predictions files.
 """
 
 import csv
 import io
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.inputs import read_input_text
 
 
 class ClassEntry(NamedTuple):
@@ -17,18 +21,36 @@ class ClassEntry(NamedTuple):
     name: str
 
 
-def read_class_list(text: str) -> tuple[ClassEntry, ...]:
-    """Reads a class list; entry `k` has class id `k + 1`. Inverse of `write_class_list`.
-
-    A byte order mark, blanks around the columns and empty lines at the end are passed over.
+def read_classes(path: str, name: str = "--classes") -> tuple[ClassEntry, ...]:
+    """Reads a class list from a file.
 
     Args:
-        text: contents of `classes.csv`, `identifier,name` a row. A name that contains a comma
-            stands in double quotes.
+        path: the file, local or in a bucket.
+        name: the argument that named it, for messages.
 
     Raises:
-        ValueError: no class at all, a row without exactly two columns, an empty identifier or
-            name, or one that occurs twice. All mistakes are listed, each with its row number.
+        UserError: the file cannot be read, or `read_class_list` refuses its text.
+    """
+    text = read_input_text(path, name)
+    try:
+        return read_class_list(text)
+    except UserError as error:
+        raise UserError(f"{name} {path}: {error}") from error
+
+
+def read_class_list(text: str) -> tuple[ClassEntry, ...]:
+    """Reads the text of a class list; entry `k` has class id `k + 1`.
+
+    Inverse of `write_class_list`. A byte order mark, blanks around the columns and empty lines at
+    the end are ignored.
+
+    Args:
+        text: contents of `classes.csv`, one `identifier,name` per row. A name that contains a
+            comma stands in double quotes.
+
+    Raises:
+        UserError: there is no class, a row does not have exactly two columns, an identifier or
+            name is empty, or one occurs twice. All mistakes are listed with their row numbers.
     """
     rows = list(csv.reader(io.StringIO(text.removeprefix("\ufeff"))))
     while rows and not any(column.strip() for column in rows[-1]):
@@ -41,18 +63,18 @@ def read_class_list(text: str) -> tuple[ClassEntry, ...]:
     if not rows:
         mistakes.append("it is empty")
     if mistakes:
-        raise ValueError(
-            "The class list is not usable; each row must be `identifier,name`, both unique:\n"
+        raise UserError(
+            "The class list cannot be used; each row must be `identifier,name`, both unique:\n"
             + "\n".join(f"  {mistake}" for mistake in mistakes)
         )
     return tuple(entries)
 
 
 def write_class_list(entries: Iterable[ClassEntry]) -> str:
-    """Returns the text of a class list, one line an entry. Inverse of `read_class_list`.
+    """Returns the text of a class list, one line per entry. Inverse of `read_class_list`.
 
     Raises:
-        ValueError: what `read_class_list` would refuse to read.
+        UserError: `read_class_list` would refuse to read the result.
     """
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows(entries)
@@ -62,7 +84,7 @@ def write_class_list(entries: Iterable[ClassEntry]) -> str:
 
 
 def first_difference(before: Sequence[ClassEntry], after: Sequence[ClassEntry]) -> str | None:
-    """Says in words which is the first class that changed; None where none did."""
+    """Describes the first class that changed; None if the lists are equal."""
     for row, (old, new) in enumerate(zip(before, after, strict=False), 1):
         if old != new:
             old_row, new_row = ",".join(old), ",".join(new)
@@ -73,9 +95,9 @@ def first_difference(before: Sequence[ClassEntry], after: Sequence[ClassEntry]) 
 
 
 def class_ids(entries: Sequence[ClassEntry]) -> dict[str, int]:
-    """From every label that names a class, its identifier or its name, to its id from 1.
+    """Maps every label, the identifier or the name of a class, to the class id, from 1.
 
-    Where the name of one class is the identifier of another, the label is the identifier.
+    If the name of one class is the identifier of another, the label means the identifier.
     """
     names = {entry.name: row for row, entry in enumerate(entries, start=1)}
     return names | {entry.identifier: row for row, entry in enumerate(entries, start=1)}
