@@ -1,95 +1,44 @@
-"""Every part imports only what its row of the table allows, so that reading goes one way."""
+"""Imports run one way: each line of the rule is read from left to right."""
 
 import ast
+import itertools
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-OFFICIAL = Path(__file__).parents[1] / "models/official"
-# Parts of detection and the other parts of detection that they may import.
-ALLOWED = {
-    "types": set(),
-    "config": {"data_config", "model_config", "train_config"},
-    "data_config": set(),
-    "model_config": set(),
-    "train_config": set(),
-    "submission": set(),
-    "drawing": set(),
-    "html_page": set(),
-    "ops": {"types"},
-    "data": {"config", "ops", "types"},
-    "evaluation": {"config", "data", "drawing", "ops", "submission", "types"},
-    "preparation": {"config", "data", "drawing", "html_page", "ops", "submission", "types"},
-    "inspection": {
-        *("data", "drawing", "evaluation", "html_page", "image_folder"),
-        *("preparation", "submission", "types"),
-    },
-    "modeling": {"config", "ops", "types"},
-    "export": {"config", "data", "submission", "types"},
-    "image_folder": set(),
-    "saved_detector": {"submission"},
-    "prediction_stream": {"image_folder", "saved_detector", "submission"},
-    "augmented_views": {"data", "saved_detector", "submission"},
-    "model_list": {"saved_detector"},
-    "prediction_work": {
-        "augmented_views",
-        "image_folder",
-        "prediction_stream",
-        "saved_detector",
-        "submission",
-    },
-    "inference": {
-        "augmented_views",
-        "image_folder",
-        "prediction_stream",
-        "prediction_work",
-        "saved_detector",
-        "submission",
-    },
-    "benchmark_input": {"build_augmentations", "data", "data_config", "types"},
-    "weights_origin": {"config", "submission", "train_config"},
-    "legacy": set(),
-}
-# experiment.py joins the parts, and the commands stand above everything.
-FREE = {
-    "__init__",
-    "build_augmentations",
-    "build_detector",
-    "build_optimizer",
-    "command_line",
-    "evaluate",
-    "experiment",
-    "import_legacy_config",
-    "model_dir",
-    "export_model",
-    "plot_schedule",
-    "pretrained",
-    "predict",
-    "show_augmented",
-    "show_config",
-    "train",
-    "write_zoo",
-}
-# Whole packages that a part must not need: submissions are merged on machines without TensorFlow,
-# and a model is the same code on every backend.
-FORBIDDEN_PACKAGES = {
-    "detection/submission": {"keras", "trainkit"},
+ROOT = Path(__file__).parents[1] / "models/official"
+
+# A part imports only what stands to its right; parts in braces may import each other, not in a
+# circle.
+DETECTION = (
+    "commands → experiment → build_detector → {inference, evaluation, inspection, preparation} → "
+    "config → {submission, modeling, data} → ops → types"
+)
+TRAINKIT = (
+    "training → {weights, backbones, records, images, image_folder} → "
+    "{config, files, jobs, pages, command_line, class_list, source_version} → {errors, types}"
+)
+TASKS = ("detection", "classification")  # import trainkit, never each other
+ALONE = ("detection/legacy",)  # imports nothing else of its task
+WITHOUT = {  # part: packages that it does not import anywhere
+    "detection/submission": {"keras", "tensorflow"},
     "detection/preparation": {"keras"},
-    "detection/inspection": {"keras"},
     "detection/ops": {"tensorflow", "jax"},
     "detection/modeling": {"tensorflow", "jax"},
     "trainkit/backbones": {"tensorflow", "jax"},
-    "trainkit": {"detection", "classification"},
-    "detection": {"classification"},
-    "classification": {"detection"},
 }
-MODULES = sorted(OFFICIAL.rglob("*.py"))
+LIGHT = "types errors command_line class_list config files jobs pages".split()  # of trainkit
+
+MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
 
 def imported_names(path: Path) -> set[str]:
-    """Returns the dotted names of every import in the file, wherever it stands."""
+    """The dotted names of every import in a file, wherever it stands."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: relative import; write the full name"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
@@ -98,38 +47,86 @@ def imported_names(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(OFFICIAL)))
-def test_module_imports_only_what_its_layer_allows(path: Path) -> None:
-    place = path.relative_to(OFFICIAL)
+def part_of(name: str, package: str) -> str | None:
+    """The part of a package that a dotted name belongs to."""
+    prefix = f"tpudet.{package}."
+    return name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else None
+
+
+def read_rule(rule: str) -> list[set[str]]:
+    return [set(re.findall(r"\w+", group)) for group in rule.split("→")]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_module_imports_only_what_stands_below_it(path: Path) -> None:
     names = imported_names(path)
-    for part, packages in FORBIDDEN_PACKAGES.items():
-        if place.is_relative_to(part):
+    for part, packages in WITHOUT.items():
+        if path.is_relative_to(part):
             found = {name for name in names if name.split(".")[0] in packages}
-            assert not found, f"{place}: {part} may not import {sorted(found)}"
-    if place.parts[0] != "detection" or place.parts[1].removesuffix(".py") in FREE:
+            assert not found, f"{path}: {part} may not import {sorted(found)}"
+    package = path.parts[0]
+    forbidden = {"trainkit": TASKS}.get(package, [task for task in TASKS if task != package])
+    if package in ("trainkit", *TASKS):
+        foreign = {
+            name for name in names if name.startswith(tuple(f"tpudet.{t}" for t in forbidden))
+        }
+        assert not foreign, f"{path}: {package} may not import {sorted(foreign)}"
+    for package, rule in (("detection", DETECTION), ("trainkit", TRAINKIT)):
+        if path.parts[0] == package and len(path.parts) > 1:
+            check_rule(path, package, rule, {part_of(name, package) for name in names} - {None})
+
+
+def check_rule(path: Path, package: str, rule: str, imported: set[str | None]) -> None:
+    part = path.parts[1].removesuffix(".py")
+    if part == "__init__":
         return
-    part = place.parts[1].removesuffix(".py")
-    parts = {name.split(".")[1] for name in names if name.startswith("detection.")}
-    extra = parts - ALLOWED[part] - {part}
-    assert not extra, f"{place}: {part} may not import {sorted(extra)}"
-    if part == "modeling":
-        kit = {name for name in names if name.startswith("trainkit.")}
-        allowed = ("tpudet.trainkit.backbones", "tpudet.trainkit.weights.name_maps.recipes")
-        assert all(name.startswith(allowed) for name in kit), kit
-    if part in {"types", "ops"}:
-        assert not {name for name in names if name.startswith("trainkit")}
+    if f"{package}/{part}" in ALONE:
+        assert imported <= {part}, f"{path}: {part} may not import {sorted(map(str, imported))}"
+        return
+    groups = read_rule(rule)
+    rank = next((k for k, group in enumerate(groups) if part in group), None)
+    assert rank is not None, f"{path}: {part} has no place in the rule"
+    allowed = set().union(*groups[rank:]) if len(groups[rank]) > 1 else {part}.union(*groups[rank:])
+    if package == "detection" and part == "commands":
+        allowed |= {"legacy"}
+    assert imported <= allowed, (
+        f"{path}: {part} may not import {sorted(map(str, imported - allowed))}"
+    )
 
 
-def test_at_most_110_modules_are_reachable_from_train() -> None:
-    by_name = {".".join(path.relative_to(OFFICIAL).with_suffix("").parts): path for path in MODULES}
-    waiting, seen = ["tpudet.detection.commands.train"], set()
-    while waiting:
-        name = waiting.pop()
-        if name in by_name and name not in seen:
-            seen.add(name)
-            for imported in imported_names(by_name[name]):
-                waiting += [imported, imported.rpartition(".")[0]]
-    assert len(seen) > 20
-    # 60 that a run goes through, and what a config may choose instead: 18 augmentations, 18 of
-    # weights from anywhere, 9 of backbones, necks, losses and matching.
-    assert len(seen) <= 110, sorted(seen)
+@pytest.mark.parametrize(("package", "rule"), [("detection", DETECTION), ("trainkit", TRAINKIT)])
+def test_parts_in_braces_do_not_import_each_other_in_a_circle(package: str, rule: str) -> None:
+    arrows: dict[str, set[str]] = {}
+    for path in MODULES:
+        if path.parts[0] == package and len(path.parts) > 1:
+            part = path.parts[1].removesuffix(".py")
+            found = {part_of(name, package) for name in imported_names(path)}
+            arrows.setdefault(part, set()).update(name for name in found if name and name != part)
+    for group in read_rule(rule):
+        for one, other in itertools.combinations(sorted(group), 2):
+            both = other in arrows.get(one, set()) and one in arrows.get(other, set())
+            assert not both, f"{package}: {one} and {other} import each other"
+
+
+def test_no_module_imports_a_command() -> None:
+    for path in MODULES:
+        if path.parts[:2] != ("detection", "commands") and path.name != "cli.py":
+            commands = {name for name in imported_names(path) if ".commands." in name}
+            assert not commands, f"{path} imports {sorted(commands)}"
+
+
+def test_light_parts_import_neither_keras_nor_tensorflow() -> None:
+    names = [
+        ".".join(("tpudet", *path.with_suffix("").parts))
+        for path in MODULES
+        if path.parts[0] == "trainkit"
+        and len(path.parts) > 1
+        and path.parts[1].removesuffix(".py") in LIGHT
+        and path.name not in ("__init__.py", "ray_pool.py")
+    ]
+    code = (
+        f"import importlib, sys\nfor name in {names!r}: importlib.import_module(name)\n"
+        "print(sorted({'keras', 'tensorflow', 'jax'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
