@@ -9,10 +9,9 @@ from typing import Any
 
 import keras
 
+from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.training.freezing import frozen_paths
 from tpudet.trainkit.training.schedules import Schedule
-
-ops: Any = keras.ops  # annotated with None among its results
 
 
 def adapted_gradient(

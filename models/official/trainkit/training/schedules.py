@@ -8,9 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
-
-ops: Any = keras.ops  # annotated with None among its results
+from tpudet.trainkit.keras_ops import ops
 
 Schedule = Callable[[Any], Any]
 
