@@ -25,9 +25,9 @@ SETTINGS = {
     "train.log_every_steps": "1",
     "train.checkpoint_every_steps": "2",
     "train.keep_checkpoints": "2",
-    "eval.every_steps": str(EVAL_EVERY),
-    "eval.batch_size": "4",
-    "eval.num_pictures": "2",
+    "evaluation.schedule.every_steps": str(EVAL_EVERY),
+    "evaluation.schedule.batch_size": "4",
+    "evaluation.schedule.num_images": "2",
 }
 # Measured times, which no two runs share.
 TIMES = {"time", "seconds", "images_per_second", "input_wait_share", "eta_seconds"}

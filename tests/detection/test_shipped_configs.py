@@ -3,15 +3,12 @@
 import dataclasses
 import re
 import runpy
-import shlex
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from tpudet.detection.commands.experiment_arguments import find_config
 from tpudet.detection.commands.import_legacy_config import converted_text
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.modeling.config import (
@@ -25,64 +22,48 @@ from tpudet.detection.modeling.config import (
 )
 from tpudet.trainkit.backbones.config import BACKBONE_AUTO_EPSILON, EfficientNetConfig
 from tpudet.trainkit.config.decode import decode, load_config
+from tpudet.trainkit.config.find import FoundConfig, find_config, list_configs
 from tpudet.trainkit.config.yaml_tree import parse_tree
 from tpudet.trainkit.training.build_optimizer import build_schedule
 from tpudet.trainkit.training.config import MomentumConfig
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs/yaml").rglob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "configs/yaml"
+CONFIGS = list_configs(FOLDER)
 LEGACY = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("legacy_files.py"))))
 ROWS = {row["file"]: row for row in LEGACY.read_rows()}
-
-
-class Place(NamedTuple):
-    """Where one of the predecessor's experiments is found."""
-
-    path: Path
-    overrides: list[str]
-
-
-def stands_for() -> list[tuple[str, Place]]:
-    """Reads the lists in the files' comments: a name and what has to be set for it."""
-    found = []
-    for path in CONFIGS:
-        listed = path.read_text().partition("# Stands for")[2].split("\nbase:")[0]
-        lines = re.sub(r" \\\n# +", " ", listed).splitlines()[1:]
-        for name, *flags in map(shlex.split, (line.removeprefix("#") for line in lines)):
-            assert flags[::2] == ["--set"] * (len(flags) // 2), name
-            found.append((name, Place(path, flags[1::2])))
-    return found
-
-
-PLACES = dict(stands_for())
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_file_has_a_version_of_its_own(path: Path) -> None:
     for version in (path.stem, path.stem.partition("_")[0]):
-        assert Path(find_config(version, CONFIGS[0].parents[1])) == path
+        assert find_config(version, FOLDER) == FoundConfig(str(path))
 
 
-def test_each_of_the_134_is_listed_once() -> None:
-    names = [name for name, _ in stands_for()]
-    assert sorted(names) == sorted(ROWS)
-    assert len({place.path for place in PLACES.values()}) == 43
+def test_the_table_of_versions_lists_each_of_the_134_once() -> None:
+    listed = re.findall(r"^  (\S+):", (FOLDER / "open_images_2019/versions.yaml").read_text(), re.M)
+    assert sorted(listed) == sorted(ROWS)
+    assert len({find_config(name, FOLDER).path for name in ROWS}) == 43
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_shipped_file_with_its_overrides_is_the_converted_one(name: str) -> None:
+def test_a_version_of_the_predecessor_is_the_converted_one(name: str) -> None:
     """All but the checkpoint, which lay in a bucket; without one nothing is frozen.
 
     The predecessor's script evaluated every 5000 steps, which no file says.
     """
-    path, overrides = PLACES[name]
-    shipped = load_config(ExperimentConfig, str(path), overrides=overrides)
+    found = find_config(name, FOLDER)
+    if (number := name.partition("_")[0]) != "retinanet":  # which has two
+        assert find_config(number, FOLDER) == found
+    shipped = load_config(ExperimentConfig, name)
+    assert shipped == load_config(ExperimentConfig, found.path, overrides=found.overrides)
     text, _ = converted_text(LEGACY.legacy_yaml(ROWS[name]), f"{name}.yaml")
     wanted = decode(ExperimentConfig, parse_tree(text, name))
     freeze = wanted.train.freeze if wanted.train.weights else ()
     train = dataclasses.replace(wanted.train, weights=None, freeze=freeze)
-    evaluated = dataclasses.replace(wanted.eval, every_steps=5000)
-    assert shipped == dataclasses.replace(wanted, train=train, eval=evaluated)
-    needs_weights = "--set train.weights.path=FILE" in path.read_text()
+    schedule = dataclasses.replace(wanted.evaluation.schedule, every_steps=5000)
+    evaluated = dataclasses.replace(wanted.evaluation, schedule=schedule)
+    assert shipped == dataclasses.replace(wanted, train=train, evaluation=evaluated)
+    needs_weights = "--set train.weights.path=FILE" in Path(found.path).read_text()
     assert needs_weights == bool(wanted.train.weights)
 
 
@@ -102,7 +83,7 @@ EFFICIENTDETS = {
 
 
 def efficientdet(version: str) -> ExperimentConfig:
-    return load_config(ExperimentConfig, find_config(version))
+    return load_config(ExperimentConfig, version)
 
 
 @pytest.mark.parametrize("version", EFFICIENTDETS)
@@ -161,13 +142,13 @@ def test_the_rate_of_an_efficientdet_rises_for_an_epoch_and_falls_along_a_cosine
 
 def test_a_figure_got_with_another_suppression_says_so() -> None:
     for version in ("efficientdet", *EFFICIENTDETS):
-        expect = Path(find_config(version)).read_text().partition("# Expect:")[2]
+        expect = Path(find_config(version).path).read_text().partition("# Expect:")[2]
         assert "Gaussian Soft-NMS" in expect.partition("not reproduced")[0]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_published_figure_says_that_it_was_not_reproduced(path: Path) -> None:
-    expect = path.read_text().partition("# Expect:")[2].split("\n# Stands")[0]
+    expect = path.read_text().partition("# Expect:")[2]
     words = " ".join(expect.split("\nbase:")[0].split("\nmodel:")[0].replace("\n#", " ").split())
     if re.match(r"COCO AP \d", words):
         assert "not reproduced here" in words

@@ -1,13 +1,13 @@
-"""The experiment file as frozen dataclasses: what each key means, its unit, and what is allowed.
+"""The experiment file as frozen dataclasses: every key with its unit and its range.
 
-Each fact stands once: the number of classes is the number of rows of the data set's classes.csv.
+The number of classes is not a key: it is the number of rows in the data set's classes.csv.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tpudet.detection.data.config import DataConfig
-from tpudet.detection.modeling.config import RetinaNetConfig
+from tpudet.detection.modeling.config import ModelConfig, RetinaNetConfig
 from tpudet.trainkit.config.ranges import Count, NaturalNumber, check
 from tpudet.trainkit.training.config import TrainConfig
 
@@ -20,47 +20,60 @@ Metric = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalConfig:
-    """Evaluation on the whole of data.eval_split."""
+class EvaluationScheduleConfig:
+    """When the whole of data.eval_split is evaluated, and what is kept."""
 
-    batch_size: Count = 8
+    batch_size: Count = 8  # images
     every_steps: Count = 5000
-    best_metric: Metric = "AP"  # the checkpoint with the highest is kept in best/
-    num_pictures: NaturalNumber = 8  # images drawn at each evaluation
+    best_metric: Metric = "AP"  # best/ holds the checkpoint with the highest value
+    num_images: NaturalNumber = 8  # images drawn per evaluation
 
     __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
 class CocoRulesConfig:
-    """The rules of COCO: AP over IoU 0.5 to 0.95; crowds are regions to ignore."""
+    """COCO metrics: AP over IoU 0.5 to 0.95; crowds are regions to ignore."""
 
     kind: Literal["coco"] = "coco"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenImagesRulesConfig:
-    """The rules of the Open Images Challenge: AP at IoU 0.5; a crowd is a group-of box."""
+    """Metrics of the Open Images Challenge: AP at IoU 0.5; a crowd is a group-of box."""
 
     kind: Literal["open_images"] = "open_images"
-    hierarchy: str = ""  # JSON; where named, objects and detections count for ancestors too
+    hierarchy: str = ""  # JSON; if given, objects and detections also count for ancestor classes
     image_labels: str = ""  # CSV of verified labels: ImageID,LabelName,Confidence (or Source)
+
+
+RulesConfig = CocoRulesConfig | OpenImagesRulesConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """When a run is evaluated, and by which rules."""
+
+    schedule: EvaluationScheduleConfig = field(default_factory=EvaluationScheduleConfig)
+    rules: RulesConfig = field(default_factory=CocoRulesConfig)
+
+    def __post_init__(self) -> None:
+        metric, kind = self.schedule.best_metric, self.rules.kind
+        text = f"schedule.best_metric {metric} is not a metric of rules.kind {kind}: use AP or AP50"
+        check(self, (kind == "coco" or metric in ("AP", "AP50"), text))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
     """One experiment."""
 
-    model: RetinaNetConfig = field(default_factory=RetinaNetConfig)
+    model: ModelConfig = field(default_factory=RetinaNetConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-    eval: EvalConfig = field(default_factory=EvalConfig)
-    evaluation: CocoRulesConfig | OpenImagesRulesConfig = field(default_factory=CocoRulesConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        metric, kind = self.eval.best_metric, self.evaluation.kind
-        only = f"eval.best_metric {metric} is not known to evaluation.kind {kind}; AP and AP50 are"
-        stride = 2**self.model.max_level
+        stride = self.model.stride
         bad = [side for side in self.data.canvas_size if side % stride]
         text = f"data.canvas_size must be multiples of {stride} (2^model.max_level), got {bad}"
-        check(self, (not bad, text), (kind == "coco" or metric in ("AP", "AP50"), only))
+        check(self, (not bad, text))

@@ -14,7 +14,7 @@ from tpudet.detection.data.augmentations.build import build_augmentations
 from tpudet.detection.data.config import DataConfig
 from tpudet.detection.data.pipeline import eval_dataset, train_dataset
 from tpudet.detection.evaluation.ground_truth import load_ground_truth
-from tpudet.detection.evaluation.split import SplitEvaluation, rules_of
+from tpudet.detection.evaluation.split import SplitEvaluation, build_rules
 from tpudet.detection.modeling.retinanet import RetinaNetTask
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
@@ -199,12 +199,12 @@ def build_evaluation(
         ConfigError: the split is not there, its labels are not those of classes.csv, or a file of
             `evaluation` is not usable.
     """
-    data = config.data
+    data, schedule = config.data, config.evaluation.schedule
     split = find_split(data, data.eval_split)
     class_names = [entry.name for entry in classes]
     try:
         truth = load_ground_truth(split.shards, class_names)
-        rules = rules_of(config.evaluation, truth, classes)
+        rules = build_rules(config.evaluation.rules, truth, classes)
     except (ValueError, OSError, tf.errors.OpError) as error:
         raise ConfigError(str(error)) from error
     return SplitEvaluation(
@@ -213,12 +213,12 @@ def build_evaluation(
         dataset=eval_dataset(
             shards=split.shards,
             canvas_size=data.canvas_size,
-            batch_size=config.eval.batch_size,
+            batch_size=schedule.batch_size,
             max_instances=data.max_instances,
         ),
         truth=truth,
         class_names=class_names,
         rules=rules,
-        num_pictures=config.eval.num_pictures,
+        num_images=schedule.num_images,
         picture_path=picture_path,
     )

@@ -79,7 +79,7 @@ def test_data_and_training_are_those_of_the_row(name: str) -> None:
     assert train.total_steps == int(row["total_steps"])
     assert train.optimizer.kind == "momentum"
     assert train.optimizer.weight_decay == float(row["l2"] or 1e-4)
-    assert config.eval.batch_size == int(row["eval_batch"] or 8)
+    assert config.evaluation.schedule.batch_size == int(row["eval_batch"] or 8)
     assert (train.weights.path if train.weights else "") == row["checkpoint"]
 
 
@@ -208,7 +208,8 @@ def test_every_key_of_data_and_training_is_converted() -> None:
     assert (train.learning_rate.kind, train.precision) == ("cosine", "float32")
     assert (train.optimizer.kind, train.optimizer.weight_decay) == ("rmsprop", 5e-5)
     assert (train.freeze, train.iterations_per_loop) == ((), 7)
-    assert (config.eval.batch_size, config.eval.every_steps) == (2, 50)
+    schedule = config.evaluation.schedule
+    assert (schedule.batch_size, schedule.every_steps) == (2, 50)
 
 
 def test_every_key_without_a_counterpart_is_told() -> None:

@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 from tpudet.detection.commands.plot_schedule import draw_schedule, main, schedule_points
-from tpudet.detection.config import EvalConfig, ExperimentConfig
+from tpudet.detection.config import (
+    EvaluationConfig,
+    EvaluationScheduleConfig,
+    ExperimentConfig,
+)
 from tpudet.trainkit.training.config import (
     CosineScheduleConfig,
     OneCycleScheduleConfig,
@@ -52,7 +56,10 @@ def test_rates_are_scaled_by_the_batch_over_its_reference() -> None:
 def test_marks_stand_at_every_evaluation_and_the_end() -> None:
     rate = CosineScheduleConfig(peak=0.5, warmup_steps=200)
     train = TrainConfig(total_steps=2500, learning_rate=rate)
-    config = ExperimentConfig(train=train, eval=EvalConfig(every_steps=1000))
+    config = ExperimentConfig(
+        train=train,
+        evaluation=EvaluationConfig(schedule=EvaluationScheduleConfig(every_steps=1000)),
+    )
     for axes in draw_schedule(config, title="").axes:
         _, marks = axes.lines
         assert list(np.asarray(marks.get_xdata())) == [1000, 2000, 2500]

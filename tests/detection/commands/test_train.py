@@ -35,8 +35,8 @@ TINY = {
     "train.total_steps": "2",
     "train.iterations_per_loop": "1",
     "train.log_every_steps": "1",
-    "eval.batch_size": "2",
-    "eval.num_pictures": "2",
+    "evaluation.schedule.batch_size": "2",
+    "evaluation.schedule.num_images": "2",
 }
 
 
@@ -74,7 +74,7 @@ def test_the_whole_loop_runs_on_a_file_system_in_memory(sample_part: str) -> Non
         tf.io.gfile.copy(f"{sample_part}/{name}", f"{part}/{name}")
     model_dir = f"{root}/saved/quickstart-tiny"
     command = ["--config", "quickstart", "--model_dir", model_dir]
-    small = TINY | {"data.directory": part, "eval.every_steps": "1"}
+    small = TINY | {"data.directory": part, "evaluation.schedule.every_steps": "1"}
     small |= {"model.min_level": "3", "model.max_level": "3"}  # traced five times
     small["model.postprocess.score_threshold"] = "0.0"  # so little training gives low scores
     assert train.main([*command, *flags(small)]) == 0

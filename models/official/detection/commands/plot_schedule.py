@@ -69,7 +69,7 @@ def draw_schedule(config: ExperimentConfig, *, title: str) -> Figure:
     The warm-up is shaded, and a mark stands at every evaluation.
     """
     steps, rates = schedule_points(config)
-    train, every = config.train, config.eval.every_steps
+    train, every = config.train, config.evaluation.schedule.every_steps
     evaluations = [*range(every, train.total_steps, every), train.total_steps]
     warmup = getattr(train.learning_rate, "warmup_steps", 0)
     figure = Figure(figsize=(9, 6), layout="constrained")

@@ -125,8 +125,8 @@ def _run_mode(
     evaluating: dict[str, Any] = {
         "evaluate": evaluate,
         "headline": HEADLINE,
-        "best_metric": config.eval.best_metric,
-        "eval_every_steps": config.eval.every_steps,
+        "best_metric": config.evaluation.schedule.best_metric,
+        "eval_every_steps": config.evaluation.schedule.every_steps,
     }
     match arguments.mode:
         case "train":

@@ -39,7 +39,7 @@ class Rules(NamedTuple):
     explain: Callable[[dict[str, float]], list[str]]  # says why metrics are -1
 
 
-def rules_of(
+def build_rules(
     config: CocoRulesConfig | OpenImagesRulesConfig,
     truth: GroundTruth,
     classes: Sequence[ClassEntry],
@@ -76,7 +76,7 @@ class SplitEvaluation:
         truth: GroundTruth,
         class_names: Sequence[str],
         rules: Rules,
-        num_pictures: int,
+        num_images: int,
         picture_path: str,
     ):
         """Takes the parts.
@@ -88,7 +88,7 @@ class SplitEvaluation:
             truth: ground truth of the same images.
             class_names: C names.
             rules: what is measured.
-            num_pictures: how many images are drawn, the first of the split.
+            num_images: how many images are drawn, the first of the split.
             picture_path: PNG file that is written anew at each evaluation.
         """
         self._strategy = strategy
@@ -96,7 +96,7 @@ class SplitEvaluation:
         self._truth = truth
         self._class_names = tuple(class_names)
         self._rules = rules
-        self._num_pictures = num_pictures
+        self._num_images = num_images
         self._picture_path = picture_path
         self._predict = tf.function(lambda batch: strategy.run(predict, (batch,)), autograph=False)
 
@@ -112,13 +112,13 @@ class SplitEvaluation:
                 detections = self._gather(Detections, self._predict(replica_batches))
                 collected.add(batch, detections)
                 bar.update(int((batch.records >= 0).sum()))
-                if len(pictures) < self._num_pictures:
+                if len(pictures) < self._num_images:
                     pictures += draw_batch(batch, detections, self._class_names)
         metrics = self._rules.score(collected.columns())
         for line in self._rules.explain(metrics):
             logger.info("%s", line)
-        if self._num_pictures:
-            self._publish(image_grid(pictures[: self._num_pictures], columns=2), step)
+        if self._num_images:
+            self._publish(image_grid(pictures[: self._num_images], columns=2), step)
         return metrics
 
     def _gather(self, cls: type[Fields], replicas: Fields) -> Fields:

@@ -40,15 +40,17 @@ def convert(settings: Settings, written: Branch) -> Converted:
         "model": model_values(settings, backbone, remarks),
         "data": _data(settings, remarks),
         "train": _train(settings, frozen, remarks),
-        "eval": {
-            "batch_size": settings.predict.predict_batch_size,
-            "every_steps": settings.eval.num_steps_per_eval,
+        "evaluation": {
+            "schedule": {
+                "batch_size": settings.predict.predict_batch_size,
+                "every_steps": settings.eval.num_steps_per_eval,
+            },
         },
     }
     remarks.append(
         "train_on_dataset.sh of tpu_models evaluated every 5000 steps, or 2000 for less than 20 "
-        f"classes, whatever the file said; eval.every_steps is {settings.eval.num_steps_per_eval}, "
-        "eval.num_steps_per_eval"
+        f"classes, whatever the file said; evaluation.schedule.every_steps is "
+        f"{settings.eval.num_steps_per_eval}, eval.num_steps_per_eval"
     )
     remarks += _freeze_remarks(settings, backbone, frozen)
     remarks += idle_remarks(settings, backbone.kind, written)

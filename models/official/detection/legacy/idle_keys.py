@@ -24,8 +24,8 @@ _REPLACED = {
     "eval.use_json_file": "the ground truth in the TFRecords of data.eval_split",
     "eval.val_json_file": "the ground truth in the TFRecords of data.eval_split",
     "eval.eval_samples": "all images of data.eval_split, none left out",
-    "eval.eval_batch_size": "eval.batch_size, which has the value of predict.predict_batch_size: "
-    "evaluations ran with it",
+    "eval.eval_batch_size": "evaluation.schedule.batch_size, which has the value of "
+    "predict.predict_batch_size: evaluations ran with it",
     "eval.min_eval_interval": "nothing: checkpoints are evaluated as they come",
     "eval.eval_timeout": "the flag --eval_timeout",
     "retinanet_parser.regenerate_source_id": "the ids that the TFRecords hold",

@@ -1,15 +1,14 @@
-"""The model's part of the experiment file: what each key means, its unit, and what is allowed."""
+"""The `model` section of the experiment file."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from tpudet.trainkit.backbones.config import (
+    BackboneConfig,
     BatchNormConfig,
     DropBlockConfig,
-    EfficientNetConfig,
     Normalization,
     ResNetConfig,
-    SEResNeXtConfig,
 )
 from tpudet.trainkit.config.ranges import (
     Count,
@@ -48,7 +47,7 @@ class NASFPNConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BiFPNConfig:
-    """EfficientDet's pyramid, fast normalised fusion (arXiv 1911.09070)."""
+    """EfficientDet's pyramid with fast normalised fusion (arXiv 1911.09070)."""
 
     kind: Literal["bifpn"] = "bifpn"
     num_filters: Count = 64
@@ -59,14 +58,14 @@ class BiFPNConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class IdentityNeckConfig:
-    """One level of the backbone as it is: min_level, which is max_level too."""
+    """A single level of the backbone, unchanged: min_level and max_level must be equal."""
 
     kind: Literal["identity"] = "identity"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """The two towers of convolutions, shared by all levels."""
+    """Two towers of convolutions, shared by all levels."""
 
     num_convs: NaturalNumber = 4
     num_filters: Count = 256
@@ -78,7 +77,7 @@ class HeadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AnchorConfig:
-    """Anchors of one location: num_scales times len(aspect_ratios)."""
+    """Anchors per location: num_scales times len(aspect_ratios)."""
 
     num_scales: Count = 3
     aspect_ratios: tuple[Positive, ...] = (1.0, 2.0, 0.5)  # width / height
@@ -86,7 +85,7 @@ class AnchorConfig:
 
     @property
     def per_location(self) -> int:
-        """Anchors of one location."""
+        """Number of anchors per location."""
         return self.num_scales * len(self.aspect_ratios)
 
     def __post_init__(self) -> None:
@@ -95,12 +94,12 @@ class AnchorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ArgmaxIoUConfig:
-    """Anchors stand for the object that they overlap most, by intersection over union."""
+    """Each anchor is assigned to the object that it overlaps most, by intersection over union."""
 
     kind: Literal["argmax_iou"] = "argmax_iou"
     match_threshold: float = 0.5
     unmatched_threshold: float = 0.5  # anchors between the two are ignored
-    force_match: bool = True  # each object takes its best anchor, however small the overlap
+    force_match: bool = True  # each object gets its best anchor, however small the overlap
 
     def __post_init__(self) -> None:
         low, high = self.unmatched_threshold, self.match_threshold
@@ -110,10 +109,10 @@ class ArgmaxIoUConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ATSSConfig:
-    """Adaptive training sample selection (arXiv 1912.02424): no threshold to choose."""
+    """Adaptive training sample selection (arXiv 1912.02424), without thresholds."""
 
     kind: Literal["atss"] = "atss"
-    # Locations nearest to an object's centre, each with all its anchors.
+    # Locations closest to an object's centre, each with all its anchors.
     candidates_per_level: Count = 9
 
     __post_init__ = check
@@ -143,7 +142,7 @@ class QualityFocalLossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class VarifocalLossConfig:
-    """Varifocal loss: quality focal, negatives alone modulated (arXiv 2008.13367)."""
+    """Varifocal loss: as quality focal, but only negatives are modulated (arXiv 2008.13367)."""
 
     kind: Literal["varifocal"] = "varifocal"
     alpha: Share = 0.75
@@ -165,7 +164,7 @@ class HuberLossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothL1LossConfig:
-    """Smooth L1 loss of the encoded boxes: Huber's over beta."""
+    """Smooth L1 loss of the encoded boxes: the Huber loss divided by beta."""
 
     kind: Literal["smooth_l1"] = "smooth_l1"
     beta: Positive = 0.1
@@ -176,7 +175,7 @@ class SmoothL1LossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapLossConfig:
-    """1 minus the intersection over union of the decoded boxes, or what extends it."""
+    """1 minus the intersection over union of the decoded boxes, or one of its extensions."""
 
     kind: Literal["iou", "giou", "diou", "ciou"] = "giou"
     weight: Positive = 2.0
@@ -186,12 +185,12 @@ class OverlapLossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PostprocessConfig:
-    """From scores of anchors to a list of detections."""
+    """Selection of the detections and suppression of duplicates."""
 
     score_threshold: Annotated[float, Range("[0, 1)")] = 0.05
     nms_iou_threshold: Annotated[float, Range("(0, 1]")] = 0.5
-    max_candidates: Count = 5000  # best (anchor, class) pairs an image that enter suppression
-    max_detections: Count = 100
+    max_candidates: Count = 5000  # best (anchor, class) pairs per image that enter suppression
+    max_detections: Count = 100  # per image
 
     def __post_init__(self) -> None:
         most, candidates = self.max_detections, self.max_candidates
@@ -199,32 +198,29 @@ class PostprocessConfig:
         check(self, (most <= candidates, text))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RetinaNetConfig:
-    """One-stage detector, arXiv:1708.02002."""
+NeckConfig = FPNConfig | NASFPNConfig | BiFPNConfig | IdentityNeckConfig
+MatchingConfig = ArgmaxIoUConfig | ATSSConfig
+ClassLossConfig = FocalLossConfig | QualityFocalLossConfig | VarifocalLossConfig
+BoxLossConfig = HuberLossConfig | SmoothL1LossConfig | OverlapLossConfig
 
-    kind: Literal["retinanet"] = "retinanet"
+
+@dataclass(frozen=True, kw_only=True)
+class PyramidConfig:
+    """Image to feature pyramid: the keys that every detector has."""
+
+    kind: str  # of the detector
     min_level: Annotated[int, Range("[2, 5]")] = 3  # level l has a stride of 2^l pixels
-    max_level: Annotated[int, Range("[2, 7]")] = 7  # backbones go to 5, necks make the others
-    # What pixels become before the backbone; auto: what the loaded weights expect, else imagenet.
+    max_level: Annotated[int, Range("[2, 7]")] = 7  # backbones end at 5, the neck adds the rest
+    # How pixels are scaled for the backbone; auto: as the pretrained weights expect, else imagenet.
     normalization: Normalization = "auto"
-    backbone: ResNetConfig | EfficientNetConfig | SEResNeXtConfig = field(
-        default_factory=ResNetConfig
-    )
-    neck: FPNConfig | NASFPNConfig | BiFPNConfig | IdentityNeckConfig = field(
-        default_factory=FPNConfig
-    )
-    head: HeadConfig = field(default_factory=HeadConfig)
-    batch_norm: BatchNormConfig = field(default_factory=BatchNormConfig)  # of neck and head
-    anchors: AnchorConfig = field(default_factory=AnchorConfig)
-    matching: ArgmaxIoUConfig | ATSSConfig = field(default_factory=ArgmaxIoUConfig)
-    class_loss: FocalLossConfig | QualityFocalLossConfig | VarifocalLossConfig = field(
-        default_factory=FocalLossConfig
-    )
-    box_loss: HuberLossConfig | SmoothL1LossConfig | OverlapLossConfig = field(
-        default_factory=HuberLossConfig
-    )
-    postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
+    backbone: BackboneConfig = field(default_factory=ResNetConfig)
+    neck: NeckConfig = field(default_factory=FPNConfig)
+    batch_norm: BatchNormConfig = field(default_factory=BatchNormConfig)  # of neck and heads
+
+    @property
+    def stride(self) -> int:
+        """Stride of the coarsest level in pixels; canvas sides are multiples of it."""
+        return 2**self.max_level
 
     def __post_init__(self) -> None:
         low, high = self.min_level, self.max_level
@@ -238,3 +234,19 @@ class RetinaNetConfig:
             (identity_levels, f"neck identity has one level, got {low} to {high}"),
             (bifpn_levels, f"neck bifpn has two levels or more, got {low} to {high}"),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetinaNetConfig(PyramidConfig):
+    """One-stage detector (arXiv 1708.02002)."""
+
+    kind: Literal["retinanet"] = "retinanet"
+    head: HeadConfig = field(default_factory=HeadConfig)
+    anchors: AnchorConfig = field(default_factory=AnchorConfig)
+    matching: MatchingConfig = field(default_factory=ArgmaxIoUConfig)
+    class_loss: ClassLossConfig = field(default_factory=FocalLossConfig)
+    box_loss: BoxLossConfig = field(default_factory=HuberLossConfig)
+    postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
+
+
+ModelConfig = RetinaNetConfig  # a union told apart by `kind` once there are more

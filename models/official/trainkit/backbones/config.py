@@ -77,3 +77,6 @@ class SEResNeXtConfig:
     depth: Literal[50, 101] = 50
     gradient_checkpointing: bool = False  # less memory for more time: blocks run twice
     batch_norm: BatchNormConfig = field(default_factory=lambda: BatchNormConfig(momentum=0.9))
+
+
+BackboneConfig = ResNetConfig | EfficientNetConfig | SEResNeXtConfig

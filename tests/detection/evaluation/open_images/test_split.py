@@ -81,11 +81,12 @@ def test_verified_labels_make_false_positives(tree: str, tmp_path: Path) -> None
 
 
 def test_the_config_knows_both_rules() -> None:
-    text = "evaluation: {kind: open_images, hierarchy: h.json}\neval: {best_metric: AP50}"
+    rules = "{kind: open_images, hierarchy: h.json}"
+    text = f"evaluation: {{rules: {rules}, schedule: {{best_metric: AP50}}}}"
     config = decode(ExperimentConfig, parse_tree(text, "x.yaml"))
-    assert config.evaluation == OpenImagesRulesConfig(hierarchy="h.json")
-    assert ExperimentConfig().evaluation.kind == "coco"
-    with pytest.raises(ConfigError, match="eval.best_metric AP75 is not known to evaluation.kind"):
+    assert config.evaluation.rules == OpenImagesRulesConfig(hierarchy="h.json")
+    assert ExperimentConfig().evaluation.rules.kind == "coco"
+    with pytest.raises(ConfigError, match="best_metric AP75 is not a metric of rules.kind"):
         decode(ExperimentConfig, parse_tree(text.replace("AP50", "AP75"), "x.yaml"))
 
 
@@ -93,7 +94,7 @@ def test_a_detector_that_knows_the_truth_has_ap_1_by_either_rules(
     sample_part: str, tmp_path: Path
 ) -> None:
     text = f"data: {{directory: {sample_part}, canvas_size: [128, 128]}}\n"
-    text += "eval: {num_pictures: 0, batch_size: 3}\n"
+    text += "evaluation:\n  schedule: {num_images: 0, batch_size: 3}\n"
 
     def answer(batch: Batch) -> Detections:
         is_object = batch.classes > 0
@@ -111,10 +112,10 @@ def test_a_detector_that_knows_the_truth_has_ap_1_by_either_rules(
         )
         return evaluation(1)
 
-    coco, challenge = evaluate(""), evaluate("evaluation: {kind: open_images}")
+    coco, challenge = evaluate(""), evaluate("  rules: {kind: open_images}\n")
     assert coco["AP50"] == pytest.approx(1)
     assert challenge["AP"] == challenge["AP50"] == 1
     assert "AP75" in coco
     assert set(coco) - set(challenge) == set(get_args(Metric)) - {"AP", "AP50"}
     with pytest.raises(ConfigError, match=r"none\.json is not there"):
-        evaluate(f"evaluation: {{kind: open_images, hierarchy: {tmp_path}/none.json}}")
+        evaluate(f"  rules: {{kind: open_images, hierarchy: {tmp_path}/none.json}}\n")

@@ -224,8 +224,8 @@ def test_ten_steps_on_a_fold(converted, tmp_path) -> None:
         "train.batch_size": "2",
         "train.total_steps": "10",
         "train.learning_rate.peak": "1e-3",
-        "eval.batch_size": "2",
-        "eval.num_pictures": "2",
+        "evaluation.schedule.batch_size": "2",
+        "evaluation.schedule.num_images": "2",
     }
     command = ["--config", "quickstart", "--model_dir", str(tmp_path / "run")]
     command += [text for key, value in settings.items() for text in ("--set", f"{key}={value}")]

@@ -71,7 +71,7 @@ def challenge_split(
     """
     text = read_text(hierarchy) if hierarchy else None
     if hierarchy and text is None:
-        raise FileNotFoundError(f"evaluation.hierarchy {hierarchy} is not there")
+        raise FileNotFoundError(f"evaluation.rules.hierarchy {hierarchy} is not there")
     tree = read_hierarchy(text) if text is not None else Hierarchy((), {}, {})
     ids = class_ids(classes)
     ancestors, descendants = ([[] for _ in classes] for _ in range(2))
@@ -86,7 +86,7 @@ def challenge_split(
     if image_labels:
         content = read_text(image_labels)
         if content is None:
-            raise FileNotFoundError(f"evaluation.image_labels {image_labels} is not there")
+            raise FileNotFoundError(f"evaluation.rules.image_labels {image_labels} is not there")
         found = read_image_labels(content.encode(), image_labels)
         image_of = {name: row for row, name in enumerate(truth.source_ids)}
         images = np.array([image_of.get(name, -1) for name in found.image_ids.tolist()], int)
