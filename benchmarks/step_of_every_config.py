@@ -26,11 +26,11 @@ import keras
 import numpy as np
 
 from tpudet.detection.build_detector import build_task
-from tpudet.detection.commands.experiment_arguments import find_config
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.modeling.retinanet import RetinaNetTask
 from tpudet.detection.types import Batch
 from tpudet.trainkit.config.decode import load_config
+from tpudet.trainkit.config.find import find_config, list_configs
 from tpudet.trainkit.training.freezing import freeze
 
 CONFIGS = Path(__file__).parents[1] / "configs/yaml"
@@ -55,8 +55,8 @@ class Step(NamedTuple):
 
 def read_experiments(versions: Sequence[str] = (), change: Sequence[str] = ()) -> list[Experiment]:
     """Reads the experiments of these versions, all where none is named; base/ left out."""
-    files = [Path(find_config(version)) for version in versions]
-    files = files or [path for path in sorted(CONFIGS.rglob("*.yaml")) if "base" not in path.parts]
+    files = [Path(find_config(version).path) for version in versions]
+    files = files or [path for path in list_configs(CONFIGS) if "base" not in path.parts]
     return [
         Experiment(path.stem, load_config(ExperimentConfig, str(path), overrides=change))
         for path in files

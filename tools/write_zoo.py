@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from tpudet.detection.commands.experiment_arguments import config_folder
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.modeling.config import IdentityNeckConfig
 from tpudet.trainkit.backbones.config import EfficientNetConfig, ResNetConfig
 from tpudet.trainkit.command_line import run_command, writing
 from tpudet.trainkit.config.decode import ConfigError, load_config
+from tpudet.trainkit.config.find import config_folder, list_configs
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import read_text, write_text
 
@@ -108,7 +108,7 @@ def read_experiments(folder: Path) -> list[Experiment]:
     Raises:
         ConfigError: a config that cannot be read, or no config at all.
     """
-    paths = [path for path in sorted(folder.rglob("*.yaml")) if path.parent.name != "base"]
+    paths = [path for path in list_configs(folder) if path.parent.name != "base"]
     if not paths:
         raise ConfigError(f"{folder} holds no experiment, no file that ends in .yaml.")
     return [

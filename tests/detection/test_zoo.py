@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tools.write_zoo import code_alone, count, find_faults, main, read_experiments
 
-from tpudet.detection.commands.experiment_arguments import find_config
+from tpudet.trainkit.config.find import find_config, list_configs
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs/zoo.md"
@@ -29,7 +29,8 @@ def written(stem: str) -> list[str]:
 def test_the_table_is_current(capsys: pytest.CaptureFixture[str]) -> None:
     """By digest: the configs and the sources of the models are those that were counted."""
     assert main(["--check", "--output", str(TABLE)]) == 0, capsys.readouterr().err
-    files = {path.relative_to(ROOT) for path in (ROOT / "configs/yaml").glob("[!b]*/*.yaml")}
+    paths = list_configs(ROOT / "configs/yaml")
+    files = {path.relative_to(ROOT) for path in paths if path.parent.name != "base"}
     assert len(files) == len(EXPERIMENTS)
     assert all(f"(../{file})" in TABLE.read_text() for file in files)
 
@@ -77,7 +78,7 @@ def test_what_is_out_of_date_is_named_and_written_anew(
 ) -> None:
     folder = tmp_path / "configs/yaml/retinanet"
     folder.mkdir(parents=True)
-    config = Path(shutil.copy(find_config("quickstart"), folder))
+    config = Path(shutil.copy(find_config("quickstart").path, folder))
     monkeypatch.chdir(tmp_path)
 
     def fault() -> str:

@@ -1,4 +1,4 @@
-"""VERSION means one file, mistakes are one message with exit code 2, scripts say their usage."""
+"""Mistakes are one message with exit code 2, scripts say their usage."""
 
 import os
 import subprocess
@@ -7,30 +7,12 @@ from pathlib import Path
 import pytest
 
 from tpudet.detection.commands import show_config
-from tpudet.detection.commands.experiment_arguments import find_config
 from tpudet.detection.config import ExperimentConfig
-from tpudet.trainkit.config.decode import ConfigError, load_config
+from tpudet.trainkit.config.decode import load_config
+from tpudet.trainkit.config.find import list_configs
 
 ROOT = Path(__file__).parents[3]
-CONFIGS = sorted((ROOT / "configs/yaml").rglob("*.yaml"))
-
-
-def test_version_is_the_stem_or_what_stands_before_the_first_underscore(tmp_path: Path) -> None:
-    for name in ("4.1.1_b5.yaml", "4.1.10_b5.yaml", "4.1.1b_b5.yaml", "plain.yaml"):
-        (tmp_path / name).write_text("")
-    assert find_config("4.1.1", tmp_path).endswith("4.1.1_b5.yaml")
-    assert find_config("4.1.10_b5", tmp_path).endswith("4.1.10_b5.yaml")
-    assert find_config("plain", tmp_path).endswith("plain.yaml")
-    assert find_config("some/where.yaml", tmp_path) == "some/where.yaml"
-
-
-def test_no_or_several_configs_list_the_candidates(tmp_path: Path) -> None:
-    for name in ("1.0_a.yaml", "1.0_b.yaml", "2.0_c.yaml"):
-        (tmp_path / name).write_text("")
-    with pytest.raises(ConfigError, match=r"`1.0` names 2 files.*\n  1.0_a.yaml\n  1.0_b.yaml$"):
-        find_config("1.0", tmp_path)
-    with pytest.raises(ConfigError, match=r"`1` names no file.*\n  1.0_a.yaml\n.*\n  2.0_c.yaml$"):
-        find_config("1", tmp_path)
+CONFIGS = list_configs(ROOT / "configs/yaml")
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -56,7 +38,7 @@ def test_every_mistake_of_a_config_is_one_message_and_exit_code_2(
     flags = ["--set", "train.total_step=5", "--set", "data.canvas_size=[100, 128]"]
     assert show_config.main(["--config", "quickstart", *flags]) == 2
     message = capsys.readouterr().err
-    assert message.startswith("show_config: 1 mistake in the configuration:")
+    assert message.startswith("tpudet show_config: 1 mistake in the configuration:")
     assert "unknown key train.total_step; did you mean `total_steps`?" in message
     assert show_config.main(["--config", "quickstart", *flags[2:]]) == 2
     assert "multiples of 32 (2^model.max_level), got [100]" in capsys.readouterr().err

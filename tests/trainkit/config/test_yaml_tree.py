@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 import yaml
 
+from tpudet.trainkit.config.find import load_tree
 from tpudet.trainkit.config.yaml_tree import (
     Branch,
     ConfigError,
     Leaf,
-    load_tree,
     override_tree,
     parse_items,
     parse_tree,

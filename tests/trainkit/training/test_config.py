@@ -5,7 +5,6 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from tpudet.detection.commands.experiment_arguments import find_config
 from tpudet.detection.config import ExperimentConfig
 from tpudet.trainkit.config.decode import ConfigError, decode, load_config
 from tpudet.trainkit.config.yaml_tree import parse_tree
@@ -29,7 +28,7 @@ def decoded(text: str) -> TrainConfig:
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_kind_of_schedule_wants_its_own_peak(kind: str) -> None:
     """A changed kind drops what was written for the one before: 1.5e-3 for AdamW, say."""
-    path = find_config("r50_fpn_640" if kind == "cosine" else "r18_fpn_320")
+    path = "r50_fpn_640" if kind == "cosine" else "r18_fpn_320"
     with pytest.raises(ConfigError, match="missing key train.learning_rate.peak"):
         load_config(ExperimentConfig, path, overrides=[f"train.learning_rate.kind={kind}"])
 

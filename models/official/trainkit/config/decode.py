@@ -16,12 +16,12 @@ import typing
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
+from tpudet.trainkit.config.find import load_experiment, load_tree
 from tpudet.trainkit.config.ranges import BrokenRules
 from tpudet.trainkit.config.yaml_tree import (
     Branch,
     ConfigError,
     Leaf,
-    load_tree,
     merge,
     override_tree,
     parse_items,
@@ -37,22 +37,22 @@ T = TypeVar("T")
 
 
 def load_config(
-    cls: type[T], path: str, *, overrides: Sequence[str] = (), params_override: str = ""
+    cls: type[T], name: str, *, overrides: Sequence[str] = (), params_override: str = ""
 ) -> T:
-    """Reads `path`, lays the overrides over it and decodes the result.
+    """Reads the experiment `name`, lays the overrides over it and decodes the result.
 
     Values of the file that an override leaves without their `kind` are named in the log.
 
     Args:
         cls: the dataclass to build.
-        path: a YAML file.
+        name: a YAML file, or a VERSION as `find_config` reads it.
         overrides: `KEY=VALUE` texts; they win over everything else.
         params_override: a YAML mapping as text, or the path of a YAML file.
 
     Raises:
         ConfigError: lists every mistake.
     """
-    tree = load_tree(path)
+    tree = load_experiment(name)
     dropped: list[str] = []
     if params_override:
         is_file = "\n" not in params_override and storage.exists(params_override)

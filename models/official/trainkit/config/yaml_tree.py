@@ -1,7 +1,6 @@
-"""YAML 1.2 files as trees that remember where each value was written; `base:` files beneath."""
+"""YAML 1.2 files as trees that remember where each value was written."""
 
 import dataclasses
-import os
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,38 +110,21 @@ class Branch:
     place: str
 
 
-def load_tree(path: str, seen: tuple[str, ...] = ()) -> Branch:
-    """Reads one YAML file and, beneath it, the file that its `base:` key names."""
-    if any(os.path.normpath(path) == os.path.normpath(other) for other in seen):
-        raise ConfigError(f"{path}: `base:` files form a loop: {' -> '.join((*seen, path))}")
-    asked_by = f" (named by `base:` in {seen[-1]})" if seen else ""
-    tree = parse_tree(_read(path, asked_by), path.rsplit("/", 1)[-1])
-    base = tree.children.get("base")
-    if base is None:
-        return tree
-    if not isinstance(base, Leaf) or not isinstance(base.value, str) or not base.value:
-        raise ConfigError(f"{base.place}: `base` must be one file name, got {show(base)}")
-    own = {key: value for key, value in tree.children.items() if key != "base"}
-    below = load_tree(_path_of_base(base.value, path), (*seen, path))
-    return merge(below, Branch(own, tree.place))
+def read_file(path: str, named_by: str = "") -> str:
+    """Returns the text of a file.
 
+    Args:
+        path: local or in a bucket.
+        named_by: what messages say of where the path comes from.
 
-def _path_of_base(name: str, path: str) -> str:
-    """Of a base that the file at `path` names: from its folder on, absolute, or in a bucket."""
-    if "://" in name:
-        return name
-    joined = os.path.join(os.path.dirname(path), name)
-    scheme, separator, inside = joined.rpartition("://")
-    # A bucket has no `..`; on a disk that is left to the system, which knows its links.
-    return f"{scheme}://{os.path.normpath(inside)}" if separator else joined
-
-
-def _read(path: str, asked_by: str = "") -> str:
+    Raises:
+        ConfigError: it cannot be read, or is not UTF-8.
+    """
     try:
         with storage.open_file(path, "r") as file:
             return file.read()
     except OSError as error:
-        raise ConfigError(f"{path}{asked_by}: cannot be read: {storage.reason(error)}") from error
+        raise ConfigError(f"{path}{named_by}: cannot be read: {storage.reason(error)}") from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: not UTF-8; save the file in that encoding") from error
@@ -293,7 +275,7 @@ def parse_items(path: str) -> "list[Branch | Leaf | ConfigError]":
     """
     filename = path.rsplit("/", 1)[-1]
     with _yaml_errors_in_words(filename):
-        node = yaml.compose(_read(path), Loader=Loader)
+        node = yaml.compose(read_file(path), Loader=Loader)
     if not isinstance(node, yaml.SequenceNode) or not node.value:
         raise ConfigError(f"{filename}: expected a list at the top level, each item after a `- `")
     return [_item(item, filename) for item in node.value]

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tpudet.detection.preparation.sources.annotations import PreparationError
 from tpudet.trainkit.config.decode import decode
-from tpudet.trainkit.config.yaml_tree import Branch, ConfigError, load_tree
+from tpudet.trainkit.config.find import load_tree, packaged_configs
+from tpudet.trainkit.config.yaml_tree import Branch, ConfigError
+from tpudet.trainkit.errors import UserError
 
 HUMAN_PARTS = "human_parts"
 _PART = re.compile(rf"{HUMAN_PARTS}|part_\d+")
-_FILE = "configs/open_images/presets.yaml"
+_FILE = "open_images/presets.yaml"  # below configs/
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +57,11 @@ class Preset(NamedTuple):
         """The parts `names`, or all.
 
         Raises:
-            PreparationError: the preset has no such part.
+            UserError: the preset has no such part.
         """
         unknown = [name for name in names or () if name not in self.parts]
         if unknown:
-            raise PreparationError(
+            raise UserError(
                 f"--parts: this preset has no {', '.join(unknown)}; it has {', '.join(self.parts)}."
             )
         return {name: part for name, part in self.parts.items() if names is None or name in names}
@@ -87,23 +88,23 @@ def classes_path(arguments: argparse.Namespace, part: str) -> str:
 
 
 def default_presets_path() -> str:
-    """The presets file in the working directory, else that of the source tree."""
-    places = (Path.cwd(), Path(__file__).parents[4])
-    return str(next((place / _FILE for place in places if (place / _FILE).is_file()), _FILE))
+    """The presets file in the working directory, else the one that comes with the package."""
+    own = Path("configs") / _FILE
+    return str(own if own.is_file() else packaged_configs() / _FILE)
 
 
 def read_preset(path: str, name: str) -> Preset:
     """Reads the preset `name`; the whole file is checked.
 
     Raises:
-        PreparationError: no such file or preset; every mistake in the file is listed.
+        UserError: no such file or preset; every mistake in the file is listed.
     """
     presets = _read_presets(path)
     if name not in presets:
         listed = "\n".join(
             f"  {known:8} {preset.settings.description}" for known, preset in presets.items()
         )
-        raise PreparationError(f"{os.path.basename(path)} has no preset {name}. It has\n{listed}")
+        raise UserError(f"{os.path.basename(path)} has no preset {name}. It has\n{listed}")
     return presets[name]
 
 
@@ -113,7 +114,7 @@ def _read_presets(path: str) -> dict[str, Preset]:
     try:
         tree = load_tree(path)
     except ConfigError as error:
-        raise PreparationError(str(error)) from error
+        raise UserError(str(error)) from error
     for name, branch in tree.children.items():
         if not isinstance(branch, Branch):
             mistakes.append(f"{branch.place}: {name} must be a mapping, got {branch.value!r}")
@@ -124,7 +125,7 @@ def _read_presets(path: str) -> dict[str, Preset]:
             mistakes.append(str(error))
     if mistakes or not presets:
         listed = "\n".join(mistakes) or "it is empty"
-        raise PreparationError(f"The presets of {path} cannot be used: {listed}")
+        raise UserError(f"The presets of {path} cannot be used: {listed}")
     return presets
 
 
