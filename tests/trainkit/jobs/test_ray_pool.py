@@ -7,12 +7,14 @@ import sys
 
 import pytest
 
-from tpudet.trainkit.jobs.worker_pool import WorkerPoolError, run_jobs
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.jobs.worker_pool import run_jobs
 
 # Functions of the main program travel to the nodes by value, those of a test module do not.
 RUN_SMALL_JOBS = """
 import functools, os, pathlib, signal, sys, threading, time, types
-from trainkit.worker_pool import WorkerPoolError, run_jobs
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.jobs.worker_pool import run_jobs
 
 def square(job, progress):
     progress(2)
@@ -21,7 +23,7 @@ def square(job, progress):
     return job * job
 
 def refuse(job, progress):
-    raise WorkerPoolError(f"{job} is not wanted")
+    raise UserError(f"{job} is not wanted")
 
 def last_long(job, progress):
     pathlib.Path(f"{job}.started").touch()
@@ -45,7 +47,7 @@ print(next(squares))  # until it ends this process is connected, so the others j
 for function in (refuse, only_here.unknown):
     try:
         list(run(function, [5], progress=id))
-    except WorkerPoolError as error:
+    except UserError as error:
         print(type(error).__name__, error)
 threading.Thread(target=interrupt).start()
 try:
@@ -74,7 +76,7 @@ def test_results_progress_errors_and_an_interruption_on_a_cluster_of_its_own(
     assert done.returncode == 0, done.stderr
     first, error, unknown, interrupted, others, progress = done.stdout.splitlines()
     assert sorted(map(int, [first, *others.split()])) == [0, 1, 4, 9, 16]
-    assert error == "WorkerPoolError 5 is not wanted"
+    assert error == "UserError 5 is not wanted"
     assert "cannot run the jobs: ModuleNotFoundError: No module named 'only_here'" in unknown
     # What was at work has ended in order; what was queued never began.
     assert interrupted == "interrupted"
@@ -86,7 +88,7 @@ def test_results_progress_errors_and_an_interruption_on_a_cluster_of_its_own(
 
 def test_clusters_that_cannot_be_joined(ray_folder, monkeypatch) -> None:
     def message_of(cluster: str) -> str:
-        with pytest.raises(WorkerPoolError) as caught:
+        with pytest.raises(UserError) as caught:
             list(run_jobs(lambda job, _: job, [1], workers=1, progress=id, cluster=cluster))
         return str(caught.value)
 
@@ -104,16 +106,16 @@ def test_clusters_that_cannot_be_joined(ray_folder, monkeypatch) -> None:
 def test_without_ray_the_extra_is_named(monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "tpudet.trainkit.jobs.ray_pool", raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(WorkerPoolError, match=r"pip install 'tpudet\[cluster\]'"):
+    with pytest.raises(UserError, match=r"pip install 'tpudet\[cluster\]'"):
         list(run_jobs(lambda job, _: job, [1], workers=1, progress=id, cluster="auto"))
 
 
-def test_a_job_takes_a_gpu_or_where_there_is_none_a_node(ray_folder) -> None:
-    from tpudet.trainkit.jobs.ray_pool import share_of_job
+def test_a_job_occupies_a_gpu_or_without_gpus_a_node(ray_folder) -> None:
+    from tpudet.trainkit.jobs.ray_pool import plan_slots
 
     gpu_box, cpu_box, head = {"CPU": 16.0, "GPU": 4.0}, {"CPU": 8.0}, {"CPU": 0.0}
-    assert share_of_job([head, gpu_box, gpu_box], "gpu") == ({"num_cpus": 1, "num_gpus": 1}, 8)
-    assert share_of_job([head, cpu_box, cpu_box], "gpu") == ({"num_cpus": 8}, 2)
-    assert share_of_job([cpu_box, {"CPU": 16.0}], "gpu") == ({"num_cpus": 8}, 3)
-    assert share_of_job([head, cpu_box, gpu_box], "cpu") == ({"num_cpus": 1}, 24)
-    assert share_of_job([head], "gpu") == ({"num_cpus": 1}, 0)  # it grows on demand
+    assert plan_slots([head, gpu_box, gpu_box], "gpu") == ({"num_cpus": 1, "num_gpus": 1}, 8)
+    assert plan_slots([head, cpu_box, cpu_box], "gpu") == ({"num_cpus": 8}, 2)
+    assert plan_slots([cpu_box, {"CPU": 16.0}], "gpu") == ({"num_cpus": 8}, 3)
+    assert plan_slots([head, cpu_box, gpu_box], "cpu") == ({"num_cpus": 1}, 24)
+    assert plan_slots([head], "gpu") == ({"num_cpus": 1}, 0)  # it grows on demand

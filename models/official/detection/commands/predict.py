@@ -41,7 +41,7 @@ from tpudet.trainkit.image_folder import (
     shard_path,
     take_shard,
 )
-from tpudet.trainkit.jobs.worker_pool import WorkerPoolError
+from tpudet.trainkit.errors import UserError
 
 _EPILOG = """\
 examples:
@@ -67,7 +67,7 @@ _MISTAKES = (
     ImageIdsError,
     ModelListError,
     PredictionsError,
-    WorkerPoolError,
+    UserError,
 )
 
 

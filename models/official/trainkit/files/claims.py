@@ -1,4 +1,4 @@
-"""Keeps two runs from writing to the same output at once."""
+"""Claim files: keep two runs from writing the same output at the same time."""
 
 import json
 import os
@@ -12,16 +12,16 @@ from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import remove_if_there
 
 _REFRESH_SECONDS = 20
-_STALE_SECONDS = 120  # of a run on another machine, whose process cannot be asked for
+_STALE_SECONDS = 120  # without a refresh, for runs on other machines
 
 
 class Claim:
-    """A file that says which process writes; a context manager that removes it on leaving.
+    """Context manager for a file that names the process that is writing an output.
 
-    The claim of a process that was killed is recognised and taken over: on the same machine by its
-    process id, elsewhere by the time of its last sign of life. Object stores offer no exclusive
-    creation, so two runs that start within the same instant can both pass; `verify` then finds out
-    before anything is published, and shards have temporary names of their own.
+    A claim of a killed process is detected and taken over: by its process id on the same machine,
+    by the time of its last refresh on another. Object stores have no exclusive creation, so two
+    runs that start at the same instant can both get in; `verify` detects that before anything is
+    published.
     """
 
     def __init__(self, path: str) -> None:
@@ -33,8 +33,8 @@ class Claim:
         other = self._read()
         if other is not None and _is_alive(other):
             raise UserError(
-                f"Another run, process {other['process']} on {other['host']}, is writing there. "
-                f"Wait for its end; should there be no such process, remove {self.path}."
+                f"Another run, process {other['process']} on {other['host']}, is writing this "
+                f"output. Wait until it ends; if there is no such process, remove {self.path}."
             )
         self._write()
         return self
@@ -50,16 +50,17 @@ class Claim:
             storage.remove(self.path)
 
     def refresh(self) -> None:
-        """Gives a sign of life now and then; call it often, it is cheap."""
+        """Renews the time stamp if it is due. Cheap, so call it often."""
         if time.time() - self._refreshed > _REFRESH_SECONDS:
             self._write()
 
     def verify(self) -> None:
-        """Raises UserError where another run has taken the claim over."""
+        """Raises UserError if another run has taken over the claim."""
         other = self._read()
         if other is None or other["token"] != self.token:
             raise UserError(
-                f"Another run has started to write there ({self.path}): nothing was published."
+                f"Another run has started to write this output ({self.path}); nothing was "
+                "published."
             )
 
     def _write(self) -> None:
@@ -83,9 +84,10 @@ class Claim:
 
 
 def remove_dead_claim(path: str) -> bool:
-    """Removes what a run that was killed at its very end left; returns whether no run is at work.
+    """Removes the claim of a run that was killed; returns False if the run is still alive.
 
-    Then all was finished but the claim's own removal, and no later run would claim again.
+    For outputs that are complete: a run killed just before it removed its claim leaves one behind,
+    and no later run would claim the output again.
     """
     other = Claim(path)._read()
     if other is not None and _is_alive(other):
@@ -97,7 +99,7 @@ def remove_dead_claim(path: str) -> bool:
 def _is_alive(fields: dict[str, Any]) -> bool:
     if fields["host"] != socket.gethostname():
         return time.time() - fields["time"] < _STALE_SECONDS
-    if fields["process"] == os.getpid():  # the number of a killed process, given to this one
+    if fields["process"] == os.getpid():  # the id of a killed process was reused for this one
         return False
     try:
         os.kill(fields["process"], 0)

@@ -1,23 +1,25 @@
-"""Digests of what a preparation depends on: files, folders, its own code."""
+"""SHA-256 digests of files, folders and source code, to detect changes."""
 
 import functools
 import hashlib
+import importlib.util
 import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.storage import list_names, read_text
+from tpudet.trainkit.files.storage import list_names
 
 _BLOCK_BYTES = 1 << 22
 _STAT_THREADS = 16
-_SETTLED_NANOSECONDS = 2 * 10**9
+_TIMESTAMP_MARGIN_NS = 2 * 10**9
 
 
 def file_digest(path: str) -> str:
-    """SHA-256 of a file, or of the names and sizes of a folder's files.
+    """Returns the digest of a file's content, or of the names and sizes of a folder's files.
 
     Raises:
         UserError: there is no such file or folder.
@@ -28,14 +30,14 @@ def file_digest(path: str) -> str:
         raise UserError(f"{path} does not exist.") from None
     if state.is_folder:
         return _folder_digest(path)
-    # A fresh file may change again within the tick of its time stamp; ram:// has no times at all.
-    settled = 0 < state.modified_ns < time.time_ns() - _SETTLED_NANOSECONDS
-    digest = _remembered_digest if settled else _content_digest
+    # A file may change again within the resolution of its time stamp. ram:// has no time stamps.
+    is_stable = 0 < state.modified_ns < time.time_ns() - _TIMESTAMP_MARGIN_NS
+    digest = _cached_content_digest if is_stable else _content_digest
     return digest(path, state.size, state.modified_ns)
 
 
-def _content_digest(path: str, length: int, mtime: int) -> str:
-    """The digest of the file in this state."""
+def _content_digest(path: str, size: int, modified_ns: int) -> str:
+    """Returns the digest of a file; size and time are only the key of the cache."""
     digest = hashlib.sha256()
     with storage.open_file(path, "rb") as file:
         while block := file.read(_BLOCK_BYTES):
@@ -43,26 +45,38 @@ def _content_digest(path: str, length: int, mtime: int) -> str:
     return digest.hexdigest()
 
 
-_remembered_digest = functools.lru_cache(maxsize=256)(
-    _content_digest
-)  # gigabytes, read by many steps
+# Many steps read the same files of several gigabytes.
+_cached_content_digest = functools.lru_cache(maxsize=256)(_content_digest)
 
 
 def _folder_digest(path: str) -> str:
     names = list_names(path)
-    with ThreadPoolExecutor(_STAT_THREADS) as pool:  # in a bucket each waits for an answer
+    with ThreadPoolExecutor(_STAT_THREADS) as pool:  # each request to a bucket takes a while
         paths = [os.path.join(path, name) for name in names]
         sizes = [state.size for state in pool.map(storage.stat, paths)]
     return hashlib.sha256(json.dumps([names, sizes]).encode()).hexdigest()
 
 
 @functools.cache
-def code_digest() -> str:
-    """SHA-256 of the sources of tpudet.detection.preparation and tpudet.detection.submission."""
+def code_digest(modules: tuple[str, ...]) -> str:
+    """Returns the digest of the Python and Cython sources of modules and whole packages.
+
+    Args:
+        modules: dotted names; a package stands for all that is below it.
+
+    Raises:
+        ModuleNotFoundError: there is no such module.
+    """
     digest = hashlib.sha256()
-    here = os.path.dirname(os.path.abspath(__file__))
-    for folder in (here, os.path.join(os.path.dirname(here), "submission")):
-        for name in list_names(folder):
-            if name.endswith((".py", ".pyx")):
-                digest.update(f"{name}\n{read_text(os.path.join(folder, name))}\n".encode())
+    for module in modules:
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+        path = Path(spec.origin)
+        is_package = spec.submodule_search_locations is not None
+        sources = sorted(path.parent.rglob("*.py*")) if is_package else [path]
+        for source in sources:
+            if source.suffix in (".py", ".pyx"):
+                digest.update(f"{module} {source.relative_to(path.parent)}\n".encode())
+                digest.update(source.read_bytes())
     return digest.hexdigest()

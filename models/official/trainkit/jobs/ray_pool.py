@@ -1,7 +1,7 @@
-"""Runs a function over many jobs as tasks of a Ray cluster; imported only where one is asked for.
+"""Runs a function over many jobs as tasks on a Ray cluster; imported only if one is requested.
 
-Every node needs this toolkit in the same version, and must reach the paths that the jobs name under
-the same names: a shared disk, or a bucket. The process that calls runs on a node of the cluster.
+Every node needs the same version of this toolkit and must reach the paths in the jobs under the
+same names, on a shared disk or in a bucket. The calling process runs on a node of the cluster.
 """
 
 import contextlib
@@ -11,23 +11,24 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 from tqdm import tqdm
 
-from tpudet.trainkit.jobs.worker_pool import Unit, WorkerPoolError
+from tpudet.trainkit.errors import UserError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+Unit = Literal["cpu", "gpu"]
 
 _POLL_SECONDS = 0.2
 _CONNECT_SECONDS = 10
 _CANCEL_SECONDS = 10
-_MAX_RETRIES = 5  # of one job: nodes that may be taken away at any time are often lost
-_NUM_ATTEMPTS = "RAY_gcs_server_port_wait_time_s"  # of connecting, whatever it is called
-_CANNOT_IMPORT = "The remote function failed to import"  # so begins a RuntimeError of Ray
+_MAX_RETRIES = 5  # per job: preemptible nodes are lost often
+_NUM_ATTEMPTS = "RAY_gcs_server_port_wait_time_s"  # counts connection attempts, not seconds
+_CANNOT_IMPORT = "The remote function failed to import"  # start of a RuntimeError of Ray
 _QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 
 
@@ -39,25 +40,26 @@ def run_on_cluster(
     progress: Callable[[int], Any],
     unit: Unit = "cpu",
 ) -> Iterator[Result]:
-    """Yields `function(job, progress)` for every job, in the order in which they end.
+    """Yields `function(job, progress)` for every job, in the order in which they finish.
 
-    A job is one task. One whose node or process is lost runs again elsewhere; what it did
-    until then is not counted as progress, which comes from finished jobs only.
+    Each job is one task. If its node or process is lost, it runs again elsewhere. Only finished
+    jobs count as progress.
 
     Args:
-        function: importable by name on every node; pure, so that it may run twice.
-        jobs: picklable; drawn as nodes become free. Relative paths in them count from the directory
-            of this process, on nodes that have it.
-        cluster: `host:port` of a running one; `auto`: what RAY_ADDRESS names, else the one of this
-            machine, else a new one on this machine's CPUs that ends with the run. A process that
-            is connected already stays with its cluster.
-        progress: called in this process with amounts of work done; with 0 at least every second.
-        unit: what a job takes, a CPU or a GPU. Where the cluster has no GPU, a job that wants one
-            takes as many CPUs as the smallest node has: one job a node, in a cluster of equals.
+        function: importable by name on every node; pure, because it may run twice.
+        jobs: picklable; drawn as nodes become free. Relative paths in them are relative to the
+            working directory of this process, on nodes that have that directory.
+        cluster: `host:port` of a running cluster. `auto` means the one that RAY_ADDRESS names,
+            else the one on this machine, else a new one on this machine's CPUs that ends with the
+            run. A process that is already connected keeps its cluster.
+        progress: called in this process with amounts of work done, and with 0 at least every
+            second.
+        unit: the resource that a job occupies. On a cluster without GPUs, a job that wants one
+            occupies as many CPUs as the smallest node has: one job per node if all are equal.
 
     Raises:
-        WorkerPoolError: the cluster cannot be reached, a node lacks this toolkit, or a job was
-            lost too often; and whatever `function` raises.
+        UserError: the cluster cannot be reached, a node lacks this toolkit, or a job was lost too
+            often. Exceptions of `function` are raised too.
     """
     connects = not ray.is_initialized()
     if connects:
@@ -84,12 +86,14 @@ def _run_tasks(
         while True:
             nodes = [node for node in ray.nodes() if node["Alive"]]
             if len(nodes) < num_nodes:
-                _say(f"The cluster lost a node, {len(nodes)} left: its jobs run again elsewhere.")
+                _print_message(
+                    f"The cluster lost a node, {len(nodes)} left; its jobs run again elsewhere."
+                )
             num_nodes = len(nodes)
-            share, num_places = share_of_job([node["Resources"] for node in nodes], unit)
-            # The second job of a place waits there; in a cluster that grows on demand it is demand.
-            while len(pending) < max(2, 2 * num_places) and (job := next(source, None)) is not None:
-                pending.append(task.options(**share).remote(function, job, directory))
+            resources, num_slots = plan_slots([node["Resources"] for node in nodes], unit)
+            # Queue a second job per slot, so that a cluster that grows on demand sees demand.
+            while len(pending) < max(2, 2 * num_slots) and (job := next(source, None)) is not None:
+                pending.append(task.options(**resources).remote(function, job, directory))
             if not pending:
                 return
             done, pending = ray.wait(pending, num_returns=1, timeout=_POLL_SECONDS)
@@ -101,16 +105,16 @@ def _run_tasks(
     finally:
         for reference in pending:
             ray.cancel(reference)
-        if pending:  # a job that is at work removes its temporary file before it ends
+        if pending:  # a running job removes its temporary file before it ends
             ray.wait(pending, num_returns=len(pending), timeout=_CANCEL_SECONDS)
 
 
-def share_of_job(nodes: Sequence[Mapping[str, float]], unit: Unit) -> tuple[dict[str, int], int]:
-    """What a job takes, as options of a Ray task, and how many jobs there is room for.
+def plan_slots(nodes: Sequence[Mapping[str, float]], unit: Unit) -> tuple[dict[str, int], int]:
+    """Returns the resources of a job, as options of a Ray task, and how many jobs can run at once.
 
     Args:
-        nodes: the resources of each, as Ray names them.
-        unit: see `run_on_cluster`.
+        nodes: the resources of each node, as Ray names them.
+        unit: as for `run_on_cluster`.
     """
     cpus = [int(node.get("CPU", 0)) for node in nodes if node.get("CPU", 0) >= 1]
     gpus = sum(int(node.get("GPU", 0)) for node in nodes)
@@ -132,18 +136,18 @@ def _run_in_task(
 def _outcome(reference: Any) -> Any:
     try:
         return ray.get(reference)
-    except RayTaskError as error:  # a hybrid of Ray's class and the raised one
+    except RayTaskError as error:  # also an instance of the raised class
         cause = error.cause
         if isinstance(cause, RayError) or str(cause).startswith(_CANNOT_IMPORT):
-            raise WorkerPoolError(
+            raise UserError(
                 f"A node cannot run the jobs: {str(cause).strip().splitlines()[-1]}. "
                 "Every node of the cluster needs this toolkit in the same version."
             ) from None
         raise cause from error
     except RayError as error:
-        raise WorkerPoolError(
+        raise UserError(
             f"A job was lost {_MAX_RETRIES + 1} times on the Ray cluster: {_first_line(error)}. "
-            "Start again when the cluster is well. Finished files are kept."
+            "Start again when the cluster is healthy; finished files are kept."
         ) from None
 
 
@@ -158,13 +162,15 @@ def _connect(cluster: str) -> None:
             raise _unreachable(address, error) from None
         ray.init(address="local", include_dashboard=False, **_QUIET)
         num_cpus = int(ray.cluster_resources()["CPU"])
-        _say(f"No Ray cluster runs on this machine: started one on its {num_cpus} CPUs.")
-    except Exception as error:  # another version of Ray or Python, a machine that is no node, ...
+        _print_message(
+            f"No Ray cluster is running on this machine; started one on its {num_cpus} CPUs."
+        )
+    except Exception as error:  # such as another version of Ray or Python
         raise _unreachable(address, error) from None
 
 
 def _join(address: str) -> None:
-    # By default Ray tries 20 times, which takes 13 minutes where something else listens.
+    # By default Ray tries 20 times, which takes 13 minutes if another program uses the port.
     os.environ[_NUM_ATTEMPTS] = "1"
     try:
         ray.init(address=address, **_QUIET)
@@ -175,7 +181,7 @@ def _join(address: str) -> None:
 def _require_listener(address: str) -> None:
     match = re.fullmatch(r"\[?([^/\[\]]+)\]?:(\d{1,5})", address)
     if match is None:
-        raise WorkerPoolError(
+        raise UserError(
             f"--cluster {address} must be auto or HOST:PORT, as `ray start --head` prints it."
         )
     try:
@@ -184,8 +190,8 @@ def _require_listener(address: str) -> None:
         raise _unreachable(address, error) from None
 
 
-def _unreachable(address: str, error: Exception) -> WorkerPoolError:
-    return WorkerPoolError(
+def _unreachable(address: str, error: Exception) -> UserError:
+    return UserError(
         f"The Ray cluster at {address} cannot be joined: {_first_line(error)}. Pass the address "
         "that `ray start --head` printed, from a machine that is a node of that cluster, or "
         "--cluster auto."
@@ -196,5 +202,5 @@ def _first_line(error: Exception) -> str:
     return (str(error) or repr(error)).splitlines()[0].rstrip(".")
 
 
-def _say(message: str) -> None:
+def _print_message(message: str) -> None:
     tqdm.write(message, file=sys.stderr)

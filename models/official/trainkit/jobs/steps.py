@@ -1,9 +1,9 @@
-"""Steps of a preparation: each is done once, and again only when something it depends on changed.
+"""Resumable steps: each runs once, and again only if something that it depends on has changed.
 
-Beside the first output of a step lies `<output>.step.json`: digests of what the step read, its
-options and the code, the sizes of what it wrote, and its summary. It is written twice, unfinished
-before the step begins and whole after its end, so that a killed run leaves a step that is begun
-anew, and whose leftovers count as the toolkit's own.
+`<output>.step.json`, beside the first output of a step, records digests of its inputs, options and
+code, the sizes of its outputs, and its summary. The record is written before the step begins,
+marked as unfinished, and again after it ends. A step that was killed is therefore run again, and
+what it left behind is known to be its own.
 """
 
 import json
@@ -19,67 +19,67 @@ from tpudet.trainkit.files.claims import Claim, remove_dead_claim
 from tpudet.trainkit.files.digests import code_digest, file_digest
 from tpudet.trainkit.files.storage import list_names, read_text, remove_if_there, write_text
 
-_SIGN_OF_LIFE_SECONDS = 5
+_REFRESH_SECONDS = 5
 _NEW = "not made yet"
 
 
 class Step(NamedTuple):
-    """One thing to make: a function of its inputs and options that leaves its outputs."""
+    """A unit of work that produces outputs from inputs, options and code alone."""
 
-    name: str  # in the imperative, with the file that it makes
-    inputs: tuple[str, ...]  # files, by content, or folders, by the names and sizes of their files
-    options: Mapping[str, Any]  # what else the outputs depend on; goes to JSON
-    outputs: tuple[str, ...]  # files or folders; the first gives the step file its name
-    run: Callable[[], str]  # writes the outputs, each whole; returns the summary, counts in words
+    name: str  # imperative, with the file that it makes
+    inputs: tuple[str, ...]  # files, compared by content; folders, by names and sizes of files
+    options: Mapping[str, Any]  # everything else that the outputs depend on; stored as JSON
+    outputs: tuple[str, ...]  # files or folders; the first one names the record
+    run: Callable[[], str]  # writes each output atomically; returns a summary with counts
+    code: tuple[str, ...]  # modules and packages whose sources the outputs depend on
 
     @property
     def step_path(self) -> str:
-        """Path of the step file."""
+        """Path of the record."""
         return f"{self.outputs[0]}.step.json"
 
     @property
     def claim_path(self) -> str:
-        """Path of the file that says which process runs the step."""
+        """Path of the claim file of the process that runs the step."""
         return f"{self.outputs[0]}.claim.json"
 
 
 def run_step(step: Step, *, overwrite: bool = False) -> bool:
-    """Runs a step, unless its outputs are there and up to date; says which, with the counts.
+    """Runs a step unless its outputs exist and are up to date; prints which, and the summary.
 
     Args:
-        step: what to make.
-        overwrite: replace outputs that no step has made.
+        step: the step.
+        overwrite: replace outputs that were not made by a step.
 
     Returns:
-        Whether it had to be run.
+        Whether the step was run.
 
     Raises:
-        UserError: an input is missing, an output is there that no step has made, another
-            run is making the same, or the step itself failed.
-        OSError: an output cannot be written.
+        UserError: an input is missing, an output exists that was not made by a step, another run
+            is making the same outputs, or an output cannot be written; or as the step raises.
     """
     state = _state(step)
-    recorded = _recorded(step)
+    recorded = _read_record(step)
     reason = _difference(step, state, recorded) if recorded else _NEW
     if recorded and reason is None:
         remove_dead_claim(step.claim_path)
         print(f"{step.name}: up to date. {recorded['summary']}", flush=True)
         return False
     if recorded is None and not overwrite:
-        _refuse_foreign(step)
+        _refuse_unknown_outputs(step)
     print(f"{step.name} ({reason}) ...", flush=True)
     for output in step.outputs:
         storage.make_folder(os.path.dirname(output) or ".")
-    with Claim(step.claim_path) as claim, _signs_of_life(claim):
+    with Claim(step.claim_path) as claim, _refreshing(claim):
         write_text(step.step_path, _to_json(state | {"finished": False}))
         try:
             summary = step.run()
             claim.verify()
         except OSError as error:
-            _forget_if_nothing_was_made(step)
+            _remove_record_without_outputs(step)
             raise UserError(f"{step.name}: {error}.") from error
         except BaseException:
-            _forget_if_nothing_was_made(step)
+            _remove_record_without_outputs(step)
             raise
         sizes = [_size(output) for output in step.outputs]
         finished = state | {"finished": True, "sizes": sizes, "summary": summary}
@@ -88,51 +88,51 @@ def run_step(step: Step, *, overwrite: bool = False) -> bool:
     return True
 
 
-def to_do(step: Step) -> str | None:
-    """Why a step would be run, in words; None where it is up to date.
+def reason_to_run(step: Step) -> str | None:
+    """Returns the reason why a step would be run; None if it is up to date.
 
     Raises:
         UserError: an input is missing.
     """
-    recorded = _recorded(step)
+    recorded = _read_record(step)
     return _NEW if recorded is None else _difference(step, _state(step), recorded)
 
 
 def run_steps(steps: Sequence[Step], *, overwrite: bool = False) -> int:
-    """Runs the steps in order, as `run_step` does; returns how many had to be run."""
-    made = 0
+    """Runs steps in order as `run_step` does; returns how many were run."""
+    num_run = 0
     for number, step in enumerate(steps, 1):
         numbered = step._replace(name=f"[{number}/{len(steps)}] {step.name}")
-        made += run_step(numbered, overwrite=overwrite)
-    return made
+        num_run += run_step(numbered, overwrite=overwrite)
+    return num_run
 
 
 def list_steps(steps: Sequence[Step]) -> int:
-    """Prints which steps `run_steps` would run, and why; returns how many.
+    """Prints which steps `run_steps` would run and why; returns how many.
 
     Raises:
-        UserError: an input is missing that no step before makes.
+        UserError: an input is missing that no earlier step makes.
     """
-    remade: dict[str, int] = {}  # output of a step to be run -> its number
+    pending: dict[str, int] = {}  # number of the step to run, by output
     for number, step in enumerate(steps, 1):
-        behind = [path for path in step.inputs if path in remade]
-        reason = f"reads what step {remade[behind[0]]} makes" if behind else to_do(step)
+        waiting = [path for path in step.inputs if path in pending]
+        reason = f"depends on step {pending[waiting[0]]}" if waiting else reason_to_run(step)
         if reason is not None:
-            remade |= dict.fromkeys(step.outputs, number)
+            pending |= dict.fromkeys(step.outputs, number)
         state = f"to do ({reason})" if reason else "up to date"
         print(f"[{number}/{len(steps)}] {step.name}: {state}")
-    return len(set(remade.values()))
+    return len(set(pending.values()))
 
 
 def _state(step: Step) -> dict[str, Any]:
-    """What the outputs depend on."""
+    """Returns everything that the outputs depend on, as it is recorded."""
     inputs = [{"path": path, "sha256": file_digest(path)} for path in step.inputs]
     options = json.loads(json.dumps(dict(step.options)))  # tuples become lists, as when read again
-    return {"inputs": inputs, "options": options, "code": code_digest()}
+    return {"inputs": inputs, "options": options, "code": code_digest(step.code)}
 
 
-def _recorded(step: Step) -> dict[str, Any] | None:
-    """The step file, or None where there is none; one that cannot be read counts as unfinished."""
+def _read_record(step: Step) -> dict[str, Any] | None:
+    """Returns the record, None if there is none; one that is not JSON counts as unfinished."""
     text = read_text(step.step_path)
     if text is None:
         return None
@@ -143,7 +143,7 @@ def _recorded(step: Step) -> dict[str, Any] | None:
 
 
 def _difference(step: Step, state: Mapping[str, Any], recorded: Mapping[str, Any]) -> str | None:
-    """Why what is recorded is not up to date, in words; None where it is."""
+    """Returns why the recorded run is out of date; None if it is up to date."""
     if not recorded["finished"]:
         return "was not finished"
     for output, size in zip(step.outputs, recorded["sizes"], strict=False):
@@ -162,7 +162,7 @@ def _difference(step: Step, state: Mapping[str, Any], recorded: Mapping[str, Any
 
 
 def _size(path: str) -> int | None:
-    """Bytes of a file, or the number of names in a folder; None where there is neither."""
+    """Returns the bytes of a file or the number of names in a folder; None if neither exists."""
     try:
         state = storage.stat(path)
     except FileNotFoundError:
@@ -170,27 +170,27 @@ def _size(path: str) -> int | None:
     return len(list_names(path)) if state.is_folder else state.size
 
 
-def _refuse_foreign(step: Step) -> None:
+def _refuse_unknown_outputs(step: Step) -> None:
     present = [output for output in step.outputs if storage.exists(output)]
     if present:
         raise UserError(
-            f"{', '.join(present)}: there already, and no step has made it. Pass --overwrite to "
-            "replace it, or name another output."
+            f"{', '.join(present)} already exists and was not made by this command. Pass "
+            "--overwrite to replace it, or name another output."
         )
 
 
-def _forget_if_nothing_was_made(step: Step) -> None:
+def _remove_record_without_outputs(step: Step) -> None:
     if not any(storage.exists(output) for output in step.outputs):
         remove_if_there(step.step_path)
 
 
 @contextmanager
-def _signs_of_life(claim: Claim) -> Iterator[None]:
-    """Refreshes the claim while the block runs: a long step does not know of it."""
+def _refreshing(claim: Claim) -> Iterator[None]:
+    """Refreshes the claim in a thread while the block runs."""
     ended = threading.Event()
 
     def refresh() -> None:
-        while not ended.wait(_SIGN_OF_LIFE_SECONDS):
+        while not ended.wait(_REFRESH_SECONDS):
             claim.refresh()
 
     thread = threading.Thread(target=refresh, daemon=True)

@@ -1,4 +1,4 @@
-"""Runs a function over many jobs: here, in a process pool or on a cluster; with progress."""
+"""Runs a function over many jobs in this process, in a process pool or on a Ray cluster."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -10,17 +10,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal, TypeVar
 
+from tpudet.trainkit.errors import UserError
+
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-Unit = Literal["cpu", "gpu"]
 _POLL_SECONDS = 0.2
 _progress_queue: Any = None  # of a worker process, set once when it starts
-from tpudet.trainkit.errors import UserError
-
-
-class WorkerPoolError(UserError):
-    """Processes or a cluster's nodes cannot do the jobs; says what to do."""
 
 
 def run_jobs(
@@ -30,35 +26,36 @@ def run_jobs(
     workers: int,
     progress: Callable[[int], Any],
     cluster: str | None = None,
-    unit: Unit = "cpu",
+    unit: Literal["cpu", "gpu"] = "cpu",
 ) -> Iterator[Result]:
-    """Yields `function(job, progress)` for every job, in the order in which they end.
+    """Yields `function(job, progress)` for every job, in the order in which they finish.
 
-    With one worker all happens in this process: a new one takes seconds to import TensorFlow.
-    Jobs are drawn from the iterable as workers become free, so it may be long.
+    One worker means this process, because a new one takes seconds to import TensorFlow. Jobs are
+    drawn from the iterable as workers become free, so it may be long.
 
     Args:
-        function: importable by name; pure, so that where it runs makes no difference.
+        function: importable by name; pure, so that it makes no difference where it runs.
         jobs: picklable.
-        workers: processes; not used with `cluster`, whose CPUs are all used.
-        progress: called in this process with amounts of work done; with 0 at least every second.
-            `function` calls it too; what a cluster's jobs report arrives when they end.
-        cluster: of Ray, `auto` or `host:port` as `ray_pool.run_on_cluster` says; None: here.
-        unit: what a job takes of a cluster, as `ray_pool.run_on_cluster` says.
+        workers: processes; ignored with `cluster`, where all CPUs are used.
+        progress: called in this process with the amounts of work that `function` reports, and with
+            0 at least every second. Jobs on a cluster report when they end.
+        cluster: the Ray cluster, `auto` or `host:port` as for `ray_pool.run_on_cluster`; None runs
+            the jobs on this machine.
+        unit: the resource that a job occupies on a cluster, as for `ray_pool.run_on_cluster`.
 
     Raises:
-        WorkerPoolError: a worker process was killed, the cluster cannot be reached or Ray is not
-            installed; and whatever `function` raises.
+        UserError: a worker process was killed, the cluster cannot be reached, or Ray is not
+            installed. Exceptions of `function` are raised too.
     """
     if cluster is not None:
-        engine = _cluster_engine()
-        yield from engine(function, jobs, cluster=cluster, progress=progress, unit=unit)
+        run = _import_cluster_runner()
+        yield from run(function, jobs, cluster=cluster, progress=progress, unit=unit)
         return
     if workers == 1:
         for job in jobs:
             yield function(job, progress)
         return
-    context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork
+    context = multiprocessing.get_context("spawn")  # TensorFlow breaks after a fork
     queue = context.SimpleQueue()
     pool = ProcessPoolExecutor(workers, context, _start_worker, (queue,))
     pending: set[Future[Result]] = set()
@@ -76,17 +73,17 @@ def run_jobs(
             for future in done:
                 yield future.result()
     except BrokenProcessPool:
-        raise WorkerPoolError(
-            "A worker process ended unexpectedly, perhaps for lack of memory: start again with "
-            "fewer --workers. Finished files are kept."
+        raise UserError(
+            "A worker process ended unexpectedly, perhaps out of memory. Start again with fewer "
+            "--workers; finished files are kept."
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _cluster_engine() -> Callable[..., Iterator[Any]]:
-    # Both are read when Ray is imported. The second silences the nodes' logs, which Ray would print
-    # among the command's own output.
+def _import_cluster_runner() -> Callable[..., Iterator[Any]]:
+    # Both are read when Ray is imported. The second keeps the nodes' logs out of the command's
+    # output.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
     try:
@@ -94,8 +91,8 @@ def _cluster_engine() -> Callable[..., Iterator[Any]]:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise WorkerPoolError(
-            "--cluster needs Ray, which is not installed here: pip install 'tpudet[cluster]'."
+        raise UserError(
+            "--cluster needs Ray, which is not installed: pip install 'tpudet[cluster]'."
         ) from None
     return run_on_cluster
 
@@ -103,12 +100,12 @@ def _cluster_engine() -> Callable[..., Iterator[Any]]:
 def _start_worker(queue: Any) -> None:
     global _progress_queue
     _progress_queue = queue
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A killed parent leaves its workers waiting for ever; this ends them at once."""
+    """Ends this worker when its parent is killed; it would wait forever otherwise."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])

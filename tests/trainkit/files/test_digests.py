@@ -1,0 +1,44 @@
+import importlib
+from pathlib import Path
+
+import pytest
+
+from tpudet.trainkit.files.digests import code_digest, file_digest
+
+
+def test_a_folder_counts_by_names_and_sizes(tmp_path) -> None:
+    before = file_digest(str(tmp_path))
+    (tmp_path / "a").write_text("1")
+    one = file_digest(str(tmp_path))
+    (tmp_path / "a").write_text("12")
+    two = file_digest(str(tmp_path))
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert len({before, one, two, file_digest(str(tmp_path))}) == 4
+
+
+def test_code_counts_in_every_file_of_a_package(tmp_path: Path, monkeypatch) -> None:
+    package = tmp_path / "digested"
+    (package / "inner").mkdir(parents=True)
+    for name in ("__init__.py", "inner/__init__.py", "inner/module.py", "kernel.pyx"):
+        (package / name).write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def digest(*modules: str) -> str:
+        code_digest.cache_clear()
+        importlib.invalidate_caches()
+        return code_digest(modules)
+
+    seen = {digest("digested"), digest("digested.inner"), digest("digested.inner.module")}
+    assert len(seen) == 3
+    (package / "notes.txt").write_text("not code")
+    assert digest("digested") in seen
+    (package / "inner/module.py").write_text("x = 1")
+    assert (
+        not {digest("digested"), digest("digested.inner"), digest("digested.inner.module")} & seen
+    )
+    before = digest("digested"), digest("digested.inner")
+    (package / "kernel.pyx").write_text("y = 2")
+    assert digest("digested") != before[0]
+    assert digest("digested.inner") == before[1]
+    with pytest.raises(ModuleNotFoundError, match="missing"):
+        digest("digested.missing")
