@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training import checkpoints
+from tpudet.trainkit.weights.tensor_bundle import BEST_FOLDER
 
-DIRECTORY_NAME = "best"
 RECORD_NAME = "best.json"
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class BestCheckpoint:
     """
 
     def __init__(self, model_dir: str, *, metric: str) -> None:
-        self.directory = os.path.join(model_dir, DIRECTORY_NAME)
+        self.directory = os.path.join(model_dir, BEST_FOLDER)
         self._metric = metric
         self.record: BestRecord | None = None
 

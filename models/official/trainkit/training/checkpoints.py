@@ -21,11 +21,16 @@ import tensorflow as tf
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.weights.tensor_bundle import (
+    DATA_SUFFIX,
+    GLOBAL_STEP,
+    INDEX_SUFFIX,
+    POINTER_NAME,
+    UnreadableCheckpointError,
+    open_bundle,
+    read_bundle_tensor,
+)
 
-GLOBAL_STEP = "global_step"
-POINTER_NAME = "checkpoint"
-DATA_SUFFIX = ".data-00000-of-00001"
-INDEX_SUFFIX = ".index"
 _NAME_PREFIX = "model.ckpt-"
 _LISTED_NAMES = 30  # differences spelled out in one message
 
@@ -37,10 +42,6 @@ class Checkpoint(NamedTuple):
 
     step: int  # the stored global_step
     prefix: str  # path without `.index`
-
-
-class UnreadableCheckpointError(UserError):
-    """A checkpoint is torn, incomplete or gone; the message names the file and the reason."""
 
 
 class CheckpointMismatchError(UserError):
@@ -200,27 +201,6 @@ def read_checkpoint(path: str, keys: Iterable[str] | None = None) -> dict[str, n
             + "\n".join(_shortened(lines))
         )
     return {key: read_bundle_tensor(reader, prefix, key) for key in wanted}
-
-
-def stored_keys(prefix: str) -> frozenset[str]:
-    """The keys of a checkpoint, on any gfile path; UnreadableCheckpointError where it is torn."""
-    return frozenset(open_bundle(prefix).get_variable_to_shape_map())
-
-
-def open_bundle(prefix: str) -> Any:
-    """TensorFlow's reader, on any gfile path; UnreadableCheckpointError where the index is torn."""
-    try:
-        return tf.compat.v1.train.NewCheckpointReader(prefix)
-    except Exception as error:  # the reader turns C++ statuses into builtins of many kinds
-        raise UnreadableCheckpointError(f"{prefix}{INDEX_SUFFIX}: {error}") from error
-
-
-def read_bundle_tensor(reader: Any, prefix: str, key: str) -> np.ndarray:
-    """A tensor of `open_bundle`'s reader; UnreadableCheckpointError where its checksum is wrong."""
-    try:
-        return np.asarray(reader.get_tensor(key))
-    except Exception as error:  # as in open_bundle
-        raise UnreadableCheckpointError(f"{prefix}{DATA_SUFFIX}: {key}: {error}") from error
 
 
 def publish_checkpoint(temporary: str, prefix: str) -> None:

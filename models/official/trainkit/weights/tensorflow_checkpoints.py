@@ -11,7 +11,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.training.checkpoints import (
+from tpudet.trainkit.weights.stored_weights import LazyTensors, StoredWeights, WeightsError, listed
+from tpudet.trainkit.weights.tensor_bundle import (
     GLOBAL_STEP,
     INDEX_SUFFIX,
     POINTER_NAME,
@@ -19,7 +20,6 @@ from tpudet.trainkit.training.checkpoints import (
     open_bundle,
     read_bundle_tensor,
 )
-from tpudet.trainkit.weights.stored_weights import LazyTensors, StoredWeights, WeightsError, listed
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
