@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tpudet.detection.commands.import_legacy_config import converted_text
 from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.legacy.import_file import convert_text
 from tpudet.detection.modeling.config import (
     AnchorConfig,
     ArgmaxIoUConfig,
@@ -20,7 +20,7 @@ from tpudet.detection.modeling.config import (
     HuberLossConfig,
     PostprocessConfig,
 )
-from tpudet.trainkit.backbones.config import BACKBONE_AUTO_EPSILON, EfficientNetConfig
+from tpudet.trainkit.backbones.config import BACKBONE_EPSILON, EfficientNetConfig
 from tpudet.trainkit.config.decode import decode, load_config
 from tpudet.trainkit.config.find import FoundConfig, find_config, list_configs
 from tpudet.trainkit.config.yaml_tree import parse_tree
@@ -56,7 +56,7 @@ def test_a_version_of_the_predecessor_is_the_converted_one(name: str) -> None:
         assert find_config(number, FOLDER) == found
     shipped = load_config(ExperimentConfig, name)
     assert shipped == load_config(ExperimentConfig, found.path, overrides=found.overrides)
-    text, _ = converted_text(LEGACY.legacy_yaml(ROWS[name]), f"{name}.yaml")
+    text, _ = convert_text(LEGACY.legacy_yaml(ROWS[name]), f"{name}.yaml")
     wanted = decode(ExperimentConfig, parse_tree(text, name))
     freeze = wanted.train.freeze if wanted.train.weights else ()
     train = dataclasses.replace(wanted.train, weights=None, freeze=freeze)
@@ -113,7 +113,7 @@ def test_an_efficientdet_trains_as_its_authors_did(version: str) -> None:
         assert (norm.momentum, norm.frozen, norm.synchronized) == (0.99, False, True)
     assert model.batch_norm.epsilon == 1e-3
     epsilon = model.backbone.batch_norm.epsilon
-    assert (BACKBONE_AUTO_EPSILON["efficientnet"] if epsilon == "auto" else epsilon) == 1e-3
+    assert (BACKBONE_EPSILON["efficientnet"] if epsilon == "auto" else epsilon) == 1e-3
     assert model.matching == ArgmaxIoUConfig(
         match_threshold=0.5, unmatched_threshold=0.5, force_match=True
     )

@@ -1,7 +1,8 @@
-"""Running a command: its errors in words, its exit code, its log, and the arguments that many share."""
+"""Runs commands: errors as messages, exit codes, logs, and arguments that several share."""
 
 import argparse
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -93,6 +94,17 @@ def positive_integer(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"`{text}` is not an integer of at least 1")
     return int(text)
+
+
+def positive_number(text: str) -> float:
+    """A number above 0, as the `type` of an argument."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number above 0")
+    return value
 
 
 def natural_number(text: str) -> int:

@@ -11,22 +11,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpudet.detection.commands.import_legacy_config import converted_text, main
+from tpudet.detection.commands.import_legacy_config import main
 from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.legacy.import_file import convert_text
 from tpudet.detection.modeling.config import NASFPNConfig
 from tpudet.trainkit.backbones.config import EfficientNetConfig, ResNetConfig
 from tpudet.trainkit.backbones.efficientnet import block_specs
 from tpudet.trainkit.config.decode import ConfigError, decode, load_config
 from tpudet.trainkit.config.yaml_tree import parse_tree
 
-SCRIPT = Path(__file__).parents[3] / "scripts/import_legacy_config.py"
 LEGACY = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "legacy_files.py")))
 ROWS = {row["file"]: row for row in LEGACY.read_rows()}
 
 
 def converted(old_text: str, name: str = "old.yaml") -> tuple[ExperimentConfig, str]:
     """The decoded experiment, and the remarks as one text."""
-    text, remarks = converted_text(old_text, name)
+    text, remarks = convert_text(old_text, name)
     return decode(ExperimentConfig, parse_tree(text, "new.yaml")), "\n".join(remarks)
 
 
@@ -259,7 +259,7 @@ def test_what_has_no_meaning_is_refused(
     old.write_text(text)
     assert main([str(old), "--output", str(new)]) == 2
     said = capsys.readouterr()
-    assert said.err.startswith("import_legacy_config: ")
+    assert said.err.startswith("tpudet import_legacy_config: ")
     for word in words:
         assert word in said.err
     assert said.out == ""
@@ -271,17 +271,19 @@ def test_a_key_that_is_repeated_counts_as_it_did(tmp_path: Path) -> None:
     text = "postprocess: {max_total_size: 7}\npostprocess: {max_total_size: 150}\n"
     config, remarks = converted(text)
     assert config.model.postprocess.max_detections == 150
-    assert "old.yaml:2: `postprocess` appears twice; what comes last counts" in remarks
+    assert "old.yaml:2: `postprocess` appears twice; the last one counts" in remarks
     with pytest.raises(ConfigError, match="`postprocess` appears twice; keep one"):
         parse_tree(text, "ours.yaml")
 
 
-def test_the_script_writes_a_file_once(tmp_path: Path) -> None:
+def test_the_command_writes_a_file_once(tmp_path: Path) -> None:
     name = "4.1.0_effnet_b5_45k_90k_1024_batch_32"
     old, new = tmp_path / f"{name}.yaml", tmp_path / "new.yaml"
     old.write_text(LEGACY.legacy_yaml(ROWS[name]))
-    command = [str(SCRIPT), str(old), "--output", str(new)]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
+    command = ["import_legacy_config", str(old), "--output", str(new)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tpudet", *command], capture_output=True, text=True, check=True
+    )
     assert done.stdout == ""
     assert done.stderr.startswith("- exported models did not have this size 1024x1024")
     text = new.read_text()
@@ -301,7 +303,7 @@ def test_without_an_output_the_experiment_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(tmp_path / "none.yaml")]) == 2
-    assert "none.yaml is not there" in capsys.readouterr().err
+    assert "none.yaml: cannot be read: No such file or directory" in capsys.readouterr().err
     old = tmp_path / "old.yaml"
     old.write_text("{}\n")
     assert main([str(old)]) == 0

@@ -1,14 +1,13 @@
 """The table of runs."""
 
 import json
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from tpudet.detection.commands import list_runs
 from tpudet.trainkit.training import runs
 from tpudet.trainkit.training.run_log import FILE_NAME
 
@@ -45,7 +44,7 @@ def test_every_column_of_a_run(ram_dir: str) -> None:
     ]
     running = state_line("running", 0, 500, total_steps=1000, reason="")
     write_run(model_dir, [running, TRAINED, *evaluations], "train: {total_steps: 7}")
-    found = runs.describe_run(model_dir, metric="AP50", now=NOW)
+    found = runs.describe_run(model_dir, metric="AP50", now=NOW, silent_after_minutes=15)
     assert found == runs.Run(
         version="2.3.1_effnet",
         part="part_4-fold_0",
@@ -83,7 +82,7 @@ def test_every_column_of_a_run(ram_dir: str) -> None:
 )
 def test_states(ram_dir: str, line: dict[str, Any], state: str) -> None:
     write_run(f"{ram_dir}/1-a", [line], "train: {total_steps: 7}")
-    found = runs.describe_run(f"{ram_dir}/1-a", metric="AP50", now=NOW)
+    found = runs.describe_run(f"{ram_dir}/1-a", metric="AP50", now=NOW, silent_after_minutes=15)
     assert found.state.startswith(state)
     assert found.total_steps == 7  # from the configuration where the ledger does not say
     assert found.best is None
@@ -106,20 +105,17 @@ def test_runs_are_found_at_any_depth_and_columns_are_aligned(ram_dir: str) -> No
     assert all(row[column - 2 : column] == "  " for row in table)
 
 
-def test_the_script_says_when_there_is_nothing(
+def test_the_command_says_when_there_is_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("STORAGE", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["list_runs.py"])
-    script = Path(__file__).parents[3] / "scripts" / "list_runs.py"
-    with pytest.raises(SystemExit, match="0"):
-        runpy.run_path(str(script), run_name="__main__")
+    assert list_runs.main([]) == 0
     assert capsys.readouterr().out == (
         f"No runs below {tmp_path}/saved: no folder there holds metrics.jsonl.\n"
     )
     with pytest.raises(SystemExit, match="2"):
-        runs.main(["--watch", "0"])
-    assert "--watch is 0; it takes a number of seconds above 0" in capsys.readouterr().err
+        list_runs.main(["--watch", "0"])
+    assert "--watch: `0` is not a number above 0" in capsys.readouterr().err
 
 
 def test_watching_refreshes_until_interrupted(
@@ -135,7 +131,7 @@ def test_watching_refreshes_until_interrupted(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(runs.time, "sleep", sleep)
-    assert runs.main([ram_dir, "--watch", "5", "--metric", "AP"]) == 0
+    assert list_runs.main([ram_dir, "--watch", "5", "--metric", "AP"]) == 0
     output = capsys.readouterr().out.splitlines()
     assert output[0].startswith("No runs below ram://")
     assert "last AP " in output[1]

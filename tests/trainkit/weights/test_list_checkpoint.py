@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.trainkit.weights.list_checkpoint import format_listing, main
+from tpudet.detection.commands.list_checkpoint import main
+from tpudet.trainkit.weights.list_checkpoint import format_listing
 
 SAMPLES = Path(__file__).parent / "samples"
-SCRIPT = Path(__file__).parents[3] / "scripts/list_checkpoint.py"
 
 
 def test_the_table_of_three_tensors() -> None:
@@ -29,7 +29,7 @@ def test_the_table_of_three_tensors() -> None:
     ]
 
 
-def test_the_command_lists_what_fits_the_filter(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_what_matches_the_filter(capsys: pytest.CaptureFixture[str]) -> None:
     path = str(SAMPLES / "training_state.pt")
     assert main([path, "--filter", "bias$"]) == 0
     assert main([path, "--without_averages"]) == 0
@@ -40,15 +40,16 @@ def test_the_command_lists_what_fits_the_filter(capsys: pytest.CaptureFixture[st
     assert trained.split() == ["fc.bias", "[2]", "float32", "5"]  # (3, 4)
 
 
-def test_a_filter_that_fits_nothing_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_filter_that_matches_nothing_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(SAMPLES / "zip_format.pt"), "--filter", "stem"]) == 2
     assert (
-        "no name fits --filter 'stem'; the 10 names are like conv.weight" in capsys.readouterr().err
+        "no name matches --filter 'stem'; the 10 names are like conv.weight"
+        in capsys.readouterr().err
     )
     with pytest.raises(SystemExit) as stop:
         main([str(SAMPLES / "zip_format.pt"), "--filter", "("])
     assert stop.value.code == 2
-    assert "'(' is no regular expression" in capsys.readouterr().err
+    assert "'(' is not a regular expression" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("place", ["", "ram://list"])
@@ -77,8 +78,9 @@ def test_damage_found_late_is_one_message(
     assert error.count("\n") == 1
 
 
-def test_the_script_needs_no_torch_and_prints_no_notes_of_tensorflow() -> None:
-    command = [sys.executable, str(SCRIPT), str(SAMPLES / "old_format.pth")]
+def test_the_command_needs_no_torch_and_prints_no_notes_of_tensorflow() -> None:
+    file = SAMPLES / "old_format.pth"
+    command = [sys.executable, "-m", "tpudet", "list_checkpoint", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0
     assert done.stdout.splitlines()[0].endswith("old_format.pth: PyTorch, old format")

@@ -1,9 +1,9 @@
 """Every key of the predecessor's RetinaNet config with its default and its rules.
 
-The names are the predecessor's, those of 2019 and what tensorflow/tpu added to them until each part
-lost its own `batch_norm` and levels. `tpudet.trainkit.config.decode.decode` reads a file into them as strictly as
-one of ours, so a key that it never had is an error here too. What our config would refuse is
-refused here, at the line and under the name that the file has.
+The names are the predecessor's: those of 2019 and what tensorflow/tpu added until each part lost
+its own `batch_norm` and levels. A file is decoded into these classes as strictly as an experiment
+file, so a key that never existed is an error. Values without a counterpart here are refused here,
+at the line and under the name of the old file.
 """
 
 import itertools

@@ -1,6 +1,6 @@
-"""Tables every training run below a folder or bucket: what scripts/list_runs.py prints."""
+"""Tables of the training runs below a folder or bucket."""
 
-import argparse
+import contextlib
 import os
 import sys
 import time
@@ -12,7 +12,6 @@ import yaml
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training import run_log
 
-SILENT_AFTER_MINUTES = 15.0
 _MODEL_DIR_NAMES = {run_log.FILE_NAME, "config.yaml", "checkpoint"}  # one of them marks a model_dir
 _HEADER = ("version", "part", "step", "last", "best", "at step", "images/s", "wait", "age", "state")
 _LEFT_ALIGNED = {"version", "part", "state"}
@@ -35,7 +34,7 @@ class Run(NamedTuple):
 
 
 def find_model_dirs(directory: str) -> Iterator[str]:
-    """Yields the model_dirs at or below `directory`; nothing inside a model_dir is looked at."""
+    """Yields the model_dirs at or below `directory`; a model_dir is not searched."""
     names = storage.list_names(directory)
     if _MODEL_DIR_NAMES & set(names):
         yield directory
@@ -46,16 +45,14 @@ def find_model_dirs(directory: str) -> Iterator[str]:
             yield from find_model_dirs(path)
 
 
-def describe_run(
-    model_dir: str, *, metric: str, now: float, silent_after_minutes: float = SILENT_AFTER_MINUTES
-) -> Run:
+def describe_run(model_dir: str, *, metric: str, now: float, silent_after_minutes: float) -> Run:
     """Reads one ledger.
 
     Args:
         model_dir: named `<version>-<part>`.
         metric: the metric that `last` and `best` show.
         now: seconds since 1970.
-        silent_after_minutes: a running run with no line for so long is called silent.
+        silent_after_minutes: without a new line for so long, a running run is called silent.
     """
     lines = run_log.read_ledger(os.path.join(model_dir, run_log.FILE_NAME))
     version, _, part = os.path.basename(model_dir.rstrip("/")).partition("-")
@@ -107,7 +104,7 @@ def _describe_state(
 
 
 def format_table(runs: Sequence[Run], *, metric: str) -> str:
-    """Aligned columns under a header, one line a run."""
+    """Returns aligned columns under a header, one line per run."""
     header = [f"{name} {metric}" if name in ("last", "best") else name for name in _HEADER]
     rows = [header, *(_cells(run) for run in runs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
@@ -140,7 +137,7 @@ def _cells(run: Run) -> list[str]:
 
 
 def _format_age(seconds: float) -> str:
-    """A rough age such as 45s, 12m, 3h, 2d; what is under two of a unit stays in the smaller."""
+    """A rough age such as 45s, 12m, 3h, 2d; below two of a unit the smaller unit is used."""
     seconds = max(seconds, 0)
     for size, letter in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= 2 * size:
@@ -149,7 +146,7 @@ def _format_age(seconds: float) -> str:
 
 
 def report(directory: str, *, metric: str, silent_after_minutes: float) -> str:
-    """The table of all runs below `directory`, or a sentence where there is none."""
+    """Returns a table of all runs below `directory`, or a sentence if there are none."""
     now = time.time()
     runs = [
         describe_run(model_dir, metric=metric, now=now, silent_after_minutes=silent_after_minutes)
@@ -160,35 +157,15 @@ def report(directory: str, *, metric: str, silent_after_minutes: float) -> str:
     return format_table(runs, metric=metric)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of scripts/list_runs.py."""
-    default = os.path.join(os.environ.get("STORAGE", "output"), "saved")
-    parser = argparse.ArgumentParser(prog="list_runs.py", description=__doc__)
-    parser.add_argument(
-        "directory", nargs="?", default=default, help="folder or bucket (default: %(default)s)"
-    )
-    parser.add_argument("--metric", default="AP50", help="shown as last and best (%(default)s)")
-    parser.add_argument(
-        "--silent_after_minutes",
-        type=float,
-        default=SILENT_AFTER_MINUTES,
-        help="when a running run without a new line is called silent (%(default)s)",
-    )
-    parser.add_argument("--watch", type=float, metavar="SECONDS", help="refresh until Ctrl-C")
-    flags = parser.parse_args(argv)
-    if flags.watch is not None and flags.watch <= 0:
-        parser.error(f"--watch is {flags.watch:g}; it takes a number of seconds above 0")
-    try:
+def print_report(
+    directory: str, *, metric: str, silent_after_minutes: float, every_seconds: float | None
+) -> None:
+    """Prints the table once, or again and again until Ctrl-C."""
+    clear = "\033[2J\033[H" if every_seconds and sys.stdout.isatty() else ""
+    with contextlib.suppress(KeyboardInterrupt):
         while True:
-            table = report(
-                flags.directory,
-                metric=flags.metric,
-                silent_after_minutes=flags.silent_after_minutes,
-            )
-            clear = "\033[2J\033[H" if flags.watch and sys.stdout.isatty() else ""
+            table = report(directory, metric=metric, silent_after_minutes=silent_after_minutes)
             print(clear + table, flush=True)
-            if not flags.watch:
-                return 0
-            time.sleep(flags.watch)
-    except KeyboardInterrupt:
-        return 0
+            if not every_seconds:
+                return
+            time.sleep(every_seconds)

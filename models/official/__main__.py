@@ -1,0 +1,7 @@
+"""`python -m tpudet` is the command tpudet."""
+
+import sys
+
+from tpudet.cli import main
+
+sys.exit(main())

@@ -1,0 +1,152 @@
+"""The command `tpudet VERB ARGUMENTS`: finds the verb's module and runs its `main`.
+
+A verb is a file of tpudet.detection.commands. Nothing is imported but the one that runs.
+"""
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+EXIT_WRONG_USAGE = 2  # as trainkit.command_line has it, which `tpudet --help` does without
+GROUPS: dict[str, dict[str, str]] = {
+    "Prepare data": {
+        "make_sample_set": "draw a small data set to try everything with",
+        "make_tfrecords": "write TFRecords from COCO, Pascal VOC, Open Images or CSV annotations",
+        "check_data": "check annotations and images without writing anything",
+        "describe_dataset": "write an HTML page about TFRecords: numbers, charts, sample images",
+        "upload": "copy prepared files to a bucket or folder and verify the copies",
+    },
+    "Prepare the Open Images challenge": {
+        "prepare_datasets": "run all steps from the challenge's CSVs to class groups and box CSVs",
+        "prepare_tfrecords": "write the TFRecords of every part of a preset",
+        "prepare_folds": "write one fold of every part as TFRecords",
+        "filter_dataset": "drop group, depicted or inside boxes from a box CSV",
+        "build_leaf_classes_list": "list the classes that have no subclasses",
+        "split_classes": "split the classes into parts by their number of images",
+        "build_validation": "choose validation images for each class",
+        "gen_coco_val_json": "write a box CSV as COCO JSON",
+        "gen_tfrecords": "write balanced TFRecords of one part from a box CSV",
+        "kfold_split": "split a box CSV into stratified folds",
+        "add_pseudo_labels": "add confident predictions to a box CSV",
+        "add_data_from_testset": "add confident predictions on the test images to a box CSV",
+    },
+    "Train": {
+        "train": "train a detector and evaluate it; the same command resumes",
+        "evaluate": "evaluate one checkpoint",
+        "export": "export a checkpoint as a SavedModel",
+        "list_runs": "list training runs with their progress and scores",
+    },
+    "Predict and submit": {
+        "predict": "run SavedModels on a folder of images",
+        "join_predicted_parts": "join the predictions of shards",
+        "gen_sub": "write the submission CSV of a predictions file",
+        "gen_all_subs": "write the submission of every predictions file",
+        "join_subs": "join submissions for different classes",
+        "merge_subs": "merge submissions of several models",
+        "merge_all_subs": "merge the submissions of each part, then join the parts",
+        "trim_sub_by_threshold": "drop predictions below a score",
+        "trim_sub_by_num_of_predicts": "keep the best N predictions",
+        "trim_sub_decimal_digits": "round coordinates to fewer decimals",
+        "add_parents": "repeat predictions for the ancestors of their class",
+        "drop_parents": "keep only predictions of leaf classes",
+    },
+    "Inspect": {
+        "show_augmented": "draw training images as the network gets them",
+        "draw_predictions": "draw predictions and ground truth, with an HTML page",
+        "evaluate_submission": "score a submission by the rules of the Open Images Challenge",
+        "compare_submissions": "compare two submissions class by class",
+    },
+    "Configs and weights": {
+        "show_config": "print a config with all its values",
+        "plot_schedule": "plot the learning rate of a config",
+        "import_legacy_config": "convert a RetinaNet config of tensorflow/tpu or tpu_models",
+        "list_checkpoint": "list the tensors of a file of weights",
+    },
+    "This installation": {
+        "check": "show versions, devices and folders, and whether training can run",
+        "demo": "run the whole chain on a sample set: 8 to 9 minutes on two cores",
+    },
+}
+VERBS = [verb for verbs in GROUPS.values() for verb in verbs]
+# zsh runs it through its emulation of bash's completion.
+_COMPLETION = r"""_tpudet() {
+    local word=${COMP_WORDS[COMP_CWORD]} words=
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        words="VERBS"
+    elif [[ $word == -* ]]; then
+        words=$(tpudet "${COMP_WORDS[1]}" --help 2>/dev/null | grep -oE -e '--[a-z_]+')
+    fi
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+}
+complete -o default -F _tpudet tpudet
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `tpudet`; returns the exit code of the verb, 2 for wrong usage."""
+    verb, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if verb in ("--help", "-h", "help"):
+        print(_help(), end="")
+        return 0
+    if verb == "--version":
+        print(_version())
+        return 0
+    if verb == "completion":
+        return _print_completion(arguments)
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        hint = f"did you mean `{near[0]}`? " if near else ""
+        return _fail(f"unknown verb `{verb}`; {hint}`tpudet --help` lists the verbs")
+    return _run(verb, arguments)
+
+
+def _run(verb: str, arguments: Sequence[str]) -> int:
+    # Read when TensorFlow is imported. Its notes would bury the output of the verb.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        return importlib.import_module(f"tpudet.detection.commands.{verb}").main(arguments)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in ("tensorflow", "jax"):
+            raise
+        extras = "[cpu], [cuda] or [tpu]" if package == "tensorflow" else "[jax] or [tpu]"
+        return _fail(f"{verb} needs {package}: pip install tpudet with the extra {extras}")
+
+
+def _fail(message: str) -> int:
+    print(f"tpudet: {message}", file=sys.stderr)
+    return EXIT_WRONG_USAGE
+
+
+def _help() -> str:
+    width = max(map(len, VERBS))
+    lines = [
+        "usage: tpudet VERB ARGUMENTS",
+        "       tpudet VERB --help | --version | completion bash|zsh",
+        "",
+        "Object detection from raw boxes to a ranked submission, on TPU, GPU or CPU.",
+    ]
+    for group, verbs in GROUPS.items():
+        lines += ["", f"{group}:", *(f"  {verb:{width}}  {line}" for verb, line in verbs.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    from tpudet.trainkit.source_version import git_commit
+
+    commit = git_commit()
+    return f"tpudet {version('tpudet')}" + (f" ({commit})" if commit != "unknown" else "")
+
+
+def _print_completion(arguments: Sequence[str]) -> int:
+    """Prints a script for `source <(tpudet completion bash)`."""
+    if list(arguments) not in (["bash"], ["zsh"]):
+        return _fail("completion takes `bash` or `zsh`: source <(tpudet completion bash)")
+    if arguments[0] == "zsh":
+        print("autoload -U +X bashcompinit && bashcompinit")
+    print(_COMPLETION.replace("VERBS", " ".join(VERBS)), end="")
+    return 0

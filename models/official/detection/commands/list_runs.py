@@ -1,0 +1,39 @@
+"""Lists the training runs below a folder or bucket with their progress and scores."""
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from tpudet.trainkit.command_line import new_parser, positive_number, run_command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    default = os.path.join(os.environ.get("STORAGE") or "output", "saved")
+    parser = new_parser("tpudet list_runs", __doc__)
+    parser.add_argument(
+        "directory", nargs="?", default=default, help="folder or bucket (default: %(default)s)"
+    )
+    parser.add_argument("--metric", default="AP50", help="shown as last and best (%(default)s)")
+    parser.add_argument(
+        "--silent_after_minutes",
+        type=positive_number,
+        default=15.0,
+        metavar="MINUTES",
+        help="without a new line for so long, a running run is called silent (%(default)g)",
+    )
+    parser.add_argument(
+        "--watch", type=positive_number, metavar="SECONDS", help="refresh until Ctrl-C"
+    )
+    return run_command(parser, argv, _run)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from tpudet.trainkit.training import runs
+
+    runs.print_report(
+        arguments.directory,
+        metric=arguments.metric,
+        silent_after_minutes=arguments.silent_after_minutes,
+        every_seconds=arguments.watch,
+    )
