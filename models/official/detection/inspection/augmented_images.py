@@ -1,0 +1,52 @@
+"""Draws training images as the network gets them, with their boxes and class names."""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from tqdm import tqdm
+
+from tpudet.detection.types import Batch
+from tpudet.trainkit.pages.drawing import Panel, class_colour, draw_panels, image_grid
+from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
+
+
+def draw_augmented(
+    batches: Iterable[Batch], *, class_names: Sequence[str], num_images: int
+) -> np.ndarray:
+    """Draws the first images of a data set, [h, w, 3] uint8 RGB, in a nearly square grid.
+
+    Args:
+        batches: NumPy arrays; no more batches are read than needed.
+        class_names: C names.
+        num_images: at least 1.
+    """
+    columns = ([field for field in batch if field is not None] for batch in batches)
+    rows = (Batch(*fields) for batch in columns for fields in zip(*batch, strict=True))
+    shown = tqdm(itertools.islice(rows, num_images), "drawing images", num_images, leave=False)
+    images = [draw_row(row, class_names) for row in shown]
+    return image_grid(images, columns=math.ceil(math.sqrt(num_images)))
+
+
+def draw_row(row: Batch, class_names: Sequence[str]) -> np.ndarray:
+    """Draws one image of a batch with its boxes; crowds are labelled as such.
+
+    Args:
+        row: NumPy arrays without their B.
+        class_names: C names.
+    """
+    is_instance = row.classes > 0
+    classes = row.classes[is_instance].tolist()
+    crowds = row.is_crowd[is_instance].tolist()
+    shard, record = divmod(int(row.records), RECORDS_PER_SHARD_LIMIT)
+    panel = Panel(
+        boxes=row.boxes[is_instance],
+        texts=[
+            class_names[number - 1] + (" (crowd)" if crowd else "")
+            for number, crowd in zip(classes, crowds, strict=True)
+        ],
+        colours=[class_colour(number) for number in classes],
+        caption=f"shard {shard}, record {record}: {len(classes)} boxes",
+    )
+    return draw_panels(row.images, [panel])

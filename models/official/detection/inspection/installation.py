@@ -1,0 +1,112 @@
+"""Describes an installation: versions, devices, folders, and what keeps training from running."""
+
+import importlib.util
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+from tpudet.detection.submission.fusion.kernel import PLAIN_VARIABLE, load_kernel
+from tpudet.trainkit.config.find import config_folder, list_configs
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.source_version import git_commit
+
+_TENSORFLOW = ("tensorflow", "tensorflow-cpu")
+_OPTIONAL = {"jax": "[jax] or [tpu]", "ray": "[cluster]"}  # package: extra
+
+
+class Fact(NamedTuple):
+    """One line of the report."""
+
+    name: str
+    value: str
+    prevents_training: bool = False
+
+
+def describe_installation() -> list[Fact]:
+    """Returns what `tpudet check` prints, in its order."""
+    commit = git_commit()
+    own = _version("tpudet") + (f" ({commit})" if commit != "unknown" else "")
+    return [
+        Fact("python", platform.python_version()),
+        Fact("tpudet", own),
+        *_packages(),
+        *_devices(),
+        _kernel(),
+        _configs(),
+        _folder("DATA", "data", "no such folder"),
+        _folder("STORAGE", "output", "made when first written to"),
+    ]
+
+
+def format_facts(facts: list[Fact]) -> str:
+    """Returns aligned lines, and a last one that says whether training can run."""
+    width = max(len(fact.name) for fact in facts)
+    lines = [f"{fact.name:{width}}  {fact.value}" for fact in facts]
+    missing = [fact.name for fact in facts if fact.prevents_training]
+    verdict = f"Training cannot run: {', '.join(missing)}." if missing else "Training can run."
+    return "\n".join([*lines, verdict])
+
+
+def _packages() -> Iterator[Fact]:
+    found = next((name for name in _TENSORFLOW if _version(name)), "")
+    if found:
+        yield Fact("tensorflow", _version(found))
+    else:
+        extras = "pip install tpudet with the extra [cpu], [cuda] or [tpu]"
+        yield Fact("tensorflow", f"not installed: {extras}", prevents_training=True)
+    for name in ("keras", "numpy"):
+        yield Fact(name, _version(name) or "not installed", prevents_training=not _version(name))
+    for name, extra in _OPTIONAL.items():
+        yield Fact(name, _version(name) or f"not installed; it comes with the extra {extra}")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _devices() -> Iterator[Fact]:
+    if importlib.util.find_spec("tensorflow"):
+        import tensorflow as tf
+
+        devices = [device.device_type for device in tf.config.list_physical_devices()]
+        yield Fact("TensorFlow sees", _count(devices))
+    if importlib.util.find_spec("jax"):
+        import jax
+
+        yield Fact("JAX sees", _count([device.platform.upper() for device in jax.devices()]))
+
+
+def _count(devices: list[str]) -> str:
+    return ", ".join(f"{number} {kind}" for kind, number in sorted(Counter(devices).items()))
+
+
+def _kernel() -> Fact:
+    try:
+        load_kernel(plain=False)
+    except ImportError:
+        return Fact(
+            "merging", "plain NumPy, 100 times slower: install a C compiler and tpudet again"
+        )
+    if os.environ.get(PLAIN_VARIABLE, "0") not in ("", "0"):
+        return Fact("merging", f"plain NumPy, as {PLAIN_VARIABLE} wants it")
+    return Fact("merging", "compiled kernel")
+
+
+def _configs() -> Fact:
+    folder = config_folder()
+    count = len(list_configs(folder))
+    return Fact("configs", f"{folder}, {count} experiments", prevents_training=not count)
+
+
+def _folder(variable: str, default: str, if_missing: str) -> Fact:
+    path = os.environ.get(variable) or default
+    if storage.is_remote(path):
+        return Fact(f"${variable}", path)
+    note = "" if os.path.isdir(path) else f" ({if_missing})"
+    return Fact(f"${variable}", os.path.abspath(path) + note)
