@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from tpudet.detection.data.pipeline import eval_dataset
-from tpudet.detection.data.tfrecord import encode_example
+from tpudet.detection.data.tfrecord import EncodedImage, encode_example
 from tpudet.detection.evaluation.coco import boxes_to_original, load_ground_truth
 from tpudet.detection.inference.export import export_saved_model
 from tpudet.detection.types import Batch
@@ -38,12 +38,14 @@ def shards(jpegs: dict[str, bytes], photos: dict[str, np.ndarray], tmp_path: Pat
     """The pictures in two shards; the last one has no object."""
     examples = [
         encode_example(
-            source_id=name,
-            filename=f"{name}.jpg",
-            encoded=jpegs[name],
-            image_format="jpeg",
-            height=photo.shape[0],
-            width=photo.shape[1],
+            EncodedImage(
+                source_id=name,
+                filename=f"{name}.jpg",
+                encoded=jpegs[name],
+                format="jpeg",
+                height=photo.shape[0],
+                width=photo.shape[1],
+            ),
             boxes_normalized=np.array([[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1]])[: 2 if i < 3 else 0],
             labels=[2, 3][: 2 if i < 3 else 0],
             texts=["dog", "sheep"][: 2 if i < 3 else 0],

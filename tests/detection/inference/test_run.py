@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from tpudet.detection.submission.image_ids import read_ids
 
 from tpudet.detection.commands import gen_sub
 from tpudet.detection.commands.predict import main
@@ -25,7 +26,6 @@ from tpudet.detection.inference.saved_detector import (
     load_detector,
     read_saved_detector,
 )
-from tpudet.detection.submission.image_ids import read_ids
 from tpudet.trainkit.image_folder import ImageFile, list_images
 
 CLASS_LIST = "/m/01,cat\n/m/02,dog\n/m/03,sheep\n"

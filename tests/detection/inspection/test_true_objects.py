@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpudet.detection.data.tfrecord import encode_example
+from tpudet.detection.data.tfrecord import EncodedImage, encode_example
 from tpudet.detection.inspection.objects import InspectionError
 from tpudet.detection.inspection.true_objects import read_true_boxes, read_true_split
 from tpudet.detection.preparation.records.prepared_set import PreparedSet, PreparedSplit
@@ -18,12 +18,14 @@ CLASSES = (ClassEntry("/m/01", "cat"), ClassEntry("/m/02", "dog"))
 def record(filename: str, labels: list[int], left: float, *, crowd: bool = False) -> bytes:
     count = len(labels)
     return encode_example(
-        source_id="42",
-        filename=filename,
-        encoded=b"",
-        image_format="jpeg",
-        height=10,
-        width=20,
+        EncodedImage(
+            source_id="42",
+            filename=filename,
+            encoded=b"",
+            format="jpeg",
+            height=10,
+            width=20,
+        ),
         boxes_normalized=np.array([[0.25, left, 0.5, 0.75]] * count).reshape(-1, 4),
         labels=labels,
         texts=[""] * count,

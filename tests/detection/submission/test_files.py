@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tpudet.detection.submission.errors import BadRowsError, SubmissionError
 from tpudet.detection.submission.files import (
-    Block,
     BlockResult,
-    SubmissionError,
     align,
     cut,
     in_file_order,
@@ -18,7 +17,7 @@ from tpudet.detection.submission.files import (
     print_block,
     scan,
 )
-from tpudet.detection.submission.fusion.bad_rows import BadRowsError
+from tpudet.detection.submission.fusion.blocks import Block
 from tpudet.detection.submission.writer import map_in_order, write_submission_file
 
 CAT = "/m/01 0.90000 0.10000 0.20000 0.30000 0.40000"
@@ -81,13 +80,13 @@ def test_a_header_alone_is_a_submission_of_no_images(tmp_path: Path) -> None:
 
 
 BAD = {
-    f"d,{CAT[:-8]}": "5 tokens, and 5 is no multiple of 6",
-    f"d,{CAT} 0.1": "7 tokens, and 7 is no multiple of 6",
+    f"d,{CAT[:-8]}": "5 tokens, and 5 is not a multiple of 6",
+    f"d,{CAT} 0.1": "7 tokens, and 7 is not a multiple of 6",
     f"d,{CAT} /m/02 0.5 0 0 1 {DOG}": "17 tokens",
-    f"d,{DOG} {CAT.replace('0.90000', 'nan')}": "prediction 2: score is 'nan', which is no number",
-    f"d,{CAT.replace('0.30000', '-inf')}": "prediction 1: x2 is '-inf', which is no number",
+    f"d,{DOG} {CAT.replace('0.90000', 'nan')}": "2: score is 'nan', which is not a number",
+    f"d,{CAT.replace('0.30000', '-inf')}": "prediction 1: x2 is '-inf', which is not a number",
     f"d,{CAT.replace('0.90000', '1.00001')}": "prediction 1: the score is '1.00001'",
-    f"d,{CAT.replace('0.90000', '-0.00001')}": "the score is '-0.00001'; it must lie in 0..1",
+    f"d,{CAT.replace('0.90000', '-0.00001')}": "the score is '-0.00001'; it must be in 0..1",
     f"d,{CAT.replace('0.30000', '0.09999')}": "x1 y1 x2 y2 = 0.10000 0.20000 0.09999 0.40000",
     f"d,{CAT.replace('0.40000', '0.1')}": "x2 < x1 or y2 < y1",
     f'd,{CAT} "x{CAT[1:]}': "prediction 2: the label '\"xm/01'",

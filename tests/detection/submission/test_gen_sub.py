@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpudet.detection.commands import gen_sub
-from tpudet.detection.commands.gen_sub import main, wanted_identifiers
+from tpudet.detection.commands.gen_sub import main
+from tpudet.detection.inference import submissions
 from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
-from tpudet.detection.submission.files import SubmissionError
+from tpudet.detection.submission.errors import SubmissionError
+from tpudet.detection.submission.generate import wanted_identifiers
+from tpudet.detection.submission.hierarchy import HIERARCHY
 from tpudet.detection.submission.open_images_csv import format_predictions
 from tpudet.trainkit.class_list import ClassEntry
 
@@ -40,6 +42,11 @@ c,
 """
 
 
+@pytest.fixture(autouse=True)
+def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA", "none")
+
+
 @pytest.fixture(params=["p.parquet", "p.pkl"])
 def predictions(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     path = tmp_path / request.param
@@ -68,6 +75,8 @@ def test_the_csv_is_the_one_written_by_hand(
         "  1 images that inference could not read; their rows are empty",
         "  1 predictions clipped to the image",
         "  2 predictions left out, without area inside the image",
+        "  no ancestors added: no file none/challenge-2019-label500-hierarchy.json, and no "
+        "--hierarchy",
     ]
 
 
@@ -76,9 +85,7 @@ def test_an_existing_file_is_replaced_only_when_told(
 ) -> None:
     out = predictions.with_name("out.csv")
     out.write_text("precious")
-    with pytest.raises(SystemExit) as exit_info:
-        main([str(predictions), "--out", str(out)])
-    assert exit_info.value.code == 2
+    assert main([str(predictions), "--out", str(out)]) == 2
     assert "out.csv exists; -f replaces it" in capsys.readouterr().err
     assert out.read_text() == "precious"
     assert main([str(predictions), "--out", str(out), "-f"]) == 0
@@ -116,6 +123,23 @@ def test_ancestors_are_added_once_at_the_best_score(
     ]
 
 
+def test_the_hierarchy_in_data_is_taken_unless_another_or_none_is_given(
+    predictions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.setenv("DATA", str(tmp_path))
+    default = Path(pet_hierarchy(tmp_path)).rename(tmp_path / HIERARCHY)
+    out = predictions.with_name("p.csv")
+    assert main([str(predictions)]) == 0
+    assert "/m/09 0.87654" in out.read_text()
+    assert f"  ancestors added by {default}" in capsys.readouterr().out.splitlines()
+    assert main([str(predictions), "-f", "--hierarchy", "none"]) == 0
+    assert out.read_text() == EXPECTED
+    assert "ancestors" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("classes", ["/m/77,cow\n/m/02,whatever\n", '/m/02,"dog, big"\n'])
 def test_a_class_list_chooses_classes(
     classes: str, predictions: Path, tmp_path: Path, capsys: pytest.CaptureFixture
@@ -143,7 +167,7 @@ def test_a_class_list_gives_labels_by_name_with_which_ancestors_are_found(
 @pytest.mark.parametrize(
     ("flag", "text", "message"),
     [
-        ("--classes", "/m/77,cow\n", "none of the predicted classes is in it, neither /m/01"),
+        ("--classes", "/m/77,cow\n", "it has none of the predicted classes, neither /m/01"),
         ("--classes", "/m/01,dog big\n/m/03,x\n/m/77", "row 3: '/m/77' has no second column"),
         ("--hierarchy", "{}", "The entry outermost has no LabelName"),
         ("--hierarchy", "", "It is not JSON"),
@@ -156,9 +180,7 @@ def test_wrong_lists_are_explained(
     wrong = predictions.with_name("wrong")
     if text is not None:
         wrong.write_text(text)
-    with pytest.raises(SystemExit) as exit_info:
-        main([str(predictions), flag, str(wrong)])
-    assert exit_info.value.code == 2
+    assert main([str(predictions), flag, str(wrong)]) == 2
     assert message in capsys.readouterr().err
     assert not predictions.with_name("p.csv").exists()
 
@@ -176,21 +198,18 @@ def test_an_interrupted_run_leaves_no_file(
         file.write(next(rows)[1])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(gen_sub, "write_submission", interrupted)
-    monkeypatch.setattr(gen_sub, "tqdm", lambda rows, **_: rows)
-    with pytest.raises(KeyboardInterrupt):
-        main([str(predictions)])
+    monkeypatch.setattr(submissions, "write_submission", interrupted)
+    monkeypatch.setattr(submissions, "tqdm", lambda rows, **_: rows)
+    assert main([str(predictions)]) == 130
     assert [path.name for path in predictions.parent.iterdir()] == [predictions.name]
 
 
 def test_wrong_input_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as exit_info:
-        main([str(tmp_path / "none.parquet")])
-    assert exit_info.value.code == 2
-    assert "none.parquet: PREDICTIONS is what inference.py wrote" in capsys.readouterr().err
+    assert main([str(tmp_path / "none.parquet")]) == 2
+    assert "none.parquet: PREDICTIONS is written by tpudet predict" in capsys.readouterr().err
     other = tmp_path / "other.parquet"
     other.write_text("ImageId\n")
-    assert main([str(other)]) == 1
+    assert main([str(other)]) == 2
     assert "other.parquet is not a usable predictions file" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["other.parquet"]
 

@@ -73,7 +73,7 @@ def _ancestors_in_the_tree(tree: dict) -> dict[str, set[str]]:
         ("{", "not JSON"),
         ("[]", "entry outermost has no LabelName: '\\[\\]'"),
         ('{"LabelName": "r"}', "no label below the root, 'r'"),
-        ('{"LabelName": "r", "Subcategory": {"a": 1}}', "Subcategory of r is no list"),
+        ('{"LabelName": "r", "Subcategory": {"a": 1}}', "Subcategory of r is not a list"),
         ('{"LabelName": "r", "Subcategory": [{"Name": "a"}]}', "entry below r has no LabelName"),
         (
             '{"LabelName": "r", "Subcategory": [{"LabelName": "a", "Subcategory": '

@@ -79,8 +79,8 @@ def test_one_bad_row_leaves_what_the_other_file_says_of_the_image() -> None:
     [
         (["one.csv", "one.csv"], "named twice: one.csv"),
         (["one.csv", "none.csv"], "no file none.csv"),
-        (["one.csv", "--min_conf", "1"], "--min_conf 1.0 must lie in 0..1"),
-        (["one.csv", "--min_conf", "nan"], "--min_conf nan must lie in 0..1"),
+        (["one.csv", "--min_conf", "1"], "--min_conf 1.0 must be in 0..1"),
+        (["one.csv", "--min_conf", "nan"], "--min_conf nan must be in 0..1"),
     ],
 )
 def test_wrong_arguments_are_explained(

@@ -72,7 +72,7 @@ def test_classes_can_have_settings_of_their_own(
         ("class,iou\n/m/01,0.5\n", "the header is 'class,iou'"),
         ("label,iou\n", "there is no row"),
         ("label,iou\n/m/01,high\n", "line 2 (/m/01): could not convert string to float: 'high'"),
-        ("label,method\n/m/01,nms\n", "method 'nms' is none of hard, soft_linear"),
+        ("label,method\n/m/01,nms\n", "method 'nms' is not one of hard, soft_linear"),
         ("label,iou\n/m/01,0.5\n/m/01,0.6\n", "line 3 (/m/01): each row needs a label of its own"),
     ],
 )
@@ -95,11 +95,9 @@ def test_wrong_class_settings_are_explained(
         ("--weights 0,0", "one must be above 0"),
         ("--weights=-1,1", "none may be negative"),
         ("--weights nan,1", "none may be negative"),
-        ("--method nms", "method 'nms' is none of"),
+        ("--method nms", "method 'nms' is not one of"),
         ("--sigma 0", "sigma 0.0 must be above 0"),
-        ("--iou 1.5 --threshold nan", "iou 1.5 must lie in 0..1\nthreshold nan must lie in 0..1"),
-        ("--threads 0", "--threads 0: at least 1"),
-        ("--max_per_image -1", "must not be negative"),
+        ("--iou 1.5 --threshold nan", "iou 1.5 must be in 0..1\nthreshold nan must be in 0..1"),
     ],
 )
 def test_wrong_arguments_are_explained(
@@ -110,6 +108,16 @@ def test_wrong_arguments_are_explained(
     assert not Path(files[0]).exists()
 
 
+@pytest.mark.parametrize("arguments", ["--threads=0", "--max_per_image=-1"])
+def test_numbers_out_of_range_are_refused(
+    arguments: str, files: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*files, arguments])
+    assert "is not an integer of at least" in capsys.readouterr().err
+    assert not Path(files[0]).exists()
+
+
 def test_files_are_checked_before_anything_is_written(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -117,7 +125,7 @@ def test_files_are_checked_before_anything_is_written(
     assert main([out, first, str(tmp_path / "none.csv")]) == 2
     assert "no file " in capsys.readouterr().err
     assert main([first, first, second, "-f"]) == 2
-    assert f"{first} is to be read and written" in capsys.readouterr().err
+    assert f"{first} would be read and written" in capsys.readouterr().err
     assert main([f"{tmp_path}/no/out.csv", first]) == 2
     assert "no folder " in capsys.readouterr().err
     Path(out).write_text("precious")

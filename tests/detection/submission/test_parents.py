@@ -92,7 +92,7 @@ def test_labels_that_the_hierarchy_lacks_are_counted(capsys: pytest.CaptureFixtu
     add(boxed("ant 0.1 A", "cow 0.2 A", "bee 0.3 A", "ant 0.4 B"))
     out = capsys.readouterr().out
     assert "1 images, 5 predictions of the 4 read" in out
-    assert "3 have labels that tree.json lacks and stay as they are: ant, bee …" in out
+    assert "3 have labels that tree.json lacks and are unchanged: ant, bee …" in out
 
 
 def test_adding_and_dropping_is_dropping_and_adding_twice_is_adding_once(

@@ -109,9 +109,9 @@ def test_a_file_without_predictions_stays_one(text: str, run: Callable[..., int]
 
 
 BAD_ROWS = {
-    f"d,{CAT[:-8]}": "5 tokens, and 5 is no multiple of 6",
-    f"e,{CAT.replace('0.90000', 'NaN')}": "score is 'NaN', which is no number",
-    f"f,{CAT.replace('0.90000', '1.1')}": "the score is '1.1'; it must lie in 0..1",
+    f"d,{CAT[:-8]}": "5 tokens, and 5 is not a multiple of 6",
+    f"e,{CAT.replace('0.90000', 'NaN')}": "score is 'NaN', which is not a number",
+    f"f,{CAT.replace('0.90000', '1.1')}": "the score is '1.1'; it must be in 0..1",
     f"g,{CAT.replace('0.30000', '0.09')}": "x2 < x1 or y2 < y1",
     "b,": "image 'b' is in line 3 already",
 }
@@ -139,7 +139,7 @@ def test_an_existing_result_needs_force(
     assert run(TEXT) == 2
     assert "out.csv exists; -f replaces it" in capsys.readouterr().err
     assert Path("out.csv").read_text() == "precious"
-    Path("out.csv.tmp").write_text("of a run that was killed")
+    Path("out.csv.temporary").write_text("of a run that was killed")
     assert run(TEXT, "-f") == 0
     assert Path("out.csv").read_text() == expected
     assert names() == ["hierarchy.json", "in.csv", "out.csv"]
@@ -160,8 +160,7 @@ def test_an_interrupted_run_leaves_nothing_half_written(
     monkeypatch.setattr(writer, "run_blocks", interrupted)
     rows = "".join(f"row{k},{CAT} {DOG}\n" for k in range(300))  # 29 KB: more than two blocks
     Path("out.csv").write_text("precious")
-    with pytest.raises(KeyboardInterrupt):
-        run(TEXT + rows, "-f")
+    assert run(TEXT + rows, "-f") == 130
     assert names() == ["hierarchy.json", "in.csv", "out.csv"]
     assert Path("out.csv").read_text() == "precious"
 
@@ -171,8 +170,9 @@ def test_other_files_and_arguments_are_refused(
 ) -> None:
     assert run("ImageId;PredictionString\n") == 2
     assert "in.csv starts with 'ImageId;PredictionString'" in capsys.readouterr().err
-    assert run(TEXT, "--threads", "0") == 2
-    assert "--threads 0: at least 1 is needed" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        run(TEXT, "--threads", "0")
+    assert "`0` is not an integer of at least 1" in capsys.readouterr().err
     assert "out.csv" not in names()
 
 

@@ -11,6 +11,7 @@ from tpudet.detection.commands import (
     trim_sub_by_threshold,
     trim_sub_decimal_digits,
 )
+from tpudet.detection.submission import trim
 from tpudet.detection.submission.fusion.printed_numbers import printed_units
 from tpudet.detection.submission.open_images_csv import parse_predictions, read_submission
 
@@ -69,8 +70,9 @@ def test_by_threshold_the_score_itself_stays_and_a_first_one_when_told() -> None
 def test_a_threshold_that_no_score_can_have_is_refused(
     value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert trim_sub_by_threshold.main(["out.csv", submission("a 1"), value]) == 2
-    assert "must lie in 0..1, as scores do" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        trim_sub_by_threshold.main(["out.csv", submission("a 1"), value])
+    assert f"`{value}` is not a number from 0 to 1" in capsys.readouterr().err
 
 
 FOUR_HALVES = ("b 0.5 0.9 0.5", "a 0.5", "c", "d 0.4 0.5 1.0")
@@ -116,13 +118,14 @@ def test_the_first_of_each_image_stays_when_told_and_counts(
 def test_the_number_is_an_argument_or_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
     source = submission(*FOUR_HALVES)
     assert trim_sub_by_num_of_predicts.main(["out.csv", source]) == 0
-    assert "no more than 150000000 predictions: all stay" in capsys.readouterr().out
+    assert "no more than 150000000 predictions: all are kept" in capsys.readouterr().out
     both = ["-f", "out.csv", source, "3", "--max_num"]
     assert trim_sub_by_num_of_predicts.main([*both, "3"]) == 0
     assert scores_left() == BY_NUMBER[3]
     assert trim_sub_by_num_of_predicts.main([*both, "4"]) == 2
     assert "N is 3 and --max_num 4; give one of them" in capsys.readouterr().err
-    assert trim_sub_by_num_of_predicts.main(["-f", "out.csv", source, "--max_num", "-1"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        trim_sub_by_num_of_predicts.main(["-f", "out.csv", source, "--max_num", "-1"])
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -159,7 +162,7 @@ def test_memory_of_the_cut_does_not_grow_with_the_predictions(
     source = random_submission("in.csv", 6, labels=LABELS, images=100)
     with open_submission(source) as opened:
         tracemalloc.start()
-        assert trim_sub_by_num_of_predicts.find_cut(opened, 10) is not None
+        assert trim.find_cut(opened, 10, keep_first=False, threads=1) is not None
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < 3 * 64 * 100_002 * 8  # one block reaches over all stretches here
@@ -197,7 +200,7 @@ def test_digits_beyond_what_can_be_printed_are_refused(
 ) -> None:
     command = ["out.csv", submission("a 1"), f"--digits={value}", f"--score_digits={value}"]
     assert trim_sub_decimal_digits.main(command) == 2
-    assert capsys.readouterr().err.count(f"digits {value} must lie in 0..9") == 2
+    assert capsys.readouterr().err.count(f"digits {value} must be in 0..9") == 2
 
 
 def test_units_are_those_of_the_printed_text() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from tpudet.detection.submission.image_ids import ImageIdsError, read_ids
+from tpudet.detection.submission.labels import read_class_file
 from tqdm import tqdm
 
 from tpudet.detection.inspection.image_panels import Picture, Scene, draw_picture, file_names
@@ -27,11 +29,9 @@ from tpudet.detection.inspection.page import build_page
 from tpudet.detection.inspection.predicted_objects import Found, read_found
 from tpudet.detection.inspection.true_objects import Truth, read_true_boxes, read_true_split
 from tpudet.detection.preparation.records.prepared_set import PreparedSet, read_prepared_set
-from tpudet.detection.preparation.sources.annotations import PreparationError
-from tpudet.detection.submission.image_ids import ImageIdsError, read_ids
-from tpudet.detection.submission.labels import read_class_file
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.command_line import run_command
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.image_folder import ImageFile, ImageFolderError, list_images
 from tpudet.trainkit.images.standardize import ImageError, decode_rgb
@@ -123,7 +123,7 @@ def _share(text: str) -> float:
 def _checked(arguments: argparse.Namespace) -> str:
     try:
         return _run(arguments)
-    except (PreparationError, ImageFolderError, ImageIdsError) as error:
+    except (UserError, ImageFolderError, ImageIdsError) as error:
         raise InspectionError(str(error)) from error
 
 

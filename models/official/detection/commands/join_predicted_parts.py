@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
+from tpudet.detection.submission.image_ids import ImageIdsError, read_ids
 from tqdm import tqdm
 
 from tpudet.detection.inference.predictions_file import (
@@ -18,7 +19,6 @@ from tpudet.detection.inference.predictions_file import (
     open_predictions,
     write_predictions,
 )
-from tpudet.detection.submission.image_ids import ImageIdsError, read_ids
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import is_file, open_file, remove_if_there, rename
 

@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tpudet.trainkit.files.locations import data_path, storage_path
+from tpudet.detection.submission.image_ids import ImageIdsError, read_ids
+
 from tpudet.detection.inference.model_list import ListedModel, ModelListError, read_model_list
 from tpudet.detection.inference.parts import (
     InferenceError,
@@ -28,9 +31,8 @@ from tpudet.detection.inference.saved_detector import (
     read_saved_detector,
 )
 from tpudet.detection.inference.views import DEFAULT_SCALES, Augmentation, parse_augmentation
-from tpudet.detection.preparation.open_images.default_paths import data_path, storage_path
 from tpudet.detection.submission.fusion.plain_fusion import METHODS
-from tpudet.detection.submission.image_ids import ImageIdsError, read_ids
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import is_file
 from tpudet.trainkit.image_folder import (
@@ -41,7 +43,6 @@ from tpudet.trainkit.image_folder import (
     shard_path,
     take_shard,
 )
-from tpudet.trainkit.errors import UserError
 
 _EPILOG = """\
 examples:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpudet.detection.submission.files import SubmissionError
+from tpudet.detection.submission.errors import SubmissionError
 from tpudet.trainkit.class_list import ClassEntry
 
 _NUM_SHOWN = 10

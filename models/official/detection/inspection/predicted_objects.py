@@ -13,17 +13,11 @@ from tpudet.detection.inspection.objects import (
     match_classes,
     order_objects,
 )
-from tpudet.detection.submission.files import (
-    BadRows,
-    Block,
-    bad_rows,
-    in_file_order,
-    open_submission,
-    scan,
-)
-from tpudet.detection.submission.fusion.bad_rows import BadRowsError
-from tpudet.detection.submission.labels import UnknownLabels
-from tpudet.detection.submission.writer import describe_bad, run_blocks
+from tpudet.detection.submission.errors import BadRows, BadRowsError
+from tpudet.detection.submission.files import bad_rows, in_file_order, open_submission, scan
+from tpudet.detection.submission.fusion.blocks import Block
+from tpudet.detection.submission.unknown_labels import UnknownLabels
+from tpudet.detection.submission.writer import run_blocks
 from tpudet.trainkit.class_list import ClassEntry, read_class_list
 from tpudet.trainkit.files.storage import open_file
 
@@ -145,7 +139,7 @@ def _read_submission(
             bad = bad.plus(faulty)
         ids = np.char.decode(source.image_ids, "utf-8", "replace")
     if bad.total and not skip_bad:
-        raise BadRowsError(bad.shown, bad.total)
+        raise BadRowsError(bad)
     if num_predictions and not num_known:
         raise InspectionError(
             f"{path} and {classes_from} have other classes, so they cannot be compared; "
@@ -155,6 +149,6 @@ def _read_submission(
     images, numbers, boxes, scores = (np.concatenate(c) for c in zip(empty, *columns, strict=True))
     is_group = np.zeros(len(images), bool)
     others = unknown.describe(f"predictions left out, whose labels are not in {classes_from}")
-    notes = tuple(note.strip() for note in (others, describe_bad(bad)) if note)
+    notes = tuple(note.strip() for note in (others, bad.describe()) if note)
     objects = order_objects(ids, images, numbers, boxes, scores, is_group)
     return Found(objects, classes, notes)

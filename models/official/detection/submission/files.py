@@ -1,6 +1,6 @@
 """Submission files as memory maps, cut into blocks of images that threads work on.
 
-The way of every command that reads submissions and writes one (`submission_writer` has the rest):
+Every command that reads submissions and writes one does this (`writer` has the rest):
 
     with open_submission("in.csv") as source:
         def keep(block: Block) -> BlockResult:            # runs in a thread
@@ -9,15 +9,14 @@ The way of every command that reads submissions and writes one (`submission_writ
         totals = write_submission_file(
             "out.csv", in_file_order(source), keep, threads=2, skip_bad=False)
 
-`align` in the place of `in_file_order` joins several files by image id. Bad rows gather on the way
-and end in a BadRowsError before the output gets its name, or are left out and counted (`skip_bad`).
+`align` instead of `in_file_order` joins several files by image id. Bad rows are collected and end
+in a BadRowsError before the output gets its name, or are left out and counted (`skip_bad`).
 Labels by number: `scan(block, labels)` with known labels (bytes) fills `label_numbers`, and
 `print_block(..., labels=labels)` prints them, so adding, dropping or changing labels is arithmetic.
 A first pass without output (a histogram, say) is `run_blocks(images, function, threads)`.
 
-Maps cost no memory of their own (`release` gives mapped pages back every 64 MB), the index about 60
-bytes and the length of an id an image and file, and results wait in blocks of 512 KB, so memory
-does not grow with the length of the files.
+Maps cost no memory of their own (`release` gives mapped pages back every 64 MB), the index costs
+about 60 bytes and the length of an id per image and file, and results wait in blocks of 512 KB.
 """
 
 import contextlib
@@ -28,88 +27,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpudet.detection.submission.fusion.bad_rows import NUM_SHOWN, BadRow, describe_fault
+from tpudet.detection.submission.errors import (
+    NO_BAD_ROWS,
+    NUM_SHOWN,
+    BadRow,
+    BadRows,
+    SubmissionError,
+    describe_fault,
+)
+from tpudet.detection.submission.fusion.blocks import Block, ScannedRows, SubmissionFile
 from tpudet.detection.submission.fusion.kernel import load_kernel
-from tpudet.detection.submission.fusion.scanned_rows import ScannedRows
-from tpudet.trainkit.errors import UserError
+from tpudet.detection.submission.open_images_csv import HEADER_LINE, is_header
 from tpudet.trainkit.files.storage import is_remote, open_file
 
-HEADER = b"ImageId,PredictionString\n"
 BLOCK_BYTES = 1 << 19
 RELEASE_BYTES = 1 << 26
+_EXPECTED_HEADER = f"{HEADER_LINE.strip()} (ImageID is read too)"
 _GATHERED_ROWS = 1 << 14  # ids copied at once: the indices take eight bytes for each of theirs
 
 
-class SubmissionError(UserError):
-    """A file that is no submission, or arguments that contradict one another."""
-
-
-class BadRows(NamedTuple):
-    """The first bad rows and the number of all."""
-
-    shown: list[BadRow]
-    total: int
-
-    def plus(self, other: "BadRows") -> "BadRows":
-        """Both, the first `NUM_SHOWN` shown."""
-        return BadRows((self.shown + other.shown)[:NUM_SHOWN], self.total + other.total)
-
-
-class SubmissionFile(NamedTuple):
-    """An open submission: its bytes and where its rows lie. R rows, in the order of the file."""
-
-    path: str
-    data: np.ndarray  # [size] uint8, mapped
-    rows: np.ndarray  # [R, 5] int64: start and stop of the id, of the prediction string, line
-    image_ids: np.ndarray  # [R] bytes
-    bad: BadRows  # rows without a usable id, and later ones of an image that was there before
-    map: mmap.mmap | None
-
-    def release(self) -> None:
-        """Gives the mapped pages back; they are read again when they are needed."""
-        if self.map is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self.map.madvise(mmap.MADV_DONTNEED)
-
-
-class Block(NamedTuple):
-    """Images and where their rows lie; an image has a piece for each file that has a row of it."""
-
-    sources: tuple[SubmissionFile, ...]
-    id_files: np.ndarray  # [images] int64, which source the id is printed from
-    id_starts: np.ndarray  # [images] int64
-    id_stops: np.ndarray  # [images] int64
-    piece_ends: np.ndarray  # [images + 1] int64; image i has pieces [i] to [i + 1] of these
-    piece_files: np.ndarray  # [pieces] int64, rising within an image
-    piece_starts: np.ndarray  # [pieces] int64
-    piece_stops: np.ndarray  # [pieces] int64
-    piece_lines: np.ndarray  # [pieces] int64
-
-    def part(self, first: int, last: int) -> "Block":
-        """The images `first:last`."""
-        pieces = slice(self.piece_ends[first], self.piece_ends[last])
-        return Block(
-            self.sources,
-            self.id_files[first:last],
-            self.id_starts[first:last],
-            self.id_stops[first:last],
-            self.piece_ends[first : last + 1] - self.piece_ends[first],
-            self.piece_files[pieces],
-            self.piece_starts[pieces],
-            self.piece_stops[pieces],
-            self.piece_lines[pieces],
-        )
-
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """The bytes of the sources, as the kernel takes them."""
-        return tuple(source.data for source in self.sources)
-
-    def num_bytes(self) -> int:
-        """Of text."""
-        return int((self.piece_stops - self.piece_starts).sum())
-
-
 class BlockResult(NamedTuple):
-    """What became of a block."""
+    """The outcome of a block, or the totals of a file."""
 
     text: bytes  # whole lines
     num_images: int  # lines
@@ -137,7 +75,7 @@ def open_submission(path: str) -> Iterator[SubmissionFile]:
                 file.write(chunk)
             file.flush()
         if file.seek(0, 2) == 0:
-            raise SubmissionError(f"{path} is empty; its first line must be {_header()}")
+            raise SubmissionError(f"{path} is empty; its first line must be {_EXPECTED_HEADER}")
         # Not closed by hand: an array on it may outlive the block, and closing would then fail.
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         yield _index(path, mapped)
@@ -169,7 +107,7 @@ def align(sources: Sequence[SubmissionFile]) -> Block:
 
 
 def cut(images: Block, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Cuts images into blocks of about so many bytes of text, whatever the number of threads."""
+    """Cuts images into blocks of about `block_bytes` of text, whatever the number of threads."""
     ends = np.concatenate([[0], np.cumsum(images.piece_stops - images.piece_starts + 16)])
     ends = ends[images.piece_ends]
     first, num_images = 0, len(images.id_files)
@@ -184,14 +122,14 @@ def scan(block: Block, labels: Sequence[bytes] = ()) -> tuple[ScannedRows, np.nd
     """Reads the predictions of a block.
 
     Args:
-        block: part of what `in_file_order` or `align` gave.
-        labels: labels that get numbers, their places here; any other has -1.
+        block: from `cut`.
+        labels: known labels; a label number is a place here, -1 for any other label.
 
     Returns:
         The predictions, and faults [pieces, 2] for `print_block`. A bad row has no predictions.
     """
-    found = load_kernel().scan(block.arrays(), *block[4:8], labels)
-    return ScannedRows(*found[:-1]), found[-1]
+    *columns, faults = load_kernel().scan(block, labels)
+    return ScannedRows(*columns), faults
 
 
 def print_block(
@@ -207,20 +145,17 @@ def print_block(
     """Prints a block; an image all of whose rows were bad has no line.
 
     Args:
-        block: what was scanned.
-        rows: what shall be printed, `image_ends` as many as the block's images and one.
+        block: the images, as they were scanned.
+        rows: predictions to print, of the same images.
         faults: from `scan`.
-        labels: what `label_numbers` count through.
-        score_decimals: 0 to 9 places behind the point.
+        labels: what `label_numbers` index.
+        score_decimals: 0 to 9 decimals.
         box_decimals: likewise, of the coordinates.
-        num_read: predictions in the block before some were dropped, for the totals; as many as
-            `rows` where it is not given.
+        num_read: predictions in the block before some were dropped, for the totals; the number of
+            `rows` by default.
     """
     written = with_good_row(block, faults)
-    text = load_kernel().print_rows(
-        block.arrays(), *block[1:4], written, *rows[:5], labels, *rows[5:],
-        score_decimals, box_decimals,
-    )  # fmt: skip
+    text = load_kernel().print_rows(block, written, rows, labels, score_decimals, box_decimals)
     count = len(rows.scores)
     num_read = count if num_read is None else num_read
     return BlockResult(text, int(written.sum()), num_read, count, bad_rows(block, faults))
@@ -233,7 +168,7 @@ def with_good_row(block: Block, faults: np.ndarray) -> np.ndarray:
 
 
 def bad_rows(block: Block, faults: np.ndarray) -> BadRows:
-    """Puts the faults of a scan into words, the first ten of them."""
+    """Describes the first faults of a scan and counts all."""
     pieces = np.flatnonzero(faults[:, 0])
     shown = []
     for piece in pieces[:NUM_SHOWN]:
@@ -249,7 +184,7 @@ def _index(path: str, mapped: mmap.mmap) -> SubmissionFile:
     data = np.frombuffer(mapped, np.uint8)
     start, line = _first_row(path, mapped), 2
     parts, ids = [np.zeros((0, 6), np.int64)], [np.zeros(0, "S1")]
-    bad = BadRows([], 0)
+    bad = NO_BAD_ROWS
     index_rows = load_kernel().index_rows
     while start < len(data):
         limit = min(start + RELEASE_BYTES, len(data))
@@ -275,18 +210,16 @@ def _index(path: str, mapped: mmap.mmap) -> SubmissionFile:
 
 
 def _first_row(path: str, mapped: mmap.mmap) -> int:
-    """Checks the header; returns where the line behind it starts."""
+    """Checks the header; returns the start of the line after it."""
     stop = mapped.find(b"\n", 0, 1 << 16)
-    line = mapped[: 1 << 10 if stop < 0 else stop].removeprefix(b"\xef\xbb\xbf")
-    fields = [field.strip(b" \t\r").strip(b'"').lower() for field in line.split(b",")]
-    if fields != [b"imageid", b"predictionstring"]:
-        shown = line[:80].decode("utf-8", "replace").rstrip("\r")
-        raise SubmissionError(f"{path} starts with {shown!r}; its first line must be {_header()}")
+    line = mapped[: 1 << 10 if stop < 0 else stop]
+    text = line.decode("utf-8", "replace")
+    if not is_header(text):
+        shown = text[:80].rstrip("\r")
+        raise SubmissionError(
+            f"{path} starts with {shown!r}; its first line must be {_EXPECTED_HEADER}"
+        )
     return len(mapped) if stop < 0 else stop + 1
-
-
-def _header() -> str:
-    return f"{HEADER.decode().rstrip()} (ImageID is read too)"
 
 
 def _gather(data: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The class hierarchy of Open Images: which labels are kinds of which others.
 
-The file is a tree, but what it says is not: a label that is a kind of several others stands there
-once under each. Here every label is there once, with all its parents.
+The file is a tree, but the relation is not: a label that is a kind of several others appears in the
+file under each of them. Here every label appears once, with all its parents.
 """
 
 import graphlib
@@ -9,9 +9,20 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from tpudet.detection.submission.errors import SubmissionError
+from tpudet.trainkit.files.locations import data_path
+from tpudet.trainkit.files.storage import open_file
+
+HIERARCHY = "challenge-2019-label500-hierarchy.json"  # as Open Images publishes it
+
+
+def default_hierarchy() -> str:
+    """The path of the challenge's hierarchy in $DATA, by default `data`."""
+    return data_path(HIERARCHY)
+
 
 class Hierarchy(NamedTuple):
-    """The labels below the root; the root itself, which means "anything", is none of them."""
+    """The labels below the root; the root itself, which means "anything", is left out."""
 
     labels: tuple[str, ...]  # in order of first appearance in the file
     parents: Mapping[str, tuple[str, ...]]  # of every label; empty directly below the root
@@ -40,11 +51,25 @@ class Hierarchy(NamedTuple):
         return _farthest_first(label, self.children)
 
 
+def read_hierarchy_file(path: str) -> Hierarchy:
+    """Reads a class hierarchy from a file.
+
+    Raises:
+        SubmissionError: it is not usable, see `read_hierarchy`.
+        OSError: it cannot be opened.
+    """
+    try:
+        with open_file(path, "rb") as file:
+            return read_hierarchy(file.read().decode())
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise SubmissionError(f"{path}: {error}") from error
+
+
 def read_hierarchy(text: str) -> Hierarchy:
     """Reads a hierarchy: nested `{"LabelName": ..., "Subcategory": [...]}`, the root outermost.
 
-    A label's children are those of all its occurrences. `Part` (a wheel of a car) is no kind of
-    and is passed over.
+    A label's children are those of all its occurrences. `Part` (a wheel of a car) is ignored: a
+    part is not a kind of.
 
     Raises:
         ValueError: not JSON, an entry that is not of this form (with its place), no label below
@@ -80,7 +105,7 @@ def _edges(node: Any, place: str) -> Iterator[tuple[str, str]]:
     place = f"{place}/{label}" if place else label
     subcategories = node.get("Subcategory", [])
     if not isinstance(subcategories, list):
-        raise ValueError(f"The Subcategory of {place} is no list: {str(subcategories)[:80]!r}.")
+        raise ValueError(f"The Subcategory of {place} is not a list: {str(subcategories)[:80]!r}.")
     for child in subcategories:
         yield label, _label(child, place)
         yield from _edges(child, place)
@@ -95,7 +120,7 @@ def _label(node: Any, place: str) -> str:
 
 
 def _farthest_first(label: str, steps: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """What `steps` lead to from `label`, each once, after everything that it leads on to itself."""
+    """The labels that `steps` reach from `label`, each once, after all that it reaches itself."""
     order: dict[str, None] = {}
 
     def visit(current: str) -> None:

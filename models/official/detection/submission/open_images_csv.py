@@ -12,17 +12,17 @@ import numpy as np
 
 from tpudet.detection.submission.ancestors import AncestorTable, with_ancestors
 
-HEADER = ("ImageId", "PredictionString")
+HEADER_LINE = "ImageId,PredictionString\n"
 DECIMALS = 5
 _WORDS = 6  # a prediction: MID score x1 y1 x2 y2
 
 
 class PredictionString(NamedTuple):
-    """The predictions of one image as text, and what was changed or left out to get there."""
+    """The predictions of one image as text, with counts of the changes."""
 
     text: str
     kept: int  # in the text, with ancestors
-    clipped: int  # kept, but a side lay outside the picture
+    clipped: int  # kept, but a side was outside the image
     without_area: int  # left out: no area after clipping and rounding
 
 
@@ -33,13 +33,13 @@ def format_predictions(
     boxes_normalized: np.ndarray,
     ancestors: AncestorTable | None = None,
 ) -> PredictionString:
-    """Writes the detections of one image as a prediction string.
+    """Formats the detections of one image as a prediction string.
 
     Args:
         identifiers: C identifiers (MIDs) in the order of the class list.
         labels: [n] 1-based rows of the class list.
         scores: [n].
-        boxes_normalized: [n, 4] x1 y1 x2 y2, fractions of the picture; clipped to 0..1 here.
+        boxes_normalized: [n, 4] x1 y1 x2 y2, fractions of the image; clipped to 0..1 here.
         ancestors: whose first C labels are `identifiers`; a detection's ancestors follow it.
     """
     clipped = np.clip(boxes_normalized.astype(np.float64), 0, 1)
@@ -65,18 +65,18 @@ def format_predictions(
 
 
 class ParsedPredictions(NamedTuple):
-    """The n predictions of one image, as the text has them: unchecked numbers, any order."""
+    """The n predictions of one image, as they are in the text: unchecked numbers, any order."""
 
     identifiers: list[str]  # n MIDs
     scores: np.ndarray  # [n] float64
-    boxes_normalized: np.ndarray  # [n, 4] float64 x1 y1 x2 y2, fractions of the picture
+    boxes_normalized: np.ndarray  # [n, 4] float64 x1 y1 x2 y2, fractions of the image
 
 
 def parse_predictions(text: str) -> ParsedPredictions:
     """Reads a prediction string; inverse of `format_predictions`, up to its rounding.
 
     Raises:
-        ValueError: not six words a prediction, or one that should be a number and is none.
+        ValueError: not six words per prediction, or a word that should be a number and is not.
     """
     words = text.split()
     if len(words) % _WORDS:
@@ -90,11 +90,17 @@ def parse_predictions(text: str) -> ParsedPredictions:
     return ParsedPredictions(words[::_WORDS], numbers[:, 0], numbers[:, 1:])
 
 
+def is_header(line: str) -> bool:
+    """Whether a line is the header: `ImageId` or `ImageID`, any case, in quotes or not."""
+    fields = [field.strip(' \t\r\n"').lower() for field in line.removeprefix("\ufeff").split(",")]
+    return fields == HEADER_LINE.strip().lower().split(",")
+
+
 def read_submission(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yields (image id, prediction string) of each row; the inverse of `write_submission`.
 
-    The header may be written `ImageId` or `ImageID`, in any case. Empty lines are passed over, and
-    neither column may hold a comma, so quotes around them have no meaning and are dropped.
+    Takes any prediction string, unlike `files.open_submission`, whose rows are checked. Empty lines
+    are skipped, and neither column may hold a comma, so quotes around them are dropped.
 
     Args:
         lines: of the file, the first of which is the header.
@@ -102,20 +108,21 @@ def read_submission(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     Raises:
         ValueError: another header or none, or a line without image id or comma, by its number.
     """
+    expected = HEADER_LINE.strip()
     number = 0
     for number, line in enumerate(lines, start=1):
-        image_id, comma, text = (part.strip(' "\r\n') for part in line.partition(","))
+        shown = line.strip()[:100]
         if number == 1:
-            found = (image_id.removeprefix("\ufeff").strip('"').lower(), text.lower())
-            if found != tuple(name.lower() for name in HEADER):
-                shown = line.strip()[:100]
-                raise ValueError(f"its first line is '{shown}'; it should be '{','.join(HEADER)}'")
-        elif image_id and comma:
+            if not is_header(line):
+                raise ValueError(f"its first line is '{shown}'; it should be '{expected}'")
+            continue
+        image_id, comma, text = (part.strip(' "\r\n') for part in line.partition(","))
+        if image_id and comma:
             yield image_id, text
-        elif line.strip():
-            raise ValueError(f"line {number} is '{line.strip()[:100]}', not {','.join(HEADER)}")
+        elif shown:
+            raise ValueError(f"line {number} is '{shown}', not {expected}")
     if number == 0:
-        raise ValueError(f"it is empty; its first line should be '{','.join(HEADER)}'")
+        raise ValueError(f"it is empty; its first line should be '{expected}'")
 
 
 def write_submission(file: IO[str], rows: Iterable[tuple[str, str]]) -> int:
@@ -125,8 +132,8 @@ def write_submission(file: IO[str], rows: Iterable[tuple[str, str]]) -> int:
         file: opened for writing text with `newline=""`.
         rows: in the order of the file.
     """
+    file.write(HEADER_LINE)
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(HEADER)
     count = 0
     for row in rows:
         writer.writerow(row)

@@ -1,6 +1,5 @@
-"""Blocks of images through threads into one file, in their order; what the commands share."""
+"""Runs blocks of images through threads, in order, into one submission file."""
 
-import argparse
 import collections
 import concurrent.futures
 import os
@@ -9,22 +8,11 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from tpudet.detection.submission.files import (
-    HEADER,
-    RELEASE_BYTES,
-    BadRows,
-    Block,
-    BlockResult,
-    SubmissionError,
-    SubmissionFile,
-    cut,
-)
-from tpudet.detection.submission.fusion.bad_rows import BadRowsError
-from tpudet.trainkit.files.storage import (
-    is_file,
-    is_remote,
-    whole_file,
-)
+from tpudet.detection.submission.errors import NO_BAD_ROWS, BadRowsError, SubmissionError
+from tpudet.detection.submission.files import RELEASE_BYTES, BlockResult, cut
+from tpudet.detection.submission.fusion.blocks import Block, SubmissionFile
+from tpudet.detection.submission.open_images_csv import HEADER_LINE
+from tpudet.trainkit.files.storage import is_file, is_remote, whole_file
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -33,10 +21,10 @@ _Result = TypeVar("_Result")
 def map_in_order(
     items: Iterable[_Item], function: Callable[[_Item], _Result], threads: int
 ) -> Iterator[_Result]:
-    """Like `map`, with the calls in threads; at most two items a thread are under way or waiting.
+    """Like `map`, with the calls in threads; at most two items per thread are in flight.
 
-    The function gains from threads as far as it releases the interpreter lock (the kernel does,
-    and most of NumPy on large arrays).
+    Threads help as far as the function releases the interpreter lock (the kernel does, and most of
+    NumPy on large arrays).
     """
     if threads == 1:
         yield from map(function, items)
@@ -63,12 +51,12 @@ def write_submission_file(
     threads: int,
     skip_bad: bool,
 ) -> BlockResult:
-    """Writes what `work` makes of each block of images, in their order, whatever the threads.
+    """Writes the text that `work` returns for each block of images, in their order.
 
-    The file is written beside its final name and moved when it is whole.
+    The file gets its name when it is whole.
 
     Args:
-        target: the submission to write; what is there is replaced.
+        target: the submission to write; an existing one is replaced.
         images: from `in_file_order` or `align`.
         work: a pure function, called in threads.
         threads: at least 1.
@@ -81,11 +69,11 @@ def write_submission_file(
         BadRowsError: there are bad rows and `skip_bad` is False; nothing is written then.
         OSError: the target cannot be written.
     """
-    totals = BlockResult(b"", 0, 0, 0, BadRows([], 0))
+    totals = BlockResult(b"", 0, 0, 0, NO_BAD_ROWS)
     for source in images.sources:
         totals = totals._replace(bad=totals.bad.plus(source.bad))
     with whole_file(target, "wb") as file:
-        file.write(HEADER)
+        file.write(HEADER_LINE.encode())
         for result in run_blocks(images, work, threads):
             totals = BlockResult(
                 b"",
@@ -97,17 +85,16 @@ def write_submission_file(
             if skip_bad or not totals.bad.total:
                 file.write(result.text)
         if totals.bad.total and not skip_bad:
-            raise BadRowsError(totals.bad.shown, totals.bad.total)
+            raise BadRowsError(totals.bad)
     return totals
 
 
 def run_blocks(
     images: Block, function: Callable[[Block], _Result], threads: int
 ) -> Iterator[_Result]:
-    """Yields what a function makes of each block of images, in their order.
+    """Yields the result of a function for each block of images, in their order.
 
-    There is a progress bar, and mapped pages are given back on the way. For a first pass that
-    writes nothing; `write_submission_file` is built on it.
+    Shows a progress bar and gives mapped pages back. `write_submission_file` is built on it.
 
     Args:
         images: from `in_file_order` or `align`.
@@ -129,50 +116,36 @@ def run_blocks(
             yield result
 
 
-def add_writing_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds -f, --skip_bad and --threads, which every command that writes a submission has."""
-    parser.add_argument("-f", "--force", action="store_true", help="replace RESULT if it exists")
-    parser.add_argument("--skip_bad", action="store_true", help="leave bad rows out and count them")
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
-        metavar="N",
-        help="default: the cores at hand (%(default)s); the result does not depend on it",
-    )
-
-
-def check_target(target: str, sources: Iterable[str], *, force: bool, threads: int = 1) -> None:
-    """Refuses to start where the end would be an error.
+def check_target(target: str, sources: Iterable[str], *, force: bool) -> None:
+    """Refuses to start what could not be written at the end.
 
     Raises:
-        SubmissionError: a source is missing or is the target itself, the target is there and not
-            to be replaced, or the number of threads is below 1. All mistakes are listed.
+        SubmissionError: a source is missing or is the target itself, the target exists and
+            `force` is False, or its folder is missing. All mistakes are listed.
     """
     mistakes = []
     for source in sources:
         if not is_file(source):
             mistakes.append(f"no file {source}")
         elif _same_file(source, target):
-            mistakes.append(f"{target} is to be read and written; name another file for RESULT")
+            mistakes.append(f"{target} would be read and written; name another file for RESULT")
     if is_file(target) and not force and not any(target in mistake for mistake in mistakes):
         mistakes.append(f"{target} exists; -f replaces it")
     folder = os.path.dirname(target) or "."
     if not is_remote(target) and not os.path.isdir(folder):
         mistakes.append(f"no folder {folder} to write {os.path.basename(target)} in")
-    if threads < 1:
-        mistakes.append(f"--threads {threads}: at least 1 is needed")
     if mistakes:
         raise SubmissionError("\n".join(mistakes))
 
 
-def describe_bad(bad: BadRows) -> str:
-    """A line for the summary and the rows themselves; empty where there were none."""
-    if not bad.total:
-        return ""
-    rows = "\n".join(f"    {row.path}, line {row.line}: {row.reason}" for row in bad.shown)
-    more = f"\n    … and {bad.total - len(bad.shown)} more" if bad.total > len(bad.shown) else ""
-    return f"\n  {bad.total} bad rows left out:\n{rows}{more}"
+def describe(target: str, totals: BlockResult, *remarks: str) -> str:
+    """The summary of a command: totals, remarks that are not empty, bad rows left out."""
+    lines = [
+        f"{target}: {totals.num_images} images, {totals.num_written} predictions of the "
+        f"{totals.num_read} read",
+        *(f"  {remark}" for remark in remarks if remark),
+    ]
+    return "\n".join(lines) + totals.bad.describe()
 
 
 def _release(sources: Iterable[SubmissionFile]) -> None:

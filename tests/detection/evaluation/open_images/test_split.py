@@ -16,6 +16,7 @@ from tpudet.detection.evaluation.open_images.split import challenge_split
 from tpudet.detection.types import Batch, Detections, ImageDetections
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError, decode, parse_tree
+from tpudet.trainkit.training.devices import choose_devices
 from tpudet.trainkit.training.model_dir import read_classes
 
 CLASSES = [ClassEntry("/dog", "Dog"), ClassEntry("/cat", "Cat"), ClassEntry("/animal", "Animal")]
@@ -107,10 +108,10 @@ def test_a_detector_that_knows_the_truth_has_ap_1_by_either_rules(
             decode(ExperimentConfig, parse_tree(text + rules, "x.yaml")),
             task=cast(Any, SimpleNamespace(predict=answer)),
             classes=read_classes(sample_part)[1],
-            strategy=tf.distribute.get_strategy(),
-            picture_path=str(tmp_path / "none.png"),
+            devices=choose_devices("cpu"),
+            image_path=str(tmp_path / "none.png"),
         )
-        return evaluation(1)
+        return evaluation(1).metrics
 
     coco, challenge = evaluate(""), evaluate("  rules: {kind: open_images}\n")
     assert coco["AP50"] == pytest.approx(1)

@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpudet import detection
+import tpudet
+from tpudet.detection.submission.errors import NO_BAD_ROWS
 from tpudet.detection.submission.files import align, cut, open_submission
+from tpudet.detection.submission.fusion.blocks import Block, ScannedRows, SubmissionFile
 from tpudet.detection.submission.fusion.kernel import load_kernel
-from tpudet.detection.submission.fusion.plain_fusion import METHODS
-from tpudet.detection.submission.fusion.settings import (
-    FusionSettings,
-    relative_weights,
-    settings_table,
-)
+from tpudet.detection.submission.fusion.settings import METHODS, FusionSettings
+from tpudet.detection.submission.merge import relative_weights, settings_table
 
 pytest.importorskip("tpudet.detection.submission.fusion.fuse")
 WEIGHTS = ([], [1.0, 0.5, 2.3], [0.0, 1.0, 1.0])
@@ -44,17 +42,14 @@ def test_equal_to_the_plain_statement(
     for weights in WEIGHTS:
         for threshold in (0.0, 0.02, 0.3):
             table = settings_table(FusionSettings(method, 0.3, 0.5, threshold), by_label)
-            settings = (relative_weights(weights, 3), *table, 25)
-            ours = load_kernel(False).fuse(images.arrays(), *images[1:8], *settings)
-            plain = load_kernel(True).fuse(images.arrays(), *images[1:8], *settings)
+            settings = (relative_weights(weights, 3), table, 25)
+            ours = load_kernel(False).fuse(images, *settings)
+            plain = load_kernel(True).fuse(images, *settings)
             assert ours[0] == plain[0]
             assert ours[1:3] == plain[1:3]
             assert [row.tolist() for row in ours[3:]] == [row.tolist() for row in plain[3:]]
             assert ours[2] > 100
-            parts = [
-                load_kernel(False).fuse(block.arrays(), *block[1:8], *settings)[0]
-                for block in blocks
-            ]
+            parts = [load_kernel(False).fuse(block, *settings)[0] for block in blocks]
             assert b"".join(parts) == ours[0]
 
 
@@ -64,7 +59,7 @@ def test_many_boxes_of_one_class_agree(write_submission: Callable[..., str]) -> 
         images = align([source])
     for method in METHODS:
         table = settings_table(FusionSettings(method, 0.5, 0.5, 0.02), {})
-        arguments = (images.arrays(), *images[1:8], np.ones(1), *table, 0)
+        arguments = (images, np.ones(1), table, 0)
         assert load_kernel(False).fuse(*arguments)[0] == load_kernel(True).fuse(*arguments)[0]
 
 
@@ -119,6 +114,17 @@ def damage(text: bytes, random: np.random.Generator) -> bytes:
     )
 
 
+def block_of(data: np.ndarray, ends: np.ndarray, files: np.ndarray, columns: Any) -> Block:
+    """A block of one file; `columns` are starts and stops of ids and of prediction strings."""
+    source = SubmissionFile(
+        "", data, np.zeros((0, 5), np.int64), np.zeros(0, "S1"), NO_BAD_ROWS, None
+    )
+    zeros = np.zeros(len(columns[0]), np.int64)
+    return Block(
+        (source,), zeros, columns[0], columns[1], ends, files, columns[2], columns[3], zeros
+    )
+
+
 def run_all(data: np.ndarray, plain: bool) -> list[Any]:
     """Index, scan, print and fuse; everything that they return, comparable."""
     kernel = load_kernel(plain)
@@ -126,15 +132,13 @@ def run_all(data: np.ndarray, plain: bool) -> list[Any]:
     rows = rows[rows[:, 5] == 0]
     n = len(rows)
     columns = np.ascontiguousarray(rows.T)
-    zeros, ends = np.zeros(n, np.int64), np.arange(n + 1)
-    scanned = kernel.scan((data,), ends, zeros, columns[2], columns[3], [b"/m/01", b"/m/02"])
-    ids = zeros, columns[0], columns[1]
+    block = block_of(data, np.arange(n + 1), np.zeros(n, np.int64), columns)
+    labels = [b"/m/01", b"/m/02"]
+    scanned = kernel.scan(block, labels)
     written = np.ones(n, np.uint8)
-    text = kernel.print_rows(
-        (data,), *ids, written, *scanned[:5], [b"/m/01", b"/m/02"], *scanned[5:7], 5, 3
-    )
+    text = kernel.print_rows(block, written, ScannedRows(*scanned[:-1]), labels, 5, 3)
     table = settings_table(FusionSettings("soft_linear", threshold=0.0), {})
-    fused = kernel.fuse((data,), *ids, ends, zeros, *columns[2:4], np.ones(1), *table, 0)
+    fused = kernel.fuse(block, np.ones(1), table, 0)
     arrays = [array.tolist() for array in (rows, *scanned, *fused[3:])]
     return [end, line, text, fused[:3], arrays]
 
@@ -163,14 +167,17 @@ def test_damaged_text_never_reads_too_far_and_both_say_the_same() -> None:
 def test_ranges_outside_of_the_file_are_refused() -> None:
     data = np.frombuffer(b"a,b", np.uint8)
     one, two = np.array([0]), np.array([0, 1])
+
+    def scan(ends: np.ndarray, files: int, starts: int, stops: int) -> None:
+        pieces = np.array([files]), (one, one, np.array([starts]), np.array([stops]))
+        load_kernel(False).scan(block_of(data, ends, *pieces), [])
+
     for files, starts, stops in ((0, 0, 4), (0, -1, 2), (0, 3, 2), (1, 0, 1), (-1, 0, 1)):
         with pytest.raises(ValueError, match="no bytes|no file"):
-            load_kernel(False).scan(
-                (data,), two, np.array([files]), np.array([starts]), np.array([stops]), []
-            )
+            scan(two, files, starts, stops)
     for ends in (np.array([0, 2]), np.array([1, 1]), np.array([], np.int64)):
         with pytest.raises(ValueError, match="ends must"):
-            load_kernel(False).scan((data,), ends, one, one, one, [])
+            scan(ends, 0, 0, 0)
 
 
 def test_without_the_compiled_kernel_the_plain_one_gives_the_same_file(
@@ -178,12 +185,12 @@ def test_without_the_compiled_kernel_the_plain_one_gives_the_same_file(
 ) -> None:
     """The package is copied without its extension modules, as where no compiler was found."""
     sources = [write_submission(f"{k}.csv", seed=k, grid=100) for k in range(2)]
-    package = Path(detection.__file__).parent
-    copy = tmp_path / "copy/detection"
+    package = Path(tpudet.__file__).parent
+    copy = tmp_path / "copy/tpudet"
     ignored = shutil.ignore_patterns("*.so", "*.pyd", "*.c", "__pycache__")
-    shutil.copytree(package / "submission", copy / "submission", ignore=ignored)
-    shutil.copy(package / "__init__.py", copy)
-    command = [sys.executable, "-m", "tpudet.detection.commands.merge_subs"]
+    shutil.copytree(package, copy, ignore=ignored)
+    call = "import sys; from tpudet.detection.commands import merge_subs as c; sys.exit(c.main())"
+    command = [sys.executable, "-c", call]
     done = {
         name: subprocess.run(
             [*command, str(tmp_path / name), *sources],

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from tpudet.detection.submission.errors import NO_BAD_ROWS
 from tpudet.detection.submission.fusion import plain_text
+from tpudet.detection.submission.fusion.blocks import Block, ScannedRows, SubmissionFile
 from tpudet.detection.submission.fusion.kernel import load_kernel
 
 prediction_text = pytest.importorskip("tpudet.detection.submission.fusion.prediction_text")
@@ -11,26 +13,19 @@ prediction_text = pytest.importorskip("tpudet.detection.submission.fusion.predic
 
 def printed(values: np.ndarray, decimals: int) -> list[str]:
     """What the kernel prints, five values (a score and a box) a row of one image each."""
-    rows = values.reshape(-1, 5)
+    rows = np.ascontiguousarray(values.reshape(-1, 5))
     n = len(rows)
-    numbers = np.arange(n)
-    text = load_kernel(False).print_rows(
-        (np.frombuffer(b"i", np.uint8),),
-        0 * numbers,
-        0 * numbers,
-        0 * numbers + 1,
-        np.ones(n, np.uint8),
-        np.arange(n + 1),
-        np.zeros(n, np.int32),
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int32),
-        np.zeros(n, np.int32),
-        [b"/m/1"],
-        np.ascontiguousarray(rows[:, 0]),
-        np.ascontiguousarray(rows[:, 1:]),
-        decimals,
-        decimals,
+    zeros, ends = np.zeros(n, np.int64), np.arange(n + 1)
+    data = np.frombuffer(b"i", np.uint8)
+    source = SubmissionFile(
+        "", data, np.zeros((0, 5), np.int64), np.zeros(0, "S1"), NO_BAD_ROWS, None
     )
+    block = Block((source,), zeros, zeros, zeros + 1, ends, *[zeros] * 4)
+    label = np.zeros(n, np.int32)
+    scores, boxes = rows[:, 0].copy(), rows[:, 1:].copy()
+    scanned = ScannedRows(ends, label, zeros, label, label, scores, boxes)
+    written = np.ones(n, np.uint8)
+    text = load_kernel(False).print_rows(block, written, scanned, [b"/m/1"], decimals, decimals)
     return [token for line in text.decode().splitlines() for token in line.split(" ")[1:]]
 
 

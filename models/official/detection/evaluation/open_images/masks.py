@@ -29,8 +29,14 @@ from tpudet.detection.evaluation.open_images.metric import (
 from tpudet.detection.evaluation.open_images.predictions import ReadCounts, image_rows
 from tpudet.detection.evaluation.open_images.truth import LabelledTruth
 from tpudet.detection.evaluation.open_images.truth_csv import MaskTexts, TruthFileError
-from tpudet.detection.submission.files import BadRows, SubmissionError
-from tpudet.detection.submission.fusion.bad_rows import NUM_SHOWN, BadRow, BadRowsError
+from tpudet.detection.submission.errors import (
+    NO_BAD_ROWS,
+    NUM_SHOWN,
+    BadRow,
+    BadRows,
+    BadRowsError,
+    SubmissionError,
+)
 from tpudet.detection.types import ImageDetections
 from tpudet.trainkit.files.storage import open_file
 
@@ -90,7 +96,7 @@ def read_mask_predictions(
     images = image_rows(path, ids, labelled)
     sizes = _truth_sizes(labelled)
     lines_of: dict[str, int] = {}
-    bad = BadRows([], 0)
+    bad = NO_BAD_ROWS
     counted = _Counted(labelled)
     for (line, fields), image in zip(rows, images.tolist(), strict=True):
         try:
@@ -104,7 +110,7 @@ def read_mask_predictions(
         for label, score, mask in predictions:
             counted.add(image, label, score, mask)
     if bad.total and not skip_bad:
-        raise BadRowsError(bad.shown, bad.total)
+        raise BadRowsError(bad)
     known = images[images >= 0]
     return counted.predictions(), ReadCounts(
         images=len(rows),

@@ -5,18 +5,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tpudet.detection.evaluation.open_images.truth import LabelledTruth
-from tpudet.detection.submission.files import (
-    BadRows,
-    Block,
-    SubmissionError,
-    bad_rows,
-    in_file_order,
-    open_submission,
-    scan,
-)
-from tpudet.detection.submission.fusion.bad_rows import BadRowsError
-from tpudet.detection.submission.labels import UnknownLabels
-from tpudet.detection.submission.writer import describe_bad, run_blocks
+from tpudet.detection.submission.errors import BadRows, BadRowsError, SubmissionError
+from tpudet.detection.submission.files import bad_rows, in_file_order, open_submission, scan
+from tpudet.detection.submission.fusion.blocks import Block
+from tpudet.detection.submission.unknown_labels import UnknownLabels
+from tpudet.detection.submission.writer import run_blocks
 from tpudet.detection.types import ImageDetections
 
 
@@ -42,7 +35,7 @@ class ReadCounts(NamedTuple):
         ]  # fmt: skip
         text = "".join(f"\n  {count} {what}" for count, what in lines if count)
         text += f"\n  {self.unknown}" if self.unknown else ""
-        return text + describe_bad(self.bad)
+        return text + self.bad.describe()
 
 
 def read_box_predictions(
@@ -75,7 +68,7 @@ def read_box_predictions(
             bad = bad.plus(block_bad)
         num_rows = len(source.rows)
     if bad.total and not skip_bad:
-        raise BadRowsError(bad.shown, bad.total)
+        raise BadRowsError(bad)
     empty = (np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0), np.zeros(0, np.int32))
     joined = (np.concatenate(parts) for parts in zip(empty, *columns, strict=True))
     num_known = int((images >= 0).sum())

@@ -1,4 +1,4 @@
-"""What an evaluation by the rules of Open Images leaves: table, curves, error shares, summary."""
+"""The report of an evaluation by the rules of Open Images: table, curves, error shares."""
 
 import csv
 import io
@@ -20,15 +20,15 @@ from tpudet.detection.evaluation.open_images.metric import (
 from tpudet.detection.types import ImageDetections
 from tpudet.trainkit.class_list import ClassEntry
 
-CURVES_A_PAGE = 25
+CURVES_PER_PAGE = 25
 _COLUMNS = 5
 _TIDE_PER_IMAGE = 100  # detections, as TIDE itself takes
 TIDE_MEANINGS = {
     "Cls": "right place, wrong class",
     "Loc": "right class, poor box",
     "Both": "wrong class and poor box",
-    "Dupe": "found before",
-    "Bkg": "nothing there",
+    "Dupe": "duplicate",
+    "Bkg": "no object there",
     "Miss": "not found",
 }
 
@@ -58,7 +58,7 @@ class ErrorShare(NamedTuple):
 def class_rows(
     truth: ChallengeTruth, scored: Scored, classes: Sequence[ClassEntry]
 ) -> list[ClassRow]:
-    """The table, a row a class in the order of the class list."""
+    """The table, a row per class in the order of the class list."""
     size = scored.num_classes + 1
     precisions = average_precisions(scored)
     group_of = np.bincount(truth.classes[truth.is_group_of], minlength=size)[1:]
@@ -109,7 +109,7 @@ def worst_first(rows: Sequence[ClassRow]) -> list[int]:
 
 
 def draw_curves(scored: Scored, rows: Sequence[ClassRow], class_ids: Sequence[int]) -> bytes:
-    """Draws precision over recall of at most `CURVES_A_PAGE` classes in a grid, as PNG."""
+    """Draws precision over recall of at most `CURVES_PER_PAGE` classes in a grid, as PNG."""
     num_rows = math.ceil(len(class_ids) / _COLUMNS)
     figure = Figure(figsize=(3 * _COLUMNS, 2.8 * num_rows), dpi=80)
     for place, class_id in enumerate(class_ids, start=1):

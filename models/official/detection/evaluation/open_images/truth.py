@@ -13,9 +13,8 @@ from tpudet.detection.evaluation.open_images.truth_csv import (
     read_box_rows,
     read_image_labels,
 )
-from tpudet.detection.submission.hierarchy import Hierarchy
-from tpudet.detection.submission.labels import read_class_file, read_hierarchy_file
-from tpudet.trainkit.class_list import ClassEntry, class_ids
+from tpudet.detection.submission.hierarchy import Hierarchy, read_hierarchy_file
+from tpudet.trainkit.class_list import ClassEntry, class_ids, read_classes
 from tpudet.trainkit.files.storage import open_file
 
 # An expanded box of which the file has a copy already, as a share, from which on a file looks as
@@ -60,7 +59,7 @@ def read_truth(
     """
     rows = read_box_rows(_content(path), path, with_masks=with_masks)
     tree = read_hierarchy_file(hierarchy) if hierarchy else Hierarchy((), {}, {})
-    labels = _Labels(read_class_file(classes) if classes else (), tree)
+    labels = _Labels(read_classes(classes) if classes else (), tree)
     notes = list(rows.notes)
     own = labels.numbers(rows.labels)
     places, expanded = expand(own, labels.relatives(tree.ancestors))

@@ -48,25 +48,20 @@ from tpudet.detection.submission.fusion.workspace cimport (
 
 import numpy as np
 
-def fuse(
-    arrays,
-    const long long[::1] id_files,
-    const long long[::1] id_starts,
-    const long long[::1] id_stops,
-    const long long[::1] piece_ends,
-    const long long[::1] piece_files,
-    const long long[::1] piece_starts,
-    const long long[::1] piece_stops,
-    const double[::1] weights,
-    labels,
-    const int[::1] methods,
-    const double[::1] ious,
-    const double[::1] sigmas,
-    const double[::1] thresholds,
-    int max_per_image,
-):
+def fuse(block, const double[::1] weights, settings_table, int max_per_image):
     """Fuses a block of images; see plain_fusion.fuse."""
-    cdef Sources sources = Sources(arrays)
+    cdef Sources sources = Sources(block.arrays())
+    cdef const long long[::1] id_files = block.id_files
+    cdef const long long[::1] id_starts = block.id_starts
+    cdef const long long[::1] id_stops = block.id_stops
+    cdef const long long[::1] piece_ends = block.piece_ends
+    cdef const long long[::1] piece_files = block.piece_files
+    cdef const long long[::1] piece_starts = block.piece_starts
+    cdef const long long[::1] piece_stops = block.piece_stops
+    cdef const int[::1] methods = settings_table.methods
+    cdef const double[::1] ious = settings_table.ious
+    cdef const double[::1] sigmas = settings_table.sigmas
+    cdef const double[::1] thresholds = settings_table.thresholds
     cdef Py_ssize_t image
     cdef int num_settings = methods.shape[0]
     cdef int fault = FINE
@@ -96,7 +91,7 @@ def fuse(
         settings = <Settings*>malloc((num_settings + 1) * sizeof(Settings))
         if settings == NULL or not start_table(&table):
             raise MemoryError
-        set_settings(settings, &table, labels, methods, ious, sigmas, thresholds)
+        set_settings(settings, &table, settings_table.labels, methods, ious, sigmas, thresholds)
         for image in range(piece_files.shape[0]):
             num_bytes += piece_stops[image] - piece_starts[image]
         if not reserve(&out, num_bytes):  # hardly ever is more printed than was read

@@ -1,4 +1,4 @@
-"""Which functions read, fuse and print: the compiled ones, or the plain statements of them."""
+"""Chooses the functions that read, fuse and print: compiled, or their plain reference."""
 
 import os
 import sys
@@ -22,11 +22,12 @@ class Kernel(NamedTuple):
 
 
 def load_kernel(plain: bool | None = None) -> Kernel:
-    """Returns the compiled functions where there are any, else the plain ones, and says so once.
+    """Returns the compiled functions if they are installed, else the plain ones, with a warning.
 
     Args:
-        plain: True takes the plain functions without a word, False insists on the compiled ones;
-            None asks the environment (TPUDET_PLAIN_KERNEL, any value but 0) and what is installed.
+        plain: True takes the plain functions without a warning, False requires the compiled ones;
+            None depends on the environment (TPUDET_PLAIN_KERNEL, any value but 0) and on what is
+            installed.
 
     Raises:
         ImportError: `plain` is False and the extension modules were not built.
@@ -45,9 +46,9 @@ def _load(plain: bool | None) -> Kernel:
             if plain is False:
                 raise
             print(
-                "The compiled kernel of tpudet.detection.submission is not there (no C compiler when "
-                "tpudet was installed?): the plain NumPy path takes over, some 100 times slower. "
-                "`pip install` tpudet again with a compiler to have it.",
+                "The compiled kernel of tpudet.detection.submission is not installed (no C "
+                "compiler when tpudet was installed?); the plain NumPy path is used, about 100 "
+                "times slower. Install a compiler and `pip install` tpudet again.",
                 file=sys.stderr,
             )
     from tpudet.detection.submission.fusion import plain_fusion

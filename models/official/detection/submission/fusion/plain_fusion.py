@@ -27,19 +27,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tpudet.detection.submission.fusion.blocks import Block, SettingsTable
 from tpudet.detection.submission.fusion.plain_text import scan_string
+from tpudet.detection.submission.fusion.settings import METHODS
 
-METHODS = ("hard", "soft_linear", "soft_gaussian", "wbf", "nmw")
 Row = tuple[bytes, float, float, Sequence[float]]  # label, score, weight, box
-
-
-class SettingsColumns(NamedTuple):
-    """By setting: row 0 for all labels but the named ones."""
-
-    methods: np.ndarray
-    ious: np.ndarray
-    sigmas: np.ndarray
-    thresholds: np.ndarray
 
 
 class Boxes(NamedTuple):
@@ -161,71 +153,50 @@ def fuse_class(
 
 
 def fuse(
-    arrays: Sequence[np.ndarray],
-    id_files: np.ndarray,
-    id_starts: np.ndarray,
-    id_stops: np.ndarray,
-    piece_ends: np.ndarray,
-    piece_files: np.ndarray,
-    piece_starts: np.ndarray,
-    piece_stops: np.ndarray,
-    weights: np.ndarray,
-    labels: Sequence[bytes],
-    methods: np.ndarray,
-    ious: np.ndarray,
-    sigmas: np.ndarray,
-    thresholds: np.ndarray,
-    max_per_image: int,
+    block: Block, weights: np.ndarray, settings: SettingsTable, max_per_image: int
 ) -> tuple[bytes, int, int, np.ndarray, np.ndarray]:
     """Reads, fuses and prints the images of a block.
 
-    They are printed by falling score, equals by the first box of their class, then as fused.
+    Predictions are printed by falling score, equal ones by the first box of their class, then as
+    fused.
 
     Args:
-        arrays: the bytes of each file, uint8; the next seven as in `plain_text`.
-        id_files: [images] int64.
-        id_starts: [images] int64.
-        id_stops: [images] int64.
-        piece_ends: [images + 1] int64.
-        piece_files: [pieces] int64.
-        piece_starts: [pieces] int64.
-        piece_stops: [pieces] int64.
+        block: the images.
         weights: [files] float64, the largest 1.
-        labels: L labels with settings of their own.
-        methods: [1 + L] int32, places in METHODS: of all other labels, then of each of these.
-        ious: [1 + L] float64, as `methods`.
-        sigmas: [1 + L] float64.
-        thresholds: [1 + L] float64.
+        settings: for all labels, and for some.
         max_per_image: how many of the best are printed; 0 for all.
 
     Returns:
         Text (no line for an image without a good row), predictions read and written, faults
         [pieces, 2] as from `plain_text.scan`, and predictions read by setting [1 + L].
     """
-    numbers = {label: number for number, label in enumerate(labels, 1)}
-    table = SettingsColumns(methods, ious, sigmas, thresholds)
-    faults = np.zeros((len(piece_files), 2), np.int64)
-    seen = np.zeros(1 + len(labels), np.int64)
+    arrays = block.arrays()
+    numbers = {label: number for number, label in enumerate(settings.labels, 1)}
+    faults = np.zeros((len(block.piece_files), 2), np.int64)
+    seen = np.zeros(1 + len(settings.labels), np.int64)
     lines, num_written, total_weight = [], 0, _sum(weights)
-    for image, (first, last) in enumerate(zip(piece_ends[:-1], piece_ends[1:], strict=True)):
+    ends = block.piece_ends
+    for image, (first, last) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
         rows: list[Row] = []
         for piece in range(first, last):
-            file, place = piece_files[piece], slice(piece_starts[piece], piece_stops[piece])
+            file = block.piece_files[piece]
+            place = slice(block.piece_starts[piece], block.piece_stops[piece])
             faults[piece] = _read_piece(arrays[file], place, float(weights[file]), rows)
         if not (faults[first:last, 0] == 0).any():
             continue
         for label, *_ in rows:
             seen[numbers.get(label, 0)] += 1
-        fused = _fuse_image(rows, numbers, table, total_weight)[: max_per_image or None]
+        fused = _fuse_image(rows, numbers, settings, total_weight)[: max_per_image or None]
         num_written += len(fused)
-        lines.append(_line(arrays[id_files[image]][id_starts[image] : id_stops[image]], fused))
+        image_id = arrays[block.id_files[image]][block.id_starts[image] : block.id_stops[image]]
+        lines.append(_line(image_id, fused))
     return b"".join(lines), int(seen.sum()), num_written, faults, seen
 
 
 def _fuse_image(
     rows: Sequence[Row],
     numbers: dict[bytes, int],
-    table: SettingsColumns,
+    table: SettingsTable,
     total_weight: float,
 ) -> list[tuple[bytes, float, np.ndarray]]:
     """(label, score, box) by falling score."""

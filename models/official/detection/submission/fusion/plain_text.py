@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tpudet.detection.submission.fusion.bad_rows import BOX, LABEL, LARGEST, NUMBER, SCORE, TOKENS
+from tpudet.detection.submission.errors import BOX, LABEL, LARGEST, NUMBER, SCORE, TOKENS
+from tpudet.detection.submission.fusion.blocks import Block, ScannedRows
 
 LONGEST_ID = LONGEST_LABEL = 255
 _LONGEST_NUMBER = 63
@@ -19,7 +20,7 @@ _TOKEN = re.compile(rb"[^ \t]+")
 
 
 def index_rows(data: np.ndarray, start: int, limit: int, line: int) -> tuple[np.ndarray, int, int]:
-    """Finds the rows that begin in `start:limit`; blank lines are passed over.
+    """Finds the rows that begin in `start:limit`; blank lines are skipped.
 
     Args:
         data: [size] uint8, the bytes of a file.
@@ -46,38 +47,27 @@ def index_rows(data: np.ndarray, start: int, limit: int, line: int) -> tuple[np.
     return np.array(rows, np.int64).reshape(-1, 6), start, line
 
 
-def scan(
-    arrays: Sequence[np.ndarray],
-    piece_ends: np.ndarray,
-    piece_files: np.ndarray,
-    piece_starts: np.ndarray,
-    piece_stops: np.ndarray,
-    known_labels: Sequence[bytes],
-) -> tuple[np.ndarray, ...]:
-    """Reads the predictions of a block of images; one image may have pieces in several files.
+def scan(block: Block, known_labels: Sequence[bytes]) -> tuple[np.ndarray, ...]:
+    """Reads the predictions of a block of images; an image may have pieces in several files.
 
     Args:
-        arrays: the bytes of each file, uint8.
-        piece_ends: [images + 1] int64; image `i` has pieces `piece_ends[i]:piece_ends[i + 1]`.
-        piece_files: [pieces] int64, which of `arrays`.
-        piece_starts: [pieces] int64, where its prediction string starts.
-        piece_stops: [pieces] int64, where it stops.
+        block: the images.
         known_labels: labels that get their place in this list as number.
 
     Returns:
-        The columns of `scanned_rows.ScannedRows`: image_ends, label_files, label_starts,
-        label_lengths, label_numbers, scores, boxes; and faults [pieces, 2] int64: 0, or what is
-        wrong (bad_rows.py) and where in the file. A piece with a fault gives no prediction.
+        The columns of `ScannedRows`; and faults [pieces, 2] int64: 0, or the fault (see
+        `submission.errors`) and its place in the file. A piece with a fault gives no prediction.
     """
+    arrays = block.arrays()
     numbers = {label: number for number, label in enumerate(known_labels)}
     columns: list[list] = [[], [], [], [], [], []]
-    faults = np.zeros((len(piece_files), 2), np.int64)
+    faults = np.zeros((len(block.piece_files), 2), np.int64)
     image_ends = [0]
-    for first, last in zip(piece_ends[:-1], piece_ends[1:], strict=True):
+    for first, last in zip(block.piece_ends[:-1], block.piece_ends[1:], strict=True):
         for piece in range(first, last):
-            file = int(piece_files[piece])
-            start = int(piece_starts[piece])
-            text = arrays[file][start : piece_stops[piece]].tobytes()
+            file = int(block.piece_files[piece])
+            start = int(block.piece_starts[piece])
+            text = arrays[file][start : block.piece_stops[piece]].tobytes()
             found, fault, position = scan_string(text)
             if fault:
                 faults[piece] = fault, start + position
@@ -107,41 +97,35 @@ def scan_string(text: bytes) -> tuple[list[tuple[int, bytes, float, tuple]], int
 
 
 def print_rows(
-    arrays: Sequence[np.ndarray],
-    id_files: np.ndarray,
-    id_starts: np.ndarray,
-    id_stops: np.ndarray,
+    block: Block,
     written: np.ndarray,
-    image_ends: np.ndarray,
-    label_files: np.ndarray,
-    label_starts: np.ndarray,
-    label_lengths: np.ndarray,
-    label_numbers: np.ndarray,
+    rows: ScannedRows,
     known_labels: Sequence[bytes],
-    scores: np.ndarray,
-    boxes: np.ndarray,
     score_decimals: int,
     box_decimals: int,
 ) -> bytes:
     """Prints a line `id,predictions` for each image of which `written` [images] uint8 is not 0.
 
-    Args are those of `scan` and what it returned. A label is `known_labels[number]`, or the text in
-    the file where its number is -1.
+    A label is `known_labels[number]`, or the text in the file if its number is -1.
     """
+    arrays = block.arrays()
     lines = []
-    for image, (first, last) in enumerate(zip(image_ends[:-1], image_ends[1:], strict=True)):
+    for image, (first, last) in enumerate(
+        zip(rows.image_ends[:-1], rows.image_ends[1:], strict=True)
+    ):
         if not written[image]:
             continue
         parts = []
         for i in range(first, last):
-            if label_numbers[i] >= 0:
-                label = known_labels[label_numbers[i]]
+            if rows.label_numbers[i] >= 0:
+                label = known_labels[rows.label_numbers[i]]
             else:
-                start = label_starts[i]
-                label = arrays[label_files[i]][start : start + label_lengths[i]].tobytes()
-            box = b" ".join(b"%.*f" % (box_decimals, value) for value in boxes[i])
-            parts.append(b"%b %.*f %b" % (label, score_decimals, scores[i], box))
-        image_id = arrays[id_files[image]][id_starts[image] : id_stops[image]].tobytes()
+                start = rows.label_starts[i]
+                label = arrays[rows.label_files[i]][start : start + rows.label_lengths[i]].tobytes()
+            box = b" ".join(b"%.*f" % (box_decimals, value) for value in rows.boxes[i])
+            parts.append(b"%b %.*f %b" % (label, score_decimals, rows.scores[i], box))
+        start, stop = block.id_starts[image], block.id_stops[image]
+        image_id = arrays[block.id_files[image]][start:stop].tobytes()
         lines.append(image_id + b"," + b" ".join(parts) + b"\n")
     return b"".join(lines)
 

@@ -16,7 +16,7 @@ from tpudet.detection.submission.fusion.number_text cimport (
     token_end,
 )
 
-cdef enum:  # what is wrong with a row; `bad_rows.py` has the words
+cdef enum:  # what is wrong with a row; `submission.errors` has the words
     FINE = 0
     TOKENS = 1
     NUMBER = 2
@@ -39,7 +39,7 @@ cdef struct Text:  # grows; `data` belongs to whoever made it
     Py_ssize_t size
     Py_ssize_t capacity
 
-cdef struct Columns:  # those of scanned_rows.ScannedRows
+cdef struct Columns:  # those of blocks.ScannedRows
     int* files
     long long* starts
     int* lengths

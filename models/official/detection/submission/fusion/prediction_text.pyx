@@ -134,16 +134,13 @@ cdef int split_row(
     return 0
 
 
-def scan(
-    arrays,
-    const long long[::1] piece_ends,
-    const long long[::1] piece_files,
-    const long long[::1] piece_starts,
-    const long long[::1] piece_stops,
-    known_labels,
-):
+def scan(block, known_labels):
     """Reads the predictions of a block; see plain_text.scan."""
-    cdef Sources sources = Sources(arrays)
+    cdef Sources sources = Sources(block.arrays())
+    cdef const long long[::1] piece_ends = block.piece_ends
+    cdef const long long[::1] piece_files = block.piece_files
+    cdef const long long[::1] piece_starts = block.piece_starts
+    cdef const long long[::1] piece_stops = block.piece_stops
     cdef Py_ssize_t num_pieces = piece_files.shape[0]
     cdef Py_ssize_t bound = 1
     cdef Py_ssize_t image, piece
@@ -195,24 +192,25 @@ cdef int point_at(
 
 
 def print_rows(
-    arrays,
-    const long long[::1] id_files,
-    const long long[::1] id_starts,
-    const long long[::1] id_stops,
+    block,
     const unsigned char[::1] written,
-    const long long[::1] image_ends,
-    const int[::1] label_files,
-    const long long[::1] label_starts,
-    const int[::1] label_lengths,
-    const int[::1] label_numbers,
+    rows,
     known_labels,
-    const double[::1] scores,
-    const double[:, ::1] boxes,
     int score_decimals,
     int box_decimals,
 ):
     """Prints rows `id,predictions`; see plain_text.print_rows."""
-    cdef Sources sources = Sources(arrays)
+    cdef Sources sources = Sources(block.arrays())
+    cdef const long long[::1] id_files = block.id_files
+    cdef const long long[::1] id_starts = block.id_starts
+    cdef const long long[::1] id_stops = block.id_stops
+    cdef const long long[::1] image_ends = rows.image_ends
+    cdef const int[::1] label_files = rows.label_files
+    cdef const long long[::1] label_starts = rows.label_starts
+    cdef const int[::1] label_lengths = rows.label_lengths
+    cdef const int[::1] label_numbers = rows.label_numbers
+    cdef const double[::1] scores = rows.scores
+    cdef const double[:, ::1] boxes = rows.boxes
     cdef Py_ssize_t num_images = image_ends.shape[0] - 1
     cdef Py_ssize_t count = scores.shape[0]
     cdef Py_ssize_t image, i, j

@@ -3,13 +3,9 @@
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from tpudet.detection.submission.fusion.plain_fusion import METHODS
-
+METHODS = ("hard", "soft_linear", "soft_gaussian", "wbf", "nmw")
 _COLUMNS = ("label", "method", "iou", "sigma", "threshold")
 
 
@@ -25,52 +21,14 @@ class FusionSettings(NamedTuple):
         """What cannot be: in words, empty where all is well."""
         found = []
         if self.method not in METHODS:
-            found.append(f"method {self.method!r} is none of {', '.join(METHODS)}")
+            found.append(f"method {self.method!r} is not one of {', '.join(METHODS)}")
         if not 0 <= self.iou <= 1:
-            found.append(f"iou {self.iou} must lie in 0..1")
+            found.append(f"iou {self.iou} must be in 0..1")
         if not (self.sigma > 0 and math.isfinite(self.sigma)):
             found.append(f"sigma {self.sigma} must be above 0")
         if not 0 <= self.threshold <= 1:
-            found.append(f"threshold {self.threshold} must lie in 0..1")
+            found.append(f"threshold {self.threshold} must be in 0..1")
         return found
-
-
-class SettingsTable(NamedTuple):
-    """Settings as the kernel takes them: row 0 for all labels but the L named ones."""
-
-    labels: list[bytes]
-    methods: np.ndarray  # [1 + L] int32, places in METHODS
-    ious: np.ndarray  # [1 + L] float64
-    sigmas: np.ndarray  # [1 + L] float64
-    thresholds: np.ndarray  # [1 + L] float64
-
-
-def settings_table(
-    default: FusionSettings, by_label: Mapping[str, FusionSettings]
-) -> SettingsTable:
-    """Lays settings out as columns."""
-    rows = [default, *by_label.values()]
-    return SettingsTable(
-        [label.encode() for label in by_label],
-        np.array([METHODS.index(row.method) for row in rows], np.int32),
-        *(np.array([row[i] for row in rows], np.float64) for i in (1, 2, 3)),
-    )
-
-
-def relative_weights(weights: Sequence[float], num_files: int) -> np.ndarray:
-    """[files] float64: weights divided by the largest; all 1 where none are given.
-
-    Raises:
-        ValueError: not one for each file, a negative one, or none above 0.
-    """
-    if not weights:
-        return np.ones(num_files)
-    if len(weights) != num_files:
-        raise ValueError(f"{len(weights)} weights for {num_files} files; give one for each")
-    if not all(0 <= weight < math.inf for weight in weights) or not max(weights) > 0:
-        shown = ",".join(f"{weight:g}" for weight in weights)
-        raise ValueError(f"weights {shown}: none may be negative, and one must be above 0")
-    return np.array(weights, np.float64) / max(weights)
 
 
 def read_class_settings(text: str, default: FusionSettings) -> dict[str, FusionSettings]:

@@ -1,32 +1,42 @@
-"""gen_all_subs.sh and merge_all_subs.sh: which files they take, what they skip, what they say."""
+"""gen_all_subs and merge_all_subs: which files they take, what they skip, what they say."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from tpudet.detection.commands import gen_all_subs, merge_all_subs
 from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
 
-SCRIPTS = Path(__file__).parents[3] / "scripts/inference"
+COMMANDS = {"gen_all_subs": gen_all_subs.main, "merge_all_subs": merge_all_subs.main}
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Path:
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "predictions").mkdir()
+    monkeypatch.setenv("STORAGE", str(tmp_path))
+    monkeypatch.setenv("DATA", "none")
     return tmp_path
 
 
-def run(script: str, storage: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [SCRIPTS / script, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "STORAGE": str(storage), "PYTHON": sys.executable},
-    )
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture):
+    def call(command: str, *arguments: str) -> Done:
+        try:
+            code = COMMANDS[command](arguments)
+        except SystemExit as error:
+            code = int(error.code or 0)
+        return Done(code, *capsys.readouterr())
+
+    return call
 
 
 def predict(storage: Path, name: str, label: str, score: float) -> None:
@@ -46,23 +56,23 @@ def submit(storage: Path, name: str, label: str, score: float) -> None:
     )
 
 
-def test_every_predictions_file_gets_a_submission_once(storage: Path) -> None:
+def test_every_predictions_file_gets_a_submission_once(storage: Path, run) -> None:
     predict(storage, "m-part_0-64.parquet", "/m/01", 0.5)
     predict(storage, "m-part_1-64.pkl", "/m/02", 0.5)
     predict(storage, "m_part_1_of_2.parquet", "/m/01", 0.5)
     predict(storage, "m-part_2-64.parquet", "/m/03", 0.5)
     submit(storage, "m-part_2-64.csv", "/m/03", 0.125)
-    done = run("gen_all_subs.sh", storage)
+    done = run("gen_all_subs")
     assert done.returncode == 0, done.stderr
     folder = storage / "predictions"
     assert sorted(path.stem for path in folder.glob("*.csv")) == [
         f"m-part_{k}-64" for k in range(3)
     ]
-    assert "m-part_2-64.csv is there already" in done.stdout
-    assert "m_part_1_of_2.parquet: passed over, a part of a whole" in done.stderr
+    assert "m-part_2-64.csv exists" in done.stdout
+    assert "m_part_1_of_2.parquet: skipped, a part of a whole" in done.stderr
     os.utime(folder / "m-part_0-64.parquet", (2e9, 2e9))
     (folder / "broken.parquet").write_text("no parquet")
-    done = run("gen_all_subs.sh", storage)
+    done = run("gen_all_subs")
     assert done.returncode == 1
     assert "broken.parquet is not a usable predictions file" in done.stderr
     assert "m-part_0-64.parquet: newer than " in done.stderr
@@ -70,14 +80,14 @@ def test_every_predictions_file_gets_a_submission_once(storage: Path) -> None:
     assert "0.12500" in (folder / "m-part_2-64.csv").read_text()
 
 
-def test_models_of_a_part_are_merged_and_the_parts_joined(storage: Path) -> None:
+def test_models_of_a_part_are_merged_and_the_parts_joined(storage: Path, run) -> None:
     submit(storage, "b0-part_0-640.csv", "/m/01", 0.9)
     submit(storage, "b5-v3_part_0-fold_2-640.csv", "/m/01", 0.8)
     submit(storage, "b0-part_1-640.csv", "/m/02", 0.95)
     submit(storage, "b0-part_10-640.csv", "/m/10", 1)  # no part that is merged by default
-    done = run("merge_all_subs.sh", storage, "--method", "hard")
+    done = run("merge_all_subs", "--method", "hard")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[0] == "passed over, no part in their names:"
+    assert done.stderr.splitlines()[0] == "skipped, no part in their names:"
     assert done.stderr.splitlines()[1].endswith("b0-part_10-640.csv")
     box = "0.00000 0.00000 1.00000 1.00000"
     header = "ImageId,PredictionString\n"
@@ -87,31 +97,30 @@ def test_models_of_a_part_are_merged_and_the_parts_joined(storage: Path) -> None
         "part_1.csv": f"{header}a,/m/02 0.95000 {box}\n",
         "joined.csv": f"{header}a,/m/02 0.95000 {box} /m/01 0.90000 {box}\n",
     }
-    done = run("merge_all_subs.sh", storage)
+    done = run("merge_all_subs")
     assert done.returncode == 0
-    assert done.stdout.count(" is there already") == 3
+    assert done.stdout.count(" exists") == 3
     os.utime(storage / "predictions/b0-part_1-640.csv", (2e9, 2e9))
-    done = run("merge_all_subs.sh", storage)
+    done = run("merge_all_subs")
     assert done.returncode == 1
     assert "part_1.csv: older than " in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("script", "arguments", "message"),
+    ("command", "arguments", "message"),
     [
-        ("gen_all_subs.sh", ["--help"], "usage: gen_all_subs.sh [FLAGS of gen_sub.py]"),
-        ("gen_all_subs.sh", ["file"], "usage: gen_all_subs.sh"),
-        ("gen_all_subs.sh", ["--out", "x"], "--out is for one file"),
-        ("gen_all_subs.sh", [], "no *.parquet or *.pkl in "),
-        ("merge_all_subs.sh", ["--help"], "usage: merge_all_subs.sh [PART...]"),
-        ("merge_all_subs.sh", [], "has a part in its name; see --help"),
-        ("merge_all_subs.sh", ["part_7"], "no submission of part_7 in "),
-        ("merge_all_subs.sh", ["part.*"], "may hold only letters, digits and underscores"),
+        ("gen_all_subs", ["file"], "unrecognized arguments: file"),
+        ("gen_all_subs", ["--out", "x"], "unrecognized arguments: --out x"),
+        ("gen_all_subs", [], "no *.parquet or *.pkl in "),
+        ("merge_all_subs", [], "has a part in its name; see --help"),
+        ("merge_all_subs", ["part_7"], "no submission of part_7 in "),
+        ("merge_all_subs", ["part.*"], "may have only letters, digits and underscores"),
     ],
 )
+@pytest.mark.usefixtures("storage")
 def test_wrong_calls_say_what_is_wrong(
-    script: str, arguments: list[str], message: str, storage: Path
+    command: str, arguments: list[str], message: str, run
 ) -> None:
-    done = run(script, storage, *arguments)
+    done = run(command, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr

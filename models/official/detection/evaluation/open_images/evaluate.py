@@ -1,0 +1,231 @@
+"""Scores a submission by the rules of the Open Images Challenge and writes the report."""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tpudet.detection.evaluation.open_images.masks import (
+    read_mask_predictions,
+    score_masks,
+    truth_masks,
+)
+from tpudet.detection.evaluation.open_images.metric import Scored, score_boxes
+from tpudet.detection.evaluation.open_images.predictions import ReadCounts, read_box_predictions
+from tpudet.detection.evaluation.open_images.report import (
+    CURVES_PER_PAGE,
+    TIDE_MEANINGS,
+    ClassRow,
+    ErrorShare,
+    class_rows,
+    draw_curves,
+    error_shares,
+    mean_average_precision,
+    table_text,
+    worst_first,
+)
+from tpudet.detection.evaluation.open_images.truth import LabelledTruth, read_truth
+from tpudet.detection.submission.errors import SubmissionError
+from tpudet.detection.types import ImageDetections
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.storage import is_file, whole_file
+
+TABLE = "classes.csv"
+SUMMARY = "summary.json"
+_NUM_WORST = 10
+
+
+class SubmissionScores(NamedTuple):
+    """A submission, read and matched with the ground truth."""
+
+    scored: Scored
+    detections: ImageDetections
+    counts: ReadCounts
+
+
+class Challenge:
+    """The ground truth of the challenge, to score one or several submissions with."""
+
+    def __init__(
+        self,
+        groundtruth: str,
+        *,
+        hierarchy: str | None,
+        image_labels: str | None,
+        classes: str | None,
+        masks: bool,
+        threads: int,
+        skip_bad: bool,
+    ) -> None:
+        """Reads the ground truth.
+
+        Args:
+            groundtruth: path of a box CSV, see `truth_csv.read_box_rows`.
+            hierarchy: path of a class hierarchy; None if the ground truth is expanded.
+            image_labels: path of the verified labels, see `truth_csv.read_image_labels`.
+            classes: path of a class list: only its classes are scored.
+            masks: whether instance masks are scored instead of boxes.
+            threads: at least 1; no result depends on it.
+            skip_bad: whether bad rows of submissions are left out and counted.
+
+        Raises:
+            UserError: a file is missing or not usable.
+        """
+        self.labelled: LabelledTruth = read_truth(
+            groundtruth,
+            hierarchy=hierarchy or "",
+            image_labels=image_labels or "",
+            classes=classes or "",
+            with_masks=masks,
+        )
+        self._masks = None
+        if self.labelled.masks is not None:
+            self._masks = truth_masks(groundtruth, self.labelled.masks)
+        self._threads = threads
+        self._skip_bad = skip_bad
+
+    def score(self, path: str) -> SubmissionScores:
+        """Reads a submission and matches it; raises as `read_box_predictions` does."""
+        if self._masks is None:
+            detections, counts = read_box_predictions(
+                path, self.labelled, threads=self._threads, skip_bad=self._skip_bad
+            )
+            scored = score_boxes(self.labelled.truth, detections)
+            return SubmissionScores(scored, detections, counts)
+        predictions, counts = read_mask_predictions(path, self.labelled, skip_bad=self._skip_bad)
+        scored = score_masks(self.labelled, self._masks, predictions)
+        return SubmissionScores(scored, predictions.detections, counts)
+
+
+def check_inputs(paths: Sequence[str | None]) -> None:
+    """Raises a SubmissionError that lists every file that is missing."""
+    mistakes = [f"no file {path}" for path in paths if path and not is_file(path)]
+    if mistakes:
+        raise SubmissionError("\n".join(mistakes))
+
+
+def evaluate_submission(
+    submission: str,
+    groundtruth: str,
+    *,
+    hierarchy: str | None,
+    image_labels: str | None,
+    classes: str | None,
+    masks: bool,
+    output: str | None,
+    num_curves: int | None,
+    force: bool,
+    threads: int,
+    skip_bad: bool,
+) -> str:
+    """Scores a submission; writes the table of classes, precision-recall curves and a summary.
+
+    Args:
+        submission: path of the submission.
+        groundtruth: see `Challenge`, as hierarchy, image_labels, classes, masks and threads.
+        hierarchy: path.
+        image_labels: path.
+        classes: path.
+        masks: whether masks are scored.
+        output: folder to write; None for the name of the submission and `_evaluation`.
+        num_curves: the number of classes drawn, the worst first; None for one page.
+        force: whether existing files are replaced.
+        threads: at least 1.
+        skip_bad: whether bad rows are left out and counted.
+
+    Returns:
+        The summary for the screen.
+
+    Raises:
+        UserError: an argument or a file is not usable; nothing is written then.
+    """
+    folder = output or f"{submission.removesuffix('.csv')}_evaluation"
+    num_curves = CURVES_PER_PAGE if num_curves is None else num_curves
+    _check_output(folder, force=force)
+    check_inputs([submission, groundtruth, hierarchy, image_labels, classes])
+    challenge = Challenge(
+        groundtruth,
+        hierarchy=hierarchy,
+        image_labels=image_labels,
+        classes=classes,
+        masks=masks,
+        threads=threads,
+        skip_bad=skip_bad,
+    )
+    scores = challenge.score(submission)
+    truth = challenge.labelled.truth
+    rows = class_rows(truth, scores.scored, challenge.labelled.classes)
+    shares = [] if masks else error_shares(truth, scores.detections)
+    worst = worst_first(rows)
+    files = {TABLE: table_text(rows).encode(), **_curves(scores.scored, rows, worst[:num_curves])}
+    files[SUMMARY] = _summary(rows, scores.counts, shares).encode()
+    storage.make_folder(folder)
+    for name, content in files.items():  # the summary last
+        with whole_file(f"{folder}/{name}", "wb") as file:
+            file.write(content)
+    notes = "".join(f"\n  {note}" for note in challenge.labelled.notes)
+    return (
+        f"mAP {mean_average_precision(rows):.6f} over {len(worst)} classes with ground truth\n"
+        f"{submission}: {scores.counts.images} images, {scores.counts.predictions} predictions"
+        f"{scores.counts.describe()}\n"
+        f"{groundtruth}: {len(truth.verified)} images, {len(truth.classes)} boxes after "
+        f"expansion, {int(truth.is_group_of.sum())} of them group-of{notes}\n"
+        f"{_describe_worst(rows, worst)}{_describe_shares(shares)}\n"
+        f"written to {folder}: {', '.join(files)}"
+    )
+
+
+def _check_output(folder: str, *, force: bool) -> None:
+    mistakes = []
+    if is_file(f"{folder}/{SUMMARY}") and not force:
+        mistakes.append(f"{folder}/{SUMMARY} exists; -f replaces it, --output names another folder")
+    if is_file(folder) and not os.path.isdir(folder):
+        mistakes.append(f"--output {folder} is a file; name a folder")
+    if mistakes:
+        raise SubmissionError("\n".join(mistakes))
+
+
+def _curves(scored: Scored, rows: Sequence[ClassRow], worst: Sequence[int]) -> dict[str, bytes]:
+    """PNGs by file name."""
+    return {
+        f"precision_recall_{page}.png": draw_curves(
+            scored, rows, worst[first : first + CURVES_PER_PAGE]
+        )
+        for page, first in enumerate(range(0, len(worst), CURVES_PER_PAGE), 1)
+    }
+
+
+def _summary(rows: Sequence[ClassRow], counts: ReadCounts, shares: Sequence[ErrorShare]) -> str:
+    content = {
+        "mAP": mean_average_precision(rows),
+        "classes": sum(row.ap == row.ap for row in rows),
+        "predictions": counts.predictions,
+        "predictions_unverified": counts.unverified,
+        "predictions_elsewhere": counts.elsewhere,
+        "images": counts.images,
+        "images_elsewhere": counts.images_elsewhere,
+        "images_missing": counts.images_missing,
+        "bad_rows": counts.bad.total,
+        "errors": {share.kind: share._asdict() for share in shares},
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _describe_worst(rows: Sequence[ClassRow], worst: Sequence[int]) -> str:
+    lines = [
+        f"  {row.ap:.4f}  {row.name} ({row.boxes} boxes, {row.group_of} group-of, "
+        f"{row.predictions} predictions, recall {row.best_recall:.3f})"
+        for row in (rows[class_id - 1] for class_id in worst[:_NUM_WORST])
+    ]
+    return "the worst classes, by AP:\n" + "\n".join(lines)
+
+
+def _describe_shares(shares: Sequence[ErrorShare]) -> str:
+    lines = [
+        f"\n  {share.share:6.1%}  {share.kind:<5}{TIDE_MEANINGS[share.kind]} ({share.number}; "
+        f"without it AP50 +{share.ap_gain:.4f})"
+        for share in shares
+    ]
+    return (
+        "\nerrors (TIDE, the 100 best predictions of an image):" + "".join(lines) if lines else ""
+    )

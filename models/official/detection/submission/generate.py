@@ -1,0 +1,107 @@
+"""Formats the detections of images as the rows of a submission."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tpudet.detection.submission.ancestors import AncestorTable
+from tpudet.detection.submission.errors import SubmissionError
+from tpudet.detection.submission.open_images_csv import format_predictions
+from tpudet.trainkit.class_list import ClassEntry, class_ids
+
+SUMMARY = {
+    "added": "of them ancestors of others",
+    "empty": "images without any prediction",
+    "unreadable": "images that inference could not read; their rows are empty",
+    "clipped": "predictions clipped to the image",
+    "without_area": "predictions left out, without area inside the image",
+    "other_classes": "predictions left out, of classes that --classes lacks",
+}
+
+
+class DetectedImage(Protocol):
+    """The n detections of one image."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """[n] int, 1-based row of the class list."""
+        ...
+
+    @property
+    def scores(self) -> np.ndarray:
+        """[n] float."""
+        ...
+
+    @property
+    def boxes_normalized(self) -> np.ndarray:
+        """[n, 4] x1 y1 x2 y2, fractions of the image."""
+        ...
+
+
+def submission_rows(
+    images: Mapping[str, DetectedImage | None],
+    counts: Counter[str],
+    *,
+    identifiers: Sequence[str],
+    ancestors: AncestorTable | None = None,
+) -> Iterator[tuple[str, str]]:
+    """Yields (image id, prediction string) by rising image id.
+
+    Args:
+        images: by image id; None for one that could not be read, which gets an empty string,
+            because a submission must name every image.
+        counts: is updated: `predictions` and the keys of SUMMARY.
+        identifiers: the label of each class, empty for a class to leave out.
+        ancestors: a table that begins with the identifiers which are not empty; None adds none.
+    """
+    kept = [identifier for identifier in identifiers if identifier]
+    is_kept = np.array([False, *map(bool, identifiers)])
+    numbers = np.cumsum(is_kept)  # from classes to rows of `kept`, both from 1
+    for image_id, image in sorted(images.items(), key=lambda item: item[0]):
+        if image is None:
+            counts["unreadable"] += 1
+            yield image_id, ""
+            continue
+        chosen = is_kept[image.labels]
+        row = format_predictions(
+            kept,
+            numbers[image.labels[chosen]],
+            image.scores[chosen],
+            image.boxes_normalized[chosen],
+            ancestors,
+        )
+        counts["predictions"] += row.kept
+        counts["added"] += row.kept + row.without_area - int(chosen.sum())
+        counts["clipped"] += row.clipped
+        counts["without_area"] += row.without_area
+        counts["other_classes"] += len(chosen) - int(chosen.sum())
+        counts["empty"] += not row.text
+        yield image_id, row.text
+
+
+def wanted_identifiers(
+    predicted: Sequence[ClassEntry], wanted: Sequence[ClassEntry]
+) -> tuple[str, ...]:
+    """The identifier in `wanted` of each predicted class, empty if it is not there.
+
+    A class is found by its identifier, or else by its name, so that a detector of `cat` can be
+    given the MIDs of a class list.
+
+    Raises:
+        SubmissionError: no class is found, or two are the same one.
+    """
+    ids = class_ids(wanted)
+    places = [ids.get(entry.identifier, ids.get(entry.name, 0)) for entry in predicted]
+    for i, place in enumerate(places):
+        if place and place in places[:i]:
+            pair = (predicted[places.index(place)], predicted[i])
+            both = " and ".join(f"{entry.identifier} ({entry.name})" for entry in pair)
+            raise SubmissionError(f"{both} are both its {wanted[place - 1].identifier}")
+    if not any(places):
+        raise SubmissionError(
+            f"it has none of the predicted classes, neither {predicted[0].identifier} nor "
+            f"{predicted[0].name}, to begin with"
+        )
+    return tuple(wanted[place - 1].identifier if place else "" for place in places)

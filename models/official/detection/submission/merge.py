@@ -1,0 +1,141 @@
+"""Merges several submissions into one, class by class within each image."""
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+
+from tpudet.detection.submission.errors import SubmissionError
+from tpudet.detection.submission.files import (
+    BlockResult,
+    align,
+    bad_rows,
+    open_submission,
+    with_good_row,
+)
+from tpudet.detection.submission.fusion.blocks import Block, SettingsTable
+from tpudet.detection.submission.fusion.kernel import load_kernel
+from tpudet.detection.submission.fusion.settings import (
+    METHODS,
+    FusionSettings,
+    read_class_settings,
+)
+from tpudet.detection.submission.writer import check_target, write_submission_file
+from tpudet.trainkit.files.storage import open_file
+
+
+def merge_submissions(
+    target: str,
+    sources: Sequence[str],
+    *,
+    settings: FusionSettings,
+    class_settings: str,
+    weights: Sequence[float],
+    max_per_image: int,
+    force: bool,
+    threads: int,
+    skip_bad: bool,
+) -> str:
+    """Merges submissions into one; the same bytes whatever the number of threads.
+
+    Args:
+        target: the submission to write.
+        sources: paths of submissions, at least one; their order decides between equal scores.
+        settings: how predictions are fused.
+        class_settings: path of a CSV with settings for some labels, see `read_class_settings`.
+        weights: one per source; only their ratios count. Empty: all equal.
+        max_per_image: keeps the best so many of an image; 0 for all.
+        force: whether an existing target is replaced.
+        threads: at least 1.
+        skip_bad: whether bad rows are left out and counted.
+
+    Returns:
+        The summary.
+
+    Raises:
+        SubmissionError: the arguments or a source are not usable; lists all mistakes.
+        BadRowsError: there are bad rows and `skip_bad` is False.
+    """
+    by_label = check_merge(
+        settings, class_settings=class_settings, weights=weights, num_files=len(sources)
+    )
+    check_target(target, sources, force=force)
+    table = settings_table(settings, by_label)
+    relative = relative_weights(weights, len(sources))
+    fuse = load_kernel().fuse
+    seen = np.zeros(1 + len(by_label), np.int64)
+    lock = threading.Lock()
+
+    def work(block: Block) -> BlockResult:
+        text, num_read, num_written, faults, counts = fuse(block, relative, table, max_per_image)
+        with lock:
+            np.add(seen, counts, out=seen)
+        num_images = int(with_good_row(block, faults).sum())
+        return BlockResult(text, num_images, num_read, num_written, bad_rows(block, faults))
+
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_submission(path)) for path in sources]
+        totals = write_submission_file(
+            target, align(files), work, threads=threads, skip_bad=skip_bad
+        )
+    unseen = [label for label, count in zip(by_label, seen[1:], strict=True) if not count]
+    return (
+        f"{target}: {totals.num_images} images, {totals.num_written} predictions of the "
+        f"{totals.num_read} in {len(sources)} files"
+        + (f"\n  no prediction has these labels of --class_settings: {unseen}" if unseen else "")
+        + totals.bad.describe()
+    )
+
+
+def check_merge(
+    settings: FusionSettings, *, class_settings: str, weights: Sequence[float], num_files: int
+) -> dict[str, FusionSettings]:
+    """Checks the settings of a merge; returns those for some labels.
+
+    Raises:
+        SubmissionError: lists all mistakes.
+    """
+    mistakes = settings.mistakes()
+    try:
+        relative_weights(weights, num_files)
+    except ValueError as error:
+        mistakes.append(str(error))
+    if mistakes:
+        raise SubmissionError("\n".join(mistakes))
+    if not class_settings:
+        return {}
+    try:
+        with open_file(class_settings, "rb") as file:
+            return read_class_settings(file.read().decode(), settings)
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise SubmissionError(f"{class_settings}: {error}") from error
+
+
+def settings_table(
+    default: FusionSettings, by_label: Mapping[str, FusionSettings]
+) -> SettingsTable:
+    """Returns settings as the kernel takes them."""
+    rows = [default, *by_label.values()]
+    return SettingsTable(
+        [label.encode() for label in by_label],
+        np.array([METHODS.index(row.method) for row in rows], np.int32),
+        *(np.array([row[i] for row in rows], np.float64) for i in (1, 2, 3)),
+    )
+
+
+def relative_weights(weights: Sequence[float], num_files: int) -> np.ndarray:
+    """[files] float64: weights divided by the largest; all 1 if none are given.
+
+    Raises:
+        ValueError: not one per file, a negative one, or none above 0.
+    """
+    if not weights:
+        return np.ones(num_files)
+    if len(weights) != num_files:
+        raise ValueError(f"{len(weights)} weights for {num_files} files; give one for each")
+    if not all(0 <= weight < math.inf for weight in weights) or not max(weights) > 0:
+        shown = ",".join(f"{weight:g}" for weight in weights)
+        raise ValueError(f"weights {shown}: none may be negative, and one must be above 0")
+    return np.array(weights, np.float64) / max(weights)
