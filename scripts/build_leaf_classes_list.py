@@ -1,14 +1,10 @@
 #!/usr/bin/env python3
-"""Thin command around tpudet.detection.preparation.open_images.leaf_classes; try --help."""
-
-import os
+# `tpudet build_leaf_classes_list` under the name that it has in tpu_models.
 import sys
 
+try:
+    from tpudet.cli import main
+except ImportError:
+    sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
-    # Read when TensorFlow is imported. It computes nothing here, and its notes on how it would
-    # compute would bury what this command says.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    from tpudet.detection.preparation.open_images.leaf_classes import main
-
-    sys.exit(main())
+    sys.exit(main(["build_leaf_classes_list", *sys.argv[1:]]))

@@ -1,13 +1,10 @@
 #!/usr/bin/env python3
-"""Thin command around tpudet.detection.preparation.open_images.coco_json; try --help."""
-
-import os
+# `tpudet gen_coco_val_json` under the name that it has in tpu_models.
 import sys
 
+try:
+    from tpudet.cli import main
+except ImportError:
+    sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
-    # Read when TensorFlow is imported, which does no more here than open files.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    from tpudet.detection.preparation.open_images.coco_json import main
-
-    sys.exit(main())
+    sys.exit(main(["gen_coco_val_json", *sys.argv[1:]]))

@@ -1,14 +1,10 @@
 #!/usr/bin/env python3
-"""Thin command around tpudet.detection.commands.gen_tfrecords; try --help."""
-
-import os
+# `tpudet gen_tfrecords` under the name that it has in tpu_models.
 import sys
 
+try:
+    from tpudet.cli import main
+except ImportError:
+    sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
-    # Read when TensorFlow is imported. It computes nothing here, and its notes on how it would
-    # compute would bury what this command says.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    from tpudet.detection.commands.gen_tfrecords import main
-
-    sys.exit(main())
+    sys.exit(main(["gen_tfrecords", *sys.argv[1:]]))

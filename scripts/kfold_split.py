@@ -1,13 +1,10 @@
 #!/usr/bin/env python3
-"""Thin command around tpudet.detection.preparation.open_images.folds; try --help."""
-
-import os
+# `tpudet kfold_split` under the name that it has in tpu_models.
 import sys
 
+try:
+    from tpudet.cli import main
+except ImportError:
+    sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
-    # Read when TensorFlow is imported, which does no more here than open files.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    from tpudet.detection.preparation.open_images.folds import main
-
-    sys.exit(main())
+    sys.exit(main(["kfold_split", *sys.argv[1:]]))

@@ -1,17 +1,6 @@
 #!/usr/bin/env bash
-# Writes fold FOLD of every part: $STORAGE/converted/PART_fold_FOLD, whose val is the fold itself.
-# Reads what prepare_datasets.sh made; a run that was killed goes on with the same command.
-set -euo pipefail
-
-if [ $# -lt 1 ] || [[ $1 == -* && $1 != --help ]]; then
-    echo "usage: $(basename "$0") FOLD [FLAGS]   (--help lists them)" >&2
-    echo "  FOLD     number of the fold, 0 to 4" >&2
-    echo "  DATA     folder of the pictures, in train/ (data)" >&2
-    echo "  STORAGE  local folder or gs://bucket (output)" >&2
-    echo "example: $(basename "$0") 0 --parts part_0 --dry_run" >&2
-    exit 2
-fi
-# It computes nothing, and TensorFlow's notes on how it would compute would bury the progress bars.
-export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} TF_ENABLE_ONEDNN_OPTS=${TF_ENABLE_ONEDNN_OPTS:-0}
-
-exec "${PYTHON:-python}" -m tpudet.detection.commands.prepare_folds "$@"
+# usage: prepare_folds.sh FOLD [FLAGS of tpudet prepare_folds]
+# Writes fold FOLD, 0 to 4, of every part: $STORAGE/converted/PART_fold_FOLD; run again, it resumes.
+# example: prepare_folds.sh 0 --parts part_0 --dry_run
+source "$(dirname "$0")/tpudet.sh" 1 "$@"
+tpudet prepare_folds "$@"

@@ -36,6 +36,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "train": "train a detector and evaluate it; the same command resumes",
         "evaluate": "evaluate one checkpoint",
         "export": "export a checkpoint as a SavedModel",
+        "export_models": "export the models of a list, or all folds",
         "list_runs": "list training runs with their progress and scores",
     },
     "Predict and submit": {

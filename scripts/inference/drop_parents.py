@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Keep only predictions of leaf labels; see --help."""
-
+# `tpudet drop_parents` under the name that it has in tpu_models.
 import sys
 
-from tpudet.detection.commands.drop_parents import main
-
+try:
+    from tpudet.cli import main
+except ImportError:
+    sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["drop_parents", *sys.argv[1:]]))

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Write the submission CSV of a predictions file; see --help."""
-
+# `tpudet gen_sub` under the name that it has in tpu_models.
 import sys
 
-from tpudet.detection.commands.gen_sub import main
-
+try:
+    from tpudet.cli import main
+except ImportError:
+    sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["gen_sub", *sys.argv[1:]]))

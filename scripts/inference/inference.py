@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Run a SavedModel on a folder of images and write a predictions file; see --help."""
-
+# `tpudet predict` under the name that it has in tpu_models.
 import sys
 
-from tpudet.detection.commands.predict import main
-
+try:
+    from tpudet.cli import main
+except ImportError:
+    sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["predict", *sys.argv[1:]]))

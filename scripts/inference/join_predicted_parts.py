@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Join the predictions of shards to one file; see --help."""
-
+# `tpudet join_predicted_parts` under the name that it has in tpu_models.
 import sys
 
-from tpudet.detection.commands.join_predicted_parts import main
-
+try:
+    from tpudet.cli import main
+except ImportError:
+    sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["join_predicted_parts", *sys.argv[1:]]))

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Merge submissions into one; see --help."""
-
+# `tpudet merge_subs` under the name that it has in tpu_models.
 import sys
 
-from tpudet.detection.commands.merge_subs import main
-
+try:
+    from tpudet.cli import main
+except ImportError:
+    sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["merge_subs", *sys.argv[1:]]))

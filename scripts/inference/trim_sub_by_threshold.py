@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Leave out predictions below a score; see --help."""
-
+# `tpudet trim_sub_by_threshold` under the name that it has in tpu_models.
 import sys
 
-from tpudet.detection.commands.trim_sub_by_threshold import main
-
+try:
+    from tpudet.cli import main
+except ImportError:
+    sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["trim_sub_by_threshold", *sys.argv[1:]]))

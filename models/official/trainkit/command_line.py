@@ -31,7 +31,10 @@ def run_command(
     Returns:
         The exit code: 2 for wrong usage or wrong input, 130 after Ctrl-C, else what `body` returns.
     """
-    arguments = parser.parse_intermixed_args(argv)  # options may stand between the positionals
+    words = sys.argv[1:] if argv is None else list(argv)
+    if {"-h", "--help"} & set(words):
+        parser.parse_args(["--help"])  # intermixed parsing hides the positionals' defaults from it
+    arguments = parser.parse_intermixed_args(words)  # options may stand between the positionals
     try:
         result = body(arguments)
         if isinstance(result, str):

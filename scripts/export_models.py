@@ -1,0 +1,10 @@
+#!/usr/bin/env python3
+# `tpudet export_models` under the name that it has in tpu_models.
+import sys
+
+try:
+    from tpudet.cli import main
+except ImportError:
+    sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
+if __name__ == "__main__":
+    sys.exit(main(["export_models", *sys.argv[1:]]))

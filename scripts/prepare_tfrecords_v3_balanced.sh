@@ -1,0 +1,1 @@
+prepare_tfrecords_v3.sh

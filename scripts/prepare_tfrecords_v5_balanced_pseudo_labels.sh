@@ -1,0 +1,1 @@
+prepare_tfrecords_v5.sh

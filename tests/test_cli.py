@@ -1,0 +1,130 @@
+"""The command tpudet: its table of verbs, its messages, and that --help imports nothing heavy."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tpudet import cli
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = ROOT / "models/official/detection/commands"
+HEAVY = ("tensorflow", "keras", "jax", "numpy", "pandas", "pyarrow", "cv2", "matplotlib", "h5py")
+# Fails where a heavy package is imported, whatever the speed of the machine.
+GUARDED = f"""
+import sys
+
+class Guard:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {HEAVY!r}:
+            raise AssertionError(f"--help imports {{name}}")
+
+sys.meta_path.insert(0, Guard())
+from tpudet.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def tpudet(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "tpudet", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_table_lists_the_files_of_commands() -> None:
+    files = {path.stem for path in COMMANDS.glob("[a-z]*.py")}
+    assert set(cli.VERBS) == {name for name in files if not name.endswith("_arguments")}
+    assert len(set(cli.VERBS)) == len(cli.VERBS)
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_has_a_main_and_is_no_script(verb: str) -> None:
+    source = (COMMANDS / f"{verb}.py").read_text()
+    functions = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    assert "main" in functions
+    assert "__main__" not in source
+    assert f'"tpudet {verb}"' in source  # prog
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_help_imports_nothing_heavy(verb: str) -> None:
+    command = [sys.executable, "-c", GUARDED, verb, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: tpudet {verb} ")
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h", "help", None])
+def test_help_lists_every_verb_once(
+    flag: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tpudet"])
+    assert cli.main([flag] if flag else None) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.findall(r"^  (\w+)  ", "\n".join(lines), re.M) == cli.VERBS
+    assert max(map(len, lines)) <= 100
+
+
+def test_version_names_the_commit_of_the_source_tree() -> None:
+    done = tpudet("--version")
+    assert re.fullmatch(r"tpudet \d+\.\d+\.\d+( \([0-9a-f]{40}(\+changes)?\))?\n", done.stdout)
+
+
+def test_an_unknown_verb_is_wrong_usage() -> None:
+    done = tpudet("make-tfrecords", "--split", "train")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "tpudet: unknown verb `make-tfrecords`; did you mean `make_tfrecords`? "
+        "`tpudet --help` lists the verbs\n"
+    )
+    assert "did you mean" not in tpudet("xyz").stderr
+
+
+def test_a_missing_tensorflow_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(name: str) -> object:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+    monkeypatch.setattr(cli.importlib, "import_module", missing)
+    package = "tensorflow.io"
+    assert cli.main(["train"]) == 2
+    message = capsys.readouterr().err
+    assert message == (
+        "tpudet: train needs tensorflow: pip install tpudet with the extra [cpu], [cuda] or [tpu]\n"
+    )
+    package = "tpudet.missing"
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["train"])
+
+
+def test_completion_knows_verbs_and_their_flags(tmp_path: Path) -> None:
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "tpudet").write_text(f'#!/bin/sh\nexec {sys.executable} -m tpudet "$@"\n')
+    (bin_folder / "tpudet").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"}
+
+    def complete(*words: str) -> list[str]:
+        script = 'source <(tpudet completion bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))\n'
+        script += '_tpudet; printf "%s\\n" "${COMPREPLY[@]}"'
+        command = ["bash", "-c", script, "bash", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        return done.stdout.split()
+
+    assert complete("tpudet", "list_") == ["list_runs", "list_checkpoint"]
+    assert complete("tpudet", "list_runs", "--wa") == ["--watch"]
+    assert complete("tpudet", "list_runs", "out") == []
+
+
+def test_completion_for_zsh_uses_that_of_bash() -> None:
+    script = tpudet("completion", "zsh").stdout
+    assert script.splitlines()[0] == "autoload -U +X bashcompinit && bashcompinit"
+    assert script.partition("\n")[2] == tpudet("completion", "bash").stdout
+    if zsh := shutil.which("zsh"):
+        subprocess.run([zsh, "-n"], input=script, text=True, check=True)
+    assert tpudet("completion", "fish").returncode == 2
