@@ -77,7 +77,7 @@ _COMPLETION = r"""_tpudet() {
     if [ "$COMP_CWORD" -eq 1 ]; then
         words="VERBS"
     elif [[ $word == -* ]]; then
-        words=$(tpudet "${COMP_WORDS[1]}" --help 2>/dev/null | grep -oE -e '--[a-z_]+')
+        words=$(tpudet "${COMP_WORDS[1]}" --help 2>/dev/null | grep -oE -e '--[a-z_]+' | sort -u)
     fi
     COMPREPLY=($(compgen -W "$words" -- "$word"))
 }

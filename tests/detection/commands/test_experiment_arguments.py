@@ -1,7 +1,5 @@
-"""Mistakes are one message with exit code 2, scripts say their usage."""
+"""Mistakes are one message with exit code 2; every config is printed and described."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -42,19 +40,3 @@ def test_every_mistake_of_a_config_is_one_message_and_exit_code_2(
     assert "unknown key train.total_step; did you mean `total_steps`?" in message
     assert show_config.main(["--config", "quickstart", *flags[2:]]) == 2
     assert "multiples of 32 (2^model.max_level), got [100]" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["export_saved_model", "train_on_dataset", "train_on_fold"])
-def test_shell_scripts_print_usage_on_stderr_and_exit_2(name: str) -> None:
-    script = ROOT / f"scripts/{name}.sh"
-    for arguments in ([], ["only_one"], ["--help"]):
-        done = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
-        assert done.returncode == 2
-        assert done.stderr.startswith(f"usage: {script.name} PART VERSION")
-        assert done.stdout == ""
-
-
-def test_python_scripts_are_thin_and_executable() -> None:
-    for script in (ROOT / "scripts").rglob("*.py"):
-        assert len(script.read_text().splitlines()) <= 40, script
-        assert os.access(script, os.X_OK), script

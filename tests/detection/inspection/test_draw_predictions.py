@@ -1,8 +1,6 @@
 """The command: which images it draws, where, and what the page says."""
 
 import re
-import runpy
-import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpudet.detection.commands import draw_predictions
 from tpudet.detection.inspection import image_panels
 from tpudet.detection.inspection.image_panels import file_names
 
@@ -272,12 +271,7 @@ def test_a_bucket_as_output(write_found, write_images, draw) -> None:
     assert [n.rstrip("/") for n in tf.io.gfile.listdir("ram://draw_predictions")] == ["page"]
 
 
-def test_script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    for variable in ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS"):
-        monkeypatch.setenv(variable, "2")
-    script = Path(__file__).parents[3] / "scripts/draw_predictions.py"
-    assert script.stat().st_mode & 0o111
-    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
+def test_help(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit, match="0"):
-        runpy.run_path(str(script), run_name="__main__")
-    assert "scripts/draw_predictions.py" in capsys.readouterr().out
+        draw_predictions.main(["--help"])
+    assert "tpudet draw_predictions" in capsys.readouterr().out

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tpudet.detection.commands import make_tfrecords
 
-SCRIPT = Path(__file__).parents[3] / "scripts/make_tfrecords.py"
 NUM_SHARDS = 24
 
 
@@ -26,7 +25,8 @@ def test_a_node_is_lost_amid(two_nodes, wait_for, write_coco, encoded_picture, t
     alone, output = tmp_path / "alone/part", tmp_path / "together/part"
     assert make_tfrecords.main([*source, "--output", str(alone), "--workers", "1"]) == 0
 
-    command = [sys.executable, SCRIPT, *source, "--output", "together/part", "--cluster", "auto"]
+    command = [sys.executable, "-m", "tpudet", "make_tfrecords", *source]
+    command += ["--output", "together/part", "--cluster", "auto"]
     progress = output / "train_part.progress"
 
     def at_work() -> int:

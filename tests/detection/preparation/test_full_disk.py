@@ -3,18 +3,16 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import tensorflow as tf
 
 from tpudet.detection.commands import make_tfrecords
 
-SCRIPT = Path(__file__).parents[3] / "scripts/make_tfrecords.py"
 LIMIT = 100_000  # bytes; the system lets no file grow beyond, as where there is no room
 LIMITED = (
     "import resource, runpy, sys; "
     f"resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT}, {LIMIT})); "
-    "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    "runpy.run_module('tpudet', run_name='__main__')"
 )
 
 
@@ -30,7 +28,7 @@ def test_a_full_disk(write_coco, encoded_picture, tmp_path) -> None:
     command = [str(argument) for argument in arguments]
 
     failed = subprocess.run(
-        [sys.executable, "-c", LIMITED, SCRIPT, *command, "2"],
+        [sys.executable, "-c", LIMITED, "make_tfrecords", *command, "2"],
         capture_output=True,
         text=True,
         check=False,

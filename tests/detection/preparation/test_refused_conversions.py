@@ -71,14 +71,12 @@ def test_unknown_flags_exit_with_2(capsys) -> None:
         assert "usage:" in capsys.readouterr().err
 
 
-def test_the_script_passes_the_exit_status_on() -> None:
-    script = Path(__file__).parents[3] / "scripts/check_data.py"
+def test_the_command_passes_the_exit_status_on() -> None:
     arguments = ["--format", "coco", "--annotations", "nowhere.json", "--images", "."]
-    ended = subprocess.run(
-        [sys.executable, script, *arguments], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "tpudet", "check_data", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
-    assert ended.stderr == "error: --annotations nowhere.json does not exist.\n"
+    assert ended.stderr == "tpudet check_data: --annotations nowhere.json does not exist.\n"
 
 
 def test_a_set_without_one_usable_image_is_not_written(

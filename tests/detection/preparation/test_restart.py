@@ -13,10 +13,9 @@ import pytest
 
 from tpudet.detection.commands import make_tfrecords
 from tpudet.detection.preparation.records import shard
-from tpudet.detection.preparation.sources.annotations import PreparationError
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.claims import Claim
 
-SCRIPT = Path(__file__).parents[3] / "scripts/make_tfrecords.py"
 NUM_SHARDS = 8
 
 
@@ -68,7 +67,9 @@ def test_killed_while_writing(write_coco, encoded_picture, tmp_path, capsys) -> 
     command = arguments_for(path, images, output, "--workers", 2)
     progress = output / "train_part.progress"
     with subprocess.Popen(
-        [sys.executable, SCRIPT, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "tpudet", "make_tfrecords", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     ) as process:
         wait_for(lambda: len(list(progress.glob("*.tfrecord.json"))) >= 2)
         workers = children_of(process.pid)
@@ -213,7 +214,7 @@ def test_claims(tmp_path) -> None:
     assert not path.exists()
 
     path.write_text(json.dumps(fields | {"process": os.getppid()}))
-    with pytest.raises(PreparationError, match="Another run"), Claim(str(path)):
+    with pytest.raises(UserError, match="Another run"), Claim(str(path)):
         pass
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
@@ -225,13 +226,13 @@ def test_claims(tmp_path) -> None:
         with Claim(str(path)) as claim:
             claim.verify()
     path.write_text(json.dumps(fields | {"host": "elsewhere", "time": time.time()}))
-    with pytest.raises(PreparationError, match="on elsewhere"), Claim(str(path)):
+    with pytest.raises(UserError, match="on elsewhere"), Claim(str(path)):
         pass
 
     path.unlink()
     with Claim(str(path)) as claim:
         path.write_text(json.dumps(fields | {"token": "other"}))
-        with pytest.raises(PreparationError, match="nothing was published"):
+        with pytest.raises(UserError, match="nothing was published"):
             claim.verify()
     assert path.exists()  # the other's claim is not removed
 

@@ -3,8 +3,6 @@
 import csv
 import functools
 import json
-import os
-import subprocess
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -237,45 +235,3 @@ def test_ten_steps_on_a_fold(converted, tmp_path) -> None:
     losses = [line["loss"] for line in ledger if line["kind"] == "train"]
     assert losses
     assert np.isfinite(losses).all()
-
-
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        (["prepare_datasets.sh", "v1"], None),
-        (["prepare_tfrecords.sh"], None),
-        (["prepare_tfrecords.sh", "--parts", "x"], None),
-        (["prepare_folds.sh", "--num_folds"], None),
-        (["train_on_fold.sh", "part_0", "quickstart"], None),
-        (["train_on_fold.sh", "part_0", "quickstart", "one"], None),
-        (
-            ["prepare_datasets.sh", "--dry_run"],
-            "-m tpudet.detection.commands.prepare_datasets --dry_run",
-        ),
-        (["prepare_tfrecords.sh", "v3"], "-m tpudet.detection.commands.prepare_tfrecords v3"),
-        (["prepare_folds.sh", "2"], "-m tpudet.detection.commands.prepare_folds 2"),
-    ],
-)
-def test_scripts(command, expected) -> None:
-    script = ROOT / "scripts" / command[0]
-    run = subprocess.run(
-        [script, *command[1:]], env=os.environ | {"PYTHON": "echo"}, capture_output=True, text=True
-    )
-    if expected is None:
-        assert run.returncode == 2
-        assert run.stderr.startswith(f"usage: {command[0]} ")
-        assert run.stdout == ""
-    else:
-        assert (run.returncode, run.stdout) == (0, f"{expected}\n")
-
-
-def test_train_on_fold_names_its_places() -> None:
-    """Of a flag that stands twice the last is taken."""
-    command = [ROOT / "scripts/train_on_fold.sh", "part_0", "quickstart", "3", "--mode", "train"]
-    environment = os.environ | {"PYTHON": "echo", "STORAGE": "gs://bucket/"}
-    words = subprocess.check_output(command, env=environment, text=True).split()
-    flags = dict(zip(words[:-1], words[1:], strict=True))
-    assert flags["--config"] == "quickstart"
-    assert flags["--set"] == "data.directory=gs://bucket/converted/part_0_fold_3"
-    assert flags["--model_dir"] == "gs://bucket/saved/quickstart-part_0-fold_3"
-    assert flags["--mode"] == "train"

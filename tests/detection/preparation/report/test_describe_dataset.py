@@ -208,10 +208,12 @@ def test_wrong_arguments(write_part, picture, tmp_path, capsys) -> None:
     assert "img" not in Page((tmp_path / "page.html").read_text()).tags
 
 
-def test_script_tells_a_missing_folder_in_one_line(tmp_path) -> None:
-    script = Path(__file__).parents[4] / "scripts/describe_dataset.py"
-    command = [sys.executable, str(script), str(tmp_path / "nothing")]
+def test_command_tells_a_missing_folder_in_one_line(tmp_path) -> None:
+    nothing = str(tmp_path / "nothing")
+    command = [sys.executable, "-m", "tpudet", "describe_dataset", nothing]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1] == f"error: PART_DIR {tmp_path}/nothing does not exist."
+    assert ended.stderr.splitlines()[-1] == (
+        f"tpudet describe_dataset: PART_DIR {nothing} does not exist."
+    )
     assert "Traceback" not in ended.stderr
