@@ -1,19 +1,21 @@
-# `make demo` and `make test` set up everything that they need in .venv, from a fresh clone.
+# `make install` sets up .venv from a fresh clone; the other targets do so first where needed.
 PYTHON ?= python3
 BIN := .venv/bin
 SHELL_SCRIPTS := $(wildcard scripts/*.sh scripts/inference/*.sh docker/*.sh) .ci/run
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test lint clean
+.PHONY: install demo test lint clean
 
-.venv/installed: pyproject.toml
+install: .venv/installed  ## everything that the other targets need
+
+.venv/installed: pyproject.toml setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[cpu,jax,cluster,dev]'
 	touch $@
 
-demo: .venv/installed  ## draw a data set, train, evaluate, export, infer, submit: 8 to 9 minutes
-	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo.sh
+demo: .venv/installed  ## draw a data set, train, evaluate, export, predict, submit: 8 to 9 minutes
+	$(BIN)/tpudet demo
 
 test: .venv/installed  ## the default suite; real-data tests where TPUDET_TEST_DATA names them
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)

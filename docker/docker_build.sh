@@ -18,7 +18,7 @@ fi
 [[ $extra == cuda || $extra == cpu ]] || usage
 if ! command -v docker >/dev/null; then
     echo "docker is not installed. Without it: pip install '.[$extra,cluster]' in a virtual" \
-        "environment, then python scripts/inference/inference.py" >&2
+        "environment, then tpudet predict" >&2
     exit 2
 fi
 

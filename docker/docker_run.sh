@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a command in the image, as the user who calls, on the caller's files.
+# Runs a command in the image as the calling user, on the caller's files.
 # Paths mean inside what they mean outside: the working directory, $DATA, $STORAGE, $MODELS and
 # $PREDICTIONS are mounted under their own names, the data and the models read-only.
 set -euo pipefail
@@ -13,11 +13,11 @@ usage: $(basename "$0") COMMAND...
   PREDICTIONS  folder for the predictions (\$STORAGE/predictions)
   IMAGE        tpudet:cuda where nvidia-smi finds a GPU, else tpudet:cpu; docker_build.sh makes both
   DOCKER_FLAGS more flags of docker run, e.g. --network=host for a Ray cluster
-Relative defaults count from the repository. MODEL_DIR and the PREDICTIONS file of a command may
-lie in any of these folders or below the working directory.
+Relative defaults start from the repository. MODEL_DIR and the PREDICTIONS file of a command may be
+in any of these folders or below the working directory.
 examples:
   ./$(basename "$0") python inference.py predictions.parquet ../output/final/quickstart-bccd-640
-  DATA=/mnt/data $(basename "$0") python inference.py --models models.yml
+  DATA=/mnt/data $(basename "$0") tpudet predict --models models.yml
 END
     exit 2
 }
@@ -44,7 +44,7 @@ mount() { # FOLDER [readonly]
 }
 
 if [ $# -eq 0 ] || [ "$1" = --help ] || [ "$1" = -h ]; then usage; fi
-command -v docker >/dev/null || fail "docker is not installed; inference.py runs without it too"
+command -v docker >/dev/null || fail "docker is not installed; tpudet predict runs without it too"
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 data=$(absolute "${DATA:-$root/data}")

@@ -1,11 +1,11 @@
-"""Prints the requirements of pyproject.toml and of some of its extras, one a line."""
+"""Prints the requirements of pyproject.toml and of some of its extras, one per line."""
 
 import sys
 import tomllib
 
 
 def main(path: str, *extras: str) -> int:
-    """Returns the exit code: 0 done, 2 an extra is not known."""
+    """Returns the exit code: 0 done, 2 an extra is unknown."""
     with open(path, "rb") as file:
         project = tomllib.load(file)["project"]
     known = project["optional-dependencies"]
