@@ -83,8 +83,8 @@ def build_ours(images: Any, boxes: Any, classes: Any) -> Detector:
     yaml = Path(__file__).parents[1] / "configs/yaml/retinanet/r50_fpn_640.yaml"
     overrides = [f"data.canvas_size=[{canvas}, {canvas}]", f"train.batch_size={batch_size}"]
     setting = load_config(config.ExperimentConfig, str(yaml), overrides=overrides)
-    strategy = devices.choose_strategy("cpu")
-    with strategy.scope():
+    cpu = devices.choose_devices("cpu")
+    with cpu.scope():
         task = build_detector.build_task(
             setting, num_classes=NUM_CLASSES, canvas_size=(canvas, canvas)
         )
@@ -93,7 +93,7 @@ def build_ours(images: Any, boxes: Any, classes: Any) -> Detector:
     engine = tensorflow_engine.TensorFlowEngine(
         task=task,
         optimizer=optimizer,
-        strategy=strategy,
+        devices=cpu,
         make_dataset=lambda start_record: tf.data.Dataset.from_tensors(batch).repeat(),
         batch_size=batch_size,
         decayed=optimizers.decayed_variables(task.model),

@@ -1,4 +1,4 @@
-"""The moving average by hand, and that it leaves no trace in the model."""
+"""The moving average by hand; swapped in and out, it leaves the model unchanged."""
 
 import keras
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tpudet.trainkit.training.averaging import WeightAverage
-from tpudet.trainkit.training.devices import choose_strategy
+from tpudet.trainkit.training.devices import choose_devices
 from tpudet.trainkit.training.freezing import freeze
 
 
@@ -19,11 +19,11 @@ def make_model() -> keras.Model:
 
 
 def test_averages_by_hand_and_what_they_are_of() -> None:
-    strategy = choose_strategy("cpu")
-    with strategy.scope():
+    devices = choose_devices("cpu")
+    with devices.scope():
         model = make_model()
     freeze(model, ["frozen/"])
-    average = WeightAverage(model=model, decay=0.15, strategy=strategy)
+    average = WeightAverage(model=model, decay=0.15, devices=devices)
     assert set(average.variables) == {"dense/kernel", "dense/bias"} | {
         f"norm/{name}" for name in ("gamma", "beta", "moving_mean", "moving_variance")
     }
@@ -39,12 +39,12 @@ def test_averages_by_hand_and_what_they_are_of() -> None:
 
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_the_weights_come_back_bit_for_bit_on_every_replica(num_devices: int) -> None:
-    strategy = choose_strategy("cpu", num_devices)
-    with strategy.scope():
+    devices = choose_devices("cpu", num_devices)
+    with devices.scope():
         model = make_model()
-    average = WeightAverage(model=model, decay=0.5, strategy=strategy)
+    average = WeightAverage(model=model, decay=0.5, devices=devices)
     mean = model.get_layer("norm").moving_mean
-    for replica, copy in enumerate(strategy.experimental_local_results(mean.value)):
+    for replica, copy in enumerate(devices.replica_values(mean.value)):
         copy.assign([0.1 + replica])  # as BatchNorm leaves them that is not synchronised
     for variable in average.variables.values():
         variable.assign(tf.fill(variable.shape, 7.0))
@@ -53,7 +53,7 @@ def test_the_weights_come_back_bit_for_bit_on_every_replica(num_devices: int) ->
         return [
             copy.numpy()
             for variable in model.variables
-            for copy in strategy.experimental_local_results(variable.value)
+            for copy in devices.replica_values(variable.value)
         ]
 
     def evaluate() -> None:

@@ -4,7 +4,9 @@ import contextlib
 import itertools
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,27 +19,35 @@ from tpudet.trainkit.training.checkpoints import (
     Checkpoints,
     UnreadableCheckpointError,
     list_checkpoints,
+    load_checkpoint,
     read_checkpoint,
-    restore_checkpoint,
 )
+from tpudet.trainkit.training.engine import Signature
 
 DATA, INDEX = ".data-00000-of-00001", ".index"
 
 
-def make_state(step: int) -> dict[str, tf.Variable]:
+SIGNATURE: Signature = {
+    "backbone/stem/conv/kernel": ((3, 2), "float32"),
+    "optimizer/backbone/stem/conv/kernel/momentum": ((3, 2), "float32"),
+    "global_step": ((), "int64"),
+}
+
+
+def make_arrays(step: int) -> dict[str, np.ndarray]:
     return {
-        "backbone/stem/conv/kernel": tf.Variable(tf.fill([3, 2], float(step))),
-        "optimizer/backbone/stem/conv/kernel/momentum": tf.Variable(tf.fill([3, 2], 0.5 * step)),
-        "global_step": tf.Variable(tf.constant(step, tf.int64)),
+        "backbone/stem/conv/kernel": np.full([3, 2], step, np.float32),
+        "optimizer/backbone/stem/conv/kernel/momentum": np.full([3, 2], 0.5 * step, np.float32),
+        "global_step": np.asarray(step, np.int64),
     }
 
 
 def save_steps(directory: str, *steps: int, keep: int = 5) -> Checkpoints:
     writer = Checkpoints(directory, keep=keep)
     writer.prepare()
-    writer.restore(make_state(0))
+    writer.load_newest(SIGNATURE)
     for step in steps:
-        writer.save(make_state(step))
+        writer.save(make_arrays(step))
     return writer
 
 
@@ -45,12 +55,22 @@ def restored_step(directory: str) -> int | None:
     """Restores as a new process would; the tensors must be those of the step."""
     reader = Checkpoints(directory, keep=5)
     reader.prepare()
-    state = make_state(0)
-    step = reader.restore(state)
-    if step is not None:
-        assert int(state["global_step"]) == step
-        np.testing.assert_array_equal(state["backbone/stem/conv/kernel"], np.full([3, 2], step))
+    arrays = reader.load_newest(SIGNATURE)
+    if arrays is None:
+        return None
+    step = int(arrays["global_step"])
+    assert_arrays_equal(arrays, make_arrays(step))
     return step
+
+
+def assert_arrays_equal(
+    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
+) -> None:
+    """Equal keys, dtypes, shapes and bytes."""
+    assert found.keys() == expected.keys()
+    for key, array in expected.items():
+        assert (found[key].dtype, found[key].shape) == (array.dtype, array.shape), key
+        assert found[key].tobytes() == array.tobytes(), key
 
 
 def contents(directory: str) -> dict[str, bytes]:
@@ -123,9 +143,11 @@ def test_a_broken_one_goes_once_a_newer_one_is_whole(tmp_path: Path) -> None:
     (tmp_path / f"model.ckpt-20{INDEX}").write_bytes(b"")
     writer = Checkpoints(str(tmp_path), keep=5)
     writer.prepare()
-    assert writer.restore(make_state(0)) == 10
+    arrays = writer.load_newest(SIGNATURE)
+    assert arrays is not None
+    assert arrays["global_step"] == 10
     assert (tmp_path / f"model.ckpt-20{DATA}").exists()
-    writer.save(make_state(15))
+    writer.save(make_arrays(15))
     assert not list(tmp_path.glob("model.ckpt-20*"))
     assert [found.step for found in writer.published] == [10, 15]
 
@@ -160,7 +182,7 @@ def test_a_kill_at_any_change_of_a_file_leaves_the_old_or_the_new(
         writer = save_steps(directory, 10, 20, keep=2)
         file_changes.count, file_changes.killed_at = 0, kill
         with contextlib.suppress(file_changes.Killed):
-            writer.save(make_state(30))
+            writer.save(make_arrays(30))
             break
         file_changes.killed_at = None
         outcomes.append(restored_step(directory))
@@ -174,38 +196,68 @@ def test_a_kill_at_any_change_of_a_file_leaves_the_old_or_the_new(
 
 def test_a_foreign_checkpoint_is_refused_with_every_difference(ram_dir: str) -> None:
     save_steps(ram_dir, 10)
-    state = {
-        "backbone/stem/conv/kernel": tf.Variable(tf.zeros([3, 7])),
-        "head/class/bias": tf.Variable(tf.ones([4])),
-        "global_step": tf.Variable(tf.constant(3, tf.int32)),
+    signature: Signature = {
+        "backbone/stem/conv/kernel": ((3, 7), "float32"),
+        "head/class/bias": ((4,), "float32"),
+        "global_step": ((), "int32"),
     }
     with pytest.raises(CheckpointMismatchError) as caught:
-        restore_checkpoint(f"{ram_dir}/model.ckpt-10", state)
+        load_checkpoint(f"{ram_dir}/model.ckpt-10", signature)
     message = str(caught.value)
     assert "missing from the checkpoint (1):\n    head/class/bias" in message
     assert "only in the checkpoint (1):\n    optimizer/backbone/stem/conv/kernel/mom" in message
     assert "kernel: float32 [3, 2] in the checkpoint, float32 [3, 7] here" in message
     assert "global_step: int64 [] in the checkpoint, int32 [] here" in message
-    assert int(state["global_step"]) == 3  # nothing was assigned
 
 
-def test_variables_mirrored_over_two_devices_round_trip(ram_dir: str) -> None:
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
-        weights = tf.Variable(tf.constant([1.0, 2.0]))
-        step = tf.Variable(tf.constant(7, tf.int64))
+def test_any_shape_and_dtype_comes_back_bit_for_bit(ram_dir: str) -> None:
+    arrays = {
+        "global_step": np.asarray(7, np.int64),
+        "not_a_number": np.array([np.nan, -0.0, np.inf], np.float32),
+        "double": np.array([[0.1], [1e300]]),
+        "half": np.array([1.5], np.float16),
+        "flags": np.array([True, False]),
+        "empty": np.zeros([0, 3], np.int32),
+    }
     writer = Checkpoints(ram_dir, keep=1)
-    writer.save({"weights": weights, "global_step": step})
-    weights.assign([0.0, 0.0])
-    assert writer.restore({"weights": weights, "global_step": step}) == 7
-    for replica in strategy.experimental_local_results(weights):
-        np.testing.assert_array_equal(replica, [1.0, 2.0])
+    writer.save(arrays)
+    signature = {key: (array.shape, array.dtype.name) for key, array in arrays.items()}
+    assert_arrays_equal(load_checkpoint(f"{ram_dir}/model.ckpt-7", signature), arrays)
+
+
+def test_what_reads_back_differently_is_not_published(
+    ram_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = save_steps(ram_dir, 10)
+    save = tf.raw_ops.SaveV2
+
+    def save_wrongly(*, tensors: list, **keywords: Any) -> Any:
+        return save(tensors=[tensors[0] + 1, *tensors[1:]], **keywords)
+
+    monkeypatch.setattr(tf.raw_ops, "SaveV2", save_wrongly)
+    with pytest.raises(UnreadableCheckpointError, match="stem/conv/kernel was read back different"):
+        writer.save(make_arrays(20))
+    assert restored_step(ram_dir) == 10
+
+
+def test_a_process_that_does_not_write_keeps_count_and_touches_nothing(ram_dir: str) -> None:
+    save_steps(ram_dir, 10, 20, 30)
+    before = contents(ram_dir)
+    reader = Checkpoints(ram_dir, keep=2, writes=False)
+    reader.prepare()
+    arrays = reader.load_newest(SIGNATURE)
+    assert arrays is not None
+    assert_arrays_equal(arrays, make_arrays(30))
+    assert [found.step for found in reader.published] == [20, 30]
+    assert reader.save(make_arrays(40)) == Checkpoint(40, f"{ram_dir}/model.ckpt-40")
+    assert [found.step for found in reader.published] == [30, 40]
+    assert contents(ram_dir) == before
 
 
 def test_reading_without_variables(ram_dir: str) -> None:
     save_steps(ram_dir, 10, 20)
     both = read_checkpoint(ram_dir)
-    assert sorted(both) == sorted(make_state(0))
+    assert sorted(both) == sorted(SIGNATURE)
     only = read_checkpoint(f"{ram_dir}/model.ckpt-10", ["backbone/stem/conv/kernel"])
     np.testing.assert_array_equal(only["backbone/stem/conv/kernel"], np.full([3, 2], 10.0))
     hint = re.escape("backbone/stem/conv/kernels (did you mean backbone/stem/conv/kernel?)")

@@ -1,16 +1,14 @@
-"""Choice of devices and precision, and sums over replicas."""
+"""Choice of devices and precision, sums over replicas, and predictions of whole data sets."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tpudet.trainkit.training.devices import (
-    choose_strategy,
-    default_precision,
-    precision_for,
-    sum_over_replicas,
+    choose_devices,
+    choose_precision,
 )
 
 no_gpu = pytest.mark.skipif(
@@ -20,14 +18,14 @@ no_gpu = pytest.mark.skipif(
 
 @pytest.mark.parametrize("num_devices", [None, 1, 2])
 def test_cpus_are_counted(num_devices: int | None) -> None:
-    strategy = choose_strategy("cpu", num_devices)
-    assert strategy.num_replicas_in_sync == (num_devices or 1)
-    assert default_precision(strategy) == "float32"
+    devices = choose_devices("cpu", num_devices)
+    assert devices.num_replicas == (num_devices or 1)
+    assert devices.precision == "float32"
 
 
 @no_gpu
 def test_auto_takes_one_cpu_where_there_is_no_gpu() -> None:
-    assert choose_strategy().extended.worker_devices == (
+    assert choose_devices().strategy.extended.worker_devices == (
         "/job:localhost/replica:0/task:0/device:CPU:0",
     )
 
@@ -35,18 +33,18 @@ def test_auto_takes_one_cpu_where_there_is_no_gpu() -> None:
 @no_gpu
 def test_a_missing_gpu_is_said_with_a_way_out() -> None:
     with pytest.raises(ValueError, match=r"2 CPU and 0 GPU.*Use device='cpu'"):
-        choose_strategy("gpu")
+        choose_devices("gpu")
 
 
 @pytest.mark.parametrize("num_devices", [0, 3])
 def test_too_many_or_no_devices(num_devices: int) -> None:
-    with pytest.raises(ValueError, match=f"num_devices={num_devices} .*Ask for 1 to 2 devices"):
-        choose_strategy("cpu", num_devices)
+    with pytest.raises(ValueError, match=f"num_devices={num_devices} .*Choose 1 to 2 devices"):
+        choose_devices("cpu", num_devices)
 
 
 def test_an_unknown_device() -> None:
     with pytest.raises(ValueError, match="device is 'cuda'; allowed are 'auto', 'cpu' and 'gpu'"):
-        choose_strategy("cuda")  # pyright: ignore[reportArgumentType]
+        choose_devices("cuda")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -62,19 +60,20 @@ def test_an_unknown_device() -> None:
     ],
 )
 def test_precision(device_type: str, capability: tuple[int, int] | None, expected: str) -> None:
-    assert precision_for(device_type, capability) == expected
+    assert choose_precision(device_type, capability) == expected
 
 
 def test_sum_over_replicas_is_the_identity_without_replicas() -> None:
-    assert float(sum_over_replicas(tf.constant(3.0))) == 3.0
-    single = choose_strategy("cpu", 1)
-    assert float(single.run(lambda: sum_over_replicas(tf.constant(3.0)))) == 3.0
+    one = choose_devices("cpu", 1)
+    assert float(one.sum_over_replicas(tf.constant(3.0))) == 3.0
+    assert float(one.strategy.run(lambda: one.sum_over_replicas(tf.constant(3.0)))) == 3.0
 
 
 def test_shares_normalised_by_a_sum_have_the_gradient_of_the_whole() -> None:
     """The loss sum(w * x) / sum(x) over x = 1, 2 | 3, 4 and its gradient in w, which is 1."""
-    strategy = choose_strategy("cpu", 2)
-    with strategy.scope():
+    devices = choose_devices("cpu", 2)
+    strategy = devices.strategy
+    with devices.scope():
         weight = tf.Variable(tf.constant(2.0))
     parts = iter([tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])])
     values = strategy.experimental_distribute_values_from_function(lambda _: next(parts))
@@ -83,7 +82,7 @@ def test_shares_normalised_by_a_sum_have_the_gradient_of_the_whole() -> None:
     def step() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         def share(x: tf.Tensor) -> Any:
             with tf.GradientTape() as tape:
-                total = sum_over_replicas(tf.reduce_sum(x))
+                total = devices.sum_over_replicas(tf.reduce_sum(x))
                 loss = tf.reduce_sum(weight * x) / total
             return total, loss, tape.gradient(loss, weight)
 
@@ -96,3 +95,41 @@ def test_shares_normalised_by_a_sum_have_the_gradient_of_the_whole() -> None:
     np.testing.assert_array_equal(total, [10.0, 10.0])
     assert float(loss) == pytest.approx(2.0)
     assert float(gradient) == pytest.approx(1.0)
+
+
+class Numbers(NamedTuple):
+    values: Any
+    extra: Any = None
+
+
+class Doubled(NamedTuple):
+    values: Any
+    replica: Any
+    missing: Any = None
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_every_batch_is_predicted_once_and_compiled_once(num_devices: int) -> None:
+    """Two evaluations of the numbers 0 to 11 in batches of 4; a field that is None stays so."""
+    devices = choose_devices("cpu", num_devices)
+    traces = []
+
+    def predict(batch: Numbers) -> Doubled:
+        traces.append(batch.values.shape)
+        context = tf.distribute.get_replica_context()
+        index = tf.cast(context.replica_id_in_sync_group, tf.int32)
+        return Doubled(2 * batch.values, tf.fill(tf.shape(batch.values), index))
+
+    dataset = tf.data.Dataset.range(12).batch(4, drop_remainder=True).map(Numbers)
+    for _ in range(2):
+        found = list(devices.predict_batches(predict, dataset))
+        assert [type(batch) for batch, _ in found] == [Numbers] * 3
+        for number, (batch, outputs) in enumerate(found):
+            expected = np.arange(4 * number, 4 * number + 4)
+            np.testing.assert_array_equal(batch.values, expected)
+            np.testing.assert_array_equal(outputs.values, 2 * expected)
+            replicas = [0, 0, 0, 0] if num_devices == 1 else [0, 0, 1, 1]
+            np.testing.assert_array_equal(outputs.replica, replicas)
+            assert batch.extra is None
+            assert outputs.missing is None
+    assert len(traces) == num_devices

@@ -6,14 +6,14 @@ from pathlib import Path
 import tensorflow as tf
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-from tpudet.trainkit.training.run_log import open_writer, write_scalars
+from tpudet.trainkit.training.run_log import open_tensorboard
 
 
 def test_a_restart_makes_tensorboard_forget_what_lies_beyond(tmp_path: Path) -> None:
     def write(restored_step: int | None, losses: dict[int, float]) -> None:
-        writer = open_writer(str(tmp_path), restored_step=restored_step)
+        writer = open_tensorboard(str(tmp_path), restored_step=restored_step)
         for step, loss in losses.items():
-            write_scalars(writer, "train", step, {"loss": loss})
+            writer.write("train", step, {"loss": loss})
         writer.close()
 
     write(None, {1: 1.0, 2: 2.0, 3: 3.0})

@@ -1,17 +1,18 @@
 """The loop of training and evaluation over kills, signals and restarts.
 
-The counting engine is a real state machine on real variables and checkpoints, small enough to be
-killed at every single change of a file. test_loop_with_tensorflow_engine.py has the real one.
+The counting engine is a real state machine with real checkpoints, small enough to be killed at
+every single change of a file. test_loop_with_tensorflow_engine.py has the real one.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import math
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,17 @@ import tensorflow as tf
 
 from tpudet.trainkit.training import loop
 from tpudet.trainkit.training.checkpoints import Checkpoints, list_checkpoints, read_checkpoint
+from tpudet.trainkit.training.engine import NonfiniteStep, Signature, StepReport
+from tpudet.trainkit.training.evaluator import Evaluation
 from tpudet.trainkit.training.run_log import Ledger
-from tpudet.trainkit.training.task import NonfiniteStep, StepReport
 
-SCHEDULE: dict[str, Any] = {
-    "total_steps": 10,
-    "iterations_per_loop": 3,
-    "log_every_steps": 2,
-    "checkpoint_every_steps": 3,
-    "keep_checkpoints": 2,
-}
-EVALUATION: dict[str, Any] = {"headline": ["AP50"], "best_metric": "AP50", "eval_every_steps": 4}
+SETTINGS = loop.RunSettings(
+    total_steps=10,
+    iterations_per_loop=3,
+    log_every_steps=2,
+    checkpoint_every_steps=3,
+    keep_checkpoints=2,
+)
 AP50 = {4: 0.2, 8: 0.6, 10: 0.5}
 
 
@@ -40,20 +41,16 @@ class CountingEngine:
 
     batch_size = 2
 
-    def __init__(self, *, nonfinite_at: int | None = None) -> None:
-        self._weight = tf.Variable(tf.constant(1.0, tf.float64))
-        self._average = tf.Variable(tf.constant(1.0, tf.float64))
-        self._step = tf.Variable(tf.constant(0, tf.int64))
-        self._position = tf.Variable(tf.constant(0, tf.int64))
+    def __init__(self, *, nonfinite_at: int | None = None, is_chief: bool = True) -> None:
+        self.is_chief = is_chief
+        self.step = 0
+        self._weight = self._average = 1.0
+        self._position = 0
         self._input = itertools.count(0)
         self._nonfinite_at = nonfinite_at
         self.stop_at: int | None = None
         self.averaged = False
         self.call_lengths: list[int] = []
-
-    @property
-    def step(self) -> int:
-        return int(self._step)
 
     def train(self, num_steps: int) -> StepReport:
         self.call_lengths.append(num_steps)
@@ -63,11 +60,11 @@ class CountingEngine:
             if self.step + 1 == self._nonfinite_at:
                 failed = NonfiniteStep(self.step + 1, {"loss": math.nan, "loss_box": 0.5}, [7])
                 return StepReport({}, done, 0.0, 0.1, 0.1, failed)
-            self._position.assign_add(1)
-            self._step.assign_add(1)
-            self._weight.assign(self._weight * 0.9 + math.sin(number))
-            self._average.assign(0.5 * (self._average + self._weight))
-            total += float(self._weight)
+            self._position += 1
+            self.step += 1
+            self._weight = self._weight * 0.9 + math.sin(number)
+            self._average = 0.5 * (self._average + self._weight)
+            total += self._weight
             if self.step == self.stop_at:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return StepReport({"loss": total / (done + 1)}, done + 1, 0.25, 0.1, 0.5, None)
@@ -76,16 +73,25 @@ class CountingEngine:
     def request_stop(self) -> None:
         pass
 
-    def state(self) -> dict[str, tf.Variable]:
+    def signature(self) -> Signature:
+        return {key: (array.shape, array.dtype.name) for key, array in self.snapshot().items()}
+
+    def snapshot(self) -> dict[str, np.ndarray]:
         return {
-            "weight": self._weight,
-            "ema/weight": self._average,
-            "global_step": self._step,
-            "records_consumed": self._position,
+            "weight": np.asarray(self._weight),
+            "ema/weight": np.asarray(self._average),
+            "global_step": np.asarray(self.step, np.int64),
+            "records_consumed": np.asarray(self._position, np.int64),
         }
 
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._weight = float(arrays["weight"])
+        self._average = float(arrays["ema/weight"])
+        self.step = int(arrays["global_step"])
+        self._position = int(arrays["records_consumed"])
+
     def restart_input(self) -> None:
-        self._input = itertools.count(int(self._position))
+        self._input = itertools.count(self._position)
 
     @contextlib.contextmanager
     def averaged_weights(self) -> Iterator[None]:
@@ -96,20 +102,37 @@ class CountingEngine:
             self.averaged = False
 
 
+def evaluation_settings(
+    evaluate: Callable[[int], Evaluation], headline: Sequence[str] = ("AP50",)
+) -> loop.EvaluationSettings:
+    return loop.EvaluationSettings(
+        evaluate=evaluate, every_steps=4, best_metric="AP50", headline=headline
+    )
+
+
 def run_once(
-    model_dir: str, evaluations: list[int], engine: CountingEngine | None = None, **changes: Any
+    model_dir: str,
+    evaluations: list[int],
+    engine: CountingEngine | None = None,
+    *,
+    headline: Sequence[str] = ("AP50",),
+    **changes: int,
 ) -> int:
     """One process of train_and_eval, from nothing but the files."""
     engine = engine or CountingEngine()
 
-    def evaluate(step: int) -> dict[str, float]:
+    def evaluate(step: int) -> Evaluation:
         assert engine.averaged
         assert engine.step == step
         evaluations.append(step)
-        return {"AP50": AP50.get(step, 0.1), "AP": 0.05}
+        metrics = {"AP50": AP50.get(step, 0.1), "AP": 0.05}
+        return Evaluation(metrics, {"grid": np.full([2, 3, 3], step, np.uint8)})
 
     return loop.train_and_eval(
-        engine=engine, model_dir=model_dir, evaluate=evaluate, **SCHEDULE | EVALUATION | changes
+        engine=engine,
+        model_dir=model_dir,
+        settings=dataclasses.replace(SETTINGS, **changes),
+        evaluation=evaluation_settings(evaluate, headline),
     )
 
 
@@ -191,7 +214,7 @@ def test_two_kills_and_a_torn_newest_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_that_was_never_evaluated_still_is(ram_dir: str) -> None:
-    assert loop.train(engine=CountingEngine(), model_dir=ram_dir, **SCHEDULE) == 0
+    assert loop.train(engine=CountingEngine(), model_dir=ram_dir, settings=SETTINGS) == 0
     assert steps(ram_dir, "eval") == []
     evaluations: list[int] = []
     run_once(ram_dir, evaluations)
@@ -251,21 +274,22 @@ def test_a_signal_saves_at_the_step_boundary(
     assert evaluations == [4, 8, 10]
     undisturbed = CountingEngine()
     run_once(f"{ram_dir}/undisturbed", [], undisturbed)
-    assert read_checkpoint(ram_dir) == {
-        key: variable.numpy() for key, variable in undisturbed.state().items()
-    }
+    assert read_checkpoint(ram_dir) == undisturbed.snapshot()
 
 
 def test_a_signal_during_evaluation_ends_it_and_it_is_made_up_for(ram_dir: str) -> None:
     engine, evaluations = CountingEngine(), []
 
-    def evaluate(step: int) -> dict[str, float]:
+    def evaluate(step: int) -> Evaluation:
         os.kill(os.getpid(), signal.SIGINT)
         while True:  # only the signal can end this
             threading.Event().wait(0.01)
 
     code = loop.train_and_eval(
-        engine=engine, model_dir=ram_dir, evaluate=evaluate, **SCHEDULE | EVALUATION
+        engine=engine,
+        model_dir=ram_dir,
+        settings=SETTINGS,
+        evaluation=evaluation_settings(evaluate),
     )
     assert code == loop.EXIT_PREEMPTED
     assert not engine.averaged
@@ -280,27 +304,32 @@ def test_a_metric_that_evaluation_lacks_is_named(ram_dir: str) -> None:
     assert steps(ram_dir, "eval") == []
 
 
-def test_intervals_below_one_are_all_named(ram_dir: str) -> None:
-    with pytest.raises(ValueError, match="total_steps is 0; log_every_steps is -1: at least 1"):
-        loop.train(
-            engine=CountingEngine(),
-            model_dir=ram_dir,
-            **SCHEDULE | {"total_steps": 0, "log_every_steps": -1},
-        )
+def test_intervals_below_one_are_all_named() -> None:
+    words = "total_steps must be above 0, got 0; log_every_steps must be above 0, got -1"
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(SETTINGS, total_steps=0, log_every_steps=-1)
+    with pytest.raises(ValueError, match="every_steps must be above 0, got 0"):
+        dataclasses.replace(evaluation_settings(lambda step: Evaluation({}, {})), every_steps=0)
 
 
-def evaluate_beside(model_dir: str, evaluations: list[int], **changes: Any) -> int:
+def evaluate_beside(
+    model_dir: str, evaluations: list[int], timeout_seconds: float | None = None
+) -> int:
     """One process of mode eval."""
     engine = CountingEngine()
 
-    def evaluate(step: int) -> dict[str, float]:
+    def evaluate(step: int) -> Evaluation:
         assert engine.step == step
         evaluations.append(step)
-        return {"AP50": AP50.get(step, 0.1)}
+        return Evaluation({"AP50": AP50.get(step, 0.1)}, {})
 
-    settings = EVALUATION | {"total_steps": 10, "poll_seconds": 0.02} | changes
     return loop.evaluate_checkpoints(
-        engine=engine, model_dir=model_dir, evaluate=evaluate, **settings
+        engine=engine,
+        model_dir=model_dir,
+        total_steps=10,
+        evaluation=evaluation_settings(evaluate),
+        poll_seconds=0.02,
+        timeout_seconds=timeout_seconds,
     )
 
 
@@ -312,7 +341,7 @@ def test_mode_eval_waits_for_checkpoints_and_ends_with_the_last(ram_dir: str) ->
         writer, engine = Checkpoints(ram_dir, keep=1), CountingEngine()
         for step in (4, 6, 8, 10):  # 6 is no multiple of 4
             engine.train(step - engine.step)
-            writer.save(engine.state())
+            writer.save(engine.snapshot())
             while step != 6 and step not in Ledger(ram_dir).evaluated_steps():
                 if evaluated.wait(0.01):
                     return
@@ -329,13 +358,13 @@ def test_mode_eval_waits_for_checkpoints_and_ends_with_the_last(ram_dir: str) ->
     assert evaluations == [4, 8, 10]
 
 
-def test_mode_eval_passes_over_a_torn_or_vanished_one_and_gives_up_in_time(
+def test_mode_eval_skips_a_torn_or_vanished_one_and_gives_up_in_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer, engine = Checkpoints(str(tmp_path), keep=3), CountingEngine()
     for step in (4, 8):
         engine.train(step - engine.step)
-        writer.save(engine.state())
+        writer.save(engine.snapshot())
     # The index says where the step is, so an intact step beside a torn weight is found only later.
     data = tmp_path / "model.ckpt-4.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-3] + b"xyz")
@@ -345,3 +374,18 @@ def test_mode_eval_passes_over_a_torn_or_vanished_one_and_gives_up_in_time(
     assert evaluations == [8]
     assert "model.ckpt-4.data" in caplog.text
     assert "No new checkpoint" in caplog.text
+
+
+def test_a_process_beside_the_chief_does_the_same_steps_and_writes_nothing(ram_dir: str) -> None:
+    chief_dir, evaluations = f"{ram_dir}/chief", []
+    chief, worker = CountingEngine(), CountingEngine(is_chief=False)
+    run_once(f"{ram_dir}/worker", evaluations, worker)
+    run_once(chief_dir, [], chief)
+    assert evaluations == [4, 8, 10]
+    assert worker.snapshot() == chief.snapshot()
+    assert not tf.io.gfile.exists(f"{ram_dir}/worker")
+    before = outcome(chief_dir)
+    restored = CountingEngine(is_chief=False)
+    run_once(chief_dir, evaluations, restored, total_steps=12)
+    assert restored.call_lengths == [2]  # from the chief's step 10
+    assert outcome(chief_dir) == before

@@ -1,5 +1,6 @@
 """The loop with the TensorFlow engine: resumed bit for bit, stopped inside one long call."""
 
+import dataclasses
 import os
 import signal
 import threading
@@ -12,20 +13,20 @@ import tensorflow as tf
 
 from tpudet.trainkit.training import loop
 from tpudet.trainkit.training.checkpoints import list_checkpoints, read_checkpoint
+from tpudet.trainkit.training.devices import choose_devices
+from tpudet.trainkit.training.evaluator import Evaluation
 from tpudet.trainkit.training.optimizers import decayed_variables, lars, momentum_sgd, rmsprop
 from tpudet.trainkit.training.run_log import Ledger
 from tpudet.trainkit.training.schedules import Schedule, after_warmup, cosine_cyclic
 from tpudet.trainkit.training.tensorflow_engine import TensorFlowEngine
 
-SETTINGS: dict[str, Any] = {
-    "total_steps": 10,
-    "eval_every_steps": 4,
-    "iterations_per_loop": 3,
-    "log_every_steps": 2,
-    "checkpoint_every_steps": 3,
-    "headline": ["AP50"],
-    "best_metric": "AP50",
-}
+SETTINGS = loop.RunSettings(
+    total_steps=10,
+    iterations_per_loop=3,
+    log_every_steps=2,
+    checkpoint_every_steps=3,
+    keep_checkpoints=5,
+)
 
 
 class LineTask:
@@ -72,8 +73,8 @@ def make_line_engine(make_optimizer: MakeOptimizer = make_momentum) -> TensorFlo
         return numbers.map(example).with_options(options)
 
     keras.utils.set_random_seed(0)
-    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    with strategy.scope():
+    devices = choose_devices("cpu")
+    with devices.scope():
         task = LineTask()
         optimizer = make_optimizer(
             after_warmup(
@@ -87,19 +88,29 @@ def make_line_engine(make_optimizer: MakeOptimizer = make_momentum) -> TensorFlo
     return TensorFlowEngine(
         task=task,
         optimizer=optimizer,
-        strategy=strategy,
+        devices=devices,
         make_dataset=make_dataset,
         batch_size=4,
         ema_decay=0.9,
     )
 
 
-def run_line(model_dir: str, engine: TensorFlowEngine, **changes: Any) -> int:
-    def evaluate(step: int) -> dict[str, float]:
-        return {"AP50": float(engine.state()["net/line/kernel"].numpy()[0, 0])}
+def run_line(
+    model_dir: str, engine: TensorFlowEngine, eval_every_steps: int = 4, **changes: int
+) -> int:
+    def evaluate(step: int) -> Evaluation:
+        return Evaluation({"AP50": float(engine.snapshot()["net/line/kernel"][0, 0])}, {})
 
     return loop.train_and_eval(
-        engine=engine, model_dir=model_dir, evaluate=evaluate, **SETTINGS | changes
+        engine=engine,
+        model_dir=model_dir,
+        settings=dataclasses.replace(SETTINGS, **changes),
+        evaluation=loop.EvaluationSettings(
+            evaluate=evaluate,
+            every_steps=eval_every_steps,
+            best_metric="AP50",
+            headline=["AP50"],
+        ),
     )
 
 

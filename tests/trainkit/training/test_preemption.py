@@ -15,11 +15,13 @@ TRAINING = textwrap.dedent(
     """
     import contextlib, logging, sys
     import tensorflow as tf
-    from trainkit.training import loop
-    from trainkit.training.task import StepReport
+    import numpy as np
+    from tpudet.trainkit.training import loop
+    from tpudet.trainkit.training.engine import StepReport
 
     class GraphEngine:
         batch_size = 1
+        is_chief = True
 
         def __init__(self):
             self._step = tf.Variable(0, dtype=tf.int64)
@@ -29,14 +31,14 @@ TRAINING = textwrap.dedent(
 
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
         def _steps(self, number):
-            def goes_on(done):
+            def continues(done):
                 return (done < number) & ~self._stop.read_value()
 
             def take(done):
                 with tf.control_dependencies([self._step.assign_add(1)]):
                     return done + 1
 
-            tf.while_loop(goes_on, take, [tf.constant(0, tf.int64)])
+            tf.while_loop(continues, take, [tf.constant(0, tf.int64)])
 
         def train(self, number):
             before = self.step
@@ -48,8 +50,11 @@ TRAINING = textwrap.dedent(
         def request_stop(self):
             self._stop.assign(True)
 
-        def state(self):
-            return {"global_step": self._step}
+        def signature(self):
+            return {"global_step": ((), "int64")}
+
+        def snapshot(self):
+            return {"global_step": np.asarray(self.step, np.int64)}
 
         def restart_input(self):
             pass
@@ -60,10 +65,13 @@ TRAINING = textwrap.dedent(
         loop.train(
             engine=GraphEngine(),
             model_dir=sys.argv[1],
-            total_steps=never,
-            iterations_per_loop=never,
-            log_every_steps=never,
-            checkpoint_every_steps=never,
+            settings=loop.RunSettings(
+                total_steps=never,
+                iterations_per_loop=never,
+                log_every_steps=never,
+                checkpoint_every_steps=never,
+                keep_checkpoints=1,
+            ),
         )
     )
     """
@@ -73,7 +81,7 @@ TRAINING = textwrap.dedent(
 STUBBORN = textwrap.dedent(
     """
     import time
-    from trainkit.training.preemption import Preemption
+    from tpudet.trainkit.training.preemption import Preemption
 
     with Preemption(lambda: None):
         print("waiting", flush=True)

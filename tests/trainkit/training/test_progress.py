@@ -1,7 +1,7 @@
 """What a log line says."""
 
+from tpudet.trainkit.training.engine import StepReport
 from tpudet.trainkit.training.run_log import Progress, format_duration, format_line
-from tpudet.trainkit.training.task import StepReport
 
 
 def test_means_are_weighted_by_steps_and_waiting_by_time() -> None:

@@ -141,7 +141,7 @@ def test_a_graph_gives_what_eager_gives() -> None:
 
 _ON_JAX = """
 import keras, numpy, sys
-from trainkit.training import schedules
+from tpudet.trainkit.training import schedules
 assert keras.backend.backend() == "jax"
 import jax
 steps = numpy.arange(0, 200, 7)

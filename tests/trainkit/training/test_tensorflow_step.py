@@ -40,7 +40,7 @@ def step_of(task: Given, clip: float | None = None) -> ReplicaStep:
         l2_weight_decay=0.0,
         gradient_clip_norm=clip,
         average=None,
-        records_of=lambda batch: batch,
+        record_numbers=lambda batch: batch,
     )
 
 
@@ -77,4 +77,4 @@ def test_losses_must_be_scalars_with_their_sum() -> None:
     with pytest.raises(ValueError, match="there must be a 'loss'") as error:
         step_of(task).take(tf.constant([0]))
     assert "the task's losses are ['loss_box']" in str(error.value)
-    assert "{'loss_box': TensorShape([2])}" in str(error.value)
+    assert "{'loss_box': (2,)}" in str(error.value)

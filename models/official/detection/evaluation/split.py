@@ -1,46 +1,55 @@
-"""Evaluates a whole split: predicts every image once, scores them, draws some of them."""
+"""Evaluates a whole split: predicts every image once, scores the detections, draws some images."""
 
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from tpudet.detection.config import CocoRulesConfig, OpenImagesRulesConfig
+from tpudet.detection.config import (
+    CocoRulesConfig,
+    ExperimentConfig,
+    OpenImagesRulesConfig,
+    RulesConfig,
+)
+from tpudet.detection.data.pipeline import eval_dataset
+from tpudet.detection.data.splits import find_split
 from tpudet.detection.evaluation.coco import (
-    boxes_to_original,
     check_class_names,
     check_columns,
     coco_metrics,
     explain_missing,
 )
-from tpudet.detection.evaluation.ground_truth import GroundTruth, name_some
+from tpudet.detection.evaluation.ground_truth import GroundTruth, load_ground_truth
 from tpudet.detection.evaluation.open_images.split import challenge_split
+from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.types import Batch, Detections, ImageDetections
 from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.config.decode import ConfigError
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.pages.drawing import draw_comparison, encode_png, image_grid
+from tpudet.trainkit.training.devices import Devices
+from tpudet.trainkit.training.evaluator import Evaluation
 
-# Below this score a detection is left out of the pictures; the metrics take all.
-PICTURE_MIN_SCORE = 0.3
-
-Fields = TypeVar("Fields", Batch, Detections)
+# Detections with lower scores are not drawn; the metrics take all.
+DRAWN_MIN_SCORE = 0.3
 
 logger = logging.getLogger(__name__)
 
 
 class Rules(NamedTuple):
-    """What is measured: functions of the detections of a whole split."""
+    """The evaluation rules of a split, as functions of all its detections."""
 
-    score: Callable[[ImageDetections], dict[str, float]]  # boxes in pixels of the pictures
+    score: Callable[[ImageDetections], dict[str, float]]  # boxes in pixels of the original images
     explain: Callable[[dict[str, float]], list[str]]  # says why metrics are -1
 
 
 def build_rules(
-    config: CocoRulesConfig | OpenImagesRulesConfig,
+    config: RulesConfig,
     truth: GroundTruth,
     classes: Sequence[ClassEntry],
 ) -> Rules:
@@ -64,80 +73,112 @@ def build_rules(
             return Rules(challenge.metrics, challenge.explanations)
 
 
+def build_evaluation(
+    config: ExperimentConfig,
+    *,
+    predict: Callable[[Batch], Detections],
+    classes: Sequence[ClassEntry],
+    devices: Devices,
+    image_path: str,
+) -> "SplitEvaluation":
+    """Builds the evaluation of `data.eval_split`; reads its ground truth at once.
+
+    Args:
+        config: the experiment.
+        predict: from a replica's batch to its detections.
+        classes: rows of classes.csv.
+        devices: they share each batch.
+        image_path: PNG file for the drawn images.
+
+    Raises:
+        ConfigError: the split is missing, its labels are not those of classes.csv, or a file of
+            `evaluation.rules` is not usable.
+    """
+    data, schedule = config.data, config.evaluation.schedule
+    split = find_split(data, data.eval_split)
+    class_names = [entry.name for entry in classes]
+    try:
+        truth = load_ground_truth(split.shards, class_names)
+        rules = build_rules(config.evaluation.rules, truth, classes)
+    except (ValueError, OSError, tf.errors.OpError) as error:
+        raise ConfigError(str(error)) from error
+    return SplitEvaluation(
+        predict=predict,
+        devices=devices,
+        dataset=eval_dataset(
+            shards=split.shards,
+            canvas_size=data.canvas_size,
+            batch_size=schedule.batch_size,
+            max_instances=data.max_instances,
+        ),
+        truth=truth,
+        class_names=class_names,
+        rules=rules,
+        num_images=schedule.num_images,
+        image_path=image_path,
+    )
+
+
 class SplitEvaluation:
-    """A function from the step to the metrics that is traced once and called many times."""
+    """Evaluates a split, called with the step as often as wanted; compiled once.
+
+    Args:
+        predict: from a replica's batch to its detections.
+        devices: they share each batch.
+        dataset: of Batch, every image of the split once, fillers at the end.
+        truth: ground truth of the same images.
+        class_names: C names.
+        rules: how detections are scored.
+        num_images: how many images are drawn, the first of the split.
+        image_path: PNG file that each evaluation overwrites.
+    """
 
     def __init__(
         self,
         *,
         predict: Callable[[Batch], Detections],
-        strategy: tf.distribute.Strategy,
+        devices: Devices,
         dataset: tf.data.Dataset,
         truth: GroundTruth,
         class_names: Sequence[str],
         rules: Rules,
         num_images: int,
-        picture_path: str,
+        image_path: str,
     ):
-        """Takes the parts.
-
-        Args:
-            predict: a replica's batch to its detections.
-            strategy: whose replicas share each batch.
-            dataset: of Batch, every image of the split once, fillers at the end.
-            truth: ground truth of the same images.
-            class_names: C names.
-            rules: what is measured.
-            num_images: how many images are drawn, the first of the split.
-            picture_path: PNG file that is written anew at each evaluation.
-        """
-        self._strategy = strategy
-        self._dataset = strategy.experimental_distribute_dataset(dataset)
+        self._predict = predict
+        self._devices = devices
+        self._dataset = dataset
         self._truth = truth
         self._class_names = tuple(class_names)
         self._rules = rules
         self._num_images = num_images
-        self._picture_path = picture_path
-        self._predict = tf.function(lambda batch: strategy.run(predict, (batch,)), autograph=False)
+        self._image_path = image_path
 
-    def __call__(self, step: int) -> dict[str, float]:
-        """Returns the metrics; `step` is the title of the pictures."""
+    def __call__(self, step: int) -> Evaluation:
+        """Returns the metrics and the drawn images, which are also written to `image_path`."""
         collected = SplitDetections(self._truth, self._class_names)
-        pictures: list[np.ndarray] = []
+        drawn: list[np.ndarray] = []
         with tqdm(
             total=len(self._truth.records), desc="evaluating", unit="image", disable=None
         ) as bar:
-            for replica_batches in self._dataset:
-                batch = self._gather(Batch, replica_batches)
-                detections = self._gather(Detections, self._predict(replica_batches))
+            for batch, detections in self._devices.predict_batches(self._predict, self._dataset):
                 collected.add(batch, detections)
                 bar.update(int((batch.records >= 0).sum()))
-                if len(pictures) < self._num_images:
-                    pictures += draw_batch(batch, detections, self._class_names)
+                if len(drawn) < self._num_images:
+                    drawn += draw_batch(batch, detections, self._class_names)
         metrics = self._rules.score(collected.columns())
         for line in self._rules.explain(metrics):
             logger.info("%s", line)
-        if self._num_images:
-            self._publish(image_grid(pictures[: self._num_images], columns=2), step)
-        return metrics
-
-    def _gather(self, cls: type[Fields], replicas: Fields) -> Fields:
-        """Joins the replicas' parts of every field along the batch, as NumPy arrays."""
-        local = (self._strategy.experimental_local_results(field) for field in replicas)
-        return cls(*(np.concatenate([part.numpy() for part in parts]) for parts in local))
-
-    def _publish(self, grid: np.ndarray, step: int) -> None:
-        tf.summary.image("detections", grid[None], step=step)
-        temporary = f"{self._picture_path}.tmp"
-        if storage.exists(temporary):  # left by a kill; ram:// would append to it
-            storage.remove(temporary)
-        with storage.open_file(temporary, "wb") as file:
+        if not self._num_images:
+            return Evaluation(metrics, {})
+        grid = image_grid(drawn[: self._num_images], columns=2)
+        with storage.whole_file(self._image_path, "wb") as file:
             file.write(encode_png(grid))
-        storage.rename(temporary, self._picture_path)
+        return Evaluation(metrics, {"detections": grid})
 
 
 class SplitDetections:
-    """Collects the detections of a split batch by batch, to be scored once.
+    """Collects the detections of a split batch by batch, to score them together.
 
     Only valid detections are kept, as columns of numbers: 28 bytes each.
     """
@@ -151,18 +192,25 @@ class SplitDetections:
         self._columns: list[ImageDetections] = []
 
     def add(self, batch: Batch, detections: Detections) -> None:
-        """Takes in the detections of one batch; fillers (record -1) are passed over.
+        """Adds the detections of one batch; fillers (record -1) are skipped.
 
         Raises:
             ValueError: a record that is not in the ground truth, one that was added before, one
-                whose picture has another size than the ground truth says, or a detection that
-                is not finite or of an unknown class.
+                whose image has another size than in the ground truth, or a detection that is not
+                finite or of an unknown class.
         """
         records, sizes = np.asarray(batch.records), np.asarray(batch.original_sizes)
-        boxes, scores, classes, num_detections = map(np.asarray, detections)
+        scores, classes, num_detections = map(
+            np.asarray, (detections.scores, detections.classes, detections.num_detections)
+        )
         is_real = records >= 0
-        indices = self._enter(records[is_real], sizes[is_real])
-        boxes = boxes_to_original(boxes, np.asarray(batch.scales), np.asarray(batch.offsets), sizes)
+        indices = self._mark_seen(records[is_real], sizes[is_real])
+        boxes = boxes_to_original(
+            boxes,
+            scales=np.asarray(batch.scales),
+            offsets=np.asarray(batch.offsets),
+            sizes=sizes,
+        )
         is_valid = np.arange(scores.shape[1]) < num_detections[is_real, None]
         columns = ImageDetections(
             image_indices=np.repeat(indices, is_valid.sum(axis=1)),
@@ -176,7 +224,7 @@ class SplitDetections:
         self._columns.append(columns)
 
     def columns(self) -> ImageDetections:
-        """Returns everything added.
+        """Returns everything that was added.
 
         Raises:
             ValueError: an image of the split was never added.
@@ -185,17 +233,17 @@ class SplitDetections:
         if len(unseen):
             raise ValueError(
                 f"{len(unseen)} of {len(self._seen)} images of the split were never evaluated "
-                f"(records {name_some(unseen)}); the AP of a part of the split would mislead, so "
+                f"(records {listing(unseen)}); the AP of a part of the split would mislead, so "
                 "feed every image once, the last partial batch included"
             )
         return ImageDetections(*(np.concatenate(c) for c in zip(*self._columns, strict=True)))
 
-    def _enter(self, records: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    def _mark_seen(self, records: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Marks images as seen and returns their rows in the ground truth, [number of records]."""
         unknown = [int(r) for r in records if int(r) not in self._index_of_record]
         if unknown:
             raise ValueError(
-                f"records {name_some(unknown)} are not in the ground truth of {len(self._seen)} "
+                f"records {listing(unknown)} are not in the ground truth of {len(self._seen)} "
                 "images: detections and ground truth come from different files"
             )
         indices = np.array([self._index_of_record[int(r)] for r in records], np.int32)
@@ -203,7 +251,7 @@ class SplitDetections:
         twice = set(unique[times > 1]) | set(indices[self._seen[indices]])
         if twice:
             raise ValueError(
-                f"records {name_some(self.truth.records[sorted(twice)])} were evaluated twice"
+                f"records {listing(self.truth.records[sorted(twice)])} were evaluated twice"
             )
         differs = np.abs(self.truth.sizes[indices] - sizes).max(axis=1, initial=0) > 0.5
         if differs.any():
@@ -219,12 +267,12 @@ class SplitDetections:
 def draw_batch(
     batch: Batch, detections: Detections, class_names: Sequence[str]
 ) -> list[np.ndarray]:
-    """Draws ground truth beside detections for every image of a batch; fillers are left out."""
-    pictures = []
+    """Draws ground truth beside detections for every image of a batch; fillers are skipped."""
+    drawn = []
     for i in np.flatnonzero(batch.records >= 0):
         size = batch.original_sizes[i] * batch.scales[i] - batch.offsets[i]
         height, width = np.minimum(np.round(size).astype(int), batch.images.shape[1:3])
-        pictures.append(
+        drawn.append(
             draw_comparison(
                 batch.images[i, :height, :width],
                 truth_boxes=batch.boxes[i],
@@ -233,8 +281,8 @@ def draw_batch(
                 scores=detections.scores[i],
                 classes=detections.classes[i],
                 class_names=class_names,
-                min_score=PICTURE_MIN_SCORE,
+                min_score=DRAWN_MIN_SCORE,
                 title=f"record {batch.records[i]}",
             )
         )
-    return pictures
+    return drawn

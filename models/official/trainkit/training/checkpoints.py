@@ -5,8 +5,9 @@ a temporary name, read back and compared, then published: data first, `.index` l
 exists once its index does), then the `checkpoint` file that TensorFlow's own tools read. The
 folder decides what there is to restore, not that file: it may be one save behind after a kill.
 
-Steps come from the stored `global_step`. `tf.train.list_variables(prefix)` reads these files on
-disks and buckets; on `ram://` it takes prefixes for folders, so hand it the folder there.
+Tensors come and go as NumPy arrays, so that every engine reads what any other has written. Steps
+come from the stored `global_step`. `tf.train.list_variables(prefix)` reads these files on disks and
+in buckets; on `ram://` it takes prefixes for folders, so give it the folder there.
 """
 
 import difflib
@@ -21,6 +22,7 @@ import tensorflow as tf
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.training.engine import Signature
 from tpudet.trainkit.weights.tensor_bundle import (
     DATA_SUFFIX,
     GLOBAL_STEP,
@@ -49,39 +51,47 @@ class CheckpointMismatchError(UserError):
 
 
 class Checkpoints:
-    """The last `keep` checkpoints of one folder, written by one process."""
+    """The last `keep` checkpoints of one folder, written by one process.
 
-    def __init__(self, directory: str, *, keep: int) -> None:
+    Args:
+        directory: any folder or bucket.
+        keep: how many of the newest stay, 1 or more.
+        writes: whether this is the process that writes; others only read.
+    """
+
+    def __init__(self, directory: str, *, keep: int, writes: bool = True) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}; at least 1 checkpoint must be kept")
         self.directory = directory
         self._keep = keep
+        self._writes = writes
         self._published: list[Checkpoint] = []  # ascending
         self._unreadable: list[str] = []
 
     @property
     def published(self) -> list[Checkpoint]:
-        """What restore() and save() left in the folder, by rising step."""
+        """The checkpoints that load_newest() and save() left in the folder, by rising step."""
         return list(self._published)
 
     def prepare(self) -> None:
-        """Makes the folder and removes what a killed writer left behind.
+        """Creates the folder and removes the leftovers of a killed writer.
 
-        Only the process that writes may call this: another one's half-written files look alike.
+        Only the process that writes does this: half-written files of another look the same.
         """
-        storage.make_folder(self.directory)
-        remove_leftovers(self.directory)
+        if self._writes:
+            storage.make_folder(self.directory)
+            remove_leftovers(self.directory)
 
-    def restore(self, state: Mapping[str, tf.Variable]) -> int | None:
-        """Assigns the newest readable checkpoint to `state` and returns its step.
+    def load_newest(self, signature: Signature) -> dict[str, np.ndarray] | None:
+        """Reads the newest readable checkpoint; None if the folder holds no checkpoint.
 
-        Unreadable ones are passed over with a warning; they are removed after the next save.
+        Unreadable ones are skipped with a warning; they are removed after the next save.
 
-        Returns:
-            The restored step, or None where the folder holds no checkpoint.
+        Args:
+            signature: the keys, shapes and dtypes that it must have.
 
         Raises:
-            CheckpointMismatchError: names, shapes or types differ. Nothing was assigned.
+            CheckpointMismatchError: keys, shapes or dtypes differ.
             UnreadableCheckpointError: there are checkpoints, and none can be read. Starting from
                 nothing would silently throw the run away.
         """
@@ -89,14 +99,14 @@ class Checkpoints:
         readable, unreadable = _find_checkpoints(self.directory)
         while readable:
             try:
-                step = restore_checkpoint(readable[-1].prefix, state)
+                arrays = load_checkpoint(readable[-1].prefix, signature)
             except UnreadableCheckpointError as error:
                 unreadable[readable.pop().prefix] = str(error)
                 continue
             _warn_of_unreadable(unreadable, f"falling back to {readable[-1].prefix}")
             self._published, self._unreadable = readable, list(unreadable)
             self._publish_pointer_and_prune()
-            return step
+            return arrays
         if unreadable:
             raise UnreadableCheckpointError(
                 "No checkpoint can be read:\n  "
@@ -106,30 +116,24 @@ class Checkpoints:
             )
         return None
 
-    def save(self, state: Mapping[str, tf.Variable]) -> Checkpoint:
-        """Writes, verifies and publishes all of `state`, then removes what is too old.
+    def save(self, arrays: Mapping[str, np.ndarray]) -> Checkpoint:
+        """Writes, verifies and publishes the arrays, then removes what is too old.
 
         Args:
-            state: checkpoint key -> variable; `global_step` must be among them.
+            arrays: by checkpoint key; `global_step` must be among them.
 
         Raises:
-            UnreadableCheckpointError: it reads back otherwise; the earlier ones are untouched.
+            UnreadableCheckpointError: it reads back differently; the earlier ones are untouched.
         """
-        # One snapshot for writing and comparing; on several replicas this reads one value of each.
-        tensors = {key: tf.convert_to_tensor(state[key]) for key in sorted(state)}
-        step = int(tensors[GLOBAL_STEP])
-        prefix = os.path.join(self.directory, f"{_NAME_PREFIX}{step}")
-        temporary = prefix + storage.TEMPORARY_SUFFIX
-        remove_checkpoint(temporary)  # ram:// would append to it
-        _write_bundle(temporary, tensors)
-        _verify_bundle(temporary, tensors)
-        publish_checkpoint(temporary, prefix)
-        checkpoint = Checkpoint(step, prefix)
-        others = [kept for kept in self._published if kept.prefix != prefix]
+        step = int(arrays[GLOBAL_STEP])
+        checkpoint = Checkpoint(step, os.path.join(self.directory, f"{_NAME_PREFIX}{step}"))
+        if self._writes:
+            _write_checkpoint(checkpoint.prefix, arrays)
+        others = [kept for kept in self._published if kept.prefix != checkpoint.prefix]
         self._published = sorted([*others, checkpoint])
         self._publish_pointer_and_prune()
         for broken in self._unreadable:
-            if broken != prefix:
+            if self._writes and broken != checkpoint.prefix:
                 logger.warning("Removing the unreadable checkpoint %s", broken)
                 remove_checkpoint(broken)
         self._unreadable = []
@@ -139,51 +143,46 @@ class Checkpoints:
         """Drops names from the pointer before their files go, so that it never names a ghost."""
         outdated = self._published[: -self._keep]
         self._published = self._published[-self._keep :]
+        if not self._writes:
+            return
         write_pointer(self.directory, [os.path.basename(kept.prefix) for kept in self._published])
         for checkpoint in outdated:
             remove_checkpoint(checkpoint.prefix)
 
 
 def list_checkpoints(directory: str) -> list[Checkpoint]:
-    """The published checkpoints of a folder whose step can be read, by rising step.
+    """Returns the published checkpoints of a folder whose step can be read, by rising step.
 
     This opens each index and reads one number; a tensor may still prove torn when it is read.
     """
     return _find_checkpoints(directory)[0]
 
 
-def restore_checkpoint(prefix: str, state: Mapping[str, tf.Variable]) -> int:
-    """Assigns one checkpoint to `state`: exact names, shapes and types, all or nothing.
-
-    Returns:
-        The stored step.
+def load_checkpoint(prefix: str, signature: Signature) -> dict[str, np.ndarray]:
+    """Reads one checkpoint that has exactly the keys, shapes and dtypes of `signature`.
 
     Raises:
         UnreadableCheckpointError: torn, incomplete or gone.
-        CheckpointMismatchError: it holds other variables than `state`.
+        CheckpointMismatchError: it holds other tensors.
     """
     reader = open_bundle(prefix)
-    _check_match(prefix, reader, state)
-    # All are read, and every checksum verified, before the first is assigned.
-    values = {key: read_bundle_tensor(reader, prefix, key) for key in state}
-    for key, value in values.items():
-        state[key].assign(value)
-    return int(values[GLOBAL_STEP])
+    _check_match(prefix, reader, signature)
+    return {key: read_bundle_tensor(reader, prefix, key) for key in signature}
 
 
 def read_checkpoint(path: str, keys: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-    """Reads tensors by key, for export and evaluation, without their variables.
+    """Reads tensors by key, for export and evaluation.
 
     Args:
-        path: a prefix (`…/model.ckpt-500`) or a folder, whose newest checkpoint is meant.
-        keys: which tensors; all where None.
+        path: a prefix (`…/model.ckpt-500`), or a folder for its newest checkpoint.
+        keys: which tensors; None for all.
 
     Raises:
         FileNotFoundError: a folder without checkpoints.
         UnreadableCheckpointError: torn, incomplete or gone.
         CheckpointMismatchError: it lacks one of `keys`; the message lists all that it lacks.
     """
-    # ram:// takes any path for a folder, so the index is asked for first.
+    # On ram:// any path is a folder, so the index is looked for first.
     is_prefix = storage.exists(path + INDEX_SUFFIX) or not storage.is_folder(path)
     prefix = path if is_prefix else _newest_prefix(path)
     reader = open_bundle(prefix)
@@ -197,14 +196,14 @@ def read_checkpoint(path: str, keys: Iterable[str] | None = None) -> dict[str, n
             for key, match in zip(missing, close, strict=True)
         ]
         raise CheckpointMismatchError(
-            f"{prefix} lacks {len(missing)} of the {len(wanted)} tensors asked for:\n"
+            f"{prefix} lacks {len(missing)} of the {len(wanted)} requested tensors:\n"
             + "\n".join(_shortened(lines))
         )
     return {key: read_bundle_tensor(reader, prefix, key) for key in wanted}
 
 
 def publish_checkpoint(temporary: str, prefix: str) -> None:
-    """Renames a finished pair; the index goes last because it says that the data is there."""
+    """Renames a finished pair, the index last: a checkpoint exists once its index does."""
     for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
         storage.sync(temporary + suffix)
     storage.remove_if_there(prefix + INDEX_SUFFIX)  # an old index never meets new data
@@ -249,22 +248,24 @@ def verify_checkpoint(prefix: str) -> None:
         read_bundle_tensor(reader, prefix, key)
 
 
-def _write_bundle(prefix: str, tensors: Mapping[str, tf.Tensor]) -> None:
+def _write_checkpoint(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes the arrays under a temporary name, reads them back to compare, and publishes them."""
+    temporary = prefix + storage.TEMPORARY_SUFFIX
+    remove_checkpoint(temporary)  # ram:// would append to it
+    keys = sorted(arrays)
     with tf.device("CPU:0"):
         tf.raw_ops.SaveV2(
-            prefix=prefix,
-            tensor_names=list(tensors),
-            shape_and_slices=[""] * len(tensors),
-            tensors=list(tensors.values()),
+            prefix=temporary,
+            tensor_names=keys,
+            shape_and_slices=[""] * len(keys),
+            tensors=[tf.convert_to_tensor(arrays[key]) for key in keys],
         )
-
-
-def _verify_bundle(prefix: str, tensors: Mapping[str, tf.Tensor]) -> None:
-    reader = open_bundle(prefix)
-    for key, tensor in tensors.items():
+    reader = open_bundle(temporary)
+    for key in keys:
         # Bytes, not values: a NaN is equal to itself here.
-        if read_bundle_tensor(reader, prefix, key).tobytes() != tensor.numpy().tobytes():
-            raise UnreadableCheckpointError(f"{prefix}: {key} reads back other than it was written")
+        if read_bundle_tensor(reader, temporary, key).tobytes() != arrays[key].tobytes():
+            raise UnreadableCheckpointError(f"{temporary}: {key} was read back differently")
+    publish_checkpoint(temporary, prefix)
 
 
 def _find_checkpoints(directory: str) -> tuple[list[Checkpoint], dict[str, str]]:
@@ -303,18 +304,18 @@ def _warn_of_bad_pointer(directory: str) -> None:
         logger.warning("%s is empty or torn; using the newest checkpoint in the folder", path)
 
 
-def _check_match(prefix: str, reader: Any, state: Mapping[str, tf.Variable]) -> None:
+def _check_match(prefix: str, reader: Any, signature: Signature) -> None:
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     differing = []
-    for key in sorted(set(shapes) & set(state)):
-        stored = f"{dtypes[key].name} {list(shapes[key])}"
-        present = f"{state[key].dtype.name} {state[key].shape.as_list()}"
-        if stored != present:
-            differing.append(f"{key}: {stored} in the checkpoint, {present} here")
+    for key in sorted(shapes.keys() & signature.keys()):
+        shape, dtype = signature[key]
+        stored, expected = f"{dtypes[key].name} {list(shapes[key])}", f"{dtype} {list(shape)}"
+        if stored != expected:
+            differing.append(f"{key}: {stored} in the checkpoint, {expected} here")
     groups = {
-        "missing from the checkpoint": sorted(set(state) - set(shapes)),
-        "only in the checkpoint": sorted(set(shapes) - set(state)),
-        "of another shape or type": differing,
+        "missing from the checkpoint": sorted(signature.keys() - shapes.keys()),
+        "only in the checkpoint": sorted(shapes.keys() - signature.keys()),
+        "with another shape or dtype": differing,
     }
     if any(groups.values()):
         lines = [f"{prefix} does not fit this model and optimizer:"]

@@ -1,88 +1,184 @@
-"""Which devices train, in which precision, and how their shares are added up."""
+"""The devices of a run: how many replicas, in which precision, and how their shares add up."""
 
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol, TypeVar
 
+import numpy as np
 import tensorflow as tf
+
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.types import Tensor
 
 Device = Literal["auto", "cpu", "gpu"]
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 
-# bfloat16 arithmetic came to NVIDIA's GPUs with Ampere.
+# A NamedTuple of tensors, or None, whose first dimension is the batch.
+Batch = TypeVar("Batch")
+Outputs = TypeVar("Outputs")
+
+# NVIDIA's GPUs compute in bfloat16 from Ampere on.
 BFLOAT16_COMPUTE_CAPABILITY = (8, 0)
 
 
-def choose_strategy(
-    device: Device = "auto", num_devices: int | None = None
-) -> tf.distribute.Strategy:
-    """Returns the strategy that runs a training step on the devices of this machine.
+class Devices(Protocol):
+    """Devices that train and predict together, each with its replica of the model."""
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas share each batch."""
+        ...
+
+    @property
+    def precision(self) -> Precision:
+        """The Keras dtype policy that suits the devices."""
+        ...
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Returns the context in which models and optimizers are created."""
+        ...
+
+    def sum_over_replicas(self, value: Tensor) -> Tensor:
+        """Returns the sum of `value` over all replicas, the same on each.
+
+        The identity with one replica and outside of a replica's step. Its gradient is the sum of
+        the replicas' gradients, so a loss made of shares that add up has the gradient of the whole.
+        """
+        ...
+
+    def predict_batches(
+        self, predict: Callable[[Batch], Outputs], dataset: tf.data.Dataset
+    ) -> Iterator[tuple[Batch, Outputs]]:
+        """Yields each batch of the dataset once, with its predictions, as NumPy arrays.
+
+        Args:
+            predict: from a replica's part of a batch to its outputs. Compiled at the first call;
+                later calls with the same function reuse that.
+            dataset: finite, of NamedTuples of tensors; a field may be None.
+        """
+        ...
+
+
+class TensorFlowDevices:
+    """The devices of a `tf.distribute` strategy: one, or several of one machine."""
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self.strategy = strategy
+        self._compiled: dict[Callable[[Any], Any], Any] = {}
+
+    @property
+    def num_replicas(self) -> int:
+        """As in `Devices`."""
+        return self.strategy.num_replicas_in_sync
+
+    @property
+    def precision(self) -> Precision:
+        """As in `Devices`: reduced on GPUs and TPUs; among mixed GPUs the oldest decides."""
+        names = self.strategy.extended.worker_devices
+        devices = [tf.DeviceSpec.from_string(name) for name in names]
+        capabilities = [
+            gpu_compute_capability(device.device_index or 0)
+            for device in devices
+            if device.device_type == "GPU"
+        ]
+        oldest = min((known for known in capabilities if known is not None), default=None)
+        kind = devices[0].device_type or "CPU"
+        return choose_precision(kind, oldest if all(capabilities) else None)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """As in `Devices`."""
+        return self.strategy.scope()
+
+    def sum_over_replicas(self, value: Tensor) -> Tensor:
+        """As in `Devices`."""
+        context = tf.distribute.get_replica_context()
+        if context is None or context.num_replicas_in_sync == 1:
+            return value
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+    def predict_batches(
+        self, predict: Callable[[Batch], Outputs], dataset: tf.data.Dataset
+    ) -> Iterator[tuple[Batch, Outputs]]:
+        """As in `Devices`."""
+        if predict not in self._compiled:
+            self._compiled[predict] = tf.function(
+                lambda batch: self.strategy.run(predict, (batch,)), autograph=False
+            )
+        compiled = self._compiled[predict]
+        for batch in self.strategy.experimental_distribute_dataset(dataset):
+            yield self._gather(batch), self._gather(compiled(batch))
+
+    def replica_values(self, value: Any) -> Sequence[Any]:
+        """Returns the tensor or variable of each replica."""
+        return self.strategy.experimental_local_results(value)
+
+    def _gather(self, fields: Any) -> Any:
+        """Joins the replicas' parts of every field along the batch, as NumPy arrays."""
+
+        def join(field: Any) -> np.ndarray | None:
+            parts = self.replica_values(field)
+            return None if parts[0] is None else np.concatenate([part.numpy() for part in parts])
+
+        return type(fields)(*map(join, fields))
+
+
+def choose_devices(device: Device = "auto", num_devices: int | None = None) -> TensorFlowDevices:
+    """Returns devices of this machine for Keras on TensorFlow.
 
     Args:
-        device: "auto" takes the GPUs where there are any, else the CPU.
-        num_devices: how many of them; None means every GPU, but one CPU device. Several CPU
-            devices exist only where the process asked TensorFlow for logical ones; they share the
-            cores, which is of use in tests alone.
-
-    Returns:
-        A OneDeviceStrategy, or a MirroredStrategy over several devices.
+        device: "auto" takes the GPUs if there are any, else the CPU.
+        num_devices: how many; None means every GPU, but one CPU device. Several CPU devices exist
+            only if the process created logical ones; they share the cores, which is useful only in
+            tests.
 
     Raises:
-        ValueError: an unknown device, or more devices than there are.
+        UserError: an unknown device, or more devices than there are.
     """
     if device not in ("auto", "cpu", "gpu"):
-        raise ValueError(f"device is {device!r}; allowed are 'auto', 'cpu' and 'gpu'")
+        raise UserError(f"device is {device!r}; allowed are 'auto', 'cpu' and 'gpu'")
     found = {"cpu": _device_names("CPU"), "gpu": _device_names("GPU")}
     kind = ("gpu" if found["gpu"] else "cpu") if device == "auto" else device
     names = found[kind]
     wanted = num_devices if num_devices is not None else (len(names) if kind == "gpu" else 1)
     if not names or not 1 <= wanted <= len(names):
-        there_are = f"TensorFlow sees {len(found['cpu'])} CPU and {len(found['gpu'])} GPU device(s)"
-        asked = f"num_devices={num_devices} with device={device!r}"
-        raise ValueError(
-            f"{asked} cannot be had: {there_are}. Ask for 1 to {len(names)} devices"
-            if names
-            else f"{asked} cannot be had: {there_are}. Use device='cpu', or install the [cuda] "
-            "extra and check the driver with nvidia-smi"
+        raise UserError(
+            f"num_devices={num_devices} with device={device!r} is not available: TensorFlow sees "
+            f"{len(found['cpu'])} CPU and {len(found['gpu'])} GPU device(s). "
+            + (
+                f"Choose 1 to {len(names)} devices"
+                if names
+                else "Use device='cpu', or install the [cuda] extra and check the driver with "
+                "nvidia-smi"
+            )
         )
     if wanted == 1:
-        return tf.distribute.OneDeviceStrategy(names[0])
+        return TensorFlowDevices(tf.distribute.OneDeviceStrategy(names[0]))
     # TensorFlow would join CPU devices by collective operations, whose keys start anew with each
     # strategy: a second strategy in one process then dies of "shape mismatch in the collective".
-    adding = tf.distribute.ReductionToOneDevice() if kind == "cpu" else None
-    return tf.distribute.MirroredStrategy(names[:wanted], cross_device_ops=adding)
+    reduction = tf.distribute.ReductionToOneDevice() if kind == "cpu" else None
+    return TensorFlowDevices(
+        tf.distribute.MirroredStrategy(names[:wanted], cross_device_ops=reduction)
+    )
 
 
 def _device_names(kind: str) -> list[str]:
     return [device.name for device in tf.config.list_logical_devices(kind)]
 
 
-def default_precision(strategy: tf.distribute.Strategy) -> Precision:
-    """Returns the Keras dtype policy that suits the strategy's devices.
-
-    Reduced precision on GPU and TPU only: on a CPU bfloat16 is slower than float32. Among mixed
-    GPUs the oldest decides.
-    """
-    devices = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
-    capabilities: list[tuple[int, int] | None] = [
-        gpu_compute_capability(device.device_index or 0)
-        for device in devices
-        if device.device_type == "GPU"
-    ]
-    oldest = min((known for known in capabilities if known is not None), default=None)
-    return precision_for(devices[0].device_type or "CPU", oldest if all(capabilities) else None)
-
-
 def gpu_compute_capability(index: int) -> tuple[int, int] | None:
-    """Returns (major, minor) of the GPU's compute capability, None where it is not known."""
+    """Returns a GPU's compute capability as (major, minor), None if unknown."""
     gpu = tf.config.list_physical_devices("GPU")[index]
     return tf.config.experimental.get_device_details(gpu).get("compute_capability")
 
 
-def precision_for(device_type: str, compute_capability: tuple[int, int] | None) -> Precision:
-    """Returns the policy for one kind of device.
+def choose_precision(device_type: str, compute_capability: tuple[int, int] | None) -> Precision:
+    """Returns the Keras dtype policy for one kind of device.
+
+    float32 on a CPU, where bfloat16 is slower.
 
     Args:
         device_type: "CPU", "GPU" or "TPU".
-        compute_capability: of a GPU; None where it is not known, which gives float32.
+        compute_capability: of a GPU; None if unknown, which gives float32.
     """
     if device_type == "TPU":
         return "mixed_bfloat16"
@@ -90,15 +186,3 @@ def precision_for(device_type: str, compute_capability: tuple[int, int] | None) 
         recent = compute_capability >= BFLOAT16_COMPUTE_CAPABILITY
         return "mixed_bfloat16" if recent else "mixed_float16"
     return "float32"
-
-
-def sum_over_replicas(value: Any) -> Any:
-    """Returns the sum of `value` over all replicas, the same on each.
-
-    The identity with one replica and outside of a replica's step. Its gradient is the sum of the
-    replicas' gradients, so a loss made of shares that add up is differentiated rightly.
-    """
-    context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
-        return value
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)

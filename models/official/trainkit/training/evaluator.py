@@ -1,65 +1,85 @@
-"""Evaluates a checkpoint once, writes the result down and keeps the best."""
+"""Evaluates each checkpoint once, records the metrics and keeps the best checkpoint."""
 
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import tensorflow as tf
+import numpy as np
 
-from tpudet.trainkit.training import run_log
+from tpudet.trainkit.config.ranges import Count, check
 from tpudet.trainkit.training.best_checkpoint import BestCheckpoint
 from tpudet.trainkit.training.checkpoints import (
     Checkpoint,
     UnreadableCheckpointError,
     list_checkpoints,
-    restore_checkpoint,
+    load_checkpoint,
 )
+from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.preemption import Preemption
-from tpudet.trainkit.training.run import Engine, is_eval_step
-from tpudet.trainkit.training.run_log import Ledger, finite_number
-
-Evaluate = Callable[[int], dict[str, float]]
+from tpudet.trainkit.training.run_log import Ledger, MetricsWriter, finite_number
 
 logger = logging.getLogger(__name__)
+
+
+class Evaluation(NamedTuple):
+    """The result of evaluating the model."""
+
+    metrics: dict[str, float]  # by log name
+    images: dict[str, np.ndarray]  # for TensorBoard, by name: [H, W, 3] uint8
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """How a model is evaluated, and at which steps.
+
+    `evaluate` takes the step and is called with the averaged weights in the model. A signal may
+    interrupt it; it is then called again after the restart.
+    """
+
+    evaluate: Callable[[int], Evaluation]
+    every_steps: Count  # and at the end of the run
+    best_metric: str  # its highest value decides which checkpoint `best/` holds
+    headline: Sequence[str]  # metrics to log as `NAME: 0.1234`
+
+    __post_init__ = check
+
+    def is_due(self, step: int, total_steps: int) -> bool:
+        """Returns whether a checkpoint of this step is evaluated."""
+        return step % self.every_steps == 0 or step >= total_steps
 
 
 class Evaluator:
     """Evaluations of one model_dir, with the ledger as their memory."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        model_dir: str,
-        evaluate: Evaluate,
-        headline: Sequence[str],
-        best_metric: str,
-    ) -> None:
+    def __init__(self, engine: Engine, model_dir: str, settings: EvaluationSettings) -> None:
         self._engine = engine
         self._model_dir = model_dir
-        self._evaluate = evaluate
-        self._headline = headline
-        self._best_metric = best_metric
-        self._ledger = Ledger(model_dir)
-        self._best = BestCheckpoint(model_dir, metric=best_metric)
+        self._settings = settings
+        self._ledger = Ledger(model_dir, writes=engine.is_chief)
+        self._best = BestCheckpoint(model_dir, metric=settings.best_metric)
         self._unusable: set[str] = set()  # prefixes that could not be read
         self.evaluated_steps: set[int] = set()
         self.last_seconds = 0.0  # of the latest evaluation, for the ETA
 
     def prepare(self, published: Sequence[Checkpoint]) -> None:
-        """Reads what was evaluated, and makes up for a best copy that a kill cut off.
+        """Reads which steps were evaluated, and finishes a copy to `best/` that a kill cut off.
 
         Args:
-            published: the checkpoints in model_dir. Where there is none this is a new training,
-                and a best one left from an earlier does not count.
+            published: the checkpoints in model_dir. If there is none this is a new training, and a
+                best checkpoint of an earlier one does not count.
         """
         self.evaluated_steps = self._ledger.evaluated_steps()
+        if not self._engine.is_chief:
+            return
         self._best.prepare()
         if not published and self._best.record is not None:
             logger.warning("%s is of an earlier training and will be replaced", self._best.record)
             self._best.record = None
         by_step = {checkpoint.step: checkpoint for checkpoint in published}
         values = [
-            (finite_number(line.get(self._best_metric)), line["step"])
+            (finite_number(line.get(self._settings.best_metric)), line["step"])
             for line in self._ledger.lines()
             if line["kind"] == "eval"
         ]
@@ -67,72 +87,70 @@ class Evaluator:
             if value is not None and step in by_step:
                 self._offer_best(by_step[step], value)
 
-    def pending(self, eval_every_steps: int, total_steps: int) -> list[Checkpoint]:
-        """The checkpoints in model_dir that are to be evaluated and are not yet, oldest first."""
+    def pending(self, total_steps: int) -> list[Checkpoint]:
+        """Returns the checkpoints in model_dir that are still to be evaluated, oldest first."""
         return [
             found
             for found in list_checkpoints(self._model_dir)
-            if is_eval_step(found.step, eval_every_steps, total_steps)
+            if self._settings.is_due(found.step, total_steps)
             and found.step not in self.evaluated_steps
             and found.prefix not in self._unusable
         ]
 
     def restore_and_evaluate(
-        self, checkpoint: Checkpoint, preemption: Preemption, writer: tf.summary.SummaryWriter
+        self, checkpoint: Checkpoint, preemption: Preemption, writer: MetricsWriter
     ) -> None:
-        """Evaluates a checkpoint of another process; passes over a torn or vanished one.
+        """Evaluates a checkpoint of another process; skips one that is torn or gone.
 
         Raises:
             CheckpointMismatchError: it belongs to another model.
             Interrupted, ValueError: as evaluate_once.
         """
         try:
-            restore_checkpoint(checkpoint.prefix, self._engine.state())
+            arrays = load_checkpoint(checkpoint.prefix, self._engine.signature())
         except UnreadableCheckpointError as error:
             logger.warning("Not evaluated, it is torn or was removed meanwhile: %s", error)
             self._unusable.add(checkpoint.prefix)
             return
+        self._engine.load(arrays)
         self.evaluate_once(checkpoint, preemption, writer)
 
     def evaluate_once(
-        self, checkpoint: Checkpoint, preemption: Preemption, writer: tf.summary.SummaryWriter
+        self, checkpoint: Checkpoint, preemption: Preemption, writer: MetricsWriter
     ) -> None:
-        """Evaluates what the engine holds, which is `checkpoint`, unless that is on record.
+        """Evaluates the engine's model, restored from `checkpoint`, unless that was done before.
 
         Raises:
-            Interrupted: a signal came; the evaluation is not on record.
-            ValueError: a metric that was asked for is not among the results.
+            Interrupted: a signal came; the evaluation is not recorded.
+            ValueError: a metric that the settings name is not among the results.
         """
-        step = checkpoint.step
+        settings, step = self._settings, checkpoint.step
         if step in self.evaluated_steps:
             return
         started = time.monotonic()
-        with (
-            self._engine.averaged_weights(),
-            writer.as_default(step=step),
-            preemption.interruptible(),
-        ):
-            metrics = self._evaluate(step)
+        with self._engine.averaged_weights(), preemption.interruptible():
+            metrics, images = settings.evaluate(step)
         self.last_seconds = time.monotonic() - started
-        missing = sorted({*self._headline, self._best_metric} - set(metrics))
+        missing = sorted({*settings.headline, settings.best_metric} - set(metrics))
         if missing:
             raise ValueError(
                 f"The evaluation has no metric {', '.join(missing)}; it has {', '.join(metrics)}"
             )
-        run_log.write_scalars(writer, "eval", step, metrics)
+        writer.write("eval", step, {**metrics, **images})
         self._ledger.append("eval", step, {**metrics, "seconds": round(self.last_seconds, 3)})
         self.evaluated_steps.add(step)
         logger.info("Evaluated step %d in %.1f s", step, self.last_seconds)
-        for name in self._headline:
+        for name in settings.headline:
             logger.info("%s: %.4f", name, metrics[name])
-        self._offer_best(checkpoint, metrics[self._best_metric])
+        self._offer_best(checkpoint, metrics[settings.best_metric])
 
     def _offer_best(self, checkpoint: Checkpoint, value: float) -> None:
-        if not self._best.is_better(value):
+        if not self._engine.is_chief or not self._best.is_better(value):
             return
         try:
             self._best.keep(checkpoint, value)
         except UnreadableCheckpointError as error:
             logger.warning("The best checkpoint so far could not be kept: %s", error)
             return
-        logger.info("Best %s so far: %.4f at step %d", self._best_metric, value, checkpoint.step)
+        metric = self._settings.best_metric
+        logger.info("Best %s so far: %.4f at step %d", metric, value, checkpoint.step)

@@ -1,14 +1,10 @@
-"""What the trainer knows of a task, and what an engine reports of its steps.
+"""The interface between the trainer and a task: a model, its losses and its predictions."""
 
-Nothing here depends on a backend: the TensorFlow engine and a JAX engine share it.
-"""
-
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import keras
 
-# A tensor of whichever backend is at work.
-Tensor = Any
+from tpudet.trainkit.types import Tensor
 
 
 class Task(Protocol):
@@ -20,7 +16,7 @@ class Task(Protocol):
 
     @property
     def model(self) -> keras.Model:
-        """The network with all that is trained; it owns every variable."""
+        """The network with everything that is trained; it owns every variable."""
         ...
 
     def losses(self, batch: Any) -> dict[str, Tensor]:
@@ -28,29 +24,10 @@ class Task(Protocol):
 
         Called with this replica's part of the batch, it returns this replica's share: shares add
         up over the replicas. A mean therefore divides by a sum over all replicas
-        (`devices.sum_over_replicas`). Weight decay is the trainer's, not the task's.
+        (`Devices.sum_over_replicas`). Weight decay is left to the trainer.
         """
         ...
 
     def predict(self, batch: Any) -> Any:
-        """Returns the NamedTuple that the task's evaluation wants."""
+        """Returns the NamedTuple that the task's evaluation takes."""
         ...
-
-
-class NonfiniteStep(NamedTuple):
-    """The step at which a loss was not finite."""
-
-    step: int  # the step that failed, counted from 1: the first step of a run is step 1
-    losses: dict[str, float]  # its parts, "gradient_norm" among them
-    records: list[int]  # the numbers of the records in its batch; empty if the batch has none
-
-
-class StepReport(NamedTuple):
-    """What one call of an engine's `train` did."""
-
-    losses: dict[str, float]  # means over the call's steps; empty where no step was done
-    steps_done: int  # steps that counted; a step with a non-finite loss does not
-    input_wait_share: float  # 0..1, part of `seconds` spent waiting for the next batch
-    learning_rate: float  # of the last step done; of the next one where none was done
-    seconds: float  # duration of the steps themselves; tracing the graph is left out
-    nonfinite: NonfiniteStep | None  # set: the weights are spoiled, do not save them

@@ -1,6 +1,6 @@
-"""Training steps on TensorFlow: one device, or mirrored over several."""
+"""The engine on TensorFlow: training steps on one device, or mirrored over several."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -9,16 +9,17 @@ import numpy as np
 import tensorflow as tf
 
 from tpudet.trainkit.training.averaging import WeightAverage
+from tpudet.trainkit.training.devices import TensorFlowDevices
+from tpudet.trainkit.training.engine import NonfiniteStep, Signature, StepReport, model_faults
 from tpudet.trainkit.training.optimizers import slot_variables
-from tpudet.trainkit.training.task import NonfiniteStep, StepReport, Task, Tensor
+from tpudet.trainkit.training.step import has_failed
+from tpudet.trainkit.training.task import Task
 from tpudet.trainkit.training.tensorflow_step import ReplicaStep
-
-# Below this scale float16 gradients that overflow are not the scale's fault.
-SMALLEST_LOSS_SCALE = 1.0
+from tpudet.trainkit.types import Tensor
 
 
 class _Progress(NamedTuple):
-    """What the loop of steps carries from one to the next."""
+    """The state that the loop of steps carries from one to the next."""
 
     steps: Tensor  # [] int64, steps that counted
     totals: Tensor  # [values] float32, sums over those steps; [] before the first step
@@ -29,7 +30,7 @@ class _Progress(NamedTuple):
 
 
 class TensorFlowEngine:
-    """Trains a task's model, `train(n)` by `train(n)`, and owns all that a checkpoint must hold.
+    """Trains a task's model with Keras on TensorFlow; implements `engine.Engine`.
 
     Replicas: each computes its share of the losses on its part of the batch; shares are added up
     and gradients summed, so that several devices do what one does, if BatchNorm is synchronised.
@@ -38,61 +39,61 @@ class TensorFlowEngine:
     the gradients twice.
 
     The loop over the steps runs inside one graph and is traced once, however many steps a call
-    asks for. No `jit_compile`: Keras variables do not work in it under a strategy.
+    takes. No `jit_compile`: Keras variables do not work in it under a strategy.
+
+    The constructor builds the optimizer's slots and the averages; it reads no data yet.
+
+    Args:
+        task: its model was created in the devices' scope, has all its variables, and what is frozen
+            is frozen.
+        optimizer: created in the devices' scope, by the functions of `optimizers`, not yet used.
+            One with loss scaling skips the steps whose gradients overflow.
+        devices: from `devices.choose_devices`.
+        make_dataset: from the number of records already consumed to an infinite dataset of
+            batches of static shape that starts there.
+        batch_size: records per step, over all replicas.
+        decayed: variables of the L2 term; `optimizers.decayed_variables`.
+        l2_weight_decay: the loss gets `l2_weight_decay * sum(v ** 2) / 2` over `decayed`, 0 or
+            more. Leave it at 0 with AdamW and LARS, which decay the weights themselves.
+        gradient_clip_norm: gradients whose global norm is larger are scaled down to it; None
+            means never.
+        ema_decay: see `averaging.WeightAverage`; None keeps no average.
+        record_numbers: from a batch to its record numbers [B] int64, which the report of a
+            non-finite loss names; None if batches have none.
+
+    Raises:
+        ValueError: lists every argument that does not fit.
     """
+
+    is_chief = True  # one process
 
     def __init__(
         self,
         *,
         task: Task,
         optimizer: keras.Optimizer,
-        strategy: tf.distribute.Strategy,
+        devices: TensorFlowDevices,
         make_dataset: Callable[[int], tf.data.Dataset],
         batch_size: int,
         decayed: Sequence[keras.Variable] = (),
         l2_weight_decay: float = 0.0,
         gradient_clip_norm: float | None = None,
         ema_decay: float | None = None,
-        records_of: Callable[[Any], tf.Tensor] | None = None,
+        record_numbers: Callable[[Any], tf.Tensor] | None = None,
     ) -> None:
-        """Builds the optimizer's slots and the averages; reads no data yet.
-
-        Args:
-            task: its model was made in the strategy's scope, has all its variables, and what is
-                frozen is frozen.
-            optimizer: made in the strategy's scope, by the functions of `optimizers`, not yet
-                used. One with loss scaling leaves out the steps whose gradients overflow.
-            strategy: from `devices.choose_strategy`.
-            make_dataset: from the number of records already consumed to an infinite dataset of
-                batches of static shape that goes on there.
-            batch_size: records a step, over all replicas.
-            decayed: variables of the L2 term; `optimizers.decayed_variables`.
-            l2_weight_decay: the loss gets `l2_weight_decay * sum(v ** 2) / 2` over `decayed`, 0 or
-                more. Leave it at 0 with AdamW, whose decay is its own.
-            gradient_clip_norm: gradients whose global norm is larger are scaled down to it; None
-                means never.
-            ema_decay: see `averaging.WeightAverage`; None keeps no average.
-            records_of: from a batch to its record numbers [B] int64, which a report of a
-                non-finite loss names; None where batches have none.
-
-        Raises:
-            ValueError: lists every argument that does not fit.
-        """
         model = task.model
-        _check_arguments(
-            model, optimizer, strategy, batch_size, l2_weight_decay, gradient_clip_norm, ema_decay
-        )
+        _check_arguments(model, optimizer, devices, batch_size)
         self._model = model
         self._optimizer: Any = optimizer
-        self._strategy = strategy
+        self._strategy = devices.strategy
         self._make_dataset = make_dataset
         self._batch_size = batch_size
         self._scales_loss = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         self._trained = list(model.trainable_variables)
-        with strategy.scope():
+        with devices.scope():
             optimizer.build(self._trained)
         self._average = (
-            WeightAverage(model=model, decay=ema_decay, strategy=strategy) if ema_decay else None
+            WeightAverage(model=model, decay=ema_decay, devices=devices) if ema_decay else None
         )
         self._replica_step = ReplicaStep(
             task=task,
@@ -102,7 +103,7 @@ class TensorFlowEngine:
             l2_weight_decay=l2_weight_decay,
             gradient_clip_norm=gradient_clip_norm,
             average=self._average,
-            records_of=records_of,
+            record_numbers=record_numbers,
         )
         with tf.device("CPU:0"):
             self._records_consumed = tf.Variable(tf.zeros([], tf.int64), trainable=False)
@@ -112,25 +113,24 @@ class TensorFlowEngine:
 
     @property
     def batch_size(self) -> int:
-        """Records a step, over all replicas."""
+        """Records per step, over all replicas."""
         return self._batch_size
 
     @property
     def step(self) -> int:
-        """Steps done since the run's start: the optimizer's iterations."""
+        """Steps done since the start of the run: the optimizer's iterations."""
         return int(self._optimizer.iterations.numpy())
 
     @property
     def records_consumed(self) -> int:
-        """Records drawn since the run's start; the input goes on there."""
+        """Records read since the start of the run; the input resumes there."""
         return int(self._records_consumed.numpy())
 
     def train(self, num_steps: int) -> StepReport:
-        """Trains at most `num_steps` steps, 1 or more.
+        """As in `Engine`.
 
-        Fewer where `request_stop` was called, or where a loss or the gradient was not finite; then
-        the report names the step and the weights are spoiled. A step that loss scaling leaves out
-        is not counted, and another is taken instead.
+        Raises:
+            ValueError: `num_steps` is below 1, or the dataset ended or does not fit the batch size.
         """
         if num_steps < 1:
             raise ValueError(f"num_steps is {num_steps}; it must be 1 or more")
@@ -143,26 +143,54 @@ class TensorFlowEngine:
             )
         except tf.errors.OutOfRangeError as error:
             raise ValueError(
-                "the training data came to an end; make_dataset must return a dataset that repeats "
-                "for ever"
+                "the training data ended; make_dataset must return a dataset that repeats forever"
             ) from error
         return self._report(progress, float(seconds), first_step)
 
     def request_stop(self) -> None:
-        """Makes `train` return at the next step boundary, and every later call at once.
+        """As in `Engine`.
 
-        May be called from any thread. In a signal handler of the main thread it comes too late:
-        Python runs such a handler only after the graph has returned.
+        In a signal handler of the main thread it comes too late: Python runs such a handler only
+        after the graph has returned.
         """
         self._stop.assign(True)
 
-    def state(self) -> dict[str, tf.Variable]:
-        """Returns every variable that a checkpoint must hold, by its key.
+    def signature(self) -> Signature:
+        """As in `Engine`."""
+        return {
+            key: (tuple(variable.shape), variable.dtype.name)
+            for key, variable in self._state().items()
+        }
 
-        `<path>` of each model variable; `optimizer/<path>/<slot>`, and `optimizer/loss_scale/...`
-        with loss scaling; `ema/<path>` of each float variable that is not frozen, with EMA;
-        `global_step` and `records_consumed`, int64. After a restore call `restart_input`.
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """As in `Engine`; on several replicas one value of each variable."""
+        return {
+            key: np.asarray(tf.convert_to_tensor(variable))
+            for key, variable in self._state().items()
+        }
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """As in `Engine`."""
+        state = self._state()
+        if arrays.keys() != state.keys():
+            different = ", ".join(sorted(arrays.keys() ^ state.keys()))
+            raise ValueError(f"these are not the engine's variables; different are {different}")
+        for key, variable in state.items():
+            variable.assign(arrays[key])
+
+    def restart_input(self) -> None:
+        """As in `Engine`.
+
+        Closing an iterator can wait for tf.data's autotuning thread: seconds on a busy machine.
         """
+        self._iterator = None
+
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """As in `Engine`."""
+        return self._average.swapped_in() if self._average else nullcontext()
+
+    def _state(self) -> dict[str, tf.Variable]:
+        """Every variable that a checkpoint holds, by its key."""
         slots = slot_variables(self._optimizer, self._trained)
         averages = self._average.variables if self._average else {}
         return (
@@ -175,26 +203,12 @@ class TensorFlowEngine:
             }
         )
 
-    def restart_input(self) -> None:
-        """Drops the input; the next `train` opens it at `records_consumed`.
-
-        Closing an iterator can wait for tf.data's autotuning thread: seconds on a busy machine.
-        """
-        self._iterator = None
-
-    def averaged_weights(self) -> AbstractContextManager[None]:
-        """Returns a context in which the model holds the averages; without EMA it changes nothing.
-
-        Afterwards the weights are the model's own again, bit for bit. Not to be trained in.
-        """
-        return self._average.swapped_in() if self._average else nullcontext()
-
     def _start_input(self) -> Any:
         dataset = self._make_dataset(self.records_consumed)
         for spec in tf.nest.flatten(dataset.element_spec):
             if spec.shape.rank is None or spec.shape[:1] != [self._batch_size]:
                 raise ValueError(
-                    f"the dataset gives {spec}; its first dimension must be the batch size, "
+                    f"the dataset yields {spec}; its first dimension must be the batch size, "
                     f"{self._batch_size}. Batch with drop_remainder=True"
                 )
         return iter(self._strategy.experimental_distribute_dataset(dataset))
@@ -219,18 +233,18 @@ class TensorFlowEngine:
         )
 
     def _steps(self, iterator: Any, num_steps: tf.Tensor) -> tuple[_Progress, tf.Tensor]:
-        """The graph of one call of `train`: its loop, and how long that took in seconds."""
+        """The graph of one call of `train`: its loop, and the loop's duration in seconds."""
 
-        def goes_on(progress: _Progress) -> Tensor:
-            wanted = progress.steps < num_steps
-            return wanted & ~progress.failed & ~self._stop.read_value()
+        def continues(progress: _Progress) -> Tensor:
+            remaining = progress.steps < num_steps
+            return remaining & ~progress.failed & ~self._stop.read_value()
 
         with tf.device("CPU:0"):  # the loop's own arithmetic; each replica places its step itself
             begin = tf.timestamp()
             with tf.control_dependencies([begin]):
                 start = _no_progress()
             (progress,) = tf.while_loop(
-                goes_on,
+                continues,
                 lambda progress: (self._advance(iterator, progress),),
                 (start,),
                 shape_invariants=(_progress_shapes(),),
@@ -243,21 +257,19 @@ class TensorFlowEngine:
         """Draws a batch and trains on it, in cross-replica context."""
         # The step before must be over, or its time would be counted as waiting.
         with tf.control_dependencies([progress.values]):
-            asked = tf.timestamp()
-        with tf.control_dependencies([asked]):
+            requested = tf.timestamp()
+        with tf.control_dependencies([requested]):
             batch = next(iterator)
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-            waited = tf.timestamp() - asked
+            waited = tf.timestamp() - requested
         self._records_consumed.assign_add(self._batch_size)
         before = tf.identity(self._optimizer.iterations.value)
         shares, common, records = self._strategy.run(self._replica_step.take, (batch,))
         losses = self._strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
         common = self._strategy.experimental_local_results(common)[0]
         records = tf.concat(self._strategy.experimental_local_results(records), axis=0)
-        norm_is_finite = tf.math.is_finite(common[0])
-        if self._scales_loss:
-            norm_is_finite |= self._optimizer.dynamic_scale.value >= SMALLEST_LOSS_SCALE
-        failed = ~(tf.reduce_all(tf.math.is_finite(losses)) & norm_is_finite)
+        scale = self._optimizer.dynamic_scale.value if self._scales_loss else None
+        failed = has_failed(losses, common[0], scale)
         counts = ~failed & (self._optimizer.iterations.value > before)
         values = tf.concat([losses, common], axis=0)
         return _Progress(
@@ -283,7 +295,7 @@ def _no_progress() -> _Progress:
 
 def _progress_shapes() -> _Progress:
     scalar = tf.TensorShape([])
-    # How many values a step has is known only once the step is traced, inside the loop.
+    # The number of values per step is known only once the step is traced, inside the loop.
     anything = tf.TensorShape(None)  # pyright: ignore[reportArgumentType]
     return _Progress(
         steps=scalar,
@@ -296,38 +308,17 @@ def _progress_shapes() -> _Progress:
 
 
 def _check_arguments(
-    model: keras.Model,
-    optimizer: Any,
-    strategy: tf.distribute.Strategy,
-    batch_size: int,
-    l2_weight_decay: float,
-    gradient_clip_norm: float | None,
-    ema_decay: float | None,
+    model: keras.Model, optimizer: Any, devices: TensorFlowDevices, batch_size: int
 ) -> None:
-    faults = []
-    replicas = strategy.num_replicas_in_sync
-    if batch_size < 1 or batch_size % replicas:
+    faults = model_faults(model)
+    if batch_size < 1 or batch_size % devices.num_replicas:
         faults.append(
-            f"batch_size is {batch_size}; it must be a multiple of the {replicas} device(s)"
+            f"batch_size is {batch_size}; it must be a multiple of the {devices.num_replicas} "
+            "device(s)"
         )
-    if not 0 <= l2_weight_decay < np.inf:
-        faults.append(f"l2_weight_decay is {l2_weight_decay}; it must be 0 or more")
-    if gradient_clip_norm is not None and not 0 < gradient_clip_norm < np.inf:
-        faults.append(
-            f"gradient_clip_norm is {gradient_clip_norm}; it must be above 0, or None for no limit"
-        )
-    if ema_decay is not None and not 0 < ema_decay < 1:
-        faults.append(
-            f"ema_decay is {ema_decay}; it must be above 0 and below 1, or None for no average"
-        )
-    if not model.trainable_variables:
-        faults.append("the model has no variable to train: it is not built, or all is frozen")
-    paths = [variable.path for variable in model.variables]
-    twice = sorted({path for path in paths if paths.count(path) > 1})
-    if twice:
-        faults.append(f"several variables have the path {', '.join(twice)}; name the layers apart")
-    for what, variables in (("model", model.variables), ("optimizer", [optimizer.iterations])):
-        if not all(strategy.extended.variable_created_in_scope(item.value) for item in variables):
-            faults.append(f"the {what} was not made inside strategy.scope()")
+    in_scope = devices.strategy.extended.variable_created_in_scope
+    for owner, variables in (("model", model.variables), ("optimizer", [optimizer.iterations])):
+        if not all(in_scope(variable.value) for variable in variables):
+            faults.append(f"the {owner} was not created inside devices.scope()")
     if faults:
         raise ValueError("the engine cannot be built: " + "; ".join(faults))
