@@ -16,15 +16,15 @@ from tpudet.trainkit.types import Tensor
 class Batch(NamedTuple):
     """Images on their canvas with their ground truth. All numeric, all shapes static.
 
-    A point `p` of the original picture lies at `p * scale - offset` on the canvas, per axis.
+    A point `p` of the original image lies at `p * scale - offset` on the canvas, per axis.
     """
 
-    images: Tensor  # [B, H, W, 3] uint8; outside the picture 0
+    images: Tensor  # [B, H, W, 3] uint8; outside the image 0
     boxes: Tensor  # [B, N, 4] float32; padding is 0
     classes: Tensor  # [B, N] int32; padding is 0
     is_crowd: Tensor  # [B, N] bool; such a box is a region to ignore, not an instance
     records: Tensor  # [B] int64, number of the record; -1: a filler that completes the last batch
-    original_sizes: Tensor  # [B, 2] float32, height and width of the original picture
+    original_sizes: Tensor  # [B, 2] float32, height and width of the original image
     scales: Tensor  # [B, 2] float32, canvas pixels per original pixel, y and x
     offsets: Tensor  # [B, 2] float32, y and x, canvas pixels
     masks: Tensor | None = None  # [B, N, H, W] uint8, 0 or 1; None where no task needs masks
@@ -51,7 +51,7 @@ class Detections(NamedTuple):
 class ImageDetections(NamedTuple):
     """The detections of many images as columns: D rows.
 
-    Boxes are y1 x1 y2 x2, in pixels or in 0..1 of the picture, as their ground truth is.
+    Boxes are y1 x1 y2 x2, in pixels or in 0..1 of the image, as their ground truth is.
     """
 
     image_indices: Tensor  # [D] int, row of the image in the ground truth

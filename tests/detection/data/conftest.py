@@ -1,4 +1,4 @@
-"""Samples by hand: pictures of one level with their boxes, without any file."""
+"""Samples by hand: images of one level with their boxes, without any file."""
 
 from collections.abc import Callable, Sequence
 

@@ -9,13 +9,25 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpudet.detection.data.augmentations.build import on_image
 from tpudet.detection.data.augmentations.mixing import mixup, mosaic, paste
+from tpudet.detection.data.config import CopyPasteConfig, DataConfig
 from tpudet.detection.data.pipeline import train_dataset
-from tpudet.detection.data.sample import MixingAugmentation, PictureAugmentation, Sample, Scene
-from tpudet.detection.data.tfrecord import encode_example
+from tpudet.detection.data.sample import (
+    AnnotatedImage,
+    Sample,
+    pack_sample,
+    unpack_sample,
+)
+from tpudet.detection.data.tfrecord import EncodedImage, encode_example
 from tpudet.detection.preparation.sources.masks import mask_png
 from tpudet.trainkit import records
-from tpudet.trainkit.images.mixed_stream import BLOCK_SIZE, augmented_stream, surplus_records
+from tpudet.trainkit.images.mixed_stream import (
+    BLOCK_SIZE,
+    MixingAugmentation,
+    augmented_stream,
+    surplus_records,
+)
 
 CANVAS = (48, 64)
 MOSAIC = MixingAugmentation(functools.partial(mosaic, canvas_size=CANVAS), 3, probability=0.7)
@@ -23,17 +35,17 @@ MIXUP = MixingAugmentation(functools.partial(mixup, alpha=1.5), 1, probability=0
 TOTAL = 21
 
 
-def brighten(scene: Scene, seed) -> Scene:
+def brighten(annotated: AnnotatedImage, seed) -> AnnotatedImage:
     level = tf.random.stateless_uniform([], seed, maxval=100, dtype=tf.int32)
-    return scene._replace(picture=scene.picture // 2 + tf.cast(level, tf.uint8))
+    return annotated._replace(image=annotated.image // 2 + tf.cast(level, tf.uint8))
 
 
-BRIGHTEN = PictureAugmentation(brighten)
+BRIGHTEN = on_image(brighten)
 
 
 @pytest.fixture(scope="module")
 def shard() -> str:
-    """21 small pictures with 0..3 boxes; more than one block, and no multiple of it."""
+    """21 small images with 0..3 boxes; more than one block, and no multiple of it."""
     random = np.random.default_rng(0)
     serialized = []
     for number in range(TOTAL):
@@ -42,12 +54,14 @@ def shard() -> str:
         count = number % 4
         serialized.append(
             encode_example(
-                source_id=str(number),
-                filename=f"{number}.png",
-                encoded=cv2.imencode(".png", image)[1].tobytes(),
-                image_format="png",
-                height=height,
-                width=width,
+                EncodedImage(
+                    source_id=str(number),
+                    filename=f"{number}.png",
+                    encoded=cv2.imencode(".png", image)[1].tobytes(),
+                    format="png",
+                    height=height,
+                    width=width,
+                ),
                 boxes_normalized=np.tile([0.1, 0.2, 0.8, 0.9], (count, 1)),
                 labels=[number + 1] * count,
                 texts=["thing"] * count,
@@ -61,18 +75,19 @@ def shard() -> str:
 
 
 def training(shard: str, augmentations, **changes) -> tf.data.Dataset:
-    options = {"canvas_size": CANVAS, "batch_size": 1, "max_instances": 12, "seed": 5}
+    options = {"batch_size": 1, "seed": 5}
     return train_dataset(
+        DataConfig(canvas_size=CANVAS, max_instances=12, scale_range=(0.5, 1.5)),
         shards=[shard],
         records_per_shard=[TOTAL],
-        scale_range=(0.5, 1.5),
         augmentations=augmentations,
         **{**options, **changes},
     )
 
 
 def rows(dataset: tf.data.Dataset, number: int) -> list[list[np.ndarray]]:
-    return [[field[0].numpy() for field in batch] for batch in dataset.take(number)]
+    """The fields of each batch of one image but the masks, which are None."""
+    return [[field[0].numpy() for field in batch[:-1]] for batch in dataset.take(number)]
 
 
 def assert_equal_rows(first, second) -> None:
@@ -83,7 +98,7 @@ def assert_equal_rows(first, second) -> None:
 
 
 def partner_stream(probability: float, count: int) -> np.ndarray:
-    """For each of `count` pictures that are nothing but a number: its own, and its partners'."""
+    """For each of `count` images that are nothing but a number: its own, and its partners'."""
 
     def prepare(number) -> Sample:
         return Sample(
@@ -107,6 +122,8 @@ def partner_stream(probability: float, count: int) -> np.ndarray:
         tf.data.Dataset.range(count),
         [MixingAugmentation(note, 3, probability)],
         prepare=prepare,
+        pack=pack_sample,
+        unpack=unpack_sample,
         finish=lambda sample: sample.classes,
         canvas_size=(2, 2),
         num_parallel_calls=2,
@@ -127,14 +144,14 @@ def test_partners_are_three_others_of_the_block_evenly_drawn() -> None:
     )
 
 
-def test_probability_is_the_share_of_pictures_that_are_mixed() -> None:
+def test_probability_is_the_share_of_images_that_are_mixed() -> None:
     drawn = partner_stream(0.3, 64 * BLOCK_SIZE)
     share = (drawn[:, 0] >= 0).mean()
     assert share == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / 1024) ** 0.5)
 
 
 @pytest.mark.parametrize("augmentations", [[BRIGHTEN, MOSAIC, BRIGHTEN], [MOSAIC, MIXUP]])
-def test_a_restart_anywhere_gives_the_same_pictures(shard, augmentations) -> None:
+def test_a_restart_anywhere_gives_the_same_images(shard, augmentations) -> None:
     whole = rows(training(shard, augmentations), 40)
     for start in (5, 27):
         restarted = training(shard, augmentations, start_record=start)
@@ -159,7 +176,7 @@ def test_what_never_happens_changes_nothing(shard) -> None:
     assert_equal_rows(rows(training(shard, never), 20), rows(training(shard, []), 20))
 
 
-def test_mixed_pictures_are_new_every_epoch(shard) -> None:
+def test_mixed_images_are_new_every_epoch(shard) -> None:
     stream = rows(training(shard, [MOSAIC._replace(probability=1.0)]), 2 * TOTAL)
     by_record: dict[int, list] = {}
     for row in stream:
@@ -175,12 +192,12 @@ def test_each_place_in_the_list_has_its_own_seed(shard) -> None:
         inside = before[0].any(axis=-1)  # not the padding
         levels = np.unique(after[0][inside].astype(int) - before[0][inside] // 2)
         assert len(levels) == 1
-        plain_level = before[0][inside].min()  # noise has a 0 in a picture of so many pixels
+        plain_level = before[0][inside].min()  # noise has a 0 in an image of so many pixels
         by_hand.append(levels[0] == plain_level)
     assert sum(by_hand) <= 2
 
 
-def test_boxes_stay_on_the_canvas_and_pictures_full(shard) -> None:
+def test_boxes_stay_on_the_canvas_and_images_full(shard) -> None:
     for row in rows(training(shard, [MOSAIC, MIXUP, MOSAIC]), 40):
         boxes = row[1][row[2] > 0]
         assert (boxes >= 0).all()
@@ -194,22 +211,27 @@ def test_surplus_is_the_way_back_to_a_block() -> None:
 
 
 def test_copy_paste_without_masks_is_refused(shard) -> None:
-    step = MixingAugmentation(lambda samples, seed: samples[0], 1, 1.0, needs_masks=True)
-    with pytest.raises(ValueError, match=r"copy_paste needs masks.*--include_masks"):
-        training(shard, [step])
+    data = DataConfig(canvas_size=CANVAS, augmentations=(CopyPasteConfig(),))
+    options = {"shards": [shard], "records_per_shard": [TOTAL], "batch_size": 1, "seed": 5}
+    with pytest.raises(ValueError, match=r"copy_paste .* need masks.*--include_masks"):
+        train_dataset(data, **options)
+    with pytest.raises(ValueError, match=r"models that predict masks need masks"):
+        train_dataset(DataConfig(canvas_size=CANVAS), with_masks=True, **options)
 
 
 def test_masks_are_looked_for_in_every_shard(shard) -> None:
-    """The first shard's 21 pictures have none, and the second's only one has."""
+    """The first shard's 21 images have none, and the second's only one has."""
     mask = cv2.imencode(".png", np.ones((40, 50), np.uint8))[1].tobytes()
-    picture = cv2.imencode(".png", np.ones((40, 50, 3), np.uint8))[1].tobytes()
+    image = cv2.imencode(".png", np.ones((40, 50, 3), np.uint8))[1].tobytes()
     record = encode_example(
-        source_id="1",
-        filename="1.png",
-        encoded=picture,
-        image_format="png",
-        height=40,
-        width=50,
+        EncodedImage(
+            source_id="1",
+            filename="1.png",
+            encoded=image,
+            format="png",
+            height=40,
+            width=50,
+        ),
         boxes_normalized=np.array([[0, 0, 1, 1]]),
         labels=[1],
         texts=["thing"],
@@ -219,21 +241,16 @@ def test_masks_are_looked_for_in_every_shard(shard) -> None:
     )
     other = "ram://augmented_masks-00000-of-00001.tfrecord"
     records.write_shard(other, [record])
-    step = MixingAugmentation(lambda samples, seed: samples[0], 1, 1.0, needs_masks=True)
+    data = DataConfig(canvas_size=CANVAS, max_instances=3, augmentations=(CopyPasteConfig(),))
     dataset = train_dataset(
-        shards=[shard, other],
-        records_per_shard=[TOTAL, 1],
-        canvas_size=CANVAS,
-        batch_size=1,
-        max_instances=3,
-        seed=1,
-        augmentations=[step],
+        data, shards=[shard, other], records_per_shard=[TOTAL, 1], batch_size=1, seed=1
     )
-    assert len(list(dataset.take(2))) == 2
+    batches = list(dataset.take(2))
+    assert [batch.masks for batch in batches] == [None, None]
 
 
 def coco_shard(folder: Path, count: int) -> str:
-    """The first pictures of the real set with their masks."""
+    """The first images of the real set with their masks."""
     annotations = json.loads(next((folder / "annotations").glob("*val*.json")).read_text())
     serialized = []
     for image in annotations["images"][:count]:
@@ -244,12 +261,14 @@ def coco_shard(folder: Path, count: int) -> str:
         corners = [[y, x, y + h, x + w] for x, y, w, h in (a["bbox"] for a, _ in kept)]
         serialized.append(
             encode_example(
-                source_id=str(image["id"]),
-                filename=image["file_name"],
-                encoded=(folder / "val2017" / image["file_name"]).read_bytes(),
-                image_format="jpeg",
-                height=height,
-                width=width,
+                EncodedImage(
+                    source_id=str(image["id"]),
+                    filename=image["file_name"],
+                    encoded=(folder / "val2017" / image["file_name"]).read_bytes(),
+                    format="jpeg",
+                    height=height,
+                    width=width,
+                ),
                 boxes_normalized=np.clip(
                     np.reshape(corners, (-1, 4)) / [height, width, height, width], 0, 1
                 ),
@@ -266,7 +285,7 @@ def coco_shard(folder: Path, count: int) -> str:
 
 
 def test_large_scale_jitter_with_copy_paste_on_real_photos(data_dir: Path) -> None:
-    """With scales 0.1 to 2: masks fit their boxes, and what is pasted is the other picture."""
+    """With scales 0.1 to 2: masks fit their boxes, and what is pasted is the other image."""
     seen: list[tuple[int, int]] = []
 
     def check(samples, seed) -> Sample:
@@ -297,16 +316,14 @@ def test_large_scale_jitter_with_copy_paste_on_real_photos(data_dir: Path) -> No
                 assert (high <= np.array([y2, x2]) + 3).all()
         seen.append((int(pasted.sum()), len(boxes)))
 
-    step = MixingAugmentation(check, 1, 1.0, needs_masks=True)
     dataset = train_dataset(
+        DataConfig(canvas_size=(256, 256), max_instances=100, scale_range=(0.1, 2.0)),
         shards=[coco_shard(data_dir / "coco_tiny", 12)],
         records_per_shard=[12],
-        canvas_size=(256, 256),
         batch_size=1,
-        max_instances=100,
         seed=1,
-        scale_range=(0.1, 2.0),
-        augmentations=[step],
+        with_masks=True,
+        augmentations=[MixingAugmentation(check, 1, 1.0)],
     )
     scales = [float(batch.scales[0, 0]) for batch in dataset.take(BLOCK_SIZE)]
     assert len(seen) >= BLOCK_SIZE

@@ -6,21 +6,21 @@ import tensorflow as tf
 from PIL import Image, ImageEnhance
 
 from tpudet.detection.data.augmentations.pixels import apply_color, apply_grid_mask
-from tpudet.detection.data.sample import Scene
+from tpudet.detection.data.sample import AnnotatedImage
 
 BOXES = tf.constant([[1.0, 2.0, 30.0, 40.0]])
 NO_COLOR = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0}
 
 
-def scene_of(picture: tf.Tensor) -> Scene:
-    return Scene(picture, BOXES, tf.constant([False]), masks=None)
+def annotated_image(image: tf.Tensor) -> AnnotatedImage:
+    return AnnotatedImage(image, BOXES, tf.constant([False]), masks=None)
 
 
 def seed_of(index) -> tf.Tensor:
     return tf.stack([tf.constant(4, tf.int64), tf.cast(index, tf.int64)])
 
 
-def picture_of(height: int, width: int, high: int = 256) -> tf.Tensor:
+def image_of(height: int, width: int, high: int = 256) -> tf.Tensor:
     random = np.random.default_rng(height)
     return tf.constant(random.integers(0, high, (height, width, 3), np.uint8))
 
@@ -45,16 +45,16 @@ def stripes(marked: np.ndarray) -> tuple[set[int], set[int]]:
 def test_grid_mask_deletes_equal_squares(deleted_ratio, sides):
     periods, shares = [], []
     for height, width, count in ((320, 640, 60), (16, 640, 40)):
-        picture = picture_of(height, width, high=120)
+        image = image_of(height, width, high=120)
         for index in range(count):
-            scene = apply_grid_mask(
-                scene_of(picture), seed_of(index), probability=1.0, deleted_ratio=deleted_ratio
+            annotated = apply_grid_mask(
+                annotated_image(image), seed_of(index), probability=1.0, deleted_ratio=deleted_ratio
             )
-            deleted = np.all(scene.picture == 128, axis=-1)
-            assert np.array_equal(scene.picture.numpy()[~deleted], picture.numpy()[~deleted])
+            deleted = np.all(annotated.image == 128, axis=-1)
+            assert np.array_equal(annotated.image.numpy()[~deleted], image.numpy()[~deleted])
             rows, columns = deleted.any(1), deleted.any(0)
             assert np.array_equal(deleted, np.outer(rows, columns))
-            assert scene.boxes is BOXES
+            assert annotated.boxes is BOXES
             shares.append(deleted.mean())
             (side,), (period,) = stripes(columns)
             assert stripes(rows)[0] <= {side}
@@ -73,35 +73,35 @@ def test_grid_mask_deletes_equal_squares(deleted_ratio, sides):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (9, 1), (3, 3)])
-def test_grid_mask_on_tiny_pictures(size):
-    picture = picture_of(*size, high=120)
+def test_grid_mask_on_tiny_images(size):
+    image = image_of(*size, high=120)
     shares = []
     for index in range(20):
-        scene = apply_grid_mask(
-            scene_of(picture), seed_of(index), probability=1.0, deleted_ratio=0.5
+        annotated = apply_grid_mask(
+            annotated_image(image), seed_of(index), probability=1.0, deleted_ratio=0.5
         )
-        assert scene.picture.shape == picture.shape
-        shares.append(np.all(scene.picture == 128, axis=-1).mean())
+        assert annotated.image.shape == image.shape
+        shares.append(np.all(annotated.image == 128, axis=-1).mean())
     assert np.mean(shares) == pytest.approx(0.25, abs=0.25)
 
 
 def test_grid_mask_probability():
-    picture = picture_of(64, 64, high=120)
+    image = image_of(64, 64, high=120)
     run = lambda index: apply_grid_mask(  # noqa: E731
-        scene_of(picture), seed_of(index), probability=0.4, deleted_ratio=0.5
+        annotated_image(image), seed_of(index), probability=0.4, deleted_ratio=0.5
     )[0]
-    pictures = list(tf.data.Dataset.range(300).map(run))
-    changed = np.mean([not np.array_equal(new, picture) for new in pictures])
+    images = list(tf.data.Dataset.range(300).map(run))
+    changed = np.mean([not np.array_equal(new, image) for new in images])
     assert changed == pytest.approx(0.4, abs=0.14)  # five standard deviations
 
 
 def test_grid_mask_without_probability_changes_nothing():
-    picture = picture_of(64, 64)
+    image = image_of(64, 64)
     for index in range(5):
         masked = apply_grid_mask(
-            scene_of(picture), seed_of(index), probability=0.0, deleted_ratio=0.5
+            annotated_image(image), seed_of(index), probability=0.0, deleted_ratio=0.5
         )
-        np.testing.assert_array_equal(masked.picture, picture)
+        np.testing.assert_array_equal(masked.image, image)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_grid_mask_without_probability_changes_nothing():
     ],
 )
 def test_color_factors_are_uniform_and_applied_as_pillow(name, place, enhance):
-    picture = picture_of(30, 40)
+    image = image_of(30, 40)
     factors = []
     for index in range(20):
         draw = tf.random.stateless_uniform([4], seed_of(index), -1.0, 1.0, alg="philox")[place]
         factors.append(float(1.0 + 0.4 * draw))
-        changed = apply_color(scene_of(picture), seed_of(index), **{**NO_COLOR, name: 0.4})
-        expected = enhance(Image.fromarray(picture.numpy())).enhance(factors[-1])
-        difference = np.abs(changed.picture.numpy().astype(int) - np.asarray(expected))
+        changed = apply_color(annotated_image(image), seed_of(index), **{**NO_COLOR, name: 0.4})
+        expected = enhance(Image.fromarray(image.numpy())).enhance(factors[-1])
+        difference = np.abs(changed.image.numpy().astype(int) - np.asarray(expected))
         assert difference.max() <= 1  # the factor is a float32 here, a Python number there
         assert difference.mean() < 1e-3
         assert changed.boxes is BOXES
@@ -129,16 +129,16 @@ def test_color_factors_are_uniform_and_applied_as_pillow(name, place, enhance):
 
 
 def test_color_all_four_in_a_dataset():
-    picture = picture_of(30, 40)
+    image = image_of(30, 40)
     options = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.1}
-    run = lambda index: apply_color(scene_of(picture), seed_of(index), **options)[0]  # noqa: E731
+    run = lambda index: apply_color(annotated_image(image), seed_of(index), **options)[0]  # noqa: E731
     first, again = (list(tf.data.Dataset.range(20).map(run)) for _ in range(2))
     for one, other in zip(first, again, strict=True):
-        assert (one.shape, one.dtype) == (picture.shape, tf.uint8)
+        assert (one.shape, one.dtype) == (image.shape, tf.uint8)
         np.testing.assert_array_equal(one, other)
     assert len({one.numpy().tobytes() for one in first}) == 20
 
 
 def test_color_of_strength_zero_changes_nothing():
-    picture = picture_of(30, 40)
-    assert apply_color(scene_of(picture), seed_of(0), **NO_COLOR).picture is picture
+    image = image_of(30, 40)
+    assert apply_color(annotated_image(image), seed_of(0), **NO_COLOR).image is image

@@ -13,21 +13,21 @@ def png(pixels: np.ndarray) -> bytes:
     return cv2.imencode(".png", pixels)[1].tobytes()
 
 
-def place(picture: np.ndarray, **changes):
+def place(image: np.ndarray, **changes):
     options = {"scale": 1.0, "position": (0.0, 0.0), "flip": False, **changes}
-    return place_on_canvas(tf.constant(png(picture)), 64, 64, **options)
+    return place_on_canvas(tf.constant(png(image)), 64, 64, **options)
 
 
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize(("scale", "position"), [(1.0, (0, 0)), (0.4, (0, 0)), (1.9, (0.3, 0.7))])
-def test_a_mask_lies_where_the_picture_shows_the_object(flip, scale, position):
+def test_a_mask_lies_where_the_image_shows_the_object(flip, scale, position):
     mask = np.zeros((HEIGHT, WIDTH), np.uint8)
     cv2.ellipse(mask, (50, 20), (22, 12), 30, 0, 360, 1, -1)
     placed = place(mask * 255, scale=scale, position=position, flip=flip)
     drawn = placed_masks(tf.constant([png(mask)]), tf.constant(1), placed, tf.constant(flip))[0]
     shown = placed.image.numpy()[..., 0]
     assert drawn.shape == shown.shape
-    # Where the picture is quite black or white; between them lie interpolated edges.
+    # Where the image is quite black or white; between them lie interpolated edges.
     assert (np.isin(shown, [0, 255])).mean() > 0.75
     np.testing.assert_array_equal(drawn.numpy()[shown == 255], 1)
     np.testing.assert_array_equal(drawn.numpy()[shown == 0], 0)
@@ -64,7 +64,7 @@ def test_packed_masks_are_an_eighth_and_come_back(shape):
 @pytest.mark.parametrize(
     ("masks", "words"),
     [
-        ([png(np.ones((8, 9), np.uint8))] * 2, "height, width of a mask and of its picture"),
+        ([png(np.ones((8, 9), np.uint8))] * 2, "height, width of a mask and of its image"),
         ([png(np.ones((HEIGHT, WIDTH), np.uint8))], "masks, objects"),
     ],
 )

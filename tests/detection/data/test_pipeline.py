@@ -7,14 +7,15 @@ import pytest
 import tensorflow as tf
 
 from tpudet.detection.data.augmentations.autoaugment import apply_autoaugment
+from tpudet.detection.data.augmentations.build import on_image
 from tpudet.detection.data.augmentations.mixing import mosaic
 from tpudet.detection.data.boxes import boxes_to_canvas, flip_boxes, has_area
+from tpudet.detection.data.config import DataConfig, MosaicConfig
 from tpudet.detection.data.pipeline import eval_dataset, select_instances, train_dataset
-from tpudet.detection.data.sample import PictureAugmentation
-from tpudet.detection.data.tfrecord import encode_example, parse_example
+from tpudet.detection.data.tfrecord import EncodedImage, encode_example, parse_example
 from tpudet.trainkit import records
 from tpudet.trainkit.images.canvas import decode_to_canvas, place_on_canvas
-from tpudet.trainkit.images.seeds import draw_augmentation, record_seed
+from tpudet.trainkit.images.seeds import draw_placement, record_seed
 
 CANVAS = (64, 64)
 COUNTS = [4, 3, 4]
@@ -25,12 +26,14 @@ OPTIONS = {"canvas_size": CANVAS, "max_instances": 3}
 def encode(number: int, encoded: bytes, height: int, width: int, count: int = 0) -> bytes:
     corners = np.sort(np.random.default_rng(number).uniform(0, 1, (count, 2, 2)), axis=1)
     return encode_example(
-        source_id=f"picture {number}",
-        filename=f"{number}.jpg",
-        encoded=encoded,
-        image_format="jpeg",
-        height=height,
-        width=width,
+        EncodedImage(
+            source_id=f"image {number}",
+            filename=f"{number}.jpg",
+            encoded=encoded,
+            format="jpeg",
+            height=height,
+            width=width,
+        ),
         boxes_normalized=corners.reshape(-1, 4),
         labels=list(range(1, count + 1)),
         texts=["thing"] * count,
@@ -59,20 +62,23 @@ def shards() -> list[str]:
 
 
 def training(shards, batch_size, **changes):
-    options = {"seed": 3, "scale_range": (0.1, 2.0), "cycle_length": 2, "shuffle_buffer": 4}
+    settings = {**OPTIONS, "scale_range": (0.1, 2.0)}
+    settings |= {name: changes.pop(name) for name in tuple(changes) if name in settings}
+    options = {"seed": 3, "cycle_length": 2, "shuffle_buffer": 4}
     return train_dataset(
+        DataConfig(**settings),
         shards=shards,
         records_per_shard=COUNTS,
         batch_size=batch_size,
-        **{**OPTIONS, **options, **changes},
+        **{**options, **changes},
     )
 
 
 def rows(dataset, number: int) -> list[list[np.ndarray]]:
-    """The first `number` images of a dataset of batches, each a list of its fields."""
+    """The first `number` images of a dataset of batches, each a list of its fields but masks."""
     images: list[list[np.ndarray]] = []
     for batch in dataset:
-        images += [list(row) for row in zip(*(field.numpy() for field in batch), strict=True)]
+        images += [list(row) for row in zip(*(field.numpy() for field in batch[:-1]), strict=True)]
         if len(images) >= number:
             return images[:number]
     return images
@@ -94,6 +100,7 @@ def test_batches_have_static_shapes(shards):
     assert spec.records == tf.TensorSpec([4], tf.int64)
     evaluation = eval_dataset(shards=shards, batch_size=4, **OPTIONS)
     assert evaluation.element_spec == spec
+    assert spec.masks == tf.NoneTensorSpec()
 
 
 def test_resumed_stream_is_the_tail_whatever_the_batch_size(shards):
@@ -106,7 +113,7 @@ def test_resumed_stream_is_the_tail_whatever_the_batch_size(shards):
     assert numbers[:TOTAL] != numbers[TOTAL : 2 * TOTAL]
 
 
-def test_a_picture_is_augmented_anew_every_epoch(shards):
+def test_an_image_is_augmented_anew_every_epoch(shards):
     stream = rows(training(shards, 1, canvas_size=(32, 32)), 2 * TOTAL)
     by_record: dict[int, list] = {}
     for row in stream:
@@ -114,9 +121,9 @@ def test_a_picture_is_augmented_anew_every_epoch(shards):
     assert all(not np.array_equal(one[6], two[6]) for one, two in by_record.values())
 
 
-def test_a_box_that_the_crop_removed_stays_away_when_the_picture_is_turned(shards):
+def test_a_box_that_the_crop_removed_stays_away_when_the_image_is_turned(shards):
     """What is left of the boxes is turned, sheared and moved; nothing comes back from outside."""
-    autoaugment = PictureAugmentation(partial(apply_autoaugment, policy="v3"))
+    autoaugment = on_image(partial(apply_autoaugment, policy="v3"))
 
     def objects(augmentations):
         stream = rows(training(shards, 1, max_instances=9, augmentations=augmentations), 40 * TOTAL)
@@ -141,7 +148,7 @@ def test_training_is_what_its_parts_say_eagerly(shards):
     for row in rows(training(shards, 4, max_instances=9), TOTAL):
         image, boxes, classes, is_crowd, number, size, scale, offset = row
         example = parse_example(serialized[int(number)])
-        drawn = draw_augmentation(
+        drawn = draw_placement(
             record_seed(3, 0, number), horizontal_flip=True, scale_range=(0.1, 2.0)
         )
         placed = place_on_canvas(example.encoded, *CANVAS, **drawn._asdict())
@@ -161,7 +168,7 @@ def test_training_is_what_its_parts_say_eagerly(shards):
         assert not boxes[len(order) :].any()
 
 
-def test_evaluation_sees_each_picture_once_and_fills_the_last_batch(shards):
+def test_evaluation_sees_each_image_once_and_fills_the_last_batch(shards):
     serialized = list(records.read_records(shards))
     for batch_size in (4, 11):
         seen = rows(eval_dataset(shards=shards, batch_size=batch_size, **OPTIONS), 99)
@@ -178,6 +185,70 @@ def test_evaluation_sees_each_picture_once_and_fills_the_last_batch(shards):
         np.testing.assert_array_equal([*row[5], *row[6], *row[7]], np.concatenate(placed[1:]))
 
 
+@pytest.fixture
+def masked_shard(tmp_path) -> str:
+    """Five images of 40x60 with 0..4 boxes, whose masks fill them."""
+    path = records.shard_path(str(tmp_path / "val_masked"), 0, 1)
+    serialized = []
+    for count in range(5):
+        boxes = np.array([[4 + 5 * k, 8 + 5 * k, 14 + 5 * k, 28 + 5 * k] for k in range(count)])
+        masks = np.zeros((count, 40, 60), np.uint8)
+        for mask, (y1, x1, y2, x2) in zip(masks, boxes, strict=True):
+            mask[y1:y2, x1:x2] = 1
+        serialized.append(
+            encode_example(
+                EncodedImage(
+                    source_id=str(count),
+                    filename=f"{count}.png",
+                    encoded=cv2.imencode(".png", np.ones((40, 60, 3), np.uint8))[1].tobytes(),
+                    format="png",
+                    height=40,
+                    width=60,
+                ),
+                boxes_normalized=boxes.reshape(-1, 4) / [40, 60, 40, 60],
+                labels=[1] * count,
+                texts=["thing"] * count,
+                is_crowd=[False] * count,
+                areas=[1.0] * count,
+                masks=[cv2.imencode(".png", mask)[1].tobytes() for mask in masks],
+            )
+        )
+    records.write_shard(path, serialized)
+    return path
+
+
+def assert_masks_fill_boxes(batch) -> None:
+    assert batch.masks.dtype == tf.uint8
+    for boxes, masks in zip(batch.boxes.numpy(), batch.masks.numpy(), strict=True):
+        for (y1, x1, y2, x2), mask in zip(boxes, masks, strict=True):
+            expected = np.zeros_like(mask)
+            expected[round(y1) : round(y2), round(x1) : round(x2)] = 1
+            np.testing.assert_array_equal(mask, expected)
+
+
+def test_evaluation_carries_padded_masks_where_they_are_asked_for(masked_shard):
+    options = {"canvas_size": (40, 60), "batch_size": 3, "max_instances": 3}
+    dataset = eval_dataset(shards=[masked_shard], with_masks=True, **options)
+    assert dataset.element_spec.masks == tf.TensorSpec([3, 3, 40, 60], tf.uint8)
+    batches = list(dataset)
+    counts = np.concatenate([batch.masks.numpy().any(axis=(2, 3)).sum(axis=1) for batch in batches])
+    assert counts.tolist() == [0, 1, 2, 3, 3, 0]  # of four at most three stay; a filler has none
+    for batch in batches:
+        assert_masks_fill_boxes(batch)
+
+
+def test_training_carries_masks_through_mixing_and_cropping(masked_shard):
+    data = DataConfig(
+        canvas_size=(40, 60), max_instances=3, augmentations=(MosaicConfig(probability=0.5),)
+    )
+    dataset = train_dataset(
+        data, shards=[masked_shard], records_per_shard=[5], batch_size=2, seed=1, with_masks=True
+    )
+    assert dataset.element_spec.masks == tf.TensorSpec([2, 3, 40, 60], tf.uint8)
+    for batch in dataset.take(8):
+        assert_masks_fill_boxes(batch)
+
+
 def test_objects_come_before_crowds_and_in_order():
     kept = tf.constant([True, True, False, True, True])
     is_crowd = tf.constant([True, False, False, True, False])
@@ -190,7 +261,7 @@ def test_objects_come_before_crowds_and_in_order():
 
 
 def test_too_many_objects_are_left_out_evenly(make_sample):
-    """A mosaic of four pictures of 40 objects each: 25 of each stay, not 40, 40, 20 and 0."""
+    """A mosaic of four images of 40 objects each: 25 of each stay, not 40, 40, 20 and 0."""
     boxes = [[4 * (k // 8), 4 * (k % 8), 4 * (k // 8) + 3, 4 * (k % 8) + 3] for k in range(40)]
     samples = [make_sample(np.zeros((20, 32, 3)), boxes) for _ in range(4)]
     mixed = mosaic(samples, tf.constant([0, 0]), canvas_size=(80, 128))
@@ -218,12 +289,12 @@ def test_which_instances_are_left_out_is_drawn_anew_every_epoch_and_again_the_sa
 def test_what_cannot_be_decoded_is_named(tmp_path):
     image = np.random.default_rng(0).integers(0, 256, (50, 60, 3), np.uint8)
     good = cv2.imencode(".jpg", image)[1].tobytes()
-    contents = [good, b"GIF89a no picture", good[: len(good) // 2]]
+    contents = [good, b"GIF89a no image", good[: len(good) // 2]]
     path = records.shard_path(str(tmp_path / "val_a"), 0, 1)
     records.write_shard(path, [encode(k, data, 50, 60) for k, data in enumerate(contents)])
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"neither JPEG nor PNG.*") as caught:
         list(eval_dataset(shards=[path], batch_size=1, **OPTIONS))
-    assert "[picture 1]" in caught.value.message
+    assert "[image 1]" in caught.value.message
 
 
 def test_real_photos_keep_their_boxes(data_dir, tmp_path):
@@ -239,12 +310,14 @@ def test_real_photos_keep_their_boxes(data_dir, tmp_path):
         expected.append(corners)
         serialized.append(
             encode_example(
-                source_id=str(image["id"]),
-                filename=image["file_name"],
-                encoded=(folder / "val2017" / image["file_name"]).read_bytes(),
-                image_format="jpeg",
-                height=height,
-                width=width,
+                EncodedImage(
+                    source_id=str(image["id"]),
+                    filename=image["file_name"],
+                    encoded=(folder / "val2017" / image["file_name"]).read_bytes(),
+                    format="jpeg",
+                    height=height,
+                    width=width,
+                ),
                 boxes_normalized=np.clip(corners / [height, width, height, width], 0, 1),
                 labels=[1] * len(boxes),
                 texts=["x"] * len(boxes),

@@ -5,21 +5,19 @@ import pytest
 import tensorflow as tf
 
 from tpudet.detection.data.tfrecord import (
+    EncodedImage,
     encode_example,
     example_pieces,
     object_columns,
     parse_example,
 )
 
+IMAGE = EncodedImage("000042", "42.jpg", b"image", "jpeg", height=200, width=100)
+
 
 def arguments(**changes):
     values = {
-        "source_id": "000042",
-        "filename": "42.jpg",
-        "encoded": b"picture",
-        "image_format": "jpeg",
-        "height": 200,
-        "width": 100,
+        "image": IMAGE,
         "boxes_normalized": np.array([[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1]]),
         "labels": [3, 1],
         "texts": ["cup", "person"],
@@ -31,7 +29,7 @@ def arguments(**changes):
 
 def test_parsing_is_the_inverse_of_encoding():
     example = parse_example(encode_example(**arguments()))
-    assert example.encoded == b"picture"
+    assert example.encoded == b"image"
     assert example.source_id == b"000042"
     assert (int(example.height), int(example.width)) == (200, 100)
     np.testing.assert_allclose(example.boxes_normalized, [[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1]])
@@ -40,7 +38,7 @@ def test_parsing_is_the_inverse_of_encoding():
     assert example.areas.numpy().tolist() == [1600.0, 150.5]
 
 
-def test_a_picture_without_objects():
+def test_an_image_without_objects():
     empty = {"boxes_normalized": np.zeros((0, 4)), "labels": [], "texts": []}
     example = parse_example(encode_example(**arguments(**empty, is_crowd=[], areas=[])))
     assert example.boxes_normalized.shape == (0, 4)
@@ -51,13 +49,19 @@ def test_keys_of_the_object_detection_api():
     serialized = encode_example(**arguments(masks=[b"png1", b"png2"]))
     feature = tf.train.Example.FromString(serialized).features.feature
     assert feature["image/key/sha256"].bytes_list.value == [
-        hashlib.sha256(b"picture").hexdigest().encode()
+        hashlib.sha256(b"image").hexdigest().encode()
     ]
     assert feature["image/object/class/text"].bytes_list.value == [b"cup", b"person"]
     assert feature["image/object/mask"].bytes_list.value == [b"png1", b"png2"]
     assert feature["image/object/bbox/xmax"].float_list.value == pytest.approx([0.6, 1.0])
     assert feature["image/object/is_crowd"].int64_list.value == [0, 1]
     assert serialized == encode_example(**arguments(masks=[b"png1", b"png2"]))
+    assert parse_example(serialized).masks is None
+    assert parse_example(serialized, with_masks=True).masks.numpy().tolist() == [b"png1", b"png2"]
+
+
+def test_a_record_without_masks_has_none_to_parse():
+    assert parse_example(encode_example(**arguments()), with_masks=True).masks.shape == (0,)
 
 
 # Lengths in protocol buffers take a byte for every seven bits.
@@ -71,22 +75,14 @@ def test_the_pieces_are_what_protocol_buffers_write(size, count):
         "is_crowd": [True] * count,
         "areas": [2.5] * count,
     }
-    serialized = encode_example(**arguments(encoded=bytes(size), **objects))
+    image = IMAGE._replace(encoded=bytes(size))
+    serialized = encode_example(**arguments(image=image, **objects))
     example = tf.train.Example.FromString(serialized)
     assert example.SerializeToString(deterministic=True) == serialized
     assert example.features.feature["image/encoded"].bytes_list.value == [bytes(size)]
 
     del example.features.feature["image/key/sha256"]
-    pieces = example_pieces(
-        source_id="000042",
-        filename="42.jpg",
-        encoded=bytes(size),
-        image_format="jpeg",
-        height=200,
-        width=100,
-        objects=object_columns(**objects),
-        with_digest=False,
-    )
+    pieces = example_pieces(image, object_columns(**objects), with_digest=False)
     assert example.SerializeToString(deterministic=True) == b"".join(pieces)
 
 
@@ -113,7 +109,8 @@ def test_records_of_other_writers_may_lack_crowds_and_areas():
 
 def test_all_mistakes_are_named():
     boxes = np.array([[0.1, 0.2, 0.5, 1.5], [0.4, 0.4, 0.4, 0.9], [np.nan, 0, 1, 1]])
-    wrong = arguments(boxes_normalized=boxes, labels=[0, 1], image_format="webp", width=0)
+    image = IMAGE._replace(format="webp", width=0)
+    wrong = arguments(image=image, boxes_normalized=boxes, labels=[0, 1])
     with pytest.raises(ValueError, match="000042") as caught:
         encode_example(**wrong)
     message = str(caught.value)

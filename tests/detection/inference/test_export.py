@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from tpudet.detection.data.pipeline import eval_dataset
 from tpudet.detection.data.tfrecord import EncodedImage, encode_example
-from tpudet.detection.evaluation.coco import boxes_to_original, load_ground_truth
+from tpudet.detection.evaluation.ground_truth import load_ground_truth
+from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.inference.export import export_saved_model
 from tpudet.detection.types import Batch
 from tpudet.trainkit.records import shard_path, write_shard
@@ -69,7 +70,10 @@ def test_jpeg_bytes_give_what_the_evaluation_path_gives(
     for i, batch in enumerate(dataset):
         detections = stand_in.predict(batch)
         boxes = boxes_to_original(
-            *map(np.asarray, (detections.boxes, batch.scales, batch.offsets, batch.original_sizes))
+            np.asarray(detections.boxes),
+            scales=np.asarray(batch.scales),
+            offsets=np.asarray(batch.offsets),
+            sizes=np.asarray(batch.original_sizes),
         )
         for row, record in enumerate(np.asarray(batch.records)):
             if record < 0:

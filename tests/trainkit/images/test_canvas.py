@@ -5,12 +5,12 @@ import tensorflow as tf
 
 from tpudet.detection.data.boxes import boxes_to_canvas, flip_boxes, has_area
 from tpudet.trainkit.images.canvas import decode_to_canvas, place_on_canvas, resize_to_canvas
-from tpudet.trainkit.images.seeds import draw_augmentation, record_seed
+from tpudet.trainkit.images.seeds import draw_placement, record_seed
 
 CANVAS = (128, 192)
 
 
-def smooth_picture(height: int, width: int, cell: int = 8) -> np.ndarray:
+def smooth_image(height: int, width: int, cell: int = 8) -> np.ndarray:
     """RGB noise without detail finer than about half a cell of `cell` pixels."""
     random = np.random.default_rng(height * width)
     cells = (max(2, height // cell), max(2, width // cell), 3)
@@ -63,7 +63,7 @@ def test_a_red_rectangle_is_where_its_box_says(size, encode):
     encoded = encode(image)
     seen = 0
     for record in range(60):
-        drawn = draw_augmentation(
+        drawn = draw_placement(
             record_seed(5, 0, record), horizontal_flip=True, scale_range=(0.1, 2.0)
         )
         placed = place(encoded, *drawn[1:], drawn.flip)
@@ -109,8 +109,8 @@ def test_boxes_are_clipped_and_dropped_below_one_pixel():
 
 @pytest.mark.parametrize("scale", [0.4, 1.0, 1.9])
 def test_flip_agrees_with_numpy(scale):
-    image = smooth_picture(90, 150)
-    # Of what is seen of a picture at its right edge, the mirror is seen at the left edge.
+    image = smooth_image(90, 150)
+    # Of what is seen of an image at its right edge, the mirror is seen at the left edge.
     mirrored = place(png(image), scale, [0.3, 0.0], True)
     expected = place(png(image[:, ::-1]), scale, [0.3, 0.999], False)
     assert mirrored.image.shape == expected.image.shape
@@ -123,7 +123,7 @@ def test_flip_agrees_with_numpy(scale):
     ("size", "factor"), [((256, 384), 2), ((512, 768), 4), ((1024, 1536), 8), ((255, 383), 2)]
 )
 def test_reduced_decoding_is_close_to_averaging_areas(size, factor):
-    encoded = jpeg(smooth_picture(*size, cell=8 * factor))
+    encoded = jpeg(smooth_image(*size, cell=8 * factor))
     placed = decode(encoded)
     np.testing.assert_allclose(placed.scale, [1 / factor] * 2)
     full = tf.io.decode_jpeg(encoded, channels=3).numpy()
@@ -158,21 +158,21 @@ def test_rule_of_the_reduction(size, scale, reduction, monkeypatch):
         return crop(encoded, window, channels=channels, ratio=ratio)
 
     monkeypatch.setattr(tf.io, "decode_and_crop_jpeg", recorded)
-    encoded = jpeg(smooth_picture(*size))
+    encoded = jpeg(smooth_image(*size))
     place_on_canvas(encoded, *CANVAS, scale=scale, position=(0.0, 0.0), flip=False)
     assert ratios == [1 if reduction is None else round(1 / reduction)]
 
 
-def test_a_crop_while_reducing_is_a_part_of_the_reduced_picture():
-    encoded = jpeg(smooth_picture(401, 603))
+def test_a_crop_while_reducing_is_a_part_of_the_reduced_image():
+    encoded = jpeg(smooth_image(401, 603))
     whole = tf.io.decode_jpeg(encoded, channels=3, ratio=2).numpy().astype(int)
     part = tf.io.decode_and_crop_jpeg(encoded, [30, 41, 90, 120], channels=3, ratio=2)
     assert whole.shape == (201, 302, 3)
     np.testing.assert_allclose(part, whole[30:120, 41:161], atol=2)
 
 
-def test_picture_of_the_canvas_size_is_copied_and_padding_is_zero():
-    image = smooth_picture(128, 150)
+def test_image_of_the_canvas_size_is_copied_and_padding_is_zero():
+    image = smooth_image(128, 150)
     placed = decode(png(image))
     assert np.array_equal(placed.image[:, :150], image)
     assert not np.any(placed.image[:, 150:])
@@ -182,7 +182,7 @@ def test_picture_of_the_canvas_size_is_copied_and_padding_is_zero():
 
 
 def test_resizing_agrees_with_opencv():
-    image = smooth_picture(110, 171)
+    image = smooth_image(110, 171)
     placed = decode(png(image))
     height, width = 124, 192  # 192 / 171 * 110 = 123.5
     expected = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
@@ -201,7 +201,7 @@ def test_extreme_shapes(size):
 
 
 def test_gray_png_with_alpha_and_gray_jpeg_have_three_channels():
-    gray = smooth_picture(60, 80)[..., 0]
+    gray = smooth_image(60, 80)[..., 0]
     encoded_jpeg = cv2.imencode(".jpg", gray)[1].tobytes()
     alpha = np.dstack([gray, gray, gray, np.full_like(gray, 9)])
     for encoded in (encoded_jpeg, png(gray), cv2.imencode(".png", alpha)[1].tobytes()):
@@ -210,9 +210,9 @@ def test_gray_png_with_alpha_and_gray_jpeg_have_three_channels():
         assert image[..., 0].std() > 20
 
 
-def test_eager_traced_mapped_and_decoded_pictures_are_the_same():
-    pictures = [smooth_picture(*size) for size in ((90, 200), (300, 120), (128, 192))]
-    encoded = [png(picture) for picture in pictures]
+def test_eager_traced_mapped_and_decoded_images_are_the_same():
+    images = [smooth_image(*size) for size in ((90, 200), (300, 120), (128, 192))]
+    encoded = [png(image) for image in images]
     signature = decode(encoded[0])
     types = type(signature)(*(value.dtype for value in signature))
     mapped = tf.map_fn(decode, tf.constant(encoded), fn_output_signature=types)
@@ -220,13 +220,13 @@ def test_eager_traced_mapped_and_decoded_pictures_are_the_same():
         lambda image: resize_to_canvas(image, *CANVAS),
         input_signature=[tf.TensorSpec([None, None, 3], tf.uint8)],
     )
-    for row, (picture, one) in enumerate(zip(pictures, encoded, strict=True)):
-        for other in (decode(one), resize(picture), decode_to_canvas(one, *CANVAS)):
+    for row, (image, one) in enumerate(zip(images, encoded, strict=True)):
+        for other in (decode(one), resize(image), decode_to_canvas(one, *CANVAS)):
             for expected, value in zip(mapped, other, strict=True):
                 assert np.array_equal(expected[row], value)
 
 
-def test_large_pictures_that_are_no_jpeg_do_not_alias():
+def test_large_images_that_are_no_jpeg_do_not_alias():
     # Lines one pixel wide: sampled, they would stay black or white; averaged, they are gray.
     image = np.zeros((1024, 1536, 3), np.uint8)
     image[::2] = 255

@@ -42,19 +42,19 @@ AGAINST_PILLOW = {
 }
 for bits in (1, 3, 8):
     AGAINST_PILLOW[f"posterize_{bits}"] = (
-        lambda picture, bits=bits: pixel_operations.posterize(picture, bits),
+        lambda image, bits=bits: pixel_operations.posterize(image, bits),
         lambda image, bits=bits: ImageOps.posterize(image, bits),
     )
 for threshold in (0, 100, 255, 256):
     AGAINST_PILLOW[f"solarize_{threshold}"] = (
-        lambda picture, threshold=threshold: pixel_operations.solarize(picture, threshold),
+        lambda image, threshold=threshold: pixel_operations.solarize(image, threshold),
         lambda image, threshold=threshold: ImageOps.solarize(image, threshold),
     )
 for name in ("brightness", "contrast", "color", "sharpness"):
     for factor in (0.0, 0.1, 0.64, 1.0, 1.37, 1.9):
         AGAINST_PILLOW[f"{name}_{factor}"] = (
-            lambda picture, name=name, factor=factor: getattr(pixel_operations, f"change_{name}")(
-                picture, factor
+            lambda image, name=name, factor=factor: getattr(pixel_operations, f"change_{name}")(
+                image, factor
             ),
             enhanced(getattr(ImageEnhance, name.capitalize()), factor),
         )
@@ -64,10 +64,10 @@ for name in ("brightness", "contrast", "color", "sharpness"):
 def test_equals_pillow(operation):
     ours, pillows = AGAINST_PILLOW[operation]
     traced = tf.function(ours, input_signature=[tf.TensorSpec([None, None, 3], tf.uint8)])
-    for name, picture in PICTURES.items():
-        expected = np.asarray(pillows(Image.fromarray(picture)))
+    for name, image in PICTURES.items():
+        expected = np.asarray(pillows(Image.fromarray(image)))
         for run in (ours, traced):
-            result = run(tf.constant(picture))
+            result = run(tf.constant(image))
             assert result.dtype == tf.uint8
             np.testing.assert_array_equal(result, expected, err_msg=name)
 
@@ -81,38 +81,38 @@ def test_equals_pillow_on_a_photograph(operation, data_dir):
     np.testing.assert_array_equal(ours(tf.constant(np.asarray(image))), np.asarray(pillows(image)))
 
 
-def test_contrast_of_a_large_picture_keeps_its_mean():
+def test_contrast_of_a_large_image_keeps_its_mean():
     # 300 x 300 is over 65,280 pixels, where the count of pixels / 256 in place of the mean is 255.
-    picture = noise(300, 300, 50, 61)
-    flat = pixel_operations.change_contrast(tf.constant(picture), 0.0).numpy()
+    image = noise(300, 300, 50, 61)
+    flat = pixel_operations.change_contrast(tf.constant(image), 0.0).numpy()
     assert np.unique(flat).tolist() == [55]
 
 
 def test_solarize_add():
-    picture = np.array([[[0, 17, 127], [128, 200, 255]]], np.uint8)
-    added = pixel_operations.solarize_add(tf.constant(picture), 110)
+    image = np.array([[[0, 17, 127], [128, 200, 255]]], np.uint8)
+    added = pixel_operations.solarize_add(tf.constant(image), 110)
     assert added.numpy().tolist() == [[[110, 127, 237], [128, 200, 255]]]
-    added = pixel_operations.solarize_add(tf.constant(picture), 200)
+    added = pixel_operations.solarize_add(tf.constant(image), 200)
     assert added.numpy().tolist() == [[[200, 217, 255], [128, 200, 255]]]
-    np.testing.assert_array_equal(pixel_operations.solarize_add(tf.constant(picture), 0), picture)
+    np.testing.assert_array_equal(pixel_operations.solarize_add(tf.constant(image), 0), image)
 
 
 def test_hue_turns_as_colorsys_does():
-    picture = noise(9, 11)
-    turned = pixel_operations.turn_hue(tf.constant(picture), 0.2).numpy()
-    for old, new in zip(picture.reshape(-1, 3), turned.reshape(-1, 3), strict=True):
+    image = noise(9, 11)
+    turned = pixel_operations.turn_hue(tf.constant(image), 0.2).numpy()
+    for old, new in zip(image.reshape(-1, 3), turned.reshape(-1, 3), strict=True):
         hue, saturation, value = colorsys.rgb_to_hsv(*(old / 255.0))
         expected = np.array(colorsys.hsv_to_rgb((hue + 0.2) % 1, saturation, value)) * 255.0
         assert np.abs(new - expected).max() <= 0.51
-    np.testing.assert_array_equal(pixel_operations.turn_hue(tf.constant(picture), 0.0), picture)
+    np.testing.assert_array_equal(pixel_operations.turn_hue(tf.constant(image), 0.0), image)
 
 
 def test_only_the_crossing_is_filled():
-    picture = noise(3, 4)
+    image = noise(3, 4)
     rows, columns = [False, True, True], [True, False, False, True]
     filled = pixel_operations.fill_crossing(
-        tf.constant(picture), tf.constant(rows), tf.constant(columns)
+        tf.constant(image), tf.constant(rows), tf.constant(columns)
     ).numpy()
     marked = np.outer(rows, columns)
     assert (filled[marked] == 128).all()
-    np.testing.assert_array_equal(filled[~marked], picture[~marked])
+    np.testing.assert_array_equal(filled[~marked], image[~marked])

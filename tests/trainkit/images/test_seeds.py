@@ -3,13 +3,13 @@ import pytest
 import tensorflow as tf
 
 from tpudet.detection.data.boxes import flip_boxes
-from tpudet.trainkit.images.seeds import draw_augmentation, record_seed
+from tpudet.trainkit.images.seeds import draw_placement, record_seed
 
 
 def draws(epoch: int, count: int = 2000, **options):
     """The choices for records 0..count-1, stacked."""
     defaults = {"horizontal_flip": True, "scale_range": (0.1, 2.0)}
-    draw = lambda record: draw_augmentation(  # noqa: E731
+    draw = lambda record: draw_placement(  # noqa: E731
         record_seed(11, epoch, record), **{**defaults, **options}
     )
     dataset = tf.data.Dataset.range(count).map(draw).batch(count)
@@ -33,11 +33,9 @@ def test_choices_are_a_function_of_seed_epoch_and_record():
     first, again, other = draws(0, 50), draws(0, 50), draws(1, 50)
     assert np.array_equal(first.scale, again.scale)
     assert not np.isin(other.scale, first.scale).any()
-    single = draw_augmentation(record_seed(11, 0, 33), horizontal_flip=True, scale_range=(0.1, 2.0))
+    single = draw_placement(record_seed(11, 0, 33), horizontal_flip=True, scale_range=(0.1, 2.0))
     assert single.scale == first.scale[33]
-    reseeded = draw_augmentation(
-        record_seed(12, 0, 33), horizontal_flip=True, scale_range=(0.1, 2.0)
-    )
+    reseeded = draw_placement(record_seed(12, 0, 33), horizontal_flip=True, scale_range=(0.1, 2.0))
     assert reseeded.scale != first.scale[33]
 
 

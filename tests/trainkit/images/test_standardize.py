@@ -15,7 +15,7 @@ from tpudet.trainkit.images.standardize import ImageError, decode_rgb, standardi
 HEIGHT, WIDTH = 48, 64
 
 
-def picture() -> Image.Image:
+def sample_image() -> Image.Image:
     """Smooth colours (lossy coding changes them little), no symmetry."""
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     channels = [x * 255 // WIDTH, y * 255 // HEIGHT, (x + 2 * y) % 256]
@@ -31,7 +31,7 @@ def encode(image: Image.Image, kind: str, **options: object) -> bytes:
 def with_orientation(kind: str, orientation: int) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    return encode(picture(), kind, exif=exif)
+    return encode(sample_image(), kind, exif=exif)
 
 
 def by_pillow(encoded: bytes) -> np.ndarray:
@@ -50,23 +50,23 @@ def mean_difference(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.abs(first.astype(int) - second.astype(int)).mean())
 
 
-GRAY_16 = Image.fromarray(np.asarray(picture().convert("L")).astype(np.uint16) * 257)
+GRAY_16 = Image.fromarray(np.asarray(sample_image().convert("L")).astype(np.uint16) * 257)
 KINDS = {
-    "rgb jpeg": (encode(picture(), "JPEG", quality=95), True),
-    "progressive jpeg": (encode(picture(), "JPEG", progressive=True), True),
-    "gray jpeg": (encode(picture().convert("L"), "JPEG"), True),
-    "cmyk jpeg": (encode(picture().convert("CMYK"), "JPEG", quality=100), False),
-    "rgb png": (encode(picture(), "PNG"), True),
-    "gray png": (encode(picture().convert("L"), "PNG"), True),
-    "palette png": (encode(picture().quantize(64), "PNG"), False),
-    "rgba png": (encode(picture().convert("RGBA"), "PNG"), False),
-    "bilevel png": (encode(picture().convert("1"), "PNG"), False),
-    "webp": (encode(picture(), "WEBP"), False),
-    "lossless webp": (encode(picture(), "WEBP", lossless=True), False),
-    "gif": (encode(picture(), "GIF"), False),
-    "bmp": (encode(picture(), "BMP"), False),
-    "tiff": (encode(picture(), "TIFF"), False),
-    "jpeg 2000": (encode(picture(), "JPEG2000"), False),
+    "rgb jpeg": (encode(sample_image(), "JPEG", quality=95), True),
+    "progressive jpeg": (encode(sample_image(), "JPEG", progressive=True), True),
+    "gray jpeg": (encode(sample_image().convert("L"), "JPEG"), True),
+    "cmyk jpeg": (encode(sample_image().convert("CMYK"), "JPEG", quality=100), False),
+    "rgb png": (encode(sample_image(), "PNG"), True),
+    "gray png": (encode(sample_image().convert("L"), "PNG"), True),
+    "palette png": (encode(sample_image().quantize(64), "PNG"), False),
+    "rgba png": (encode(sample_image().convert("RGBA"), "PNG"), False),
+    "bilevel png": (encode(sample_image().convert("1"), "PNG"), False),
+    "webp": (encode(sample_image(), "WEBP"), False),
+    "lossless webp": (encode(sample_image(), "WEBP", lossless=True), False),
+    "gif": (encode(sample_image(), "GIF"), False),
+    "bmp": (encode(sample_image(), "BMP"), False),
+    "tiff": (encode(sample_image(), "TIFF"), False),
+    "jpeg 2000": (encode(sample_image(), "JPEG2000"), False),
 }
 
 
@@ -95,7 +95,7 @@ def test_lossless_sources_are_stored_without_loss() -> None:
 
 def test_the_upper_byte_of_16_bits_is_kept() -> None:
     image = standardize(encode(GRAY_16, "PNG"))
-    expected = np.repeat(np.asarray(picture().convert("L"))[..., None], 3, axis=-1)
+    expected = np.repeat(np.asarray(sample_image().convert("L"))[..., None], 3, axis=-1)
     np.testing.assert_array_equal(by_tensorflow(image.encoded, image.format), expected)
     assert image.repairs == ("16-bit PNG reduced to 8 bits",)
 
@@ -116,7 +116,7 @@ def test_all_eight_orientations_in_four_containers(kind: str, orientation: int) 
     # No decoder turns it any more, whether it heeds the tag or not.
     assert by_pillow(stored.encoded).shape == (HEIGHT, WIDTH, 3)
     plain = by_tensorflow(stored.encoded, stored.format)
-    assert mean_difference(plain, np.asarray(picture())) < 4
+    assert mean_difference(plain, np.asarray(sample_image())) < 4
 
 
 def test_a_jpeg_whose_tag_is_reset_keeps_its_compressed_data() -> None:
@@ -198,7 +198,7 @@ def test_trailing_bytes_do_not_matter(name: str) -> None:
     assert mean_difference(by_tensorflow(encoded, image.format), by_pillow(encoded)) == 0
 
 
-def test_the_end_marker_of_a_thumbnail_is_not_the_end_of_the_picture() -> None:
+def test_the_end_marker_of_a_thumbnail_is_not_the_end_of_the_image() -> None:
     thumbnail = b"Exif\x00\x00II*\x00" + KINDS["rgb jpeg"][0]
     encoded = KINDS["rgb jpeg"][0]
     segment = b"\xff\xe1" + struct.pack(">H", len(thumbnail) + 2) + thumbnail
@@ -221,7 +221,7 @@ def test_a_png_chunk_with_transparent_colour_is_converted() -> None:
     chunk = struct.pack(">I", 6) + payload + struct.pack(">I", zlib.crc32(payload))
     image = standardize(encoded[:33] + chunk + encoded[33:])
     assert image.repairs == ("alpha channel dropped",)
-    np.testing.assert_array_equal(by_tensorflow(image.encoded, "png"), np.asarray(picture()))
+    np.testing.assert_array_equal(by_tensorflow(image.encoded, "png"), np.asarray(sample_image()))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The data's part of the experiment file: where records lie and what training does to pictures."""
+"""The data's part of the experiment file: where records lie and what training does to images."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -8,7 +8,7 @@ from tpudet.trainkit.config.ranges import Count, Positive, Range, Share, check
 
 @dataclass(frozen=True, kw_only=True)
 class MosaicConfig:
-    """Four pictures on one canvas, around a random centre (YOLOv4, arXiv 2004.10934)."""
+    """Four images on one canvas, around a random centre (YOLOv4, arXiv 2004.10934)."""
 
     kind: Literal["mosaic"] = "mosaic"
     probability: Share = 0.5
@@ -18,7 +18,7 @@ class MosaicConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MixupConfig:
-    """Two pictures blended, with the boxes of both (arXiv 1710.09412, 1902.04103)."""
+    """Two images blended, with the boxes of both (arXiv 1710.09412, 1902.04103)."""
 
     kind: Literal["mixup"] = "mixup"
     probability: Share = 0.5
@@ -29,7 +29,7 @@ class MixupConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CopyPasteConfig:
-    """Objects with masks pasted from another picture (arXiv 2012.07177)."""
+    """Objects with masks pasted from another image (arXiv 2012.07177)."""
 
     kind: Literal["copy_paste"] = "copy_paste"
     probability: Share = 0.5
@@ -40,7 +40,7 @@ class CopyPasteConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AutoAugmentConfig:
-    """One sub-policy of AutoAugment for detection a picture (arXiv 1906.11172)."""
+    """One sub-policy of AutoAugment for detection an image (arXiv 1906.11172)."""
 
     kind: Literal["autoaugment"] = "autoaugment"
     policy: Literal["v0", "v1", "v2", "v3", "test"] = "v1"

@@ -1,8 +1,8 @@
-"""The masks of a record's instances: decoded onto the canvas, packed to bits while they wait.
+"""Instance masks of a record: decoded onto the canvas, and packed to bits.
 
-One mask an instance, because masks overlap: the pixels of a shirt are also the person's. A byte a
-pixel while a picture is changed, a bit while it waits for its partners: 51 KB an instance at
-640 x 640.
+One mask per instance, because masks overlap: the pixels of a shirt are also the person's. A mask
+takes a byte per pixel while its image is changed and a bit per pixel while the image waits to be
+mixed: 51 KB per instance at 640 x 640.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ def placed_masks(encoded: Tensor, count: Tensor, placed: PlacedImage, flip: Tens
     """Decodes the masks of one record, resamples them to the nearest pixel, and mirrors them.
 
     Args:
-        encoded: [n] string, PNG files as large as the picture; or [0] where the record has none.
-        count: [] int32, n, the instances of the record.
-        placed: where the picture lies.
-        flip: [] bool, whether the picture was mirrored.
+        encoded: [n] string, PNG files of the image's size; or [0] if the record has none.
+        count: [] int32, n, the number of instances in the record.
+        placed: where the image was placed.
+        flip: [] bool, whether the image was mirrored.
 
     Returns:
-        [n, h, w] uint8, 0 or 1, as large as the placed picture; all 0 where the record has none.
+        [n, h, w] uint8, 0 or 1, of the placed image's size; all 0 if the record has none.
 
     Raises:
-        tf.errors.InvalidArgumentError: another number of masks, or a mask of another size.
+        tf.errors.InvalidArgumentError: the number of masks or the size of one is wrong.
     """
     size = tf.cast(placed.original_size, tf.int32)
     height, width = tf.unstack(tf.shape(placed.image)[:2])
@@ -41,10 +41,10 @@ def placed_masks(encoded: Tensor, count: Tensor, placed: PlacedImage, flip: Tens
     def decode(png: Tensor) -> Tensor:
         mask = tf.io.decode_png(png, channels=1)[..., 0]
         same = tf.reduce_all(tf.shape(mask) == size)
-        wrong = ["height, width of a mask and of its picture:", tf.shape(mask), size]
+        wrong = ["height, width of a mask and of its image:", tf.shape(mask), size]
         with tf.control_dependencies([tf.debugging.Assert(same, wrong)]):
-            seen = tf.gather(tf.gather(mask, rows), columns, axis=1)
-        return tf.cast(seen > 0, tf.uint8)
+            sampled = tf.gather(tf.gather(mask, rows), columns, axis=1)
+        return tf.cast(sampled > 0, tf.uint8)
 
     fitting = (tf.size(encoded) == 0) | (tf.size(encoded) == count)
     wrong = ["masks, objects:", tf.size(encoded), count]
@@ -58,15 +58,15 @@ def placed_masks(encoded: Tensor, count: Tensor, placed: PlacedImage, flip: Tens
         )
 
 
-def lay_masks(
+def pad_masks(
     masks: Tensor | None,
     height: Tensor | int,
     width: Tensor | int,
     corner: Tensor | tuple[int, int] = (0, 0),
 ) -> Tensor:
-    """Lays masks [n, h, w] on an empty [n, height, width], their upper left corner at `corner`.
+    """Pads masks [n, h, w] with 0 to [n, height, width], their upper left corner at `corner`.
 
-    None, no masks, stays None.
+    None stays None.
     """
     if masks is None:
         return None
@@ -76,7 +76,7 @@ def lay_masks(
 
 
 def join_masks(masks: Sequence[Tensor | None]) -> Tensor | None:
-    """Joins the masks of several pictures laid on one; None where they have none."""
+    """Concatenates the masks of several images of one size; None if they have none."""
     present = [part for part in masks if part is not None]
     return tf.concat(present, 0) if len(present) == len(masks) else None
 
@@ -85,8 +85,8 @@ def pack_masks(masks: Tensor) -> Tensor:
     """Packs masks [n, h, w] into bits, [n, h, w / 8 rounded up] uint8."""
     shape = tf.shape(masks)
     size = -(-shape[2] // 8)
-    padded = lay_masks(masks, shape[1], size * 8)
-    # As float32: slices of every eighth byte, or sums of eight, take several times as long.
+    padded = pad_masks(masks, shape[1], size * 8)
+    # In float32: strided slices, or sums over the last axis, take several times as long.
     bits = tf.cast(tf.reshape(padded, [-1, 8]), tf.float32)
     packed = tf.linalg.matvec(bits, [128.0, 64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0])
     return tf.reshape(tf.cast(packed, tf.uint8), [shape[0], shape[1], size])
@@ -100,6 +100,6 @@ def unpack_masks(packed: Tensor, width: Tensor) -> Tensor:
 
 
 def _nearest(length: Tensor, scale: Tensor, offset: Tensor, original_length: Tensor) -> Tensor:
-    """Returns, for the pixels 0..length-1 of the canvas, the original one under each centre."""
+    """Returns the original pixel under the centre of each canvas pixel 0..length-1."""
     centres = (tf.range(tf.cast(length, tf.float32)) + 0.5 + offset) / scale
     return tf.clip_by_value(tf.cast(centres, tf.int32), 0, original_length - 1)

@@ -1,4 +1,4 @@
-"""TFRecord shards -> batches on the canvas, for training and for evaluation."""
+"""TFRecord shards to batches on the canvas, for training and for evaluation."""
 
 import functools
 import os
@@ -6,79 +6,80 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tpudet.detection.data.augmentations.build import build_augmentations, needs_masks
 from tpudet.detection.data.boxes import boxes_to_canvas, flip_boxes, has_area
+from tpudet.detection.data.config import DataConfig
 from tpudet.detection.data.masks import placed_masks
-from tpudet.detection.data.sample import Augmentation, MixingAugmentation, Sample
-from tpudet.detection.data.tfrecord import Example, parse_example, parse_masks
+from tpudet.detection.data.sample import Sample, pack_sample, unpack_sample
+from tpudet.detection.data.tfrecord import Example, parse_example
 from tpudet.detection.types import Batch
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.canvas import PlacedImage, place_on_canvas
-from tpudet.trainkit.images.mixed_stream import augmented_stream, surplus_records
-from tpudet.trainkit.images.seeds import draw_augmentation, fold_seed, record_seed
+from tpudet.trainkit.images.mixed_stream import Augmentation, augmented_stream, surplus_records
+from tpudet.trainkit.images.seeds import draw_placement, fold_seed, record_seed
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records, read_shuffled
 from tpudet.trainkit.types import Tensor
 
 NUM_CORES = os.cpu_count() or 1
 
-# For masks: a share of 1 % of the pictures that have some is missed once in 20,000 times.
+# If 1 % of the images have masks, a search of so many misses them once in 20,000 times.
 _RECORDS_SEARCHED = 1000
 _SHARDS_SEARCHED = 100
-_SELECTION = -1  # folds a sample's seed into that of `select_instances`; augmentations count from 0
+_SELECTION = -1  # folded into a sample's seed for `select_instances`; augmentations count from 0
 
 
 def train_dataset(
+    data: DataConfig,
     *,
     shards: Sequence[str],
     records_per_shard: Sequence[int],
-    canvas_size: tuple[int, int],
     batch_size: int,
-    max_instances: int,
     seed: int,
     start_record: int = 0,
-    horizontal_flip: bool = True,
-    scale_range: tuple[float, float] = (1.0, 1.0),
-    augmentations: Sequence[Augmentation] = (),
+    with_masks: bool = False,
+    augmentations: Sequence[Augmentation] | None = None,
     cycle_length: int = 16,
     shuffle_buffer: int | None = None,
     process_index: int = 0,
     process_count: int = 1,
     num_parallel_calls: int = NUM_CORES,
 ) -> tf.data.Dataset:
-    """Gives augmented batches without end; batches span epochs and nothing is dropped.
+    """Yields augmented batches without end; batches span epochs and nothing is dropped.
 
-    Every batch is a function of (seed, its place in the run): see `read_shuffled` for the order
-    and `draw_augmentation` for the choices.
+    Every batch is a function of (seed, its position in the run): see `read_shuffled` for the order
+    and `draw_placement` for the random choices.
 
     Args:
+        data: canvas, flip, scales, `max_instances` (N, see `select_instances`) and augmentations.
+            These are applied in their order to the scaled, cropped and mirrored image before it is
+            padded. The seed of each is the record's, folded with its index in the list. Partners
+            of a mixing augmentation are other images of the same process's stream, already changed
+            by the augmentations before it; so with several processes the mixed images depend on
+            the number of processes, and the records do not.
         shards: paths, as `find_shards` lists them.
         records_per_shard: records of each.
-        canvas_size: H and W, multiples of 2**max_level.
-        batch_size: images a batch of this process.
-        max_instances: N; see `select_instances` for which ones stay when there are more.
+        batch_size: images per batch of this process.
         seed: any int64.
         start_record: records consumed since the beginning of the run, by all processes together.
-        horizontal_flip: mirror with probability 0.5.
-        scale_range: within 0.1..2.0, relative to the largest size that fits into the canvas;
-            (0.1, 2.0) is the large-scale jitter of arXiv 2012.07177.
-        augmentations: applied in this order to the picture that is scaled, cropped and mirrored
-            but not padded. The seed of each is the record's, folded with its place in the list.
-            Partners of a mixing one are other pictures of the same process's stream, changed by
-            what stands before it in the list; so with several processes mixed pictures depend on
-            their number, and the records do not.
+        with_masks: whether batches carry masks.
+        augmentations: used instead of those of `data`.
         cycle_length: files open at once.
         shuffle_buffer: records in the shuffle buffer; None: as many as fit into 256 MiB.
         process_index: of this process.
-        process_count: processes that share the records, one each in turn; the batches of all of
-            them together hold the same records whatever their number. Each reads all files.
-        num_parallel_calls: pictures prepared at once.
+        process_count: processes that share the records, which take turns. Together their batches
+            hold the same records whatever their number. Each process reads all files.
+        num_parallel_calls: images prepared at once.
 
     Returns:
         Dataset of `Batch`.
 
     Raises:
-        ValueError: an augmentation needs masks, and no record looked at has any.
+        UserError: masks are needed, and no record searched has any.
     """
-    with_masks = any(isinstance(a, MixingAugmentation) and a.needs_masks for a in augmentations)
-    if with_masks:
+    if augmentations is None:
+        augmentations = build_augmentations(data)
+    reads_masks = with_masks or needs_masks(data)
+    if reads_masks:
         _check_masks(shards)
     surplus = surplus_records(augmentations, start_record // process_count)
     records = read_shuffled(
@@ -94,19 +95,14 @@ def train_dataset(
     images = augmented_stream(
         records,
         augmentations,
-        prepare=functools.partial(
-            _training_sample,
-            seed=seed,
-            canvas_size=canvas_size,
-            horizontal_flip=horizontal_flip,
-            scale_range=scale_range,
-            with_masks=with_masks,
-        ),
-        finish=lambda sample: _one_image(sample, max_instances),
-        canvas_size=canvas_size,
+        prepare=functools.partial(_training_sample, data=data, seed=seed, reads_masks=reads_masks),
+        pack=pack_sample,
+        unpack=unpack_sample,
+        finish=lambda sample: _one_image(sample, data.max_instances, with_masks=with_masks),
+        canvas_size=data.canvas_size,
         num_parallel_calls=num_parallel_calls,
     )
-    return _batched(images.skip(surplus), canvas_size, batch_size, max_instances)
+    return _batched(images.skip(surplus), data.canvas_size, batch_size, data.max_instances)
 
 
 def _training_sample(
@@ -114,26 +110,18 @@ def _training_sample(
     record: Tensor,
     serialized: Tensor,
     *,
+    data: DataConfig,
     seed: int,
-    canvas_size: tuple[int, int],
-    horizontal_flip: bool,
-    scale_range: tuple[float, float],
-    with_masks: bool,
+    reads_masks: bool,
 ) -> Sample:
-    """Decodes a record and places its picture as drawn from (seed, epoch, record)."""
-    example = _checked(parse_example(serialized), record)
+    """Decodes a record and places its image as drawn from (seed, epoch, record)."""
+    example = _checked(parse_example(serialized, with_masks=reads_masks), record)
     stateless_seed = record_seed(seed, epoch, record)
-    drawn = draw_augmentation(
-        stateless_seed, horizontal_flip=horizontal_flip, scale_range=scale_range
+    drawn = draw_placement(
+        stateless_seed, horizontal_flip=data.horizontal_flip, scale_range=data.scale_range
     )
-    placed = place_on_canvas(example.encoded, *canvas_size, **drawn._asdict())
-    boxes = _boxes_in_pixels(example, placed)
-    boxes = tf.cond(drawn.flip, lambda: flip_boxes(boxes, placed.original_size[1]), lambda: boxes)
-    sample = _to_sample(record, example, placed, boxes, canvas_size, stateless_seed)
-    if not with_masks:
-        return sample
-    count = tf.size(example.labels)
-    return sample._replace(masks=placed_masks(parse_masks(serialized), count, placed, drawn.flip))
+    placed = place_on_canvas(example.encoded, *data.canvas_size, **drawn._asdict())
+    return _to_sample(record, example, placed, drawn.flip, stateless_seed, data.canvas_size)
 
 
 def eval_dataset(
@@ -142,9 +130,10 @@ def eval_dataset(
     canvas_size: tuple[int, int],
     batch_size: int,
     max_instances: int,
+    with_masks: bool = False,
     num_parallel_calls: int = NUM_CORES,
 ) -> tf.data.Dataset:
-    """Gives every picture once, in file order, fitted into the canvas.
+    """Yields every image once, in file order, fitted into the canvas.
 
     Fillers complete the last batch: record -1, zeros, sizes and scales 1.
 
@@ -153,26 +142,25 @@ def eval_dataset(
         canvas_size: H and W.
         batch_size: B.
         max_instances: N.
-        num_parallel_calls: pictures prepared at once.
+        with_masks: whether batches carry masks; all 0 where a record has none.
+        num_parallel_calls: images prepared at once.
 
     Returns:
         Dataset of `Batch`.
     """
-    height, width = canvas_size
 
-    def prepare(record: Tensor, serialized: Tensor) -> Batch:
-        example = _checked(parse_example(serialized), record)
+    def prepare(record: Tensor, serialized: Tensor) -> dict[str, Tensor]:
+        example = _checked(parse_example(serialized, with_masks=with_masks), record)
         placed = place_on_canvas(
-            example.encoded, height, width, scale=1.0, position=(0.0, 0.0), flip=False
+            example.encoded, *canvas_size, scale=1.0, position=(0.0, 0.0), flip=False
         )
-        boxes = _boxes_in_pixels(example, placed)
         unused_seed = tf.zeros([2], tf.int64)
-        sample = _to_sample(record, example, placed, boxes, canvas_size, unused_seed)
-        return _one_image(sample, max_instances)
+        sample = _to_sample(record, example, placed, False, unused_seed, canvas_size)
+        return _one_image(sample, max_instances, with_masks=with_masks)
 
     images = read_records(shards).map(prepare, num_parallel_calls=num_parallel_calls)
-    fillers = tf.data.Dataset.from_tensors(_filler())
-    # With B - 1 fillers behind, the remainder that is dropped holds nothing but fillers.
+    fillers = tf.data.Dataset.from_tensors(_filler(with_masks=with_masks))
+    # With B - 1 fillers at the end, the remainder that is dropped holds nothing but fillers.
     padded = images.concatenate(fillers.repeat(batch_size - 1))
     return _batched(padded, canvas_size, batch_size, max_instances)
 
@@ -180,14 +168,14 @@ def eval_dataset(
 def select_instances(kept: Tensor, is_crowd: Tensor, max_instances: int, seed: Tensor) -> Tensor:
     """Returns the rows of at most `max_instances` kept instances, [m].
 
-    Objects come before crowds, each in their order. Where there are too many, chance decides which
-    are left out: the last ones of a mosaic are those of its lower right picture.
+    Objects come before crowds, each in their order. If there are too many, those left out are
+    drawn at random: the last ones of a mosaic are all those of its lower right image.
 
     Args:
         kept: [n] bool, whether anything is left of the box.
         is_crowd: [n] bool.
         max_instances: N.
-        seed: [2], of which the choice is a function.
+        seed: [2], which determines the choice.
     """
     draws = tf.random.stateless_uniform(tf.shape(kept), seed, alg="philox")
     kinds = tf.where(kept & ~is_crowd, 0.0, tf.where(kept, 1.0, 2.0))
@@ -198,11 +186,11 @@ def select_instances(kept: Tensor, is_crowd: Tensor, max_instances: int, seed: T
 
 
 def _checked(example: Example, record: Tensor) -> Example:
-    """Stops at a record whose bytes are no picture, in words rather than a bare decoding error."""
+    """Raises an error that names a record whose bytes are no image before they are decoded."""
     start = tf.strings.substr(example.encoded, 0, 2)
     known = tf.reduce_any(start == [b"\xff\xd8", b"\x89P"])
     where = [
-        "The picture of this record is neither JPEG nor PNG. Shard index, record in shard, "
+        "The image of this record is neither JPEG nor PNG. Shard index, record in shard, "
         "source_id (run check_data, write the shard again):",
         record // RECORDS_PER_SHARD_LIMIT,
         record % RECORDS_PER_SHARD_LIMIT,
@@ -213,37 +201,42 @@ def _checked(example: Example, record: Tensor) -> Example:
 
 
 def _check_masks(shards: Sequence[str]) -> None:
-    """Looks for masks, all over the data, where an augmentation would do nothing without them."""
+    """Searches records all over the data for masks: without any, training would ignore the need."""
     some = shards[:: -(-len(shards) // _SHARDS_SEARCHED)]
     count = -(-_RECORDS_SEARCHED // len(some))
-    found = (parse_masks(text) for shard in some for _, text in read_records([shard]).take(count))
-    if not any(tf.size(masks) > 0 for masks in found):
-        raise ValueError(
-            f"copy_paste needs masks, and none of the first {count} records of each of {len(some)} "
-            f"shards, from {shards[0]} on, has an image/object/mask. Write the records with "
-            "make_tfrecords.py --include_masks, or take copy_paste out of data.augmentations."
-        )
-
-
-def _boxes_in_pixels(example: Example, placed: PlacedImage) -> Tensor:
-    return example.boxes_normalized * tf.tile(placed.original_size, [2])
+    for shard in some:
+        for _, text in read_records([shard]).take(count):
+            if tf.size(parse_example(text, with_masks=True).masks) > 0:
+                return
+    raise UserError(
+        f"copy_paste and models that predict masks need masks, and none of the first {count} "
+        f"records of each of {len(some)} shards, from {shards[0]} on, has an image/object/mask. "
+        "Write the records with `tpudet make_tfrecords --include_masks`, or remove copy_paste from "
+        "data.augmentations."
+    )
 
 
 def _to_sample(
     record: Tensor,
     example: Example,
     placed: PlacedImage,
-    boxes: Tensor,
-    canvas_size: tuple[int, int],
+    flip: Tensor | bool,
     seed: Tensor,
+    canvas_size: tuple[int, int],
 ) -> Sample:
-    """Joins what is known of a picture; boxes come in original pixels."""
+    """Joins the placed image of a record with its objects, moved to where it was placed."""
+    flip = tf.convert_to_tensor(flip)
+    boxes = example.boxes_normalized * tf.tile(placed.original_size, [2])
+    boxes = tf.cond(flip, lambda: flip_boxes(boxes, placed.original_size[1]), lambda: boxes)
+    masks = None
+    if example.masks is not None:
+        masks = placed_masks(example.masks, tf.size(example.labels), placed, flip)
     return Sample(
         image=placed.image,
         boxes=boxes_to_canvas(boxes, placed.scale, placed.offset, *canvas_size),
         classes=example.labels,
         is_crowd=example.is_crowd,
-        masks=None,
+        masks=masks,
         seed=seed,
         record=record,
         original_size=placed.original_size,
@@ -252,53 +245,59 @@ def _to_sample(
     )
 
 
-def _one_image(sample: Sample, max_instances: int) -> Batch:
-    """Returns a `Batch` without its B and without padding."""
+def _one_image(sample: Sample, max_instances: int, *, with_masks: bool) -> dict[str, Tensor]:
+    """Returns the fields of a `Batch` without their B and without padding."""
     seed = fold_seed(sample.seed, _SELECTION)
     rows = select_instances(has_area(sample.boxes), sample.is_crowd, max_instances, seed)
-    return Batch(
-        images=sample.image,
-        boxes=tf.gather(sample.boxes, rows),
-        classes=tf.gather(sample.classes, rows),
-        is_crowd=tf.gather(sample.is_crowd, rows),
-        records=sample.record,
-        original_sizes=sample.original_size,
-        scales=sample.scale,
-        offsets=sample.offset,
-    )
+    fields = {
+        "images": sample.image,
+        "boxes": tf.gather(sample.boxes, rows),
+        "classes": tf.gather(sample.classes, rows),
+        "is_crowd": tf.gather(sample.is_crowd, rows),
+        "records": sample.record,
+        "original_sizes": sample.original_size,
+        "scales": sample.scale,
+        "offsets": sample.offset,
+    }
+    return fields | ({"masks": tf.gather(sample.masks, rows)} if with_masks else {})
 
 
-def _filler() -> Batch:
-    return Batch(
-        images=tf.zeros([0, 0, 3], tf.uint8),
-        boxes=tf.zeros([0, 4]),
-        classes=tf.zeros([0], tf.int32),
-        is_crowd=tf.zeros([0], tf.bool),
-        records=tf.constant(-1, tf.int64),
-        original_sizes=tf.ones([2]),
-        scales=tf.ones([2]),
-        offsets=tf.zeros([2]),
-    )
+def _filler(*, with_masks: bool) -> dict[str, Tensor]:
+    fields = {
+        "images": tf.zeros([0, 0, 3], tf.uint8),
+        "boxes": tf.zeros([0, 4]),
+        "classes": tf.zeros([0], tf.int32),
+        "is_crowd": tf.zeros([0], tf.bool),
+        "records": tf.constant(-1, tf.int64),
+        "original_sizes": tf.ones([2]),
+        "scales": tf.ones([2]),
+        "offsets": tf.zeros([2]),
+    }
+    return fields | ({"masks": tf.zeros([0, 0, 0], tf.uint8)} if with_masks else {})
 
 
 def _batched(
     images: tf.data.Dataset, canvas_size: tuple[int, int], batch_size: int, max_instances: int
 ) -> tf.data.Dataset:
     """Pads to H, W and N with zeros, and batches; what does not fill a batch is dropped."""
-    shapes = Batch(
-        images=[*canvas_size, 3],
-        boxes=[max_instances, 4],
-        classes=[max_instances],
-        is_crowd=[max_instances],
-        records=[],
-        original_sizes=[2],
-        scales=[2],
-        offsets=[2],
-    )
-    batches = images.padded_batch(batch_size, padded_shapes=shapes, drop_remainder=True)
+    shapes = {
+        "images": [*canvas_size, 3],
+        "boxes": [max_instances, 4],
+        "classes": [max_instances],
+        "is_crowd": [max_instances],
+        "records": [],
+        "original_sizes": [2],
+        "scales": [2],
+        "offsets": [2],
+        "masks": [max_instances, *canvas_size],
+    }
+    padded = {name: shapes[name] for name in images.element_spec}
+    batches = images.padded_batch(batch_size, padded_shapes=padded, drop_remainder=True)
+    # Only now: `padded_batch` does not take None, which stands for masks that are not there.
+    batches = batches.map(lambda fields: Batch(**fields))
     options = tf.data.Options()
     options.deterministic = True
-    # Pictures are prepared in parallel; splitting one operation over threads would only add cost.
+    # Images are prepared in parallel; splitting one operation over threads would only add cost.
     options.threading.max_intra_op_parallelism = 1
     # Fixed numbers instead: the tuner gained nothing, and its thread held up the end of the
     # process for up to a minute while an iterator was taken down.

@@ -1,18 +1,18 @@
-"""Encoded picture -> uint8 canvas of fixed size: decode, crop, resize, mirror, pad.
+"""Encoded image -> uint8 canvas of fixed size: decode, crop, resize, mirror, pad.
 
-The picture lies at the top left of the canvas; what it does not cover is 0. Evaluation and export
+The image lies at the top left of the canvas; what it does not cover is 0. Evaluation and export
 call the same `decode_to_canvas`, training the same steps with drawn numbers, so a pixel is
 computed in one way only.
 
 JPEGs are decoded at 1/2, 1/4 or 1/8 (libjpeg scales in the DCT) with this rule: the largest such
-reduction whose picture still has at least as many pixels, on both axes, as are wanted. So
+reduction whose image still has at least as many pixels, on both axes, as are wanted. So
 1024x768 on a 512 canvas is decoded at 1/2 and needs no resizing; what is wanted slightly larger
-than 1/2 is decoded whole, because enlarging a reduced picture would blur it. What remains is a
-bilinear reduction by less than 2. Pictures of other formats are reduced by the same factor by
+than 1/2 is decoded whole, because enlarging a reduced image would blur it. What remains is a
+bilinear reduction by less than 2. Images of other formats are reduced by the same factor by
 averaging areas, so that large ones do not alias.
 
 The crop is taken while decoding: `decode_and_crop_jpeg` costs as much as `decode_jpeg` for the
-whole picture (1.37 and 1.33 ms at 640x480) and less for a part (0.88 ms for the central quarter;
+whole image (1.37 and 1.33 ms at 640x480) and less for a part (0.88 ms for the central quarter;
 1.52 ms with a slice after decoding). The DCT is the default, accurate one: libjpeg-turbo's
 INTEGER_FAST was not faster (1.33 ms) on a CPU with AVX2.
 """
@@ -27,9 +27,9 @@ _JPEG_START = b"\xff\xd8\xff"
 
 
 class PlacedImage(NamedTuple):
-    """A picture on its canvas. Point `p` of the original lies at `p * scale - offset` there.
+    """An image on its canvas. Point `p` of the original lies at `p * scale - offset` there.
 
-    Of a mirrored picture the mirrored one counts as the original.
+    Of a mirrored image the mirrored one counts as the original.
     """
 
     image: Tensor  # [H, W, 3] uint8; of `place_on_canvas` without the padding
@@ -39,7 +39,7 @@ class PlacedImage(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """Which part of the picture is decoded at which reduction, and to which size it is brought."""
+    """Which part of the image is decoded at which reduction, and to which size it is brought."""
 
     reduction: Tensor  # [] int32, k: decoded at 1 / 2**k
     decoded_pixel: Tensor  # [2] float32, sides of a decoded pixel in original pixels
@@ -49,17 +49,17 @@ class _Window(NamedTuple):
 
 
 def decode_to_canvas(encoded: Tensor, canvas_height: int, canvas_width: int) -> PlacedImage:
-    """Decodes a picture and fits it into the canvas: what evaluation and export do.
+    """Decodes an image and fits it into the canvas: what evaluation and export do.
 
     Args:
-        encoded: [] string, a JPEG, PNG, GIF (its first picture) or BMP file.
+        encoded: [] string, a JPEG, PNG, GIF (its first image) or BMP file.
         canvas_height: pixels.
         canvas_width: pixels.
     """
     placed = place_on_canvas(
         encoded, canvas_height, canvas_width, scale=1.0, position=(0.0, 0.0), flip=False
     )
-    return placed._replace(image=pad_picture(placed.image, canvas_height, canvas_width))
+    return placed._replace(image=pad_image(placed.image, canvas_height, canvas_width))
 
 
 def place_on_canvas(
@@ -71,10 +71,10 @@ def place_on_canvas(
     position: Tensor | tuple[float, float],
     flip: Tensor | bool,
 ) -> PlacedImage:
-    """Decodes a picture, scales it, and crops it where it is larger than the canvas.
+    """Decodes an image, scales it, and crops it where it is larger than the canvas.
 
     The image returned is not padded yet, [h, w, 3] with h <= H and w <= W: `padded_batch` does that
-    while it copies, which saves a pass over every picture (0.15 ms of 1.9 at 640x480).
+    while it copies, which saves a pass over every image (0.15 ms of 1.9 at 640x480).
 
     The scale on an axis is exactly (pixels on the canvas) / (pixels of the original) of the part
     that is resized, so boxes are exact whatever was rounded.
@@ -106,14 +106,14 @@ def place_on_canvas(
 
 
 def resize_to_canvas(image: Tensor, canvas_height: int, canvas_width: int) -> PlacedImage:
-    """Fits a decoded picture, [h, w, 3] uint8, into the canvas as `decode_to_canvas` does."""
+    """Fits a decoded image, [h, w, 3] uint8, into the canvas as `decode_to_canvas` does."""
     canvas, size = (canvas_height, canvas_width), tf.shape(image)[:2]
     window = _plan_window(size, canvas, 1.0, (0.0, 0.0), is_jpeg=False)
     placed = _place(_reduce_window(image, window), size, window, canvas, False)
-    return placed._replace(image=pad_picture(placed.image, canvas_height, canvas_width))
+    return placed._replace(image=pad_image(placed.image, canvas_height, canvas_width))
 
 
-def pad_picture(pixels: Tensor, height: int | Tensor, width: int | Tensor) -> Tensor:
+def pad_image(pixels: Tensor, height: int | Tensor, width: int | Tensor) -> Tensor:
     """Pads [h, w, c] with 0 at the bottom and right to [height, width, c].
 
     On rows of numbers, because `tf.pad` is half as fast where its last axis has three elements.
@@ -133,7 +133,7 @@ def _plan_window(
     *,
     is_jpeg: bool,
 ) -> _Window:
-    """Chooses reduction and crop for a picture of `size` [2] int32, height and width."""
+    """Chooses reduction and crop for an image of `size` [2] int32, height and width."""
     canvas_size = tf.constant(canvas, tf.float32)
     original = tf.cast(size, tf.float32)
     factor = tf.reduce_min(canvas_size / original) * scale  # canvas pixels per original pixel
@@ -148,7 +148,7 @@ def _plan_window(
     decoded_pixel = tf.stack([ratio, ratio]) if is_jpeg else original / decoded
     visible = tf.minimum(decoded, tf.math.ceil(canvas_size / (factor * decoded_pixel)))
     resized = tf.maximum(tf.round(visible * decoded_pixel * factor), 1.0)
-    # Where nothing is cropped, rounding must not make the picture larger than the canvas.
+    # Where nothing is cropped, rounding must not make the image larger than the canvas.
     resized = tf.where(visible == decoded, tf.minimum(resized, canvas_size), resized)
     begin = tf.minimum(tf.floor(position * (decoded - visible + 1.0)), decoded - visible)
     return _Window(
@@ -173,7 +173,7 @@ def _decode_jpeg_window(encoded: Tensor, window: _Window) -> Tensor:
 
 
 def _reduce_window(image: Tensor, window: _Window) -> Tensor:
-    """Does to a decoded picture what libjpeg does while decoding."""
+    """Does to a decoded image what libjpeg does while decoding."""
     ratio = tf.bitwise.left_shift(1, window.reduction)
     size = -(-tf.shape(image)[:2] // ratio)
     reduced = tf.cond(
@@ -198,7 +198,7 @@ def _place(
         is_resized, lambda: _resize(pixels, window.resized, "bilinear"), lambda: pixels
     )
     flip = tf.convert_to_tensor(flip)
-    # Mirrored here, where the picture is smallest, and before the right edge is cut off.
+    # Mirrored here, where the image is smallest, and before the right edge is cut off.
     pixels = tf.cond(flip, lambda: tf.reverse(pixels, [1]), lambda: pixels)
     original_size = tf.cast(size, tf.float32)
     begin = tf.cast(window.begin, tf.float32) * window.decoded_pixel

@@ -182,7 +182,7 @@ def parse_orientation(encoded: bytes, start: int, end: int) -> Orientation:
     """The orientation in the TIFF structure that fills `encoded[start:end]`.
 
     Whatever is not understood counts as upright: a broken EXIF block is no reason to lose a
-    picture.
+    image.
     """
     order = {b"II": "<", b"MM": ">"}.get(encoded[start : start + 2])
     if order is None or start + 8 > end:

@@ -1,40 +1,67 @@
-"""The augmentations of an experiment over a stream of pictures, mixing ones among them.
+"""Applies augmentations to a stream of images, including those that mix several images.
 
-For mixing the stream is cut into blocks, and a picture finds its partners in its own block: the
-`BLOCK_SIZE` consecutive pictures of this process's stream, counted from the beginning of the run.
-So a mixed picture is a function of (seed, place in the run), each picture is decoded once however
-many it is mixed into, and a restart reads from the beginning of a block on.
+For mixing, the stream is cut into blocks of `BLOCK_SIZE` consecutive images of this process,
+counted from the beginning of the run, and an image finds its partners in its own block. So a mixed
+image is a function of (seed, position in the run), each image is decoded once however many it is
+mixed into, and a restart reads from the beginning of a block.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import tensorflow as tf
 
-from tpudet.detection.data.masks import pack_masks, unpack_masks
-from tpudet.detection.data.sample import (
-    Augmentation,
-    MixingAugmentation,
-    PictureAugmentation,
-    Sample,
-    apply_to_picture,
-)
 from tpudet.trainkit.images.seeds import fold_seed
 from tpudet.trainkit.types import Tensor
 
-# Partners to choose from against memory and delay: 20 MB of pictures at 640 x 640.
+# More partners to choose from cost memory and delay: 20 MB of images at 640 x 640.
 BLOCK_SIZE = 16
 
 
+class SeededImage(Protocol):
+    """What the stream knows of a sample: a structure of tensors with these two among them."""
+
+    @property
+    def image(self) -> Tensor:
+        """[h, w, 3] uint8, no larger than the canvas."""
+        ...
+
+    @property
+    def seed(self) -> Tensor:
+        """[2] int64, of the record in its epoch."""
+        ...
+
+
+Sample = TypeVar("Sample", bound=SeededImage)
+
+
+class ImageAugmentation(NamedTuple):
+    """Changes one image by itself."""
+
+    apply: Callable[[Any, Tensor], Any]  # (sample, seed [2]) -> sample
+
+
+class MixingAugmentation(NamedTuple):
+    """Makes one image of several."""
+
+    # ([the sample, its partners], seed [2]) -> the mixed sample, no larger than the canvas.
+    apply: Callable[[Sequence[Any], Tensor], Any]
+    num_partners: int
+    probability: float  # 0..1, of being applied to an image
+
+
+Augmentation = ImageAugmentation | MixingAugmentation
+
+
 def surplus_records(augmentations: Sequence[Augmentation], start: int) -> int:
-    """Returns how many records before `start` must be read so that a block begins with the first.
+    """Returns how many records before `start` must be read to begin with a whole block.
 
     Args:
         augmentations: in their order.
         start: records of this process consumed since the beginning of the run.
     """
-    is_mixed = any(isinstance(step, MixingAugmentation) for step in augmentations)
-    return start % BLOCK_SIZE if is_mixed else 0
+    mixes = any(isinstance(one, MixingAugmentation) for one in augmentations)
+    return start % BLOCK_SIZE if mixes else 0
 
 
 def augmented_stream(
@@ -42,50 +69,53 @@ def augmented_stream(
     augmentations: Sequence[Augmentation],
     *,
     prepare: Callable[..., Sample],
+    pack: Callable[[Sample], Mapping[str, Tensor]],
+    unpack: Callable[[Tensor, dict[str, Tensor]], Sample],
     finish: Callable[[Sample], Any],
     canvas_size: tuple[int, int],
     num_parallel_calls: int,
 ) -> tf.data.Dataset:
-    """Applies augmentations in their order, in one pass and one more for each mixing one.
+    """Applies the augmentations in their order: one pass, and one more per mixing augmentation.
 
     Args:
-        records: what `prepare` takes; begins with a block where pictures are mixed.
-        augmentations: see there. The seed of each is the sample's, folded with its place.
+        records: elements that `prepare` takes; begins with a whole block where images are mixed.
+        augmentations: the seed of each is the sample's, folded with its index in this list.
         prepare: makes a sample of a record.
-        finish: applied to what comes out.
-        canvas_size: H and W; no picture is larger.
-        num_parallel_calls: pictures at once.
+        pack: returns all of a sample but its image by name, to wait in a block. There each tensor
+            is padded with 0 at its end to the largest of the block.
+        unpack: inverse of `pack`: makes a sample of an image and of one padded row of a block.
+        finish: applied to each sample at the end.
+        canvas_size: H and W.
+        num_parallel_calls: images processed at once.
 
     Returns:
-        Dataset of what `finish` returns, in the order of `records`.
+        Dataset of the results of `finish`, in the order of `records`.
     """
-    mixing = [k for k, step in enumerate(augmentations) if isinstance(step, MixingAugmentation)]
+    mixing = [k for k, one in enumerate(augmentations) if isinstance(one, MixingAugmentation)]
     ends = [*mixing, len(augmentations)]
 
-    def after(begin: int, end: int) -> Callable[[Sample], Any]:
-        """Applies the steps begin..end-1, all of single pictures."""
-        is_last = end == len(augmentations)
+    def change_images(begin: int, end: int) -> Callable[[Sample], Any]:
+        """Applies the augmentations begin..end-1, all of single images, then packs or finishes."""
 
         def change(sample: Sample) -> Any:
-            for place in range(begin, end):
-                step = augmentations[place]
-                assert isinstance(step, PictureAugmentation)
-                sample = apply_to_picture(step, sample, _step_seed(sample, place))
-            return finish(sample) if is_last else _pack(sample)
+            for index in range(begin, end):
+                sample = augmentations[index].apply(sample, fold_seed(sample.seed, index))
+            return finish(sample) if end == len(augmentations) else _pack(sample, pack)
 
         return change
 
-    first = after(0, ends[0])
+    first = change_images(0, ends[0])
     stream = records.map(
         lambda *record: first(prepare(*record)),
         num_parallel_calls=num_parallel_calls,
         deterministic=True,
     )
-    for place, end in zip(mixing, ends[1:], strict=True):
-        step = augmentations[place]
-        assert isinstance(step, MixingAugmentation)
-        blocks = _blocks(stream, canvas_size)
-        stream = _mix_blocks(blocks, step, place, after(place + 1, end), num_parallel_calls)
+    for index, end in zip(mixing, ends[1:], strict=True):
+        augmentation = augmentations[index]
+        assert isinstance(augmentation, MixingAugmentation)
+        mix = _block_mixer(augmentation, index, unpack)
+        after = change_images(index + 1, end)
+        stream = _mix_blocks(_blocks(stream, canvas_size), mix, after, num_parallel_calls)
     return stream
 
 
@@ -93,19 +123,18 @@ def _blocks(samples: tf.data.Dataset, canvas_size: tuple[int, int]) -> tf.data.D
     shapes = {name: spec.shape for name, spec in samples.element_spec.items()}
     shapes["image"] = [*canvas_size, 3]
     blocks = samples.padded_batch(BLOCK_SIZE, padded_shapes=shapes, drop_remainder=True)
-    return blocks.prefetch(1)  # the next one is decoded while this one is mixed
+    return blocks.prefetch(1)  # the next block is decoded while this one is mixed
 
 
 def _mix_blocks(
     blocks: tf.data.Dataset,
-    augmentation: MixingAugmentation,
-    place: int,
-    finish: Callable[[Sample], Any],
+    mix: Callable[[dict[str, Tensor], Tensor], Any],
+    finish: Callable[[Any], Any],
     num_parallel_calls: int,
 ) -> tf.data.Dataset:
     def mix_block(block: dict[str, Tensor]) -> tf.data.Dataset:
         return tf.data.Dataset.range(BLOCK_SIZE).map(
-            lambda index: finish(_mix(block, index, augmentation, place)),
+            lambda row: finish(mix(block, row)),
             num_parallel_calls=num_parallel_calls,
             deterministic=True,
         )
@@ -113,43 +142,33 @@ def _mix_blocks(
     return blocks.flat_map(mix_block)
 
 
-def _mix(
-    block: dict[str, Tensor], index: Tensor, augmentation: MixingAugmentation, place: int
-) -> Sample:
-    sample = _unpack(block, index)
-    seed = _step_seed(sample, place)
-    draws = tf.random.stateless_uniform([BLOCK_SIZE], seed, alg="philox")
+def _block_mixer(
+    augmentation: MixingAugmentation, index: int, unpack: Callable[[Tensor, dict], Any]
+) -> Callable[[dict[str, Tensor], Tensor], Any]:
+    """Returns a function of a block and a row [] int64 that mixes the row with its partners."""
 
-    def mixed() -> Sample:
-        # The other places of the block, counted from this one on, in a random order.
-        steps = 1 + tf.argsort(draws[1:], stable=True)[: augmentation.num_partners]
-        places = (tf.cast(index, tf.int32) + steps) % BLOCK_SIZE
-        partners = [_unpack(block, places[number]) for number in range(augmentation.num_partners)]
-        return augmentation.apply([sample, *partners], fold_seed(seed, 1))
+    def mix(block: dict[str, Tensor], row: Tensor) -> Any:
+        sample = _unpack(block, row, unpack)
+        seed = fold_seed(sample.seed, index)
+        draws = tf.random.stateless_uniform([BLOCK_SIZE], seed, alg="philox")
 
-    return tf.cond(draws[0] < augmentation.probability, mixed, lambda: sample)
+        def mixed() -> Any:
+            # The other rows of the block, counted from this one, in a random order.
+            steps = 1 + tf.argsort(draws[1:], stable=True)[: augmentation.num_partners]
+            rows = (tf.cast(row, tf.int32) + steps) % BLOCK_SIZE
+            partners = [_unpack(block, rows[k], unpack) for k in range(augmentation.num_partners)]
+            return augmentation.apply([sample, *partners], fold_seed(seed, 1))
 
+        return tf.cond(draws[0] < augmentation.probability, mixed, lambda: sample)
 
-def _step_seed(sample: Sample, place: int) -> Tensor:
-    return fold_seed(sample.seed, place)
-
-
-def _pack(sample: Sample) -> dict[str, Tensor]:
-    """Returns a sample as an element of a dataset that is cut into padded blocks."""
-    packed = {name: value for name, value in sample._asdict().items() if value is not None}
-    if sample.masks is not None:
-        packed["masks"] = pack_masks(sample.masks)
-    size, count = tf.shape(sample.image)[:2], tf.shape(sample.boxes)[0]
-    return {**packed, "size": size, "count": count}
+    return mix
 
 
-def _unpack(block: dict[str, Tensor], index: Tensor) -> Sample:
-    """Takes picture `index` out of a block, without its padding."""
-    row = {name: column[index] for name, column in block.items()}
-    (height, width), count = tf.unstack(row.pop("size")), row.pop("count")
-    for name in ("boxes", "classes", "is_crowd"):
-        row[name] = row[name][:count]
-    row["image"] = row["image"][:height, :width]
-    packed = row.pop("masks", None)
-    masks = None if packed is None else unpack_masks(packed[:count, :height], width)
-    return Sample(**row, masks=masks)
+def _pack(sample: Sample, pack: Callable[[Sample], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {**pack(sample), "image": sample.image, "image_size": tf.shape(sample.image)[:2]}
+
+
+def _unpack(block: dict[str, Tensor], row: Tensor, unpack: Callable[[Tensor, dict], Any]) -> Any:
+    values = {name: column[row] for name, column in block.items()}
+    height, width = tf.unstack(values.pop("image_size"))
+    return unpack(values.pop("image")[:height, :width], values)

@@ -13,126 +13,126 @@ import tensorflow as tf
 
 from tpudet.trainkit.types import Tensor
 
-FILL = 128  # of what nothing is known of: the middle of the range, near the mean of most pictures
+FILL = 128  # of what nothing is known of: the middle of the range, near the mean of most images
 
 # ITU-R 601-2 luma as Pillow's fixed point has it. The sums stay below 2**24, so float32 is exact.
 _LUMA = (19595.0, 38470.0, 7471.0)
 _LUMA_ONE = 65536.0
 
 
-def auto_contrast(picture: Tensor) -> Tensor:
+def auto_contrast(image: Tensor) -> Tensor:
     """Stretches each channel to 0..255; a channel of one value stays."""
-    lowest = tf.cast(tf.reduce_min(picture, [0, 1]), tf.float64)[:, None]
-    highest = tf.cast(tf.reduce_max(picture, [0, 1]), tf.float64)[:, None]
+    lowest = tf.cast(tf.reduce_min(image, [0, 1]), tf.float64)[:, None]
+    highest = tf.cast(tf.reduce_max(image, [0, 1]), tf.float64)[:, None]
     levels = tf.range(256, dtype=tf.float64)
     scale = 255.0 / tf.maximum(highest - lowest, 1.0)
     # Not (levels - lowest) * scale: Pillow's two roundings decide what its int() cuts off.
     stretched = tf.clip_by_value(tf.floor(levels * scale - lowest * scale), 0.0, 255.0)
-    return _look_up(picture, tf.where(highest > lowest, stretched, levels))
+    return _look_up(image, tf.where(highest > lowest, stretched, levels))
 
 
-def equalize(picture: Tensor) -> Tensor:
+def equalize(image: Tensor) -> Tensor:
     """Spreads the values of each channel so that all are about as frequent.
 
     A channel with so few pixels below its greatest value that no step comes out stays as it is.
     """
-    channels = tf.cast(tf.transpose(tf.reshape(picture, [-1, 3])), tf.int32)  # [3, hw]
+    channels = tf.cast(tf.transpose(tf.reshape(image, [-1, 3])), tf.int32)  # [3, hw]
     counts = tf.math.bincount(channels, minlength=256, maxlength=256, axis=-1)
     highest = tf.reduce_max(channels, axis=1, keepdims=True)
     last = tf.gather(counts, tf.maximum(highest, 0), batch_dims=1)
     step = (tf.reduce_sum(counts, axis=1, keepdims=True) - last) // 255
     before = tf.cumsum(counts, axis=1, exclusive=True) + step // 2
     spread = tf.minimum(before // tf.maximum(step, 1), 255)
-    return _look_up(picture, tf.where(step > 0, spread, tf.range(256)))
+    return _look_up(image, tf.where(step > 0, spread, tf.range(256)))
 
 
-def posterize(picture: Tensor, bits: Tensor | float) -> Tensor:
+def posterize(image: Tensor, bits: Tensor | float) -> Tensor:
     """Keeps the upper bits of each value.
 
     Args:
-        picture: [h, w, 3] uint8.
+        image: [h, w, 3] uint8.
         bits: [] a whole number of 0..8; 8 changes nothing.
     """
     dropped = tf.bitwise.left_shift(1, 8 - tf.cast(bits, tf.int32))
-    return tf.bitwise.bitwise_and(picture, tf.cast(256 - dropped, tf.uint8))
+    return tf.bitwise.bitwise_and(image, tf.cast(256 - dropped, tf.uint8))
 
 
-def solarize(picture: Tensor, threshold: Tensor | float) -> Tensor:
+def solarize(image: Tensor, threshold: Tensor | float) -> Tensor:
     """Inverts the values from the threshold on.
 
     Args:
-        picture: [h, w, 3] uint8.
+        image: [h, w, 3] uint8.
         threshold: [] in 0..256; 256 changes nothing.
     """
-    is_below = tf.cast(picture, tf.float32) < tf.cast(threshold, tf.float32)
-    return tf.where(is_below, picture, tf.bitwise.invert(picture))
+    is_below = tf.cast(image, tf.float32) < tf.cast(threshold, tf.float32)
+    return tf.where(is_below, image, tf.bitwise.invert(image))
 
 
-def solarize_add(picture: Tensor, addition: Tensor | float) -> Tensor:
+def solarize_add(image: Tensor, addition: Tensor | float) -> Tensor:
     """Adds to the values below 128, up to 255. Not in Pillow.
 
     Args:
-        picture: [h, w, 3] uint8.
+        image: [h, w, 3] uint8.
         addition: [] a whole number of 0..255; 0 changes nothing.
     """
     added = tf.cast(addition, tf.uint8)
-    return tf.where(picture < FILL, tf.minimum(picture, 255 - added) + added, picture)
+    return tf.where(image < FILL, tf.minimum(image, 255 - added) + added, image)
 
 
-def change_brightness(picture: Tensor, factor: Tensor | float) -> Tensor:
+def change_brightness(image: Tensor, factor: Tensor | float) -> Tensor:
     """Scales all values; factor >= 0, 0 is black, 1 changes nothing."""
-    return _blend(tf.zeros([]), picture, factor)
+    return _blend(tf.zeros([]), image, factor)
 
 
-def change_contrast(picture: Tensor, factor: Tensor | float) -> Tensor:
+def change_contrast(image: Tensor, factor: Tensor | float) -> Tensor:
     """Moves values away from the mean luma; factor >= 0, 0 is flat, 1 changes nothing."""
     # float32 would lose count above 65,000 pixels.
-    luma = tf.cast(_luma(picture, channels=1), tf.int64)
+    luma = tf.cast(_luma(image, channels=1), tf.int64)
     mean = tf.reduce_mean(tf.cast(luma, tf.float64))
-    return _blend(tf.cast(tf.floor(mean + 0.5), tf.float32), picture, factor)
+    return _blend(tf.cast(tf.floor(mean + 0.5), tf.float32), image, factor)
 
 
-def change_color(picture: Tensor, factor: Tensor | float) -> Tensor:
+def change_color(image: Tensor, factor: Tensor | float) -> Tensor:
     """Moves colours away from grey; factor >= 0, 0 is grey, 1 changes nothing."""
-    return _blend(_luma(picture, channels=3), picture, factor)
+    return _blend(_luma(image, channels=3), image, factor)
 
 
-def change_sharpness(picture: Tensor, factor: Tensor | float) -> Tensor:
-    """Moves values away from those of the smoothed picture.
+def change_sharpness(image: Tensor, factor: Tensor | float) -> Tensor:
+    """Moves values away from those of the smoothed image.
 
-    The border, one pixel wide, stays, and so does a picture with a side below 3.
+    The border, one pixel wide, stays, and so does an image with a side below 3.
 
     Args:
-        picture: [h, w, 3] uint8.
+        image: [h, w, 3] uint8.
         factor: at least 0; 0 smooths with the kernel 1 1 1, 1 5 1, 1 1 1; 1 changes nothing.
     """
-    shape = tf.shape(picture)
-    rows = tf.cast(tf.reshape(picture, [shape[0], -1]), tf.float32)
+    shape = tf.shape(image)
+    rows = tf.cast(tf.reshape(image, [shape[0], -1]), tf.float32)
     center = rows[1:-1, 3:-3]
     columns = rows[:-2] + rows[1:-1] + rows[2:]
     total = columns[:, :-6] + columns[:, 3:-3] + columns[:, 6:] + 4.0 * center
     smoothing = tf.pad(tf.floor(total / 13.0 + 0.5) - center, [[1, 1], [3, 3]])
-    # With a side below 3 nothing but the padding is there, and more of it than the picture has.
+    # With a side below 3 nothing but the padding is there, and more of it than the image has.
     smooth = rows + tf.slice(smoothing, [0, 0], tf.shape(rows))
-    return _blend(tf.reshape(smooth, shape), picture, factor)
+    return _blend(tf.reshape(smooth, shape), image, factor)
 
 
-def turn_hue(picture: Tensor, turns: Tensor | float) -> Tensor:
+def turn_hue(image: Tensor, turns: Tensor | float) -> Tensor:
     """Turns the hue of the HSV colour; 1 is a whole turn, 0 changes nothing."""
-    turned = tf.image.adjust_hue(tf.cast(picture, tf.float32) / 255.0, turns)
+    turned = tf.image.adjust_hue(tf.cast(image, tf.float32) / 255.0, turns)
     return tf.cast(turned * 255.0 + 0.5, tf.uint8)
 
 
-def fill_crossing(picture: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def fill_crossing(image: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Fills with `FILL` where a marked row crosses a marked column.
 
     Args:
-        picture: [h, w, 3] uint8.
+        image: [h, w, 3] uint8.
         rows: [h] bool.
         columns: [w] bool.
     """
-    shape = tf.shape(picture)
-    bytes_of = tf.reshape(picture, [shape[0], -1])
+    shape = tf.shape(image)
+    bytes_of = tf.reshape(image, [shape[0], -1])
     row_bits = tf.cast(rows, tf.uint8)[:, None] * 255
     column_bits = tf.cast(tf.repeat(columns, 3), tf.uint8)[None] * 255
     marked = tf.bitwise.bitwise_and(row_bits, column_bits)
@@ -141,22 +141,22 @@ def fill_crossing(picture: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return tf.reshape(tf.bitwise.bitwise_or(kept, filled), shape)
 
 
-def _blend(degenerate: Tensor, picture: Tensor, factor: Tensor | float) -> Tensor:
-    """Pillow's `Image.blend`: degenerate at 0, the picture at 1, beyond it above; truncated."""
-    mixed = degenerate + factor * (tf.cast(picture, tf.float32) - degenerate)
+def _blend(degenerate: Tensor, image: Tensor, factor: Tensor | float) -> Tensor:
+    """Pillow's `Image.blend`: degenerate at 0, the image at 1, beyond it above; truncated."""
+    mixed = degenerate + factor * (tf.cast(image, tf.float32) - degenerate)
     return tf.cast(tf.clip_by_value(mixed, 0.0, 255.0), tf.uint8)
 
 
-def _luma(picture: Tensor, *, channels: int) -> Tensor:
+def _luma(image: Tensor, *, channels: int) -> Tensor:
     """The luma as whole numbers, float32 [h, w, channels], the same in each."""
     weights = tf.constant([[weight] * channels for weight in _LUMA])
-    total = tf.cast(picture, tf.float32) @ weights
+    total = tf.cast(image, tf.float32) @ weights
     return tf.floor((total + _LUMA_ONE / 2) / _LUMA_ONE)
 
 
-def _look_up(picture: Tensor, tables: Tensor) -> Tensor:
+def _look_up(image: Tensor, tables: Tensor) -> Tensor:
     """Replaces each value by that of its channel's table, [3, 256]."""
-    indices = tf.cast(tf.transpose(tf.reshape(picture, [-1, 3])), tf.int32)
+    indices = tf.cast(tf.transpose(tf.reshape(image, [-1, 3])), tf.int32)
     indices += tf.constant([[0], [256], [512]])
     values = tf.gather(tf.cast(tf.reshape(tables, [-1]), tf.uint8), indices)
-    return tf.reshape(tf.transpose(values), tf.shape(picture))
+    return tf.reshape(tf.transpose(values), tf.shape(image))

@@ -1,4 +1,4 @@
-"""Random choices of augmentation, as pure functions of (seed, epoch, record number)."""
+"""Random choices for an image, as pure functions of (seed, epoch, record number)."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,12 @@ import tensorflow as tf
 from tpudet.trainkit.types import Tensor
 
 
-class Augmentation(NamedTuple):
-    """What was drawn for one picture."""
+class RandomPlacement(NamedTuple):
+    """Random arguments of `place_on_canvas` for one image."""
 
     flip: Tensor  # [] bool, mirror left and right
     scale: Tensor  # [] float32, relative to the largest size that fits into the canvas
-    position: Tensor  # [2] float32 in [0, 1): place of the crop, y and x, where one is needed
+    position: Tensor  # [2] float32 in [0, 1): y and x of the crop among all possible ones
 
 
 def record_seed(seed: int, epoch: Tensor, record: Tensor) -> Tensor:
@@ -32,22 +32,21 @@ def fold_seed(stateless_seed: Tensor, number: Tensor) -> Tensor:
     return tf.random.fold_in(stateless_seed, tf.cast(number, tf.int64))
 
 
-def draw_augmentation(
+def draw_placement(
     stateless_seed: Tensor, *, horizontal_flip: bool, scale_range: tuple[float, float]
-) -> Augmentation:
+) -> RandomPlacement:
     """Draws flip (p = 0.5), scale (uniform) and position of the crop (uniform).
 
-    All four numbers are drawn whatever the arguments say, so switching the flip off does not
-    change the scales.
+    All four numbers are always drawn, so switching the flip off does not change the scales.
 
     Args:
         stateless_seed: [2], see `record_seed`.
         horizontal_flip: whether mirroring is allowed.
-        scale_range: least and greatest scale within 0.1..2.0; 1 fits the picture into the canvas.
+        scale_range: lowest and highest scale, within 0.1..2.0; 1 fits the image into the canvas.
     """
     low, high = scale_range
     draws = tf.random.stateless_uniform([4], stateless_seed, alg="philox")
-    return Augmentation(
+    return RandomPlacement(
         flip=tf.logical_and(horizontal_flip, draws[0] < 0.5),
         scale=low + draws[1] * (high - low),
         position=draws[2:],

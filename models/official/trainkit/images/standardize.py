@@ -1,7 +1,7 @@
 """Any encoded image -> upright RGB uint8, or -> bytes that TensorFlow decodes as they are.
 
 Colour profiles are not applied and an alpha channel is dropped, as tf.io.decode_image does; of
-16-bit samples the upper byte is kept. Of an animation the first picture is taken.
+16-bit samples the upper byte is kept. Of an animation the first image is taken.
 """
 
 from typing import Literal, NamedTuple

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpudet.detection.data.augmentations.autoaugment import POLICIES, Step, amount_of
+from tpudet.detection.data.augmentations.autoaugment import POLICIES, PolicyStep, operation_amount
 from tpudet.detection.data.augmentations.rand_augment import CHANGES
 
 V0 = """
@@ -51,11 +51,11 @@ NAMES = {
 }
 
 
-def step_of(text: str) -> Step:
+def step_of(text: str) -> PolicyStep:
     name, probability, level = text.split()
     plain = name.removesuffix("_Only")
     name_here = NAMES.get(plain, plain.lower())
-    return Step(name_here, float(probability), int(level), in_boxes=plain != name)
+    return PolicyStep(name_here, float(probability), int(level), in_boxes=plain != name)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -67,7 +67,7 @@ def test_tables_are_the_predecessors(policy):
     assert list(POLICIES[policy]) == expected
 
 
-# Of the picture at levels 2 and 10, then in boxes at levels 2 and 10.
+# Of the image at levels 2 and 10, then in boxes at levels 2 and 10.
 AMOUNTS = {
     "auto_contrast": (0, 0, 0, 0),
     "box_cutout": (0.15, 0.75, 0.15, 0.75),
@@ -93,7 +93,7 @@ AMOUNTS = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_amounts(name):
     amounts = [
-        amount_of(Step(name, 1.0, level, in_boxes))
+        operation_amount(PolicyStep(name, 1.0, level, in_boxes))
         for in_boxes in (False, True)
         for level in (2, 10)
     ]

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from tpudet.detection.data.augmentations.build import build_augmentations
+from tpudet.detection.data.augmentations.build import build_augmentations, needs_masks
 from tpudet.detection.data.config import (
     AugmentationConfig,
     CopyPasteConfig,
@@ -12,7 +12,7 @@ from tpudet.detection.data.config import (
     MixupConfig,
     MosaicConfig,
 )
-from tpudet.detection.data.sample import MixingAugmentation, PictureAugmentation
+from tpudet.trainkit.images.mixed_stream import ImageAugmentation, MixingAugmentation
 
 MIXING = (MosaicConfig, MixupConfig, CopyPasteConfig)
 
@@ -20,7 +20,7 @@ MIXING = (MosaicConfig, MixupConfig, CopyPasteConfig)
 @pytest.mark.parametrize("kind", get_args(AugmentationConfig))
 def test_every_kind_is_built(kind) -> None:
     (built,) = build_augmentations(DataConfig(augmentations=(kind(),)))
-    assert isinstance(built, MixingAugmentation if kind in MIXING else PictureAugmentation)
+    assert isinstance(built, MixingAugmentation if kind in MIXING else ImageAugmentation)
 
 
 def test_order_and_numbers_are_those_of_the_file() -> None:
@@ -31,8 +31,13 @@ def test_order_and_numbers_are_those_of_the_file() -> None:
     )
     built = build_augmentations(DataConfig(augmentations=configs))
     numbers = [
-        (step.num_partners, step.probability, step.needs_masks)
+        (step.num_partners, step.probability)
         for step in built
         if isinstance(step, MixingAugmentation)
     ]
-    assert numbers == [(1, 0.25, True), (3, 0.75, False), (1, 0.125, False)]
+    assert numbers == [(1, 0.25), (3, 0.75), (1, 0.125)]
+
+
+@pytest.mark.parametrize("kind", get_args(AugmentationConfig))
+def test_only_copy_paste_needs_masks(kind) -> None:
+    assert needs_masks(DataConfig(augmentations=(kind(),))) == (kind is CopyPasteConfig)

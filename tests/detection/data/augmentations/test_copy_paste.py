@@ -101,7 +101,7 @@ def test_an_instance_without_a_mask_keeps_its_box(make_sample):
     assert mixed.boxes.numpy().tolist() == [[2, 2, 6, 6], [0, 0, 5, 5]]
 
 
-def test_a_larger_source_enlarges_the_picture(make_sample):
+def test_a_larger_source_enlarges_the_image(make_sample):
     target = make_sample(flat(10, 4, 12), with_masks=True)
     source = make_sample(flat(20, 9, 5), [[6, 1, 9, 3]], with_masks=True)
     mixed = paste([target, source], tf.constant([True]))

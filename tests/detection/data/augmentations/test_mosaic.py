@@ -7,22 +7,22 @@ from tpudet.detection.data.augmentations.mixing import mosaic
 CANVAS = (40, 60)
 
 
-def coded_picture(number: int, height: int, width: int) -> np.ndarray:
+def coded_image(number: int, height: int, width: int) -> np.ndarray:
     """Every pixel says where it is: number, row, column; number is from 1."""
     rows, columns = np.mgrid[:height, :width]
     return np.stack([np.full_like(rows, number), rows, columns], -1).astype(np.uint8)
 
 
 def quarters(image: np.ndarray) -> list[np.ndarray]:
-    """For each picture, the pixels [m, 4] it has: y and x on the canvas, row and column in it."""
+    """For each image, the pixels [m, 4] it has: y and x on the canvas, row and column in it."""
     found = [np.argwhere(image[..., 0] == number) for number in (1, 2, 3, 4)]
     return [np.column_stack([places, image[tuple(places.T)][:, 1:]]) for places in found]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_each_quarter_shows_a_part_of_its_picture_against_the_centre(make_sample, seed):
+def test_each_quarter_shows_a_part_of_its_image_against_the_centre(make_sample, seed):
     # Larger than any quarter, so the canvas is full and the corners of the parts meet.
-    samples = [make_sample(coded_picture(k, 40, 60)) for k in (1, 2, 3, 4)]
+    samples = [make_sample(coded_image(k, 40, 60)) for k in (1, 2, 3, 4)]
     image = mosaic(samples, tf.constant([seed, 9]), canvas_size=CANVAS).image.numpy()
     assert image.shape == (*CANVAS, 3)
     assert image.dtype == np.uint8
@@ -36,8 +36,8 @@ def test_each_quarter_shows_a_part_of_its_picture_against_the_centre(make_sample
     assert 0.25 <= centre[1] / 60 <= 0.75
 
 
-def test_small_pictures_lie_whole_against_the_centre(make_sample):
-    samples = [make_sample(coded_picture(k, 6, 8), [[1, 2, 5, 7]]) for k in (1, 2, 3, 4)]
+def test_small_images_lie_whole_against_the_centre(make_sample):
+    samples = [make_sample(coded_image(k, 6, 8), [[1, 2, 5, 7]]) for k in (1, 2, 3, 4)]
     mixed = mosaic(samples, tf.constant([1, 2]), canvas_size=CANVAS)
     image = mixed.image.numpy()
     found = quarters(image)
@@ -56,13 +56,11 @@ def test_boxes_and_masks_surround_the_pixels_that_are_left(make_sample, seed):
     random = np.random.default_rng(seed)
     samples = []
     for number in (1, 2, 3, 4):
-        picture = coded_picture(number, *random.integers(15, 41, 2))
+        image = coded_image(number, *random.integers(15, 41, 2))
         y1, x1 = random.integers(0, 6, 2)
         y2, x2 = random.integers(9, 15, 2)
-        picture[y1:y2, x1:x2, 0] += 100
-        samples.append(
-            make_sample(picture, [[y1, x1, y2, x2]], with_masks=True, first_class=number)
-        )
+        image[y1:y2, x1:x2, 0] += 100
+        samples.append(make_sample(image, [[y1, x1, y2, x2]], with_masks=True, first_class=number))
     mixed = mosaic(samples, tf.constant([seed, 0]), canvas_size=CANVAS)
     assert mixed.classes.numpy().tolist() == [1, 2, 3, 4]
     assert mixed.masks is not None

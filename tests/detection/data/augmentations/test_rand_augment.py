@@ -8,35 +8,35 @@ from PIL import Image, ImageEnhance, ImageOps
 from tpudet.detection.data.augmentations.rand_augment import (
     OPERATIONS,
     Operation,
-    Steps,
-    amounts_of,
+    OperationSequence,
     apply_rand_augment,
-    carry_out,
+    apply_sequence,
+    operation_amounts,
 )
-from tpudet.detection.data.sample import Scene
+from tpudet.detection.data.sample import AnnotatedImage
 
 
 def seed_of(index) -> tf.Tensor:
     return tf.stack([tf.constant(4, tf.int64), tf.cast(index, tf.int64)])
 
 
-def scene() -> Scene:
+def sample_image() -> AnnotatedImage:
     random = np.random.default_rng(0)
-    picture = tf.constant(random.integers(20, 230, (60, 80, 3), np.uint8))
+    image = tf.constant(random.integers(20, 230, (60, 80, 3), np.uint8))
     boxes = tf.constant([[5.0, 6.0, 30.0, 40.0], [20.0, 30.0, 60.0, 80.0]])
     masks = np.zeros((2, 60, 80), np.uint8)
     masks[0, 5:30, 6:40] = masks[1, 20:60, 30:80] = 1
-    return Scene(picture, boxes, tf.constant([False, False]), tf.constant(masks))
+    return AnnotatedImage(image, boxes, tf.constant([False, False]), tf.constant(masks))
 
 
 def augmented(count: int, **options) -> list[tuple]:
-    run = lambda index: tuple(apply_rand_augment(scene(), seed_of(index), **options))  # noqa: E731
+    run = lambda index: tuple(apply_rand_augment(sample_image(), seed_of(index), **options))  # noqa: E731
     return list(tf.data.Dataset.range(count).map(run, num_parallel_calls=2, deterministic=True))
 
 
-def carried_out(operation: Operation, amount: float, seed: tf.Tensor) -> Scene:
-    steps = Steps(tf.constant([0]), tf.constant([amount]), tf.constant([1.0]))
-    return carry_out(scene(), [operation], steps, seed)
+def carried_out(operation: Operation, amount: float, seed: tf.Tensor) -> AnnotatedImage:
+    steps = OperationSequence(tf.constant([0]), tf.constant([amount]), tf.constant([1.0]))
+    return apply_sequence(sample_image(), [operation], steps, seed)
 
 
 WITH_STRENGTH = [op for op in OPERATIONS if op.name not in ("auto_contrast", "equalize")]
@@ -44,8 +44,10 @@ WITH_STRENGTH = [op for op in OPERATIONS if op.name not in ("auto_contrast", "eq
 
 @pytest.mark.parametrize("operation", WITH_STRENGTH, ids=str)
 def test_magnitude_zero_changes_nothing(operation):
-    for amount in amounts_of(operation.name, 0.0):
-        for old, new in zip(scene(), carried_out(operation, amount, seed_of(1)), strict=True):
+    for amount in operation_amounts(operation.name, 0.0):
+        for old, new in zip(
+            sample_image(), carried_out(operation, amount, seed_of(1)), strict=True
+        ):
             np.testing.assert_array_equal(old, new)
 
 
@@ -63,7 +65,7 @@ def test_magnitude_zero_changes_nothing(operation):
     ],
 )
 def test_amounts(operation, magnitude, amounts):
-    assert amounts_of(operation, magnitude) == pytest.approx(amounts)
+    assert operation_amounts(operation, magnitude) == pytest.approx(amounts)
 
 
 @pytest.mark.parametrize(
@@ -79,13 +81,13 @@ def test_amounts(operation, magnitude, amounts):
 )
 def test_operations_are_pillows(operation, amount, pillows):
     after = carried_out(Operation(operation), float(amount), seed_of(2))
-    expected = np.asarray(pillows(Image.fromarray(scene().picture.numpy())))
+    expected = np.asarray(pillows(Image.fromarray(sample_image().image.numpy())))
     # A factor is float32 here and a Python number there.
-    assert np.abs(after.picture.numpy().astype(int) - expected).max() <= (amount % 1 > 0)
+    assert np.abs(after.image.numpy().astype(int) - expected).max() <= (amount % 1 > 0)
 
 
 def test_shapes_types_boxes_and_reproduction():
-    before = tuple(part for part in scene() if part is not None)
+    before = tuple(part for part in sample_image() if part is not None)
     first, again = (augmented(24, num_ops=3, magnitude=9.0) for _ in range(2))
     for new, repeated in zip(first, again, strict=True):
         for old, one, other in zip(before, new, repeated, strict=True):
@@ -107,7 +109,7 @@ def test_shapes_types_boxes_and_reproduction():
 
 
 def test_identity_comes_up_in_a_fourteenth():
-    before = scene().picture.numpy()
+    before = sample_image().image.numpy()
     same = [np.array_equal(new[0], before) for new in augmented(280, num_ops=1, magnitude=10.0)]
     # Five standard deviations around 280 / 14 = 20.
     assert 0 < sum(same) < 42

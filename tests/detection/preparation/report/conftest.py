@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from tpudet.detection.data.tfrecord import encode_example
+from tpudet.detection.data.tfrecord import EncodedImage, encode_example
 from tpudet.trainkit.class_list import ClassEntry, write_class_list
 from tpudet.trainkit.records import shard_path, write_shard
 
@@ -32,12 +32,14 @@ def encode_picture(picture: Picture) -> bytes:
     if picture.noise:
         pixels = np.random.default_rng(0).integers(0, 256, pixels.shape, np.uint8)
     return encode_example(
-        source_id=picture.name,
-        filename=f"{picture.name}.jpg",
-        encoded=cv2.imencode(".jpg", pixels)[1].tobytes(),
-        image_format="jpeg",
-        height=picture.height,
-        width=picture.width,
+        EncodedImage(
+            source_id=picture.name,
+            filename=f"{picture.name}.jpg",
+            encoded=cv2.imencode(".jpg", pixels)[1].tobytes(),
+            format="jpeg",
+            height=picture.height,
+            width=picture.width,
+        ),
         boxes_normalized=rows[:, 1:] / size,
         labels=rows[:, 0].astype(int).tolist(),
         texts=["" for _ in rows],

@@ -1,14 +1,15 @@
-"""AutoAugment for detection: one sub-policy, drawn from a learnt table, for each picture.
+"""AutoAugment for detection (arXiv 1906.11172): one sub-policy per image, from a learnt table.
 
-Strengths are those of the authors' code (`amount_of` lists them), with these differences:
+Strengths are those of the authors' code (see `operation_amount`), with these deviations:
 
-- it comes after the picture was scaled, cropped and mirrored; there it was the first of all, on the
-  original, so what moved out of the picture was out of every crop;
-- distances in pixels were meant for COCO, whose pictures have a longer side of 640; here they grow
-  and shrink with the longer side, so a canvas of 320 or 1280 shows the same picture;
-- operations that Pillow has are Pillow's (contrast turned large pictures white there);
-- a box that leaves the picture is gone; there it came back with a twentieth of the picture's side;
-- 0 bits of `posterize`, a black picture, count as 1, which is what came out there.
+- it is applied after the image was scaled, cropped and mirrored; the authors apply it first, to
+  the original, so objects moved out of the image are outside every crop;
+- the authors' distances in pixels suit COCO, whose images have a longer side of 640; here they
+  scale with the longer side, so the effect on a canvas of 320 or 1280 is the same;
+- operations that Pillow has equal Pillow's (the authors' contrast turns large images white);
+- a box that leaves the image is removed; in the authors' code it comes back with a twentieth of the
+  image's side;
+- 0 bits of `posterize`, a black image, count as 1, which is the authors' effective result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,89 +18,97 @@ from typing import Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tpudet.detection.data.augmentations.rand_augment import Operation, Steps, carry_out
-from tpudet.detection.data.sample import Scene
+from tpudet.detection.data.augmentations.rand_augment import (
+    Operation,
+    OperationSequence,
+    apply_sequence,
+)
+from tpudet.detection.data.sample import AnnotatedImage
 from tpudet.trainkit.types import Tensor
 
 
-class Step(NamedTuple):
+class PolicyStep(NamedTuple):
     """One operation of a sub-policy."""
 
-    name: str  # a key of scene_operations.CHANGES
-    probability: float  # of a step in boxes a third of it, for each box by itself
-    level: int  # 0..10; `autoaugment.amount_of` says what it means
-    in_boxes: bool = False  # change what lies within boxes instead of the picture
+    name: str  # a key of `rand_augment.CHANGES`
+    probability: float  # in boxes, a third of it applies, to each box by itself
+    level: int  # 0..10; `operation_amount` says what it means
+    in_boxes: bool = False  # change the inside of boxes instead of the whole image
 
 
-SubPolicy = tuple[Step, ...]
+SubPolicy = tuple[PolicyStep, ...]
 PolicyName = Literal["v0", "v1", "v2", "v3", "test"]
 
 
-def _only(name: str, probability: float, level: int) -> Step:
-    return Step(name, probability, level, in_boxes=True)
+def _step(name: str, probability: float, level: int) -> PolicyStep:
+    return PolicyStep(name, probability, level)
+
+
+def _in_boxes(name: str, probability: float, level: int) -> PolicyStep:
+    return PolicyStep(name, probability, level, in_boxes=True)
 
 
 _V0: tuple[SubPolicy, ...] = (
-    (Step("translate_x", 0.6, 4), Step("equalize", 0.8, 10)),
-    (_only("translate_y", 0.2, 2), Step("cutout", 0.8, 8)),
-    (Step("sharpness", 0.0, 8), Step("shear_x", 0.4, 0)),
-    (Step("shear_y", 1.0, 2), _only("translate_y", 0.6, 6)),
-    (Step("rotate", 0.6, 10), Step("color", 1.0, 6)),
+    (_step("translate_x", 0.6, 4), _step("equalize", 0.8, 10)),
+    (_in_boxes("translate_y", 0.2, 2), _step("cutout", 0.8, 8)),
+    (_step("sharpness", 0.0, 8), _step("shear_x", 0.4, 0)),
+    (_step("shear_y", 1.0, 2), _in_boxes("translate_y", 0.6, 6)),
+    (_step("rotate", 0.6, 10), _step("color", 1.0, 6)),
 )
 
 _V1: tuple[SubPolicy, ...] = (
     *_V0,
-    (Step("color", 0.0, 0), _only("shear_x", 0.8, 4)),
-    (_only("shear_y", 0.8, 2), _only("flip", 0.0, 10)),
-    (Step("equalize", 0.6, 10), Step("translate_x", 0.2, 2)),
-    (Step("color", 1.0, 10), _only("translate_y", 0.4, 6)),
-    (Step("rotate", 0.8, 10), Step("contrast", 0.0, 10)),
-    (Step("cutout", 0.2, 2), Step("brightness", 0.8, 10)),
-    (Step("color", 1.0, 6), Step("equalize", 1.0, 2)),
-    (_only("cutout", 0.4, 6), _only("translate_y", 0.8, 2)),
-    (Step("color", 0.2, 8), Step("rotate", 0.8, 10)),
-    (Step("sharpness", 0.4, 4), _only("translate_y", 0.0, 4)),
-    (Step("sharpness", 1.0, 4), Step("solarize_add", 0.4, 4)),
-    (Step("rotate", 1.0, 8), Step("sharpness", 0.2, 8)),
-    (Step("shear_y", 0.6, 10), _only("equalize", 0.6, 8)),
-    (Step("shear_x", 0.2, 6), _only("translate_y", 0.2, 10)),
-    (Step("solarize_add", 0.6, 8), Step("brightness", 0.8, 10)),
+    (_step("color", 0.0, 0), _in_boxes("shear_x", 0.8, 4)),
+    (_in_boxes("shear_y", 0.8, 2), _in_boxes("flip", 0.0, 10)),
+    (_step("equalize", 0.6, 10), _step("translate_x", 0.2, 2)),
+    (_step("color", 1.0, 10), _in_boxes("translate_y", 0.4, 6)),
+    (_step("rotate", 0.8, 10), _step("contrast", 0.0, 10)),
+    (_step("cutout", 0.2, 2), _step("brightness", 0.8, 10)),
+    (_step("color", 1.0, 6), _step("equalize", 1.0, 2)),
+    (_in_boxes("cutout", 0.4, 6), _in_boxes("translate_y", 0.8, 2)),
+    (_step("color", 0.2, 8), _step("rotate", 0.8, 10)),
+    (_step("sharpness", 0.4, 4), _in_boxes("translate_y", 0.0, 4)),
+    (_step("sharpness", 1.0, 4), _step("solarize_add", 0.4, 4)),
+    (_step("rotate", 1.0, 8), _step("sharpness", 0.2, 8)),
+    (_step("shear_y", 0.6, 10), _in_boxes("equalize", 0.6, 8)),
+    (_step("shear_x", 0.2, 6), _in_boxes("translate_y", 0.2, 10)),
+    (_step("solarize_add", 0.6, 8), _step("brightness", 0.8, 10)),
 )
 
 _V2: tuple[SubPolicy, ...] = (
-    (Step("color", 0.0, 6), Step("cutout", 0.6, 8), Step("sharpness", 0.4, 8)),
-    (Step("rotate", 0.4, 8), Step("sharpness", 0.4, 2), Step("rotate", 0.8, 10)),
-    (Step("translate_y", 1.0, 8), Step("auto_contrast", 0.8, 2)),
-    (Step("auto_contrast", 0.4, 6), Step("shear_x", 0.8, 8), Step("brightness", 0.0, 10)),
-    (Step("solarize_add", 0.2, 6), Step("contrast", 0.0, 10), Step("auto_contrast", 0.6, 0)),
-    (Step("cutout", 0.2, 0), Step("solarize", 0.8, 8), Step("color", 1.0, 4)),
-    (Step("translate_y", 0.0, 4), Step("equalize", 0.6, 8), Step("solarize", 0.0, 10)),
-    (Step("translate_y", 0.2, 2), Step("shear_y", 0.8, 8), Step("rotate", 0.8, 8)),
-    (Step("cutout", 0.8, 8), Step("brightness", 0.8, 8), Step("cutout", 0.2, 2)),
-    (Step("color", 0.8, 4), Step("translate_y", 1.0, 6), Step("rotate", 0.6, 6)),
-    (Step("rotate", 0.6, 10), Step("box_cutout", 1.0, 4), Step("cutout", 0.2, 8)),
-    (Step("rotate", 0.0, 0), Step("equalize", 0.6, 6), Step("shear_y", 0.6, 8)),
-    (Step("brightness", 0.8, 8), Step("auto_contrast", 0.4, 2), Step("brightness", 0.2, 2)),
-    (Step("translate_y", 0.4, 8), Step("solarize", 0.4, 6), Step("solarize_add", 0.2, 10)),
-    (Step("contrast", 1.0, 10), Step("solarize_add", 0.2, 8), Step("equalize", 0.2, 4)),
+    (_step("color", 0.0, 6), _step("cutout", 0.6, 8), _step("sharpness", 0.4, 8)),
+    (_step("rotate", 0.4, 8), _step("sharpness", 0.4, 2), _step("rotate", 0.8, 10)),
+    (_step("translate_y", 1.0, 8), _step("auto_contrast", 0.8, 2)),
+    (_step("auto_contrast", 0.4, 6), _step("shear_x", 0.8, 8), _step("brightness", 0.0, 10)),
+    (_step("solarize_add", 0.2, 6), _step("contrast", 0.0, 10), _step("auto_contrast", 0.6, 0)),
+    (_step("cutout", 0.2, 0), _step("solarize", 0.8, 8), _step("color", 1.0, 4)),
+    (_step("translate_y", 0.0, 4), _step("equalize", 0.6, 8), _step("solarize", 0.0, 10)),
+    (_step("translate_y", 0.2, 2), _step("shear_y", 0.8, 8), _step("rotate", 0.8, 8)),
+    (_step("cutout", 0.8, 8), _step("brightness", 0.8, 8), _step("cutout", 0.2, 2)),
+    (_step("color", 0.8, 4), _step("translate_y", 1.0, 6), _step("rotate", 0.6, 6)),
+    (_step("rotate", 0.6, 10), _step("box_cutout", 1.0, 4), _step("cutout", 0.2, 8)),
+    (_step("rotate", 0.0, 0), _step("equalize", 0.6, 6), _step("shear_y", 0.6, 8)),
+    (_step("brightness", 0.8, 8), _step("auto_contrast", 0.4, 2), _step("brightness", 0.2, 2)),
+    (_step("translate_y", 0.4, 8), _step("solarize", 0.4, 6), _step("solarize_add", 0.2, 10)),
+    (_step("contrast", 1.0, 10), _step("solarize_add", 0.2, 8), _step("equalize", 0.2, 4)),
 )
 
 _V3: tuple[SubPolicy, ...] = (
-    (Step("posterize", 0.8, 2), Step("translate_x", 1.0, 8)),
-    (Step("box_cutout", 0.2, 10), Step("sharpness", 1.0, 8)),
-    (Step("rotate", 0.6, 8), Step("rotate", 0.8, 10)),
-    (Step("equalize", 0.8, 10), Step("auto_contrast", 0.2, 10)),
-    (Step("solarize_add", 0.2, 2), Step("translate_y", 0.2, 8)),
-    (Step("sharpness", 0.0, 2), Step("color", 0.4, 8)),
-    (Step("equalize", 1.0, 8), Step("translate_y", 1.0, 8)),
-    (Step("posterize", 0.6, 2), Step("rotate", 0.0, 10)),
-    (Step("auto_contrast", 0.6, 0), Step("rotate", 1.0, 6)),
-    (Step("equalize", 0.0, 4), Step("cutout", 0.8, 10)),
-    (Step("brightness", 1.0, 2), Step("translate_y", 1.0, 6)),
-    (Step("contrast", 0.0, 2), Step("shear_y", 0.8, 0)),
-    (Step("auto_contrast", 0.8, 10), Step("contrast", 0.2, 10)),
-    (Step("rotate", 1.0, 10), Step("cutout", 1.0, 10)),
-    (Step("solarize_add", 0.8, 6), Step("equalize", 0.8, 8)),
+    (_step("posterize", 0.8, 2), _step("translate_x", 1.0, 8)),
+    (_step("box_cutout", 0.2, 10), _step("sharpness", 1.0, 8)),
+    (_step("rotate", 0.6, 8), _step("rotate", 0.8, 10)),
+    (_step("equalize", 0.8, 10), _step("auto_contrast", 0.2, 10)),
+    (_step("solarize_add", 0.2, 2), _step("translate_y", 0.2, 8)),
+    (_step("sharpness", 0.0, 2), _step("color", 0.4, 8)),
+    (_step("equalize", 1.0, 8), _step("translate_y", 1.0, 8)),
+    (_step("posterize", 0.6, 2), _step("rotate", 0.0, 10)),
+    (_step("auto_contrast", 0.6, 0), _step("rotate", 1.0, 6)),
+    (_step("equalize", 0.0, 4), _step("cutout", 0.8, 10)),
+    (_step("brightness", 1.0, 2), _step("translate_y", 1.0, 6)),
+    (_step("contrast", 0.0, 2), _step("shear_y", 0.8, 0)),
+    (_step("auto_contrast", 0.8, 10), _step("contrast", 0.2, 10)),
+    (_step("rotate", 1.0, 10), _step("cutout", 1.0, 10)),
+    (_step("solarize_add", 0.8, 6), _step("equalize", 0.8, 8)),
 )
 
 POLICIES: Mapping[PolicyName, tuple[SubPolicy, ...]] = {
@@ -107,37 +116,39 @@ POLICIES: Mapping[PolicyName, tuple[SubPolicy, ...]] = {
     "v1": _V1,
     "v2": _V2,
     "v3": _V3,
-    "test": ((Step("translate_x", 1.0, 4), Step("equalize", 1.0, 10)),),
+    "test": ((_step("translate_x", 1.0, 4), _step("equalize", 1.0, 10)),),
 }
 
 
-def apply_autoaugment(scene: Scene, seed: Tensor, *, policy: PolicyName) -> Scene:
-    """Draws one sub-policy and carries it out; nothing else is executed.
+def apply_autoaugment(
+    annotated: AnnotatedImage, seed: Tensor, *, policy: PolicyName
+) -> AnnotatedImage:
+    """Draws one sub-policy and applies it; sizes and types stay, nothing else is executed.
 
     Args:
-        scene: the picture, scaled but not padded, its boxes and masks.
-        seed: [2] int, of which all choices are a function.
+        annotated: the image, scaled but not padded, its boxes and masks.
+        seed: [2] int, which determines all choices.
         policy: name of a table.
-
-    Returns:
-        A scene of the same sizes and types. A box that left the picture is 0.
     """
-    return carry_out_one(scene, POLICIES[policy], seed)
+    return apply_sub_policy(annotated, POLICIES[policy], seed)
 
 
-def carry_out_one(scene: Scene, sub_policies: Sequence[SubPolicy], seed: Tensor) -> Scene:
-    """Draws one of the sub-policies, all equally likely, and carries it out; `seed` [2]."""
+def apply_sub_policy(
+    annotated: AnnotatedImage, sub_policies: Sequence[SubPolicy], seed: Tensor
+) -> AnnotatedImage:
+    """Draws one of the sub-policies, all equally likely, and applies it; `seed` [2]."""
     operations = sorted({_operation(step) for steps in sub_policies for step in steps})
     choice_seed, seed = tf.unstack(tf.random.split(seed, 2))
     row = tf.random.stateless_uniform(
         [], choice_seed, maxval=len(sub_policies), dtype=tf.int32, alg="philox"
     )
-    drawn = Steps(*(tf.constant(table)[row] for table in _tables(sub_policies, operations)))
-    return carry_out(scene, operations, drawn, seed)
+    tables = _tables(sub_policies, operations)
+    drawn = OperationSequence(*(tf.constant(table)[row] for table in tables))
+    return apply_sequence(annotated, operations, drawn, seed)
 
 
-def amount_of(step: Step) -> float:
-    """Returns what the level means to the operation, see `scene_operations.Change`."""
+def operation_amount(step: PolicyStep) -> float:
+    """Returns the amount of the step's operation at its level, see `rand_augment.Change`."""
     strength = step.level / 10.0
     distance = (120.0 if step.in_boxes else 250.0) * strength
     factor = 0.1 + 1.8 * strength
@@ -160,18 +171,20 @@ def amount_of(step: Step) -> float:
     return amounts.get(step.name, 0.0)
 
 
-def _operation(step: Step) -> Operation:
+def _operation(step: PolicyStep) -> Operation:
     return Operation(step.name, step.in_boxes)
 
 
-def _tables(sub_policies: Sequence[SubPolicy], operations: Sequence[Operation]) -> Steps:
-    """Returns `Steps` [P, k] in NumPy; shorter sub-policies end with steps that never happen."""
+def _tables(
+    sub_policies: Sequence[SubPolicy], operations: Sequence[Operation]
+) -> OperationSequence:
+    """Returns the sub-policies as [P, k] in NumPy; shorter ones end with probabilities of 0."""
     shape = (len(sub_policies), max(map(len, sub_policies)))
-    tables = Steps(np.zeros(shape, np.int32), *np.zeros((2, *shape), np.float32))
+    tables = OperationSequence(np.zeros(shape, np.int32), *np.zeros((2, *shape), np.float32))
     for row, steps in enumerate(sub_policies):
         for column, step in enumerate(steps):
-            tables.places[row, column] = operations.index(_operation(step))
-            tables.amounts[row, column] = amount_of(step)
+            tables.indices[row, column] = operations.index(_operation(step))
+            tables.amounts[row, column] = operation_amount(step)
             share = 1.0 / 3.0 if step.in_boxes else 1.0
             tables.probabilities[row, column] = step.probability * share
     return tables

@@ -1,5 +1,6 @@
-"""The augmentations of an experiment file as what the input pipeline applies."""
+"""Builds the augmentations of an experiment's `data.augmentations`."""
 
+from collections.abc import Callable
 from functools import partial
 
 from tpudet.detection.data.augmentations.autoaugment import apply_autoaugment
@@ -17,12 +18,27 @@ from tpudet.detection.data.config import (
     MosaicConfig,
     RandAugmentConfig,
 )
-from tpudet.detection.data.sample import Augmentation, MixingAugmentation, PictureAugmentation
+from tpudet.detection.data.sample import apply_to_image
+from tpudet.trainkit.images.mixed_stream import (
+    Augmentation,
+    ImageAugmentation,
+    MixingAugmentation,
+)
 
 
 def build_augmentations(data: DataConfig) -> tuple[Augmentation, ...]:
-    """Returns `data.augmentations` in their order, for `train_dataset`."""
+    """Returns `data.augmentations`, in their order, as functions of a `Sample`."""
     return tuple(_build(config, data.canvas_size) for config in data.augmentations)
+
+
+def needs_masks(data: DataConfig) -> bool:
+    """Returns whether any of `data.augmentations` needs masks."""
+    return any(isinstance(config, CopyPasteConfig) for config in data.augmentations)
+
+
+def on_image(change: Callable) -> ImageAugmentation:
+    """Returns the augmentation that applies `change` to each image, see `apply_to_image`."""
+    return ImageAugmentation(partial(apply_to_image, change=change))
 
 
 def _build(config: AugmentationConfig, canvas_size: tuple[int, int]) -> Augmentation:
@@ -35,18 +51,16 @@ def _build(config: AugmentationConfig, canvas_size: tuple[int, int]) -> Augmenta
             return MixingAugmentation(apply, num_partners=1, probability=probability)
         case CopyPasteConfig(probability=probability, max_objects=max_objects):
             apply = partial(copy_paste, max_objects=max_objects)
-            return MixingAugmentation(
-                apply, num_partners=1, probability=probability, needs_masks=True
-            )
+            return MixingAugmentation(apply, num_partners=1, probability=probability)
         case AutoAugmentConfig(policy=policy):
-            return PictureAugmentation(partial(apply_autoaugment, policy=policy))
+            return on_image(partial(apply_autoaugment, policy=policy))
         case RandAugmentConfig(num_ops=num_ops, magnitude=magnitude):
             apply = partial(apply_rand_augment, num_ops=num_ops, magnitude=magnitude)
-            return PictureAugmentation(apply)
+            return on_image(apply)
         case GridMaskConfig(probability=probability, deleted_ratio=ratio):
             apply = partial(apply_grid_mask, probability=probability, deleted_ratio=ratio)
-            return PictureAugmentation(apply)
+            return on_image(apply)
         case ColorConfig():
             names = ("brightness", "contrast", "saturation", "hue")
             amounts = {name: getattr(config, name) for name in names}
-            return PictureAugmentation(partial(apply_color, **amounts))
+            return on_image(partial(apply_color, **amounts))

@@ -1,9 +1,9 @@
-"""RandAugment (arXiv 1909.13719): operations drawn at random, all of one strength.
+"""RandAugment (arXiv 1909.13719), and the operations that it shares with AutoAugment.
 
-The fourteen operations of the paper. Here a magnitude of 0 leaves a picture as it is whichever is
-drawn, auto-contrast and equalisation excepted, and 10 is the greatest strength: the scale of
-torchvision's RandAugment, with AutoAugment's greatest strengths. (AutoAugment's own scale takes
-colours away at level 0 and solarises least at level 10.)
+The fourteen operations of the paper. A magnitude of 0 leaves an image as it is, whichever operation
+is drawn, except auto-contrast and equalize; 10 is the greatest strength: torchvision's scale, with
+AutoAugment's greatest strengths. (AutoAugment's own scale removes colour at level 0 and solarizes
+least at level 10.)
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,43 +14,46 @@ import tensorflow as tf
 
 from tpudet.detection.data.augmentations import box_moves
 from tpudet.detection.data.augmentations.pixels import box_cutout, cutout
-from tpudet.detection.data.sample import Scene, is_object, pixel_unit
+from tpudet.detection.data.sample import AnnotatedImage, is_object, pixel_unit
 from tpudet.trainkit.images import pixel_operations
 from tpudet.trainkit.types import Tensor
 
-# (scene, amount [] float32, unit [] float32, seed [2]) -> scene. The amount is degrees of rotate;
-# pixels, to be multiplied by the unit, of translate and of half a cutout's side; pixels a pixel of
-# shear; share of the sides of box_cutout; bits of posterize; levels of solarize; a factor of
-# brightness, color, contrast and sharpness. The others have none.
-Change = Callable[[Scene, Tensor, Tensor, Tensor], Scene]
+# (annotated, amount [] float32, unit [] float32, seed [2]) -> annotated. The amount is in degrees
+# for rotate; in pixels, times the unit, for translate and for half the side of cutout; in pixels
+# per pixel for shear; a share of the box's sides for box_cutout; bits for posterize; levels for
+# solarize and solarize_add; a factor for brightness, color, contrast and sharpness. The other
+# operations have no amount.
+Change = Callable[[AnnotatedImage, Tensor, Tensor, Tensor], AnnotatedImage]
 
 
 def _recolor(change: Callable[..., Tensor]) -> Change:
-    return lambda scene, amount, unit, seed: scene._replace(picture=change(scene.picture, amount))
+    return lambda annotated, amount, unit, seed: annotated._replace(
+        image=change(annotated.image, amount)
+    )
 
 
 def _translate(axis: int) -> Change:
-    return lambda scene, amount, unit, seed: box_moves.translate(
-        scene, amount * unit, seed, axis=axis
+    return lambda annotated, amount, unit, seed: box_moves.translate(
+        annotated, amount * unit, seed, axis=axis
     )
 
 
 def _shear(axis: int) -> Change:
-    return lambda scene, amount, unit, seed: box_moves.shear(scene, amount, seed, axis=axis)
+    return lambda annotated, amount, unit, seed: box_moves.shear(annotated, amount, seed, axis=axis)
 
 
 CHANGES: Mapping[str, Change] = {
-    "identity": lambda scene, amount, unit, seed: scene,
-    "auto_contrast": _recolor(lambda picture, _: pixel_operations.auto_contrast(picture)),
-    "box_cutout": lambda scene, amount, unit, seed: box_cutout(scene, amount, seed),
+    "identity": lambda annotated, amount, unit, seed: annotated,
+    "auto_contrast": _recolor(lambda image, _: pixel_operations.auto_contrast(image)),
+    "box_cutout": lambda annotated, amount, unit, seed: box_cutout(annotated, amount, seed),
     "brightness": _recolor(pixel_operations.change_brightness),
     "color": _recolor(pixel_operations.change_color),
     "contrast": _recolor(pixel_operations.change_contrast),
-    "cutout": lambda scene, amount, unit, seed: cutout(scene, amount * unit, seed),
-    "equalize": _recolor(lambda picture, _: pixel_operations.equalize(picture)),
-    "flip": lambda scene, amount, unit, seed: box_moves.flip(scene),
+    "cutout": lambda annotated, amount, unit, seed: cutout(annotated, amount * unit, seed),
+    "equalize": _recolor(lambda image, _: pixel_operations.equalize(image)),
+    "flip": lambda annotated, amount, unit, seed: box_moves.flip(annotated),
     "posterize": _recolor(pixel_operations.posterize),
-    "rotate": lambda scene, amount, unit, seed: box_moves.rotate(scene, amount, seed),
+    "rotate": lambda annotated, amount, unit, seed: box_moves.rotate(annotated, amount, seed),
     "sharpness": _recolor(pixel_operations.change_sharpness),
     "shear_x": _shear(axis=1),
     "shear_y": _shear(axis=0),
@@ -62,63 +65,66 @@ CHANGES: Mapping[str, Change] = {
 
 
 class Operation(NamedTuple):
-    """A change of the picture, or of what lies within its boxes."""
+    """A change of the whole image or of the inside of its objects' boxes."""
 
     name: str  # a key of CHANGES
-    in_boxes: bool = False  # those of objects
+    in_boxes: bool = False
 
 
-class Steps(NamedTuple):
-    """k steps to be carried out one after another."""
+class OperationSequence(NamedTuple):
+    """k operations to apply one after another."""
 
-    places: Tensor  # [k] int32, rows of the list of operations
+    indices: Tensor  # [k] int32, into the list of operations
     amounts: Tensor  # [k] float32
-    probabilities: Tensor  # [k] float32; in boxes, of each box by itself
+    probabilities: Tensor  # [k] float32; of an operation in boxes, for each box by itself
 
 
-def carry_out(scene: Scene, operations: Sequence[Operation], steps: Steps, seed: Tensor) -> Scene:
-    """Carries out each step with its probability.
+def apply_sequence(
+    annotated: AnnotatedImage,
+    operations: Sequence[Operation],
+    sequence: OperationSequence,
+    seed: Tensor,
+) -> AnnotatedImage:
+    """Applies each operation of the sequence with its probability; sizes and types stay.
 
     Args:
-        scene: the picture, its boxes and masks.
-        operations: those that the steps name.
-        steps: see there.
+        annotated: the image, its boxes and masks.
+        operations: the ones that the sequence points to.
+        sequence: what to apply.
         seed: [2].
-
-    Returns:
-        A scene of the same sizes and types.
     """
-    unit = pixel_unit(scene.picture)
-    num_steps = tf.size(steps.places)
+    unit = pixel_unit(annotated.image)
+    num_steps = tf.size(sequence.indices)
     seeds = tf.random.split(seed, num_steps)
     in_boxes = tf.constant([operation.in_boxes for operation in operations])
 
-    def one_step(step: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
-        now = _scene_of(parts)
+    def apply_step(step: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
+        now = _annotated_of(parts)
         coin_seed, change_seed = tf.unstack(tf.random.split(seeds[step], 2))
-        place, probability = steps.places[step], steps.probabilities[step]
+        index, probability = sequence.indices[step], sequence.probabilities[step]
         coin = tf.random.stateless_uniform([], coin_seed, alg="philox")
-        happens = (coin < probability) | in_boxes[place]
+        is_applied = (coin < probability) | in_boxes[index]
+        amount = sequence.amounts[step]
         branches = [
-            partial(_changed, now, operation, steps.amounts[step], probability, unit, change_seed)
+            partial(_apply_operation, now, operation, amount, probability, unit, change_seed)
             for operation in operations
         ]
         nothing = len(operations)
         changed = tf.switch_case(
-            tf.where(happens, place, nothing), [*branches, lambda: _parts_of(now)]
+            tf.where(is_applied, index, nothing), [*branches, lambda: _to_tensors(now)]
         )
         return step + 1, *(
             tf.ensure_shape(new, old.shape) for new, old in zip(changed, parts, strict=True)
         )
 
     _, *parts = tf.while_loop(
-        lambda step, *_: step < num_steps, one_step, (tf.constant(0), *_parts_of(scene))
+        lambda step, *_: step < num_steps, apply_step, (tf.constant(0), *_to_tensors(annotated))
     )
-    return _scene_of(parts)
+    return _annotated_of(parts)
 
 
-def _changed(
-    scene: Scene,
+def _apply_operation(
+    annotated: AnnotatedImage,
     operation: Operation,
     amount: Tensor,
     probability: Tensor,
@@ -127,25 +133,25 @@ def _changed(
 ) -> list[Tensor]:
     change = CHANGES[operation.name]
     if not operation.in_boxes:
-        return _parts_of(change(scene, amount, unit, seed))
+        return _to_tensors(change(annotated, amount, unit, seed))
     coin_seed, box_seed = tf.unstack(tf.random.split(seed, 2))
-    coins = tf.random.stateless_uniform(tf.shape(scene.boxes)[:1], coin_seed, alg="philox")
-    chosen = tf.where((coins < probability) & is_object(scene))[:, 0]
+    coins = tf.random.stateless_uniform(tf.shape(annotated.boxes)[:1], coin_seed, alg="philox")
+    chosen = tf.where((coins < probability) & is_object(annotated))[:, 0]
 
-    def change_one(part: Scene, row: Tensor) -> Scene:
+    def change_one(part: AnnotatedImage, row: Tensor) -> AnnotatedImage:
         return change(part, amount, unit, tf.random.fold_in(box_seed, row))
 
-    return _parts_of(box_moves.in_each_box(scene, chosen, change_one))
+    return _to_tensors(box_moves.in_each_box(annotated, chosen, change_one))
 
 
-def _parts_of(scene: Scene) -> list[Tensor]:
-    """Without masks where there are none: a loop carries tensors only."""
-    return [part for part in scene if part is not None]
+def _to_tensors(annotated: AnnotatedImage) -> list[Tensor]:
+    """Leaves out masks that are None: a loop carries tensors only."""
+    return [part for part in annotated if part is not None]
 
 
-def _scene_of(parts: Sequence[Tensor]) -> Scene:
-    picture, boxes, is_crowd, *masks = parts
-    return Scene(picture, boxes, is_crowd, masks[0] if masks else None)
+def _annotated_of(parts: Sequence[Tensor]) -> AnnotatedImage:
+    image, boxes, is_crowd, *masks = parts
+    return AnnotatedImage(image, boxes, is_crowd, masks[0] if masks else None)
 
 
 OPERATIONS = (
@@ -166,36 +172,35 @@ OPERATIONS = (
 )
 
 
-def apply_rand_augment(scene: Scene, seed: Tensor, *, num_ops: int, magnitude: float) -> Scene:
-    """Carries out `num_ops` operations, drawn with equal chances and with repetition.
+def apply_rand_augment(
+    annotated: AnnotatedImage, seed: Tensor, *, num_ops: int, magnitude: float
+) -> AnnotatedImage:
+    """Applies `num_ops` operations, drawn uniformly with repetition; sizes and types stay.
 
     Args:
-        scene: the picture, scaled but not padded, its boxes and masks.
-        seed: [2] int, of which all choices are a function.
+        annotated: the image, scaled but not padded, its boxes and masks.
+        seed: [2] int, which determines all choices.
         num_ops: at least 1.
         magnitude: 0..10.
-
-    Returns:
-        A scene of the same sizes and types. A box that left the picture is 0.
     """
     choice_seed, sign_seed, change_seed = tf.unstack(tf.random.split(seed, 3))
-    places = tf.random.stateless_uniform(
+    indices = tf.random.stateless_uniform(
         [num_ops], choice_seed, maxval=len(OPERATIONS), dtype=tf.int32, alg="philox"
     )
     signs = tf.random.stateless_uniform(
         [num_ops], sign_seed, maxval=2, dtype=tf.int32, alg="philox"
     )
-    amounts = tf.constant([amounts_of(operation.name, magnitude) for operation in OPERATIONS])
-    steps = Steps(
-        places=places,
-        amounts=tf.gather_nd(amounts, tf.stack([places, signs], axis=1)),
+    amounts = tf.constant([operation_amounts(one.name, magnitude) for one in OPERATIONS])
+    sequence = OperationSequence(
+        indices=indices,
+        amounts=tf.gather_nd(amounts, tf.stack([indices, signs], axis=1)),
         probabilities=tf.ones([num_ops]),
     )
-    return carry_out(scene, OPERATIONS, steps, change_seed)
+    return apply_sequence(annotated, OPERATIONS, sequence, change_seed)
 
 
-def amounts_of(name: str, magnitude: float) -> tuple[float, float]:
-    """Returns the two amounts, equally likely, of an operation, see `scene_operations.Change`.
+def operation_amounts(name: str, magnitude: float) -> tuple[float, float]:
+    """Returns the two equally likely amounts of an operation, see `Change`.
 
     Rotation by 30 degrees, shear by 0.3, translation by 250 pixels of 640, factors 1 - 0.9 and
     1 + 0.9, 8 - 4 bits and a threshold of 256 - 256, each times a tenth of the magnitude.
