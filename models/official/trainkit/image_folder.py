@@ -1,4 +1,4 @@
-"""A folder of images: which there are, a machine's share of them, their bytes read ahead."""
+"""A folder of images: lists them, takes a machine's part of them, reads their bytes ahead."""
 
 import os
 from collections import deque
@@ -8,13 +8,20 @@ from typing import NamedTuple
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.inputs import read_input_text
+from tpudet.trainkit.images.headers import Container
 from tpudet.trainkit.images.standardize import ImageError, standardize
 
-IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+# The extensions of image files, lower case, and the formats that they stand for.
+IMAGE_FORMATS: dict[str, Container] = {
+    **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
+    **{".png": "PNG", ".webp": "WebP", ".bmp": "BMP", ".gif": "GIF"},
+    **{".tif": "TIFF", ".tiff": "TIFF", ".avif": "AVIF", ".jp2": "JPEG 2000"},
+}
 
 
 class ImageFolderError(UserError):
-    """The folder or the list of ids cannot be used; says what to do."""
+    """The folder or the list of ids cannot be used."""
 
 
 class ImageFile(NamedTuple):
@@ -24,28 +31,35 @@ class ImageFile(NamedTuple):
     path: str
 
 
+def list_image_names(directory: str) -> list[str]:
+    """Lists the names of the image files in a directory, sorted; subfolders are not searched.
+
+    Raises:
+        ImageFolderError: there is no such directory.
+    """
+    if not storage.is_folder(directory):
+        raise ImageFolderError(f"no directory {directory}: --images DIR is where the images are")
+    names = storage.list_folder(directory)
+    return [name for name in names if os.path.splitext(name)[1].lower() in IMAGE_FORMATS]
+
+
 def list_images(directory: str, wanted_ids: Sequence[str] | None) -> list[ImageFile]:
-    """Lists the images that lie in `directory` itself, by rising id.
+    """Lists the images in a directory by rising id; subfolders are not searched.
 
     Args:
-        directory: folders inside it are not entered.
+        directory: the folder.
         wanted_ids: image ids to take; None for all.
 
     Raises:
         ImageFolderError: no image, two files of one id, or an id that has no file.
     """
-    if not storage.is_folder(directory):
-        raise ImageFolderError(f"no directory {directory}: --images DIR is where the images are")
-    names = storage.list_folder(directory)
     files: dict[str, list[str]] = {}
-    for name in names:
-        image_id, extension = os.path.splitext(name)
-        if extension.lower() in IMAGE_EXTENSIONS:
-            files.setdefault(image_id, []).append(name)
+    for name in list_image_names(directory):
+        files.setdefault(os.path.splitext(name)[0], []).append(name)
     if not files:
-        there = ", ".join(names[:10]) or "nothing"
+        there = ", ".join(storage.list_folder(directory)[:10]) or "nothing"
         raise ImageFolderError(
-            f"no image in {directory} ({' '.join(IMAGE_EXTENSIONS)}); there is: {there}"
+            f"no image in {directory} ({' '.join(IMAGE_FORMATS)}); there is: {there}"
         )
     ids = sorted(files) if wanted_ids is None else sorted(set(wanted_ids))
     problems = [
@@ -58,6 +72,21 @@ def list_images(directory: str, wanted_ids: Sequence[str] | None) -> list[ImageF
     return [ImageFile(i, os.path.join(directory, files[i][0])) for i in ids]
 
 
+def read_ids(path: str) -> list[str]:
+    """Reads image ids: one per line of a text file, or the first column of a submission CSV.
+
+    Raises:
+        UserError: there is no such file, or no id in it.
+    """
+    ids = [line.split(",")[0].strip().strip('"') for line in read_input_text(path, "--ids").splitlines()]
+    if ids and ids[0].lower() == "imageid":
+        ids = ids[1:]
+    ids = [image_id for image_id in ids if image_id]
+    if not ids:
+        raise ImageFolderError(f"--ids {path} has no image id; one per line is expected")
+    return ids
+
+
 class Shard(NamedTuple):
     """One of `of` nearly equal parts of a list of images, for a machine of its own."""
 
@@ -66,7 +95,7 @@ class Shard(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """What the name of a file of this shard ends with, before the extension."""
+        """The end of the name of a file of this shard, before the extension."""
         return f"_part_{self.number}_of_{self.of}"
 
 
@@ -74,16 +103,16 @@ def parse_shard(text: str) -> Shard:
     """Reads `I/N`.
 
     Raises:
-        ValueError: it is not of that form, or I does not lie in 1..N.
+        UserError: it is not of that form, or I is not in 1..N.
     """
     number, slash, of = text.partition("/")
     if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-        raise ValueError(f"{text!r} is no shard: I/N takes part I of N, 1/4 to 4/4 for four")
+        raise UserError(f"--shard {text!r}: I/N takes part I of N, 1/4 to 4/4 for four")
     return Shard(int(number), int(of))
 
 
 def take_shard(images: Sequence[ImageFile], shard: Shard) -> Sequence[ImageFile]:
-    """Returns the images of a shard: a slice, so that the shards in their order are the list.
+    """Returns the images of a shard, a slice of the list.
 
     Raises:
         ImageFolderError: there are fewer images than shards.
@@ -95,9 +124,9 @@ def take_shard(images: Sequence[ImageFile], shard: Shard) -> Sequence[ImageFile]
 
 
 def shard_path(path: str, shard: Shard | None) -> str:
-    """Returns where a shard's predictions go: `p.parquet` becomes `p_part_2_of_4.parquet`.
+    """Returns the path of a shard's predictions: `p.parquet` becomes `p_part_2_of_4.parquet`.
 
-    A name that has this ending already stays, and without a shard any name does.
+    A name that ends like this already, and any name without a shard, is returned as it is.
     """
     stem, extension = os.path.splitext(path)
     if shard is None or stem.endswith(shard.suffix):

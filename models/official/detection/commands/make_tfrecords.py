@@ -1,67 +1,46 @@
-"""Command: annotations and images -> TFRecords, classes.csv and manifest."""
+"""Converts annotations and images to TFRecords, classes.csv and a manifest."""
 
 import argparse
+import math
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-
-from tpudet.detection.preparation.records.balance import format_imbalance
-from tpudet.detection.preparation.records.manifest import format_summary
-from tpudet.detection.preparation.records.plan import Plan, plan_shards
-from tpudet.detection.preparation.records.subsets import (
-    Subset,
-    balance_images,
-    leave_out_missing,
-    share_findings,
-    split_argument,
-    split_by_folds,
-    split_by_fractions,
-)
-from tpudet.detection.preparation.records.write import check_only
-from tpudet.detection.preparation.records.write_sets import (
+from tpudet.detection.commands.preparation_arguments import (
+    SPLITS,
+    add_source_arguments,
     add_writing_arguments,
-    check_balance,
-    write_sets,
+    build_source,
 )
-from tpudet.detection.preparation.sources.annotations import Annotations, PreparationError
-from tpudet.detection.preparation.sources.read import add_source_arguments, read_annotations
-from tpudet.trainkit.command_line import positive_integer, run_command
+from tpudet.trainkit.command_line import new_parser, positive_integer, run_command
 
-_EXAMPLE = """examples:
-  scripts/make_tfrecords.py --format voc --annotations VOC/Annotations --images VOC/JPEGImages \\
+_EPILOG = """examples:
+  tpudet make_tfrecords --format voc --annotations VOC/Annotations --images VOC/JPEGImages \\
       --image_list VOC/ImageSets/Main/train.txt --split train --output $STORAGE/converted/cells
-  scripts/make_tfrecords.py --format coco --annotations all.json --images pictures \\
+  tpudet make_tfrecords --format coco --annotations all.json --images images \\
       --split train=0.8,val=0.2 --balance 100 --max_copies 20 --output $STORAGE/converted/cells
-  scripts/make_tfrecords.py --format coco --annotations all.json --images pictures \\
+  tpudet make_tfrecords --format coco --annotations all.json --images images \\
       --folds 5 --output $STORAGE/converted/cells      writes cells_fold_0 to cells_fold_4
 
-Splits and folds are stratified: every class is in each by its share. A run that was killed goes on
-where it was; finished files are kept.
-exit status: 0 done, 2 wrong arguments or inputs (nothing half-written), 130 interrupted
+Splits and folds are stratified: each gets its share of every class. The same command resumes an
+interrupted run; finished files are kept.
+exit status: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 130 interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="make_tfrecords.py",
-        description=(__doc__ or "").split(": ", 1)[1],
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("tpudet make_tfrecords", __doc__, epilog=_EPILOG)
     add_source_arguments(parser)
     kinds = parser.add_mutually_exclusive_group(required=True)
     kinds.add_argument(
         "--split",
-        type=split_argument,
+        type=split_fractions,
         metavar="SPLIT",
         help="train, val or test; or fractions of the images, as train=0.8,val=0.2",
     )
     kinds.add_argument(
         "--folds", type=positive_integer, metavar="N", help="train and val of N folds, from 2"
     )
-    parser.add_argument("--fold", type=int, metavar="K", help="this fold only, from 0")
+    parser.add_argument("--fold", type=int, metavar="K", help="only this fold, from 0")
     parser.add_argument(
         "--output", required=True, metavar="DIR", help="converted/PART; its last name is the part"
     )
@@ -69,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--num_shards",
         type=positive_integer,
         metavar="N",
-        help="files a set (default: of about 100 MB each)",
+        help="files per set (default: about 100 MB each)",
     )
     parser.add_argument(
         "--balance",
@@ -83,73 +62,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(parser, argv, _run)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    _check(arguments)
-    plans = _plans(arguments, read_annotations(arguments))
-    if not arguments.dry_run:
-        write_sets(
-            plans,
-            workers=arguments.workers,
-            cluster=arguments.cluster,
-            overwrite=arguments.overwrite,
+def split_fractions(text: str) -> dict[str, float]:
+    """The fraction of each split, as the `type` of an argument: `train` or `train=0.8,val=0.2`."""
+    if text in SPLITS:
+        return {text: 1.0}
+    entries = [entry.partition("=") for entry in text.split(",")]
+    names = [name.strip() for name, _, _ in entries]
+    try:
+        fractions = {name: float(value) for name, (_, _, value) in zip(names, entries, strict=True)}
+    except ValueError:
+        fractions = {}
+    known = set(names) <= set(SPLITS) and len(fractions) == len(entries)
+    if not known or not all(0 < fraction <= 1 for fraction in fractions.values()):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' must be train, val or test, or fractions above 0 of some of them, each "
+            "named once, such as train=0.8,val=0.2"
         )
-        return 0
-    for plan in plans:
-        if plan.balance is not None:
-            print(format_imbalance(plan.balance, plan.annotations.classes, with_table=True))
-        print(format_summary(check_only(plan, workers=arguments.workers)))
-        print(f"Dry run: {plan.num_shards} file(s) {plan.prefix}-* would be written.")
-    return 0
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    folds, fold = arguments.folds, arguments.fold
-    if folds == 1:
-        raise PreparationError("--folds 1 is no division: give 2 or more.")
-    if fold is not None and (folds is None or not 0 <= fold < folds):
-        allowed = "needs --folds" if folds is None else f"must be in 0..{folds - 1}"
-        raise PreparationError(f"--fold {fold} {allowed}.")
-    check_balance(arguments.balance, arguments.max_copies, list(arguments.split or ("train",)))
-
-
-def _plans(arguments: argparse.Namespace, annotations: Annotations) -> list[Plan]:
-    rows = np.arange(len(annotations.images))
-    if arguments.folds or arguments.balance or len(arguments.split) > 1:
-        # An image without file would count in its class's share and minimum, and then be missed.
-        annotations, rows = leave_out_missing(annotations, (arguments.images,))
-    where: dict[str, Any] = {"output": arguments.output, "seed": arguments.seed}
-    if arguments.folds:
-        counts = {"num_folds": arguments.folds, "fold": arguments.fold}
-        subsets = split_by_folds(annotations, rows, **counts, **where)
-    else:
-        subsets = split_by_fractions(annotations, rows, fractions=arguments.split, **where)
-    shares = share_findings(annotations, subsets)
-    return [_plan(arguments, *pair) for pair in zip(shares, subsets, strict=True)]
-
-
-def _plan(arguments: argparse.Namespace, annotations: Annotations, subset: Subset) -> Plan:
-    balance = None
-    if arguments.balance and subset.split == "train":
-        balance = balance_images(
-            annotations,
-            subset.rows,
-            min_images_per_class=arguments.balance,
-            max_copies=arguments.max_copies,
-            seed=arguments.seed,
+    if not math.isclose(sum(fractions.values()), 1.0, abs_tol=1e-6):
+        raise argparse.ArgumentTypeError(
+            f"the fractions of '{text}' add up to {sum(fractions.values()):g}, not to 1"
         )
-    names = ("format", "annotations", "images", "image_list", "classes", "include_unlabeled")
-    switches = ("include_masks", "split", "folds", "balance", "max_copies")
-    options = {name: getattr(arguments, name) for name in (*names, *switches)}
-    return plan_shards(
-        annotations,
-        image_directories=(arguments.images,),
-        output=subset.output,
-        split=subset.split,
+    return fractions
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from tpudet.detection.preparation.records.convert import Conversion, convert
+
+    conversion = Conversion(
+        output=arguments.output,
+        split=arguments.split,
+        folds=arguments.folds,
+        fold=arguments.fold,
         num_shards=arguments.num_shards,
+        balance=arguments.balance,
+        max_copies=arguments.max_copies,
         seed=arguments.seed,
-        include_masks=arguments.include_masks,
         check_pixels=arguments.image_check == "full",
-        rows=subset.rows,
-        balance=balance,
-        options=options | {"fold": subset.fold},
+    )
+    convert(
+        build_source(arguments),
+        conversion,
+        workers=arguments.workers,
+        cluster=arguments.cluster,
+        overwrite=arguments.overwrite,
+        dry_run=arguments.dry_run,
     )

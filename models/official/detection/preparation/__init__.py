@@ -1,1 +1,0 @@
-"""Annotations in any format to checked TFRecords. Imports no Keras."""

@@ -1,4 +1,4 @@
-"""The confident predictions of a submission, with thresholds by class."""
+"""Reads the confident predictions of a submission, with thresholds per class."""
 
 import csv
 import io
@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from tpudet.detection.preparation.sources.annotations import PreparationError
 from tpudet.detection.preparation.sources.box_csv import PROGRESS_DELAY
-from tpudet.detection.preparation.sources.input_files import open_input, read_text
 from tpudet.detection.submission.open_images_csv import (
     ParsedPredictions,
     parse_predictions,
     read_submission,
 )
 from tpudet.trainkit.class_list import ClassEntry, class_ids
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.inputs import open_input, read_input_text
 
 _FAULTS_SHOWN = 10
 
@@ -30,20 +30,20 @@ def read_confident(
     classes: Sequence[ClassEntry] | None = None,
     thresholds: Mapping[str, float] | None = None,
 ) -> tuple[pd.DataFrame, Counter[str]]:
-    """Reads the predictions of a submission whose score is above the threshold of their class.
+    """Reads the predictions whose score is above the threshold of their class.
 
     Args:
         path: the submission.
-        min_conf: the threshold of classes that `thresholds` does not name.
-        classes: take these only; None for all.
-        thresholds: by label, as it stands in the submission.
+        min_conf: threshold of the classes that `thresholds` does not name.
+        classes: the classes to take; None for all.
+        thresholds: by label, as written in the submission.
 
     Returns:
-        One row a prediction, in the order of the file: image and label (str), score, y1 x1 y2 x2
-        (float64, fractions of the picture, unchecked); and how many were left out, by reason.
+        One row per prediction, in the order of the file: image and label (str), score, y1 x1 y2 x2
+        (float64, fractions of the image, unchecked); and the number left out by reason.
 
     Raises:
-        PreparationError: not a submission, or scores above 1; with the first images at fault.
+        UserError: not a submission, or scores above 1; lists the first images concerned.
     """
     known = class_ids(classes) if classes is not None else None
     limits = dict(thresholds or {})
@@ -58,25 +58,26 @@ def read_confident(
             except ValueError as error:
                 faults.append(f"{image}: {error}")
                 continue
-            rows = _sure_rows(parsed, min_conf, limits)
+            rows = _confident_rows(parsed, min_conf, limits)
             counts["not above the threshold"] += len(parsed.scores) - len(rows)
             if known is not None:
-                rows, sure = [row for row in rows if parsed.identifiers[row] in known], len(rows)
-                counts["of other classes"] += sure - len(rows)
+                counts["of other classes"] += len(rows)
+                rows = [row for row in rows if parsed.identifiers[row] in known]
+                counts["of other classes"] -= len(rows)
             if len(rows):
                 images += [image] * len(rows)
                 labels += [parsed.identifiers[row] for row in rows]
                 numbers.append(np.column_stack([parsed.scores, parsed.boxes_normalized])[rows])
     except ValueError as error:
-        raise PreparationError(f"PREDICTIONS {path} is not a submission: {error}.") from error
+        raise UserError(f"PREDICTIONS {path} is not a submission: {error}.") from error
     if faults:
-        raise PreparationError(_list_faults(f"PREDICTIONS {path}: {len(faults)} images", faults))
+        raise UserError(_list_faults(f"PREDICTIONS {path}: {len(faults)} images", faults))
     values = np.concatenate(numbers) if numbers else np.empty((0, 5))
     columns = dict(zip(("score", "x1", "y1", "x2", "y2"), values.T, strict=True))
     return pd.DataFrame({"image": images, "label": labels, **columns}), counts
 
 
-def _sure_rows(
+def _confident_rows(
     parsed: ParsedPredictions, min_conf: float, limits: Mapping[str, float]
 ) -> np.ndarray:
     if not limits:
@@ -104,22 +105,23 @@ def _list_faults(what: str, faults: Sequence[str]) -> str:
 
 
 def read_thresholds(path: str, classes: Sequence[ClassEntry] | None) -> dict[str, float]:
-    """Reads a `--class_thresholds` file: `class,threshold` a line, without a header.
+    """Reads a `--class_thresholds` file: one `class,threshold` per line, without a header.
 
     Args:
         path: the file.
-        classes: where given, a class may stand there by its name too, and must be one of these.
+        classes: if given, a class must be one of these, by identifier or name.
 
     Returns:
-        Thresholds in 0..1 by the label that a submission uses, the identifier.
+        Thresholds in 0..1 by identifier, the label that submissions use.
 
     Raises:
-        PreparationError: lists the lines that are not like that.
+        UserError: some lines are wrong; lists them.
     """
     known = class_ids(classes) if classes is not None else None
     thresholds: dict[str, float] = {}
     faults = []
-    for number, row in enumerate(csv.reader(io.StringIO(read_text(path, "--class_thresholds"))), 1):
+    text = read_input_text(path, "--class_thresholds")
+    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
         if not row:
             continue
         label, value = (row[0].strip(), _number(row[1])) if len(row) == 2 else ("", None)
@@ -132,10 +134,10 @@ def read_thresholds(path: str, classes: Sequence[ClassEntry] | None) -> dict[str
                 label if known is None or classes is None else classes[known[label] - 1].identifier
             )
             if key in thresholds:
-                faults.append(f"line {number}: {label} has a threshold already")
+                faults.append(f"line {number}: {label} already has a threshold")
             thresholds[key] = value
     if faults:
-        raise PreparationError(_list_faults(f"--class_thresholds {path}", faults))
+        raise UserError(_list_faults(f"--class_thresholds {path}", faults))
     return thresholds
 
 

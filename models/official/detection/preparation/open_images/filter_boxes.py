@@ -1,6 +1,5 @@
-"""Command: a box CSV without the boxes of groups, depictions, or of what is seen from inside."""
+"""Removes boxes of groups, depictions and interiors from a box CSV."""
 
-import argparse
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,38 +8,24 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tpudet.detection.preparation.open_images.default_paths import (
-    TRAIN_BOXES,
-    data_path,
-    storage_path,
-)
-from tpudet.detection.preparation.sources.annotations import PreparationError
+from tpudet.detection.preparation.open_images.challenge import STEP_CODE
 from tpudet.detection.preparation.sources.box_csv import (
     UNKNOWN,
     parse_flags,
     stream_boxes,
     write_boxes,
 )
-from tpudet.trainkit.command_line import run_command
-from tpudet.trainkit.jobs.steps import Step, run_step
-
-_EPILOG = """A box whose flag is -1 or blank (unknown) stays. Columns and texts stay as they are.
-
-example:
-  scripts/filter_dataset.py $STORAGE/prepared/train_no_groups_no_inside.csv \\
-      $DATA/challenge-2019-train-detection-bbox.csv --remove_inside
-exit status: 0 done or up to date, 2 wrong arguments or inputs (nothing half-written),
-130 interrupted
-"""
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.jobs.steps import Step
 
 
 class FilterCounts(NamedTuple):
-    """What a filter did, in rows of the CSV."""
+    """Counts of rows."""
 
     rows: int
     kept: int
-    removed: Mapping[str, int]  # by flag; a row with several counts under the first
-    unknown: Mapping[str, int]  # by flag: kept rows that do not say
+    removed: Mapping[str, int]  # by flag; a row with several flags counts for the first
+    unknown: Mapping[str, int]  # by flag; kept rows whose flag is unknown
 
 
 def filter_boxes(
@@ -51,25 +36,26 @@ def filter_boxes(
     remove_depicted: bool = False,
     remove_inside: bool = False,
 ) -> FilterCounts:
-    """Copies a box CSV without certain boxes.
+    """Copies a box CSV without the boxes whose flag is 1.
 
-    A box goes where its flag is 1. Kept rows have the columns, the order and the text of the
-    source, byte for byte apart from needless quotes and the kind of line end.
+    Kept rows have the columns, the order and the text of the source, byte for byte except for
+    unnecessary quotes and the style of line ends. A box whose flag is -1 or blank (unknown) is
+    kept.
 
     Args:
-        output: the CSV to write, whole or not at all.
+        output: the CSV to write, atomically.
         source: the CSV to read.
         remove_groups: remove boxes around several objects (IsGroupOf).
-        remove_depicted: remove drawings and the like (IsDepiction).
-        remove_inside: remove pictures of the inside of an object (IsInside).
+        remove_depicted: remove drawings and other depictions (IsDepiction).
+        remove_inside: remove views of the inside of an object (IsInside).
 
     Raises:
-        PreparationError: `source` is no box CSV, lacks a flag that is asked for or has one that is
-            not 1, 0, -1 or blank; no box would be left; `output` is `source`.
+        UserError: `source` is not a box CSV, lacks a requested flag or has a flag other than 1, 0,
+            -1 and blank; no box would be left; `output` is `source`.
         OSError: `output` cannot be written.
     """
     if os.path.abspath(output) == os.path.abspath(source):
-        raise PreparationError(f"OUTPUT and INPUT are the same file, {source}: name another.")
+        raise UserError(f"OUTPUT and INPUT are the same file, {source}. Name another OUTPUT.")
     flags = _flags(remove_groups, remove_depicted, remove_inside)
     counts: Counter[str] = Counter()
     write_boxes(output, _kept_rows(source, flags, counts))
@@ -103,8 +89,9 @@ def _kept_rows(source: str, flags: Sequence[str], counts: Counter[str]) -> Itera
         line += batch.num_rows
         yield batch.filter(pa.array(stays))
     if not counts["kept"]:
-        raise PreparationError(
-            f"INPUT {source}: no box would be left of {counts['rows']}; nothing was written."
+        raise UserError(
+            f"INPUT {source}: none of the {counts['rows']} boxes would be left; nothing was "
+            "written."
         )
 
 
@@ -116,7 +103,7 @@ def filter_step(
     remove_depicted: bool = False,
     remove_inside: bool = False,
 ) -> Step:
-    """The step of `filter_boxes`."""
+    """Returns the step that runs `filter_boxes`."""
     options = {
         "remove_groups": remove_groups,
         "remove_depicted": remove_depicted,
@@ -127,64 +114,16 @@ def filter_step(
         inputs=(source,),
         options=options,
         outputs=(output,),
-        run=lambda: _summary(filter_boxes(output, source, **options)),
+        run=lambda: _summarize(filter_boxes(output, source, **options)),
+        code=STEP_CODE,
     )
 
 
-def _summary(counts: FilterCounts) -> str:
+def _summarize(counts: FilterCounts) -> str:
     removed = [f"{count} {flag}" for flag, count in counts.removed.items()]
     unknown = [f"{count} of unknown {flag}" for flag, count in counts.unknown.items() if count]
     return (
         f"{counts.kept} of {counts.rows} boxes kept"
-        + (f", among them {', '.join(unknown)}" if unknown else "")
+        + (f", including {', '.join(unknown)}" if unknown else "")
         + (f"; removed {', '.join(removed)}." if removed else ".")
     )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="filter_dataset.py",
-        description=(__doc__ or "").split(": ", 1)[1],
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "output",
-        nargs="?",
-        default=storage_path("prepared", "train_no_groups.csv"),
-        metavar="OUTPUT",
-        help="CSV to write (default: %(default)s)",
-    )
-    parser.add_argument(
-        "input",
-        nargs="?",
-        default=data_path(TRAIN_BOXES),
-        metavar="INPUT",
-        help="box CSV (default: %(default)s)",
-    )
-    for name, default, what in (
-        ("groups", True, "boxes around several objects, IsGroupOf"),
-        ("depicted", False, "drawings, toys and the like, IsDepiction"),
-        ("inside", False, "pictures of an object's inside, IsInside"),
-    ):
-        parser.add_argument(
-            f"--remove_{name}",
-            action=argparse.BooleanOptionalAction,
-            default=default,
-            help=f"{what} (default: {'yes' if default else 'no'})",
-        )
-    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there")
-    return run_command(parser, argv, _run)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    step = filter_step(
-        arguments.output,
-        arguments.input,
-        remove_groups=arguments.remove_groups,
-        remove_depicted=arguments.remove_depicted,
-        remove_inside=arguments.remove_inside,
-    )
-    run_step(step, overwrite=arguments.overwrite)
-    return 0

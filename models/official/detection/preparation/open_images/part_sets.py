@@ -1,24 +1,54 @@
-"""The TFRecord sets of the parts: what the commands that write them share."""
+"""The TFRecord sets of all parts of a preset: their paths, and listing and writing them."""
 
-import argparse
+import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from tpudet.detection.commands.gen_tfrecords import tfrecords_plan
-from tpudet.detection.preparation.open_images.default_paths import (
-    TRAIN_BOXES,
-    data_path,
-    storage_path,
-)
-from tpudet.detection.preparation.open_images.presets import PartPreset, default_presets_path
+from tpudet.detection.preparation.open_images.plan_part import plan_part
+from tpudet.detection.preparation.open_images.presets import HUMAN_PARTS, PartPreset
 from tpudet.detection.preparation.records.balance import format_imbalance
-from tpudet.detection.preparation.records.existing_files import finished_manifest, is_current
+from tpudet.detection.preparation.records.output_check import finished_manifest, is_current
 from tpudet.detection.preparation.records.plan import Plan
-from tpudet.detection.preparation.records.write_sets import add_writing_arguments, write_sets
-from tpudet.detection.preparation.sources.annotations import PreparationError
-from tpudet.detection.preparation.sources.read import add_workers_argument
-from tpudet.trainkit.command_line import positive_integer
+from tpudet.detection.preparation.records.write_set import write_sets
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """Paths of the challenge's inputs and of the prepared outputs."""
+
+    train_boxes: str  # box CSV of all training boxes
+    train_images: str  # folder
+    prepared_dir: str  # tables made by prepare_datasets
+    converted_dir: str  # TFRecords, one folder per part
+
+    def boxes_path(self, part: str, preset: PartPreset) -> str:
+        """The box CSV of a part's training set; human parts have their own."""
+        if part != HUMAN_PARTS and preset.boxes == "all":
+            return self.train_boxes
+        human = f"_{HUMAN_PARTS}" if part == HUMAN_PARTS else ""
+        name = f"train{human}{'' if preset.boxes == 'all' else f'_{preset.boxes}'}.csv"
+        return os.path.join(self.prepared_dir, name)
+
+    def classes_path(self, part: str) -> str:
+        """The class list of a part."""
+        return os.path.join(self.prepared_dir, f"classes_{part}.csv")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """How sets are written, whatever their part."""
+
+    num_shards: int | None  # files of a training set; None: as the preset says
+    max_copies: int | None  # of an image in balancing; None: as the preset says
+    seed: int  # of order and copies
+    check_pixels: bool  # decode every image instead of checking the structure of JPEGs
+    skip_missing: bool  # leave out images whose files are missing
+    workers: int
+    cluster: str | None
+    overwrite: bool
 
 
 class PartSet(NamedTuple):
@@ -34,43 +64,7 @@ class PartSet(NamedTuple):
     max_copies: int | None = None
 
 
-def add_set_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what prepare_tfrecords and prepare_folds share."""
-    for name, default, what in (
-        ("train_boxes", data_path(TRAIN_BOXES), "box CSV, for `boxes: all`"),
-        ("train_images", data_path("train"), "folder of the training pictures"),
-        ("prepared_dir", storage_path("prepared"), "what prepare_datasets.sh made"),
-        ("converted_dir", storage_path("converted"), "where the sets go, a folder each"),
-        ("presets", default_presets_path(), "YAML of the presets"),
-    ):
-        parser.add_argument(
-            f"--{name}", default=default, metavar="PATH", help=f"{what} (default: %(default)s)"
-        )
-    parser.add_argument(
-        "--parts", nargs="+", metavar="PART", help="these only (default: all of the preset)"
-    )
-    parser.add_argument(
-        "--num_shards",
-        type=positive_integer,
-        metavar="N",
-        help="files of a training set, in place of the preset's number",
-    )
-    parser.add_argument(
-        "--skip_missing",
-        action="store_true",
-        help="leave out images whose files are missing, and name them in the manifest",
-    )
-    parser.add_argument(
-        "--dry_run",
-        action="store_true",
-        help="list what would be done, with the class counts before and after; write nothing",
-    )
-    add_workers_argument(parser)
-    add_writing_arguments(parser, image_check="headers")
-
-
 def train_set(
-    arguments: argparse.Namespace,
     output: str,
     preset: PartPreset,
     *,
@@ -78,69 +72,70 @@ def train_set(
     classes: str,
     image_directories: tuple[str, ...],
     max_copies: int | None,
+    options: WriteOptions,
 ) -> PartSet:
-    """The training set of a part; --num_shards and --max_copies go before the preset's numbers."""
-    balanced = preset.min_images_per_class > 0
+    """Returns the training set of a part; the options override the preset's numbers."""
+    is_balanced = preset.min_images_per_class > 0
     return PartSet(
         output,
         "train",
         boxes,
         classes,
         image_directories,
-        arguments.num_shards or preset.num_shards,
+        options.num_shards or preset.num_shards,
         preset.min_images_per_class,
-        (arguments.max_copies or max_copies) if balanced else None,
+        (options.max_copies or max_copies) if is_balanced else None,
     )
 
 
 def require_prepared(paths: Iterable[str]) -> None:
-    """Refuses to go on without what other commands make.
+    """Raises if files that other commands make are missing.
 
     Raises:
-        PreparationError: names all files that are missing.
+        UserError: names all missing files.
     """
     missing = [path for path in dict.fromkeys(paths) if not storage.exists(path)]
     if missing:
-        raise PreparationError(
-            f"{', '.join(missing)}: not there. scripts/prepare_datasets.sh makes what lies in "
-            "--prepared_dir; the challenge's own files go into $DATA."
+        raise UserError(
+            f"Missing: {', '.join(missing)}. tpudet prepare_datasets makes the files in "
+            "--prepared_dir; the challenge's own files belong in $DATA."
         )
 
 
-def write_part_sets(sets: Sequence[PartSet], arguments: argparse.Namespace) -> None:
-    """Writes the sets one after another; those that are up to date are left as they are.
+def write_part_sets(sets: Sequence[PartSet], options: WriteOptions) -> None:
+    """Writes sets one after another; those that are up to date are kept.
 
-    One plan at a time is held, because its boxes may be millions.
+    Plans are made one at a time, because each may hold millions of boxes.
 
     Raises:
-        PreparationError: as `write_tfrecords`; finished sets stay.
+        UserError: as `write_sets`; finished sets are kept.
     """
     for number, part_set in enumerate(sets, 1):
         print(f"[{number}/{len(sets)}] {part_set.output}, {part_set.split}", flush=True)
         write_sets(
-            [_plan(part_set, arguments)],
-            workers=arguments.workers,
-            cluster=arguments.cluster,
-            overwrite=arguments.overwrite,
+            [_plan(part_set, options)],
+            workers=options.workers,
+            cluster=options.cluster,
+            overwrite=options.overwrite,
         )
 
 
 def list_part_sets(
-    sets: Sequence[PartSet], arguments: argparse.Namespace, *, missing: Sequence[str]
+    sets: Sequence[PartSet], options: WriteOptions, *, pending: Sequence[str]
 ) -> None:
-    """Prints which sets would be written, and how balanced the classes would be.
+    """Prints which sets would be written, and their class counts before and after balancing.
 
     Args:
         sets: as for `write_part_sets`.
-        arguments: those of the command.
-        missing: box CSVs that a step before would make or renew; their sets cannot be counted.
+        options: as for `write_part_sets`.
+        pending: box CSVs that an earlier step would make; their sets cannot be counted.
     """
     for number, part_set in enumerate(sets, 1):
         head = f"[{number}/{len(sets)}] {part_set.output}, {part_set.split}"
-        if part_set.boxes in missing:
-            print(f"{head}: to do (its boxes {part_set.boxes} are still to be made)")
+        if part_set.boxes in pending:
+            print(f"{head}: to do (its boxes {part_set.boxes} are not made yet)")
             continue
-        plan = _plan(part_set, arguments)
+        plan = _plan(part_set, options)
         manifest = finished_manifest(plan)
         is_done = manifest is not None and is_current(plan, manifest)
         print(
@@ -151,8 +146,8 @@ def list_part_sets(
             print(format_imbalance(plan.balance, plan.annotations.classes, with_table=True))
 
 
-def _plan(part_set: PartSet, arguments: argparse.Namespace) -> Plan:
-    return tfrecords_plan(
+def _plan(part_set: PartSet, options: WriteOptions) -> Plan:
+    return plan_part(
         boxes_csv=part_set.boxes,
         classes_csv=part_set.classes,
         image_directories=part_set.image_directories,
@@ -161,7 +156,7 @@ def _plan(part_set: PartSet, arguments: argparse.Namespace) -> Plan:
         num_shards=part_set.num_shards,
         min_images_per_class=part_set.min_images_per_class,
         max_copies=part_set.max_copies,
-        seed=arguments.seed,
-        image_check=arguments.image_check,
-        skip_missing=arguments.skip_missing,
+        seed=options.seed,
+        check_pixels=options.check_pixels,
+        skip_missing=options.skip_missing,
     )

@@ -1,6 +1,5 @@
-"""Presets: which boxes of which parts go into TFRecords, in how many files, how balanced."""
+"""Presets: the boxes, shard counts and balancing of each part's TFRecords."""
 
-import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ _FILE = "open_images/presets.yaml"  # below configs/
 
 @dataclass(frozen=True, kw_only=True)
 class PartPreset:
-    """The training records of one part."""
+    """The training set of one part."""
 
     boxes: Literal["all", "no_groups", "no_groups_no_inside", "no_groups_no_depictions_no_inside"]
     num_shards: int  # files, at least 1
@@ -33,11 +32,11 @@ class PartPreset:
 
 @dataclass(frozen=True, kw_only=True)
 class PresetSettings:
-    """What holds for all parts of a preset."""
+    """The settings of all parts of a preset."""
 
     description: str
     max_copies: int | None = None  # of an image in balancing; None: no limit
-    pseudo_label_confidence: float | None = None  # predictions above it are added; None: none are
+    pseudo_label_confidence: float | None = None  # threshold; None: no pseudo-labels
 
     def __post_init__(self) -> None:
         if self.max_copies is not None and self.max_copies < 1:
@@ -48,13 +47,13 @@ class PresetSettings:
 
 
 class Preset(NamedTuple):
-    """One entry of a presets file."""
+    """One preset of a presets file."""
 
     settings: PresetSettings
     parts: Mapping[str, PartPreset]  # in the order of the file
 
     def choose(self, names: Sequence[str] | None) -> dict[str, PartPreset]:
-        """The parts `names`, or all.
+        """Returns the parts `names`, or all if None.
 
         Raises:
             UserError: the preset has no such part.
@@ -67,38 +66,19 @@ class Preset(NamedTuple):
         return {name: part for name, part in self.parts.items() if names is None or name in names}
 
 
-def boxes_path(arguments: argparse.Namespace, part: str, preset: PartPreset) -> str:
-    """The box CSV that a part's training set is made of.
-
-    Args:
-        arguments: with --train_boxes and --prepared_dir.
-        part: its name; human parts have CSVs of their own.
-        preset: its settings.
-    """
-    if part != HUMAN_PARTS and preset.boxes == "all":
-        return arguments.train_boxes
-    human = f"_{HUMAN_PARTS}" if part == HUMAN_PARTS else ""
-    name = f"train{human}{'' if preset.boxes == 'all' else f'_{preset.boxes}'}.csv"
-    return os.path.join(arguments.prepared_dir, name)
-
-
-def classes_path(arguments: argparse.Namespace, part: str) -> str:
-    """The class list of a part, under --prepared_dir."""
-    return os.path.join(arguments.prepared_dir, f"classes_{part}.csv")
-
-
 def default_presets_path() -> str:
-    """The presets file in the working directory, else the one that comes with the package."""
+    """Returns the presets file in the working directory, else the one in the package."""
     own = Path("configs") / _FILE
     return str(own if own.is_file() else packaged_configs() / _FILE)
 
 
-def read_preset(path: str, name: str) -> Preset:
-    """Reads the preset `name`; the whole file is checked.
+def read_preset(path: str | None, name: str) -> Preset:
+    """Reads the preset `name` and checks the whole file; None means `default_presets_path`.
 
     Raises:
-        UserError: no such file or preset; every mistake in the file is listed.
+        UserError: there is no such file or preset; all mistakes in the file are listed.
     """
+    path = path or default_presets_path()
     presets = _read_presets(path)
     if name not in presets:
         listed = "\n".join(
@@ -130,7 +110,7 @@ def _read_presets(path: str) -> dict[str, Preset]:
 
 
 def _decode_preset(name: str, branch: Branch) -> Preset:
-    """Decodes the settings and every part on its own, so that parts may have any number."""
+    """Decodes the settings and each part separately, because the number of parts is open."""
     parts = {key: value for key, value in branch.children.items() if _PART.fullmatch(key)}
     rest = {key: value for key, value in branch.children.items() if key not in parts}
     mistakes: list[str] = []
@@ -147,7 +127,7 @@ def _decode_preset(name: str, branch: Branch) -> Preset:
         except ConfigError as error:
             mistakes.append(str(error))
     if not parts:
-        mistakes.append(f"{branch.place}: no part; they are called {HUMAN_PARTS}, part_0, ...")
+        mistakes.append(f"{branch.place}: no parts; they are called {HUMAN_PARTS}, part_0, ...")
     if settings is None or mistakes:
         raise ConfigError(f"preset {name}: " + "\n".join(mistakes))
     return Preset(settings, decoded)

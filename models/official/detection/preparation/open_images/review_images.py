@@ -1,4 +1,4 @@
-"""Pictures of a validation set with its boxes drawn, for a person to look through."""
+"""Draws the boxes of a validation set on its images, for manual review."""
 
 import json
 import os
@@ -11,23 +11,24 @@ import pandas as pd
 import pyarrow as pa
 from tqdm import tqdm
 
-from tpudet.detection.preparation.sources.annotations import COORDINATES, PreparationError
+from tpudet.detection.preparation.sources.annotations import COORDINATES
 from tpudet.detection.preparation.sources.checks import label_class_ids
 from tpudet.detection.preparation.sources.input_files import require_images
 from tpudet.detection.preparation.sources.open_images import image_file
 from tpudet.trainkit.class_list import ClassEntry, class_ids
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import read_text, whole_file, write_text
 from tpudet.trainkit.images.standardize import ImageError, decode_rgb
 from tpudet.trainkit.pages.drawing import class_colour, draw_boxes
 
-# Names the pictures that were made, so that the next run may remove those, and only those.
+# Lists the drawings, so that the next run removes those and nothing else.
 LIST_NAME = "pictures.json"
 _CORNER_COLUMNS = {"y1": "YMin", "x1": "XMin", "y2": "YMax", "x2": "XMax"}
 _JPEG_QUALITY = 90
 
 
-def write_pictures(
+def write_review_images(
     directory: str,
     image_directory: str,
     *,
@@ -35,25 +36,25 @@ def write_pictures(
     picks: pd.DataFrame,
     classes: Sequence[ClassEntry],
 ) -> int:
-    """Writes `<class name>_<image id>.jpg` for every pick, all boxes of `rows` on it drawn.
+    """Writes `<class name>_<image id>.jpg` for every pick, with all boxes of `rows` drawn.
 
-    Characters that file names should not hold become `_`. Group boxes are labelled so. Pictures of
-    an earlier run that are not wanted any more are removed; other files are left alone.
+    Characters that are unsafe in file names become `_`. Group boxes are labelled as such. Drawings
+    of an earlier run that are no longer needed are removed; other files are left alone.
 
     Args:
-        directory: is made where it does not exist.
-        image_directory: where the pictures are.
+        directory: folder for the drawings; made if it does not exist.
+        image_directory: folder of the images.
         rows: a box CSV as text.
-        picks: class_id (from 1) and image, one row a picture.
-        classes: C of them.
+        picks: class_id (from 1) and image, one row per drawing.
+        classes: C classes.
 
     Returns:
-        The number of pictures.
+        The number of drawings.
 
     Raises:
-        PreparationError: picture files are missing or cannot be decoded, or a picture would replace
-            a file that this function did not make.
-        OSError: the directory may not be written to.
+        UserError: image files are missing or cannot be decoded, or a drawing would replace a file
+            that this function did not make.
+        OSError: the directory is not writable.
     """
     names = [
         f"{_safe(classes[class_id - 1].name)}_{_safe(image)}.jpg"
@@ -64,16 +65,16 @@ def write_pictures(
     require_images((image_directory,), list(dict.fromkeys(files)), advice)
     storage.make_folder(directory)
     made = _read_list(directory)
-    _refuse_foreign(directory, sorted(set(names) - made))
-    # Before the first picture, so that a killed run's pictures are known as its own.
+    _refuse_unknown_files(directory, sorted(set(names) - made))
+    # Before the first drawing, so that the drawings of a killed run are known as its own.
     _write_list(directory, made | set(names))
     boxes = _boxes_by_image(rows, classes)
     work = zip(names, files, picks["image"], strict=True)
-    for name, file, image in tqdm(work, total=len(names), desc="drawing", unit="picture"):
+    for name, file, image in tqdm(work, total=len(names), desc="drawing", unit="image"):
         own = boxes[image]
-        picture = _draw(os.path.join(image_directory, file), own, classes)
+        drawing = _draw(os.path.join(image_directory, file), own, classes)
         with whole_file(os.path.join(directory, name), "wb") as stream:
-            stream.write(picture)
+            stream.write(drawing)
     for name in made - set(names):
         path = os.path.join(directory, name)
         if storage.exists(path):
@@ -95,11 +96,11 @@ def _write_list(directory: str, names: set[str]) -> None:
     write_text(os.path.join(directory, LIST_NAME), json.dumps(sorted(names), indent=0) + "\n")
 
 
-def _refuse_foreign(directory: str, names: Sequence[str]) -> None:
+def _refuse_unknown_files(directory: str, names: Sequence[str]) -> None:
     present = [name for name in names if storage.exists(os.path.join(directory, name))]
     if present:
-        raise PreparationError(
-            f"--viz_directory {directory} holds {len(present)} pictures that this command did not "
+        raise UserError(
+            f"--viz_directory {directory} holds {len(present)} files that this command did not "
             f"make and would replace, such as {present[0]}: name another folder."
         )
 
@@ -126,7 +127,7 @@ def _draw(path: str, boxes: pd.DataFrame, classes: Sequence[ClassEntry]) -> byte
         with storage.open_file(path, "rb") as file:
             image = decode_rgb(file.read())
     except ImageError as error:
-        raise PreparationError(f"{path} cannot be drawn: {error}.") from error
+        raise UserError(f"{path} cannot be drawn: {error}.") from error
     boxes = boxes.dropna(subset=list(COORDINATES))
     pixels = boxes[list(COORDINATES)].to_numpy() * np.tile(image.shape[:2], 2)
     texts = [

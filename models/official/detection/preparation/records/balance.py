@@ -1,4 +1,4 @@
-"""How often each image is written, so that rare classes are seen often enough."""
+"""Balancing: decides how often each image is written, so that rare classes are seen enough."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,16 +7,17 @@ import numpy as np
 
 from tpudet.detection.preparation.sources.annotations import distinct_pairs
 from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.errors import UserError
 
 
 class BalancePlan(NamedTuple):
-    """How often each image is written, and what that does to the classes.
+    """How often each image is written, and the resulting class counts.
 
-    A class is counted in images that hold at least one box of it, each as often as it is written.
+    The count of a class is the number of images with at least one box of it, copies included.
     """
 
     copies: np.ndarray  # [images] int64, from 1
-    shortfalls: dict[int, int]  # class index: images reached, where that is below the minimum
+    shortfalls: dict[int, int]  # images reached by class index, if below the minimum
     images_before: np.ndarray  # [C] int64, every image written once
     images_after: np.ndarray  # [C] int64
 
@@ -31,27 +32,27 @@ def plan_copies(
     max_copies: int | None,
     seed: int,
 ) -> BalancePlan:
-    """Decides how often each image is written, so that every class is in enough of them.
+    """Decides how often each image is written, so that every class is in enough images.
 
-    Every image belongs to the group of its least frequent class, by images; of equals the lower
-    index counts as the rarer. Classes are served rarest first. A class needs the minimum less the
-    copies of rarer groups' images that hold it. Where its group has that many images or more, each
-    is written once; else the group is copied as evenly as whole copies allow, and a random choice
-    of its images once more, so that the minimum is reached exactly. No later group holds the class.
+    Every image belongs to the group of its least frequent class, by images; on ties the lower index
+    counts as rarer. Classes are processed rarest first. A class needs the minimum minus the copies
+    of its images in rarer groups. If its group has that many images or more, each is written once;
+    otherwise the group is copied as evenly as possible, and a random choice of its images once
+    more, so that the minimum is reached exactly. No later group contains the class.
 
-    Where the group is too small for that even at `max_copies` each, or empty, images of rarer
-    groups that hold the class are copied further, the least copied first, and the classes that
-    they share are then in more images than the minimum. What is missing still is a shortfall.
+    If the group is too small for that even with `max_copies`, or empty, images of the class in
+    rarer groups are copied further, the least copied first; other classes in these images then
+    exceed the minimum. What is still missing is a shortfall.
 
-    The result depends on the arguments' content alone, not on the order of the boxes.
+    The result does not depend on the order of the boxes.
 
     Args:
-        num_images: images of the set; those without boxes are written once.
+        num_images: number of images; those without boxes are written once.
         box_images: [boxes] image of each box, 0..num_images - 1, in any order.
         box_classes: [boxes] class index of each box, 0..num_classes - 1 (class id less one).
         num_classes: C.
         min_images_per_class: 0 writes each image once.
-        max_copies: the most that one image may be written, from 1; None: no limit.
+        max_copies: upper limit per image, from 1; None: no limit.
         seed: of the random choices.
     """
     images, classes = distinct_pairs(box_images, box_classes)
@@ -81,9 +82,9 @@ def plan_copies(
 def _copy_evenly(
     copies: np.ndarray, candidates: np.ndarray, amount: int, limit: int, rng: np.random.Generator
 ) -> int:
-    """Adds up to `amount` copies to the candidates, the least copied first; returns how many."""
+    """Adds up to `amount` copies to the candidates, least copied first; returns how many."""
     present = copies[candidates]
-    low, high = 0, limit  # `low` is the highest level that the amount raises all candidates to
+    low, high = 0, limit  # `low` becomes the highest level that all candidates can be raised to
     while low < high:
         middle = (low + high + 1) // 2
         if np.maximum(middle - present, 0).sum() <= amount:
@@ -93,15 +94,33 @@ def _copy_evenly(
     raised = np.maximum(present, low)
     added = int((raised - present).sum())
     if low < limit:
-        level = np.flatnonzero(raised == low)  # more than what is left: all could be raised else
+        level = np.flatnonzero(raised == low)  # more images than copies left
         raised[rng.choice(level, amount - added, replace=False)] += 1
         added = amount
     copies[candidates] = raised
     return added
 
 
-def copies_summary(balance: BalancePlan, classes: Sequence[ClassEntry]) -> dict[str, Any]:
-    """The plan in short, as it goes to JSON."""
+def check_balance(min_images_per_class: int, max_copies: int | None, splits: Sequence[str]) -> None:
+    """Checks the options of balancing.
+
+    Raises:
+        UserError: a limit of copies without a minimum of images, or no split to train on.
+    """
+    if max_copies is not None and min_images_per_class == 0:
+        raise UserError(
+            f"--max_copies {max_copies} limits copies, but without a minimum of images per class "
+            "nothing is copied: set that too, or leave --max_copies out."
+        )
+    if min_images_per_class > 0 and "train" not in splits:
+        raise UserError(
+            f"A minimum of {min_images_per_class} images per class is for the split train only, "
+            f"not for {', '.join(splits)}: copies would distort an evaluation."
+        )
+
+
+def summarize_copies(balance: BalancePlan, classes: Sequence[ClassEntry]) -> dict[str, Any]:
+    """Returns a short summary of the plan for the manifest."""
     return {
         "images": len(balance.copies),
         "records": int(balance.copies.sum()),
@@ -113,13 +132,13 @@ def copies_summary(balance: BalancePlan, classes: Sequence[ClassEntry]) -> dict[
 def format_imbalance(
     balance: BalancePlan, classes: Sequence[ClassEntry], *, with_table: bool
 ) -> str:
-    """The imbalance before and after in words; shortfalls; on demand all classes, rarest first."""
+    """Describes the imbalance before and after, and shortfalls; optionally in every class."""
     names = [entry.name for entry in classes]
     lines = [
-        f"images a class before: {_spread(balance.images_before, names)}",
-        f"images a class after:  {_spread(balance.images_after, names)}",
+        f"images per class before: {_spread(balance.images_before, names)}",
+        f"images per class after:  {_spread(balance.images_after, names)}",
         f"images: {len(balance.copies)}, written: {balance.copies.sum()}, "
-        f"one at most {balance.copies.max(initial=0)} times",
+        f"each at most {balance.copies.max(initial=0)} times",
     ]
     if with_table:
         width = max(len(name) for name in ("class", *names))
@@ -135,13 +154,13 @@ def format_imbalance(
 
 
 def _spread(counts: np.ndarray, names: Sequence[str]) -> str:
-    """Least, most and their ratio; classes without an image are counted apart."""
+    """Describes the least and most frequent classes; those without images are only counted."""
     held = np.flatnonzero(counts)
     if held.size == 0:
         return "no class has an image"
     least, most = int(held[np.argmin(counts[held])]), int(np.argmax(counts))
     absent = len(counts) - held.size
-    more = f"; {absent} classes have no image" if absent else ""
+    more = f"; {absent} classes have no images" if absent else ""
     return (
         f"least {counts[least]} ({names[least]}), most {counts[most]} ({names[most]}), "
         f"ratio {counts[most] / counts[least]:.1f}{more}"

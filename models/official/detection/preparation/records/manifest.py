@@ -1,14 +1,14 @@
-"""What a preparation did: the manifest, and the same in words on the screen."""
+"""The manifest of a written set, and its summary for the screen."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tpudet.detection.preparation.records.shard_jobs import ShardReport
+from tpudet.detection.preparation.records.shard_job import ShardReport
 from tpudet.detection.preparation.sources.annotations import MISSING_FILE, Annotations, Finding
 
 _NAMES_SHOWN = 3
-_MISSING_SHOWN = 10  # of files that are missing: a person can fetch them
+_MISSING_SHOWN = 10  # missing files, because a person can fetch them
 _CLASSES_SHOWN = 20
 
 
@@ -21,11 +21,11 @@ def build_manifest(
     copies: Mapping[str, int],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The manifest as it goes to JSON; a function of the inputs alone, without times or hosts.
+    """Builds the manifest for JSON: a function of the inputs alone, without times or host names.
 
-    `images` and `boxes` count what was written; `boxes_per_class` names every class, in the order
-    of the class ids, also those without a box. An image that is written several times, by `copies`
-    for each such file, counts as often; what was found in it is listed once.
+    `images` and `boxes` count what was written, copies included; `boxes_per_class` lists every
+    class in the order of the class ids, even without boxes. `copies` holds the files that are
+    written more than once; the findings of an image are listed once.
     """
     counts: Counter[str] = Counter()
     for report in reports:
@@ -58,7 +58,7 @@ def build_manifest(
 
 
 def _found_once(findings: Iterable[Finding], copies: Mapping[str, int]) -> Iterator[Finding]:
-    """Every copy of an image has the same findings, of which two may be equal: one in `copies`."""
+    """Yields the findings of one of the `copies` of each image; all copies have the same."""
     seen: Counter[Finding] = Counter()
     for finding in findings:
         if seen[finding] % copies.get(finding.file, 1) == 0:
@@ -76,7 +76,7 @@ def _counts(findings: Iterable[Finding]) -> dict[str, int]:
 
 
 def format_summary(manifest: Mapping[str, Any]) -> str:
-    """The manifest in words: totals, boxes per class, and every kind of fault with first names."""
+    """Describes a manifest: totals, boxes per class, and each fault with its first files."""
     lines = [
         f"{manifest['split']}_{manifest['part']}: {manifest['images']} images, "
         f"{manifest['boxes']} boxes"
@@ -87,7 +87,7 @@ def format_summary(manifest: Mapping[str, Any]) -> str:
     rest = per_class[_CLASSES_SHOWN:]
     if rest:
         empty = sum(count == 0 for _, count in per_class)
-        without = f"; {empty} classes have no box" if empty else ""
+        without = f"; {empty} classes have no boxes" if empty else ""
         lines.append(f"  and {len(rest)} more classes{without}")
     lines += _fault_table("left out", manifest["left_out_counts"], manifest["left_out"])
     lines += _fault_table("repaired", manifest["repaired_counts"], manifest["repaired"])

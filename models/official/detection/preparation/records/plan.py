@@ -1,4 +1,4 @@
-"""Which images go into which shard, and where the files of a set are."""
+"""The plan of a set: the order of its records, their division into shards, and its paths."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,33 +6,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpudet.detection.preparation.records.balance import BalancePlan, copies_summary
-from tpudet.detection.preparation.records.shard_jobs import FORMAT_VERSION, ShardJob
-from tpudet.detection.preparation.sources.annotations import (
-    Annotations,
-    PreparationError,
-    take_images,
-)
+from tpudet.detection.preparation.records.balance import BalancePlan, summarize_copies
+from tpudet.detection.preparation.records.shard_job import FORMAT_VERSION, ShardJob
+from tpudet.detection.preparation.sources.annotations import Annotations, take_images
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.records import shard_path
 
 TARGET_SHARD_BYTES = 100 * 10**6
-_SIZE_SAMPLE = 256  # images whose sizes are asked for, to estimate the rest
+_SIZE_SAMPLE = 256  # images whose file sizes give the estimate for all
 
 
 class Plan(NamedTuple):
-    """What is to be written, and where."""
+    """A set to write: one split of a part."""
 
-    annotations: Annotations  # of all images, in the order in which they were read
+    annotations: Annotations  # of all images, in the order of the source
     order: np.ndarray  # [records] int64, the row in `annotations.images` of every record
-    image_directories: tuple[str, ...]  # the first that has an image's file is read
+    image_directories: tuple[str, ...]  # searched in this order
     directory: str  # converted/<part>
     split: str
     num_shards: int
     include_masks: bool
-    check_pixels: bool  # False: of a JPEG check the structure alone
+    check_pixels: bool  # False: check only the structure of JPEGs
     options: Mapping[str, Any]  # for the manifest
-    balance: BalancePlan | None  # where `order` holds copies for the sake of rare classes
+    balance: BalancePlan | None  # None: every image is written once
 
     @property
     def part(self) -> str:
@@ -55,13 +52,13 @@ class Plan(NamedTuple):
         return f"{self.prefix}.progress"
 
     def copies_by_file(self) -> dict[str, int]:
-        """How often each image is written that is written more than once."""
+        """Returns the number of copies of the files that are written more than once."""
         rows, counts = np.unique(self.order, return_counts=True)
         files = self.annotations.images["file"].iloc[rows[counts > 1]]
         return dict(zip(files, counts[counts > 1].tolist(), strict=True))
 
     def jobs(self, *, write: bool) -> Iterator[ShardJob]:
-        """The shards in order; their lengths differ by one record at most."""
+        """Yields the shards in order; their lengths differ by at most one record."""
         bounds = np.arange(self.num_shards + 1) * len(self.order) // self.num_shards
         for index in range(self.num_shards):
             rows = self.order[bounds[index] : bounds[index + 1]]
@@ -89,26 +86,26 @@ def plan_shards(
     rows: np.ndarray | None = None,
     balance: BalancePlan | None = None,
 ) -> Plan:
-    """Decides order and number of shards.
+    """Decides the order of the records and the number of shards.
 
-    The images of `train` come in an order drawn from `seed`, whatever order they were read in, so
-    that every shard is a fair sample; other splits keep the order of the annotations.
+    Images of `train` are in an order drawn from `seed` that does not depend on the order of the
+    source, so that every shard is a fair sample; other splits keep the order of the annotations.
 
     Args:
-        annotations: all images of the split, and maybe others.
-        image_directories: where their files are; the first that has an image's file is read.
-        output: converted/<part>; its last component names the part.
+        annotations: all images of the split, perhaps with others.
+        image_directories: folders to search for the image files, in this order.
+        output: converted/<part>; its last component is the name of the part.
         split: train, val or test.
-        num_shards: by default what makes shards of about 100 MB.
+        num_shards: number of files; None makes shards of about 100 MB.
         seed: of the order.
-        options: for the manifest, which also tells seed, check, copies and the format's version.
-        include_masks: draw the segmentations.
-        check_pixels: decode every image, not the structure of JPEGs alone.
-        rows: the images of the split, by row number; by default all.
-        balance: how often each of `rows` is written; by default once.
+        options: for the manifest, besides seed, check, copies and format version.
+        include_masks: write masks, drawn from the segmentations.
+        check_pixels: decode every image instead of checking the structure of JPEGs.
+        rows: row numbers of the images of the split; None means all.
+        balance: how often each of `rows` is written; None means once.
 
     Raises:
-        PreparationError: `output` names no part, or there are fewer records than shards.
+        UserError: `output` has no name of a part, or there are fewer records than shards.
     """
     directory = _part_directory(output)
     rows = np.arange(len(annotations.images)) if rows is None else rows
@@ -118,10 +115,10 @@ def plan_shards(
     if num_shards is None:
         num_shards = _default_shards(annotations, order, image_directories)
     if not 1 <= num_shards <= len(order):
-        raise PreparationError(
+        raise UserError(
             f"--num_shards {num_shards} must be in 1..{len(order)}, the images of {split}."
         )
-    summary = None if balance is None else copies_summary(balance, annotations.classes)
+    summary = None if balance is None else summarize_copies(balance, annotations.classes)
     more = {"seed": seed, "image_check": "full" if check_pixels else "headers", "copies": summary}
     return Plan(
         annotations=annotations,
@@ -140,7 +137,7 @@ def plan_shards(
 def _part_directory(output: str) -> str:
     directory = output.rstrip("/")
     if not os.path.basename(directory).strip("."):
-        raise PreparationError(f"--output {output} must end with the name of the part.")
+        raise UserError(f"--output {output} must end with the name of the part.")
     return directory
 
 
@@ -152,9 +149,9 @@ def _shuffled(
 
 
 def order_by_id(annotations: Annotations, rows: np.ndarray) -> np.ndarray:
-    """Positions in `rows`, in the order of the images' ids.
+    """Returns positions in `rows`, sorted by image id.
 
-    What is drawn in that order does not depend on the order in which the images were read.
+    Random choices in this order do not depend on the order of the source.
     """
     names = annotations.images["source_id"].to_numpy(dtype=object)
     return np.argsort(names[rows], kind="stable")
@@ -171,6 +168,6 @@ def _default_shards(
                 sizes.append(storage.stat(os.path.join(directory, file)).size)
                 break
             except OSError:
-                continue  # the next directory may have it; else the checks report it
+                continue  # perhaps in the next directory; if not, the checks report it
     total = np.mean(sizes) * len(order) if sizes else 0
     return int(np.clip(round(total / TARGET_SHARD_BYTES), 1, max(1, len(order))))

@@ -1,14 +1,15 @@
-"""What lies in `converted/<part>/`: class list, manifests, and the shards that they name."""
+"""Reads the description of a finished part: class list, manifests, and the paths of its shards."""
 
 import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tpudet.detection.preparation.sources.annotations import PreparationError
-from tpudet.detection.preparation.sources.input_files import list_directory, read_text
-from tpudet.trainkit.class_list import ClassEntry, read_class_list
+from tpudet.detection.preparation.sources.input_files import list_directory
+from tpudet.trainkit.class_list import ClassEntry, read_classes
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.inputs import read_input_text
 
 MANIFEST_SUFFIX = ".manifest.json"
 _SPLIT_ORDER = ("train", "val", "test")
@@ -18,7 +19,7 @@ _MANIFEST_TYPES = {"split": str, "part": str, "images": int, "boxes": int, "shar
 
 
 class PreparedSplit(NamedTuple):
-    """One split, whole: its manifest is there, and every shard has the size it names."""
+    """One complete split: it has a manifest, and every shard has the size recorded in it."""
 
     name: str  # train, val or test
     manifest_path: str
@@ -37,11 +38,11 @@ class PreparedSet(NamedTuple):
 
 
 def read_prepared_set(directory: str) -> PreparedSet:
-    """Reads the class list and the manifests, and looks whether their shards are there.
+    """Reads the class list and the manifests, and checks that the shards exist.
 
     Raises:
-        PreparationError: the folder, the class list, the manifests or a shard is missing, or a
-            shard differs in size from its manifest. All that is wrong with the files is listed.
+        UserError: the folder, the class list, the manifests or a shard is missing, or a shard has
+            another size than in its manifest. All wrong files are listed.
     """
     directory = directory.rstrip("/") or "/"
     names = list_directory(directory, "PART_DIR")
@@ -49,9 +50,9 @@ def read_prepared_set(directory: str) -> PreparedSet:
     unfinished = tuple(name for name in names if name.endswith(".progress"))
     if not manifests:
         begun = f" Still being written, or interrupted: {', '.join(unfinished)}."
-        raise PreparationError(
-            f"PART_DIR {directory} holds no *{MANIFEST_SUFFIX}, so it is no finished set; "
-            f"make_tfrecords.py or gen_tfrecords.py makes one.{begun if unfinished else ''}"
+        raise UserError(
+            f"PART_DIR {directory} holds no *{MANIFEST_SUFFIX}, so it is not a finished set; "
+            f"tpudet make_tfrecords or gen_tfrecords writes one.{begun if unfinished else ''}"
         )
     splits = [_read_split(directory, name) for name in manifests]
     splits.sort(key=lambda split: (_order(split.name), split.manifest_path))
@@ -60,7 +61,7 @@ def read_prepared_set(directory: str) -> PreparedSet:
     return PreparedSet(
         directory=directory,
         part=splits[0].manifest["part"],
-        classes=_read_classes(directory),
+        classes=read_classes(os.path.join(directory, "classes.csv"), "The class list"),
         splits=tuple(splits),
         unfinished=unfinished,
     )
@@ -70,22 +71,12 @@ def _order(split: str) -> int:
     return _SPLIT_ORDER.index(split) if split in _SPLIT_ORDER else len(_SPLIT_ORDER)
 
 
-def _read_classes(directory: str) -> tuple[ClassEntry, ...]:
-    path = os.path.join(directory, "classes.csv")
-    try:
-        return read_class_list(read_text(path, "The class list"))
-    except PreparationError:
-        raise
-    except ValueError as error:
-        raise PreparationError(f"{path}: {error}") from error
-
-
 def _read_split(directory: str, name: str) -> PreparedSplit:
     path = os.path.join(directory, name)
     try:
-        manifest = json.loads(read_text(path, "The manifest"))
+        manifest = json.loads(read_input_text(path, "The manifest"))
     except json.JSONDecodeError as error:
-        raise PreparationError(f"The manifest {path} is not JSON: {error}.") from error
+        raise UserError(f"The manifest {path} is not JSON: {error}.") from error
     fields = manifest if isinstance(manifest, dict) else {}
     wrong = [k for k, kind in _MANIFEST_TYPES.items() if not isinstance(fields.get(k), kind)]
     if not wrong and not all(
@@ -94,9 +85,9 @@ def _read_split(directory: str, name: str) -> PreparedSplit:
     ):
         wrong = ["shards"]
     if wrong:
-        raise PreparationError(
-            f"{path} is no manifest of a prepared set: {', '.join(wrong)} missing or of another "
-            "kind. Write the set again with make_tfrecords.py --overwrite."
+        raise UserError(
+            f"{path} is not a manifest of a prepared set: {', '.join(wrong)} missing or of another "
+            "type. Write the set again with tpudet make_tfrecords --overwrite."
         )
     shards = sorted(os.path.join(directory, entry["file"]) for entry in fields["shards"])
     return PreparedSplit(fields["split"], path, fields, tuple(shards))
@@ -114,7 +105,7 @@ def _check_shards(splits: Sequence[PreparedSplit]) -> None:
                 mistakes.append(f"{path} has {size} bytes, its manifest says {wanted}")
     if mistakes:
         more = f"\n  and {len(mistakes) - 10} more" if len(mistakes) > 10 else ""
-        raise PreparationError(
+        raise UserError(
             "The set is damaged; write it again with --overwrite:\n"
             + "\n".join(f"  {mistake}" for mistake in mistakes[:10])
             + more
@@ -127,7 +118,7 @@ def _check_names(splits: Sequence[PreparedSplit]) -> None:
     for split in splits:
         other = seen.setdefault(split.name, split)
         if other is not split:
-            raise PreparationError(
+            raise UserError(
                 f"{other.manifest_path} and {split.manifest_path} both describe the split "
                 f"{split.name}: a folder holds one part. Move one of them, with its shards, away."
             )

@@ -1,61 +1,35 @@
-"""Chooses images of one source: those of some classes, of each split or fold, and their copies."""
+"""Selects the images of a source for each set: by class, by split or fold, and with copies."""
 
-import argparse
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from tpudet.detection.preparation.open_images.folds import assign_folds, assign_fractions
 from tpudet.detection.preparation.records.balance import BalancePlan, plan_copies
 from tpudet.detection.preparation.records.plan import order_by_id
+from tpudet.detection.preparation.records.stratification import assign_folds, assign_fractions
 from tpudet.detection.preparation.sources.annotations import (
     Annotations,
     Finding,
-    PreparationError,
     missing_image,
     take_images,
 )
 from tpudet.detection.preparation.sources.checks import check_boxes, check_labels, label_class_ids
 from tpudet.detection.preparation.sources.input_files import missing_files
 from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.errors import UserError
 
-SPLITS = ("train", "val", "test")
 _BLOCK = 1 << 16  # images whose boxes are checked at once
 
 
 class Subset(NamedTuple):
-    """Some of the images, to be written as one set."""
+    """The images of one set."""
 
     split: str
     output: str  # converted/<part>
     fold: int | None  # None: no folds
     rows: np.ndarray  # [images] row numbers, ascending
-
-
-def split_argument(text: str) -> dict[str, float]:
-    """An argument type: `train`, or `train=0.8,val=0.2` -> the fraction of each split."""
-    if text in SPLITS:
-        return {text: 1.0}
-    entries = [entry.partition("=") for entry in text.split(",")]
-    names = [name.strip() for name, _, _ in entries]
-    try:
-        fractions = {name: float(value) for name, (_, _, value) in zip(names, entries, strict=True)}
-    except ValueError:
-        fractions = {}
-    known = set(names) <= set(SPLITS) and len(fractions) == len(entries)
-    if not known or not all(0 < fraction <= 1 for fraction in fractions.values()):
-        raise argparse.ArgumentTypeError(
-            f"'{text}' must be train, val or test, or fractions over 0 of some of them, each named "
-            "once, such as train=0.8,val=0.2"
-        )
-    if not math.isclose(sum(fractions.values()), 1.0, abs_tol=1e-6):
-        raise argparse.ArgumentTypeError(
-            f"the fractions of '{text}' add up to {sum(fractions.values()):g}, they must make 1"
-        )
-    return fractions
 
 
 def split_by_fractions(
@@ -66,19 +40,19 @@ def split_by_fractions(
     fractions: Mapping[str, float],
     seed: int,
 ) -> list[Subset]:
-    """Deals images out so that every class is in each split by its share, as near as can be.
+    """Divides images into splits, each with its share of every class, as closely as possible.
 
     The assignment depends on the images' ids, their classes and the seed alone.
 
     Args:
         annotations: all images.
-        rows: those to deal out.
-        output: converted/<part>, of all splits.
-        fractions: of each split, together 1; a single one takes all images.
+        rows: the images to divide.
+        output: converted/<part>, the same for all splits.
+        fractions: share of each split; their sum is 1. A single split takes all images.
         seed: of the assignment.
 
     Raises:
-        PreparationError: fewer images than splits, or one would get none.
+        UserError: there are fewer images than splits, or a split would be empty.
     """
     if len(fractions) == 1:
         return [Subset(split, output, None, rows) for split in fractions]
@@ -90,7 +64,7 @@ def split_by_fractions(
     for number, (split, fraction) in enumerate(fractions.items()):
         own = np.sort(rows[owners == number])
         if len(own) == 0:
-            raise PreparationError(f"{split}={fraction:g} of {len(rows)} images is not one image.")
+            raise UserError(f"{split}={fraction:g} of {len(rows)} images is less than one image.")
         subsets.append(Subset(split, output, None, own))
     return subsets
 
@@ -104,18 +78,18 @@ def split_by_folds(
     fold: int | None,
     seed: int,
 ) -> list[Subset]:
-    """As `split_by_fractions`, into folds: each has its own images as val, all others as train.
+    """As `split_by_fractions`, for folds: each has its own images as val, all others as train.
 
     Args:
         annotations: all images.
-        rows: those to deal out.
-        output: converted/<part>; the folds' sets go to `<output>_fold_<N>`.
-        num_folds: N, from 2.
-        fold: this fold only, from 0; by default all.
+        rows: the images to divide.
+        output: converted/<part>; the sets of fold N are written to `<output>_fold_<N>`.
+        num_folds: from 2.
+        fold: only this fold, from 0; None means all.
         seed: of the assignment.
 
     Raises:
-        PreparationError: fewer images than folds.
+        UserError: fewer images than folds.
     """
     rows = rows[order_by_id(annotations, rows)]
     images, classes = labelled_images(annotations, rows)
@@ -130,17 +104,17 @@ def split_by_folds(
 def select_classes(
     annotations: Annotations, classes: tuple[ClassEntry, ...], *, keep_all_images: bool
 ) -> Annotations:
-    """The boxes of some classes, and the images that hold one, or all images; order unchanged.
+    """Returns the boxes of some classes, with the images that have one or with all images.
 
     Raises:
-        PreparationError: there is no box of any of the classes.
+        UserError: no box belongs to one of the classes.
     """
     annotations = annotations._replace(classes=classes)
     kept = label_class_ids(annotations.boxes["label"], annotations.class_ids()) > 0
     if not kept.any():
-        raise PreparationError(
-            f"None of the {len(kept)} boxes is of the {len(classes)} class(es) listed, such as "
-            f"'{classes[0].identifier}'; their labels are like "
+        raise UserError(
+            f"None of the {len(kept)} boxes belongs to the {len(classes)} listed class(es), such "
+            f"as '{classes[0].identifier}'; their labels are like "
             f"'{annotations.boxes['label'].astype(str).min()}'."
         )
     annotations = annotations._replace(boxes=annotations.boxes[kept].reset_index(drop=True))
@@ -153,18 +127,18 @@ def select_classes(
 def leave_out_missing(
     annotations: Annotations, image_directories: Sequence[str]
 ) -> tuple[Annotations, np.ndarray]:
-    """Looks for every image file before images are divided or copied.
+    """Checks that every image file exists, before images are divided or copied.
 
     Returns:
         The annotations with a finding for each missing file, and the rows of the other images.
 
     Raises:
-        PreparationError: all files are missing.
+        UserError: all files are missing.
     """
     files = annotations.images["file"]
     missing = files.isin(missing_files(image_directories, files.tolist())).to_numpy()
     if missing.all():
-        raise PreparationError(
+        raise UserError(
             f"None of the {len(files)} image files, such as {files.iloc[0]}, is in "
             f"{' or '.join(image_directories)}."
         )
@@ -175,10 +149,10 @@ def leave_out_missing(
 
 
 def labelled_images(annotations: Annotations, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which images hold which classes, by the boxes that the checks will let pass.
+    """Returns which images have which classes, counting only boxes that pass the checks.
 
     Returns:
-        [boxes] position in `rows` of each box's image, and [boxes] class index, from 0.
+        [boxes] position of each box's image in `rows`, and [boxes] class index, from 0.
     """
     images, classes = [], []
     class_ids = annotations.class_ids()
@@ -203,7 +177,7 @@ def balance_images(
     max_copies: int | None,
     seed: int,
 ) -> BalancePlan:
-    """Plans how often each of the images `rows` is written; `copies` are in their order.
+    """Plans how often each image of `rows` is written; `copies` has their order.
 
     The plan depends on the images' ids, their classes and the seed, not on the order of the rows.
     """
@@ -222,9 +196,9 @@ def balance_images(
 
 
 def share_findings(annotations: Annotations, subsets: Sequence[Subset]) -> list[Annotations]:
-    """The annotations for each subset, with the reader's findings on its own images only.
+    """Returns the annotations for each subset, with the reader's findings on its own images.
 
-    What concerns no image of any subset, such as a missing file, is told with the first split.
+    Findings that concern no image of any subset, such as a missing file, go to the first split.
     """
     if not annotations.findings or len(subsets) == 1:
         return [annotations] * len(subsets)

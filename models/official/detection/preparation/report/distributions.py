@@ -1,4 +1,4 @@
-"""Sections of the page about a prepared set: how classes, boxes and images are distributed."""
+"""Sections of the page about a prepared set: distributions of classes, boxes and images."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,12 +20,12 @@ _SIDE_TICKS = {n / 100: f"{n:g} %" for n in (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 _RATIO_EDGES = 2.0 ** np.linspace(-3.5, 3.5, 29)
 _RATIO_TICKS = {1 / 8: "1:8", 1 / 4: "1:4", 1 / 2: "1:2", 1: "1:1", 2: "2:1", 4: "4:1", 8: "8:1"}
 _SIZE_NAMES = ("small: below 32² px", "medium: below 96² px", "large")
-# First numbers of boxes of the groups that the chart of images shows.
+# Lower bounds of the groups of images by number of boxes.
 _COUNT_GROUPS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
 
 
 def classes_section(numbers: SetNumbers) -> Html:
-    """Images and boxes of every class: charts over the rank, and a table with all classes."""
+    """Images and boxes per class: charts by rank, and a table of all classes."""
     total = numbers.boxes
     order = np.argsort(-total, kind="stable")
     charts = []
@@ -47,21 +47,21 @@ def classes_section(numbers: SetNumbers) -> Html:
     headers: list[Content] = ["rank", "class"]
     headers += [joined([split_label(name), " images"]) for name in numbers.split_names]
     headers += [joined([split_label(name), " boxes"]) for name in numbers.split_names]
-    text = "Both scales are logarithmic: a step of the same length means the same factor."
+    text = "Both scales are logarithmic: equal distances mean equal factors."
     contents = [element("p", text), element("div", *charts, classes="charts")]
     found = table([*headers, "all boxes", "on a log scale"], rows, classes="sortable")
     return section("classes", "Classes", *contents, element("div", found, classes="tall"))
 
 
 def boxes_section(numbers: SetNumbers) -> Html:
-    """Sizes and shapes of the boxes, and how many of them an image has."""
+    """Sizes and shapes of the boxes, and the number of boxes per image."""
     sides = [relative_sides(columns) for columns in numbers.columns]
     ratios = [aspect_ratios(columns) for columns in numbers.columns]
     groups = [size_groups(columns) for columns in numbers.columns]
     sizes = bar_chart(
         _shares(numbers, groups),
         names=("small", "medium", "large"),
-        xlabel="size as COCO has it",
+        xlabel="size class of COCO",
         ylabel="of the split's boxes",
     )
     figures = [
@@ -70,7 +70,7 @@ def boxes_section(numbers: SetNumbers) -> Html:
             sides,
             _SIDE_EDGES,
             _SIDE_TICKS,
-            xlabel="√(box area / picture area)",
+            xlabel="√(box area / image area)",
             caption="Relative side of the boxes",
             written=lambda edge: f"{edge:.1%}",
         ),
@@ -103,7 +103,7 @@ def _histogram(
     caption: str,
     written: Callable[[float], str],
 ) -> Html:
-    """The outermost bins also hold what lies beyond them, and the table says so."""
+    """The outermost bins include everything beyond them, as the table says."""
     inside = np.nextafter(edges[-1], 0)
     counts = [np.histogram(v.clip(edges[0], inside), edges)[0] for v in values]
     svg = histogram_chart(
@@ -148,7 +148,7 @@ def _group_name(index: int) -> str:
 
 
 def _shares(numbers: SetNumbers, counts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """Percent of each split's own total, so that splits of any size can be compared."""
+    """Percentages of each split's total, so that splits of any size can be compared."""
     shares = [100 * count / max(count.sum(), 1) for count in counts]
     return dict(zip(numbers.split_names, shares, strict=True))
 

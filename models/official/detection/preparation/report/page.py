@@ -1,12 +1,18 @@
-"""One self-contained HTML page about a prepared set: it opens without a network."""
+"""Writes a self-contained HTML page about a prepared set: numbers, charts and sample images."""
 
 import os
 from collections.abc import Sequence
 
 import numpy as np
+from tqdm import tqdm
 
 from tpudet.detection.preparation.report.distributions import boxes_section, classes_section
-from tpudet.detection.preparation.report.sample_images import SamplePicture
+from tpudet.detection.preparation.report.sample_images import (
+    SAMPLE_BYTES,
+    SampleImage,
+    choose_samples,
+    draw_sample,
+)
 from tpudet.detection.preparation.report.sections import (
     coverage_section,
     options_section,
@@ -14,7 +20,8 @@ from tpudet.detection.preparation.report.sections import (
     samples_section,
     splits_table,
 )
-from tpudet.detection.preparation.report.set_statistics import SetNumbers
+from tpudet.detection.preparation.report.set_statistics import SetNumbers, read_numbers
+from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.pages.html import Content, Html, element, html_of, page, section
 
 STYLE = """
@@ -34,7 +41,7 @@ figcaption { margin-bottom: .4rem; font-weight: 600; }
 """
 
 
-_FEW_IMAGES = 10  # of a class in train, below which it can hardly be learnt
+_FEW_IMAGES = 10  # of a class in train; fewer can hardly be learnt
 _NAMES_SHOWN = 3
 _SECTIONS = {
     "samples": "Samples",
@@ -46,8 +53,38 @@ _SECTIONS = {
 }
 
 
-def build_page(numbers: SetNumbers, samples: Sequence[SamplePicture]) -> str:
-    """The page; equal arguments give equal text."""
+def write_report(part_dir: str, output: str | None, *, num_samples: int) -> str:
+    """Reads a prepared set, checks it against its manifests and writes the page.
+
+    Args:
+        part_dir: converted/<part>.
+        output: path of the page; None means <part_dir>/report.html.
+        num_samples: images in the page, from 0.
+
+    Returns:
+        A summary.
+
+    Raises:
+        UserError: the set is missing, unfinished or damaged.
+    """
+    output = output or os.path.join(part_dir, "report.html")
+    numbers = read_numbers(part_dir)
+    places = choose_samples(numbers.columns, num_samples)
+    max_bytes = SAMPLE_BYTES // max(len(places), 1)
+    samples = [
+        draw_sample(numbers.prepared, numbers.columns, place, max_bytes)
+        for place in tqdm(places, unit="image", desc="samples")
+    ]
+    write_text(output, build_page(numbers, samples))
+    images = sum(len(columns.source_ids) for columns in numbers.columns)
+    return (
+        f"{output}: {', '.join(numbers.split_names)}; {images:,} images, "
+        f"{numbers.boxes.sum():,} boxes, {len(samples)} sample images. Open it in a browser."
+    )
+
+
+def build_page(numbers: SetNumbers, samples: Sequence[SampleImage]) -> str:
+    """Builds the page; equal arguments give equal text."""
     part = numbers.prepared.part
     links = [Html(f'<a href="#{name}">{title}</a>') for name, title in _SECTIONS.items()]
     body = [
@@ -73,7 +110,7 @@ def _head(numbers: SetNumbers) -> list[Content]:
         "images": images,
         "boxes": boxes,
         "classes": len(numbers.prepared.classes),
-        "boxes an image": f"{boxes / images:.2f}",
+        "boxes per image": f"{boxes / images:.2f}",
         "splits": len(numbers.columns),
     }
     tiles = [
@@ -103,7 +140,7 @@ def _unlearnable(numbers: SetNumbers) -> list[str]:
             first = ", ".join(classes[index].name for index in np.flatnonzero(row)[:_NAMES_SHOWN])
             more = " and others" if row.sum() > _NAMES_SHOWN else ""
             facts.append(
-                f"{row.sum():,} of {len(row):,} classes have no box in {name}: {first}{more}."
+                f"{row.sum():,} of {len(row):,} classes have no boxes in {name}: {first}{more}."
             )
         if name == "train":
             images = numbers.counts[numbers.split_names.index(name)].images

@@ -1,4 +1,4 @@
-"""Pictures of a prepared set to look at: which ones, and their thumbnails with boxes drawn."""
+"""Sample images of a prepared set: chooses them and draws thumbnails with boxes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,16 +7,17 @@ import numpy as np
 
 from tpudet.detection.preparation.records.prepared_set import PreparedSet
 from tpudet.detection.preparation.report.set_statistics import SplitColumns, read_example
-from tpudet.detection.preparation.sources.annotations import PreparationError, distinct_pairs
+from tpudet.detection.preparation.sources.annotations import distinct_pairs
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.standardize import ImageError, decode_rgb
 from tpudet.trainkit.pages.drawing import class_colour, draw_boxes, thumbnail_jpeg
 
-# Of all thumbnails together; base64 makes 3.5 MB of them in the page.
-PICTURE_BYTES = 2_600_000
+# Of all thumbnails together; base64 turns them into 3.5 MB in the page.
+SAMPLE_BYTES = 2_600_000
 
 
-class SamplePicture(NamedTuple):
-    """One image of the set, small."""
+class SampleImage(NamedTuple):
+    """A thumbnail of one image of the set."""
 
     split: str
     source_id: str
@@ -24,19 +25,19 @@ class SamplePicture(NamedTuple):
     height: int  # pixels of the thumbnail
     width: int
     original: tuple[int, int]  # height and width of the image in the set
-    classes: tuple[tuple[int, int], ...]  # (class id, its boxes in this image), most boxes first
+    classes: tuple[tuple[int, int], ...]  # (class id, number of boxes), most boxes first
 
 
 def choose_samples(columns: Sequence[SplitColumns], count: int) -> list[tuple[int, int]]:
-    """Chooses images so that as many classes as possible are seen, the same ones every time.
+    """Chooses images that show as many classes as possible; deterministic.
 
-    Each next image is the one with the most classes not seen so far (greedy maximum coverage, at
-    least 63 % of what the best choice would show); once all have been seen, they count as unseen
-    again. Among equals the split with the fewest samples comes first, then a fixed random order.
+    Each image is the one with the most classes not yet shown (greedy maximum coverage, at least
+    63 % of the optimum). Once all classes are shown, they count as not shown again. Ties go to the
+    split with the fewest samples, then to a fixed random order.
 
     Args:
         columns: of every split.
-        count: images wanted.
+        count: number of images.
 
     Returns:
         At most `count` pairs (split, row in the split), each once; images without boxes are not
@@ -72,17 +73,17 @@ def choose_samples(columns: Sequence[SplitColumns], count: int) -> list[tuple[in
 
 def draw_sample(
     prepared: PreparedSet, columns: Sequence[SplitColumns], place: tuple[int, int], max_bytes: int
-) -> SamplePicture:
+) -> SampleImage:
     """Reads one image and draws its boxes, each in the colour of its class.
 
     Args:
         prepared: the set.
         columns: of its splits.
         place: split and row, as `choose_samples` returns them.
-        max_bytes: of the JPEG file; the thumbnail becomes as small as that asks for.
+        max_bytes: size limit of the JPEG; the thumbnail is scaled down to fit.
 
     Raises:
-        PreparationError: the picture cannot be decoded.
+        UserError: the image cannot be decoded.
     """
     split, split_columns = prepared.splits[place[0]], columns[place[0]]
     example = read_example(split, split_columns, place[1])
@@ -90,7 +91,7 @@ def draw_sample(
     try:
         image = decode_rgb(example.encoded.numpy())
     except ImageError as error:
-        raise PreparationError(
+        raise UserError(
             f"Image {source_id} of {split.manifest_path} cannot be decoded: {error}. Write the "
             "set again with --overwrite."
         ) from error
@@ -100,7 +101,7 @@ def draw_sample(
     )
     ids, counts = np.unique(class_ids, return_counts=True)
     order = np.lexsort((ids, -counts))
-    return SamplePicture(
+    return SampleImage(
         split=split.name,
         source_id=source_id,
         jpeg=jpeg,
@@ -115,10 +116,10 @@ def _draw_boxes(
     image: np.ndarray, boxes_normalized: np.ndarray, class_ids: np.ndarray
 ) -> np.ndarray:
     areas = np.prod(boxes_normalized[:, 2:] - boxes_normalized[:, :2], axis=1)
-    order = np.argsort(areas, kind="stable")  # the smallest lies on top
+    order = np.argsort(areas, kind="stable")  # the smallest is drawn last, on top
     colours = [class_colour(int(class_id)) for class_id in class_ids[order]]
     boxes = boxes_normalized[order] * np.tile(image.shape[:2], 2)
-    # Lines of two pixels: one is lost where the browser scales the picture down. No labels: at
-    # this size they would cover the objects; the page names the colours.
+    # Lines are two pixels wide, because one is lost when the browser scales the image down. Labels
+    # would cover the objects at this size; the page has a legend of the colours.
     inner = np.concatenate([boxes[:, :2] + 1, np.maximum(boxes[:, 2:] - 1, boxes[:, :2])], 1)
     return draw_boxes(image, np.concatenate([boxes, inner]), [""] * (2 * len(boxes)), colours * 2)

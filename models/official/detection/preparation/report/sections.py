@@ -1,4 +1,4 @@
-"""Sections of the page about a prepared set: its splits, samples, coverage and faults as HTML."""
+"""Sections of the page about a prepared set: splits, samples, coverage, findings, options."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tpudet.detection.preparation.records.prepared_set import PreparedSet
-from tpudet.detection.preparation.report.sample_images import SamplePicture
+from tpudet.detection.preparation.report.sample_images import SampleImage
 from tpudet.detection.preparation.report.set_statistics import SetNumbers, boxes_per_image
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.pages.charts import split_variable
@@ -28,20 +28,20 @@ _NAMES_SHOWN = 5
 
 
 def split_label(split: str) -> Html:
-    """A split's name with the colour it has in the charts."""
+    """A split's name with its colour in the charts."""
     swatch = Html(f'<i class="swatch" style="background:{split_variable(split)}"></i>')
     return element("span", swatch, split, classes="split")
 
 
 def class_label(entry: ClassEntry) -> Html:
-    """A class's name, and its identifier where that is another word."""
+    """A class's name, with its identifier if that differs."""
     if entry.name == entry.identifier:
         return html_of(entry.name)
     return joined([entry.name, " ", element("small", entry.identifier)])
 
 
 def splits_table(numbers: SetNumbers) -> Html:
-    """One row of totals a split."""
+    """One row of totals per split."""
     rows: list[list[Content]] = []
     for split, columns, counts in zip(
         numbers.prepared.splits, numbers.columns, numbers.counts, strict=True
@@ -55,7 +55,7 @@ def splits_table(numbers: SetNumbers) -> Html:
         row += [f"{width:.0f} × {height:.0f}", len(split.shards)]
         row += [_megabytes(sum(entry["bytes"] for entry in split.manifest["shards"]))]
         rows.append(row)
-    headers = ["split", "images", "distinct", "without boxes", "boxes", "boxes an image"]
+    headers = ["split", "images", "distinct", "without boxes", "boxes", "boxes per image"]
     headers += ["crowd regions", "classes with boxes", "median size, px", "shards", "all shards"]
     return table(headers, rows, classes="totals")
 
@@ -64,20 +64,20 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
-def samples_section(numbers: SetNumbers, samples: Sequence[SamplePicture]) -> Html:
-    """The grid of pictures."""
+def samples_section(numbers: SetNumbers, samples: Sequence[SampleImage]) -> Html:
+    """The grid of sample images."""
     classes = numbers.prepared.classes
     shown = {class_id for sample in samples for class_id, _ in sample.classes}
     present = np.count_nonzero(numbers.boxes)
     text = (
-        f"{len(samples)} images, chosen so that as many classes as possible are seen: "
-        f"{len(shown)} of the {present} that have boxes. A box has the colour of its class."
+        f"{len(samples)} images, chosen to show as many classes as possible: "
+        f"{len(shown)} of the {present} with boxes. A box has the colour of its class."
     )
     cards = [_sample_card(sample, classes) for sample in samples]
     return section("samples", "Samples", element("p", text), element("div", *cards, classes="grid"))
 
 
-def _sample_card(sample: SamplePicture, classes: Sequence[ClassEntry]) -> Html:
+def _sample_card(sample: SampleImage, classes: Sequence[ClassEntry]) -> Html:
     chips = []
     for class_id, count in sample.classes:
         colour = ",".join(str(channel) for channel in class_colour(class_id))
@@ -98,12 +98,14 @@ def _sample_card(sample: SamplePicture, classes: Sequence[ClassEntry]) -> Html:
 
 
 def coverage_section(numbers: SetNumbers) -> Html:
-    """Which classes of the list a split has no box of."""
+    """The classes without boxes in a split."""
     lacking, classes = numbers.lacking, numbers.prepared.classes
     parts: list[Content] = []
     for name, row in zip(numbers.split_names, lacking, strict=True):
         count = int(row.sum())
-        what = f": {count:,} of {len(classes):,} classes have no box" if count else ": all classes"
+        what = (
+            f": {count:,} of {len(classes):,} classes lack boxes" if count else ": all classes"
+        )
         parts.append(element("li", split_label(name), what))
     contents: list[Content] = [element("ul", *parts, classes="inline")]
     rows: list[list[Content]] = []
@@ -122,7 +124,7 @@ def coverage_section(numbers: SetNumbers) -> Html:
 
 
 def repairs_section(prepared: PreparedSet) -> Html:
-    """What was left out and what was repaired, by reason, with the first names."""
+    """The findings by reason, left out and repaired, each with its first files."""
     contents: list[Content] = []
     for key, title in (("left_out", "Left out"), ("repaired", "Repaired")):
         rows: list[list[Content]] = []
@@ -130,7 +132,7 @@ def repairs_section(prepared: PreparedSet) -> Html:
             for reason, count in split.manifest[f"{key}_counts"].items():
                 found = [e for e in split.manifest.get(key, ()) if e.get("reason") == reason]
                 rows.append([split_label(split.name), reason, count, _first_names(found, count)])
-        headers = ["split", "reason", "how often", f"the first {_NAMES_SHOWN}"]
+        headers = ["split", "reason", "count", f"the first {_NAMES_SHOWN}"]
         nothing = element("p", "Nothing.", classes="note")
         contents += [
             element("h3", title),
@@ -145,12 +147,12 @@ def _first_names(entries: Sequence[Mapping[str, Any]], count: int) -> Html:
         detail = f" ({entry['detail']})" if entry.get("detail") else ""
         lines.append(joined([str(entry.get("file", "")), element("small", detail)]))
     if count > len(lines):
-        lines.append(html_of(f"… and {count - len(lines):,} more, named in the manifest"))
+        lines.append(html_of(f"… and {count - len(lines):,} more, listed in the manifest"))
     return joined(lines, "<br>")
 
 
 def options_section(prepared: PreparedSet) -> Html:
-    """The options that each split was made with, as its manifest has them."""
+    """The options of each split, from its manifest."""
     names = dict.fromkeys(k for split in prepared.splits for k in split.manifest["options"])
     rows = [
         [name, *(_option(s.manifest["options"].get(name)) for s in prepared.splits)]

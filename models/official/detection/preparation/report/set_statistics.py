@@ -1,4 +1,4 @@
-"""The numbers of a prepared set, counted from its TFRecords; no picture is decoded."""
+"""Statistics of a prepared set, counted from its TFRecords without decoding images."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -13,18 +13,19 @@ from tpudet.detection.preparation.records.prepared_set import (
     PreparedSplit,
     read_prepared_set,
 )
-from tpudet.detection.preparation.sources.annotations import PreparationError, distinct_pairs
+from tpudet.detection.preparation.sources.annotations import distinct_pairs
 from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records
 
 # COCO's size classes by area in pixels^2: small below the first, large from the second.
 SIZE_BOUNDS = (32**2, 96**2)
 
-_BATCH = 512  # records whose columns are handed over at once; their pictures stay behind
-_PARALLEL_CALLS = 2  # parsing then keeps pace with the one thread that reads
-_BYTES_BEFORE = 12  # of a record in its file: length and its checksum
-_BYTES_AFTER = 4  # checksum
+_BATCH = 512  # records per batch of columns, without the images
+_PARALLEL_CALLS = 2  # enough for parsing to keep up with the reading thread
+_BYTES_BEFORE = 12  # of a record: its length and the checksum of that
+_BYTES_AFTER = 4  # checksum of the record
 
 
 class SplitColumns(NamedTuple):
@@ -33,30 +34,30 @@ class SplitColumns(NamedTuple):
     source_ids: np.ndarray  # [I] bytes
     sizes: np.ndarray  # [I, 2] int32, height and width in pixels
     shards: np.ndarray  # [I] int64, row of `PreparedSplit.shards`
-    offsets: np.ndarray  # [I] int64, where in its file the serialized example begins
+    offsets: np.ndarray  # [I] int64, start of the serialized example in its file, in bytes
     lengths: np.ndarray  # [I] int32, of the serialized example in bytes
     box_images: np.ndarray  # [G] int64, row of the box's image
     class_ids: np.ndarray  # [G] int32, 1-based
     boxes_normalized: np.ndarray  # [G, 4] float32, y1 x1 y2 x2 in 0..1
     is_crowd: np.ndarray  # [G] bool
-    areas: np.ndarray  # [G] float32, pixels^2; that of the outline where it is known
+    areas: np.ndarray  # [G] float32, pixels^2; of the mask if known
 
 
 def read_columns(
     split: PreparedSplit, classes: tuple[ClassEntry, ...], progress: Callable[[int], Any]
 ) -> SplitColumns:
-    """Reads every record of a split once and checks that they are those of the manifest.
+    """Reads every record of a split once and checks the counts against the manifest.
 
-    Memory grows with the numbers, not the pictures: about 40 bytes a box and 150 an image.
+    Takes about 40 bytes of memory per box and 150 per image.
 
     Args:
-        split: whose shards.
+        split: the split.
         classes: of the part.
         progress: called with the number of images read since the last call.
 
     Raises:
-        PreparationError: a shard is damaged (named), a record is no detection record, or the
-            shards hold other images or boxes than the manifest and the class list say.
+        UserError: a shard is damaged (it is named), a record is not a detection record, or the
+            shards have other images or boxes than the manifest and the class list say.
     """
     batches = []
     try:
@@ -64,17 +65,17 @@ def read_columns(
             batches.append(batch)
             progress(len(batch[0]))
     except tf.errors.DataLossError as error:
-        raise PreparationError(
+        raise UserError(
             f"{_damaged(split.shards) or split.manifest_path} is damaged: the checksum of a record "
             "is wrong, or its end is missing. Write the set again with --overwrite."
         ) from error
     except tf.errors.InvalidArgumentError as error:
-        raise PreparationError(
-            f"The shards of {split.manifest_path} hold a record that is no detection record: a key "
+        raise UserError(
+            f"The shards of {split.manifest_path} have a record that is no detection record: a key "
             "of detection/data/tfrecord.py is missing. Write the set again with --overwrite."
         ) from error
     if not batches:
-        raise PreparationError(f"{split.manifest_path} describes a split without any image.")
+        raise UserError(f"{split.manifest_path} describes a split without images.")
     records, lengths, sizes, source_ids, counts, boxes, class_ids, is_crowd, areas = (
         np.concatenate(column) for column in zip(*batches, strict=True)
     )
@@ -119,14 +120,14 @@ def _offsets(shards: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def read_example(split: PreparedSplit, columns: SplitColumns, row: int) -> Example:
-    """Reads one image's record again, its picture with it, without those before it."""
+    """Reads the record of one image, without those before it."""
     with storage.open_file(split.shards[columns.shards[row]], "rb") as file:
         file.seek(int(columns.offsets[row]))
         return parse_example(file.read(int(columns.lengths[row])))
 
 
 def _damaged(shards: tuple[str, ...]) -> str | None:
-    """The first file that is no whole sequence of records: the error itself does not name it."""
+    """Finds the first damaged file, because the error does not name it."""
     for path in shards:
         try:
             for _ in tf.data.TFRecordDataset(path):
@@ -142,7 +143,7 @@ def _check_against_manifest(
     ids = columns.class_ids
     wrong = np.unique(ids[(ids < 1) | (ids > len(classes))])
     if len(wrong):
-        raise PreparationError(
+        raise UserError(
             f"The records of {split.manifest_path} have the class ids {wrong[:5].tolist()}, but "
             f"classes.csv ends at {len(classes)}: they do not belong together."
         )
@@ -156,14 +157,14 @@ def _check_against_manifest(
     ]
     differing = [f"{found} {what}, not {said}" for what, found, said in facts if found != said]
     if differing:
-        raise PreparationError(
+        raise UserError(
             f"The shards of {split.manifest_path} hold {'; '.join(differing[:5])} as it says. "
-            "They are of another run: write the set again with --overwrite."
+            "They belong to another run: write the set again with --overwrite."
         )
 
 
 class ClassCounts(NamedTuple):
-    """How often each of C classes occurs."""
+    """The number of images and boxes of each of C classes."""
 
     images: np.ndarray  # [C] int64, images with at least one box of it
     boxes: np.ndarray  # [C] int64
@@ -184,20 +185,20 @@ def boxes_per_image(columns: SplitColumns) -> np.ndarray:
 
 
 def relative_sides(columns: SplitColumns) -> np.ndarray:
-    """Square root of each box's share of its picture, [G] in 0..1."""
+    """Square root of each box's share of the image area, [G] in 0..1."""
     y1, x1, y2, x2 = columns.boxes_normalized.T
     return np.sqrt((y2 - y1) * (x2 - x1))
 
 
 def aspect_ratios(columns: SplitColumns) -> np.ndarray:
-    """Width over height in pixels of every box, [G]."""
+    """Width / height of every box in pixels, [G]."""
     heights, widths = columns.sizes[columns.box_images].T
     y1, x1, y2, x2 = columns.boxes_normalized.T
     return (x2 - x1) * widths / ((y2 - y1) * heights)
 
 
 def size_groups(columns: SplitColumns) -> np.ndarray:
-    """How many boxes are small, medium and large as COCO has it, [3]."""
+    """Number of small, medium and large boxes in COCO's sense, [3]."""
     return np.bincount(np.digitize(columns.areas, SIZE_BOUNDS), minlength=3)
 
 
@@ -220,7 +221,7 @@ class SetNumbers(NamedTuple):
 
     @property
     def lacking(self) -> np.ndarray:
-        """Which classes a split has no box of, [splits, C] bool."""
+        """Whether a class has no boxes in a split, [splits, C] bool."""
         return np.stack([counts.boxes == 0 for counts in self.counts])
 
 
@@ -228,7 +229,7 @@ def read_numbers(directory: str) -> SetNumbers:
     """Reads a prepared set and counts it, with a progress bar over the images.
 
     Raises:
-        PreparationError: it is not there, not whole, or differs from its manifests.
+        UserError: it is missing or incomplete, or differs from its manifests.
     """
     prepared = read_prepared_set(directory)
     total = sum(split.manifest["images"] for split in prepared.splits)

@@ -1,4 +1,4 @@
-"""The one table that every source is read into, and that everything after it works on."""
+"""The table of images, boxes and classes that every source is read into."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from tpudet.trainkit.errors import UserError
 
 
 def distinct_pairs(images: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every pair of an image and a class once, ordered by both.
+    """Returns each (image, class) pair once, sorted.
 
     Args:
         images: [boxes] image of each box, from 0.
@@ -19,52 +19,48 @@ def distinct_pairs(images: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray,
     Returns:
         Images and classes, [pairs] int64 each.
     """
-    # One number a pair: a table of all classes by all images would be as large and mostly empty.
-    # Sorted and compared, because np.unique, which hashes, takes 50 times as long for 12 million.
+    # One number per pair; a matrix of images and classes would be large and mostly empty. Sorted
+    # and compared, because np.unique takes 50 times as long for 12 million pairs.
     stride = np.int64(classes.max(initial=0)) + 1
     keys = np.sort(images * stride + classes)
     keys = keys[np.diff(keys, prepend=-1) > 0]
     return keys // stride, keys % stride
 
 
-# A box is `y1 x1 y2 x2`: pixels of the declared frame, or 0..1 where `normalized` says so.
+# Corners of a box, in pixels of the declared frame, or in 0..1 if `normalized`.
 COORDINATES = ("y1", "x1", "y2", "x2")
-MISSING_FILE = "missing file"  # the reason of such a finding
-
-
-class PreparationError(UserError):
-    """An input or an output cannot be used at all; the message says what to do."""
+MISSING_FILE = "missing file"  # reason of a finding
 
 
 class Finding(NamedTuple):
-    """One thing in the data that was repaired or left out."""
+    """A fault in the data that was repaired, or whose image or box was left out."""
 
-    file: str  # the image it concerns
-    reason: str  # the kind of fault, without numbers, so that it can be counted
-    detail: str  # this case in particular; may be empty
+    file: str  # of the image
+    reason: str  # kind of fault, without numbers, so that findings can be counted
+    detail: str  # description of this case; may be empty
     repaired: bool  # False: left out
 
 
 class Annotations(NamedTuple):
     """Images, their boxes and the classes.
 
-    `images`, one row an image: source_id (str), file (str, relative to the image directory),
-    height and width (float64, pixels that the annotations declare; NaN where they do not).
+    `images`, one row per image: source_id (str), file (str, relative to the image directory),
+    height and width (float64, pixels as declared by the annotations, NaN if not declared).
 
-    `boxes`, one row a box, ordered by image: image (int64, row number in `images`), label
-    (categorical, the source's own word for the class), y1 x1 y2 x2 (float64), is_crowd (bool), area
-    (float64, pixels; NaN: that of the box), and where masks were asked for segmentation (polygons
-    or run lengths as COCO writes them; None where there is none).
+    `boxes`, one row per box, ordered by image: image (int64, row number in `images`), label
+    (categorical, the source's own class label), y1 x1 y2 x2 (float64), is_crowd (bool), area
+    (float64, pixels^2; NaN means that of the box) and, if masks are wanted, segmentation (polygons
+    or run lengths in COCO's form, or None).
     """
 
     images: pd.DataFrame
     boxes: pd.DataFrame
     classes: tuple[ClassEntry, ...]
     normalized: bool
-    findings: tuple[Finding, ...]  # what the reader itself had to repair or leave out
+    findings: tuple[Finding, ...]  # of the reader itself
 
     def class_ids(self) -> dict[str, int]:
-        """From every label that names a class, its identifier or its name, to its id from 1."""
+        """Maps every identifier and name of a class to its id, from 1."""
         return class_ids(self.classes)
 
 
@@ -76,29 +72,29 @@ def build_annotations(
     normalized: bool,
     findings: tuple[Finding, ...] = (),
 ) -> Annotations:
-    """Brings a reader's columns to the types of the table and joins images that are listed twice.
+    """Converts a reader's columns to the types of the table and merges duplicate images.
 
-    Two rows of `images` with the same file and declared size become one that has the boxes of both,
-    which is a repair; where their declared sizes differ the later row is left out with its boxes.
+    Two rows of `images` with the same file and declared size become one with the boxes of both, as
+    a repair. If their declared sizes differ, the later row is left out with its boxes.
 
     Raises:
-        PreparationError: there is no image, or no class.
+        UserError: there are no images or no classes.
     """
     if images.empty:
-        raise PreparationError("The annotations name no image at all.")
+        raise UserError("The annotations list no images.")
     if not classes:
-        raise PreparationError("No class is known: the annotations hold no box; give --classes.")
+        raise UserError("No classes are known, as the annotations have no boxes: pass --classes.")
     images = images.astype({"height": "float64", "width": "float64"}).reset_index(drop=True)
     boxes = boxes.astype(
         {"image": "int64", "label": "category", "is_crowd": "bool", "area": "float64"}
         | dict.fromkeys(COORDINATES, "float64")
     )
-    images, boxes, twice = _join_repeated(images, boxes)
+    images, boxes, twice = _merge_duplicates(images, boxes)
     boxes = boxes.sort_values("image", kind="stable", ignore_index=True)
     return Annotations(images, boxes, classes, normalized, findings + twice)
 
 
-def _join_repeated(
+def _merge_duplicates(
     images: pd.DataFrame, boxes: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Finding, ...]]:
     repeated = images["file"].duplicated()
@@ -124,15 +120,15 @@ def _join_repeated(
 
 
 def missing_image(file: str, num_boxes: int) -> Finding:
-    """That an image is left out, with its boxes, because its file is not there."""
+    """Returns the finding that an image is left out with its boxes, because its file is missing."""
     boxes = "1 box" if num_boxes == 1 else f"{num_boxes} boxes"
     return Finding(file, MISSING_FILE, f"with {boxes}", repaired=False)
 
 
 def take_images(annotations: Annotations, rows: np.ndarray) -> Annotations:
-    """The images `rows` (row numbers, repeats allowed) in that order, each with its boxes.
+    """Returns the images `rows` (row numbers, repeats allowed) in that order, with their boxes.
 
-    Costs memory for what is taken only. The reader's findings stay with the whole.
+    Takes memory for these images only. The reader's findings are not copied.
     """
     owners = annotations.boxes["image"].to_numpy()
     first = np.searchsorted(owners, rows)

@@ -1,7 +1,7 @@
-"""Box CSVs (Open Images: 13 columns, relative coordinates), read and written at full size.
+"""Reads and writes box CSVs (Open Images: 13 columns, relative coordinates) of any size.
 
 The training boxes are 12.2 million rows, 1.4 GB of text. Files are read and written in pieces of a
-few megabytes, so that no step holds a second copy of a table as text.
+few megabytes, so that a table is never in memory twice.
 """
 
 import csv
@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, open_csv
 from tqdm import tqdm
 
-from tpudet.detection.preparation.sources.annotations import PreparationError
-from tpudet.detection.preparation.sources.input_files import open_input
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.inputs import open_input
 from tpudet.trainkit.files.storage import whole_file
 
 ALL_COLUMNS = (
@@ -32,28 +32,28 @@ _FLAGS = ("IsOccluded", "IsTruncated", "IsGroupOf", "IsDepiction", "IsInside")
 _BLOCK_BYTES = 1 << 24
 _BLOCK_ROWS = 1 << 16
 _HEADER_BYTES = 1 << 16
-PROGRESS_DELAY = 3.0  # seconds; what takes less needs no bar
+PROGRESS_DELAY = 3.0  # seconds; shorter work gets no progress bar
 
 
 def read_boxes(
     path: str, what: str = "--annotations", *, columns: Sequence[str] = ALL_COLUMNS
 ) -> pd.DataFrame:
-    """Reads some columns of a box CSV, in whatever order the file has them.
+    """Reads columns of a box CSV, whatever their order in the file.
 
     Args:
         path: the CSV, local or in a bucket.
-        what: how the user named it, for messages.
-        columns: of ALL_COLUMNS; exactly these are read, and must be there.
+        what: the argument that named it, for messages.
+        columns: a subset of ALL_COLUMNS; exactly these are read, and all are required.
 
     Returns:
-        One row a line, in the order of the file: ImageID, Source and LabelName as categoricals,
-        whose categories are in order of first appearance (a blank Source or LabelName is NaN);
-        flags as int8 (1, 0, and -1 where unknown or blank); Confidence and coordinates as float64,
-        NaN where there is no number.
+        One row per line, in the order of the file: ImageID, Source and LabelName as categoricals
+        with categories in order of first appearance (a blank Source or LabelName is NaN); flags as
+        int8 (1, 0, or -1 for unknown or blank); Confidence and coordinates as float64, NaN if not a
+        number.
 
     Raises:
-        PreparationError: the file is missing, empty, without rows, lacks a column, is no CSV, has
-            a row without ImageID, or a flag other than 1, 0 and -1.
+        UserError: the file is missing, empty, without rows, lacks a column, is not a CSV, or has a
+            row without ImageID or with a flag other than 1, 0 and -1.
     """
     parts = []
     with _progress(path) as bar:
@@ -67,15 +67,15 @@ def read_boxes(
 def stream_boxes(
     path: str, what: str = "--annotations", *, required: Sequence[str] = ("ImageID",)
 ) -> Iterator[pa.RecordBatch]:
-    """Reads a box CSV piece by piece, every column as the text that it is; blanks are "".
+    """Reads a box CSV piece by piece, every column as unchanged text; blanks are "".
 
     Args:
         path: the CSV, local or in a bucket.
-        what: how the user named it, for messages.
-        required: columns that must be there; all others come too, whatever they are called.
+        what: the argument that named it, for messages.
+        required: required columns; all others are read too.
 
     Raises:
-        PreparationError: as `read_boxes`, when the first piece or the one at fault is asked for.
+        UserError: as `read_boxes`, when the piece concerned is read.
     """
     with _progress(path) as bar:
         for _, batch in _read_batches(path, what, required, bar, include=()):
@@ -83,7 +83,7 @@ def stream_boxes(
 
 
 def select_rows(batches: Iterable[pa.RecordBatch], rows: np.ndarray) -> Iterator[pa.RecordBatch]:
-    """The rows of the pieces of a file for which `rows`, [all rows] bool, is true, in order."""
+    """Yields the rows of a file's pieces for which `rows`, [all rows] bool, is true, in order."""
     first = 0
     for batch in batches:
         yield batch.filter(pa.array(rows[first : first + batch.num_rows]))
@@ -91,10 +91,10 @@ def select_rows(batches: Iterable[pa.RecordBatch], rows: np.ndarray) -> Iterator
 
 
 def write_boxes(path: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
-    r"""Writes a box CSV, whole or not at all; text goes out as it came in.
+    r"""Writes a box CSV atomically; text is unchanged.
 
-    Values are quoted only where CSV demands it; lines end with "\n". Numbers are written with as
-    many digits as give them back.
+    Values are quoted only if CSV requires it; lines end with "\n". Numbers are written with as many
+    digits as are needed to read the same number back.
 
     Args:
         path: local or in a bucket.
@@ -104,8 +104,8 @@ def write_boxes(path: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
         The number of rows.
 
     Raises:
-        OSError: the file cannot be written; whatever `batches` raises. What was there
-            stays.
+        OSError: the file cannot be written. Exceptions of `batches` are raised too. An existing
+            file is kept then.
     """
     num_rows = 0
     names: list[str] = []
@@ -126,10 +126,10 @@ def write_boxes(path: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
 
 
 def parse_flags(path: str, what: str, first_line: int, name: str, texts: pa.Array) -> np.ndarray:
-    """Flags from their text: 1, 0, and -1 for unknown or blank, as int8.
+    """Parses flags: 1, 0, and -1 for unknown or blank, as int8.
 
     Raises:
-        PreparationError: another value, with its line.
+        UserError: there is another value; names its line.
     """
     try:
         numbers = texts.cast(pa.int8()).to_numpy(zero_copy_only=False)
@@ -140,7 +140,7 @@ def parse_flags(path: str, what: str, first_line: int, name: str, texts: pa.Arra
     wrong = np.flatnonzero(~np.isin(numbers, (UNKNOWN, 0, 1)))
     if wrong.size:
         row = int(wrong[0])
-        raise PreparationError(
+        raise UserError(
             f"{what} {path}: {name} of line {first_line + row} is '{texts[row].as_py()}'; it must "
             "be 1 (yes), 0 (no), or -1 or blank (unknown)."
         )
@@ -157,14 +157,14 @@ def _typed(path: str, what: str, first_line: int, name: str, texts: pa.Array) ->
         texts = pc.if_else(pc.equal(texts, ""), None, texts)
     try:
         return texts.cast(pa.float64())
-    except pa.ArrowInvalid:  # what is not a number becomes NaN, which the box checks report
+    except pa.ArrowInvalid:  # other text becomes NaN, which the box checks report
         return pa.array(pd.to_numeric(texts.to_pandas(), errors="coerce").to_numpy(np.float64))
 
 
 def _read_batches(
     path: str, what: str, required: Sequence[str], bar: tqdm, *, include: Sequence[str]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Pieces of the file as text, each with the line number of its first row."""
+    """Yields pieces of the file as text, each with the line number of its first row."""
     names = _read_header(path, what, required)
     line = 2
     with open_input(path, what) as file:
@@ -184,9 +184,9 @@ def _read_batches(
                     yield line, batch
                     line += batch.num_rows
         except pa.ArrowInvalid as error:
-            raise PreparationError(f"{what} {path} is not a CSV: {error}.") from error
+            raise UserError(f"{what} {path} is not a CSV: {error}.") from error
     if line == 2:
-        raise PreparationError(f"{what} {path} has a header and no row.")
+        raise UserError(f"{what} {path} has a header and no row.")
 
 
 def _require_image_ids(path: str, what: str, first_line: int, batch: pa.RecordBatch) -> None:
@@ -194,7 +194,7 @@ def _require_image_ids(path: str, what: str, first_line: int, batch: pa.RecordBa
         return
     row = pc.index(pc.ascii_trim_whitespace(batch.column("ImageID")), "").as_py()
     if row >= 0:
-        raise PreparationError(f"{what} {path}: line {first_line + row} has no ImageID.")
+        raise UserError(f"{what} {path}: line {first_line + row} has no ImageID.")
 
 
 def _read_header(path: str, what: str, required: Sequence[str]) -> list[str]:
@@ -202,23 +202,23 @@ def _read_header(path: str, what: str, required: Sequence[str]) -> list[str]:
         head = file.read(_HEADER_BYTES).decode("utf-8-sig", errors="replace")
     first_line = re.split(r"[\r\n]", head, maxsplit=1)[0].strip()
     if not first_line:
-        raise PreparationError(f"{what} {path} is empty.")
+        raise UserError(f"{what} {path} is empty.")
     columns = [column.strip() for column in next(csv.reader([first_line], skipinitialspace=True))]
     missing = [column for column in required if column not in columns]
     if missing:
         hint = " Its columns are separated by ';': separate them by ','."
-        raise PreparationError(
+        raise UserError(
             f"{what} {path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; its "
             f"first line is '{first_line[:200]}'.{hint if ';' in first_line else ''}"
         )
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
-        raise PreparationError(f"{what} {path} has more than one column {', '.join(twice)}.")
+        raise UserError(f"{what} {path} has more than one column {', '.join(twice)}.")
     return columns
 
 
 def _to_lines(batch: pa.RecordBatch) -> bytes:
-    """The rows as CSV; at least one. An array of texts keeps them end to end in one buffer."""
+    """Returns at least one row as CSV. An array of strings is one contiguous buffer."""
     texts = [pc.fill_null(column.cast(pa.string()), "") for column in batch.columns]
     lines = _join(texts)
     if _has_more_marks(lines, batch.num_rows, len(texts)):
@@ -232,7 +232,7 @@ def _join(texts: Sequence[pa.Array]) -> Any:
 
 
 def _has_more_marks(lines: Any, num_rows: int, num_columns: int) -> bool:
-    """Whether a value holds a comma, a quote or a line end, so that there are more than needed."""
+    """Whether a value contains a comma, a quote or a line end."""
     text = np.frombuffer(lines.buffers()[2], np.uint8)
     expected = {",": num_rows * (num_columns - 1), "\n": num_rows, '"': 0, "\r": 0}
     return any(np.count_nonzero(text == ord(mark)) != count for mark, count in expected.items())
@@ -245,9 +245,9 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 
 class _Reader:
-    """What pyarrow reads from: a file that moves a progress bar."""
+    """A file for pyarrow that moves a progress bar."""
 
-    closed = False  # pyarrow asks; whoever opened the file closes it
+    closed = False  # required by pyarrow; the file is closed by its owner
 
     def __init__(self, file: Any, bar: tqdm) -> None:
         self._file = file
@@ -259,7 +259,7 @@ class _Reader:
         return content
 
     def close(self) -> None:
-        """Leaves the file open."""
+        """Does nothing, see `closed`."""
 
 
 @contextmanager
@@ -267,7 +267,7 @@ def _progress(path: str) -> Iterator[tqdm]:
     try:
         total = storage.stat(path).size
     except OSError:
-        total = None  # opening it says what is wrong
+        total = None  # the error is raised when the file is opened
     with tqdm(
         total=total, unit="B", unit_scale=True, desc=f"reading {path}", delay=PROGRESS_DELAY
     ) as bar:

@@ -1,4 +1,4 @@
-"""What is wrong with boxes and images: repaired where that is safe, else left out with a reason."""
+"""Checks boxes and images: repairs faults if that is safe, else leaves out, with a reason."""
 
 import math
 import os
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tpudet.detection.preparation.sources.annotations import COORDINATES, Finding
+from tpudet.trainkit.image_folder import IMAGE_FORMATS
 from tpudet.trainkit.images.standardize import (
     ImageError,
     StandardImage,
@@ -16,26 +17,20 @@ from tpudet.trainkit.images.standardize import (
     standardize_inspected,
 )
 
-# Of the frame's side. Less than this is rounding, and is clipped without a word; a box thinner than
-# this has no area once its coordinates are float32 fractions of the side.
+# Fraction of the frame's side. Smaller overhangs are rounding errors and clipped without a finding;
+# a thinner box has no area once its coordinates are float32 fractions of the side.
 _ROUNDING = 1e-6
-
-_EXTENSIONS = {
-    **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
-    **dict.fromkeys((".tif", ".tiff"), "TIFF"),
-    **{".png": "PNG", ".webp": "WebP", ".bmp": "BMP", ".gif": "GIF", ".avif": "AVIF"},
-}
 
 
 class CheckedBoxes(NamedTuple):
-    """The boxes that stay, in their order, and what was done to the others."""
+    """The usable boxes, in their order, and the findings."""
 
     boxes: pd.DataFrame
     findings: list[Finding]
 
 
 class ImageRejected(Exception):
-    """An image is left out: `reason` is the kind of fault, `detail` this case."""
+    """An image is left out: `reason` is the kind of fault, `detail` describes this case."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason)
@@ -46,30 +41,30 @@ class ImageRejected(Exception):
 def check_labels(
     boxes: pd.DataFrame, files: pd.Series, class_ids: Mapping[str, int]
 ) -> CheckedBoxes:
-    """Adds the column class_id (int32, from 1) and leaves out boxes whose label is no class."""
+    """Adds the column class_id (int32, from 1); leaves out boxes whose label is not a class."""
     class_id = label_class_ids(boxes["label"], class_ids)
     findings = _report(boxes, class_id == 0, files, "unknown class", repaired=False)
     return CheckedBoxes(boxes.assign(class_id=class_id)[class_id > 0], findings)
 
 
 def label_class_ids(labels: pd.Series, class_ids: Mapping[str, int]) -> np.ndarray:
-    """Class ids (int32, from 1) of labels, a categorical; 0 for a blank or one that is no class."""
+    """Returns class ids (int32, from 1) of labels, a categorical; 0 for blank and unknown ones."""
     ids = [class_ids.get(str(label), 0) for label in labels.cat.categories]
     return np.array([*ids, 0], dtype=np.int32)[labels.cat.codes.to_numpy()]
 
 
 def check_boxes(boxes: pd.DataFrame, files: pd.Series, frames: np.ndarray) -> CheckedBoxes:
-    """Checks boxes against the frames that they lie in.
+    """Checks boxes against the frames of their images.
 
-    Left out: coordinates that are not finite, no width or height, wholly outside the image, and all
-    but the first of exact duplicates (image, label, corners and crowd flag equal). Repaired:
-    corners that are swapped, and boxes that reach outside (clipped).
+    Left out: boxes whose coordinates are not finite, without width or height, fully outside the
+    image, and exact duplicates (equal image, label, corners and crowd flag) except the first.
+    Repaired: swapped corners, and boxes partly outside the image (clipped).
 
     Args:
         boxes: as in `Annotations`.
         files: the file of every image, by row number.
-        frames: [images, 2] height and width that the coordinates count in; NaN where they are not
-            known yet, in which case nothing is said of that image's borders.
+        frames: [images, 2] height and width in the unit of the coordinates; NaN if unknown, in
+            which case the borders of the image are not checked.
 
     Returns:
         Boxes with 0 <= y1 < y2 <= height and 0 <= x1 < x2 <= width.
@@ -148,21 +143,21 @@ def _report(
 def check_image(
     encoded: bytes, *, file: str, height: float, width: float, check_pixels: bool = True
 ) -> tuple[StandardImage, list[Finding]]:
-    """Makes an image what TensorFlow decodes, in the frame that its annotations declare.
+    """Converts an image to a format that TensorFlow decodes, in the frame of its annotations.
 
-    The declared frame decides about the EXIF orientation: where it is the size of the upright
-    picture, or where none is declared (NaN), the picture is turned upright; where it is the stored
-    size and that differs, the boxes were drawn on the picture as stored, and so it stays.
+    The declared size decides how the EXIF orientation is treated. If it is the size of the upright
+    image, or not declared (NaN), the image is rotated upright. If it is the stored size and that
+    differs, the boxes were drawn on the stored image, which is then not rotated.
 
     Args:
-        encoded: the whole file.
+        encoded: the content of the file.
         file: its name, for the findings.
-        height: declared, pixels, or NaN.
-        width: declared, pixels, or NaN.
-        check_pixels: as `tpudet.trainkit.images.standardize.inspect`.
+        height: declared, in pixels, or NaN.
+        width: declared, in pixels, or NaN.
+        check_pixels: as for `tpudet.trainkit.images.standardize.inspect`.
 
     Raises:
-        ImageRejected: truncated, unreadable, or of another size than declared.
+        ImageRejected: it is truncated, unreadable, or has another size than declared.
     """
     try:
         inspected = inspect(encoded, check_pixels=check_pixels)
@@ -181,7 +176,7 @@ def check_image(
     findings = [Finding(file, repair, "", repaired=True) for repair in image.repairs]
     container = inspected.container
     extension = os.path.splitext(file)[1].lower()
-    if _EXTENSIONS.get(extension, container) != container:
-        reason = f"{container} file named {extension}: stored as what it is"
+    if IMAGE_FORMATS.get(extension, container) != container:
+        reason = f"{container} file named {extension}: stored as {container}"
         findings.append(Finding(file, reason, "", repaired=True))
     return image, findings

@@ -1,4 +1,4 @@
-"""Reads a COCO instances JSON (https://cocodataset.org/#format-data) into the one table."""
+"""Reads a COCO instances JSON (https://cocodataset.org/#format-data) into `Annotations`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,19 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from tpudet.detection.preparation.sources.annotations import (
-    Annotations,
-    Finding,
-    PreparationError,
-    build_annotations,
-)
-from tpudet.detection.preparation.sources.input_files import (
-    read_classes,
-    read_image_list,
-    read_text,
-    stem,
-)
-from tpudet.trainkit.class_list import ClassEntry
+from tpudet.detection.preparation.sources.annotations import Annotations, Finding, build_annotations
+from tpudet.detection.preparation.sources.input_files import read_image_list, stem
+from tpudet.trainkit.class_list import ClassEntry, read_classes
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.inputs import read_input_text
 
 _NO_BOX = (float("nan"),) * 4
 
@@ -34,16 +26,16 @@ def read_coco(
 
     Args:
         path: the JSON file.
-        image_list: a file of image names; only those are taken.
-        classes: a class list to use in place of the categories; its identifiers are category ids.
-        include_segmentation: keep the polygons and run lengths, for masks.
+        image_list: file of image names; only those are taken.
+        classes: a class list that replaces the categories; its identifiers are category ids.
+        include_segmentation: keep polygons and run lengths, for masks.
 
     Returns:
-        Classes in the order of the category ids, which may have gaps: row numbers are what counts.
-        `area` is the annotation's own, that of the mask.
+        Annotations with classes in the order of the category ids, which may have gaps. `area` is
+        the annotation's own, that of the mask.
 
     Raises:
-        PreparationError: not JSON, or not COCO's layout; every missing part is named.
+        UserError: not JSON, or not in COCO's layout; every missing part is named.
     """
     content = _load(path)
     entries = content["images"]
@@ -100,18 +92,18 @@ def _is_number(value: object) -> bool:
 
 
 def _load(path: str) -> dict[str, Any]:
-    text = read_text(path, "--annotations")
+    text = read_input_text(path, "--annotations")
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
-        raise PreparationError(f"--annotations {path} is not JSON: {error}.") from error
+        raise UserError(f"--annotations {path} is not JSON: {error}.") from error
     needed = {
         "images": ("id", "file_name"),
         "annotations": ("image_id", "category_id"),
         "categories": ("id", "name"),
     }
     if not isinstance(content, dict):
-        raise PreparationError(f"--annotations {path} is not COCO JSON: it is no mapping.")
+        raise UserError(f"--annotations {path} is not COCO JSON: it is not a mapping.")
     faults = []
     for section, keys in needed.items():
         entries = content.get(section)
@@ -123,7 +115,7 @@ def _load(path: str) -> dict[str, Any]:
             if lacking:
                 faults.append(f"{lacking} of {len(entries)} entries in '{section}' lack '{key}'")
     if faults:
-        raise PreparationError(f"--annotations {path} is not COCO JSON: {'; '.join(faults)}.")
+        raise UserError(f"--annotations {path} is not COCO JSON: {'; '.join(faults)}.")
     return content
 
 
@@ -132,7 +124,7 @@ def _categories(categories: list[dict[str, Any]], path: str) -> tuple[ClassEntry
     identifiers = [str(category["id"]) for category in ordered]
     repeated = sorted({name for name in identifiers if identifiers.count(name) > 1})
     if repeated:
-        raise PreparationError(
+        raise UserError(
             f"--annotations {path}: category ids are used twice: {', '.join(repeated)}."
         )
     return tuple(

@@ -1,134 +1,80 @@
-"""Reading what a user points at, with one clear message where it is not there."""
+"""Folders, image files and image lists that the user named; errors say what is missing."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-import tensorflow as tf
-
-from tpudet.detection.preparation.sources.annotations import PreparationError
-from tpudet.trainkit.class_list import ClassEntry, read_class_list
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.inputs import read_input_text
 from tpudet.trainkit.files.storage import list_names
+from tpudet.trainkit.image_folder import IMAGE_FORMATS
 
-IMAGE_EXTENSIONS = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif"),
-    *(".tif", ".tiff", ".avif", ".jp2"),
-)
 _MISSING_SHOWN = 10
 
 
-@contextmanager
-def open_input(path: str, what: str) -> Iterator[tf.io.gfile.GFile]:
-    """Opens a file that the user named as `what`, to read bytes.
+def list_directory(path: str, name: str) -> list[str]:
+    """Lists the names in a directory, sorted.
+
+    Args:
+        path: the directory, local or in a bucket.
+        name: the argument that named it, for messages.
 
     Raises:
-        PreparationError: it is missing, a directory, or may not be read; also where that shows
-            within the block only.
-    """
-    try:
-        if storage.is_folder(path):
-            raise PreparationError(f"{what} {path} is a directory; a file is wanted.")
-        with storage.open_file(path, "rb") as file:
-            yield file
-    except FileNotFoundError:
-        raise PreparationError(f"{what} {path} does not exist.") from None
-    except OSError as error:
-        raise PreparationError(f"{what} {path} cannot be read: {storage.reason(error)}") from error
-
-
-def read_bytes(path: str, what: str) -> bytes:
-    """The content of a file, with the errors of `open_input`."""
-    with open_input(path, what) as file:
-        return file.read()
-
-
-def read_text(path: str, what: str) -> str:
-    """As `read_bytes`, decoded; a byte order mark is dropped."""
-    try:
-        return read_bytes(path, what).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise PreparationError(f"{what} {path} is not UTF-8 text: {error}.") from error
-
-
-def list_directory(path: str, what: str) -> list[str]:
-    """The sorted names in a directory.
-
-    Raises:
-        PreparationError: it is not a directory.
+        UserError: it is not a directory.
     """
     if not storage.is_folder(path):
         found = "is not a directory" if storage.exists(path) else "does not exist"
-        raise PreparationError(f"{what} {path} {found}.")
+        raise UserError(f"{name} {path} {found}.")
     return storage.list_folder(path)
 
 
-def list_images(directory: str) -> list[str]:
-    """The sorted names of the image files in a directory, by their extensions."""
-    names = list_directory(directory, "--images")
-    return [name for name in names if name.lower().endswith(IMAGE_EXTENSIONS)]
+def read_image_list(path: str, name: str = "--image_list") -> list[str]:
+    """Reads the names of an image list, one per line, with or without extension.
 
-
-def read_image_list(path: str, what: str = "--image_list") -> list[str]:
-    """The names in an image list: one a line, with or without extension.
-
-    The `-1`, `0` or `1` that the per-class lists of Pascal VOC add is ignored.
+    The `-1`, `0` or `1` in the per-class lists of Pascal VOC is ignored.
 
     Raises:
-        PreparationError: the file is missing or names nothing.
+        UserError: the file is missing or names nothing.
     """
     names = []
-    for line in read_text(path, what).splitlines():
-        name, _, flag = line.strip().rpartition(" ")
-        names.append(name.strip() if flag in ("-1", "0", "1") and name else line.strip())
-    names = [name for name in names if name]
+    for line in read_input_text(path, name).splitlines():
+        image, _, flag = line.strip().rpartition(" ")
+        names.append(image.strip() if flag in ("-1", "0", "1") and image else line.strip())
+    names = [image for image in names if image]
     if not names:
-        raise PreparationError(f"{what} {path} names no image.")
+        raise UserError(f"{name} {path} names no image.")
     return names
 
 
-def read_classes(path: str, what: str = "--classes") -> tuple[ClassEntry, ...]:
-    """The classes of a class list: `id,name` a line, without a header.
-
-    Raises:
-        PreparationError: it is missing or not such a list.
-    """
-    text = read_text(path, what)
-    try:
-        return read_class_list(text)
-    except ValueError as error:
-        raise PreparationError(f"{what} {path}: {error}") from error
-
-
 def stem(name: str) -> str:
-    """A file's name without its directory and extension."""
+    """Returns a file's name without its directory and its image or XML extension."""
     base = os.path.basename(name)
     root, extension = os.path.splitext(base)
-    return root if extension.lower() in (*IMAGE_EXTENSIONS, ".xml") else base
+    return root if extension.lower() in (*IMAGE_FORMATS, ".xml") else base
 
 
 def require_some_image(directory: str, files: Sequence[str]) -> None:
-    """Refuses an image directory that holds none of the first hundred images.
+    """Raises if none of the first hundred images is in the directory.
 
-    Single missing images are left out and reported later; a wrong directory is an error at once.
+    Single missing images are left out and reported later; a wrong directory is an error right away.
 
     Raises:
-        PreparationError: not a directory, or none of them is there.
+        UserError: it is not a directory, or has none of these images.
     """
     list_directory(directory, "--images")
     sample = files[:100]
     if not any(storage.exists(os.path.join(directory, file)) for file in sample):
-        raise PreparationError(
-            f"--images {directory} holds none of the {len(sample)} first images of the "
+        raise UserError(
+            f"--images {directory} has none of the first {len(sample)} images of the "
             f"annotations, such as {sample[0]}."
         )
 
 
 def missing_files(directories: Sequence[str], files: Sequence[str]) -> list[str]:
-    """The files, relative to the directories, that are in none of them, in their order.
+    """Returns the files, relative to the directories, that are in none of them; order is kept.
 
-    Every folder is listed once, which takes seconds for a million files; asking for each takes
-    minutes, and hours in a bucket.
+    Lists every folder once, which takes seconds for a million files. One request per file would
+    take minutes, and hours in a bucket.
     """
     folders = sorted({os.path.dirname(file) for file in files})
     present: set[str] = set()
@@ -140,20 +86,20 @@ def missing_files(directories: Sequence[str], files: Sequence[str]) -> list[str]
 
 
 def require_images(directories: Sequence[str], files: Sequence[str], advice: str) -> None:
-    """Refuses images whose files are missing.
+    """Raises if image files are missing.
 
     Args:
-        directories: where they are looked for.
-        files: relative to the directories.
+        directories: folders to search.
+        files: paths relative to the directories.
         advice: a sentence on what to do.
 
     Raises:
-        PreparationError: says how many are missing and names the first ten.
+        UserError: gives the number of missing files and names the first ten.
     """
     missing = missing_files(directories, files)
     if missing:
         shown = "\n  ".join(missing[:_MISSING_SHOWN] + ["..."] * (len(missing) > _MISSING_SHOWN))
-        raise PreparationError(
+        raise UserError(
             f"{len(missing)} of {len(files)} image files are not in {' or '.join(directories)}:\n"
             f"  {shown}\n{advice}"
         )

@@ -1,4 +1,4 @@
-"""COCO segmentations -> PNG masks, by pycocotools."""
+"""Converts COCO segmentations to PNG masks, with pycocotools."""
 
 import math
 import warnings
@@ -8,17 +8,19 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
+from tpudet.detection.ops.numpy_masks import run_lengths
+
 
 def mask_png(segmentation: Any, *, height: int, width: int) -> bytes | None:
     """Draws one object's mask.
 
     Args:
         segmentation: polygons (lists of x, y in pixels), or run lengths, compressed or not.
-        height: of the picture, pixels.
-        width: of the picture, pixels.
+        height: of the image, in pixels.
+        width: of the image, in pixels.
 
     Returns:
-        A PNG of [height, width], 1 inside and 0 outside; None where the segmentation is missing,
+        A PNG of [height, width], 1 inside and 0 outside; None if the segmentation is missing,
         malformed, of another size, or covers no pixel.
     """
     if isinstance(segmentation, list):
@@ -41,7 +43,7 @@ def mask_png(segmentation: Any, *, height: int, width: int) -> bytes | None:
 
 
 def _is_polygon(points: object) -> bool:
-    """At least three corners; pycocotools takes anything else for something else."""
+    """At least three corners; pycocotools would interpret anything else as another form."""
     return (
         isinstance(points, list)
         and len(points) >= 6
@@ -51,35 +53,17 @@ def _is_polygon(points: object) -> bool:
 
 
 def _counts(counts: Any, *, pixels: int) -> list[int] | None:
-    """The run lengths, where they are some and fill the picture.
+    """Returns the run lengths if they are valid and fill the image, else None.
 
-    Otherwise pycocotools would show whatever was in memory there.
+    Otherwise pycocotools would return uninitialised memory.
     """
     if isinstance(counts, str):
-        counts = _decompress(counts)
+        try:
+            counts = run_lengths(counts).tolist()
+        except ValueError:
+            return None
     valid = isinstance(counts, list) and all(isinstance(n, int) and n >= 0 for n in counts)
     return counts if valid and sum(counts) == pixels else None
-
-
-def _decompress(text: str) -> list[int] | None:
-    """COCO's compressed run lengths: base 32, five bits a character, lowest first.
-
-    From the fourth run on, the text holds the difference to the run two before. None where the text
-    ends within a number.
-    """
-    counts: list[int] = []
-    value, shift = 0, 0
-    for character in text:
-        digit = ord(character) - 48
-        value |= (digit & 0x1F) << shift
-        shift += 5
-        if digit & 0x20:
-            continue
-        if digit & 0x10:
-            value -= 1 << shift
-        counts.append(value + (counts[-2] if len(counts) > 2 else 0))
-        value, shift = 0, 0
-    return None if shift else counts
 
 
 def _decode(runs: Any) -> np.ndarray:

@@ -1,17 +1,13 @@
-"""Reads Open Images box CSVs (13 columns, relative coordinates) into the one table."""
+"""Reads Open Images box CSVs (13 columns, relative coordinates) into `Annotations`."""
 
 import numpy as np
 import pandas as pd
 
 from tpudet.detection.preparation.sources.annotations import Annotations, build_annotations
 from tpudet.detection.preparation.sources.box_csv import read_boxes
-from tpudet.detection.preparation.sources.input_files import (
-    list_images,
-    read_classes,
-    read_image_list,
-    stem,
-)
-from tpudet.trainkit.class_list import ClassEntry
+from tpudet.detection.preparation.sources.input_files import read_image_list, stem
+from tpudet.trainkit.class_list import ClassEntry, read_classes
+from tpudet.trainkit.image_folder import list_image_names
 
 _COLUMNS = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax", "IsGroupOf")
 
@@ -27,21 +23,21 @@ def read_open_images(
 ) -> Annotations:
     """Reads the boxes of one CSV.
 
-    A row without label and coordinates stands for an image without objects. `IsGroupOf` of 1 makes
-    a crowd box; -1 means unknown and does not.
+    A row without label and coordinates means an image without objects. A box with `IsGroupOf` 1 is
+    a crowd box; -1 means unknown and counts as no.
 
     Args:
-        path: the CSV; of its 13 columns ImageID, LabelName, XMin, XMax, YMin, YMax and IsGroupOf
-            must be there.
-        images: the folder of the pictures, <ImageID>.jpg (or ImageID where it has an extension).
-        image_list: a file of image ids; exactly those are taken, with boxes or without.
-        classes: `MID,name` a line; by default the labels found, in alphabetical order, as their own
-            names.
-        include_unlabeled: also take every other image file of the folder, as without objects.
-        what: how the user named the CSV, for messages.
+        path: the CSV; of its 13 columns, ImageID, LabelName, XMin, XMax, YMin, YMax and IsGroupOf
+            are required.
+        images: folder of the images, <ImageID>.jpg (or ImageID if it has an extension).
+        image_list: file of image ids; exactly those are taken, with boxes or without.
+        classes: class list, one `MID,name` per line; None takes the labels that occur, in
+            alphabetical order, with themselves as names.
+        include_unlabeled: also take all other image files of the folder, as images without objects.
+        what: the argument that named the CSV, for messages.
 
     Raises:
-        PreparationError: the file is missing, empty, or not such a CSV.
+        UserError: the file is missing, empty, or not a box CSV.
     """
     table = read_boxes(path, what, columns=_COLUMNS)
     blank = table["LabelName"].isna() & table[["XMin", "XMax", "YMin", "YMax"]].isna().all(axis=1)
@@ -52,7 +48,7 @@ def read_open_images(
     files = [image_file(name) for name in names]
     if include_unlabeled:
         known = set(files)
-        others = [file for file in list_images(images) if file not in known]
+        others = [file for file in list_image_names(images) if file not in known]
         names += [stem(file) for file in others]
         files += others
     kept = ~blank.to_numpy() & (codes >= 0)
@@ -78,14 +74,14 @@ def read_open_images(
 
 
 def image_file(image_id: str) -> str:
-    """The name of an image's file: the id itself where it has an extension, else <id>.jpg."""
+    """Returns the file name of an image: the id itself if it has an extension, else <id>.jpg."""
     return image_id if stem(image_id) != image_id else f"{image_id}.jpg"
 
 
 def _only_listed(
     codes: np.ndarray, names: list[str], image_list: str
 ) -> tuple[np.ndarray, list[str]]:
-    """[rows] which listed image each row is of, -1 for none; and the ids of the listed images."""
+    """Returns the listed image of each row, -1 for none, [rows]; and the ids of listed images."""
     wanted = list(dict.fromkeys(stem(name) for name in read_image_list(image_list)))
     rows = {name: row for row, name in enumerate(wanted)}
     identifiers = {stem(name): name for name in names}

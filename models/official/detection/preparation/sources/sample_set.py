@@ -1,12 +1,11 @@
-"""A sample data set in Open Images form, drawn here: shapes of several classes on textures.
+"""A synthetic data set in the Open Images format: shapes of several classes on textures.
 
-Made for the demo and for tests: every box is known exactly, and the same seed draws the same set.
+For the demo and for tests: every box is known exactly, and the same seed draws the same set.
 """
 
-import argparse
 import csv
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import cv2
@@ -17,14 +16,14 @@ from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
 from tpudet.trainkit.files import storage
 
 SPLIT_SHARES = {"train": 0.8, "val": 0.2}
-# One picture in this many holds no object: a detector must learn to say nothing.
+# One image in this many has no object, so that a detector learns to predict nothing.
 EMPTY_EVERY = 12
-# An object of which less than this share stays visible is drawn elsewhere instead.
+# An object is not covered if less than this share of it would stay visible.
 MIN_VISIBLE_SHARE = 0.6
 
 
 class DrawnObject(NamedTuple):
-    """One object of a picture."""
+    """One object of an image."""
 
     label: str  # key of SHAPES
     box: tuple[int, int, int, int]  # y1, x1, y2, x2 in pixels; edges, so x2 - x1 is the width
@@ -57,13 +56,13 @@ SHAPES: dict[str, np.ndarray] = {
 }
 
 
-def draw_picture(
+def draw_image(
     rng: np.random.Generator, *, height: int, width: int, num_objects: int
 ) -> tuple[np.ndarray, list[DrawnObject]]:
-    """Draws one picture.
+    """Draws one image.
 
     Returns:
-        The picture [height, width, 3] uint8 BGR, and its objects. There may be fewer than
+        The image [height, width, 3] uint8 BGR, and its objects. There may be fewer than
         `num_objects` where no free place was found.
     """
     image = _texture(rng, height, width, rng.integers(40, 216, 3))
@@ -93,13 +92,13 @@ def draw_picture(
 
 
 def _texture(rng: np.random.Generator, height: int, width: int, colour: np.ndarray) -> np.ndarray:
-    """Returns blotches of two scales and fine grain around one colour."""
-    picture = np.zeros((height, width, 3), np.float32) + colour
+    """Returns blobs of two scales and fine noise around one colour."""
+    texture = np.zeros((height, width, 3), np.float32) + colour
     for cells, strength in ((4, 30.0), (16, 12.0)):
         coarse = rng.normal(0.0, strength, (cells, cells, 3)).astype(np.float32)
-        picture += cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
-    picture += rng.normal(0.0, 5.0, (height, width, 3))
-    return np.clip(picture, 0, 255).astype(np.uint8)
+        texture += cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+    texture += rng.normal(0.0, 5.0, (height, width, 3))
+    return np.clip(texture, 0, 255).astype(np.uint8)
 
 
 def _contrasting(rng: np.random.Generator, around: np.ndarray) -> np.ndarray:
@@ -113,7 +112,7 @@ def _contrasting(rng: np.random.Generator, around: np.ndarray) -> np.ndarray:
 def _shape_mask(
     rng: np.random.Generator, outline: np.ndarray, height: int, width: int
 ) -> np.ndarray:
-    """Returns the pixels of a turned and scaled outline that lies wholly in the picture."""
+    """Returns the mask of a rotated and scaled outline that lies fully inside the image."""
     radius = math.exp(rng.uniform(math.log(0.11), math.log(0.32))) * min(height, width)
     angle = rng.uniform(0.0, 2.0 * math.pi)
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
@@ -134,8 +133,8 @@ def write_sample_set(
 ) -> dict[str, int]:
     """Writes images, boxes and class list.
 
-    Leaves `classes.csv` and for each split `<split>_boxes.csv` (the 13 columns of Open Images) and
-    `<split>/<ImageID>.jpg` under `directory`.
+    Writes `classes.csv` and, for each split, `<split>_boxes.csv` (the 13 columns of Open Images)
+    and `<split>/<ImageID>.jpg` under `directory`.
 
     Returns:
         The number of images by split.
@@ -152,16 +151,16 @@ def write_sample_set(
             rows.writerow(ALL_COLUMNS)
             for index in progress(range(counts[split])):
                 rng = np.random.default_rng((seed, number, index))
-                rows.writerows(_write_picture(rng, f"{directory}/{split}", f"{split}{index:05d}"))
+                rows.writerows(_write_image(rng, f"{directory}/{split}", f"{split}{index:05d}"))
     return counts
 
 
-def _write_picture(rng: np.random.Generator, directory: str, image_id: str) -> list[list[Any]]:
-    """Writes one JPEG and returns its rows of the box file."""
+def _write_image(rng: np.random.Generator, directory: str, image_id: str) -> list[list[Any]]:
+    """Writes one JPEG and returns its rows of the box CSV."""
     height, width = (int(side) for side in rng.choice([192, 224, 256, 288, 320], 2))
     is_empty = int(image_id[-5:]) % EMPTY_EVERY == EMPTY_EVERY - 1
     num_objects = 0 if is_empty else int(rng.integers(1, 6))
-    image, objects = draw_picture(rng, height=height, width=width, num_objects=num_objects)
+    image, objects = draw_image(rng, height=height, width=width, num_objects=num_objects)
     with storage.open_file(f"{directory}/{image_id}.jpg", "wb") as file:
         file.write(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 92])[1].tobytes())
     rows = []
@@ -171,20 +170,3 @@ def _write_picture(rng: np.random.Generator, directory: str, image_id: str) -> l
         row = [image_id, "drawn", f"/sample/{drawn.label}", 1, *edges, int(drawn.occluded)]
         rows.append([*row, 0, 0, 0, 0])
     return rows
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of scripts/make_sample_set.py."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", required=True, help="directory to write; made where missing")
-    parser.add_argument("--num_images", type=int, default=500, help="all splits together (500)")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed draws the same set (0)")
-    arguments = parser.parse_args(argv)
-    if arguments.num_images < 10:
-        parser.error(f"--num_images must be 10 or more, got {arguments.num_images}")
-    counts = write_sample_set(
-        arguments.output, num_images=arguments.num_images, seed=arguments.seed
-    )
-    told = ", ".join(f"{count} {split}" for split, count in counts.items())
-    print(f"{arguments.output}: {told} images of {len(SHAPES)} classes")
-    return 0

@@ -1,4 +1,4 @@
-"""Reads Pascal VOC annotations (one XML file an image) into the one table."""
+"""Reads Pascal VOC annotations (one XML file per image) into `Annotations`."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,23 +8,18 @@ from xml.etree import ElementTree
 
 import pandas as pd
 
-from tpudet.detection.preparation.sources.annotations import (
-    Annotations,
-    Finding,
-    PreparationError,
-    build_annotations,
-)
+from tpudet.detection.preparation.sources.annotations import Annotations, Finding, build_annotations
 from tpudet.detection.preparation.sources.input_files import (
     list_directory,
-    list_images,
-    read_bytes,
-    read_classes,
     read_image_list,
     stem,
 )
-from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.class_list import ClassEntry, read_classes
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.inputs import read_input
+from tpudet.trainkit.image_folder import list_image_names
 
-_READERS = 16  # waiting for files, not computing
+_READERS = 16  # threads, mostly waiting for files
 
 
 class _VocImage(NamedTuple):
@@ -43,32 +38,32 @@ def read_voc(
 ) -> Annotations:
     """Reads a directory of XML files.
 
-    Coordinates are taken as they stand. VOC's own count pixels from 1 and include the last one, so
-    its boxes come out half a pixel off and one pixel small; tools that write VOC XML today mostly
-    do not, and then they are exact. Boxes marked `difficult` are ordinary boxes here.
+    Coordinates are used unchanged. The original VOC files count pixels from 1 and include the last
+    one, so their boxes come out half a pixel off and one pixel too small. Most tools that write VOC
+    XML today do not, and their boxes are exact. Boxes marked `difficult` are ordinary boxes here.
 
     Args:
         directory: the folder `Annotations`.
-        images: the folder of the pictures; an image is found by the XML's own <filename>, else by
-            the name of the XML file with any image extension.
-        image_list: a file of `ImageSets/Main`; by default every XML file is taken.
-        classes: a class list; by default all names in all XML files of the directory, whatever the
-            list, in alphabetical order, so that every split gets the same classes.
+        images: folder of the images; an image is found by <filename> in the XML, else by the name
+            of the XML file with any image extension.
+        image_list: a file of `ImageSets/Main`; None takes every XML file.
+        classes: a class list; None takes all names in all XML files of the directory, regardless of
+            the image list, in alphabetical order, so that every split gets the same classes.
 
     Raises:
-        PreparationError: a directory or list is missing, or XML does not parse; all broken files
-            are counted and the first five named.
+        UserError: a directory or list is missing, or XML files cannot be parsed; they are counted
+            and the first five named.
     """
     names = list_directory(directory, "--annotations")
     available = [name[:-4] for name in names if name.endswith(".xml")]
     if not available:
-        raise PreparationError(f"--annotations {directory} holds no .xml file.")
+        raise UserError(f"--annotations {directory} has no .xml file.")
     wanted = available if image_list is None else [stem(n) for n in read_image_list(image_list)]
     present = set(available)
     needed = [name for name in dict.fromkeys(wanted) if name in present]
     if not needed:
-        raise PreparationError(
-            f"--annotations {directory} holds none of the {len(wanted)} images of --image_list "
+        raise UserError(
+            f"--annotations {directory} has none of the {len(wanted)} images of --image_list "
             f"{image_list}, such as {wanted[0]}.xml."
         )
     parsed = _read_all(directory, needed if classes else available)
@@ -90,7 +85,7 @@ def read_voc(
 
 
 def _list_findings(wanted: Sequence[str], files: Mapping[str, str]) -> Iterator[Finding]:
-    """What is odd in the list of images; `files` has those that have an XML file."""
+    """Yields findings about the image list; `files` has the images with an XML file."""
     seen: set[str] = set()
     for name in wanted:
         if name not in files:
@@ -119,7 +114,7 @@ def _read_all(directory: str, names: Sequence[str]) -> dict[str, _VocImage]:
     def read(name: str) -> _VocImage | str:
         path = os.path.join(directory, f"{name}.xml")
         try:
-            return _parse(read_bytes(path, "annotation file"))
+            return _parse(read_input(path, "annotation file"))
         except (ElementTree.ParseError, ValueError) as error:
             return f"{name}.xml: {error}"
 
@@ -128,7 +123,7 @@ def _read_all(directory: str, names: Sequence[str]) -> dict[str, _VocImage]:
     broken = [result for result in results.values() if isinstance(result, str)]
     if broken:
         shown = "\n  ".join(broken[:5])
-        raise PreparationError(
+        raise UserError(
             f"--annotations {directory}: {len(broken)} of {len(names)} files cannot be read as "
             f"Pascal VOC XML:\n  {shown}"
         )
@@ -138,7 +133,7 @@ def _read_all(directory: str, names: Sequence[str]) -> dict[str, _VocImage]:
 def _parse(content: bytes) -> _VocImage:
     root = ElementTree.fromstring(content)
     if root.tag != "annotation":
-        raise PreparationError(f"the outermost element is <{root.tag}>, <annotation> is wanted")
+        raise UserError(f"the root element is <{root.tag}>, expected <annotation>")
     objects = []
     for thing in root.iter("object"):
         name = (thing.findtext("name") or "").strip()
@@ -147,13 +142,13 @@ def _parse(content: bytes) -> _VocImage:
         objects.append((name, *corners))
     size = root.find("size")
     height, width = _number(size, "height"), _number(size, "width")
-    if not (height > 0 and width > 0):  # some tools write 0 where they do not know
+    if not (height > 0 and width > 0):  # some tools write 0 for unknown
         height = width = float("nan")
     return _VocImage((root.findtext("filename") or "").strip(), height, width, tuple(objects))
 
 
 def _number(parent: ElementTree.Element | None, key: str) -> float:
-    """The number in a child element; NaN, which the box checks report, where there is none."""
+    """Returns the number in a child element; without one NaN, which the box checks report."""
     try:
         return float((parent.findtext(key) if parent is not None else None) or "nan")
     except ValueError:
@@ -163,7 +158,7 @@ def _number(parent: ElementTree.Element | None, key: str) -> float:
 def _find_files(
     directory: str, names: Sequence[str], parsed: dict[str, _VocImage]
 ) -> dict[str, str]:
-    present = list_images(directory)
+    present = list_image_names(directory)
     by_stem: dict[str, str] = {}
     for file in present:
         by_stem.setdefault(stem(file), file)
@@ -174,6 +169,6 @@ def _find_files(
         own_name = stem(declared) == name or name not in by_stem
         if declared in known and own_name:
             files[name] = declared
-        else:  # many a <filename> is left over from another image: the XML's own name decides
+        else:  # <filename> is often left over from another image: the name of the XML decides
             files[name] = by_stem.get(name, declared or f"{name}.jpg")
     return files

@@ -1,4 +1,4 @@
-"""Makes one shard: a pure function of its annotations and images that leaves one finished file."""
+"""Builds one shard, a pure function of its annotations and images that leaves one finished file."""
 
 import os
 import socket
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tpudet.detection.data.tfrecord import ObjectColumns, example_pieces, object_columns
-from tpudet.detection.preparation.records.shard_jobs import ShardJob, ShardReport, inputs_digest
-from tpudet.detection.preparation.sources.annotations import (
-    COORDINATES,
-    Finding,
-    PreparationError,
-    missing_image,
+from tpudet.detection.data.tfrecord import (
+    EncodedImage,
+    ObjectColumns,
+    example_pieces,
+    object_columns,
 )
+from tpudet.detection.preparation.records.shard_job import ShardJob, ShardReport, inputs_digest
+from tpudet.detection.preparation.sources.annotations import COORDINATES, Finding, missing_image
 from tpudet.detection.preparation.sources.checks import (
     ImageRejected,
     check_boxes,
@@ -26,24 +26,25 @@ from tpudet.detection.preparation.sources.checks import (
 )
 from tpudet.detection.preparation.sources.image_files import read_in_turn
 from tpudet.detection.preparation.sources.masks import mask_png
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.images.standardize import StandardImage
 from tpudet.trainkit.records import Record, write_shard
 
-_PROGRESS_STEP = 16  # images; to tell of each one would take a tenth of a small one's time
+_PROGRESS_STEP = 16  # images; reporting each one would take a tenth of the time of small ones
 
 
-def run_shard(job: ShardJob, token: str, progress: Callable[[int], Any]) -> ShardReport:
+def build_shard(job: ShardJob, token: str, progress: Callable[[int], Any]) -> ShardReport:
     """Checks one shard's images and boxes and, unless only checking, writes its file.
 
     Args:
         job: the shard.
-        token: of this attempt, part of the temporary file's name: neither two runs nor two attempts
-            of a cluster, which may take one for dead that is not, write into one file.
+        token: of this attempt; part of the temporary file's name, because a cluster may start a
+            second attempt while the first is still running.
         progress: called with the number of images done since the last call.
 
     Raises:
-        PreparationError: the file cannot be written, or this machine has not the folders of images.
+        UserError: the file cannot be written, or this machine lacks the folders of images.
     """
     _require_folders(job.image_directories)
     inputs = inputs_digest(job) if job.write else ""
@@ -57,9 +58,9 @@ def run_shard(job: ShardJob, token: str, progress: Callable[[int], Any]) -> Shar
             for _ in shard.records():
                 pass
     except OSError as error:
-        # OpError does not survive the way out of a worker process.
+        # Errors with a path cannot leave a worker process.
         message = f"{job.path} cannot be written: {storage.reason(error)}"
-        raise PreparationError(message) from None
+        raise UserError(message) from None
     return ShardReport(
         file=os.path.basename(job.path),
         inputs=inputs,
@@ -73,26 +74,26 @@ def run_shard(job: ShardJob, token: str, progress: Callable[[int], Any]) -> Shar
 
 
 def _require_folders(directories: Sequence[str]) -> None:
-    """On a node of a cluster that has no such folder every image would count as missing."""
+    """Raises if a node of a cluster lacks a folder, whose images would all count as missing."""
     absent = [folder for folder in directories if not storage.is_folder(folder)]
     if absent:
-        raise PreparationError(
+        raise UserError(
             f"{socket.gethostname()} has no folder {' nor '.join(absent)}: the images must be "
             "reachable under the same path from every machine."
         )
 
 
 class _Objects(NamedTuple):
-    """The boxes of one image, or of all images of a shard, n rows."""
+    """The n boxes of one image, or of all images of a shard."""
 
-    columns: ObjectColumns  # areas as annotated, NaN where not
-    fractions: list[float]  # of the picture's area that is in the box
+    columns: ObjectColumns  # areas as annotated, NaN if unknown
+    fractions: list[float]  # box area / image area
     corners: np.ndarray  # [n, 4] y1 x1 y2 x2 as annotated
-    segmentations: np.ndarray | None  # [n] objects, where masks are asked for
+    segmentations: np.ndarray | None  # [n] objects, if masks are wanted
 
 
 def _slices(boxes: pd.DataFrame, num_images: int) -> list[slice]:
-    """Where the boxes of each image stand in `boxes`, which are ordered by image."""
+    """Returns the rows of each image in `boxes`, which are ordered by image."""
     bounds = np.searchsorted(boxes["image"], np.arange(num_images + 1)).tolist()
     return [slice(*pair) for pair in pairwise(bounds)]
 
@@ -104,7 +105,7 @@ def _rows(objects: _Objects, rows: slice) -> _Objects:
 
 
 class _Shard:
-    """The tallies that grow while a shard's records are made."""
+    """Makes the records of a shard and counts boxes and findings."""
 
     def __init__(self, job: ShardJob, progress: Callable[[int], Any]) -> None:
         self.job = job
@@ -115,14 +116,14 @@ class _Shard:
         self._class_names = [entry.name for entry in job.annotations.classes]
 
     def boxes_per_class(self) -> dict[str, int]:
-        """By name, the boxes written so far; classes without one are not in it."""
+        """Returns the boxes written so far by class name; classes without boxes are left out."""
         counts: Counter[str] = Counter()
         for label, count in sorted(self.labels.items()):
             counts[self._class_names[label - 1]] += count
         return dict(counts)
 
     def records(self) -> Iterator[Record]:
-        """Yields one serialized example an image that can be used; b"" where only checking."""
+        """Yields one serialized example per usable image; b"" in a check."""
         annotations = self.job.annotations
         images, boxes = annotations.images, annotations.boxes
         sizes = images[["height", "width"]].to_numpy(dtype=np.float64)
@@ -153,7 +154,7 @@ class _Shard:
         self.progress(len(images) % _PROGRESS_STEP)
 
     def _objects(self, boxes: pd.DataFrame, frames: np.ndarray) -> _Objects:
-        """Boxes of images whose frames are known, and of their bounds."""
+        """Returns the objects of boxes whose frames are known."""
         corners = boxes[list(COORDINATES)].to_numpy(dtype=np.float64)
         normalized = corners / np.tile(frames[boxes["image"].to_numpy()], 2)
         labels = boxes["class_id"].tolist()
@@ -173,7 +174,7 @@ class _Shard:
     def _checked(
         self, file: str, content: bytes | OSError, size: Sequence[float], annotated: int
     ) -> StandardImage | None:
-        """The image, or None where it is left out, and all its boxes with it."""
+        """Returns the checked image, or None if it is left out with all its boxes."""
         if isinstance(content, bytes):
             try:
                 image, findings = check_image(
@@ -199,7 +200,7 @@ class _Shard:
         return None
 
     def _check_late(self, boxes: pd.DataFrame, files: pd.Series, image: StandardImage) -> _Objects:
-        """Checks the boxes of an image whose size only its file tells."""
+        """Checks the boxes of an image whose size is known only from its file."""
         frames = np.full((len(files), 2), (image.height, image.width), dtype=np.float64)
         checked = check_boxes(boxes, files, frames)
         self.findings += checked.findings
@@ -223,13 +224,8 @@ class _Shard:
         pairs = zip(columns.areas, objects.fractions, strict=True)
         areas = [area if area > 0 else fraction * pixels for area, fraction in pairs]
         return example_pieces(
-            source_id=source_id,
-            filename=file,
-            encoded=image.encoded,
-            image_format=image.format,
-            height=image.height,
-            width=image.width,
-            objects=columns._replace(areas=areas),
+            EncodedImage(source_id, file, image.encoded, image.format, image.height, image.width),
+            columns._replace(areas=areas),
             masks=masks,
             with_digest=self.job.check_pixels,
         )
@@ -237,7 +233,7 @@ class _Shard:
     def _masks(
         self, file: str, image: StandardImage, objects: _Objects
     ) -> tuple[list[bytes], _Objects]:
-        """The masks that can be drawn and the objects they belong to; the others are left out."""
+        """Returns the drawable masks and their objects; the others are left out."""
         segmentations = [] if objects.segmentations is None else objects.segmentations.tolist()
         drawn = [mask_png(s, height=image.height, width=image.width) for s in segmentations]
         for row, mask in enumerate(drawn):

@@ -1,39 +1,41 @@
-"""Annotations -> TFRecord shards, classes.csv and manifest; resumable, and the same each time.
+"""Writes planned sets: TFRecord shards, classes.csv and the manifest. Resumable and deterministic.
 
-While a run is under way `<split>_<part>.progress/` holds a claim and one report a finished shard.
-A run that finds such reports keeps the shards whose inputs are unchanged. The manifest comes last
-and replaces that directory: it says that the set is whole.
+During a run, `<split>_<part>.progress/` holds a claim and one report per finished shard. A later
+run keeps the shards whose inputs have not changed. The manifest is written last, when the set is
+complete, and the directory is then removed.
 """
 
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from tqdm import tqdm
 
-from tpudet.detection.preparation.records.existing_files import (
+from tpudet.detection.preparation.records.balance import format_imbalance
+from tpudet.detection.preparation.records.build_shard import build_shard
+from tpudet.detection.preparation.records.manifest import build_manifest, format_summary
+from tpudet.detection.preparation.records.output_check import (
     check_classes,
+    check_outputs,
     finished_manifest,
     is_current,
-    refuse_existing,
+    refuse_overwriting,
     remove_leftovers,
     remove_set,
 )
-from tpudet.detection.preparation.records.manifest import build_manifest
 from tpudet.detection.preparation.records.plan import Plan
-from tpudet.detection.preparation.records.shard import run_shard
-from tpudet.detection.preparation.records.shard_jobs import (
+from tpudet.detection.preparation.records.shard_job import (
     ShardJob,
     ShardReport,
     inputs_digest,
     report_from_json,
     report_to_json,
 )
-from tpudet.detection.preparation.sources.annotations import PreparationError
 from tpudet.trainkit.class_list import write_class_list
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim, remove_dead_claim
 from tpudet.trainkit.files.storage import read_text, remove_if_there, write_text
@@ -41,31 +43,29 @@ from tpudet.trainkit.jobs.worker_pool import run_jobs
 
 
 def check_only(plan: Plan, *, workers: int) -> dict[str, Any]:
-    """Runs all checks and writes nothing; returns the manifest as it would be."""
+    """Runs all checks without writing; returns the manifest that the set would get."""
     reports = _run(_check_shard, plan.jobs(write=False), plan, workers, lambda: None)
     return _manifest(plan, reports)
 
 
-def write_tfrecords(
+def write_set(
     plan: Plan, *, workers: int, cluster: str | None = None, overwrite: bool
 ) -> tuple[dict[str, Any], bool]:
-    """Writes the set, or finishes one that was begun.
+    """Writes a set, or resumes one that was interrupted.
 
-    The files are the same, byte for byte, whatever `workers` is and however often the run was
-    killed and started again.
+    The files are the same, byte for byte, for any number of workers and of interruptions.
 
     Args:
-        plan: what and where.
-        workers: processes; not used with `cluster`.
-        cluster: the Ray cluster whose nodes write the shards, as `worker_pool.run_jobs` says.
+        plan: the set.
+        workers: processes; ignored with `cluster`.
+        cluster: Ray cluster whose nodes write the shards, see `worker_pool.run_jobs`.
         overwrite: replace a finished set that was made from other inputs.
 
     Returns:
-        The manifest, and whether anything had to be written: a finished set of the same inputs is
-        left as it is.
+        The manifest, and whether anything was written; a finished set of the same inputs is kept.
 
     Raises:
-        PreparationError: other classes or another finished set are there, another run is at work,
+        UserError: the output has other classes or another finished set, another run is writing it,
             no image can be used, or writing fails.
     """
     check_classes(plan)
@@ -77,7 +77,7 @@ def write_tfrecords(
             storage.remove_folder(plan.progress_directory)
         return finished, False
     if not overwrite:
-        refuse_existing(plan, is_finished=finished is not None)
+        refuse_overwriting(plan, is_finished=finished is not None)
     storage.make_folder(plan.progress_directory)
     with Claim(claim_path) as claim:
         if finished is not None:
@@ -87,11 +87,11 @@ def write_tfrecords(
         reports = _run(function, plan.jobs(write=True), plan, workers, claim.refresh, cluster)
         manifest = _manifest(plan, reports)
         claim.verify()
-        remove_leftovers(plan)  # of nodes that a cluster lost
+        remove_leftovers(plan)  # left by nodes that a cluster lost
         if manifest["images"] == 0:
             remove_set(plan)
             reasons = [f"{count} {reason}" for reason, count in manifest["left_out_counts"].items()]
-            raise PreparationError(
+            raise UserError(
                 f"No image can be used, nothing was written. Left out: {'; '.join(reasons)}."
             )
         _publish(plan, manifest)
@@ -99,10 +99,30 @@ def write_tfrecords(
     return manifest, True
 
 
+def write_sets(
+    plans: Sequence[Plan], *, workers: int, cluster: str | None, overwrite: bool
+) -> None:
+    """Writes sets one after another as `write_set` does, and prints a summary of each.
+
+    Raises:
+        UserError: as `write_set`. If several sets are to be written and one of them conflicts with
+            an existing set, none is written.
+    """
+    if len(plans) > 1:
+        check_outputs(plans, overwrite=overwrite)
+    for plan in plans:
+        if plan.balance is not None:
+            print(format_imbalance(plan.balance, plan.annotations.classes, with_table=False))
+        manifest, written = write_set(plan, workers=workers, cluster=cluster, overwrite=overwrite)
+        print(format_summary(manifest))
+        state = "written" if written else "up to date, nothing was written"
+        print(f"{plan.num_shards} file(s) {plan.prefix}-*: {state}. Manifest: {plan.manifest_path}")
+
+
 def _publish(plan: Plan, manifest: dict[str, Any]) -> None:
     classes = os.path.join(plan.directory, "classes.csv")
-    # Another split of the part may be written at the same time. What a kill leaves has a name that
-    # the next run of this split uses again, so it does not stay.
+    # The owner keeps the temporary name apart from another split that is written at the same time.
+    # It is the same in the next run of this split, which then replaces the leftovers of a kill.
     write_text(classes, write_class_list(plan.annotations.classes), owner=plan.split)
     text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
     write_text(plan.manifest_path, text)
@@ -124,7 +144,7 @@ def _run(
     jobs: Iterator[ShardJob],
     plan: Plan,
     workers: int,
-    sign_of_life: Callable[[], Any],
+    refresh_claim: Callable[[], Any],
     cluster: str | None = None,
 ) -> list[ShardReport]:
     num_images = len(plan.order)
@@ -133,7 +153,7 @@ def _run(
         def progress(amount: int) -> None:
             if amount:
                 bar.update(amount)
-            sign_of_life()
+            refresh_claim()
 
         workers = min(workers, plan.num_shards)
         reports = list(
@@ -144,33 +164,33 @@ def _run(
 
 
 def _check_shard(job: ShardJob, progress: Callable[[int], Any]) -> ShardReport:
-    return run_shard(job, "", progress)
+    return build_shard(job, "", progress)
 
 
 def _finish_shard(
     progress_directory: str, token: str, job: ShardJob, progress: Callable[[int], Any]
 ) -> ShardReport:
-    """The report of a shard that is finished already, else that of running it."""
+    """Returns the report of a shard, which is built unless it is already finished."""
     sidecar = os.path.join(progress_directory, f"{os.path.basename(job.path)}.json")
     try:
         report = _finished_report(sidecar, job)
         if report is not None:
             progress(report.images)
             return report
-        remove_if_there(sidecar)  # it would vouch for the file that is written now
+        remove_if_there(sidecar)  # it describes the file that is about to be replaced
         attempt = f"{token}-{uuid.uuid4().hex}"
-        report = run_shard(job, attempt, progress)
+        report = build_shard(job, attempt, progress)
         write_text(sidecar, report_to_json(report), owner=attempt)
-    except OSError as error:  # it does not survive the way out of a worker process
-        raise PreparationError(f"{sidecar} cannot be written: {storage.reason(error)}") from None
+    except OSError as error:  # errors with a path cannot leave a worker process
+        raise UserError(f"{sidecar} cannot be written: {storage.reason(error)}") from None
     return report
 
 
 def _finished_report(sidecar: str, job: ShardJob) -> ShardReport | None:
-    """The report on a shard that is there, whole and of the same inputs; else None."""
+    """Returns the report of a complete shard of the same inputs, None if there is none."""
     text = read_text(sidecar)
     if text is None or not storage.exists(job.path):
         return None
     report = report_from_json(text)
-    is_whole = storage.stat(job.path).size == report.bytes
-    return report if is_whole and report.inputs == inputs_digest(job) else None
+    is_complete = storage.stat(job.path).size == report.bytes
+    return report if is_complete and report.inputs == inputs_digest(job) else None

@@ -1,4 +1,4 @@
-"""What one shard depends on, what became of it, and how both are written down."""
+"""The inputs of one shard, its report, and the digest by which a finished shard is recognised."""
 
 import hashlib
 import json
@@ -10,23 +10,23 @@ import numpy as np
 from tpudet.detection.preparation.sources.annotations import COORDINATES, Annotations, Finding
 from tpudet.trainkit.files import storage
 
-# Raise it whenever equal inputs give other bytes, so that finished files count as outdated.
+# Increase it whenever equal inputs give other bytes, so that finished files count as outdated.
 FORMAT_VERSION = 2
 
 
 class ShardJob(NamedTuple):
-    """All that one shard depends on; picklable, so that a pool can run it."""
+    """Everything that one shard depends on; picklable for worker pools."""
 
     path: str  # the finished file
     annotations: Annotations  # of this shard's images, in their order
-    image_directories: tuple[str, ...]  # the first that has an image's file is read
+    image_directories: tuple[str, ...]  # searched in this order
     include_masks: bool
-    check_pixels: bool  # False: of a JPEG read the structure alone
+    check_pixels: bool  # False: check only the structure of JPEGs
     write: bool  # False: check only
 
 
 class ShardReport(NamedTuple):
-    """What became of a shard."""
+    """The result of a shard."""
 
     file: str  # name without directory
     inputs: str  # digest of all inputs
@@ -47,15 +47,15 @@ def report_from_json(text: str) -> ShardReport:
     """Inverse of `report_to_json`."""
     fields = json.loads(text)
     fields["findings"] = [Finding(*finding) for finding in fields["findings"]]
-    # An earlier version's report may tell more; its `inputs` then differ, and it counts no more.
+    # Reports of earlier versions may have more fields; their `inputs` differ, so they are unused.
     return ShardReport(**{name: fields[name] for name in ShardReport._fields})
 
 
 def inputs_digest(job: ShardJob) -> str:
-    """Digest of the shard's annotations, options and code version, and of its images' state.
+    """Returns the digest of a shard's annotations, options, format version and image files.
 
-    The state of an image on a local disk is its size and time of change. On remote storage that
-    would cost a request an image; there the name alone counts.
+    Local image files count with size and modification time. In buckets only their names count,
+    because each state would cost a request.
     """
     digest = hashlib.sha256()
     annotations = job.annotations

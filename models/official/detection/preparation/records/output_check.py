@@ -1,4 +1,4 @@
-"""What already lies where a set is to be written: the same, an unfinished one, or another."""
+"""Checks an output directory for an identical, unfinished or conflicting data set."""
 
 import json
 import os
@@ -7,24 +7,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpudet.detection.preparation.records.plan import Plan
-from tpudet.detection.preparation.records.shard_jobs import inputs_digest
-from tpudet.detection.preparation.sources.annotations import PreparationError
+from tpudet.detection.preparation.records.shard_job import inputs_digest
 from tpudet.trainkit.class_list import write_class_list
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.records import shard_path
 
 
 def check_classes(plan: Plan) -> None:
-    """Refuses a class list that cannot be written, or that differs from the one beside the set.
+    """Raises if the class list cannot be written or differs from the one in the directory.
 
     Raises:
-        PreparationError: names the first row that differs, and what to do.
+        UserError: names the first row that differs and what to do.
     """
     path = os.path.join(plan.directory, "classes.csv")
     try:
         wanted = write_class_list(plan.annotations.classes)
     except ValueError as error:
-        raise PreparationError(str(error)) from error
+        raise UserError(str(error)) from error
     if not storage.exists(path):
         return
     with storage.open_file(path, "r") as file:
@@ -33,7 +33,7 @@ def check_classes(plan: Plan) -> None:
         return
     rows = zip(present.splitlines() + [""], wanted.splitlines() + [""], strict=False)
     number, (old, new) = next((n, pair) for n, pair in enumerate(rows, 1) if pair[0] != pair[1])
-    raise PreparationError(
+    raise UserError(
         f"{path} holds other classes than these annotations: row {number} is '{old}' there and "
         f"'{new}' here. All splits of a part share one list: pass --classes {path}, or write to "
         "another --output."
@@ -41,7 +41,7 @@ def check_classes(plan: Plan) -> None:
 
 
 def finished_manifest(plan: Plan) -> dict[str, Any] | None:
-    """The manifest of the set as it is there, or None where there is none."""
+    """Returns the manifest of a finished set, None if there is none."""
     if not storage.exists(plan.manifest_path):
         return None
     with storage.open_file(plan.manifest_path, "r") as file:
@@ -49,7 +49,7 @@ def finished_manifest(plan: Plan) -> dict[str, Any] | None:
 
 
 def is_current(plan: Plan, manifest: Mapping[str, Any]) -> bool:
-    """Whether every shard is there and was made from exactly these inputs."""
+    """Whether every shard exists and was made from exactly these inputs."""
     shards = {entry["file"]: entry for entry in manifest["shards"]}
     if len(shards) != plan.num_shards:
         return False
@@ -65,7 +65,7 @@ def is_current(plan: Plan, manifest: Mapping[str, Any]) -> bool:
 
 
 def _present_files(plan: Plan) -> list[str]:
-    """Paths of this set's shards, of any number, and of their temporary files."""
+    """Returns the paths of this set's shards, for any shard count, and of temporary files."""
     pattern = re.compile(
         re.escape(os.path.basename(plan.prefix)) + r"-\d{5}-of-\d{5}\.tfrecord(\..*)?"
     )
@@ -73,27 +73,27 @@ def _present_files(plan: Plan) -> list[str]:
     return [os.path.join(plan.directory, name) for name in names if pattern.fullmatch(name)]
 
 
-def refuse_existing(plan: Plan, *, is_finished: bool) -> None:
-    """Refuses to write over a finished set, or over shards that no unfinished run has left.
+def refuse_overwriting(plan: Plan, *, is_finished: bool) -> None:
+    """Raises if writing would replace a finished set, or shards that no unfinished run left.
 
     Raises:
-        PreparationError: names what is there and what to do.
+        UserError: names the existing file and what to do.
     """
     present = _present_files(plan)
     begun = storage.exists(plan.progress_directory)
     if is_finished or (present and not begun):
         what = plan.manifest_path if is_finished else present[0]
-        raise PreparationError(
-            f"{what} is there already and was made from other annotations, images or options. "
+        raise UserError(
+            f"{what} already exists and was made from other annotations, images or options. "
             "Pass --overwrite to replace that set, or write to another --output."
         )
 
 
 def check_outputs(plans: Sequence[Plan], *, overwrite: bool) -> None:
-    """Refuses all of several sets where one of them could not be written, before the first is.
+    """Raises if any of several sets could not be written, before the first one is.
 
     Raises:
-        PreparationError: as `check_classes` and `refuse_existing`.
+        UserError: as `check_classes` and `refuse_overwriting`.
     """
     for plan in plans:
         check_classes(plan)
@@ -101,11 +101,11 @@ def check_outputs(plans: Sequence[Plan], *, overwrite: bool) -> None:
             continue
         finished = finished_manifest(plan)
         if finished is None or not is_current(plan, finished):
-            refuse_existing(plan, is_finished=finished is not None)
+            refuse_overwriting(plan, is_finished=finished is not None)
 
 
 def remove_leftovers(plan: Plan) -> None:
-    """Removes what a killed run left half-written, and shards of a set of another number."""
+    """Removes incomplete files of a killed run, and shards of another shard count."""
     wanted = {shard_path(plan.prefix, index, plan.num_shards) for index in range(plan.num_shards)}
     for path in _present_files(plan):
         if path not in wanted:
@@ -113,7 +113,7 @@ def remove_leftovers(plan: Plan) -> None:
 
 
 def remove_set(plan: Plan) -> None:
-    """Removes the set's shards and the reports on them."""
+    """Removes the set's shards and their reports."""
     for path in _present_files(plan):
         storage.remove(path)
     storage.remove_folder(plan.progress_directory)

@@ -1,0 +1,207 @@
+"""Arguments that several commands of the preparation share."""
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any
+
+from tpudet.detection.preparation.open_images.challenge import BOUNDARIES, TRAIN_BOXES
+from tpudet.trainkit.command_line import positive_integer, share
+from tpudet.trainkit.files.locations import data_path, storage_path
+
+if TYPE_CHECKING:
+    from tpudet.detection.preparation.open_images.part_sets import Workspace, WriteOptions
+    from tpudet.detection.preparation.sources.read import Source
+
+SPLITS = ("train", "val", "test")
+
+
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --format, --annotations, --images and their options."""
+    parser.add_argument(
+        "--format",
+        required=True,
+        choices=("coco", "voc", "open_images"),
+        help="coco: an instances JSON; voc: a folder of XML files; open_images: a CSV",
+    )
+    parser.add_argument("--annotations", required=True, metavar="PATH")
+    parser.add_argument("--images", required=True, metavar="DIR", help="folder of the images")
+    parser.add_argument(
+        "--image_list", metavar="FILE", help="take only these images (VOC: ImageSets/Main/*.txt)"
+    )
+    parser.add_argument(
+        "--classes",
+        metavar="FILE",
+        help="class list, one `id,name` per line (default: categories, names or labels of the "
+        "annotations)",
+    )
+    parser.add_argument(
+        "--include_unlabeled",
+        action="store_true",
+        help="open_images: also take the images of the folder that have no row",
+    )
+    parser.add_argument(
+        "--include_masks", action="store_true", help="coco: check and write the segmentations"
+    )
+    add_workers_argument(parser)
+
+
+def build_source(arguments: argparse.Namespace) -> "Source":
+    """Builds the source from the values of `add_source_arguments`."""
+    from tpudet.detection.preparation.sources.read import Source
+
+    return Source(**{name: getattr(arguments, name) for name in Source._fields})
+
+
+def add_workers_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --workers."""
+    parser.add_argument(
+        "--workers",
+        type=positive_integer,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes (default: one per CPU)",
+    )
+
+
+def add_writing_arguments(parser: argparse.ArgumentParser, *, image_check: str) -> None:
+    """Adds --max_copies, --seed, --cluster, --image_check and --overwrite.
+
+    Args:
+        parser: of the command.
+        image_check: default of --image_check.
+    """
+    parser.add_argument(
+        "--max_copies",
+        type=positive_integer,
+        metavar="N",
+        help="write no image more often than this, even if a class stays short (default: no limit)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of order, copies, splits and folds (default 0)"
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="auto|ADDRESS",
+        help="write the shards on a Ray cluster whose nodes all reach the same paths: the one at "
+        "ADDRESS (host:port); auto: the one of RAY_ADDRESS or of this machine, else a new one on "
+        "this machine",
+    )
+    parser.add_argument(
+        "--image_check",
+        choices=("full", "headers"),
+        default=image_check,
+        help="full: decode every image; headers: read only the structure of JPEGs, several times "
+        f"faster (default {image_check})",
+    )
+    add_overwrite_argument(parser, "a finished set made from other inputs")
+
+
+def add_overwrite_argument(parser: argparse.ArgumentParser, what: str) -> None:
+    """Adds --overwrite, which replaces `what`."""
+    parser.add_argument("--overwrite", action="store_true", help=f"replace {what}")
+
+
+def add_positionals(parser: argparse.ArgumentParser, *arguments: tuple[str, str, str, str]) -> None:
+    """Adds optional positionals, each given by its name, metavar, default and help."""
+    for name, metavar, default, text in arguments:
+        parser.add_argument(
+            name, metavar=metavar, nargs="?", default=default, help=f"{text} (default: %(default)s)"
+        )
+
+
+def add_paths(parser: argparse.ArgumentParser, *arguments: tuple[str, str, str]) -> None:
+    """Adds options for paths, each given by its name without dashes, default and help."""
+    for name, default, text in arguments:
+        parser.add_argument(
+            f"--{name}", default=default, metavar="PATH", help=f"{text} (default: %(default)s)"
+        )
+
+
+def add_confidence_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --min_conf and --classes."""
+    parser.add_argument(
+        "--min_conf",
+        type=share,
+        default=0.9,
+        metavar="X",
+        help="only scores above it are taken (default: %(default)s)",
+    )
+    parser.add_argument("--classes", metavar="FILE", help="take only predictions of these classes")
+
+
+def add_boundaries_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --boundaries."""
+    parser.add_argument(
+        "--boundaries",
+        type=_integers,
+        default=BOUNDARIES,
+        metavar="0,N,...",
+        help="ranks, by ascending number of images, where groups of classes begin and the last one "
+        f"ends (default: {','.join(map(str, BOUNDARIES))})",
+    )
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a list of integers such as {','.join(map(str, BOUNDARIES))}"
+        ) from None
+
+
+def add_part_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the commands that write the parts of a preset."""
+    add_paths(
+        parser,
+        ("train_boxes", data_path(TRAIN_BOXES), "box CSV, for `boxes: all`"),
+        ("train_images", data_path("train"), "folder of the training images"),
+        ("prepared_dir", storage_path("prepared"), "folder that prepare_datasets wrote"),
+        ("converted_dir", storage_path("converted"), "folder for the sets"),
+    )
+    parser.add_argument(
+        "--presets",
+        metavar="FILE",
+        help="YAML of the presets (default: configs/open_images/presets.yaml, here or of tpudet)",
+    )
+    parser.add_argument(
+        "--parts", nargs="+", metavar="PART", help="only these (default: all of the preset)"
+    )
+    parser.add_argument(
+        "--num_shards",
+        type=positive_integer,
+        metavar="N",
+        help="files per training set (default: as the preset says)",
+    )
+    parser.add_argument(
+        "--skip_missing",
+        action="store_true",
+        help="leave out images whose files are missing, and list them in the manifest",
+    )
+    parser.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="list what would be done, with class counts before and after; write nothing",
+    )
+    add_workers_argument(parser)
+    add_writing_arguments(parser, image_check="headers")
+
+
+def build_workspace(arguments: argparse.Namespace) -> "Workspace":
+    """Builds the workspace from the values of `add_part_arguments`."""
+    from tpudet.detection.preparation.open_images.part_sets import Workspace
+
+    names = ("train_boxes", "train_images", "prepared_dir", "converted_dir")
+    return Workspace(**_pick(arguments, names))
+
+
+def build_write_options(arguments: argparse.Namespace) -> "WriteOptions":
+    """Builds the options of writing from the values of `add_part_arguments`."""
+    from tpudet.detection.preparation.open_images.part_sets import WriteOptions
+
+    names = ("num_shards", "max_copies", "seed", "skip_missing", "workers", "cluster", "overwrite")
+    return WriteOptions(**_pick(arguments, names), check_pixels=arguments.image_check == "full")
+
+
+def _pick(arguments: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(arguments, name) for name in names}

@@ -1,0 +1,50 @@
+"""Box arithmetic in NumPy, for code that runs outside the model.
+
+Boxes are two opposite corners, the smaller coordinates first: `y1 x1 y2 x2` or `x1 y1 x2 y2`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+
+def box_areas(boxes: np.ndarray) -> np.ndarray:
+    """Returns the areas [n] of boxes [n, 4], in the square of their unit."""
+    return (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+
+
+def iou_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns the intersection over union [m, n] of boxes [m, 4] and [n, 4].
+
+    0 where the union has no area or a coordinate is not a number.
+    """
+    starts = np.maximum(a[:, None, :2], b[None, :, :2])
+    ends = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    intersection = np.clip(ends - starts, 0, None).prod(axis=2)
+    union = box_areas(a)[:, None] + box_areas(b)[None, :] - intersection
+    return np.divide(intersection, union, out=np.zeros_like(intersection), where=union > 0)
+
+
+def boxes_to_xywh(boxes: np.ndarray) -> np.ndarray:
+    """Returns boxes [n, 4] y1 x1 y2 x2 as [n, 4] float64 x, y, width, height."""
+    y1, x1, y2, x2 = boxes.astype(np.float64).T
+    return np.stack([x1, y1, x2 - x1, y2 - y1], axis=1)
+
+
+def boxes_to_original(boxes: Any, *, scales: Any, offsets: Any, sizes: Any, xp: Any = np) -> Any:
+    """Moves boxes from the canvas back to their original image: (box + offset) / scale, clipped.
+
+    Args:
+        boxes: [B, K, 4] y1 x1 y2 x2, canvas pixels.
+        scales: [B, 2] canvas pixels per original pixel, y and x.
+        offsets: [B, 2] canvas pixels, y and x.
+        sizes: [B, 2] height and width of the originals.
+        xp: the module of the arrays: numpy, or keras.ops while a model is traced.
+
+    Returns:
+        [B, K, 4] pixels of the original images.
+    """
+    scales, offsets, sizes = (
+        xp.concatenate([pair, pair], axis=-1)[:, None, :] for pair in (scales, offsets, sizes)
+    )
+    return xp.minimum(xp.maximum((boxes + offsets) / scales, 0.0), sizes)

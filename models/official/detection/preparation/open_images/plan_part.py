@@ -1,0 +1,143 @@
+"""Plans the TFRecords of one part: the images with a box of its classes, balanced on request."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tpudet.detection.preparation.records.balance import check_balance, format_imbalance
+from tpudet.detection.preparation.records.plan import Plan, plan_shards
+from tpudet.detection.preparation.records.subsets import (
+    balance_images,
+    leave_out_missing,
+    select_classes,
+)
+from tpudet.detection.preparation.records.write_set import write_sets
+from tpudet.detection.preparation.sources.annotations import Annotations
+from tpudet.detection.preparation.sources.input_files import list_directory, require_images
+from tpudet.detection.preparation.sources.open_images import read_open_images
+from tpudet.trainkit.class_list import read_classes
+
+
+def plan_part(
+    *,
+    boxes_csv: str,
+    classes_csv: str,
+    image_directories: Sequence[str],
+    output: str,
+    split: str,
+    num_shards: int,
+    min_images_per_class: int,
+    max_copies: int | None,
+    seed: int,
+    check_pixels: bool,
+    skip_missing: bool,
+    image_list: str | None = None,
+) -> Plan:
+    """Plans one set of a part.
+
+    Args:
+        boxes_csv: the boxes; those of other classes are ignored.
+        classes_csv: the classes of the part.
+        image_directories: folders to search for the images, in this order; none for a plan that is
+            only displayed.
+        output: converted/<part>.
+        split: train, val or test.
+        num_shards: number of files.
+        min_images_per_class: 0 writes each image once; above 0 for train only.
+        max_copies: upper limit per image; None: no limit.
+        seed: of copies and order.
+        check_pixels: decode every image instead of checking the structure of JPEGs.
+        skip_missing: leave out images whose files are missing, with a finding for each.
+        image_list: file of image ids; exactly those are taken, with boxes or without.
+
+    Raises:
+        UserError: a file cannot be used, no box belongs to the classes, or image files are missing.
+    """
+    check_balance(min_images_per_class, max_copies, (split,))
+    for directory in image_directories:
+        list_directory(directory, "--image_dir")
+    annotations, source = _read(boxes_csv, classes_csv, image_list)
+    annotations, rows = _select_readable(annotations, image_directories, skip_missing)
+    balance = balance_images(
+        annotations,
+        rows,
+        min_images_per_class=min_images_per_class,
+        max_copies=max_copies,
+        seed=seed,
+    )
+    options = {
+        **source,
+        "images": list(image_directories),
+        "skip_missing": skip_missing,
+        "balance": min_images_per_class,
+        "max_copies": max_copies,
+    }
+    return plan_shards(
+        annotations,
+        image_directories=image_directories,
+        output=output,
+        split=split,
+        num_shards=num_shards,
+        seed=seed,
+        check_pixels=check_pixels,
+        rows=rows,
+        balance=balance,
+        options=options,
+    )
+
+
+def write_part(
+    plan: Plan, *, display_only: bool, workers: int, cluster: str | None, overwrite: bool
+) -> None:
+    """Prints the counts of a planned part and writes it, see `write_sets`.
+
+    Args:
+        plan: made by `plan_part`.
+        display_only: print the class counts before and after balancing, and write nothing.
+        workers: as for `write_sets`.
+        cluster: as for `write_sets`.
+        overwrite: as for `write_sets`.
+    """
+    print(
+        f"{plan.options['boxes_taken']} of {plan.options['boxes_read']} boxes are of the classes, "
+        f"in {len(plan.annotations.images)} of {plan.options['images_read']} images"
+    )
+    if not display_only:
+        write_sets([plan], workers=workers, cluster=cluster, overwrite=overwrite)
+        return
+    if plan.balance is not None:
+        print(format_imbalance(plan.balance, plan.annotations.classes, with_table=True))
+    print(f"Nothing was written; {plan.num_shards} file(s) {plan.prefix}-* would be.")
+
+
+def _read(
+    boxes_csv: str, classes_csv: str, image_list: str | None
+) -> tuple[Annotations, dict[str, Any]]:
+    """Reads the boxes of the classes with their images, and the counts for the manifest."""
+    classes = read_classes(classes_csv, "--classes_file")
+    everything = read_open_images(
+        boxes_csv, images="", image_list=image_list, what="--image_info_file"
+    )
+    chosen = select_classes(everything, classes, keep_all_images=image_list is not None)
+    return chosen, {
+        "format": "open_images",
+        "annotations": boxes_csv,
+        "image_list": image_list,
+        "classes": classes_csv,
+        "images_read": len(everything.images),
+        "boxes_read": len(everything.boxes),
+        "boxes_taken": len(chosen.boxes),
+    }
+
+
+def _select_readable(
+    annotations: Annotations, image_directories: Sequence[str], skip_missing: bool
+) -> tuple[Annotations, np.ndarray]:
+    """Returns the annotations and the rows of the images that have files."""
+    if image_directories and skip_missing:
+        return leave_out_missing(annotations, image_directories)
+    if image_directories:
+        advice = "Fetch them, or pass --skip_missing to leave these images out."
+        require_images(image_directories, annotations.images["file"].tolist(), advice)
+    return annotations, np.arange(len(annotations.images))

@@ -1,0 +1,96 @@
+"""Writes one fold of every part as TFRecords, with the fold's own training images as val."""
+
+import os
+from collections.abc import Sequence
+
+from tpudet.detection.preparation.open_images.folds import folds_step
+from tpudet.detection.preparation.open_images.part_sets import (
+    PartSet,
+    Workspace,
+    WriteOptions,
+    list_part_sets,
+    require_prepared,
+    train_set,
+    write_part_sets,
+)
+from tpudet.detection.preparation.open_images.presets import PartPreset, read_preset
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.jobs.steps import Step, list_steps, reason_to_run, run_steps
+
+_SPLITS = ("train", "val")
+
+
+def prepare_folds(
+    fold: int,
+    *,
+    num_folds: int,
+    preset_name: str,
+    presets: str | None,
+    parts: Sequence[str] | None,
+    workspace: Workspace,
+    options: WriteOptions,
+    dry_run: bool,
+) -> None:
+    """Splits the training images of every part into folds and writes converted/<part>_fold_<fold>.
+
+    Args:
+        fold: number of the fold to write, from 0.
+        num_folds: at least 2.
+        preset_name: the preset for the training sets.
+        presets: YAML file; None means the project's own.
+        parts: only these; None means all of the preset.
+        workspace: inputs and outputs.
+        options: how the sets are written.
+        dry_run: list what would be done, and write nothing.
+
+    Raises:
+        UserError: wrong names or options, missing inputs, or as `write_part_sets`.
+    """
+    if not 0 <= fold < num_folds:
+        raise UserError(f"FOLD {fold} must be in 0..{num_folds - 1}, with --num_folds {num_folds}.")
+    preset = read_preset(presets, preset_name)
+    chosen = preset.choose(parts)
+    steps: list[Step] = []
+    sets: list[PartSet] = []
+    for part, settings in chosen.items():
+        steps.append(_split_step(workspace, part, settings, num_folds))
+        train_boxes, val_boxes = (mask.format(fold) for mask in _masks(workspace, part))
+        output = os.path.join(workspace.converted_dir, f"{part}_fold_{fold}")
+        classes = workspace.classes_path(part)
+        images = (workspace.train_images,)
+        training = train_set(
+            output,
+            settings,
+            boxes=train_boxes,
+            classes=classes,
+            image_directories=images,
+            max_copies=preset.settings.max_copies,
+            options=options,
+        )
+        sets += [training, PartSet(output, "val", val_boxes, classes, images, num_shards=1)]
+    require_prepared(path for step in steps for path in step.inputs)
+    if dry_run:
+        list_steps(steps)
+        remade = [step for step in steps if reason_to_run(step) is not None]
+        pending = [path for step in remade for path in step.outputs]
+        list_part_sets(sets, options, pending=pending)
+        return
+    run_steps(steps, overwrite=options.overwrite)
+    write_part_sets(sets, options)
+
+
+def _masks(workspace: Workspace, part: str) -> tuple[str, str]:
+    """Returns the paths of the folds' train and val CSVs, with {} for the number."""
+    folder = os.path.join(workspace.prepared_dir, "folds")
+    train, val = (os.path.join(folder, f"{split}_{part}_fold_{{}}.csv") for split in _SPLITS)
+    return train, val
+
+
+def _split_step(workspace: Workspace, part: str, settings: PartPreset, num_folds: int) -> Step:
+    step = folds_step(
+        *_masks(workspace, part),
+        workspace.boxes_path(part, settings),
+        classes=workspace.classes_path(part),
+        num_folds=num_folds,
+    )
+    return step._replace(name=f"{step.name}, for {part}")

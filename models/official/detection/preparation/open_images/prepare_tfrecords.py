@@ -1,0 +1,121 @@
+"""Writes the TFRecords of a preset: a training and a validation set per part."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from tpudet.detection.preparation.open_images.part_sets import (
+    PartSet,
+    Workspace,
+    WriteOptions,
+    list_part_sets,
+    require_prepared,
+    train_set,
+    write_part_sets,
+)
+from tpudet.detection.preparation.open_images.presets import Preset, read_preset
+from tpudet.detection.preparation.open_images.pseudo_labels import pseudo_labels_step
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.jobs.steps import Step, list_steps, reason_to_run, run_steps
+
+
+def prepare_tfrecords(
+    preset_name: str,
+    *,
+    presets: str | None,
+    parts: Sequence[str] | None,
+    workspace: Workspace,
+    validation_images: str,
+    test_images: str,
+    predictions: str | None,
+    options: WriteOptions,
+    dry_run: bool,
+) -> None:
+    """Writes converted/<preset>_<part> for every part of a preset; resumable.
+
+    Args:
+        preset_name: a preset of the file.
+        presets: YAML file; None means the project's own.
+        parts: only these; None means all of the preset.
+        workspace: inputs and outputs.
+        validation_images: folder.
+        test_images: folder, for presets with pseudo-labels.
+        predictions: submission CSV, for presets with pseudo-labels.
+        options: how the sets are written.
+        dry_run: list what would be done, and write nothing.
+
+    Raises:
+        UserError: wrong names or options, missing inputs, or as `write_part_sets`.
+    """
+    preset = read_preset(presets, preset_name)
+    chosen = preset.choose(parts)
+    print(f"{preset_name}: {preset.settings.description}; {', '.join(chosen)}")
+    boxes = {part: workspace.boxes_path(part, settings) for part, settings in chosen.items()}
+    sources = list(boxes.values())
+    steps = _pseudo_label_steps(preset_name, preset, workspace, boxes, predictions)
+    if steps:
+        boxes = dict(zip(boxes, (step.outputs[0] for step in steps), strict=True))
+    has_pseudo_labels = preset.settings.pseudo_label_confidence is not None
+    sets: list[PartSet] = []
+    for part, settings in chosen.items():
+        output = os.path.join(workspace.converted_dir, f"{preset_name}_{part}")
+        classes = workspace.classes_path(part)
+        more_images = (test_images,) if has_pseudo_labels else ()
+        training = train_set(
+            output,
+            settings,
+            boxes=boxes[part],
+            classes=classes,
+            image_directories=(workspace.train_images, *more_images),
+            max_copies=preset.settings.max_copies,
+            options=options,
+        )
+        val_boxes = os.path.join(workspace.prepared_dir, f"val_{part}.csv")
+        validation = PartSet(output, "val", val_boxes, classes, (validation_images,), num_shards=1)
+        sets += [training, validation]
+    own = {step.outputs[0] for step in steps}
+    needed = [path for part_set in sets for path in (part_set.boxes, part_set.classes)]
+    require_prepared([*sources, *(path for path in needed if path not in own)])
+    if dry_run:
+        list_steps(steps)
+        pending = [step.outputs[0] for step in steps if reason_to_run(step) is not None]
+        list_part_sets(sets, options, pending=pending)
+        return
+    run_steps(steps, overwrite=options.overwrite)
+    write_part_sets(sets, options)
+
+
+def _pseudo_label_steps(
+    preset_name: str,
+    preset: Preset,
+    workspace: Workspace,
+    boxes: Mapping[str, str],
+    predictions: str | None,
+) -> list[Step]:
+    """Returns one step per part, or none if the preset has no pseudo-labels.
+
+    Raises:
+        UserError: --predictions is missing, or not used.
+    """
+    confidence = preset.settings.pseudo_label_confidence
+    if confidence is None:
+        if predictions is not None:
+            raise UserError(
+                f"--predictions {predictions}: preset {preset_name} has no pseudo-labels; leave it "
+                "out, or choose a preset with pseudo_label_confidence."
+            )
+        return []
+    if predictions is None:
+        raise UserError(
+            f"Preset {preset_name} adds pseudo-labels: pass --predictions FILE, a submission CSV "
+            "(ImageId,PredictionString) on the images of --test_images."
+        )
+    return [
+        pseudo_labels_step(
+            os.path.join(workspace.prepared_dir, f"{preset_name}_train_{part}.csv"),
+            source,
+            predictions,
+            min_conf=confidence,
+            classes=workspace.classes_path(part),
+        )
+        for part, source in boxes.items()
+    ]

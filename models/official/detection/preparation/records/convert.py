@@ -1,0 +1,176 @@
+"""Converts annotations and images into the data sets of a part, or only checks them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tpudet.detection.preparation.records.balance import check_balance, format_imbalance
+from tpudet.detection.preparation.records.manifest import format_summary
+from tpudet.detection.preparation.records.plan import Plan, plan_shards
+from tpudet.detection.preparation.records.subsets import (
+    Subset,
+    balance_images,
+    leave_out_missing,
+    share_findings,
+    split_by_folds,
+    split_by_fractions,
+)
+from tpudet.detection.preparation.records.write_set import check_only, write_sets
+from tpudet.detection.preparation.sources.annotations import Annotations
+from tpudet.detection.preparation.sources.read import Source, read_annotations
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
+
+_IMAGES_PER_JOB = 256  # of a check
+_REPORTED = (
+    *("images", "boxes", "boxes_per_class"),
+    *("left_out", "repaired", "left_out_counts", "repaired_counts"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """How to convert a source.
+
+    Raises:
+        UserError: the options contradict each other.
+    """
+
+    output: str  # converted/<part>
+    split: Mapping[str, float] | None  # fraction of the images by split; None: folds
+    folds: int | None  # number of folds, each with train and val
+    fold: int | None  # only this one, from 0
+    num_shards: int | None  # files per set; None: shards of about 100 MB
+    balance: int  # images per class of train to reach by repeating images; 0: none is repeated
+    max_copies: int | None  # of an image; None: no limit
+    seed: int  # of order, copies, splits and folds
+    check_pixels: bool  # decode every image instead of checking the structure of JPEGs
+
+    def __post_init__(self) -> None:
+        if self.folds == 1:
+            raise UserError("--folds 1 is not a split: give 2 or more.")
+        if self.fold is not None and (self.folds is None or not 0 <= self.fold < self.folds):
+            allowed = "needs --folds" if self.folds is None else f"must be in 0..{self.folds - 1}"
+            raise UserError(f"--fold {self.fold} {allowed}.")
+        check_balance(self.balance, self.max_copies, list(self.split or ("train",)))
+
+
+def convert(
+    source: Source,
+    conversion: Conversion,
+    *,
+    workers: int,
+    cluster: str | None,
+    overwrite: bool,
+    dry_run: bool,
+) -> None:
+    """Reads a source, divides it into sets and writes them, see `write_sets`.
+
+    Args:
+        source: the annotations and images.
+        conversion: how to convert them.
+        workers: as for `write_sets`.
+        cluster: as for `write_sets`.
+        overwrite: as for `write_sets`.
+        dry_run: check everything and print counts, but write nothing.
+
+    Raises:
+        UserError: the source cannot be read or divided, or as `write_sets`.
+    """
+    plans = _plan_sets(source, conversion, read_annotations(source))
+    if not dry_run:
+        write_sets(plans, workers=workers, cluster=cluster, overwrite=overwrite)
+        return
+    for plan in plans:
+        if plan.balance is not None:
+            print(format_imbalance(plan.balance, plan.annotations.classes, with_table=True))
+        print(format_summary(check_only(plan, workers=workers)))
+        print(f"Dry run: {plan.num_shards} file(s) {plan.prefix}-* would be written.")
+
+
+def check_source(source: Source, *, workers: int, report: str | None) -> bool:
+    """Runs all checks of `convert`, prints the findings and writes no records.
+
+    Args:
+        source: the annotations and images.
+        workers: processes.
+        report: path of a JSON file for all findings; None writes none.
+
+    Returns:
+        Whether everything can be used, perhaps after repairs.
+
+    Raises:
+        UserError: the source cannot be read.
+    """
+    annotations = read_annotations(source)
+    plan = plan_shards(
+        annotations,
+        image_directories=(source.images,),
+        output="data",
+        split="check",
+        num_shards=-(-len(annotations.images) // _IMAGES_PER_JOB),
+        seed=0,
+        include_masks=source.include_masks,
+        options={},
+    )
+    found = check_only(plan, workers=workers)
+    print(format_summary(found))
+    if report is not None:
+        with storage.open_file(report, "w") as file:
+            file.write(json.dumps({part: found[part] for part in _REPORTED}, indent=1) + "\n")
+    return not found["left_out"]
+
+
+def _plan_sets(source: Source, conversion: Conversion, annotations: Annotations) -> list[Plan]:
+    rows = np.arange(len(annotations.images))
+    if conversion.split is None or conversion.balance or len(conversion.split) > 1:
+        # An image without a file would count for its class here, and be missing later.
+        annotations, rows = leave_out_missing(annotations, (source.images,))
+    common: dict[str, Any] = {"output": conversion.output, "seed": conversion.seed}
+    if conversion.folds:
+        folds = {"num_folds": conversion.folds, "fold": conversion.fold}
+        subsets = split_by_folds(annotations, rows, **folds, **common)
+    else:
+        subsets = split_by_fractions(annotations, rows, fractions=conversion.split or {}, **common)
+    shares = share_findings(annotations, subsets)
+    return [
+        _plan_set(source, conversion, own, subset)
+        for own, subset in zip(shares, subsets, strict=True)
+    ]
+
+
+def _plan_set(
+    source: Source, conversion: Conversion, annotations: Annotations, subset: Subset
+) -> Plan:
+    balance = None
+    if conversion.balance and subset.split == "train":
+        balance = balance_images(
+            annotations,
+            subset.rows,
+            min_images_per_class=conversion.balance,
+            max_copies=conversion.max_copies,
+            seed=conversion.seed,
+        )
+    return plan_shards(
+        annotations,
+        image_directories=(source.images,),
+        output=subset.output,
+        split=subset.split,
+        num_shards=conversion.num_shards,
+        seed=conversion.seed,
+        include_masks=source.include_masks,
+        check_pixels=conversion.check_pixels,
+        rows=subset.rows,
+        balance=balance,
+        options={
+            **source._asdict(),
+            "split": conversion.split,
+            "folds": conversion.folds,
+            "balance": conversion.balance,
+            "max_copies": conversion.max_copies,
+            "fold": subset.fold,
+        },
+    )
