@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.layers import Conv, ConvNorm, convolve_and_normalize
-from tpudet.trainkit.training.devices import choose_strategy
+from tpudet.trainkit.training.devices import choose_devices
 
 
 def pictures(shape, seed=0):
@@ -157,7 +157,7 @@ def test_two_replicas_equal_one():
     randomize(one)
     outputs, gradients = run_batch_norm(one, inputs, upstream)
 
-    strategy = choose_strategy("cpu", 2)
+    strategy = choose_devices("cpu", 2).strategy
     with strategy.scope():
         two = BatchNorm(synchronized=True)
         two.build(inputs.shape)
