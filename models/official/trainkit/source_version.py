@@ -8,6 +8,7 @@ def git_commit() -> str:
     """Returns the commit of the source tree, with `+changes` where it differs; else "unknown"."""
     here = Path(__file__).parent
     try:
+        _git(here, "ls-files", "--error-unmatch", Path(__file__).name)  # not another's repository
         commit = _git(here, "rev-parse", "HEAD")
         return f"{commit}+changes" if _git(here, "status", "--porcelain", "-uno") else commit
     except (OSError, subprocess.CalledProcessError):

@@ -43,7 +43,7 @@ def draw_row(row: Batch, class_names: Sequence[str]) -> np.ndarray:
     panel = Panel(
         boxes=row.boxes[is_instance],
         texts=[
-            class_names[number - 1] + (" (crowd)" if crowd else "")
+            class_names[int(number) - 1] + (" (crowd)" if crowd else "")
             for number, crowd in zip(classes, crowds, strict=True)
         ],
         colours=[class_colour(number) for number in classes],

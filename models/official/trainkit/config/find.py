@@ -4,6 +4,7 @@ import difflib
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,9 +45,7 @@ def config_folder() -> Path:
 
 def packaged_configs() -> Path:
     """Returns the folder configs/ that comes with the package."""
-    import tpudet.configs
-
-    return Path(next(iter(tpudet.configs.__path__)))
+    return Path(str(files("tpudet.configs")))
 
 
 def list_configs(directory: Path) -> list[Path]:
@@ -68,9 +67,9 @@ def find_config(name: str, directory: Path | None = None) -> FoundConfig:
     if name.endswith((".yaml", ".yml")):
         return FoundConfig(name)
     directory = directory or config_folder()
-    files = [(path.stem, FoundConfig(str(path))) for path in list_configs(directory)]
-    versions = _read_versions(directory, dict(files))
-    for known in (files, versions):
+    stems = [(path.stem, FoundConfig(str(path))) for path in list_configs(directory)]
+    versions = _read_versions(directory, dict(stems))
+    for known in (stems, versions):
         named = [item for item in known if item[0] == name]
         named = named or [item for item in known if _number(item[0]) == name]
         if len(named) == 1:
@@ -79,7 +78,7 @@ def find_config(name: str, directory: Path | None = None) -> FoundConfig:
             paths = [f"{key} ({Path(it.path).relative_to(directory)})" for key, it in named]
             listed = "\n  ".join(paths)
             raise ConfigError(f"VERSION `{name}` could mean {len(named)} experiments:\n  {listed}")
-    raise ConfigError(_unknown(name, directory, [*files, *versions]))
+    raise ConfigError(_unknown(name, directory, [*stems, *versions]))
 
 
 def _number(name: str) -> str:
@@ -103,20 +102,20 @@ def _unknown(name: str, directory: Path, known: list[tuple[str, FoundConfig]]) -
 
 
 def _read_versions(
-    directory: Path, files: Mapping[str, FoundConfig]
+    directory: Path, stems: Mapping[str, FoundConfig]
 ) -> list[tuple[str, FoundConfig]]:
     """Reads every versions.yaml: the stem of a file, below it names and the KEY=VALUE they set."""
     versions: dict[str, FoundConfig] = {}
     for table in sorted(directory.rglob(_VERSION_TABLE)):
         for stem, names in _branch(parse_tree(read_file(str(table)), table.name)):
-            if stem not in files:
+            if stem not in stems:
                 raise ConfigError(f"{names.place}: there is no file {stem}.yaml")
             for name, overrides in _branch(names):
                 if not isinstance(overrides, Leaf) or not isinstance(overrides.value, list):
                     raise ConfigError(f"{overrides.place}: {name} must be a list of KEY=VALUE")
                 if name in versions:
                     raise ConfigError(f"{overrides.place}: {name} is listed twice")
-                versions[name] = FoundConfig(files[stem].path, tuple(map(str, overrides.value)))
+                versions[name] = FoundConfig(stems[stem].path, tuple(map(str, overrides.value)))
     return list(versions.items())
 
 
