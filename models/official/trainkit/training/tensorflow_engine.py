@@ -205,7 +205,8 @@ class TensorFlowEngine:
 
     def _start_input(self) -> Any:
         dataset = self._make_dataset(self.records_consumed)
-        for spec in tf.nest.flatten(dataset.element_spec):
+        specs = tf.nest.flatten(dataset.element_spec)
+        for spec in (spec for spec in specs if isinstance(spec, tf.TensorSpec)):  # not of None
             if spec.shape.rank is None or spec.shape[:1] != [self._batch_size]:
                 raise ValueError(
                     f"the dataset yields {spec}; its first dimension must be the batch size, "
@@ -260,7 +261,8 @@ class TensorFlowEngine:
             requested = tf.timestamp()
         with tf.control_dependencies([requested]):
             batch = next(iterator)
-        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+        fields = tf.nest.flatten(batch, expand_composites=True)
+        with tf.control_dependencies([field for field in fields if field is not None]):
             waited = tf.timestamp() - requested
         self._records_consumed.assign_add(self._batch_size)
         before = tf.identity(self._optimizer.iterations.value)
