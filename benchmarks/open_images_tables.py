@@ -28,9 +28,8 @@ from tpudet.detection.preparation.open_images.filter_boxes import filter_boxes
 from tpudet.detection.preparation.open_images.validation import pick_validation
 from tpudet.detection.preparation.records.balance import plan_copies
 from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS, read_boxes, write_boxes
-from tpudet.detection.preparation.sources.input_files import read_classes
 from tpudet.detection.preparation.sources.open_images import read_open_images
-from tpudet.trainkit.class_list import ClassEntry, write_class_list
+from tpudet.trainkit.class_list import ClassEntry, read_classes, write_class_list
 from tpudet.trainkit.files.storage import write_text
 
 MIN_IMAGES_PER_CLASS = 1000

@@ -28,9 +28,9 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
+from tpudet.detection.preparation.records.build_shard import build_shard
 from tpudet.detection.preparation.records.plan import Plan, plan_shards
-from tpudet.detection.preparation.records.shard import run_shard
-from tpudet.detection.preparation.records.shard_jobs import ShardJob
+from tpudet.detection.preparation.records.shard_job import ShardJob
 from tpudet.detection.preparation.sources.open_images import read_open_images
 from tpudet.trainkit.images.headers import parse_jpeg
 
@@ -85,7 +85,7 @@ def _compare(setting: Setting, folder: Path, pool: ProcessPoolExecutor, rounds: 
     pictures, boxes, output = folder / "pictures", folder / "boxes.csv", folder / "output"
     for directory in (pictures, output):
         directory.mkdir()
-    names, size = _write_pictures(setting, pictures)
+    names, size = _write_review_images(setting, pictures)
     _write_boxes(boxes, names)
     plan = _plan(setting, boxes, pictures, output)
     count = setting.num_pictures
@@ -188,7 +188,7 @@ def _copy(job: ShardJob, flushes: bool) -> float:
 
 def _ours(job: ShardJob, flushes: bool) -> float:
     start = time.process_time()
-    run_shard(job, "benchmark", lambda _: None)
+    build_shard(job, "benchmark", lambda _: None)
     if flushes:
         _flush(job.path)
     return time.process_time() - start
@@ -260,7 +260,7 @@ def _integers(values: Sequence[int] | np.ndarray) -> tf.train.Feature:
     return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
 
-def _write_pictures(setting: Setting, folder: Path) -> tuple[list[str], int]:
+def _write_review_images(setting: Setting, folder: Path) -> tuple[list[str], int]:
     """Returns the names and the size of all."""
     names, size = [], 0
     encoded = list(_encode(setting))

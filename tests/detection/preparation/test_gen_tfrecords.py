@@ -54,8 +54,8 @@ def test_display_only_prints_the_imbalance_and_writes_nothing(part, capsys) -> N
     assert bees in ("16", "17")
     assert lines == [
         "21 of 34 boxes are of the classes, in 18 of 20 images",
-        "images a class before: least 2 (Beetle), most 13 (Bee), ratio 6.5",
-        f"images a class after:  least 8 (Beetle), most {bees} (Bee), ratio {int(bees) / 8:.1f}",
+        "images per class before: least 2 (Beetle), most 13 (Bee), ratio 6.5",
+        f"images per class after:  least 8 (Beetle), most {bees} (Bee), ratio {int(bees) / 8:.1f}",
         "images: 18, written: 25, one at most 4 times",
         "  class     before     after",
         "  Beetle         2         8  below the minimum",

@@ -4,11 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpudet.detection.preparation.sources.annotations import PreparationError
 from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
 from tpudet.detection.preparation.sources.coco import read_coco
 from tpudet.detection.preparation.sources.open_images import read_open_images
 from tpudet.detection.preparation.sources.voc import read_voc
+from tpudet.trainkit.errors import UserError
 
 CORNERS = ["y1", "x1", "y2", "x2"]
 
@@ -184,7 +184,7 @@ def test_open_images_real_boxes(data_dir, tmp_path) -> None:
 def test_unusable_csv_files(tmp_path, text: str, message: str) -> None:
     path = tmp_path / "boxes.csv"
     path.write_text(text)
-    with pytest.raises(PreparationError, match=message):
+    with pytest.raises(UserError, match=message):
         read_open_images(str(path), images=str(tmp_path))
 
 
@@ -205,7 +205,7 @@ def test_unusable_csv_files(tmp_path, text: str, message: str) -> None:
 def test_unusable_json_files(tmp_path, text: str, message: str) -> None:
     path = tmp_path / "boxes.json"
     path.write_text(text)
-    with pytest.raises(PreparationError, match=message):
+    with pytest.raises(UserError, match=message):
         read_coco(str(path))
 
 
@@ -214,5 +214,5 @@ def test_broken_xml_files_are_counted_and_named(tmp_path) -> None:
     write_xml(directory, "good", thing("dog", 1, 2, 11, 22))
     (directory / "cut.xml").write_text("<annotation><object>")
     (directory / "page.xml").write_text("<html/>")
-    with pytest.raises(PreparationError, match=r"(?s)2 of 3 files.*cut.xml: .*page.xml: .*<html>"):
+    with pytest.raises(UserError, match=r"(?s)2 of 3 files.*cut.xml: .*page.xml: .*<html>"):
         read_voc(str(directory), images=str(tmp_path))

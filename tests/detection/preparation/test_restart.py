@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tpudet.detection.commands import make_tfrecords
-from tpudet.detection.preparation.records import shard
+from tpudet.detection.preparation.records import build_shard
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.claims import Claim
 
@@ -101,7 +101,7 @@ def test_a_full_disk_is_said_and_only_what_changed_is_written_again(
     path, images = write_coco(dict.fromkeys(names, encoded_picture()), boxes)
     output = tmp_path / "part"
     command = arguments_for(path, images, output, "--workers", 1)
-    real = shard.write_shard
+    real = build_shard.write_shard
 
     def fails_at_the_fifth(path: str, records, **options) -> int:
         if "-00004-of-" in path:
@@ -109,7 +109,7 @@ def test_a_full_disk_is_said_and_only_what_changed_is_written_again(
         return real(path, records, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shard, "write_shard", fails_at_the_fifth)
+        patch.setattr(build_shard, "write_shard", fails_at_the_fifth)
         assert make_tfrecords.main(command) == 2
     message = capsys.readouterr().err
     assert "-00004-of-00008.tfrecord cannot be written" in message
@@ -145,14 +145,14 @@ def test_what_a_lost_node_left_half_written_is_removed(
     path, images = write_coco({f"{n}.jpg": encoded_picture() for n in range(8)}, {})
     undisturbed, output = tmp_path / "one/part", tmp_path / "two/part"
     assert make_tfrecords.main(arguments_for(path, images, undisturbed, "--workers", 1)) == 0
-    real, owners = shard.write_shard, []
+    real, owners = build_shard.write_shard, []
 
     def beside_a_dead_attempt(path: str, records, *, owner: str) -> int:
         owners.append(owner)
         Path(f"{path}.{owner}0.tmp").write_bytes(b"torn")
         return real(path, records, owner=owner)
 
-    monkeypatch.setattr(shard, "write_shard", beside_a_dead_attempt)
+    monkeypatch.setattr(build_shard, "write_shard", beside_a_dead_attempt)
     assert make_tfrecords.main(arguments_for(path, images, output, "--workers", 1)) == 0
     assert contents(output) == contents(undisturbed)
     assert len(set(owners)) == NUM_SHARDS
@@ -243,12 +243,12 @@ def test_killed_as_any_file_gets_its_name(write_coco, encoded_picture, tmp_path)
     path, images = write_coco(dict.fromkeys(names, encoded_picture()), {})
     program = f"""
 import os, signal, sys
-import tensorflow as tf
-from detection.preparation import make_tfrecords
-from detection.preparation.steps import Step, run_step
-from trainkit.durable_files import write_text
+from tpudet.detection.commands import make_tfrecords
+from tpudet.trainkit.jobs.steps import Step, run_step
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.storage import write_text
 
-rename = tf.io.gfile.rename
+rename = storage.rename
 left = [0]
 
 def rename_or_die(*arguments, **options):
@@ -259,13 +259,14 @@ def rename_or_die(*arguments, **options):
 
 def work(folder):
     made = folder + "/made.txt"
-    step = Step("make", ({str(path)!r},), {{}}, (made,), lambda: write_text(made, "x") or "done")
+    write = lambda: write_text(made, "x") or "done"
+    step = Step("make", ({str(path)!r},), {{}}, (made,), write, ())
     run_step(step)
     command = ["--format", "coco", "--annotations", {str(path)!r}, "--images", {str(images)!r}]
     command += ["--split", "train", "--num_shards", "2", "--workers", "1"]
     assert make_tfrecords.main([*command, "--output", folder + "/part"]) == 0
 
-tf.io.gfile.rename = rename_or_die
+storage.rename = rename_or_die
 work({str(tmp_path)!r} + "/undisturbed")
 for number in range(1, -left[0] + 1):
     folder = {str(tmp_path)!r} + f"/killed_{{number}}"

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpudet.detection.preparation.open_images.class_splits import count_images, main, split_classes
-from tpudet.detection.preparation.sources.annotations import PreparationError, distinct_pairs
+from tpudet.detection.commands.split_classes import main
+from tpudet.detection.preparation.open_images.class_splits import count_images, split_classes
+from tpudet.detection.preparation.sources.annotations import distinct_pairs
 from tpudet.detection.preparation.sources.box_csv import read_boxes
 from tpudet.trainkit.class_list import ClassEntry, read_class_list
+from tpudet.trainkit.errors import UserError
 
 CLASSES = tuple(ClassEntry(f"/m/{letter}", letter.upper()) for letter in "edcba")
 
@@ -50,14 +52,12 @@ def test_groups_are_cut_by_ascending_count_with_ties_by_identifier() -> None:
     ],
 )
 def test_what_cannot_be_split(boundaries: tuple, human: tuple, message: str) -> None:
-    with pytest.raises(PreparationError, match=message):
+    with pytest.raises(UserError, match=message):
         split_classes(np.arange(5), CLASSES, boundaries=boundaries, human_parts=human)
 
 
 def split_real(data_dir: Path, boxes: Path, output: Path, leaves: Path) -> dict[str, str]:
-    from tpudet.detection.preparation.open_images.leaf_classes import (
-        main as build_leaf_classes_list,
-    )
+    from tpudet.detection.commands.build_leaf_classes_list import main as build_leaf_classes_list
 
     real = data_dir / "openimages"
     hierarchy = str(real / "derived/label500-hierarchy.json")

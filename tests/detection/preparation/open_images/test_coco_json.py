@@ -10,7 +10,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from tpudet.detection.commands import gen_tfrecords, make_tfrecords
-from tpudet.detection.preparation.open_images.coco_json import main
+from tpudet.detection.commands.gen_coco_val_json import main
 
 ROWS = [
     ("turned", "/m/b", 0.25, 0.5, 0.125, 0.5, 0),

@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from tpudet.detection.preparation.open_images.filter_boxes import filter_boxes, main
-from tpudet.detection.preparation.sources.annotations import PreparationError
+from tpudet.detection.commands.filter_dataset import main
+from tpudet.detection.preparation.open_images.filter_boxes import filter_boxes
 from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
+from tpudet.trainkit.errors import UserError
 
 # IsOccluded, IsTruncated, IsGroupOf, IsDepiction, IsInside
 FLAGS = [
@@ -115,7 +116,7 @@ def test_bad_input_is_one_message_and_leaves_nothing(tmp_path, capsys, text, mes
 def test_line_numbers_go_on_over_the_pieces_of_a_large_file(tmp_path) -> None:
     source = tmp_path / "in.csv"
     source.write_text("ImageID,IsGroupOf\n" + "a,0\n" * 5_000_000 + "a,7\n")  # 20 MB
-    with pytest.raises(PreparationError, match="IsGroupOf of line 5000002 is '7'"):
+    with pytest.raises(UserError, match="IsGroupOf of line 5000002 is '7'"):
         filter_boxes(str(tmp_path / "out.csv"), str(source))
 
 

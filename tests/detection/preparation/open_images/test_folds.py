@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from iterstrat.ml_stratifiers import MultilabelStratifiedKFold
 
-from tpudet.detection.preparation.open_images.folds import assign_folds, assign_fractions, main
-from tpudet.detection.preparation.sources.annotations import PreparationError
+from tpudet.detection.commands.kfold_split import main
+from tpudet.detection.preparation.records.stratification import assign_folds, assign_fractions
+from tpudet.trainkit.errors import UserError
 
 
 def random_boxes(num_images: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -65,7 +66,7 @@ def test_shares_of_different_size() -> None:
 
 @pytest.mark.parametrize("fractions", [(0.5, 0.4), (1.2, -0.2), (0.5, 0.5, 0.0)])
 def test_shares_that_make_no_whole(fractions: tuple[float, ...]) -> None:
-    with pytest.raises(PreparationError, match="add up to 1"):
+    with pytest.raises(UserError, match="add up to 1"):
         assign_fractions(9, np.zeros(1, int), np.zeros(1, int), fractions=fractions)
 
 
@@ -99,7 +100,7 @@ def test_real_boxes_disjoint_complete_stratified_and_the_same_each_time(
     images, classes = (pd.factorize(table[name])[0] for name in ("ImageID", "LabelName"))
     fold_of_image = np.zeros(images.max() + 1, int)
     fold_of_image[images] = folds
-    # How many images a class has more in its richest fold than in its poorest. Parents (Food,
+    # How many images per class has more in its richest fold than in its poorest. Parents (Food,
     # Animal) follow their children, which are dealt first: not all can be even at once.
     differences = np.ptp(spread(fold_of_image, images, classes), axis=0)
     assert differences.shape == (497,)

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from tpudet.detection.preparation.open_images.leaf_classes import leaf_classes, main
+from tpudet.detection.commands.build_leaf_classes_list import main
+from tpudet.detection.preparation.open_images.leaf_classes import leaf_classes
 from tpudet.detection.submission.hierarchy import read_hierarchy
 from tpudet.trainkit.class_list import ClassEntry, read_class_list
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tpudet.detection.preparation.open_images.presets import default_presets_path, read_preset
-from tpudet.detection.preparation.sources.annotations import PreparationError
+from tpudet.trainkit.errors import UserError
 
 FIVE = [f"part_{number}" for number in range(5)]
 
@@ -45,7 +45,7 @@ def test_all_mistakes_are_listed_with_their_lines(tmp_path: Path) -> None:
         "  description: nothing\n"
         "  max_copies: 0\n"
     )
-    with pytest.raises(PreparationError) as caught:
+    with pytest.raises(UserError) as caught:
         read_preset(str(path), "mine")
     message = str(caught.value)
     for part in (

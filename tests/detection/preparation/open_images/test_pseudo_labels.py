@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tpudet.detection.commands.add_pseudo_labels import main
 from tpudet.detection.preparation.open_images.pseudo_labels import (
     DISTINCT,
     OF_EXISTING,
     OF_PREDICTION,
-    distinct_boxes,
-    main,
+    find_duplicates,
 )
 
 SUBMISSION = """ImageID,PredictionString
@@ -139,7 +139,7 @@ def test_overlaps_against_a_plain_loop() -> None:
             expected[int(str(number))] = OF_PREDICTION
         else:
             kept.append(row)
-    result = distinct_boxes(found, existing, max_iou=0.4)
+    result = find_duplicates(found, existing, max_iou=0.4)
     np.testing.assert_array_equal(result, expected)
     assert min(np.bincount(result)[[DISTINCT, OF_EXISTING, OF_PREDICTION]]) > 5
 

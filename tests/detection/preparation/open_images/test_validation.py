@@ -7,13 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tpudet.detection.preparation.open_images.validation import (
-    main,
-    pick_validation,
-    read_blacklist,
-)
+from tpudet.detection.commands.build_validation import main
+from tpudet.detection.preparation.open_images.validation import pick_validation, read_blacklist
 from tpudet.detection.preparation.sources.box_csv import read_boxes
-from tpudet.detection.preparation.sources.input_files import read_classes
+from tpudet.trainkit.class_list import read_classes
 
 CLASSES = "/m/c,Cat\n/m/d,Drink/Coffee cup\n/m/e,Eel\n"
 BOX = (0.25, 0.5, 0.25, 0.75)  # x1, x2, y1, y2
@@ -54,7 +51,7 @@ def test_picks_by_hand(arguments, tmp_path, capsys) -> None:
     # Cat: i1, i2 (bad is blacklisted). Cup: i3, i1; i2 is there for its cat, with its cup too.
     assert rows_of(tmp_path / "val.csv", tmp_path / "boxes.csv") == [0, 1, 4, 5, 6, 7]
     out = capsys.readouterr().out
-    assert "3 images with 6 boxes, 2 images a class; 1 blacklisted images passed over" in out
+    assert "3 images with 6 boxes, 2 images per class; 1 blacklisted images passed over" in out
     assert "WARNING: fewer than that of 1 class(es): Eel 0." in out
 
 

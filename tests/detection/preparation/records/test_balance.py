@@ -168,8 +168,8 @@ def test_the_plan_depends_on_the_seed_and_not_on_the_order_of_the_boxes() -> Non
 def test_the_imbalance_in_words() -> None:
     lines = format_imbalance(plan(6, max_copies=2), CLASSES, with_table=True).splitlines()
     assert lines == [
-        "images a class before: least 2 (cat), most 5 (cow), ratio 2.5",
-        "images a class after:  least 4 (cat), most 6 (cow), ratio 1.5",
+        "images per class before: least 2 (cat), most 5 (cow), ratio 2.5",
+        "images per class after:  least 4 (cat), most 6 (cow), ratio 1.5",
         "images: 10, written: 14, one at most 2 times",
         "  class    before     after",
         "  cat           2         4  below the minimum",

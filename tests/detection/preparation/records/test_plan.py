@@ -7,12 +7,9 @@ import pytest
 
 from tpudet.detection.preparation.records.balance import BalancePlan
 from tpudet.detection.preparation.records.plan import plan_shards
-from tpudet.detection.preparation.sources.annotations import (
-    Annotations,
-    PreparationError,
-    take_images,
-)
+from tpudet.detection.preparation.sources.annotations import Annotations, take_images
 from tpudet.detection.preparation.sources.coco import read_coco
+from tpudet.trainkit.errors import UserError
 
 
 @pytest.fixture
@@ -84,5 +81,5 @@ def test_the_order_of_train_is_that_of_the_ids_and_the_seed(annotations) -> None
 
 
 def test_more_shards_than_records_are_refused(annotations) -> None:
-    with pytest.raises(PreparationError, match=r"--num_shards 3 must be in 1\.\.2"):
+    with pytest.raises(UserError, match=r"--num_shards 3 must be in 1\.\.2"):
         plan(annotations, "val", num_shards=3, rows=np.array([0, 1]))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tpudet.detection.commands import make_tfrecords
-from tpudet.detection.preparation.records.subsets import split_argument
+from tpudet.detection.commands.make_tfrecords import split_fractions
 
 THREE = "train=0.6,val=0.2,test=0.2"
 
@@ -144,8 +144,8 @@ def test_images_that_are_missing_count_in_no_minimum_and_copies_repeat_no_findin
     arguments = ("--split", "train", "--balance", 5, "--max_copies", 7)
     assert convert(path, images, output, *arguments, "--dry_run") == 0
     screen = capsys.readouterr().out
-    assert "images a class before: least 1 (cat), most 6 (dog), ratio 6.0" in screen
-    assert "images a class after:  least 5 (cat), most 10 (dog), ratio 2.0" in screen
+    assert "images per class before: least 1 (cat), most 6 (dog), ratio 6.0" in screen
+    assert "images per class after:  least 5 (cat), most 10 (dog), ratio 2.0" in screen
     assert not output.exists()
 
     assert convert(path, images, output, *arguments) == 0
@@ -164,14 +164,14 @@ def test_images_that_are_missing_count_in_no_minimum_and_copies_repeat_no_findin
     assert options["copies"] == {"images": 6, "records": 10, "most_copies": 5, "shortfalls": {}}
 
 
-def test_split_arguments() -> None:
-    assert split_argument("val") == {"val": 1.0}
-    assert split_argument("train=0.7, val=.3") == {"train": 0.7, "val": 0.3}
+def test_split_fractionss() -> None:
+    assert split_fractions("val") == {"val": 1.0}
+    assert split_fractions("train=0.7, val=.3") == {"train": 0.7, "val": 0.3}
     for text in ("dev", "train=0.8,val", "train=0.8,train=0.2", "train=0,val=1", "train=x"):
         with pytest.raises(ArgumentTypeError, match="train, val or test"):
-            split_argument(text)
+            split_fractions(text)
     with pytest.raises(ArgumentTypeError, match=r"add up to 0\.9, they must make 1"):
-        split_argument("train=0.8,val=0.1")
+        split_fractions("train=0.8,val=0.1")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_split_arguments() -> None:
         (("--folds", 1), "--folds 1 is no division"),
         (("--folds", 3, "--fold", 3), "--fold 3 must be in 0..2"),
         (("--split", "val", "--fold", 0), "--fold 0 needs --folds"),
-        (("--split", "val", "--balance", 9), "9 images a class suits the split train only"),
+        (("--split", "val", "--balance", 9), "9 images per class suits the split train only"),
         (("--split", "train", "--max_copies", 9), "--max_copies 9 limits copies, but"),
         (("--folds", 50), "41 images cannot be split into 50"),
         (("--split", "train=0.99,val=0.01"), "val=0.01 of 41 images is not one image"),

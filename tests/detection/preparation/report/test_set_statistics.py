@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tpudet.detection.commands import make_tfrecords
 from tpudet.detection.preparation.report.sample_images import (
-    PICTURE_BYTES,
+    SAMPLE_BYTES,
     choose_samples,
     draw_sample,
 )
@@ -131,8 +131,8 @@ def test_thumbnails_become_as_small_as_they_must(write_part, picture) -> None:
     numbers = read_numbers(str(write_part({"train": pictures}, CLASSES)))
     sizes = {}
     for count in (1, 24, 200):  # pictures that share the page
-        sample = draw_sample(numbers.prepared, numbers.columns, (0, 0), PICTURE_BYTES // count)
-        assert len(sample.jpeg) <= PICTURE_BYTES // count
+        sample = draw_sample(numbers.prepared, numbers.columns, (0, 0), SAMPLE_BYTES // count)
+        assert len(sample.jpeg) <= SAMPLE_BYTES // count
         assert (sample.original, sample.classes) == ((900, 1200), ((2, 1),))
         image = decode_rgb(sample.jpeg)
         assert image.shape[:2] == (sample.height, sample.width)
@@ -144,7 +144,7 @@ def test_thumbnails_become_as_small_as_they_must(write_part, picture) -> None:
 def test_a_box_is_drawn_in_the_colour_of_its_class(write_part, picture) -> None:
     pictures = [picture("flat", [(2, 20, 50, 80, 150)])]  # narrower than a thumbnail: kept as it is
     numbers = read_numbers(str(write_part({"train": pictures}, CLASSES)))
-    sample = draw_sample(numbers.prepared, numbers.columns, (0, 0), PICTURE_BYTES)
+    sample = draw_sample(numbers.prepared, numbers.columns, (0, 0), SAMPLE_BYTES)
     distance = np.abs(decode_rgb(sample.jpeg).astype(int) - class_colour(2)).sum(axis=2)
     lines = np.array([distance[y, 70:130].mean() for y in (20, 80)])
     elsewhere = np.array([distance[y, 70:130].mean() for y in (10, 50, 90)])

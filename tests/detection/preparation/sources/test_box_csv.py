@@ -8,13 +8,13 @@ import pytest
 import tensorflow as tf
 
 from tpudet.detection.preparation.sources import box_csv
-from tpudet.detection.preparation.sources.annotations import PreparationError
 from tpudet.detection.preparation.sources.box_csv import (
     ALL_COLUMNS,
     read_boxes,
     stream_boxes,
     write_boxes,
 )
+from tpudet.trainkit.errors import UserError
 
 HEADER = ",".join(ALL_COLUMNS)
 
@@ -134,11 +134,11 @@ def test_a_failed_write_leaves_what_was_there(tmp_path) -> None:
 def test_unusable_files(tmp_path, text: str, message: str) -> None:
     path = tmp_path / "boxes.csv"
     path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(PreparationError, match=rf"(?s)^INPUT .*{message}"):
+    with pytest.raises(UserError, match=rf"(?s)^INPUT .*{message}"):
         read_boxes(str(path), "INPUT", columns=ALL_COLUMNS if "Source" in text else ("ImageID",))
 
 
 def test_missing_files_and_folders(tmp_path) -> None:
     for path, message in ((tmp_path / "none.csv", "does not exist"), (tmp_path, "is a directory")):
-        with pytest.raises(PreparationError, match=message):
+        with pytest.raises(UserError, match=message):
             next(stream_boxes(str(path)))

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 
 from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
-from tpudet.detection.preparation.sources.sample_set import SHAPES, draw_picture, write_sample_set
+from tpudet.detection.preparation.sources.sample_set import SHAPES, draw_image, write_sample_set
 
 
 def test_boxes_enclose_exactly_what_was_drawn() -> None:
     """One object on a background drawn with the same numbers: only pixels in its box differ."""
     for seed in range(20):
-        image, objects = draw_picture(
+        image, objects = draw_image(
             np.random.default_rng(seed), height=96, width=128, num_objects=1
         )
-        background, nothing = draw_picture(
+        background, nothing = draw_image(
             np.random.default_rng(seed), height=96, width=128, num_objects=0
         )
         assert nothing == []

@@ -4,10 +4,10 @@ import socket
 
 import pytest
 
+from tpudet.detection.preparation.records.build_shard import build_shard
 from tpudet.detection.preparation.records.plan import plan_shards
-from tpudet.detection.preparation.records.shard import run_shard
-from tpudet.detection.preparation.sources.annotations import PreparationError
 from tpudet.detection.preparation.sources.coco import read_coco
+from tpudet.trainkit.errors import UserError
 
 
 def test_node_without_the_image_folder_fails_and_counts_nothing_as_missing(
@@ -25,6 +25,6 @@ def test_node_without_the_image_folder_fails_and_counts_nothing_as_missing(
         options={},
     )
     job = next(iter(plan.jobs(write=True)))._replace(image_directories=("/elsewhere/images",))
-    with pytest.raises(PreparationError, match=f"{socket.gethostname()} has no folder /elsewhere"):
-        run_shard(job, "token", lambda amount: None)
+    with pytest.raises(UserError, match=f"{socket.gethostname()} has no folder /elsewhere"):
+        build_shard(job, "token", lambda amount: None)
     assert not (tmp_path / "converted").exists()
