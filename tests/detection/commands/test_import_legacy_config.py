@@ -119,8 +119,8 @@ def test_21_resnets_would_freeze_random_values_and_41_patterns_were_raw_strings(
         ("2.3.0_nasfpn_efficientnet_b5", "456x456 was padded to 512x512"),
         ("4.7.1_r50_cosine_10k_feat_300_drop_0.7", "800x800 was padded to 896x896"),
         ("1.0.4_1024x768", "did not have this size 1024x768 but 640x640"),
-        ("2.4.0_r50_cosine_10k", "came back to its peak every 10000 steps. That is cosine_cyclic"),
-        ("1.0.1_fixed_val_batch", "what acted is [0.0008] from [10000] on"),
+        ("2.4.0_r50_cosine_10k", "rose to its peak again every 10000 steps. That is cosine_cyclic"),
+        ("1.0.1_fixed_val_batch", "the rates were [0.0008] from [10000] on"),
         ("1.0.3_constant", "train.learning_rate.total_steps had no effect"),
         ("1.0.0_retinanet", "l2_weight_decay 0.0001 also acted on biases"),
         ("2.2.0_nasfpn_seresnext50", "SE-ResNeXt never updated its BatchNorm statistics"),
@@ -130,7 +130,7 @@ def test_21_resnets_would_freeze_random_values_and_41_patterns_were_raw_strings(
         ("2.6.0_r50_step_45k", "drops at [45000], the file at [45000, 60000]"),
         ("2.4.8_r50_cosine_10k_300_feat_drop_0.7", "dropblock (keep_prob 0.7, size 3)"),
         ("1.0.0_retinanet", "evaluated every 5000 steps, or 2000 for less than 20 classes"),
-        ("1.2.3_autoaugment_v3", "Contrast made pictures of more than 65,280 pixels white"),
+        ("1.2.3_autoaugment_v3", "Contrast made images of more than 65,280 pixels white"),
     ],
 )
 def test_what_had_no_effect_is_told(name: str, words: str) -> None:

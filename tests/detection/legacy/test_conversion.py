@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import yaml
 
-from tpudet.detection.commands.import_legacy_config import converted_text
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.data.config import AutoAugmentConfig
+from tpudet.detection.legacy.import_file import convert_text
 from tpudet.trainkit.backbones.config import ResNetConfig
 from tpudet.trainkit.config.decode import ConfigError, decode
 from tpudet.trainkit.config.yaml_tree import parse_tree
@@ -15,7 +15,7 @@ from tpudet.trainkit.training.build_optimizer import build_schedule
 
 def converted(old_text: str) -> tuple[ExperimentConfig, str]:
     """The decoded experiment, and the remarks as one text."""
-    text, remarks = converted_text(old_text, "old.yaml")
+    text, remarks = convert_text(old_text, "old.yaml")
     return decode(ExperimentConfig, parse_tree(text, "new.yaml")), "\n".join(remarks)
 
 
@@ -52,17 +52,17 @@ def test_later_keys_with_a_counterpart_are_converted() -> None:
 def test_later_keys_without_a_counterpart_are_told() -> None:
     remarks = converted(LATER_KEYS)[1]
     for words in (
-        "isolate_session_state is not needed any more",
-        "train.regularization_variable_regex is not needed any more",
-        "train.train_dataset_type is not needed any more",
-        "in its place: train.weights.exclude",
-        "eval.use_json_file is not needed any more",
-        "eval.eval_dataset_type is not needed any more",
-        "retinanet_parser.regenerate_source_id is not needed any more",
+        "isolate_session_state has no effect here",
+        "train.regularization_variable_regex has no effect here",
+        "train.train_dataset_type has no effect here",
+        "Replacement: train.weights.exclude",
+        "eval.use_json_file has no effect here",
+        "eval.eval_dataset_type has no effect here",
+        "retinanet_parser.regenerate_source_id has no effect here",
         "autoaugment_policy_name had no effect: aug_policy is v2",
-        "fpn.use_batch_norm is false: here FPN has BatchNorm all the same",
+        "fpn.use_batch_norm is false: here FPN always has BatchNorm",
         "retinanet_head.use_batch_norm is false",
-        "postprocess.apply_nms is not needed any more",
+        "postprocess.apply_nms has no effect here",
         "counts the boxes of all classes together, where that counted those of each",
         "froze convolutions with the scale and shift of their BatchNorm",
         "gradient_clip_norm 5 acted on the gradients of each core",
@@ -99,11 +99,11 @@ def test_drops_in_the_warm_up_act_at_its_end(steps: list[int], levels: list[floa
 def test_a_cosine_that_is_longer_than_the_run_is_told_apart_from_one_that_comes_back() -> None:
     old = "train: {{total_steps: {}, learning_rate: {{type: cosine, total_steps: {}}}}}"
     long, remarks = converted(old.format(10000, 22500))
-    assert "would have reached 0 at step 22500, behind the end of the run at 10000" in remarks
+    assert "would have reached 0 at step 22500, after the end of the run at 10000" in remarks
     assert "came back" not in remarks
     # Half a cosine of 22,000 steps, 9,500 behind: 0.08 * (cos(pi * 9.5 / 22) + 1) / 2.
     assert float(build_schedule(long.train)(10000)) == pytest.approx(0.0485, abs=5e-5)
-    assert "came back to its peak every 19000 steps" in converted(old.format(22500, 10000))[1]
+    assert "rose to its peak again every 19000 steps" in converted(old.format(22500, 10000))[1]
 
 
 def test_adam_with_another_epsilon_is_told() -> None:
@@ -166,7 +166,7 @@ def test_a_value_out_of_range_is_refused_under_the_name_that_the_file_has(key: s
         converted(yaml.safe_dump(tree))
     assert key.rpartition(".")[2] in str(error.value)
     assert "\n  old.yaml:" in str(error.value)
-    assert "as our config" not in str(error.value)
+    assert "new.yaml" not in str(error.value)
 
 
 LEVEL_2 = "".join(
@@ -197,7 +197,7 @@ def test_parts_that_do_not_fit_are_refused_in_the_words_of_the_file(text: str, w
     with pytest.raises(ConfigError) as error:
         converted(text)
     assert words in str(error.value)
-    assert "as our config" not in str(error.value)
+    assert "new.yaml" not in str(error.value)
 
 
 def test_more_boxes_than_candidates_raise_the_candidates() -> None:

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tpudet.detection.commands.import_legacy_config import converted_text
 from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.legacy.import_file import convert_text
 from tpudet.trainkit.config.decode import decode
 from tpudet.trainkit.config.yaml_tree import parse_tree
 from tpudet.trainkit.training.build_optimizer import build_schedule
@@ -22,7 +22,7 @@ ROWS = {row["file"]: row for row in LEGACY.read_rows()}
 
 def converted(old_text: str) -> tuple[TrainConfig, str]:
     """The run of the converted file, and the remarks as one text."""
-    text, remarks = converted_text(old_text, "old.yaml")
+    text, remarks = convert_text(old_text, "old.yaml")
     return decode(ExperimentConfig, parse_tree(text, "new.yaml")).train, "\n".join(remarks)
 
 

@@ -51,9 +51,9 @@ def test_all_mistakes_are_listed_with_line_and_suggestion() -> None:
     message = str(caught.value)
     assert "7 mistakes" in message
     for part in (
-        "a.yaml:1: title must be a text, got 3",
+        "a.yaml:1: title must be a string, got 3",
         "a.yaml:2: unknown key step; did you mean `steps`?",
-        "a.yaml:3: size must be a list of 2: a whole number, a whole number, got [1]",
+        "a.yaml:3: size must be a list of 2: an integer, an integer, got [1]",
         "a.yaml:4: mode must be one of fast, slow, got 'quick'",
         "a.yaml:5: clip must be a number or null, got 'x'",
         "a.yaml:6: shape.kind must be one of disc, ring; got 'rng'",
@@ -236,5 +236,5 @@ def test_values_of_the_file_that_an_override_leaves_without_their_kind_are_named
     assert caplog.messages == []
     assert load_config(Drawing, path, params_override="shape: {kind: disc}").shape == Disc()
     assert load_config(Drawing, path, overrides=["shape.kind=disc"]).shape == Disc()
-    what = "left out with the change of kind: inner, outer of kind ring (a.yaml:2)"
+    what = "dropped with the change of kind: inner, outer of kind ring (a.yaml:2)"
     assert caplog.messages == [f"--params_override:1: {what}", f"--set shape.kind=disc: {what}"]

@@ -86,13 +86,13 @@ def test_every_number_is_written_so_that_it_is_read_back() -> None:
         (b"a: 1\nb: caf\xe9\n", ":2: not UTF-8"),
         ("a: 1\n".encode("utf-16"), ":1: not UTF-8"),
         (b"a: 1\nb: \x00\n", "not valid YAML"),
-        (b"a: 1\nb: {{part}}\n", ":2: a key must be a text, got a list or a mapping"),
-        (b"a: 1\nb: [{{part}}]\n", ":2: a key must be a text"),
-        (b"a: 1\n? [b]\n: 2\n", ":2: a key must be a text"),
-        (b"a: 1\nb: &b {c: *b}\n", ":2: this list or mapping holds itself"),
-        (b"a: 1\nb: &b\n- [*b]\n", ":2: this list or mapping holds itself"),
-        (b"a: " + b"[" * 2000 + b"]" * 2000, "lie too deep in one another"),
-        (b"a: &a {b: 1}\nc:\n  <<: *a\n", ":3: `<<` is no part of YAML 1.2"),
+        (b"a: 1\nb: {{part}}\n", ":2: a key must be a string, got a list or a mapping"),
+        (b"a: 1\nb: [{{part}}]\n", ":2: a key must be a string"),
+        (b"a: 1\n? [b]\n: 2\n", ":2: a key must be a string"),
+        (b"a: 1\nb: &b {c: *b}\n", ":2: this list or mapping contains itself"),
+        (b"a: 1\nb: &b\n- [*b]\n", ":2: this list or mapping contains itself"),
+        (b"a: " + b"[" * 2000 + b"]" * 2000, "are nested too deeply"),
+        (b"a: &a {b: 1}\nc:\n  <<: *a\n", ":3: `<<` is not part of YAML 1.2"),
         (b"a: 1\nb: *b\n", ":2: not valid YAML: found undefined alias"),
         (b"a: 1\nb: !!int x\n", ":2: not valid YAML: 'x' cannot be read as `!!int`"),
         (b"a: 1\nb: !!timestamp x\n", ":2: not valid YAML: 'x' cannot be read as `!!timestamp`"),
@@ -122,8 +122,8 @@ def test_items_of_a_list_are_read_apart_and_a_broken_file_is_named(tmp_path: Pat
     first, second, third, last = parse_items(str(path))
     assert isinstance(first, Branch)
     assert plain(first) == {"a": 10}
-    assert str(second).startswith("a.yaml:2: a key must be a text")
-    assert str(third).startswith("a.yaml:3: this list or mapping holds itself")
+    assert str(second).startswith("a.yaml:2: a key must be a string")
+    assert str(third).startswith("a.yaml:3: this list or mapping contains itself")
     assert last == Leaf(3, "a.yaml:4")
     for content, words in ((b"- \xe9", "a.yaml:1: not UTF-8"), (b"- [", "a.yaml:1: not valid")):
         path.write_bytes(content)

@@ -1,10 +1,10 @@
-"""From the predecessor's settings to an experiment of ours, with remarks on what changes."""
+"""Converts the predecessor's settings to an experiment, with remarks on what changes."""
 
 from typing import Any, NamedTuple
 
 from tpudet.detection.legacy.frozen_parts import FrozenParts, frozen_parts
 from tpudet.detection.legacy.idle_keys import idle_remarks
-from tpudet.detection.legacy.model_conversion import Backbone, backbone_of, model_values
+from tpudet.detection.legacy.model_conversion import Backbone, model_values, parse_backbone
 from tpudet.detection.legacy.settings import Settings
 from tpudet.detection.legacy.train_settings import LearningRate
 from tpudet.trainkit.config.decode import ConfigError
@@ -12,28 +12,28 @@ from tpudet.trainkit.config.yaml_tree import Branch
 
 
 class Converted(NamedTuple):
-    """An experiment of ours as plain values, and what to tell the user."""
+    """An experiment as plain values, and remarks for the user."""
 
     values: dict[str, Any]
-    remarks: tuple[str, ...]  # what had no effect there, what is different here
+    remarks: tuple[str, ...]  # settings without effect there, differences here
     frozen_blocks: int  # blocks of the backbone that the file meant to freeze
 
 
 def convert(settings: Settings, written: Branch) -> Converted:
     """Returns the experiment that trains as the predecessor was meant to.
 
-    Where a setting had no effect by mistake, it now has the effect that its author wanted, and a
-    remark says so: freezing, checkpoints, the exported size. Where the predecessor did something
-    else than its word says, the deed counts: a cosine that comes back is `cosine_cyclic`.
+    A setting that had no effect by mistake (freezing, checkpoints, the exported size) now has the
+    effect that its author intended, and a remark says so. Where the predecessor did something else
+    than a setting's name says, its behaviour is kept: a cosine that rises again is `cosine_cyclic`.
 
     Args:
         settings: the file over the predecessor's defaults.
-        written: the file itself, which tells what was set from what was not.
+        written: the file itself, which shows what was set.
 
     Raises:
-        ConfigError: lists what has no counterpart here.
+        ConfigError: a value has no counterpart here.
     """
-    backbone = backbone_of(settings)
+    backbone = parse_backbone(settings)
     frozen = _frozen(settings, backbone)
     remarks: list[str] = []
     values = {
@@ -72,7 +72,7 @@ def _data(settings: Settings, remarks: list[str]) -> dict[str, Any]:
     if canvas != [height, width]:
         remarks.append(
             f"output_size {height}x{width} was padded to {canvas[0]}x{canvas[1]}, multiples of "
-            f"{stride}: data.canvas_size is that, and pictures now fill it"
+            f"{stride}: data.canvas_size is that, and images now fill it"
         )
     if (height, width) != (640, 640):
         remarks.append(
@@ -90,9 +90,9 @@ def _data(settings: Settings, remarks: list[str]) -> dict[str, Any]:
     if parser.policy:
         values["augmentations"] = [{"kind": "autoaugment", "policy": parser.policy}]
         remarks.append(
-            f"autoaugment {parser.policy}: Contrast made pictures of more than 65,280 pixels white "
+            f"autoaugment {parser.policy}: Contrast made images of more than 65,280 pixels white "
             "there; here all operations do what Pillow does, and they come after scaling, cropping "
-            "and mirroring, not before"
+            "and flipping, not before"
         )
     return values
 
@@ -114,7 +114,7 @@ def _train(settings: Settings, frozen: FrozenParts, remarks: list[str]) -> dict[
         values["gradient_clip_norm"] = train.gradient_clip_norm
         remarks.append(
             f"gradient_clip_norm {train.gradient_clip_norm:g} acted on the gradients of each core "
-            "before they were added up; here it acts on those of the whole batch"
+            "before they were summed; here it acts on the gradients of the whole batch"
         )
     if train.checkpoint.path:
         values["weights"] = {"path": train.checkpoint.path}
@@ -150,7 +150,7 @@ def _learning_rate(rate: LearningRate, total_steps: int, remarks: list[str]) -> 
     if rate.warmup_steps and start > peak:
         remarks.append(
             f"the warm-up fell from {start:g} to the peak of {peak:g} there; here its "
-            f"{rate.warmup_steps} steps have the peak's rate"
+            f"{rate.warmup_steps} steps use the peak rate"
         )
     shared = {
         "peak": peak,
@@ -165,10 +165,10 @@ def _learning_rate(rate: LearningRate, total_steps: int, remarks: list[str]) -> 
     remarks.append(
         (
             f"the cosine reached 0 at step {rate.total_steps} of {total_steps} and was not "
-            f"clamped: it came back to its peak every {period} steps"
+            f"clamped: it rose to its peak again every {period} steps"
             if rate.total_steps < total_steps
-            else f"the cosine would have reached 0 at step {rate.total_steps}, behind the end of "
-            f"the run at {total_steps}: the run ends before it has fallen to 0"
+            else f"the cosine would have reached 0 at step {rate.total_steps}, after the end of "
+            f"the run at {total_steps}: the run ends before the rate reaches 0"
         )
         + ". That is cosine_cyclic here; cosine falls once, over the whole run, as it did in "
         "versions whose train.learning_rate had no total_steps"
@@ -177,9 +177,9 @@ def _learning_rate(rate: LearningRate, total_steps: int, remarks: list[str]) -> 
 
 
 def _drops(rate: LearningRate, remarks: list[str]) -> dict[str, Any]:
-    """The drops that acted: of all steps behind, the one that is written last counts.
+    """Returns the drops that took effect: of all steps passed, the one listed last counts.
 
-    None acted during the warm-up; at its end, the last one of those before it did.
+    None took effect during the warm-up; at its end, the last one listed before it did.
     """
     written = list(zip(rate.learning_rate_steps, rate.learning_rate_levels, strict=True))
     steps: list[int] = []
@@ -192,8 +192,8 @@ def _drops(rate: LearningRate, remarks: list[str]) -> dict[str, Any]:
     if steps != list(rate.learning_rate_steps):
         remarks.append(
             f"learning_rate_steps {list(rate.learning_rate_steps)} with levels "
-            f"{list(rate.learning_rate_levels)}: the last step that is behind counted, so that "
-            f"what acted is {rates} from {steps} on"
+            f"{list(rate.learning_rate_levels)}: the step listed last of those passed counted, so "
+            f"the rates were {rates} from {steps} on"
         )
     return {"drop_steps": steps, "drop_rates": rates}
 
@@ -203,7 +203,7 @@ def _checkpoint_remarks(settings: Settings) -> list[str]:
     if not checkpoint.prefix:
         return [
             f"checkpoint {checkpoint.path} had no prefix and loaded nothing, silently; now it is "
-            "loaded, and what is not found in it is told"
+            "loaded, and the log lists what is not found in it"
         ]
     return [
         f"checkpoint {checkpoint.path}: the prefix {checkpoint.prefix} was a scope of the model, "
@@ -227,18 +227,16 @@ def _freeze_remarks(settings: Settings, backbone: Backbone, frozen: FrozenParts)
     remarks = []
     if frozen.had_effect:
         what = (
-            "convolutions with the scale and shift of their BatchNorm, while its statistics went "
-            "on moving"
+            "convolutions with the scale and shift of their BatchNorm, while its statistics "
+            "kept moving"
             if frozen.names_batch_norm
-            else "convolutions only, while their BatchNorm went on training"
+            else "convolutions only, while their BatchNorm kept training"
         )
-        remarks.append(
-            f"frozen_variable_prefix {pattern} froze {what}; now all of {now} stands still"
-        )
+        remarks.append(f"frozen_variable_prefix {pattern} froze {what}; now all of {now} is frozen")
     else:
         remarks.append(
             f"frozen_variable_prefix {pattern} froze nothing: a YAML file keeps the letters of "
-            f"r'...', and names began with backbone/. Now {now} really stand still; to train as "
+            f"r'...', and names began with backbone/. Now {now} are frozen; to train as "
             "there, set train.freeze to []"
         )
     if not settings.train.checkpoint.path:

@@ -1,4 +1,4 @@
-"""What the name of a predecessor's file says of its content, where the content differs."""
+"""Remarks on numbers in a predecessor's file name that differ from its content."""
 
 import re
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from tpudet.detection.legacy.settings import Settings
 
 
 def name_remarks(stem: str, settings: Settings, frozen_blocks: int) -> list[str]:
-    """Returns a remark on each number in the file's name that is not that of the file.
+    """Returns a remark on each number in the file's name that differs from its content.
 
     Args:
         stem: the file's name without `.yaml`, e.g. `4.6.1_r50_step_45k_60k_1024_drop_0.9`.
         settings: its content.
-        frozen_blocks: how many blocks of the backbone it means to freeze.
+        frozen_blocks: number of blocks of the backbone that it means to freeze.
     """
     rest = stem.partition("_")[2]
     remarks = []
@@ -22,20 +22,18 @@ def name_remarks(stem: str, settings: Settings, frozen_blocks: int) -> list[str]
             continue
         said, found = next(group for group in named.groups() if group), content(settings)
         if said not in found:
-            remarks.append(
-                f"the name says {what} {said}, the file {found[0]}; what the file says counts"
-            )
+            remarks.append(f"the name says {what} {said}, the file {found[0]}; the file counts")
     named = re.search(r"frozen_(\d+)", rest)
     if named and int(named[1]) != frozen_blocks:
         remarks.append(
-            f"the name says {named[1]} frozen blocks, the file names {frozen_blocks}; what the "
-            "file says counts"
+            f"the name says {named[1]} frozen blocks, the file names {frozen_blocks}; the file "
+            "counts"
         )
     return [*remarks, *_drop_remarks(rest, settings)]
 
 
 def _drop_remarks(rest: str, settings: Settings) -> list[str]:
-    """The steps at which the rate drops, `45k_90k`; a name may tell the first alone."""
+    """Compares the steps at which the rate drops, `45k_90k`; a name may give only the first."""
     named = re.search(r"(?:^|_)(?:step_)?(\d+)k(?:_(\d+)k)?(?=_|$)", rest)
     rate = settings.train.learning_rate
     if not named or rate.type != "step":
@@ -45,7 +43,7 @@ def _drop_remarks(rest: str, settings: Settings) -> list[str]:
         return []
     return [
         f"the name says that the learning rate drops at {said}, the file at "
-        f"{list(rate.learning_rate_steps)}; what the file says counts"
+        f"{list(rate.learning_rate_steps)}; the file counts"
     ]
 
 

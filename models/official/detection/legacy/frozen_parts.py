@@ -1,8 +1,8 @@
-"""What a freeze pattern of the predecessor meant, in our names.
+"""Translates the predecessor's freeze patterns to names of this project.
 
-Its patterns matched the names of TensorFlow 1 from their start, where convolutions are numbered in
-the order of their creation. So that any pattern can be converted, all names are spelled out with
-the part that each belongs to, and the pattern is tried on them.
+The patterns matched TensorFlow 1 names from their start, in which convolutions are numbered in the
+order of their creation. To convert any pattern, all names are generated with the part that each
+belongs to, and the pattern is matched against them.
 """
 
 import re
@@ -17,14 +17,14 @@ _RAW_STRING = re.compile(r"""r(['"])(.*)\1""", re.DOTALL)
 
 
 class Part(NamedTuple):
-    """A block of a backbone, numbered as in our names: EfficientNet's run through all stages."""
+    """A block of a backbone; the numbers of EfficientNet's run through all stages."""
 
     stage: int  # from 1
     block: int
 
 
 class FrozenParts(NamedTuple):
-    """What a pattern meant."""
+    """The parts that a pattern was meant to freeze."""
 
     patterns: tuple[str, ...]  # for train.freeze
     blocks: int  # how many blocks they are
@@ -35,16 +35,16 @@ class FrozenParts(NamedTuple):
 def frozen_parts(pattern: str | None, backbone: str, depth: int) -> FrozenParts:
     """Returns the parts of the backbone whose convolutions a pattern names.
 
-    Quotes of a raw string, which YAML keeps, and the scope `backbone/`, which the names have and
-    patterns often lack, are no hindrance: what was meant counts. `had_effect` says what it did.
+    The quotes of a raw string, which YAML keeps, and a missing scope `backbone/` are ignored: the
+    intention counts. `had_effect` tells whether the pattern worked as written.
 
     Args:
         pattern: `train.frozen_variable_prefix`.
-        backbone: "resnet", "efficientnet" or another, of which no names are known.
-        depth: of the ResNet; the number of an EfficientNet, 0 to 8.
+        backbone: "resnet", "efficientnet", or another, whose names are unknown.
+        depth: depth of a ResNet, or number of an EfficientNet, 0 to 8.
 
     Raises:
-        ValueError: what the quotes hold is no regular expression.
+        ValueError: the pattern is not a regular expression.
     """
     names = _legacy_names(backbone, depth)
     if not pattern or not names:
@@ -74,7 +74,7 @@ def _matches(matcher: re.Pattern[str], name: str, scope: str) -> bool:
 
 
 def _legacy_names(backbone: str, depth: int) -> dict[str, Part | str]:
-    """The names of the convolutions' kernels, without the scope `backbone/`, and their parts."""
+    """Maps the names of the convolutions' kernels, without the scope `backbone/`, to parts."""
     if backbone == "resnet":
         kernels = (f"conv2d{f'_{n}' if n else ''}/kernel" for n in range(10_000))
         parts = _resnet_parts(depth)
@@ -90,7 +90,7 @@ def _legacy_names(backbone: str, depth: int) -> dict[str, Part | str]:
 
 
 def _resnet_parts(depth: int) -> list[Part | str]:
-    """The part of each convolution in the order of creation: each stage begins with a shortcut."""
+    """Returns the part of each convolution in order of creation; stages begin with a shortcut."""
     counts, is_bottleneck = RESNETS[depth]
     parts: list[Part | str] = [STEM]
     for stage, count in enumerate(counts, start=1):
@@ -101,7 +101,7 @@ def _resnet_parts(depth: int) -> list[Part | str]:
 
 
 def _stage_patterns(blocks: list[Part], known: set[Part | str]) -> list[str]:
-    """Whole stages by name, else the blocks' numbers as a regular expression."""
+    """Returns whole stages by name, else the blocks' numbers as a regular expression."""
     patterns = []
     for stage in sorted({part.stage for part in blocks}):
         numbers = [part.block for part in blocks if part.stage == stage]
@@ -113,11 +113,11 @@ def _stage_patterns(blocks: list[Part], known: set[Part | str]) -> list[str]:
 
 
 def number_pattern(numbers: Iterable[int]) -> str:
-    """Returns a regular expression of exactly these numbers: 0 to 14 give `[0-9]|1[0-4]`."""
+    """Returns a regular expression for exactly these numbers: 0 to 14 give `[0-9]|1[0-4]`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
-        goes_on = runs and runs[-1][-1] == number - 1 and number % 10
-        if goes_on:
+        continues = runs and runs[-1][-1] == number - 1 and number % 10
+        if continues:
             runs[-1].append(number)
         else:
             runs.append([number])

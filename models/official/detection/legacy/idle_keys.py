@@ -1,38 +1,38 @@
-"""Keys of the predecessor that are set in a file and do nothing here, or did nothing there."""
+"""Remarks on keys of a predecessor's file that have no effect here, or had none there."""
 
 from tpudet.detection.legacy.settings import Settings
 from tpudet.trainkit.config.yaml_tree import Branch
 
-# Key: what does its work now.
+# Key: its replacement.
 _REPLACED = {
     "model_dir": "the flag --model_dir",
     "use_tpu": "the flag --backend and train.device",
     "enable_summary": "event files, which are always written",
-    "isolate_session_state": "nothing: there are no sessions",
-    "platform": "nothing: the machine's own devices are used",
-    "train.num_shards": "nothing: all devices are used",
-    "train.num_cores_per_replica": "nothing: an image is not divided over cores",
-    "train.input_partition_dims": "nothing: an image is not divided over cores",
-    "train.transpose_input": "nothing: the layout is the compiler's business",
+    "isolate_session_state": "none; there are no sessions",
+    "platform": "none; the machine's own devices are used",
+    "train.num_shards": "none; all devices are used",
+    "train.num_cores_per_replica": "none; an image is not divided over cores",
+    "train.input_partition_dims": "none; an image is not divided over cores",
+    "train.transpose_input": "none; the layout is the compiler's business",
     "train.train_file_pattern": "data.directory and data.train_split; files are called "
     "<split>_<folder>-00000-of-00020.tfrecord",
-    "train.train_dataset_type": "nothing: data sets are TFRecords",
-    "train.regularization_variable_regex": "nothing: weight decay acts on the kernels that train",
+    "train.train_dataset_type": "none; data sets are TFRecords",
+    "train.regularization_variable_regex": "none; weight decay acts on the kernels that train",
     "train.checkpoint.skip_variables_regex": "train.weights.exclude, patterns of our names",
     "eval.eval_file_pattern": "data.directory and data.eval_split",
-    "eval.eval_dataset_type": "nothing: data sets are TFRecords",
+    "eval.eval_dataset_type": "none; data sets are TFRecords",
     "eval.use_json_file": "the ground truth in the TFRecords of data.eval_split",
     "eval.val_json_file": "the ground truth in the TFRecords of data.eval_split",
     "eval.eval_samples": "all images of data.eval_split, none left out",
     "eval.eval_batch_size": "evaluation.schedule.batch_size, which has the value of "
     "predict.predict_batch_size: evaluations ran with it",
-    "eval.min_eval_interval": "nothing: checkpoints are evaluated as they come",
+    "eval.min_eval_interval": "none; checkpoints are evaluated as they come",
     "eval.eval_timeout": "the flag --eval_timeout",
     "retinanet_parser.regenerate_source_id": "the ids that the TFRecords hold",
-    "postprocess.apply_nms": "nothing: overlaps are always suppressed",
+    "postprocess.apply_nms": "none; overlaps are always suppressed",
     "postprocess.pre_nms_num_boxes": "model.postprocess.max_candidates, which counts the boxes of "
     "all classes together, where that counted those of each",
-    "postprocess.use_batched_nms": "nothing: there is one suppression, of all classes together",
+    "postprocess.use_batched_nms": "none; there is one suppression, of all classes together",
     "retinanet_head.num_classes": "the rows of classes.csv, without the background",
     "retinanet_loss.num_classes": "the rows of classes.csv, without the background",
     "postprocess.num_classes": "the rows of classes.csv, without the background",
@@ -49,15 +49,15 @@ def idle_remarks(settings: Settings, backbone_kind: str, written: Branch) -> lis
         written: the file itself.
     """
     remarks = [
-        f"{key} is not needed any more; in its place: {now}"
+        f"{key} has no effect here. Replacement: {now}"
         for key, now in _REPLACED.items()
         if _is_written(written, key)
     ]
     neck = settings.architecture.multilevel_features
     if neck == "fpn" and not settings.fpn.use_batch_norm:
-        remarks.append("fpn.use_batch_norm is false: here FPN has BatchNorm all the same")
+        remarks.append("fpn.use_batch_norm is false: here FPN always has BatchNorm")
     if not settings.retinanet_head.use_batch_norm:
-        remarks.append("retinanet_head.use_batch_norm is false: here it has BatchNorm all the same")
+        remarks.append("retinanet_head.use_batch_norm is false: here it always has BatchNorm")
     for section in {"fpn", "nasfpn"} - {neck}:
         if _is_written(written, section):
             remarks.append(f"{section} had no effect: multilevel_features is {neck}")
@@ -66,7 +66,7 @@ def idle_remarks(settings: Settings, backbone_kind: str, written: Branch) -> lis
         remarks.append(f"{what} had no effect: the backbone is {settings.architecture.backbone}")
     rate = settings.train.learning_rate
     if rate.type == "step" and _is_written(written, "train.learning_rate.total_steps"):
-        remarks.append("train.learning_rate.total_steps had no effect: it acts on a cosine alone")
+        remarks.append("train.learning_rate.total_steps had no effect: it applies only to a cosine")
     parser = settings.retinanet_parser
     key = "retinanet_parser.autoaugment_policy_name"
     if parser.policy != parser.autoaugment_policy_name and _is_written(written, key):

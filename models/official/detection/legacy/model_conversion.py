@@ -1,4 +1,4 @@
-"""The model's part of a predecessor's settings as values of ours."""
+"""Converts the model's part of the predecessor's settings."""
 
 import re
 from typing import Any, NamedTuple
@@ -8,14 +8,14 @@ from tpudet.trainkit.config.decode import ConfigError
 
 
 class Backbone(NamedTuple):
-    """`architecture.backbone` taken apart."""
+    """`architecture.backbone`, parsed."""
 
-    kind: str  # of ours: resnet, efficientnet, seresnext
+    kind: str  # resnet, efficientnet, seresnext
     number: int  # depth, or the number of the EfficientNet
 
 
-def backbone_of(settings: Settings) -> Backbone:
-    """Takes `architecture.backbone` apart; ConfigError where we have no such backbone."""
+def parse_backbone(settings: Settings) -> Backbone:
+    """Parses `architecture.backbone`; ConfigError if there is no such backbone here."""
     name = re.sub(r"[^a-z0-9]", "", settings.architecture.backbone.lower())
     depth = settings.resnet.resnet_depth
     if name == "resnet":
@@ -37,7 +37,7 @@ def backbone_of(settings: Settings) -> Backbone:
 
 
 def model_values(settings: Settings, backbone: Backbone, remarks: list[str]) -> dict[str, Any]:
-    """Returns `model` of our config, and adds to the remarks what is different in it."""
+    """Returns the `model` section, and adds its differences to the remarks."""
     anchor, parser, loss = settings.anchor, settings.retinanet_parser, settings.retinanet_loss
     head, post = settings.retinanet_head, settings.postprocess
     neck_name = settings.architecture.multilevel_features
@@ -96,8 +96,8 @@ def _backbone_values(settings: Settings, backbone: Backbone, remarks: list[str])
         return {"kind": "efficientnet", "variant": f"b{backbone.number}"}
     if backbone.kind == "seresnext":
         remarks.append(
-            "SE-ResNeXt never updated its BatchNorm statistics there, so that its evaluations "
-            "meant nothing; here it does"
+            "SE-ResNeXt never updated its BatchNorm statistics there, which made its evaluations "
+            "meaningless; here it does"
         )
         return {"kind": "seresnext", "depth": backbone.number}
     values = {
@@ -134,7 +134,7 @@ def _drop_block(drop_block: DropBlock, remarks: list[str]) -> dict[str, Any]:
         return {}
     remarks.append(
         f"dropblock (keep_prob {keep_prob:g}, size {size}): on maps that are not square or hardly "
-        "larger than a block it dropped another share there; here it drops the share asked for"
+        "larger than a block it dropped another share there; here it drops the configured share"
     )
     return {"drop_block": {"keep_prob": keep_prob, "size": size}}
 

@@ -1,1 +1,1 @@
-"""."""
+"""Strict experiment files: YAML to frozen dataclasses, with ranges, bases and versions."""

@@ -1,9 +1,9 @@
 """Strict YAML to frozen dataclasses: every mistake at once, each with its file and line.
 
-A file may name one other file under `base:`, whose values it overrides. Alternatives are unions
-of dataclasses told apart by their `kind:` field. `KEY=VALUE` overrides go through the same decoder.
-A key that is not written, `kind` among them, is as in the default of the whole that it is part of;
-a mapping that writes its `kind` begins from the defaults of that kind alone.
+A file may name another under `base:`, whose values it overrides. Alternatives are unions of
+dataclasses told apart by their `kind:` field. `KEY=VALUE` overrides go through the same decoder.
+A missing key, `kind` included, has its value in the default of the enclosing dataclass; a mapping
+with a `kind` starts from the defaults of that kind.
 """
 
 import dataclasses
@@ -41,13 +41,13 @@ def load_config(
 ) -> T:
     """Reads the experiment `name`, lays the overrides over it and decodes the result.
 
-    Values of the file that an override leaves without their `kind` are named in the log.
+    The log names the values that an override of `kind` drops.
 
     Args:
         cls: the dataclass to build.
         name: a YAML file, or a VERSION as `find_config` reads it.
-        overrides: `KEY=VALUE` texts; they win over everything else.
-        params_override: a YAML mapping as text, or the path of a YAML file.
+        overrides: `KEY=VALUE` strings, which win over everything else.
+        params_override: a YAML mapping, or the path of a YAML file.
 
     Raises:
         ConfigError: lists every mistake.
@@ -82,14 +82,14 @@ def load_list(cls: type[T], path: str) -> tuple[list[tuple[T, str]], list[str]]:
     """Reads a YAML file whose top level is a list of mappings.
 
     Args:
-        cls: the dataclass to build of each.
+        cls: the dataclass of an item.
         path: a YAML file.
 
     Returns:
-        Each good item and the place where it was written; and every mistake of the others.
+        The valid items with their places, and the mistakes of the others.
 
     Raises:
-        ConfigError: the file cannot be read, or is no list.
+        ConfigError: the file cannot be read, or is not a list.
     """
     errors: list[str] = []
     items = []
@@ -107,7 +107,7 @@ def load_list(cls: type[T], path: str) -> tuple[list[tuple[T, str]], list[str]]:
 def _decode(
     want: Any, got: Branch | Leaf, path: str, errors: list[str], default: Any = None
 ) -> Any:
-    """Args: as `decode`, and what counts for the keys that are not written."""
+    """Args: as `decode`, and the value that missing keys take theirs from."""
     if isinstance(got, Leaf) and got.trees:
         return _decode_list(want, got, path, errors)
     if dataclasses.is_dataclass(want):
@@ -136,7 +136,7 @@ def _decode_list(want: Any, got: Leaf, path: str, errors: list[str]) -> Any:
 def _decode_tagged(
     members: list[Any], got: Branch, path: str, errors: list[str], default: Any
 ) -> Any:
-    """Picks the one dataclass whose `kind` is written in the file, else that of the default."""
+    """Selects the dataclass by the `kind` in the file, else that of the default."""
     by_kind = {
         kind: member
         for member in members
@@ -181,7 +181,7 @@ def _decode_dataclass(
         return cls(**arguments) if default is None else dataclasses.replace(default, **arguments)
     except ValueError as error:  # rules in __post_init__
         for rule in error.args if isinstance(error, BrokenRules) else [str(error)]:
-            errors.append(f"{_place_of(rule, got)}: {path or cls.__name__}: {rule}")
+            errors.append(f"{_find_place(rule, got)}: {path or cls.__name__}: {rule}")
         return None
 
 
@@ -191,8 +191,8 @@ def _default(field: dataclasses.Field) -> Any:
     return None if field.default is dataclasses.MISSING else field.default
 
 
-def _place_of(rule: str, got: Branch) -> str:
-    """Where the first field was written that a rule's text names, else where the mapping begins."""
+def _find_place(rule: str, got: Branch) -> str:
+    """Returns the place of the first field that a rule names, else that of the mapping."""
     for name in re.findall(r"\w+(?:\.\w+)*", rule):
         found: Branch | Leaf | None = got
         for key in name.split("."):
@@ -222,7 +222,7 @@ def _fits(want: Any, value: Any) -> bool:
 
 
 def _freeze(want: Any, value: Any) -> Any:
-    """Lists become tuples and whole numbers floats where the type asks for it."""
+    """Turns lists into tuples and integers into floats where the type requires it."""
     origin, args = typing.get_origin(want), typing.get_args(want)
     if origin in (typing.Union, types.UnionType):
         return _freeze(next(arg for arg in args if _fits(arg, value)), value)
@@ -233,7 +233,7 @@ def _freeze(want: Any, value: Any) -> Any:
 
 
 def _name(want: Any) -> str:
-    """What a user should write, in words."""
+    """Describes a type to the user."""
     origin, args = typing.get_origin(want), typing.get_args(want)
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"
@@ -246,9 +246,9 @@ def _name(want: Any) -> str:
     if dataclasses.is_dataclass(want):
         return "a mapping of keys"
     words = {
-        int: "a whole number",
+        int: "an integer",
         float: "a number",
-        str: "a text",
+        str: "a string",
         bool: "true or false",
         types.NoneType: "null",
     }
@@ -256,5 +256,5 @@ def _name(want: Any) -> str:
 
 
 def to_yaml(config: Any) -> str:
-    """Writes a dataclass as YAML; `decode` of that text gives an equal dataclass."""
+    """Writes a dataclass as YAML that decodes to an equal dataclass."""
     return write_yaml(dataclasses.asdict(config))

@@ -7,14 +7,14 @@ from typing import Annotated, Any, NamedTuple
 
 
 class BrokenRules(ValueError):
-    """Its arguments are the rules that do not hold, in words."""
+    """Broken rules, one argument each."""
 
     def __str__(self) -> str:
         return "; ".join(self.args)
 
 
 class Range(NamedTuple):
-    """The numbers between two, as mathematics writes them: `Range("(0, 1]")` is without 0."""
+    """An interval in mathematical notation: `Range("(0, 1]")` excludes 0."""
 
     interval: str
 
@@ -40,14 +40,14 @@ Share = Annotated[float, Range("[0, 1]")]
 
 
 def check(config: Any, *rules: tuple[bool, str]) -> None:
-    """Raises one BrokenRules that tells every field out of its range and every broken rule.
+    """Raises BrokenRules with every field that is out of range and every broken rule.
 
-    Serves as `__post_init__` of a dataclass, or is called there. Numbers in a tuple must each be in
-    its range; null and texts that a field allows beside numbers are in every range.
+    Serves as `__post_init__` of a dataclass, or is called there. Each number of a tuple must be in
+    range; null and strings are in every range.
 
     Args:
         config: the dataclass.
-        *rules: whether a rule holds, and what is said where it does not.
+        *rules: whether a rule holds, and the message if it does not.
     """
     broken = [
         f"{name} must be {allowed}, got {list(value) if isinstance(value, tuple) else value}"
@@ -62,7 +62,7 @@ def check(config: Any, *rules: tuple[bool, str]) -> None:
 
 
 def _ranges(hint: Any) -> Iterator[Range]:
-    """Those anywhere in a type, as in `tuple[Share, ...] | None`."""
+    """Yields the ranges within a type such as `tuple[Share, ...] | None`."""
     for part in typing.get_args(hint):
         if isinstance(part, Range):
             yield part

@@ -1,4 +1,4 @@
-"""YAML 1.2 files as trees that remember where each value was written."""
+"""YAML 1.2 core-schema trees whose values remember the file and line that they come from."""
 
 import dataclasses
 import re
@@ -20,7 +20,7 @@ class _Scalar(NamedTuple):
 
 
 _TAG = "tag:yaml.org,2002:"
-# The core schema of YAML 1.2.2, section 10.3.2; whatever it has no pattern for is a text.
+# The core schema of YAML 1.2.2, section 10.3.2; scalars that match no pattern are strings.
 _SCALARS = {
     f"{_TAG}null": _Scalar("null|Null|NULL|~|", ["n", "N", "~", ""], lambda text: None),
     f"{_TAG}bool": _Scalar(
@@ -41,13 +41,13 @@ _SCALARS = {
 
 
 class Loader(yaml.SafeLoader):
-    """Knows the scalars above and no others."""
+    """Resolves the scalars above and no others."""
 
     yaml_implicit_resolvers = {}
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes a text that YAML 1.2, or YAML 1.1 in another program, reads as something else."""
+    """Quotes strings that YAML 1.2, or YAML 1.1 in another program, would read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -64,7 +64,7 @@ def read_scalar(node: yaml.ScalarNode) -> Any:
     """Returns the value of a scalar that `Loader` composed.
 
     Raises:
-        yaml.MarkedYAMLError: a tag was written that is not of the core schema, or does not fit.
+        yaml.MarkedYAMLError: a tag is not in the core schema, or the value does not match it.
     """
     if node.tag == f"{_TAG}str":
         return node.value
@@ -82,14 +82,14 @@ def write_yaml(values: Mapping[str, Any]) -> str:
 
 
 class ConfigError(UserError):
-    """Every problem found in one experiment file, one per line."""
+    """Every mistake found in an experiment file, one per line."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A scalar or a list, and the place where it was written, e.g. `base.yaml:12`.
+    """A scalar or a list, and its place, e.g. `base.yaml:12`.
 
-    A list that holds mappings is a list of trees; any other holds plain values.
+    A list that contains mappings is a list of trees; any other contains plain values.
     """
 
     value: Any
@@ -97,14 +97,14 @@ class Leaf:
 
     @property
     def trees(self) -> "list[Branch | Leaf]":
-        """Those of a list that holds mappings; empty where there are none."""
+        """The items of a list that contains mappings; empty otherwise."""
         items = self.value if isinstance(self.value, list) else []
         return [item for item in items if isinstance(item, Branch | Leaf)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """A mapping and the place where it begins."""
+    """A mapping and the place of its first key."""
 
     children: Mapping[str, "Branch | Leaf"]
     place: str
@@ -115,7 +115,7 @@ def read_file(path: str, named_by: str = "") -> str:
 
     Args:
         path: local or in a bucket.
-        named_by: what messages say of where the path comes from.
+        named_by: appended to the path in messages.
 
     Raises:
         ConfigError: it cannot be read, or is not UTF-8.
@@ -135,12 +135,12 @@ def parse_tree(text: str, filename: str, *, repeated: list[str] | None = None) -
 
     Args:
         text: the file's content.
-        filename: what messages call it.
-        repeated: takes the places of keys that appear twice, the last of which then counts, as in
+        filename: its name in messages.
+        repeated: receives the places of keys that appear twice, of which the last counts, as in
             other readers of YAML; None makes them an error.
 
     Raises:
-        ConfigError: no YAML, no mapping, or a key that appears twice.
+        ConfigError: invalid YAML, not a mapping, or a key that appears twice.
     """
     with _yaml_errors_in_words(filename):
         node = yaml.compose(text, Loader=Loader)
@@ -161,7 +161,7 @@ def _yaml_errors_in_words(filename: str) -> Iterator[None]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{filename}: not valid YAML: {error}") from error
     except RecursionError as error:
-        raise ConfigError(f"{filename}: lists and mappings lie too deep in one another") from error
+        raise ConfigError(f"{filename}: lists and mappings are nested too deeply") from error
 
 
 def _to_tree(
@@ -170,12 +170,12 @@ def _to_tree(
     repeated: list[str] | None = None,
     around: tuple[yaml.Node, ...] = (),
 ) -> Branch | Leaf:
-    """Args: as `parse_tree`, and the nodes that hold this one."""
+    """Args: as `parse_tree`, and the nodes that contain this one."""
     place = f"{filename}:{node.start_mark.line + 1}"
     if isinstance(node, yaml.ScalarNode):
         return Leaf(read_scalar(node), place)
     if node in around:
-        raise ConfigError(f"{place}: this list or mapping holds itself, through an alias (`*`)")
+        raise ConfigError(f"{place}: this list or mapping contains itself, through an alias (`*`)")
     around = (*around, node)
     if isinstance(node, yaml.SequenceNode):
         items = [_to_tree(item, filename, repeated, around) for item in node.value]
@@ -196,13 +196,13 @@ def _to_tree(
 def _read_key(node: yaml.Node, place: str) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise ConfigError(
-            f"{place}: a key must be a text, got a list or a mapping; is a {{{{placeholder}}}} "
-            "still to be filled in, or a text with braces not in quotes?"
+            f"{place}: a key must be a string, got a list or a mapping; is there a "
+            "{{placeholder}} to be filled in, or a string with braces that needs quotes?"
         )
     if node.value == "<<":
         raise ConfigError(
-            f"{place}: `<<` is no part of YAML 1.2; write the keys out, or put what files share "
-            "into one that they name under `base:`"
+            f"{place}: `<<` is not part of YAML 1.2; write the keys out, or move what files share "
+            "to one that they name under `base:`"
         )
     return node.value
 
@@ -210,13 +210,13 @@ def _read_key(node: yaml.Node, place: str) -> str:
 def merge(base: Branch, top: Branch, dropped: list[str] | None = None) -> Branch:
     """Returns `base` with every leaf that `top` sets replaced.
 
-    Where `top` picks another `kind`, the values that `base` gave to the kind that it names are
-    left out. Values beside no `kind` are for whichever there will be.
+    Where `top` selects another `kind`, the values of `base` for its own kind are dropped. Values
+    without a `kind` apply to any.
 
     Args:
-        base: what lies beneath.
-        top: what counts where both have a value.
-        dropped: takes a sentence for each kind whose values are left out.
+        base: the lower layer.
+        top: the upper layer, which wins.
+        dropped: receives a sentence for each kind whose values are dropped.
     """
     return _union(_without_other_kinds(base, top, [] if dropped is None else dropped), top)
 
@@ -227,7 +227,7 @@ def _without_other_kinds(base: Branch, top: Branch, dropped: list[str]) -> Branc
         lost = [key for key in base.children if key != "kind" and key not in top.children]
         if lost:
             what = f"{', '.join(lost)} of kind {other.value} ({base.place})"
-            dropped.append(f"{kind.place}: left out with the change of kind: {what}")
+            dropped.append(f"{kind.place}: dropped with the change of kind: {what}")
         return Branch({}, top.place)
     children = dict(base.children)
     for key, value in top.children.items():
@@ -248,7 +248,7 @@ def _union(base: Branch, top: Branch) -> Branch:
 
 
 def override_tree(overrides: Sequence[str]) -> Branch:
-    """Turns `train.total_steps=500` and others like it into one tree; the last of a key counts.
+    """Turns `train.total_steps=500` and the like into one tree; the last value of a key counts.
 
     Raises:
         ConfigError: one is not KEY=VALUE, or its value is not YAML.
@@ -268,10 +268,10 @@ def override_tree(overrides: Sequence[str]) -> Branch:
 
 
 def parse_items(path: str) -> "list[Branch | Leaf | ConfigError]":
-    """Returns the trees of a YAML file whose top level is a list; an item's error in its place.
+    """Returns the trees of a YAML file whose top level is a list, or the error in place of an item.
 
     Raises:
-        ConfigError: the file cannot be read, or is no list.
+        ConfigError: the file cannot be read, or is not a list.
     """
     filename = path.rsplit("/", 1)[-1]
     with _yaml_errors_in_words(filename):
@@ -285,12 +285,12 @@ def _item(node: yaml.Node, filename: str) -> "Branch | Leaf | ConfigError":
     try:
         with _yaml_errors_in_words(filename):
             return _to_tree(node, filename)
-    except ConfigError as error:  # a key that appears twice, or one that cannot be read
+    except ConfigError as error:  # a repeated or unreadable key
         return error
 
 
 def show(got: Branch | Leaf) -> str:
-    """Returns what was written, for a message."""
+    """Returns the value for a message."""
     if isinstance(got, Branch):
         return "a mapping"
     return "a list of mappings" if got.trees else repr(got.value)
