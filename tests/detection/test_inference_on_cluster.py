@@ -12,20 +12,20 @@ NUM_PARTS = 32
 # A part is 500 images for users; here it is one, so that few pictures make many parts.
 PROGRAM = """
 import json, sys
-from detection.image_folder import list_images
-from detection.inference import run_works
-from detection.prediction_work import Work
-from detection.saved_detector import read_saved_detector
+from tpudet.detection.inference.parts import PredictionTask
+from tpudet.detection.inference.run import run_tasks
+from tpudet.detection.inference.saved_detector import read_saved_detector
+from tpudet.trainkit.image_folder import list_images
 
 model, images, *targets = sys.argv[1:]
-def work(target):
-    return Work(read_saved_detector(model), list_images(images, None), target, images_a_part=1)
+def task(target):
+    return PredictionTask(read_saved_detector(model), list_images(images, None), target, images_per_part=1)
 
 options = dict(batch_size=1, workers=1, on_finished=lambda *result: print(json.dumps(result[1:])))
-alone, *together = [work(target) for target in targets]
-timing = run_works(together, cluster="auto", **options)
+alone, *together = [task(target) for target in targets]
+timing = run_tasks(together, cluster="auto", **options)
 print(timing.images)
-run_works([alone], **options)
+run_tasks([alone], **options)
 """
 
 
@@ -38,7 +38,7 @@ def test_a_node_is_lost_amid(two_nodes, wait_for, saved_model: Path, tmp_path: P
     (images / "empty.jpg").touch()
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-    targets = ["alone.parquet", "first/p.parquet", "second/p.parquet"]  # two works of a list
+    targets = ["alone.parquet", "first/p.parquet", "second/p.parquet"]  # two tasks of a list
 
     def finished() -> int:
         return len(list(tmp_path.glob("*/p.parquet.parts/part-?????.parquet")))

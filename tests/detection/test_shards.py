@@ -1,4 +1,4 @@
-"""--shard I/N on machines that share nothing, and join_predicted_parts.py: together one run."""
+"""--shard I/N on machines that share nothing, and join_predicted_parts: together one run."""
 
 import shutil
 import subprocess
@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tpudet.detection.commands.join_predicted_parts import join_parts
 from tpudet.detection.commands.join_predicted_parts import main as join
 from tpudet.detection.commands.predict import main
+from tpudet.detection.inference.join_parts import join_parts
 from tpudet.detection.inference.predictions_file import (
     ImagePredictions,
     Predictions,
@@ -73,9 +73,7 @@ def image(name: str) -> ImagePredictions:
 
 
 def errors_of(capsys: Any, *arguments: object) -> str:
-    with pytest.raises(SystemExit) as exit_info:
-        join([str(argument) for argument in arguments])
-    assert exit_info.value.code == 2
+    assert join([str(argument) for argument in arguments]) == 2
     return capsys.readouterr().err
 
 
@@ -89,7 +87,7 @@ def test_shards_partition_the_list() -> None:
         take_shard(images, Shard(1, 11))
     assert parse_shard("2/4") == Shard(2, 4)
     for wrong in ("0/4", "5/4", "1", "1/0", "-1/4", "a/b", "1/2/3"):
-        with pytest.raises(ValueError, match="is no shard: I/N"):
+        with pytest.raises(ValueError, match="I/N takes part I of N"):
             parse_shard(wrong)
     assert shard_path("gs://b/p.v1.parquet", Shard(2, 4)) == "gs://b/p.v1_part_2_of_4.parquet"
     assert shard_path("p_part_2_of_4.pkl", Shard(2, 4)) == "p_part_2_of_4.pkl"
@@ -133,8 +131,8 @@ def test_what_is_missing_or_twice_is_named(tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "out.parquet"
     text = errors_of(capsys, out, one, three, three)
     assert "2 shards are missing: 2/4, 4/4" in text
-    assert "shard 3/4 is there 2 times" in text
-    assert f"1 images are there twice: i3 ({three} and {three})" in text
+    assert "shard 3/4 is given 2 times" in text
+    assert f"1 images are in two parts: i3 ({three} and {three})" in text
     other = write(
         tmp_path / "other.parquet", [image("i2")], fingerprint="g", shard={"number": 2, "of": 4}
     )
@@ -142,10 +140,10 @@ def test_what_is_missing_or_twice_is_named(tmp_path: Path, capsys: Any) -> None:
     assert f"{other} is of another model than {one}" in text
     assert f"{other} is of another list of images than {one}" in text
     cut = write(tmp_path / "cut.parquet", [image("i2")], **facts, shard={"number": 2, "of": 5})
-    assert "shards of 4 and 5, cut in different ways" in errors_of(capsys, out, one, cut)
+    assert "shards of 4 and 5, of different cuts" in errors_of(capsys, out, one, cut)
     empty = write(tmp_path / "empty.parquet", [], **facts, shard={"number": 2, "of": 4})
     text = errors_of(capsys, out, one, empty, three, four)
-    assert "the shards have 3 images; the list that they were cut from has 4" in text
+    assert "the shards have 3 images; their whole list has 4" in text
 
     plain = [write(tmp_path / f"plain{n}.parquet", [image(f"i{n}")], **facts) for n in (1, 2)]
     assert "so give --ids FILE" in errors_of(capsys, out, *plain)

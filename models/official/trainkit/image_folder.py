@@ -78,7 +78,10 @@ def read_ids(path: str) -> list[str]:
     Raises:
         UserError: there is no such file, or no id in it.
     """
-    ids = [line.split(",")[0].strip().strip('"') for line in read_input_text(path, "--ids").splitlines()]
+    ids = [
+        line.split(",")[0].strip().strip('"')
+        for line in read_input_text(path, "--ids").splitlines()
+    ]
     if ids and ids[0].lower() == "imageid":
         ids = ids[1:]
     ids = [image_id for image_id in ids if image_id]

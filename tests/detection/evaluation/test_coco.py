@@ -183,7 +183,7 @@ def test_what_cannot_be_scored_is_refused() -> None:
     turned = batch_of([7])._replace(original_sizes=np.array([[300.0, 200.0]]))
     with pytest.raises(ValueError, match="ground truth says"):
         evaluation.add(turned, detections_of(box, [[0.5]], [[1]], [1]))
-    with pytest.raises(ValueError, match=r"\['cat'\] stand twice"):
+    with pytest.raises(ValueError, match=r"\['cat'\] are listed twice"):
         SplitDetections(TRUTH, ["cat", "cat"])
     with pytest.raises(ValueError, match="image indices 2, there are 2 images"):
         coco_metrics(TRUTH._replace(image_indices=np.array([0, 2])), NONE, ["cat", "dog"])

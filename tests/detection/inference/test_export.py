@@ -1,4 +1,4 @@
-"""A SavedModel answers what the evaluation saw, in any batch, and stands on its own."""
+"""A SavedModel outputs what the evaluation saw, in any batch, and stands on its own."""
 
 import hashlib
 import json
@@ -15,9 +15,12 @@ import tensorflow as tf
 from tpudet.detection.data.pipeline import eval_dataset
 from tpudet.detection.data.tfrecord import EncodedImage, encode_example
 from tpudet.detection.evaluation.ground_truth import load_ground_truth
-from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.inference.export import export_saved_model
-from tpudet.detection.types import Batch
+from tpudet.detection.inference.saved_detector import load_detector, read_saved_detector
+from tpudet.detection.ops.numpy_boxes import boxes_to_original
+from tpudet.detection.ops.numpy_masks import decode_rle
+from tpudet.detection.types import Batch, Detections
+from tpudet.trainkit.files import storage
 from tpudet.trainkit.records import shard_path, write_shard
 
 CLASS_LIST = "/m/01,cat\n/m/02,dog\n/m/03,sheep\n"
@@ -64,7 +67,7 @@ def shards(jpegs: dict[str, bytes], photos: dict[str, np.ndarray], tmp_path: Pat
 def test_jpeg_bytes_give_what_the_evaluation_path_gives(
     stand_in: Any, loaded: Any, jpegs: dict[str, bytes], shards: list[str]
 ) -> None:
-    answers = call(loaded, list(jpegs.values()))
+    outputs = call(loaded, list(jpegs.values()))
     dataset = eval_dataset(shards=shards, canvas_size=(64, 96), batch_size=3, max_instances=5)
     num_compared = 0
     for i, batch in enumerate(dataset):
@@ -81,12 +84,12 @@ def test_jpeg_bytes_give_what_the_evaluation_path_gives(
             image = 3 * i + row
             n = int(detections.num_detections[row])
             num_compared += n
-            assert answers["num_detections"][image] == n
-            height, width = answers["image_sizes"][image]
-            pixels = answers["detection_boxes"][image] * [height, width, height, width]
+            assert outputs["num_detections"][image] == n
+            height, width = outputs["image_sizes"][image]
+            pixels = outputs["detection_boxes"][image] * [height, width, height, width]
             np.testing.assert_allclose(pixels[:n], boxes[row, :n], atol=1e-4)
             for key, column in (("scores", detections.scores), ("classes", detections.classes)):
-                found = answers[f"detection_{key}"][image]
+                found = outputs[f"detection_{key}"][image]
                 np.testing.assert_allclose(found[:n], np.asarray(column)[row, :n], atol=1e-4)
                 assert (found[n:] == 0).all()
             assert (pixels[n:] == 0).all()
@@ -144,13 +147,13 @@ def test_pixel_boxes_of_another_canvas_on_an_object_store(
         boxes="pixels",
     )
     assert tf.io.gfile.listdir("ram://models/final") == ["x"]  # and nothing temporary
-    answers = call(tf.saved_model.load("ram://models/final/x"), [jpegs["wide"]])
-    assert answers["detection_boxes"].max() > 1
+    outputs = call(tf.saved_model.load("ram://models/final/x"), [jpegs["wide"]])
+    assert outputs["detection_boxes"].max() > 1
     seen = stand_in.predict(batch_of(jpegs["wide"], 128, 128))
     n = int(seen.num_detections[0])
-    assert answers["num_detections"].tolist() == [n]
+    assert outputs["num_detections"].tolist() == [n]
     expected = np.clip(np.asarray(seen.boxes)[0, :n] / (128 / 200), 0, [90, 200, 90, 200])
-    np.testing.assert_allclose(answers["detection_boxes"][0, :n], expected, rtol=0.02, atol=0.5)
+    np.testing.assert_allclose(outputs["detection_boxes"][0, :n], expected, rtol=0.02, atol=0.5)
     with tf.io.gfile.GFile("ram://models/final/x/assets/metadata.json") as file:
         assert json.load(file)["canvas_size"] == [128, 128]
 
@@ -188,8 +191,8 @@ for name in ("keras", "tpudet"):
 import tensorflow as tf
 model = tf.saved_model.load({str(saved_model)!r})
 encoded = tf.io.read_file({str(tmp_path / "image.jpg")!r})
-answers = model.signatures["serving_default"](input=encoded[None])
-print(answers["detection_scores"].numpy()[0, 0])
+outputs = model.signatures["serving_default"](input=encoded[None])
+print(outputs["detection_scores"].numpy()[0, 0])
 """
     out = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
@@ -219,9 +222,49 @@ def test_nothing_appears_under_the_final_name_before_it_is_whole(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(tf.io.gfile, "rename", killed)
+        patch.setattr(storage, "rename", killed)
         with pytest.raises(KeyboardInterrupt):
             export_saved_model(directory=str(tmp_path / "x"), **arguments)
     assert not (tmp_path / "x").exists()
     export_saved_model(directory=str(tmp_path / "x"), **arguments)
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_masks_are_exported_and_pasted_into_the_image(
+    stand_in: Any, jpegs: dict[str, bytes], photos: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """A stand-in whose masks cover the left half of each box."""
+
+    def predict(batch: Batch) -> Detections:
+        detections = stand_in.predict(batch)
+        mask = np.repeat([[1.0, 0.0]], [8], axis=0).repeat(4, axis=1)  # 8 x 8
+        b, k = tf.shape(detections.scores)[0], detections.scores.shape[1]
+        return detections._replace(masks=tf.tile(mask[None, None].astype("f4"), [b, k, 1, 1]))
+
+    directory = export_saved_model(
+        model=stand_in.model,
+        predict=predict,
+        canvas_size=(64, 96),
+        class_list_text=CLASS_LIST,
+        directory=str(tmp_path / "masks"),
+        metadata={},
+        boxes="normalized",
+    )
+    saved = read_saved_detector(directory)
+    assert saved.metadata["mask_side"] == 8
+    outputs = call(tf.saved_model.load(directory), [*jpegs.values()])
+    num_valid = outputs["num_detections"]
+    assert outputs["detection_masks"].shape == (4, 7, 8, 8)
+    for masks, n in zip(outputs["detection_masks"], num_valid, strict=True):
+        assert (masks[:n, :, :4] == 1).all()
+        assert (masks[n:] == 0).all()
+    for name, found in zip(jpegs, load_detector(saved)([*jpegs.values()]), strict=True):
+        height, width = photos[name].shape[:2]
+        assert found.masks is not None
+        for rle, box in zip(found.masks, found.boxes_normalized, strict=True):
+            assert rle["size"] == [height, width]
+            x1, y1, x2, y2 = box * [width, height, width, height]
+            rows, columns = np.nonzero(decode_rle(rle))
+            assert len(rows) == pytest.approx((x2 - x1) / 2 * (y2 - y1), abs=1 + y2 - y1 + x2 - x1)
+            assert columns.max(initial=0) <= (x1 + x2) / 2
+            assert rows.max(initial=0) <= y2

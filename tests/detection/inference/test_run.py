@@ -1,4 +1,4 @@
-"""inference.py: resumed after a kill, every image accounted for, the same numbers in any batch."""
+"""tpudet predict: resumed after a kill, every image accounted for, any batch, the same numbers."""
 
 import os
 import runpy
@@ -13,20 +13,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-from tpudet.detection.submission.image_ids import read_ids
 
 from tpudet.detection.commands import gen_sub
 from tpudet.detection.commands.predict import main
 from tpudet.detection.inference import parts, run, stream
 from tpudet.detection.inference.export import export_saved_model
 from tpudet.detection.inference.predictions_file import Predictions, read_predictions
-from tpudet.detection.inference.run import run_works
+from tpudet.detection.inference.run import run_tasks
 from tpudet.detection.inference.saved_detector import (
     find_saved_model,
     load_detector,
     read_saved_detector,
 )
-from tpudet.trainkit.image_folder import ImageFile, list_images
+from tpudet.trainkit.image_folder import ImageFile, list_images, read_ids
 
 CLASS_LIST = "/m/01,cat\n/m/02,dog\n/m/03,sheep\n"
 SCRIPTS = Path(__file__).parents[3] / "scripts" / "inference"
@@ -34,7 +33,7 @@ SCRIPTS = Path(__file__).parents[3] / "scripts" / "inference"
 
 @pytest.fixture
 def folder(jpegs: dict[str, bytes], tmp_path: Path) -> Path:
-    """Four good pictures and a text file."""
+    """Four good images and a text file."""
     directory = tmp_path / "images"
     directory.mkdir()
     for name, encoded in jpegs.items():
@@ -43,14 +42,14 @@ def folder(jpegs: dict[str, bytes], tmp_path: Path) -> Path:
     return directory
 
 
-def run_inference(*, batch_size: int, workers: int, **work: Any) -> tuple[int, dict[str, str]]:
+def run_inference(*, batch_size: int, workers: int, **task: Any) -> tuple[int, dict[str, str]]:
     """Makes one predictions file here; the number of images, and why others were left out."""
     results: list[tuple[int, dict[str, str]]] = []
-    run_works(
-        [parts.Work(**work)],
+    run_tasks(
+        [parts.PredictionTask(**task)],
         batch_size=batch_size,
         workers=workers,
-        on_finished=lambda work, count, unreadable: results.append((count, unreadable)),
+        on_finished=lambda task, count, unreadable: results.append((count, unreadable)),
     )
     return results[0]
 
@@ -80,13 +79,13 @@ def test_predictions_are_those_of_the_saved_model(
     assert found.metadata["model"]["canvas_size"] == [64, 96]
     assert found.metadata["unreadable"] == {}
     signature = (model := tf.saved_model.load(str(saved_model))).signatures["serving_default"]
-    answers = signature(input=tf.constant([jpegs[name] for name in sorted(jpegs)]))
+    outputs = signature(input=tf.constant([jpegs[name] for name in sorted(jpegs)]))
     for i, image in enumerate(found.images):
-        n = int(answers["num_detections"][i])
+        n = int(outputs["num_detections"][i])
         assert 0 < n == len(image.labels)  # valid detections only
-        boxes = answers["detection_boxes"][i, :n].numpy()
+        boxes = outputs["detection_boxes"][i, :n].numpy()
         np.testing.assert_allclose(image.boxes_normalized, boxes[:, [1, 0, 3, 2]], atol=1e-6)
-        np.testing.assert_allclose(image.scores, answers["detection_scores"][i, :n], atol=1e-6)
+        np.testing.assert_allclose(image.scores, outputs["detection_scores"][i, :n], atol=1e-6)
     assert model is not None
     assert list(out.parent.iterdir()) == [out]
     captured = capsys.readouterr()
@@ -112,7 +111,7 @@ def test_batches_parts_and_pixel_boxes_do_not_change_the_numbers(
     for path in folder.iterdir():
         tf.io.gfile.copy(str(path), f"{store}/images/{path.name}")
     results = []
-    for directory, images, target, batch_size, images_a_part in (
+    for directory, images, target, batch_size, images_per_part in (
         (str(saved_model), str(folder), str(tmp_path / "p.parquet"), 4, 500),
         (f"{store}/models/pixels", f"{store}/images", f"{store}/p.pkl", 3, 2),
     ):
@@ -122,7 +121,7 @@ def test_batches_parts_and_pixel_boxes_do_not_change_the_numbers(
             predictions_path=target,
             batch_size=batch_size,
             workers=2,
-            images_a_part=images_a_part,
+            images_per_part=images_per_part,
         )
         assert (count, unreadable) == (4, {})
         with tf.io.gfile.GFile(target, "rb") as file:
@@ -136,7 +135,7 @@ def test_batches_parts_and_pixel_boxes_do_not_change_the_numbers(
         ]
 
 
-def test_a_killed_run_goes_on_where_it_was(
+def test_a_killed_run_resumes_where_it_stopped(
     saved_model: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments: dict[str, Any] = {
@@ -144,7 +143,7 @@ def test_a_killed_run_goes_on_where_it_was(
         "images": list_images(str(folder), None),
         "batch_size": 1,
         "workers": 1,
-        "images_a_part": 1,
+        "images_per_part": 1,
     }
     run_inference(predictions_path=str(tmp_path / "whole.parquet"), **arguments)
     calls: list[int] = []
@@ -176,25 +175,25 @@ def test_a_killed_run_goes_on_where_it_was(
     assert not parts.exists()
 
 
-def test_sigkill_at_a_part_leaves_work_that_is_used(
-    saved_model: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_parts_before_a_sigkill_are_used(saved_model: Path, folder: Path, tmp_path: Path) -> None:
     """The process kills itself with SIGKILL as its second part gets its name."""
     target = tmp_path / "p.parquet"
     program = f"""
-import os, signal, tensorflow as tf
-from detection import image_folder, run, parts, saved_detector
-rename = tf.io.gfile.rename
-def rename_and_die(source, path, overwrite=False):
-    rename(source, path, overwrite)
+import os, signal
+from tpudet.detection.inference import parts, run, saved_detector
+from tpudet.trainkit import image_folder
+from tpudet.trainkit.files import storage
+rename = storage.rename
+def rename_and_die(source, path):
+    rename(source, path)
     if path.endswith("part-00001.parquet"):
         os.kill(os.getpid(), signal.SIGKILL)
-tf.io.gfile.rename = rename_and_die
-work = parts.Work(
+storage.rename = rename_and_die
+task = parts.PredictionTask(
     saved=saved_detector.read_saved_detector({str(saved_model)!r}),
     images=image_folder.list_images({str(folder)!r}, None),
-    predictions_path={str(target)!r}, images_a_part=1)
-run.run_works([work], batch_size=2, workers=2, on_finished=print)
+    predictions_path={str(target)!r}, images_per_part=1)
+run.run_tasks([task], batch_size=2, workers=2, on_finished=print)
 """
     killed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -206,7 +205,7 @@ run.run_works([work], batch_size=2, workers=2, on_finished=print)
         predictions_path=str(target),
         batch_size=2,
         workers=2,
-        images_a_part=1,
+        images_per_part=1,
     )
     assert count == 4
     assert len(read(target).images) == 4
@@ -219,18 +218,15 @@ def test_parts_of_another_image_list_are_refused_unless_overwritten(
     arguments: dict[str, Any] = {"saved": read_saved_detector(str(saved_model)), "workers": 1}
     arguments |= {"predictions_path": str(target), "batch_size": 1}
     run_inference(images=list_images(str(folder), None)[:1], **arguments)
-    parts = tmp_path / "p.parquet.parts"
-    parts.mkdir()
+    left = tmp_path / "p.parquet.parts"
+    left.mkdir()
     key = {"key": "of another model", "unreadable": {}}
-    parts.write_whole(str(parts / "part-00000.parquet"), [[]], arguments["saved"], key)
+    parts.write_whole(str(left / "part-00000.parquet"), [[]], arguments["saved"], key)
     command = [str(target), str(saved_model), "--images", str(folder)]
-    with pytest.raises(SystemExit):
-        main(command)
+    assert main(command) == 2
     assert "p.parquet exists: --overwrite replaces it" in capsys.readouterr().err
     target.unlink()
-    with pytest.raises(SystemExit) as exit_info:
-        main(command)
-    assert exit_info.value.code == 2
+    assert main(command) == 2
     assert "another model or another list of images; --overwrite" in capsys.readouterr().err
     assert main([*command, "--overwrite"]) == 0
     assert len(read(target).images) == 4
@@ -259,7 +255,7 @@ def test_unreadable_images_are_named_and_others_repaired(
     assert "empty.png: empty file" in errors
     images = {image.image_id: image for image in found.images}
     assert sorted(images) == ["cmyk", "small", "square", "tall", "turned", "webp", "wide"]
-    for name in ("turned", "webp", "cmyk"):  # the same picture, so nearly the same detections
+    for name in ("turned", "webp", "cmyk"):  # the same image, so nearly the same detections
         assert images[name].labels.tolist() == images["wide"].labels.tolist()
         np.testing.assert_allclose(images[name].scores, images["wide"].scores, atol=0.02)
         boxes = images[name].boxes_normalized
@@ -279,8 +275,7 @@ def test_only_the_ids_that_are_asked_for(
     assert main([*command, "--ids", str(ids)]) == 0
     assert [image.image_id for image in read(tmp_path / "p.pkl").images] == ["small", "wide"]
     ids.write_text("wide\nmissing\n")
-    with pytest.raises(SystemExit):
-        main([*command, "--ids", str(ids), "--overwrite"])
+    assert main([*command, "--ids", str(ids), "--overwrite"]) == 2
     assert "missing: no such image in" in capsys.readouterr().err
 
 
@@ -288,9 +283,7 @@ def test_wrong_input_is_explained(
     saved_model: Path, folder: Path, tmp_path: Path, capsys: Any
 ) -> None:
     def message_of(*arguments: object) -> str:
-        with pytest.raises(SystemExit) as exit_info:
-            main([str(a) for a in arguments])
-        assert exit_info.value.code == 2
+        assert main([str(a) for a in arguments]) == 2
         return capsys.readouterr().err
 
     out = tmp_path / "p.parquet"
@@ -301,7 +294,9 @@ def test_wrong_input_is_explained(
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "no image in" in message_of(out, saved_model, "--images", empty)
-    assert "0 is below 1" in message_of(out, saved_model, "--images", folder, "--batch_size", 0)
+    with pytest.raises(SystemExit, match="2"):
+        main([str(out), str(saved_model), "--batch_size", "0"])
+    assert "`0` is not an integer of at least 1" in capsys.readouterr().err
     (folder / "wide.png").write_bytes((folder / "wide.jpg").read_bytes())
     assert "wide: wide.jpg and wide.png have one id" in message_of(
         out, saved_model, "--images", folder

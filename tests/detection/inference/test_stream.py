@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpudet.detection.inference.stream import FoundPart, Part, Timing, predict_parts
+from tpudet.detection.inference.stream import Part, PredictedPart, Timing, predict_parts
 from tpudet.trainkit import image_folder
 from tpudet.trainkit.image_folder import ImageFile
 
@@ -40,7 +40,7 @@ def test_order_and_batches(jpegs: dict[str, bytes], tmp_path: Path) -> None:
     Path(parts[1].images[0].path).write_bytes(b"no image")
     sizes: list[int] = []
     progress: list[int] = []
-    written: list[FoundPart] = []
+    written: list[PredictedPart] = []
 
     def detect(encoded: Sequence[bytes]) -> list[Any]:
         sizes.append(len(encoded))
@@ -87,7 +87,7 @@ def test_reading_the_model_and_writing_overlap(
             third_call.set()
         return found_nothing(encoded)
 
-    def write(part: FoundPart) -> None:
+    def write(part: PredictedPart) -> None:
         if not first_written.is_set():
             assert third_call.wait(PATIENCE)  # the model goes on while a part is written
             first_written.set()

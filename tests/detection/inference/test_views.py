@@ -13,26 +13,26 @@ from tpudet.detection.commands.predict import main
 from tpudet.detection.inference import views
 from tpudet.detection.inference.predictions_file import read_predictions
 from tpudet.detection.inference.saved_detector import (
+    ImageOutput,
     SavedDetector,
     load_detector,
     read_saved_detector,
 )
+from tpudet.detection.inference.view_settings import ViewSettings, parse_views
 from tpudet.detection.inference.views import (
-    Augmentation,
     View,
     canvas_placer,
     crop_positions,
-    load_augmented_detector,
+    load_view_detector,
+    make_views,
     merge_views,
-    parse_augmentation,
     restore_boxes,
-    views_of,
 )
 from tpudet.trainkit.images.canvas import decode_to_canvas
 
 HEIGHT, WIDTH = 64, 96
 # No two boxes overlap more than wholly, so nothing is merged.
-APART = Augmentation(iou=1.0)
+APART = ViewSettings(iou=1.0)
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -43,7 +43,7 @@ def test_the_view_at_scale_1_is_what_the_saved_model_sees(jpegs: dict[str, bytes
     place = canvas_placer(HEIGHT, WIDTH)
     for encoded in jpegs.values():
         expected = decode_to_canvas(tf.constant(encoded), HEIGHT, WIDTH)
-        (view,) = views_of(encoded, place, Augmentation())
+        (view,) = make_views(encoded, place, ViewSettings())
         np.testing.assert_array_equal(view.canvas, expected.image)
         np.testing.assert_array_equal(view.scale, expected.scale)
 
@@ -55,8 +55,8 @@ def test_without_views_to_add_the_detections_are_those_of_the_saved_model(
     encoded = [*jpegs.values()]
     plain = load_detector(saved)(encoded)
     for batch_size in (1, 3, 16):  # canvases a call
-        found = load_augmented_detector(saved, APART, batch_size)(encoded)
-        for (labels, scores, boxes), (labels_2, scores_2, boxes_2) in zip(
+        found = load_view_detector(saved, APART, batch_size)(encoded)
+        for (labels, scores, boxes, _), (labels_2, scores_2, boxes_2, _) in zip(
             found, plain, strict=True
         ):
             assert labels.tolist() == labels_2.tolist()
@@ -64,17 +64,17 @@ def test_without_views_to_add_the_detections_are_those_of_the_saved_model(
             np.testing.assert_allclose(boxes, boxes_2, atol=1e-5)
 
 
-def test_a_mirrored_picture_has_mirrored_detections(
+def test_a_mirrored_image_has_mirrored_detections(
     saved_model: Path, photos: dict[str, np.ndarray]
 ) -> None:
-    """Both pictures have the same two views, so with `flip` this holds for any detector."""
+    """Both images have the same two views, so with `flip` this holds for any detector."""
     saved = read_saved_detector(str(saved_model))
-    picture = photos["square"]  # as high as the canvas: not resized
-    pair = [png(picture), png(picture[:, ::-1])]
+    image = photos["square"]  # as high as the canvas: not resized
+    pair = [png(image), png(image[:, ::-1])]
     plain = load_detector(saved)(pair)
     assert plain[0][0].shape != plain[1][0].shape or not np.allclose(plain[0][1], plain[1][1])
-    (labels, scores, boxes), (labels_2, scores_2, mirrored) = load_augmented_detector(
-        saved, Augmentation(flip=True), 8
+    (labels, scores, boxes, _), (labels_2, scores_2, mirrored, _) = load_view_detector(
+        saved, ViewSettings(flip=True), 8
     )(pair)
     assert len(labels) >= 2
     assert sorted(labels) == sorted(labels_2)
@@ -97,14 +97,14 @@ def test_crops_cover_a_picture_with_a_quarter_of_overlap() -> None:
 
 
 def test_boxes_come_back_to_their_place(jpegs: dict[str, bytes]) -> None:
-    """Inverse law: a box of the picture, taken to each view that shows it whole, and back."""
+    """Inverse law: a box of the image, taken to each view that shows it whole, and back."""
     place = canvas_placer(HEIGHT, WIDTH)
     rng = np.random.default_rng(0)
     starts = rng.uniform(0.05, 0.8, (50, 2))
     boxes = np.concatenate([starts, starts + rng.uniform(0.02, 0.1, (50, 2))], axis=1)
     for encoded in jpegs.values():
         seen = np.zeros(50, int)
-        views = [*views_of(encoded, place, Augmentation(flip=True, scales=(0.5, 2.0)))]
+        views = [*make_views(encoded, place, ViewSettings(flip=True, scales=(0.5, 2.0)))]
         assert len(views) >= 6
         for view in views:
             sides = np.array([view.canvas.shape[1], view.canvas.shape[0]])
@@ -123,7 +123,7 @@ def test_boxes_come_back_to_their_place(jpegs: dict[str, bytes]) -> None:
 
 
 def test_boxes_at_a_border_that_cuts_the_picture_are_left_out() -> None:
-    # A picture of 100x300 at scale 1 on a canvas of 100x100; this crop shows columns 100 to 200.
+    # A image of 100x300 at scale 1 on a canvas of 100x100; this crop shows columns 100 to 200.
     view = View(
         canvas=np.zeros((100, 100, 3), np.uint8),
         size=np.array([100.0, 300.0]),
@@ -134,24 +134,24 @@ def test_boxes_at_a_border_that_cuts_the_picture_are_left_out() -> None:
     )
     boxes = np.array(
         [
-            [0.1, 0.0, 0.5, 1.0],  # from the top to the bottom of the picture: whole
-            [0.0, 0.2, 0.5, 0.5],  # goes on to the left
-            [0.5, 0.2, 0.99, 0.5],  # goes on to the right
+            [0.1, 0.0, 0.5, 1.0],  # from the top to the bottom of the image: whole
+            [0.0, 0.2, 0.5, 0.5],  # continues to the left
+            [0.5, 0.2, 0.99, 0.5],  # continues to the right
             [0.5, 0.5, 0.5, 0.9],  # without width
         ]
     )
     found, is_whole = restore_boxes(boxes, view)
     assert is_whole.tolist() == [True, False, False, False]
     np.testing.assert_allclose(found[0], [110 / 300, 0, 150 / 300, 1])
-    last = view._replace(offset=np.array([0.0, 200.0]))  # the picture ends with this crop
+    last = view._replace(offset=np.array([0.0, 200.0]))  # the image ends with this crop
     assert restore_boxes(boxes, last)[1].tolist() == [True, False, True, False]
     _, is_whole = restore_boxes(boxes, last._replace(is_flipped=True))
     assert is_whole.tolist() == [True, False, True, False]
 
 
-def bright_blobs(canvases: np.ndarray) -> list[Any]:
+def bright_blobs(canvases: np.ndarray) -> list[ImageOutput]:
     """An exact detector: the class is told by the colour, the score is 1."""
-    answers = []
+    outputs = []
     for canvas in canvases:
         rows = []
         for label, channel in ((1, 0), (2, 1)):
@@ -160,30 +160,31 @@ def bright_blobs(canvases: np.ndarray) -> list[Any]:
             rows += [(label, x, y, x + w, y + h) for x, y, w, h, _ in areas[1:]]
         table = np.array(rows, np.float32).reshape(-1, 5)
         sides = [canvas.shape[1], canvas.shape[0]] * 2
-        answers.append((table[:, 0].astype(np.int32), np.ones(len(rows)), table[:, 1:] / sides))
-    return answers
+        labels = table[:, 0].astype(np.int32)
+        outputs.append(ImageOutput(labels, np.ones(len(rows)), table[:, 1:] / sides))
+    return outputs
 
 
 @pytest.mark.parametrize("method", ["nmw", "wbf", "hard"])
 def test_every_object_is_found_once_and_where_it_is(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picture = np.zeros((256, 384, 3), np.uint8)
+    image = np.zeros((256, 384, 3), np.uint8)
     truth = {1: [[16, 16, 80, 80], [300, 180, 380, 250]], 2: [[100, 60, 260, 220]]}
     for label, boxes in truth.items():
         for x1, y1, x2, y2 in boxes:
-            picture[y1:y2, x1:x2, label - 1] = 255
+            image[y1:y2, x1:x2, label - 1] = 255
     monkeypatch.setattr(views, "load_canvas_detector", lambda saved: bright_blobs)
     saved = SavedDetector("", "", {"canvas_size": [HEIGHT, WIDTH]}, "")
-    augmentation = Augmentation(flip=True, scales=(0.75, 1.5, 3.0), method=method)
-    ((labels, scores, found),) = load_augmented_detector(saved, augmentation, 4)([png(picture)])
+    augmentation = ViewSettings(flip=True, scales=(0.75, 1.5, 3.0), method=method)
+    ((labels, scores, found, _),) = load_view_detector(saved, augmentation, 4)([png(image)])
     assert sorted(labels) == [1, 1, 2]
     sides = [384, 256, 384, 256]
     for label, boxes in truth.items():
         mine = found[labels == label]
         for box in boxes:
             errors = np.abs(mine * sides - box).max(axis=1)
-            assert errors.min() < 4.0  # a pixel of the canvas stands for 4 of the picture
+            assert errors.min() < 4.0  # a pixel of the canvas stands for 4 of the image
     if method != "wbf":
         assert scores.tolist() == [1, 1, 1]
 
@@ -191,11 +192,11 @@ def test_every_object_is_found_once_and_where_it_is(
 def test_merging_by_hand() -> None:
     """Box 1 is seen by both views, box 2 by one; class 2 overlaps but is another class."""
     box, near, far = [0, 0, 0.4, 0.4], [0, 0, 0.4, 0.5], [0.6, 0.6, 0.9, 0.9]
-    one = np.array([1, 2]), np.array([0.9, 0.3]), np.array([box, box])
-    two = np.array([1, 1]), np.array([0.3, 0.8]), np.array([near, far])
+    one = ImageOutput(np.array([1, 2]), np.array([0.9, 0.3]), np.array([box, box]))
+    two = ImageOutput(np.array([1, 1]), np.array([0.3, 0.8]), np.array([near, far]))
 
     def merged(most: int | None = None, **options: Any) -> tuple:
-        return merge_views([one, two], Augmentation(flip=True, iou=0.5, **options), most)
+        return merge_views([one, two], ViewSettings(flip=True, iou=0.5, **options), most)[:3]
 
     labels, scores, boxes = merged(method="wbf")
     assert labels.tolist() == [1, 1, 2]
@@ -208,20 +209,22 @@ def test_merging_by_hand() -> None:
     np.testing.assert_allclose(scores, [0.9, 0.8])
     share = 0.3 * 0.8  # score times overlap with the best box
     np.testing.assert_allclose(boxes[0][3], (0.9 * 0.4 + share * 0.5) / (0.9 + share), atol=1e-6)
-    nothing = np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros((0, 4), np.float32)
-    assert [len(column) for column in merge_views([nothing, nothing], APART, 5)] == [0, 0, 0]
+    nothing = ImageOutput(
+        np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros((0, 4), np.float32)
+    )
+    assert [len(column) for column in merge_views([nothing, nothing], APART, 5)[:3]] == [0, 0, 0]
 
 
 def test_arguments() -> None:
-    def parse(kinds: str, *scales: float, method: str = "nmw", iou: float = 0.55) -> Augmentation:
-        return parse_augmentation(kinds, scales, method=method, iou=iou)
+    def parse(kinds: str, *scales: float, method: str = "nmw", iou: float = 0.55) -> ViewSettings:
+        return parse_views(kinds, scales, method=method, iou=iou)
 
-    assert parse("flip", 0.5) == Augmentation(flip=True)
-    assert parse("scales", 2, 1, 0.5) == Augmentation(scales=(0.5, 2.0))
-    assert parse("flip,scales", 2, method="wbf") == Augmentation(True, (2.0,), "wbf")
-    with pytest.raises(ValueError, match="'flop' is not flip or scales; scale 0.1 must lie in"):
+    assert parse("flip", 0.5) == ViewSettings(flip=True)
+    assert parse("scales", 2, 1, 0.5) == ViewSettings(scales=(0.5, 2.0))
+    assert parse("flip,scales", 2, method="wbf") == ViewSettings(True, (2.0,), "wbf")
+    with pytest.raises(ValueError, match="'flop' is not flip or scales; scale 0.1 must be in"):
         parse("flop", 0.1)
-    with pytest.raises(ValueError, match=r"overlap 1.5 must lie in 0..1"):
+    with pytest.raises(ValueError, match=r"overlap 1.5 must be in 0..1"):
         parse("flip", iou=1.5)
 
 

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 import hotcoco
 import numpy as np
 
-from tpudet.detection.evaluation.ground_truth import GroundTruth, name_some
-from tpudet.detection.evaluation.ground_truth import load_ground_truth as load_ground_truth
+from tpudet.detection.evaluation.ground_truth import GroundTruth
+from tpudet.detection.ops.numpy_boxes import boxes_to_xywh
 from tpudet.detection.types import ImageDetections
+from tpudet.trainkit.errors import listing
 
-# The evaluator's names for average recall count detections; ours say that they are a maximum.
+# The evaluator's names give the number of detections; these say that it is a maximum.
 METRIC_NAMES = {"AR1": "ARmax1", "AR10": "ARmax10", "AR100": "ARmax100"}
 SIZE_GROUPS = {
     "s": "no object smaller than 32x32 px",
@@ -28,7 +29,7 @@ def coco_metrics(
     """Returns the 12 COCO numbers and the AP of each class, all in 0..1.
 
     Keys: AP AP50 AP75 APs APm APl ARmax1 ARmax10 ARmax100 ARs ARm ARl, then `AP/<class name>` in
-    the order of `class_names`. A number that the split cannot give, because it holds no such
+    the order of `class_names`. A number that is undefined, because the split has no such
     object, is -1 (`explain_missing` says why). Equal to pycocotools with its default settings.
 
     Raises:
@@ -50,7 +51,7 @@ def coco_metrics(
 
 
 def explain_missing(metrics: dict[str, float], truth: GroundTruth) -> list[str]:
-    """Says in words why a metric is -1, a line a cause; an empty list where none is.
+    """Says in words why a metric is -1, one line per cause; an empty list if none is.
 
     Args:
         metrics: what `coco_metrics` returned.
@@ -80,30 +81,10 @@ def explain_missing(metrics: dict[str, float], truth: GroundTruth) -> list[str]:
     return lines
 
 
-def boxes_to_original(
-    boxes: np.ndarray, scales: np.ndarray, offsets: np.ndarray, original_sizes: np.ndarray
-) -> np.ndarray:
-    """Takes boxes from the canvas back to the original picture: (box + offset) / scale, clipped.
-
-    Args:
-        boxes: [B, K, 4] canvas pixels.
-        scales: [B, 2] canvas pixels per original pixel, y and x.
-        offsets: [B, 2] canvas pixels, y and x.
-        original_sizes: [B, 2] height and width.
-
-    Returns:
-        [B, K, 4] pixels of the original picture.
-    """
-    scales, offsets, sizes = (
-        np.tile(np.asarray(pair), (1, 2))[:, None, :] for pair in (scales, offsets, original_sizes)
-    )
-    return np.clip((boxes + offsets) / scales, 0, sizes)
-
-
 def _to_hotcoco(
     truth: GroundTruth, detections: ImageDetections, num_classes: int
 ) -> tuple[hotcoco.COCO, hotcoco.COCO]:
-    """Hands the columns to hotcoco, images and objects numbered from 1, as pycocotools needs."""
+    """Converts the columns for hotcoco, images and objects numbered from 1, as pycocotools needs."""
     coco_truth = hotcoco.COCO.from_arrays(
         [
             {"id": i, "height": int(height), "width": int(width)}
@@ -112,7 +93,7 @@ def _to_hotcoco(
         [{"id": k, "name": str(k)} for k in range(1, num_classes + 1)],
         truth.image_indices.astype(np.int64) + 1,
         truth.classes.astype(np.int64),
-        _to_xywh(truth.boxes),
+        boxes_to_xywh(truth.boxes),
         ids=np.arange(1, len(truth.classes) + 1),
         area=truth.areas.astype(np.float64),
         iscrowd=truth.is_crowd.astype(np.int64),
@@ -120,19 +101,13 @@ def _to_hotcoco(
     rows = np.concatenate(
         [
             detections.image_indices[:, None] + 1.0,
-            _to_xywh(detections.boxes),
+            boxes_to_xywh(detections.boxes),
             detections.scores[:, None],
             detections.classes[:, None],
         ],
         axis=1,
     )
     return coco_truth, coco_truth.load_res(rows)
-
-
-def _to_xywh(boxes: np.ndarray) -> np.ndarray:
-    """[n, 4] y1 x1 y2 x2 -> [n, 4] float64 x, y, width, height."""
-    y1, x1, y2, x2 = boxes.astype(np.float64).T
-    return np.stack([x1, y1, x2 - x1, y2 - y1], axis=1)
 
 
 def check_columns(
@@ -142,11 +117,11 @@ def check_columns(
     problems = []
     wrong = table.classes[(table.classes < 1) | (table.classes > num_classes)]
     if len(wrong):
-        problems.append(f"class ids {name_some(np.unique(wrong))}, allowed are 1..{num_classes}")
+        problems.append(f"class ids {listing(np.unique(wrong))}, allowed are 1..{num_classes}")
     wrong = table.image_indices[(table.image_indices < 0) | (table.image_indices >= num_images)]
     if len(wrong):
         problems.append(
-            f"image indices {name_some(np.unique(wrong))}, there are {num_images} images"
+            f"image indices {listing(np.unique(wrong))}, there are {num_images} images"
         )
     scores = table.scores if isinstance(table, ImageDetections) else table.areas
     if not (np.isfinite(table.boxes).all() and np.isfinite(scores).all()):
@@ -159,5 +134,5 @@ def check_class_names(class_names: Sequence[str]) -> None:
     """Raises a ValueError where a name occurs twice or there is none."""
     repeated = sorted({name for name in class_names if list(class_names).count(name) > 1})
     if repeated or not class_names:
-        what = f"class names {repeated} stand twice in the class list" if repeated else "no class"
+        what = f"class names {repeated} are listed twice in the class list" if repeated else "no class"
         raise ValueError(f"{what}: the AP of each class needs a name of its own")

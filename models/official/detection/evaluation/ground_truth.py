@@ -7,11 +7,12 @@ import numpy as np
 import tensorflow as tf
 
 from tpudet.detection.data.tfrecord import parse_example
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.records import read_records
 
 
 class GroundTruth(NamedTuple):
-    """What a split holds: I images, G instances of all of them. Boxes in pixels, y1 x1 y2 x2."""
+    """The ground truth of a split: I images, G instances. Boxes in pixels, y1 x1 y2 x2."""
 
     records: np.ndarray  # [I] int64, record number of each image, rising
     sizes: np.ndarray  # [I, 2] float, height and width
@@ -20,7 +21,7 @@ class GroundTruth(NamedTuple):
     classes: np.ndarray  # [G] int, 1-based
     is_crowd: np.ndarray  # [G] bool; detections inside such a region count neither way
     areas: np.ndarray  # [G] float, pixels^2; decides small, medium, large
-    source_ids: tuple[str, ...] = ()  # I names of the pictures, where they are known
+    source_ids: tuple[str, ...] = ()  # I names of the images, if they are known
 
 
 def load_ground_truth(shards: Sequence[str], class_names: Sequence[str]) -> GroundTruth:
@@ -29,7 +30,7 @@ def load_ground_truth(shards: Sequence[str], class_names: Sequence[str]) -> Grou
     No image is decoded, and memory grows with the number of objects only.
 
     Raises:
-        ValueError: the files hold no image, or a class id that `class_names` does not reach.
+        ValueError: the files have no image, or a class id beyond `class_names`.
     """
     records, source_ids, sizes, counts = [], [], [], []
     columns: list[tuple[np.ndarray, ...]] = []
@@ -55,20 +56,15 @@ def load_ground_truth(shards: Sequence[str], class_names: Sequence[str]) -> Grou
     )
 
 
-def name_some(values: Sequence | np.ndarray) -> str:
-    """Names the first five of many values."""
-    shown = ", ".join(str(value) for value in list(values)[:5])
-    return shown + (", ..." if len(values) > 5 else "")
-
-
 def _read_truth(shards: Sequence[str]) -> Iterator[Any]:
-    """Yields (record, source id, [2] size, boxes in pixels, labels, is_crowd, areas) an image."""
+    """Yields (record, source id, [2] size, boxes in pixels, labels, is_crowd, areas) per image."""
 
     def parse(record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
         example = parse_example(serialized)
         size = tf.cast(tf.stack([example.height, example.width]), tf.float32)
         boxes = example.boxes_normalized * tf.tile(size, [2])
-        return record, example.source_id, size, boxes, *example[5:]  # labels, is_crowd, areas
+        instances = (boxes, example.labels, example.is_crowd, example.areas)
+        return record, example.source_id, size, *instances
 
     return read_records(shards).map(parse).prefetch(256).as_numpy_iterator()
 
@@ -77,6 +73,6 @@ def _check_labels(labels: np.ndarray, source_id: str, class_names: Sequence[str]
     wrong = labels[(labels < 1) | (labels > len(class_names))]
     if len(wrong):
         raise ValueError(
-            f"image {source_id} has class ids {name_some(np.unique(wrong))}, but the class list "
+            f"image {source_id} has class ids {listing(np.unique(wrong))}, but the class list "
             f"ends at {len(class_names)}: classes.csv and the TFRecord files do not belong together"
         )

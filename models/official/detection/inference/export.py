@@ -1,7 +1,7 @@
-"""A trained detector -> a SavedModel that takes encoded images and needs nothing of this toolkit.
+"""Exports a detector as a SavedModel that takes encoded images and needs nothing of this toolkit.
 
-Preprocessing is the evaluation's own (`tpudet.trainkit.images.canvas`), so a SavedModel answers what the
-evaluation saw.
+Preprocessing is that of the evaluation (`trainkit.images.canvas`), so a SavedModel gives the
+detections that were evaluated.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from typing import Literal
 import keras
 import tensorflow as tf
 
+from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.types import Batch, Detections
 from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.files import storage
@@ -37,27 +38,29 @@ def export_saved_model(
 ) -> str:
     """Writes a SavedModel with two signatures, any batch size B from 1 up.
 
-    - `serving_default`: `input`, [B] string, JPEG or PNG files that TensorFlow decodes rightly
-      (see `tpudet.trainkit.images.standardize.standardize`).
+    - `serving_default`: `input`, [B] string, JPEG or PNG files that TensorFlow decodes correctly
+      (see `trainkit.images.standardize`).
     - `image_tensor`: `input`, [B, h, w, 3] uint8 RGB, all of one size.
 
     Both return `num_detections` [B] int32; `detection_boxes` [B, K, 4] float32, y1 x1 y2 x2 of the
-    *original* picture, clipped to it; `detection_classes` [B, K] int32, 1-based; `detection_scores`
-    [B, K] float32, falling; `image_sizes` [B, 2] float32, height and width of the originals. Rows
-    from `num_detections` on are zero.
+    *original* image, clipped to it; `detection_classes` [B, K] int32, 1-based; `detection_scores`
+    [B, K] float32, falling; `image_sizes` [B, 2] float32, height and width of the originals; and,
+    from a detector with masks, `detection_masks` [B, K, M, M] float32, 0..1 over the box. Rows from
+    `num_detections` on are zero.
 
     Assets: `classes.csv` as given, and `metadata.json`: `metadata` plus `canvas_size`, `boxes`,
-    `max_detections`, `classes_sha256`. The directory has its name only once it is whole.
+    `max_detections`, `classes_sha256` and, with masks, `mask_side`. The directory gets its name
+    when it is whole.
 
     Args:
-        model: owns every variable that `predict` reads, with the values to export in it.
-        predict: the detector, traced with a batch size that is not known.
-        canvas_size: height and width, which images are resized to inside.
+        model: owns every variable that `predict` reads, with the values to export.
+        predict: the detector, traced with an unknown batch size.
+        canvas_size: height and width to which images are resized.
         class_list_text: contents of classes.csv.
         directory: to write.
-        metadata: values of JSON: version, step, git commit.
-        boxes: whether boxes are fractions of the original picture in 0..1, or its pixels.
-        overwrite: replace what `directory` holds.
+        metadata: JSON values: version, step, git commit.
+        boxes: whether boxes are fractions of the original image in 0..1, or its pixels.
+        overwrite: replace an existing `directory`.
 
     Returns:
         `directory`.
@@ -72,11 +75,14 @@ def export_saved_model(
         raise FileExistsError(f"{directory} exists: give another directory or allow overwriting")
     module = _Detector(model, predict, canvas_size, boxes)
     image_tensor = module.image_tensor.get_concrete_function()
+    outputs = image_tensor.structured_outputs
     facts = {
         "canvas_size": list(canvas_size),
         "boxes": boxes,
-        "max_detections": image_tensor.structured_outputs["detection_scores"].shape[1],
+        "max_detections": outputs["detection_scores"].shape[1],
     }
+    if "detection_masks" in outputs:
+        facts["mask_side"] = outputs["detection_masks"].shape[2]
     contents = _metadata_json(metadata, facts, class_list_text)
     temporary = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.tmp")
     if storage.exists(temporary):  # left by an export that was killed
@@ -93,7 +99,7 @@ def export_saved_model(
 
 
 class _Detector(tf.Module):
-    """What is saved: the variables and the two entry points."""
+    """The saved object: the variables and the two entry points."""
 
     def __init__(
         self,
@@ -103,7 +109,7 @@ class _Detector(tf.Module):
         boxes: BoxConvention,
     ):
         super().__init__()
-        # The TensorFlow variables alone: the Keras objects would drag their classes along.
+        # Only the TensorFlow variables: the Keras objects would bring their classes along.
         self.model_variables = [variable.value for variable in model.variables]
         self._predict = predict
         self._canvas_size = canvas_size
@@ -125,12 +131,12 @@ class _Detector(tf.Module):
 
         pair = tf.TensorSpec([2], tf.float32)
         placed = tf.map_fn(
-            lambda picture: to_canvas(picture, height, width),
+            lambda image: to_canvas(image, height, width),
             inputs,
             fn_output_signature=PlacedImage(
                 tf.TensorSpec([height, width, 3], tf.uint8), pair, pair, pair
             ),
-            parallel_iterations=16,  # images decoded at a time, on as many cores as there are
+            parallel_iterations=16,  # images decoded at a time, on the available cores
         )
         b = tf.shape(placed.image)[0]
         batch = Batch(
@@ -147,23 +153,30 @@ class _Detector(tf.Module):
 
 
 def _outputs(detections: Detections, batch: Batch, boxes: BoxConvention) -> dict[str, tf.Tensor]:
-    """Takes detections from the canvas to the original picture, rows beyond the valid ones zero."""
-    to_all_sides = [1, 1, 2]  # [B, 1, 2] y x -> [B, 1, 4] y x y x
-    scales, offsets, sizes = (
-        tf.tile(pair[:, None, :], to_all_sides)
-        for pair in (batch.scales, batch.offsets, batch.original_sizes)
+    """Moves detections to the original image; rows beyond the valid ones are zero."""
+    original = boxes_to_original(
+        detections.boxes,
+        scales=batch.scales,
+        offsets=batch.offsets,
+        sizes=batch.original_sizes,
+        xp=keras.ops,
     )
-    pixels = tf.clip_by_value((detections.boxes + offsets) / scales, 0.0, sizes)
-    original = pixels / sizes if boxes == "normalized" else pixels
+    if boxes == "normalized":
+        original /= tf.tile(batch.original_sizes[:, None, :], [1, 1, 2])
     k = tf.shape(detections.scores)[1]
     is_valid = tf.range(k)[None, :] < detections.num_detections[:, None]  # [B, K]
-    return {
+    outputs = {
         "num_detections": tf.cast(detections.num_detections, tf.int32),
         "detection_boxes": tf.where(is_valid[:, :, None], original, 0.0),
         "detection_classes": tf.where(is_valid, tf.cast(detections.classes, tf.int32), 0),
         "detection_scores": tf.where(is_valid, tf.cast(detections.scores, tf.float32), 0.0),
         "image_sizes": batch.original_sizes,
     }
+    if detections.masks is not None:
+        outputs["detection_masks"] = tf.where(
+            is_valid[:, :, None, None], tf.cast(detections.masks, tf.float32), 0.0
+        )
+    return outputs
 
 
 def _metadata_json(
@@ -183,20 +196,20 @@ def _asset(path: str, text: str) -> tf.saved_model.Asset:
 
 
 def _is_taken(directory: str) -> bool:
-    if "://" in directory:  # where a directory is but a part of its files' names
+    if storage.is_remote(directory):  # there a directory is only a part of file names
         return storage.exists(os.path.join(directory, _SAVED_MODEL_FILE))
     return storage.is_folder(directory) and bool(storage.list_folder(directory))
 
 
 def _publish(temporary: str, directory: str) -> None:
-    """Gives a directory its final name, in the place of an older one."""
-    is_local = "://" not in directory
+    """Gives a directory its final name, replacing an older one."""
+    is_local = not storage.is_remote(directory)
     if _is_taken(directory) or (is_local and storage.is_folder(directory)):
         storage.remove_folder(directory)
     if is_local:
         storage.rename(temporary, directory)
         return
-    # Object stores rename file by file, so the one that makes it a SavedModel goes last.
+    # Object stores rename file by file, so the file that makes it a SavedModel is last.
     paths = [
         os.path.join(folder, name) for folder, _, names in storage.walk(temporary) for name in names
     ]

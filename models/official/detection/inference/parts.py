@@ -1,4 +1,4 @@
-"""A predictions file to make: what it is of, its parts, and what earlier runs left of it."""
+"""The parts of a predictions file: which are finished, and joining them."""
 
 import hashlib
 import json
@@ -16,33 +16,33 @@ from tpudet.detection.inference.predictions_file import (
 )
 from tpudet.detection.inference.saved_detector import SavedDetector
 from tpudet.detection.inference.stream import Part
-from tpudet.detection.inference.views import Augmentation
+from tpudet.detection.inference.view_settings import ViewSettings
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import is_file, whole_file
 from tpudet.trainkit.image_folder import ImageFile, Shard
 
-IMAGES_A_PART = 500  # what a kill costs at most; a few minutes of a slow CPU
+IMAGES_PER_PART = 500  # the most that a kill costs; a few minutes of a slow CPU
 
 
 class InferenceError(UserError):
-    """What an earlier run left cannot be gone on with; says what to do."""
+    """The output of an earlier run cannot be resumed."""
 
 
-class Work(NamedTuple):
-    """A predictions file to make."""
+class PredictionTask(NamedTuple):
+    """A predictions file to write."""
 
     saved: SavedDetector
     images: Sequence[ImageFile]
     predictions_path: str
-    augmentation: Augmentation | None = None
-    shard: Shard | None = None  # that `images` are, of a longer list
-    image_list: dict[str, Any] | None = None  # `digest_of_list` of the longer list
-    images_a_part: int = IMAGES_A_PART
+    views: ViewSettings | None = None
+    shard: Shard | None = None  # of a longer list, whose part `images` are
+    image_list: dict[str, Any] | None = None  # `digest_image_list` of the longer list
+    images_per_part: int = IMAGES_PER_PART
 
     @property
     def parts_directory(self) -> str:
-        """Where finished parts lie until all are there."""
+        """The folder of finished parts until all are finished."""
         return f"{self.predictions_path}.parts"
 
     def parts(self) -> list[Part]:
@@ -50,17 +50,17 @@ class Work(NamedTuple):
         return [
             Part(
                 os.path.join(self.parts_directory, f"part-{i:05d}.parquet"),
-                self.images[start : start + self.images_a_part],
+                self.images[start : start + self.images_per_part],
             )
-            for i, start in enumerate(range(0, len(self.images), self.images_a_part))
+            for i, start in enumerate(range(0, len(self.images), self.images_per_part))
         ]
 
     def identity(self) -> dict[str, Any]:
-        """What the predictions are of: in the metadata, so that others know them again."""
-        whole = self.image_list or digest_of_list(self.images)
+        """The metadata by which predictions are recognised: model, images, views and shard."""
+        whole = self.image_list or digest_image_list(self.images)
         facts: dict[str, Any] = {"fingerprint": self.saved.fingerprint, "image_list": whole}
-        if self.augmentation is not None:
-            facts["augmentation"] = self.augmentation._asdict()
+        if self.views is not None:
+            facts["augmentation"] = self.views._asdict()
         if self.shard is not None:
             facts["shard"] = self.shard._asdict()
         return json.loads(json.dumps(facts))
@@ -68,24 +68,24 @@ class Work(NamedTuple):
     def key(self) -> str:
         """A digest that ties a part to its model, images, views and part size."""
         names = [image.path for image in self.images]
-        views = self.augmentation and self.augmentation._asdict()
-        facts = json.dumps([self.saved.fingerprint, self.images_a_part, names, views])
+        views = self.views and self.views._asdict()
+        facts = json.dumps([self.saved.fingerprint, self.images_per_part, names, views])
         return hashlib.sha256(facts.encode()).hexdigest()
 
 
-def digest_of_list(images: Sequence[ImageFile]) -> dict[str, Any]:
-    """Returns the number of images and a digest of their ids, which machines can compare."""
+def digest_image_list(images: Sequence[ImageFile]) -> dict[str, Any]:
+    """Returns the number of images and a digest of their ids, to compare between machines."""
     ids = "\n".join(image.image_id for image in images)
     return {"count": len(images), "sha256": hashlib.sha256(ids.encode()).hexdigest()}
 
 
-def is_finished(work: Work) -> bool:
-    """Whether the predictions file is there, whole, of this very work.
+def is_finished(task: PredictionTask) -> bool:
+    """Whether the predictions file exists, written by this very task.
 
     Raises:
-        InferenceError: there is one, of another model, image list, shard or other views.
+        InferenceError: it exists, but of another model, image list, shard or other views.
     """
-    path = work.predictions_path
+    path = task.predictions_path
     if not is_file(path):
         return False
     try:
@@ -93,37 +93,37 @@ def is_finished(work: Work) -> bool:
             found = open_predictions(file, path).metadata
     except PredictionsError as error:
         raise InferenceError(f"{error}; --overwrite replaces it") from error
-    wanted = work.identity()
+    wanted = task.identity()
     names = ("fingerprint", "image_list", "augmentation", "shard")
     other = [name for name in names if found.get(name) != wanted.get(name)]
     if other:
         what = {"fingerprint": "another model", "image_list": "another list of images"}
         what |= {"augmentation": "other views (--tta)", "shard": "another shard"}
         named = " and ".join(what[name] for name in other)
-        raise InferenceError(f"{path} is there, of {named}; --overwrite replaces it")
+        raise InferenceError(f"{path} exists, of {named}; --overwrite replaces it")
     return True
 
 
-def count_finished_parts(work: Work) -> tuple[int, int]:
-    """How many parts an earlier run left, and how many there will be."""
-    parts = work.parts()
+def count_finished_parts(task: PredictionTask) -> tuple[int, int]:
+    """The number of parts that an earlier run finished, and of all."""
+    parts = task.parts()
     return sum(is_file(part.path) for part in parts), len(parts)
 
 
-def find_parts_left(work: Work, *, discard_foreign: bool) -> list[Part]:
-    """Returns the parts that no earlier run finished.
+def find_parts_left(task: PredictionTask, *, discard_foreign: bool) -> list[Part]:
+    """Returns the parts that are not finished yet.
 
     Args:
-        work: whose parts.
-        discard_foreign: throw finished parts of another work away.
+        task: a predictions file to write.
+        discard_foreign: remove finished parts of another task.
 
     Raises:
-        InferenceError: there are finished parts of another work.
+        InferenceError: there are finished parts of another task, and they are not to be removed.
     """
-    key = work.key()
+    key = task.key()
     if discard_foreign:
-        _remove_foreign_parts(work, key)
-    parts = work.parts()
+        _remove_foreign_parts(task, key)
+    parts = task.parts()
     finished = {part.path for part in parts if is_file(part.path)}
     for path in sorted(finished):
         _check_part(path, key)
@@ -139,26 +139,26 @@ def _check_part(path: str, key: str) -> None:
     if found != key:
         raise InferenceError(
             f"{path} was left by a run with another model or another list of images; "
-            "--overwrite throws it away, another name for PREDICTIONS keeps it"
+            "--overwrite removes it, another name for PREDICTIONS keeps it"
         )
 
 
-def _remove_foreign_parts(work: Work, key: str) -> None:
-    """Removes all parts of an earlier run where one is of another model or image list."""
+def _remove_foreign_parts(task: PredictionTask, key: str) -> None:
+    """Removes all parts of an earlier run if one is of another model or image list."""
     try:
-        for path in storage.glob(os.path.join(work.parts_directory, "part-*.parquet")):
+        for path in storage.glob(os.path.join(task.parts_directory, "part-*.parquet")):
             _check_part(path, key)
     except InferenceError:
-        storage.remove_folder(work.parts_directory)
+        storage.remove_folder(task.parts_directory)
 
 
-def join_work(work: Work) -> tuple[int, dict[str, str]]:
-    """Joins the finished parts to the predictions file, and removes them.
+def finish_task(task: PredictionTask) -> tuple[int, dict[str, str]]:
+    """Joins the finished parts into the predictions file, and removes them.
 
     Returns:
         The number of images predicted, and the reason for each image left out, by file name.
     """
-    paths = [part.path for part in work.parts()]
+    paths = [part.path for part in task.parts()]
     unreadable: dict[str, str] = {}
     for path in paths:
         with storage.open_file(path, "rb") as file:
@@ -169,9 +169,9 @@ def join_work(work: Work) -> tuple[int, dict[str, str]]:
             with storage.open_file(path, "rb") as file:
                 yield read_predictions(file, path).images
 
-    metadata = {"model": work.saved.metadata, **work.identity(), "unreadable": unreadable}
-    count = write_whole(work.predictions_path, blocks(), work.saved, metadata)
-    storage.remove_folder(work.parts_directory)
+    metadata = {"model": task.saved.metadata, **task.identity(), "unreadable": unreadable}
+    count = write_whole(task.predictions_path, blocks(), task.saved, metadata)
+    storage.remove_folder(task.parts_directory)
     return count, unreadable
 
 
@@ -181,8 +181,8 @@ def write_whole(
     saved: SavedDetector,
     metadata: dict[str, Any],
 ) -> int:
-    """Writes a predictions file that has its name only once it is whole."""
-    # A node that a cluster has given up may still be at work on the same part.
+    """Writes a predictions file, which gets its name when it is whole."""
+    # A node that a cluster has given up may still write the same part.
     with whole_file(path, "wb", owner=f"{socket.gethostname()}-{os.getpid()}") as file:
         return write_predictions(
             file, path, blocks, class_list_text=saved.class_list_text, metadata=metadata

@@ -1,10 +1,11 @@
-"""The predictions file: what a detector found in many images. Read and written without TensorFlow.
+"""The predictions file: the detections of many images. Read and written without TensorFlow.
 
-Parquet, one row an image, or a pickle of plain dicts and NumPy arrays; functions take open binary
-files, so that any file system serves. The class list and free metadata travel inside the file.
+Parquet, one row per image, or a pickle of plain dicts and NumPy arrays; functions take open binary
+files, so that any file system works. The class list and free metadata are inside the file.
 """
 
 import io
+import itertools
 import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tpudet.detection.ops.numpy_masks import Rle, check_rle
 from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.errors import UserError
 
@@ -26,6 +28,9 @@ _SCHEMA = pa.schema(
         pa.field("boxes_normalized", pa.list_(pa.list_(pa.float32(), 4)), nullable=False),
     ]
 )
+_MASKS = pa.field(
+    "masks", pa.list_(pa.struct([("size", pa.list_(pa.int32(), 2)), ("counts", pa.string())]))
+)  # COCO RLE
 # Everything that a pickled NumPy array of numbers names, in NumPy 1 and 2.
 _ADMITTED = {
     ("numpy", "ndarray"),
@@ -39,7 +44,7 @@ _ADMITTED = {
 
 
 class PredictionsError(UserError):
-    """The file is not a predictions file, or its contents contradict one another."""
+    """The file is not a predictions file, or its contents contradict each other."""
 
 
 class ImagePredictions(NamedTuple):
@@ -48,7 +53,8 @@ class ImagePredictions(NamedTuple):
     image_id: str  # file name without its extension
     labels: np.ndarray  # [n] int32, 1-based row of the class list
     scores: np.ndarray  # [n] float32 in 0..1
-    boxes_normalized: np.ndarray  # [n, 4] float32, x1 y1 x2 y2, fractions of the upright picture
+    boxes_normalized: np.ndarray  # [n, 4] float32, x1 y1 x2 y2, fractions of the upright image
+    masks: list[Rle] | None = None  # n masks of the whole image; None from a detector without masks
 
 
 class Predictions(NamedTuple):
@@ -72,11 +78,11 @@ class StoredPredictions(NamedTuple):
 
 
 def open_predictions(file: IO[bytes], name: str) -> StoredPredictions:
-    """Reads what a predictions file says of itself; its images are read when they are asked for.
+    """Reads the metadata of a predictions file; its images are read on demand.
 
     Args:
         file: opened for reading bytes, and kept open as long as the images are read.
-        name: as of `read_predictions`; a pickle is in memory whole.
+        name: see `read_predictions`; a pickle is read into memory whole.
 
     Raises:
         PredictionsError: it is of another kind.
@@ -92,12 +98,12 @@ def read_predictions(file: IO[bytes], name: str) -> Predictions:
 
     Args:
         file: opened for reading bytes.
-        name: its name, for messages; one that ends in `.pkl` is read as a pickle, which may hold
-            nothing but dicts, lists, strings, numbers and NumPy arrays.
+        name: its name, for messages; one that ends in `.pkl` is read as a pickle of nothing but
+            dicts, lists, strings, numbers and NumPy arrays.
 
     Raises:
-        PredictionsError: it is of another kind, names a class that its class list lacks, holds a
-            number that is not finite, or has an image twice.
+        PredictionsError: it is of another kind, or has a class that its class list lacks, a number
+            that is not finite, a damaged mask, or an image twice.
     """
     stored = open_predictions(file, name)
     try:
@@ -121,16 +127,16 @@ def write_predictions(
     Args:
         file: opened for writing bytes.
         name: its name; one that ends in `.pkl` becomes a pickle (all images in memory at once),
-            any other Parquet, a row group a block, so that memory holds one block.
-        blocks: images in the order of the file.
+            any other Parquet, a row group per block, so that memory holds one block.
+        blocks: images in the order of the file, all of them with masks or none.
         class_list_text: contents of classes.csv.
-        metadata: values that JSON can hold.
+        metadata: JSON values.
 
     Returns:
         The number of images.
 
     Raises:
-        PredictionsError: what `read_predictions` would refuse.
+        PredictionsError: `read_predictions` would refuse it.
     """
     num_classes = len(read_class_list(class_list_text))
     checked = _checked(blocks, num_classes)
@@ -140,12 +146,14 @@ def write_predictions(
             "format": _FORMAT,
             "classes": class_list_text,
             "metadata": json.loads(json.dumps(dict(metadata))),
-            "images": [image._asdict() for image in images],
+            "images": [_to_dict(image) for image in images],
         }
         pickle.dump(contents, file, protocol=5)
         return len(images)
     keys = {"format": _FORMAT, "classes": class_list_text, "metadata": json.dumps(dict(metadata))}
-    schema = _SCHEMA.with_metadata({f"tpudet.{k}": v for k, v in keys.items()})
+    with_masks, checked = _peek_masks(checked)
+    schema = _SCHEMA.append(_MASKS) if with_masks else _SCHEMA
+    schema = schema.with_metadata({f"tpudet.{k}": v for k, v in keys.items()})
     count = 0
     with pq.ParquetWriter(pa.PythonFile(_WriteOnly(file), "w"), schema) as writer:
         for block in checked:
@@ -155,7 +163,7 @@ def write_predictions(
 
 
 class _WriteOnly(io.RawIOBase):
-    """What pyarrow needs of a file; those of tf.io.gfile lack `closed` and `writable`."""
+    """The file methods that pyarrow needs; files in buckets lack `closed` and `writable`."""
 
     def __init__(self, file: IO[bytes]):
         self._file = file
@@ -169,7 +177,7 @@ class _WriteOnly(io.RawIOBase):
 
 
 class _ReadOnly(io.RawIOBase):
-    """As `_WriteOnly`, for reading here and there."""
+    """As `_WriteOnly`, for reading at any position."""
 
     def __init__(self, file: IO[bytes]):
         self._file = file
@@ -197,8 +205,8 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str):
         if (module, name) not in _ADMITTED:
             raise pickle.UnpicklingError(
-                f"it asks for {module}.{name}; only dicts, lists, text, numbers and NumPy arrays "
-                "are admitted. A pickle can run any program, so open this one nowhere else either"
+                f"it needs {module}.{name}; only dicts, lists, text, numbers and NumPy arrays are "
+                "allowed. A pickle can run any program, so do not open this one elsewhere either"
             )
         return super().find_class(module, name)
 
@@ -208,7 +216,9 @@ def _open_parquet(file: IO[bytes]) -> StoredPredictions:
     stored = {k.decode(): v.decode() for k, v in (source.schema_arrow.metadata or {}).items()}
     if stored.get("tpudet.format") != _FORMAT:
         raise PredictionsError(f"its metadata does not say {_FORMAT!r}")
-    if not source.schema_arrow.equals(_SCHEMA):
+    if not source.schema_arrow.equals(_SCHEMA) and not source.schema_arrow.equals(
+        _SCHEMA.append(_MASKS)
+    ):
         raise PredictionsError(f"its columns are {source.schema_arrow.names}: not {_SCHEMA}")
     return StoredPredictions(
         stored["tpudet.classes"],
@@ -233,6 +243,7 @@ def _open_pickle(file: IO[bytes]) -> StoredPredictions:
                 np.asarray(image["labels"], np.int32),
                 np.asarray(image["scores"], np.float32),
                 np.asarray(image["boxes_normalized"], np.float32).reshape(-1, 4),
+                image.get("masks"),
             )
             for image in contents["images"]
         ]
@@ -261,6 +272,8 @@ def _to_table(images: Sequence[ImagePredictions], schema: pa.Schema) -> pa.Table
         pa.ListArray.from_arrays(ends, pa.array(scores.astype(np.float32))),
         pa.ListArray.from_arrays(ends, rows),
     ]
+    if _MASKS.name in schema.names:
+        columns.append(pa.array([image.masks for image in images], _MASKS.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -272,39 +285,72 @@ def _from_table(table: pa.Table) -> Iterator[ImagePredictions]:
         boxes = batch.column("boxes_normalized").flatten().flatten().to_numpy().reshape(-1, 4)
         if not len(labels) == len(scores) == len(boxes):
             raise PredictionsError("labels, scores and boxes differ in number")
+        masks = [None] * len(ids)
+        if _MASKS.name in batch.schema.names:
+            masks = batch.column(_MASKS.name).to_pylist()
         ends = ends - ends[0]
-        for image_id, start, stop in zip(ids, ends[:-1], ends[1:], strict=True):
+        for image_id, start, stop, rles in zip(ids, ends[:-1], ends[1:], masks, strict=True):
             part = slice(start, stop)
-            yield ImagePredictions(image_id, labels[part], scores[part], boxes[part])
+            yield ImagePredictions(image_id, labels[part], scores[part], boxes[part], rles)
+
+
+def _to_dict(image: ImagePredictions) -> dict:
+    return {k: v for k, v in image._asdict().items() if k != "masks" or v is not None}
+
+
+def _peek_masks(
+    blocks: Iterable[Sequence[ImagePredictions]],
+) -> tuple[bool, Iterator[Sequence[ImagePredictions]]]:
+    """Whether the first image has masks, and the blocks again."""
+    rest = iter(blocks)
+    first = []
+    for block in rest:
+        first.append(block)
+        if block:
+            break
+    with_masks = bool(first and first[-1]) and first[-1][0].masks is not None
+    return with_masks, itertools.chain(first, rest)
 
 
 def _checked(
     blocks: Iterable[Sequence[ImagePredictions]], num_classes: int
 ) -> Iterator[Sequence[ImagePredictions]]:
+    """Yields the blocks; refuses repeated images and wrong values."""
     seen: set[str] = set()
+    with_masks: set[bool] = set()
     for block in blocks:
-        _check(block, num_classes, seen)
+        for image in block:
+            problem = _problem(image, num_classes)
+            with_masks.add(image.masks is not None)
+            if image.image_id in seen:
+                problem = "appears twice"
+            elif len(with_masks) > 1:
+                problem = "differs from the others in having masks or not"
+            if problem:
+                raise PredictionsError(f"image {image.image_id!r} {problem}")
+            seen.add(image.image_id)
         yield block
 
 
-def _check(
-    images: Sequence[ImagePredictions], num_classes: int, seen: set[str] | None = None
-) -> None:
-    """Refuses images that are there twice (also in `seen`, which grows) or hold wrong values."""
-    seen = set() if seen is None else seen
-    for image in images:
-        shapes = image.labels.shape, image.scores.shape, image.boxes_normalized.shape
-        n = len(image.labels)
-        problem = None
-        if shapes != ((n,), (n,), (n, 4)):
-            problem = f"has labels, scores and boxes of shapes {shapes}"
-        elif n and not (image.labels.min() >= 1 and image.labels.max() <= num_classes):
-            wrong = sorted({int(k) for k in image.labels if not 1 <= k <= num_classes})
-            problem = f"has class ids {wrong}; the class list goes from 1 to {num_classes}"
-        elif not (np.isfinite(image.scores).all() and np.isfinite(image.boxes_normalized).all()):
-            problem = "has scores or boxes that are not finite"
-        elif image.image_id in seen:
-            problem = "is there twice"
-        if problem:
-            raise PredictionsError(f"image {image.image_id!r} {problem}")
-        seen.add(image.image_id)
+def _problem(image: ImagePredictions, num_classes: int) -> str:
+    """What is wrong with the predictions of an image; empty if they are usable."""
+    shapes = image.labels.shape, image.scores.shape, image.boxes_normalized.shape
+    n = len(image.labels)
+    if shapes != ((n,), (n,), (n, 4)):
+        return f"has labels, scores and boxes of shapes {shapes}"
+    if n and not (image.labels.min() >= 1 and image.labels.max() <= num_classes):
+        wrong = sorted({int(k) for k in image.labels if not 1 <= k <= num_classes})
+        return f"has class ids {wrong}; those of the class list are 1 to {num_classes}"
+    if not (np.isfinite(image.scores).all() and np.isfinite(image.boxes_normalized).all()):
+        return "has scores or boxes that are not finite"
+    if image.masks is None:
+        return ""
+    if len(image.masks) != n:
+        return f"has {len(image.masks)} masks for {n} boxes"
+    try:
+        for mask in image.masks:
+            height, width = mask["size"]
+            check_rle(mask["counts"], height=height, width=width)
+    except (KeyError, TypeError, ValueError) as error:
+        return f"has a mask that {error}"
+    return ""

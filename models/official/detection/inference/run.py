@@ -1,8 +1,8 @@
-"""A SavedModel and a folder of images -> a predictions file.
+"""Runs SavedModels on folders of images and writes predictions files.
 
-It needs no Keras: the SavedModel brings its own preprocessing. Finished parts of the work lie in
-`PREDICTIONS.parts` until all are there, so a run that was killed goes on where it was. Parts are
-worked off here, or by the nodes of a Ray cluster, to the same files.
+Keras is not needed: the SavedModel contains its own preprocessing. Finished parts are kept in
+`PREDICTIONS.parts` until all are finished, so a run that was killed resumes where it stopped. Parts
+are predicted here, or by the nodes of a Ray cluster, with the same files as a result.
 
 An image that cannot be read is left out of the predictions and named under `unreadable` in the
 file's metadata.
@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from tpudet.detection.inference.parts import (
     InferenceError,
-    Work,
+    PredictionTask,
     find_parts_left,
-    join_work,
+    finish_task,
     write_whole,
 )
 from tpudet.detection.inference.saved_detector import (
@@ -30,70 +30,72 @@ from tpudet.detection.inference.saved_detector import (
     load_detector,
     read_saved_detector,
 )
-from tpudet.detection.inference.stream import FoundPart, Part, Timing, predict_parts
-from tpudet.detection.inference.views import Augmentation, load_augmented_detector
+from tpudet.detection.inference.stream import Part, PredictedPart, Timing, predict_parts
+from tpudet.detection.inference.view_settings import ViewSettings
+from tpudet.detection.inference.views import load_view_detector
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import is_file
 from tpudet.trainkit.jobs.worker_pool import run_jobs
 
-# Of a cluster: loading a model takes as long as predicting thousands of images on a GPU.
-_PARTS_A_TASK = 10
-_TASKS_A_WORK = 8  # at least, where there are as many parts
+# On a cluster: loading a model takes as long as predicting thousands of images on a GPU.
+_PARTS_PER_JOB = 10
+_JOBS_PER_TASK = 8  # at least, if there are as many parts
 
 
 class PartsJob(NamedTuple):
-    """Parts of one work for one process."""
+    """Parts of a task for one process."""
 
-    work: int  # its number
+    task: int  # its place in the list
     saved: SavedDetector
-    augmentation: Augmentation | None
+    views: ViewSettings | None
     parts: tuple[Part, ...]
     key: str
     batch_size: int
     workers: int
 
 
-def run_works(
-    works: Sequence[Work],
+def run_tasks(
+    tasks: Sequence[PredictionTask],
     *,
     batch_size: int,
     workers: int,
     cluster: str | None = None,
     discard_foreign_parts: bool = False,
-    on_finished: Callable[[Work, int, dict[str, str]], object],
+    on_finished: Callable[[PredictionTask, int, dict[str, str]], object],
 ) -> Timing:
-    """Makes predictions files, one after another or, on a cluster, as its nodes are free.
+    """Writes predictions files, one after another or, on a cluster, as its nodes are free.
 
-    Parts that an earlier run finished are kept where they come from the same model, image list,
-    views and part size. Others are refused, or thrown away with `discard_foreign_parts`.
+    Parts that an earlier run finished are kept if they are of the same model, image list, views
+    and part size. Others are refused, or removed with `discard_foreign_parts`.
 
     Args:
-        works: with images each.
-        batch_size: images a call of the model; canvases with augmentation.
-        workers: threads that read, of each process.
-        cluster: of Ray, see `tpudet.trainkit.jobs.ray_pool`; every GPU gets a task at a time, or every node
-            where there are none. Nodes must reach models, images and predictions by the same names.
+        tasks: none without images.
+        batch_size: images per call of the model; canvases if there are several views.
+        workers: reading threads of each process.
+        cluster: address of a Ray cluster, see `trainkit.jobs.ray_pool`; every GPU, or every node
+            if there are none, gets a job at a time. Nodes must reach models, images and predictions
+            by the same names.
         discard_foreign_parts: see above.
-        on_finished: is told the number of images predicted, and the reason for each image left out
-            by file name, of a work whose file is whole.
+        on_finished: called with a task whose file is written, the number of images predicted,
+            and the reason for each image left out, by file name.
 
     Raises:
         InferenceError: the parts in `<predictions_path>.parts` are of another model or image list.
-        PredictionsError: the model gave a class or a number that cannot be.
-        WorkerPoolError: the cluster cannot do it.
+        PredictionsError: the model gave an unknown class or a number that is not finite.
+        WorkerPoolError: the cluster failed.
     """
-    left = [find_parts_left(work, discard_foreign=discard_foreign_parts) for work in works]
-    num_images = sum(len(work.images) for work in works)
+    left = [find_parts_left(task, discard_foreign=discard_foreign_parts) for task in tasks]
+    num_images = sum(len(task.images) for task in tasks)
     done = num_images - sum(len(part.images) for parts in left for part in parts)
     jobs = [
-        PartsJob(number, work.saved, work.augmentation, block, work.key(), batch_size, workers)
-        for number, (work, parts) in enumerate(zip(works, left, strict=True))
+        PartsJob(number, task.saved, task.views, block, task.key(), batch_size, workers)
+        for number, (task, parts) in enumerate(zip(tasks, left, strict=True))
         for block in _blocks(parts, on_cluster=cluster is not None)
     ]
-    unfinished = Counter(job.work for job in jobs)
-    for number, work in enumerate(works):
+    unfinished = Counter(job.task for job in jobs)
+    for number, task in enumerate(tasks):
         if not unfinished[number]:  # killed between its last part and the joining
-            on_finished(work, *join_work(work))
+            on_finished(task, *finish_task(task))
     timing = Timing()
     with tqdm(total=num_images, initial=done, unit=" images", smoothing=0.05) as bar:
         for number, spent in run_jobs(
@@ -102,54 +104,54 @@ def run_works(
             timing = timing.plus(spent)
             unfinished[number] -= 1
             if not unfinished[number]:
-                on_finished(works[number], *join_work(works[number]))
+                on_finished(tasks[number], *finish_task(tasks[number]))
     return timing
 
 
 def run_job(job: PartsJob, progress: Callable[[int], Any]) -> tuple[int, Timing]:
-    """Predicts the parts of a job and writes each; parts that are there already are passed over.
+    """Predicts the parts of a job and writes each; finished parts are skipped.
 
     Raises:
-        InferenceError: another model lies in the directory than where the job was made.
+        InferenceError: the model differs from the one that the job was made with.
     """
     parts = [part for part in job.parts if not is_file(part.path)]
     progress(sum(len(part.images) for part in job.parts) - sum(len(part.images) for part in parts))
     if not parts:
-        return job.work, Timing()
+        return job.task, Timing()
     storage.make_folder(os.path.dirname(parts[0].path))
 
-    def write(found: FoundPart) -> None:
+    def write(found: PredictedPart) -> None:
         metadata = {"key": job.key, "unreadable": found.unreadable}
         write_whole(found.path, [found.predictions], job.saved, metadata)
 
     timing = predict_parts(
         parts,
-        _detector(job),
+        _load_detector(job),
         batch_size=job.batch_size,
         workers=job.workers,
         on_progress=progress,
         write=write,
     )
-    return job.work, timing
+    return job.task, timing
 
 
-def _detector(job: PartsJob) -> Detector:
+def _load_detector(job: PartsJob) -> Detector:
     if read_saved_detector(job.saved.directory).fingerprint != job.saved.fingerprint:
         raise InferenceError(
-            f"{job.saved.directory} on {socket.gethostname()} is not the model that the run began "
-            "with: nodes must share the folder, and nobody may export into it meanwhile"
+            f"{job.saved.directory} on {socket.gethostname()} is not the model that the run "
+            "started with: nodes must share the folder, and it must not change meanwhile"
         )
-    if job.augmentation is None:
+    if job.views is None:
         return load_detector(job.saved)
-    return load_augmented_detector(job.saved, job.augmentation, job.batch_size)
+    return load_view_detector(job.saved, job.views, job.batch_size)
 
 
 def _blocks(parts: Sequence[Part], *, on_cluster: bool) -> Iterator[tuple[Part, ...]]:
-    """The parts of each job: here all, so that reading goes on from part to part."""
+    """The parts of each job: all of them here, so that reading continues from part to part."""
     if not parts:
         return
     size = len(parts)
     if on_cluster:
-        size = min(_PARTS_A_TASK, math.ceil(len(parts) / _TASKS_A_WORK))
+        size = min(_PARTS_PER_JOB, math.ceil(len(parts) / _JOBS_PER_TASK))
     for start in range(0, len(parts), size):
         yield tuple(parts[start : start + size])

@@ -1,29 +1,38 @@
-"""A SavedModel as `tpudet.detection.inference.export` wrote it: found, checked, and called. Needs no Keras."""
+"""Finds, checks and calls SavedModels that `inference.export` wrote. Needs no Keras."""
 
 import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from tpudet.detection.ops.numpy_masks import Rle, encode_rle, paste_mask
 from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 
-Detected = tuple[np.ndarray, np.ndarray, np.ndarray]  # labels, scores, boxes_normalized
-Detector = Callable[[Sequence[bytes]], list[Detected]]
-CanvasDetector = Callable[[np.ndarray], list[Detected]]
+
+class ImageOutput(NamedTuple):
+    """The n valid detections of an image, by falling score."""
+
+    labels: np.ndarray  # [n] int32, 1-based
+    scores: np.ndarray  # [n] float32
+    boxes_normalized: np.ndarray  # [n, 4] float32 x1 y1 x2 y2
+    masks: list[Rle] | None = None  # n COCO RLE dicts; None from a model without masks
+
+
+Detector = Callable[[Sequence[bytes]], list[ImageOutput]]
+CanvasDetector = Callable[[np.ndarray], list[ImageOutput]]
 
 
 class SavedDetectorError(UserError):
-    """There is no SavedModel, or not one of this toolkit; says what to do."""
+    """There is no SavedModel, or it is not one of this toolkit."""
 
 
 class SavedDetector(NamedTuple):
-    """A SavedModel as `tpudet.detection.inference.export` wrote it."""
+    """A SavedModel that `inference.export` wrote."""
 
     directory: str
     class_list_text: str
@@ -48,25 +57,25 @@ def find_saved_model(model_dir: str) -> str:
         there = ", ".join(storage.list_folder(model_dir)[:20]) or "nothing"
         raise SavedDetectorError(
             f"no SavedModel (saved_model.pb) in {model_dir} or below; there is: {there}. "
-            "export_saved_model.sh writes one"
+            "tpudet export writes one"
         )
     age = {f: storage.stat(os.path.join(f, "saved_model.pb")).modified_ns for f in found}
     return max(sorted(found), key=lambda folder: age[folder])
 
 
 def read_saved_detector(directory: str) -> SavedDetector:
-    """Reads what lies beside the graph of a SavedModel; the graph itself is not loaded.
+    """Reads the assets of a SavedModel; the graph itself is not loaded.
 
     Raises:
-        SavedDetectorError: the assets that `tpudet.detection.inference.export` writes are missing or not usable.
+        SavedDetectorError: the assets that `inference.export` writes are missing or not usable.
     """
     contents: dict[str, bytes] = {}
     for name in ("assets/classes.csv", "assets/metadata.json", "saved_model.pb"):
         path = os.path.join(directory, name)
         if not storage.exists(path):
             raise SavedDetectorError(
-                f"{directory} has no {name}: without it nobody knows what its class ids mean. "
-                "Export it again with export_saved_model.sh"
+                f"{directory} has no {name}: without it the meaning of its class ids is unknown. "
+                "Export it again with tpudet export"
             )
         contents[name] = _read(path)
     # The index of the variables holds a checksum of each, so the weights need not be read.
@@ -83,53 +92,60 @@ def read_saved_detector(directory: str) -> SavedDetector:
     if hashlib.sha256(classes.encode()).hexdigest() != metadata["classes_sha256"]:
         raise SavedDetectorError(
             f"{directory}/assets/classes.csv is not the list that the model was exported with: its "
-            "class ids would be given wrong names. Put that list back or export again"
+            "class ids would get wrong names. Restore that list or export again"
         )
     digest = hashlib.sha256(b"".join(hashlib.sha256(c).digest() for c in contents.values()))
     return SavedDetector(directory, classes, metadata, digest.hexdigest())
 
 
 def load_detector(saved: SavedDetector) -> Detector:
-    """Loads the graph; the function takes encoded images and gives each one's valid detections.
-
-    It returns (labels [n], scores [n], boxes_normalized [n, 4] x1 y1 x2 y2) an image.
-    """
-    call = _load_signature(saved, "serving_default")
-    return lambda encoded: call(tf.constant(encoded))
+    """Loads the graph; the function detects in encoded images."""
+    return _load_signature(saved, "serving_default")
 
 
 def load_canvas_detector(saved: SavedDetector) -> CanvasDetector:
-    """Loads the graph; the function takes pictures [B, H, W, 3] uint8, as large as the canvas.
+    """Loads the graph; the function detects in images [B, H, W, 3] uint8 of the canvas's size.
 
-    It returns what that of `load_detector` does; boxes are fractions of the canvas.
+    Boxes are fractions of the canvas.
     """
-    call = _load_signature(saved, "image_tensor")
-    return lambda canvases: call(tf.constant(canvases))
+    return _load_signature(saved, "image_tensor")
 
 
-def _load_signature(saved: SavedDetector, name: str) -> Callable[[tf.Tensor], list[Detected]]:
+def _load_signature(saved: SavedDetector, name: str) -> Callable[[Any], list[ImageOutput]]:
+    import tensorflow as tf
+
     model = tf.saved_model.load(saved.directory)
     in_pixels = saved.metadata["boxes"] == "pixels"
 
-    def detect(images: tf.Tensor) -> list[Detected]:
+    def detect(images: Any) -> list[ImageOutput]:
         # Reached through `model`, which owns the variables, so that it lives as long as this.
-        tensors = model.signatures[name](input=images)
+        tensors = model.signatures[name](input=tf.constant(images))
         outputs = {name: tensor.numpy() for name, tensor in tensors.items()}
         boxes = outputs["detection_boxes"][:, :, [1, 0, 3, 2]]
         if in_pixels:
             boxes = boxes / outputs["image_sizes"][:, None, [1, 0, 1, 0]]
         return [
-            (classes[:n].copy(), scores[:n].copy(), image_boxes[:n].copy())
-            for n, classes, scores, image_boxes in zip(
-                outputs["num_detections"],
-                outputs["detection_classes"],
-                outputs["detection_scores"],
-                boxes,
-                strict=True,
+            ImageOutput(
+                outputs["detection_classes"][i, :n].copy(),
+                outputs["detection_scores"][i, :n].copy(),
+                boxes[i, :n].copy(),
+                _paste_masks(outputs, i, boxes[i, :n]) if "detection_masks" in outputs else None,
             )
+            for i, n in enumerate(outputs["num_detections"])
         ]
 
     return detect
+
+
+def _paste_masks(outputs: dict[str, np.ndarray], image: int, boxes: np.ndarray) -> list[Rle]:
+    """The masks of an image as RLE; `boxes` [n, 4] are x1 y1 x2 y2, fractions of the image."""
+    height, width = (round(float(side)) for side in outputs["image_sizes"][image])
+    pixels = boxes[:, [1, 0, 3, 2]] * [height, width, height, width]
+    masks = outputs["detection_masks"][image]
+    return [
+        encode_rle(paste_mask(mask, box, height=height, width=width))
+        for mask, box in zip(masks[: len(boxes)], pixels, strict=True)
+    ]
 
 
 def _read(path: str) -> bytes:

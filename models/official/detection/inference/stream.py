@@ -1,8 +1,8 @@
-"""Parts of a list of images -> their predictions, with every stage at work at once.
+"""Predicts a list of images part by part, with reading, detection and writing overlapped.
 
-Threads read and check files; two calls of the model are under way, so that one decodes its images
-while the network runs on the other's and their pixels are transferred; one thread writes finished
-parts. The order of images, and which of them share a call, do not depend on any of this.
+Threads read and check files; two calls of the model run at a time, so that one decodes its images
+while the network runs on those of the other; one thread writes finished parts. The order of images,
+and which of them share a call, do not depend on any of this.
 """
 
 import itertools
@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tpudet.detection.inference.predictions_file import ImagePredictions
-from tpudet.detection.inference.saved_detector import Detector
+from tpudet.detection.inference.saved_detector import Detector, ImageOutput
 from tpudet.trainkit.image_folder import ImageFile, read_ahead
 
-# One call at work in the network, one in decoding and transfer; a third waits for either.
+# One call in the network, one in decoding and transfer; a third waits for either.
 CALLS_AT_ONCE = 2
 _PARTS_WAITING = 2  # to be written, before the model waits for the disk
 
@@ -32,7 +31,7 @@ class Part(NamedTuple):
     images: Sequence[ImageFile]
 
 
-class FoundPart(NamedTuple):
+class PredictedPart(NamedTuple):
     """The predictions of a part."""
 
     path: str
@@ -41,7 +40,7 @@ class FoundPart(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """What a run did with its time: seconds that it waited for each stage."""
+    """The seconds that a run waited for each stage."""
 
     images: int = 0
     reading: float = 0.0
@@ -54,11 +53,7 @@ class Timing(NamedTuple):
         return Timing(self.images + other.images, *seconds)
 
     def describe(self, seconds: float) -> str:
-        """Returns a line for the user.
-
-        Args:
-            seconds: on the clock, from start to end.
-        """
+        """Returns a line for the user; `seconds` is the time from start to end."""
         total = max(self.reading + self.model + self.writing, 1e-9)
         shares = [f"{100 * part / total:.0f} %" for part in self[1:]]
         return (
@@ -75,7 +70,7 @@ class _Batch(NamedTuple):
     is_last: bool  # of its part
 
 
-_Found = list[tuple[np.ndarray, np.ndarray, np.ndarray] | str]
+_Outputs = list[ImageOutput | str]  # or the reason why an image has none
 
 
 def predict_parts(
@@ -85,40 +80,40 @@ def predict_parts(
     batch_size: int,
     workers: int,
     on_progress: Callable[[int], object],
-    write: Callable[[FoundPart], object],
+    write: Callable[[PredictedPart], object],
 ) -> Timing:
-    """Predicts parts in their order and hands each to `write` as soon as it is whole.
+    """Predicts parts in their order and passes each to `write` as soon as it is complete.
 
-    A batch never holds images of two parts, so the numbers of a part do not depend on the others.
-    Parts that were whole before something is raised are written all the same.
+    A batch never has images of two parts, so the numbers of a part do not depend on the others.
+    Parts that are complete when an error is raised are still written.
 
     Args:
         parts: none of them empty.
         detect: of `load_detector`; called from two threads.
-        batch_size: images a call; a part's last call takes what is left.
-        workers: threads that read.
-        on_progress: is told the number of images done since it was told last.
+        batch_size: images per call; the last call of a part may have fewer.
+        workers: reading threads.
+        on_progress: called with the number of images done since the last call.
         write: called in a thread, one part at a time.
     """
     spent = {"reading": 0.0, "model": 0.0, "writing": 0.0}
-    running: deque[tuple[_Batch, Future[_Found]]] = deque()
+    running: deque[tuple[_Batch, Future[_Outputs]]] = deque()
     written: deque[Future[object]] = deque()
-    found = FoundPart("", [], {})
+    predicted = PredictedPart("", [], {})
 
-    def finish(batch: _Batch, answers: _Found) -> None:
-        nonlocal found
-        for (image, _), answer in zip(batch.images, answers, strict=True):
-            if isinstance(answer, str):
-                found.unreadable[os.path.basename(image.path)] = answer
+    def finish(batch: _Batch, outputs: _Outputs) -> None:
+        nonlocal predicted
+        for (image, _), output in zip(batch.images, outputs, strict=True):
+            if isinstance(output, str):
+                predicted.unreadable[os.path.basename(image.path)] = output
             else:
-                found.predictions.append(ImagePredictions(image.image_id, *answer))
-        found.unreadable.update(batch.unreadable)
+                predicted.predictions.append(ImagePredictions(image.image_id, *output))
+        predicted.unreadable.update(batch.unreadable)
         on_progress(len(batch.images) + len(batch.unreadable))
         if batch.is_last:
-            written.append(writer.submit(write, found._replace(path=batch.part.path)))
+            written.append(writer.submit(write, predicted._replace(path=batch.part.path)))
             if len(written) > _PARTS_WAITING:
                 _wait(written.popleft(), spent, "writing")
-            found = FoundPart("", [], {})
+            predicted = PredictedPart("", [], {})
 
     with (
         ThreadPoolExecutor(1, "write") as writer,
@@ -144,7 +139,7 @@ def predict_parts(
 
 
 def _batches(parts: Sequence[Part], batch_size: int, workers: int) -> Iterator[_Batch]:
-    """Groups images as they are read; the readers go on into the next part."""
+    """Groups images as they are read; the readers continue into the next part."""
     images = itertools.chain.from_iterable(part.images for part in parts)
     read = read_ahead(images, workers=workers, ahead=2 * batch_size + workers)
     for part in parts:
@@ -176,8 +171,8 @@ def _wait(future: Future, spent: dict[str, float], stage: str):
         spent[stage] += time.monotonic() - start
 
 
-def _detect_each(images: Sequence[tuple[ImageFile, bytes]], detect: Detector) -> _Found:
-    """Detects in a batch; where TensorFlow refuses one image, says why and keeps the others."""
+def _detect_each(images: Sequence[tuple[ImageFile, bytes]], detect: Detector) -> _Outputs:
+    """Detects in a batch; an image that TensorFlow refuses gets the reason instead."""
     if not images:
         return []
     try:
@@ -185,4 +180,4 @@ def _detect_each(images: Sequence[tuple[ImageFile, bytes]], detect: Detector) ->
     except tf.errors.InvalidArgumentError as error:
         if len(images) == 1:
             return [f"TensorFlow cannot decode it: {error.message}"]
-        return [found for image in images for found in _detect_each([image], detect)]
+        return [output for image in images for output in _detect_each([image], detect)]

@@ -62,11 +62,11 @@ def test_text_of_masks_is_what_pycocotools_reads() -> None:
 
 def test_what_is_no_mask_is_refused_before_pycocotools_reads_beyond_it() -> None:
     text = encode_mask(rectangle(0, 0, 5, 5))
-    with pytest.raises(MaskError, match="not the mask of a picture 21 wide and 20 high"):
+    with pytest.raises(MaskError, match="not the mask of an image 21 wide and 20 high"):
         decode_mask(text, SIZE, SIZE + 1)
-    with pytest.raises(MaskError, match="no base64 of zlib"):
+    with pytest.raises(MaskError, match="not base64 of zlib"):
         decode_mask("%%%", SIZE, SIZE)
-    with pytest.raises(MaskError, match="no base64 of zlib"):
+    with pytest.raises(MaskError, match="not base64 of zlib"):
         decode_mask(base64.b64encode(b"not compressed").decode(), SIZE, SIZE)
     for counts in (b"", b"\x00\x01", b"oooooooooooooo0", b"o"):
         with pytest.raises(MaskError, match="is no"):
@@ -116,7 +116,7 @@ def test_bad_rows_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         f"b,20,20,/c 0.9 {mask} /c": "4 tokens",
         f"b,20,20,/c 1.9 {mask}": "the score is '1.9', not in 0..1",
         f"b,20,x,/c 0.9 {mask}": "ImageWidth,ImageHeight are 20,x",
-        f"b,30,20,/c 0.9 {mask}": "its mask is not the mask of a picture 30 wide",
+        f"b,30,20,/c 0.9 {mask}": "its mask is not the mask of an image 30 wide",
         f"a,20,20,/c 0.9 {mask}": "image 'a' is in line 2 already",
     }.items():
         (tmp_path / "sub.csv").write_text(f"{good}{bad}\n")

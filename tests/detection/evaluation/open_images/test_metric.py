@@ -288,7 +288,7 @@ def test_a_weight_of_two_is_an_image_there_twice() -> None:
         taken = np.concatenate([*found, []]).astype(int)
         again = ImageDetections(
             np.repeat(np.arange(len(copies)), [len(f) for f in found]),
-            *(column[taken] for column in detections[1:]),
+            *(column[taken] for column in detections[1:4]),
         )
         expected = average_precisions(score_boxes(repeated, again))
         weighted = average_precisions(score_boxes(truth, detections), weights.astype(float))

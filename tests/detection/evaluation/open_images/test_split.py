@@ -2,22 +2,21 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.detection import experiment
 from tpudet.detection.config import ExperimentConfig, Metric, OpenImagesRulesConfig
 from tpudet.detection.evaluation.ground_truth import GroundTruth
 from tpudet.detection.evaluation.open_images.split import challenge_split
+from tpudet.detection.evaluation.split import build_evaluation
 from tpudet.detection.types import Batch, Detections, ImageDetections
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError, decode, parse_tree
 from tpudet.trainkit.training.devices import choose_devices
-from tpudet.trainkit.training.model_dir import read_classes
+from tpudet.trainkit.training.model_dir import load_classes
 
 CLASSES = [ClassEntry("/dog", "Dog"), ClassEntry("/cat", "Cat"), ClassEntry("/animal", "Animal")]
 TREE = {
@@ -97,17 +96,17 @@ def test_a_detector_that_knows_the_truth_has_ap_1_by_either_rules(
     text = f"data: {{directory: {sample_part}, canvas_size: [128, 128]}}\n"
     text += "evaluation:\n  schedule: {num_images: 0, batch_size: 3}\n"
 
-    def answer(batch: Batch) -> Detections:
+    def predict(batch: Batch) -> Detections:
         is_object = batch.classes > 0
         scores = tf.where(is_object, 0.9, 0.0)
         num_objects = tf.reduce_sum(tf.cast(is_object, tf.int32), axis=1)
         return Detections(batch.boxes, scores, batch.classes, num_objects)
 
     def evaluate(rules: str) -> dict[str, float]:
-        evaluation = experiment.build_evaluation(
+        evaluation = build_evaluation(
             decode(ExperimentConfig, parse_tree(text + rules, "x.yaml")),
-            task=cast(Any, SimpleNamespace(predict=answer)),
-            classes=read_classes(sample_part)[1],
+            predict=predict,
+            classes=load_classes(sample_part)[1],
             devices=choose_devices("cpu"),
             image_path=str(tmp_path / "none.png"),
         )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from tpudet.detection.evaluation.open_images.mask_text import Mask, MaskError, decode_mask
+from tpudet.detection.evaluation.open_images.mask_text import MaskError, decode_mask
 from tpudet.detection.evaluation.open_images.metric import (
     Overlap,
     Scored,
@@ -37,6 +37,7 @@ from tpudet.detection.submission.errors import (
     BadRowsError,
     SubmissionError,
 )
+from tpudet.detection.ops.numpy_masks import Rle as Mask
 from tpudet.detection.types import ImageDetections
 from tpudet.trainkit.files.storage import open_file
 

@@ -17,6 +17,7 @@ from tpudet.detection.evaluation.open_images.metric import (
     countable_rows,
     precision_recall,
 )
+from tpudet.detection.ops.numpy_boxes import boxes_to_xywh
 from tpudet.detection.types import ImageDetections
 from tpudet.trainkit.class_list import ClassEntry
 
@@ -149,7 +150,7 @@ def error_shares(truth: ChallengeTruth, detections: ImageDetections) -> list[Err
     """
     num_images, num_classes = truth.verified.shape
     images = [{"id": i, "width": 1, "height": 1} for i in range(1, num_images + 1)]
-    boxes = _xywh(truth.boxes)
+    boxes = boxes_to_xywh(truth.boxes)
     annotations = [
         {
             "id": row + 1,
@@ -174,7 +175,7 @@ def error_shares(truth: ChallengeTruth, detections: ImageDetections) -> list[Err
     table = np.column_stack(
         [
             detections.image_indices[rows] + 1,
-            _xywh(detections.boxes[rows]),
+            boxes_to_xywh(detections.boxes[rows]),
             detections.scores[rows],
             detections.classes[rows],
         ]
@@ -198,8 +199,3 @@ def _best_of_images(image_indices: np.ndarray, rows: np.ndarray) -> np.ndarray:
     images = image_indices[rows[order]]
     ranks = np.arange(len(rows)) - np.searchsorted(images, images)
     return rows[np.sort(order[ranks < _TIDE_PER_IMAGE])]
-
-
-def _xywh(boxes: np.ndarray) -> np.ndarray:
-    y1, x1, y2, x2 = boxes.astype(np.float64).T
-    return np.stack([x1, y1, x2 - x1, y2 - y1], axis=1)

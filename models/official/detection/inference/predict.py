@@ -1,0 +1,174 @@
+"""Predicts folders of images with one SavedModel or a list of them."""
+
+import sys
+import time
+from collections.abc import Sequence
+
+from tpudet.detection.inference.model_list import ListedModel, read_model_list
+from tpudet.detection.inference.parts import (
+    InferenceError,
+    PredictionTask,
+    count_finished_parts,
+    digest_image_list,
+    is_finished,
+)
+from tpudet.detection.inference.run import run_tasks
+from tpudet.detection.inference.saved_detector import (
+    SavedDetector,
+    find_saved_model,
+    read_saved_detector,
+)
+from tpudet.detection.inference.view_settings import ViewSettings
+from tpudet.trainkit.files.locations import storage_path
+from tpudet.trainkit.files.storage import is_file
+from tpudet.trainkit.image_folder import (
+    ImageFile,
+    Shard,
+    list_images,
+    read_ids,
+    shard_path,
+    take_shard,
+)
+
+
+def plan_folder(
+    predictions: str,
+    model_dir: str,
+    *,
+    images: str,
+    ids: str | None,
+    shard: Shard | None,
+    views: ViewSettings | None,
+    overwrite: bool,
+) -> list[PredictionTask]:
+    """Plans the predictions of one model; says what there is to do.
+
+    Args:
+        predictions: the predictions file to write; that of a shard gets the shard's suffix.
+        model_dir: has a SavedModel, or its subfolders have.
+        images: folder of images.
+        ids: path of a list of image ids to predict; None for all images.
+        shard: the part of the images to predict.
+        views: of test-time augmentation.
+        overwrite: replace an existing predictions file.
+
+    Raises:
+        UserError: an argument is not usable.
+    """
+    target = shard_path(predictions, shard)
+    if is_file(target) and not overwrite:
+        raise InferenceError(f"{target} exists: --overwrite replaces it")
+    saved = read_saved_detector(find_saved_model(model_dir))
+    listed = list_images(images, read_ids(ids) if ids else None)
+    size = "x".join(map(str, saved.metadata["canvas_size"]))
+    print(f"model {saved.directory}, canvas {size}; {_count_images(listed, images, shard)}")
+    return [_task(saved, target, listed, shard, views)]
+
+
+def plan_models(
+    models: str,
+    *,
+    images: str,
+    ids: str | None,
+    shard: Shard | None,
+    views: ViewSettings | None,
+    overwrite: bool,
+) -> list[PredictionTask]:
+    """Plans the predictions of a list of models; finished ones are left out.
+
+    Args:
+        models: path of the list, see `inference.model_list`.
+        images: see `plan_folder`, as all others.
+        ids: path.
+        shard: of the images.
+        views: of test-time augmentation.
+        overwrite: replace existing predictions files.
+
+    Raises:
+        UserError: an argument or the list is not usable; all mistakes of the list at once.
+    """
+    listed = list_images(images, read_ids(ids) if ids else None)
+    tasks: list[PredictionTask] = []
+
+    def add(model: ListedModel) -> None:
+        target = shard_path(model.predictions_path, shard)
+        task = _task(model.saved, target, listed, shard, views)
+        if not overwrite and is_finished(task):
+            print(f"{task.predictions_path}: finished, skipped")
+        else:
+            tasks.append(task)
+
+    count = len(read_model_list(models, storage_path(), add))
+    print(f"{count} models of {models}, {len(tasks)} to do; {_count_images(listed, images, shard)}")
+    return tasks
+
+
+def describe_tasks(tasks: Sequence[PredictionTask]) -> str:
+    """What would be done, a line per predictions file."""
+    lines = []
+    for task in tasks:
+        finished, count = count_finished_parts(task)
+        lines.append(
+            f"would write {task.predictions_path} in {count} parts; {finished} are finished"
+        )
+    return "\n".join(lines)
+
+
+def run_and_report(
+    tasks: Sequence[PredictionTask],
+    *,
+    batch_size: int,
+    workers: int,
+    cluster: str | None,
+    overwrite: bool,
+) -> int:
+    """Writes predictions files; prints what was predicted, and how fast.
+
+    The arguments and errors are those of `run_tasks`.
+
+    Returns:
+        The exit code: 1 if a file has no image that could be predicted, else 0.
+    """
+    predicted: list[int] = []
+
+    def report(task: PredictionTask, count: int, unreadable: dict[str, str]) -> None:
+        predicted.append(count)
+        print(f"{task.predictions_path}: {count} images predicted")
+        if unreadable:
+            print(f"WARNING: {len(unreadable)} images could not be read:", file=sys.stderr)
+            for name, reason in unreadable.items():
+                print(f"  {name}: {reason}", file=sys.stderr)
+
+    start = time.monotonic()
+    timing = run_tasks(
+        tasks,
+        batch_size=batch_size,
+        workers=workers,
+        cluster=cluster,
+        discard_foreign_parts=overwrite,
+        on_finished=report,
+    )
+    if timing.images:
+        print(timing.describe(time.monotonic() - start))
+    return 0 if all(predicted) else 1
+
+
+def _task(
+    saved: SavedDetector,
+    target: str,
+    listed: Sequence[ImageFile],
+    shard: Shard | None,
+    views: ViewSettings | None,
+) -> PredictionTask:
+    if views is not None and "mask_side" in saved.metadata:
+        raise InferenceError(
+            f"{saved.directory} predicts masks, which --tta cannot merge; leave --tta out"
+        )
+    images = take_shard(listed, shard) if shard else listed
+    return PredictionTask(saved, images, target, views, shard, digest_image_list(listed))
+
+
+def _count_images(listed: Sequence[ImageFile], folder: str, shard: Shard | None) -> str:
+    count = len(take_shard(listed, shard) if shard else listed)
+    of = f" ({shard.number}/{shard.of} of {len(listed)})" if shard else ""
+    return f"{count} images{of} of {folder}"
