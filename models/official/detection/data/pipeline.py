@@ -80,7 +80,7 @@ def train_dataset(
         augmentations = build_augmentations(data)
     reads_masks = with_masks or needs_masks(data)
     if reads_masks:
-        _check_masks(shards)
+        _check_masks(shards, needed_by="the model" if with_masks else "copy_paste")
     surplus = surplus_records(augmentations, start_record // process_count)
     records = read_shuffled(
         shards,
@@ -200,8 +200,8 @@ def _checked(example: Example, record: Tensor) -> Example:
         return example._replace(encoded=tf.identity(example.encoded))
 
 
-def _check_masks(shards: Sequence[str]) -> None:
-    """Searches records all over the data for masks: without any, training would ignore the need."""
+def _check_masks(shards: Sequence[str], *, needed_by: str) -> None:
+    """Searches records of all shards for masks; training on data without any would learn none."""
     some = shards[:: -(-len(shards) // _SHARDS_SEARCHED)]
     count = -(-_RECORDS_SEARCHED // len(some))
     for shard in some:
@@ -209,10 +209,9 @@ def _check_masks(shards: Sequence[str]) -> None:
             if tf.size(parse_example(text, with_masks=True).masks) > 0:
                 return
     raise UserError(
-        f"copy_paste and models that predict masks need masks, and none of the first {count} "
-        f"records of each of {len(some)} shards, from {shards[0]} on, has an image/object/mask. "
-        "Write the records with `tpudet make_tfrecords --include_masks`, or remove copy_paste from "
-        "data.augmentations."
+        f"{needed_by} needs masks, and none of the first {count} records of each of {len(some)} "
+        f"shards, from {shards[0]} on, has an image/object/mask. Write the records with `tpudet "
+        "make_tfrecords --include_masks`, or remove copy_paste from data.augmentations."
     )
 
 

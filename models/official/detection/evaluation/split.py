@@ -25,13 +25,14 @@ from tpudet.detection.evaluation.coco import (
 )
 from tpudet.detection.evaluation.ground_truth import GroundTruth, load_ground_truth
 from tpudet.detection.evaluation.open_images.split import challenge_split
+from tpudet.detection.ops.drawing import draw_comparison
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.types import Batch, Detections, ImageDetections
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.pages.drawing import draw_comparison, encode_png, image_grid
+from tpudet.trainkit.pages.drawing import encode_png, image_grid
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import Evaluation
 
@@ -206,7 +207,7 @@ class SplitDetections:
         is_real = records >= 0
         indices = self._mark_seen(records[is_real], sizes[is_real])
         boxes = boxes_to_original(
-            boxes,
+            np.asarray(detections.boxes),
             scales=np.asarray(batch.scales),
             offsets=np.asarray(batch.offsets),
             sizes=sizes,
@@ -236,7 +237,8 @@ class SplitDetections:
                 f"(records {listing(unseen)}); the AP of a part of the split would mislead, so "
                 "feed every image once, the last partial batch included"
             )
-        return ImageDetections(*(np.concatenate(c) for c in zip(*self._columns, strict=True)))
+        columns = [(c.image_indices, c.boxes, c.scores, c.classes) for c in self._columns]
+        return ImageDetections(*map(np.concatenate, zip(*columns, strict=True)))
 
     def _mark_seen(self, records: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Marks images as seen and returns their rows in the ground truth, [number of records]."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from tqdm import tqdm
 
-from tpudet.detection.types import Batch
 from tpudet.detection.ops.drawing import Panel, draw_panels
+from tpudet.detection.types import Batch
 from tpudet.trainkit.pages.drawing import class_colour, image_grid
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from tpudet.detection.inspection.objects import Objects
 from tpudet.detection.inspection.outcomes import FAULT_NAMES, FOUND, IGNORED, Outcomes
-from tpudet.trainkit.class_list import ClassEntry
 from tpudet.detection.ops.drawing import Panel, draw_panels
+from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.pages.drawing import Colour, class_colour, encode_png, thumbnail_jpeg
 
 # Told apart by people who do not tell red from green, too.

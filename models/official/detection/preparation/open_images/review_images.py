@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 from tqdm import tqdm
 
+from tpudet.detection.ops.drawing import draw_boxes
 from tpudet.detection.preparation.sources.annotations import COORDINATES
 from tpudet.detection.preparation.sources.checks import label_class_ids
 from tpudet.detection.preparation.sources.input_files import require_images
@@ -20,7 +21,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import read_text, whole_file, write_text
 from tpudet.trainkit.images.standardize import ImageError, decode_rgb
-from tpudet.trainkit.pages.drawing import class_colour, draw_boxes
+from tpudet.trainkit.pages.drawing import class_colour
 
 # Lists the drawings, so that the next run removes those and nothing else.
 LIST_NAME = "pictures.json"

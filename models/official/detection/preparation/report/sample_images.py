@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tpudet.detection.ops.drawing import draw_boxes
 from tpudet.detection.preparation.records.prepared_set import PreparedSet
 from tpudet.detection.preparation.report.set_statistics import SplitColumns, read_example
 from tpudet.detection.preparation.sources.annotations import distinct_pairs
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.standardize import ImageError, decode_rgb
-from tpudet.trainkit.pages.drawing import class_colour, draw_boxes, thumbnail_jpeg
+from tpudet.trainkit.pages.drawing import class_colour, thumbnail_jpeg
 
 # Of all thumbnails together; base64 turns them into 3.5 MB in the page.
 SAMPLE_BYTES = 2_600_000

@@ -1,0 +1,60 @@
+"""Labelled boxes: colours at known places, sizes, and that the arguments stay unchanged."""
+
+import numpy as np
+import pytest
+
+from tpudet.detection.ops.drawing import draw_boxes, draw_comparison
+from tpudet.trainkit.pages.drawing import class_colour
+
+GRAY = np.full((120, 160, 3), 90, np.uint8)
+RED, GREEN = (255, 0, 0), (0, 255, 0)
+
+
+def test_boxes_lie_where_they_should_and_the_image_is_left_alone() -> None:
+    drawn = draw_boxes(
+        GRAY, np.array([[40, 30, 100, 90], [60, 50, 110, 150]]), ["", ""], [RED, GREEN]
+    )
+    assert tuple(drawn[40, 60]) == RED
+    assert tuple(drawn[70, 30]) == RED
+    assert tuple(drawn[110, 120]) == GREEN
+    assert tuple(drawn[60, 90]) == RED  # where they cross, the first box lies on top
+    assert tuple(drawn[50, 50]) == (90, 90, 90)
+    assert (GRAY == 90).all()
+
+
+@pytest.mark.parametrize("box", [[0, 0, 60, 60], [-20, 120, 200, 400], [118, 158, 119, 159]])
+def test_a_label_stays_inside_the_image(box: list[int]) -> None:
+    bare = draw_boxes(GRAY, np.array([box]), [""], [GREEN])
+    labelled = draw_boxes(GRAY, np.array([box]), ["zebra 0.50"], [GREEN])
+    assert labelled.shape == GRAY.shape
+    assert (bare != labelled).any(axis=-1).sum() > 400  # the whole patch, not a clipped corner
+
+
+def test_every_box_needs_a_text_and_a_colour() -> None:
+    with pytest.raises(ValueError, match="1 boxes, 0 texts, 1 colours"):
+        draw_boxes(GRAY, np.zeros((1, 4)), [], [RED])
+
+
+def test_comparison_leaves_out_padding_and_low_scores() -> None:
+    def compare(scores: list[float], classes: list[int]) -> np.ndarray:
+        return draw_comparison(
+            GRAY,
+            truth_boxes=np.array([[10, 10, 50, 50.0], [0, 0, 0, 0]]),
+            truth_classes=np.array([1, 0]),
+            boxes=np.array([[40, 60, 100, 140.0]] * 2),
+            scores=np.array(scores),
+            classes=np.array(classes),
+            class_names=["cat", "dog"],
+            min_score=0.3,
+            title="a",
+        )
+
+    width = 480 + 4 + 480
+    empty = compare([0.0, 0.0], [0, 0])
+    both = compare([0.9, 0.1], [2, 1])
+    assert empty.shape == both.shape == (24 + 360, width, 3)
+    assert (empty[:, :480] == both[:, :480]).all()  # the same ground truth
+    drawn = (empty[24:, 484:] != both[24:, 484:]).any(axis=-1)
+    ys, xs = np.nonzero(drawn)  # box times 3: y 120..300, x 180..420, and a label above it
+    assert (ys.max(), xs.min(), xs.max()) == (300, 180, 420)
+    assert (both[24 + 300, 484 + 200] == class_colour(2)).all()
