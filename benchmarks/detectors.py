@@ -88,7 +88,9 @@ def build_ours(images: Any, boxes: Any, classes: Any) -> Detector:
         task = build_detector.build_task(
             setting, num_classes=NUM_CLASSES, canvas_size=(canvas, canvas)
         )
-        optimizer = optimizers.momentum_sgd(lambda step: LEARNING_RATE, momentum=MOMENTUM)
+        optimizer = optimizers.momentum_sgd(
+            lambda step: LEARNING_RATE, momentum=MOMENTUM, nesterov=False
+        )
     batch = _our_batch(images, boxes, classes, setting.data.max_instances)
     engine = tensorflow_engine.TensorFlowEngine(
         task=task,

@@ -82,3 +82,65 @@ def test_a_seed_that_no_generator_takes_is_refused_where_it_is_written(seed: int
     with pytest.raises(ConfigError, match=rf"my.yaml:1: .*seed must be in \[0, .*got {seed}"):
         decoded(f"seed: {seed}\n")
     assert decoded(f"seed: {2**31 - 1}\n").seed == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        (
+            "kind: step, peak: 0.0, drop_rates: [0.1], drop_steps: [20000, 10000]",
+            ["peak must be above 0, got 0.0", "the same length, got 2, 1", "must increase, got"],
+        ),
+        (
+            "kind: step, peak: 1.0, drop_rates: [-1.0, 0.0], drop_steps: [-1, 5], warmup_steps: -1",
+            ["drop_rates must be 0 or more, got [-1.0, 0.0]", "warmup_steps must be 0 or more"],
+        ),
+        ("kind: step, peak: 1.0, drop_rates: [1.0, 0.0], drop_steps: [600, 600]", ["[600, 600]"]),
+        ("kind: step, peak: .inf", ["peak must be a number, got inf"]),
+        ("kind: step, peak: .nan", ["peak must be a number, got nan"]),
+        (
+            "kind: cosine_cyclic, peak: -1.0, trough_step: 0",
+            ["peak must be", "trough_step must be"],
+        ),
+        (
+            "kind: one_cycle, peak: 1.0, rise_share: 1.0, start_divisor: 0.0, end_divisor: 0.5",
+            [
+                "rise_share must be in (0, 1), got 1.0",
+                "start_divisor must be 1 or more, got 0.0",
+                "end_divisor must be 1 or more, got 0.5",
+            ],
+        ),
+        (
+            "kind: polynomial, peak: 1.0, end: -1.0, power: 0.0",
+            ["end must be 0 or more, got -1.0", "power must be above 0, got 0.0"],
+        ),
+        (
+            "kind: exponential, peak: 1.0, decay_rate: 1.5, decay_steps: 0",
+            ["decay_rate must be in (0, 1], got 1.5", "decay_steps must be above 0, got 0"],
+        ),
+        (
+            "kind: cosine, peak: 0.0, warmup_start: -1.0, warmup_steps: -2",
+            ["warmup_start must be 0 or more", "peak must be above 0", "warmup_steps must be 0"],
+        ),
+    ],
+)
+def test_every_wrong_value_of_a_schedule_is_told(written: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        decoded(f"learning_rate: {{{written}}}\n")
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_every_wrong_number_of_a_run_is_told() -> None:
+    text = "total_steps: 0\nreference_batch_size: 0\ngradient_clip_norm: 0.0\nema_decay: 1.0\n"
+    with pytest.raises(ConfigError) as error:
+        decoded(text)
+    for word in (
+        "total_steps must be above 0, got 0",
+        "reference_batch_size must be above 0, got 0",
+        "gradient_clip_norm must be above 0, got 0.0",
+        "ema_decay must be in (0, 1), got 1.0",
+    ):
+        assert word in str(error.value)
+    with pytest.raises(ConfigError, match="weight_decay must be 0 or more, got -1.0"):
+        decoded("optimizer: {kind: momentum, weight_decay: -1.0}\n")

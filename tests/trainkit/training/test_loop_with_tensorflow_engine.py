@@ -49,15 +49,21 @@ MakeOptimizer = Callable[[Schedule, keras.Model], keras.Optimizer]
 
 
 def make_momentum(schedule: Schedule, model: keras.Model) -> keras.Optimizer:
-    return momentum_sgd(schedule)
+    return momentum_sgd(schedule, momentum=0.9, nesterov=False)
 
 
 def make_rmsprop(schedule: Schedule, model: keras.Model) -> keras.Optimizer:
-    return rmsprop(schedule)
+    return rmsprop(schedule, rho=0.9, momentum=0.9, epsilon=1e-3)
 
 
 def make_lars(schedule: Schedule, model: keras.Model) -> keras.Optimizer:
-    return lars(schedule, weight_decay=0.01, decayed=decayed_variables(model))
+    return lars(
+        schedule,
+        weight_decay=0.01,
+        decayed=decayed_variables(model),
+        momentum=0.9,
+        trust_coefficient=0.001,
+    )
 
 
 def make_line_engine(make_optimizer: MakeOptimizer = make_momentum) -> TensorFlowEngine:

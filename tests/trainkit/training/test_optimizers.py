@@ -52,7 +52,9 @@ def test_adamw_decays_only_what_it_is_told_to() -> None:
     schedule = stepwise(peak=0.5, levels=[0.25], boundaries=[1])
     kernel, bias = model.get_layer("head").weights
     bias.assign([3.0])
-    optimizer = optimizers.adamw(schedule, weight_decay=0.1, model=model, decayed=[kernel])
+    optimizer = optimizers.adamw(
+        schedule, weight_decay=0.1, model=model, decayed=[kernel], beta_1=0.9, beta_2=0.999
+    )
     before = {variable.path: variable.numpy() for variable in model.trainable_variables}
     optimizer.build(model.trainable_variables)
     for _ in range(2):
@@ -69,7 +71,7 @@ def test_momentum_by_hand() -> None:
     """Gradient 1 thrice, rate 0.5, 0.5, 0.1, momentum 0.5: velocity -0.5, -0.75, -0.475."""
     schedule = stepwise(peak=0.5, levels=[0.1], boundaries=[2])
     weight = keras.Variable(2.0)
-    optimizer = optimizers.momentum_sgd(schedule, momentum=0.5)
+    optimizer = optimizers.momentum_sgd(schedule, momentum=0.5, nesterov=False)
     optimizer.build([weight])
     seen = []
     for _ in range(3):
@@ -129,7 +131,13 @@ def test_lars_does_not_care_how_large_a_gradient_is() -> None:
     """Without decay the step is trust * |w| * rate: 0.001 * 5 * 10, whatever the gradient."""
     for size in (1e-6, 1.0, 1e6):
         kernel = keras.Variable([[3.0, 4.0]], name="kernel")
-        optimizer = optimizers.lars(stepwise(peak=10.0), weight_decay=0.0, decayed=[kernel])
+        optimizer = optimizers.lars(
+            stepwise(peak=10.0),
+            weight_decay=0.0,
+            decayed=[kernel],
+            momentum=0.9,
+            trust_coefficient=0.001,
+        )
         optimizer.build([kernel])
         optimizer.apply([np.array([[0.0, size]], np.float32)])
         np.testing.assert_allclose(kernel.numpy(), [[3.0, 3.95]], rtol=1e-5)
@@ -137,7 +145,7 @@ def test_lars_does_not_care_how_large_a_gradient_is() -> None:
 
 def test_slots_are_keyed_by_the_path_of_their_variable() -> None:
     model = small_model()
-    optimizer = optimizers.adam(stepwise(peak=0.1))
+    optimizer = optimizers.adam(stepwise(peak=0.1), beta_1=0.9, beta_2=0.999)
     optimizer.build(model.trainable_variables)
     slots = optimizers.slot_variables(optimizer, model.trainable_variables)
     assert sorted(slots) == sorted(
@@ -152,7 +160,7 @@ def test_slots_of_paths_that_keras_spells_alike_are_told_apart() -> None:
     first, second = keras.Variable([1.0], name="x"), keras.Variable([1.0, 2.0], name="x")
     # Keras takes the path where there is one, with every / as _: both become a_b_c.
     first._path, second._path = "a/b_c", "a_b/c"
-    optimizer = optimizers.momentum_sgd(stepwise(peak=0.1))
+    optimizer = optimizers.momentum_sgd(stepwise(peak=0.1), momentum=0.9, nesterov=False)
     optimizer.build([first, second])
     slots = optimizers.slot_variables(optimizer, [first, second])
     shapes = {key: tuple(variable.shape) for key, variable in slots.items()}
@@ -169,7 +177,9 @@ def test_state_that_would_be_lost_is_refused() -> None:
 
 def test_loss_scaling_keeps_its_scale_beside_the_slots() -> None:
     weight = keras.Variable([1.0], name="weight")
-    optimizer = optimizers.with_loss_scaling(optimizers.momentum_sgd(stepwise(peak=0.1)))
+    optimizer = optimizers.with_loss_scaling(
+        optimizers.momentum_sgd(stepwise(peak=0.1), momentum=0.9, nesterov=False)
+    )
     optimizer.build([weight])
     slots = optimizers.slot_variables(optimizer, [weight])
     assert set(slots) == {

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +27,9 @@ def every_schedule() -> list[Schedule]:
         stepwise(peak=0.3, levels=[0.1], boundaries=[30]),
         cosine(peak=0.3, total_steps=50),
         cosine_cyclic(peak=0.3, trough_step=20),
-        one_cycle(peak=0.3, total_steps=60),
-        polynomial(peak=0.3, total_steps=50),
-        exponential(peak=0.3, decay_rate=0.9, decay_steps=20),
+        one_cycle(peak=0.3, total_steps=60, rise_share=0.4, start_divisor=25.0, end_divisor=1e4),
+        polynomial(peak=0.3, total_steps=50, end_learning_rate=0.0, power=1.0),
+        exponential(peak=0.3, decay_rate=0.9, decay_steps=20, staircase=False),
     ]
 
 
@@ -100,7 +99,9 @@ def test_cosine_cyclic_comes_back_to_its_peak() -> None:
 
 
 def test_one_cycle_rises_in_a_line_and_falls_in_a_cosine() -> None:
-    schedule = one_cycle(peak=0.5, total_steps=1000)
+    schedule = one_cycle(
+        peak=0.5, total_steps=1000, rise_share=0.4, start_divisor=25.0, end_divisor=1e4
+    )
     # 0.5 / 25 = 0.02 at first, the peak at 400, at the end 0.02 / 10,000 = 2e-6, then held.
     rates = np.asarray(schedule(np.array([0, 200, 400, 700, 1000, 5000])))
     np.testing.assert_allclose(rates, [0.02, 0.26, 0.5, 0.250001, 2e-6, 2e-6], atol=1e-7)
@@ -147,9 +148,11 @@ import jax
 steps = numpy.arange(0, 200, 7)
 rates = [
     schedules.cosine_cyclic(peak=0.3, trough_step=20),
-    schedules.one_cycle(peak=0.3, total_steps=150),
+    schedules.one_cycle(
+        peak=0.3, total_steps=150, rise_share=0.4, start_divisor=25.0, end_divisor=1e4
+    ),
     schedules.after_warmup(
-        schedules.exponential(peak=0.3, decay_rate=0.9, decay_steps=20),
+        schedules.exponential(peak=0.3, decay_rate=0.9, decay_steps=20, staircase=False),
         warmup_learning_rate=0.0,
         peak=0.3,
         warmup_steps=9,
@@ -164,58 +167,11 @@ def test_jax_under_jit_gives_the_same(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _ON_JAX, str(tmp_path / "rates.npy")]
     subprocess.run(command, env=environment, check=True, timeout=300)
     steps = np.arange(0, 200, 7)
-    decaying = exponential(peak=0.3, decay_rate=0.9, decay_steps=20)
+    decaying = exponential(peak=0.3, decay_rate=0.9, decay_steps=20, staircase=False)
     here = [
         cosine_cyclic(peak=0.3, trough_step=20),
-        one_cycle(peak=0.3, total_steps=150),
+        one_cycle(peak=0.3, total_steps=150, rise_share=0.4, start_divisor=25.0, end_divisor=1e4),
         after_warmup(decaying, warmup_learning_rate=0.0, peak=0.3, warmup_steps=9),
     ]
     expected = [np.asarray(schedule(steps)) for schedule in here]
     np.testing.assert_allclose(np.load(tmp_path / "rates.npy"), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (
-            lambda: stepwise(peak=0.0, levels=[0.1], boundaries=[20000, 10000]),
-            ["peak is 0.0", "1 levels [0.1] for 2 boundaries [20000, 10000]", "boundaries are"],
-        ),
-        (lambda: stepwise(peak=1, levels=[-1, 0], boundaries=[-1, 5]), ["levels are", "0 or more"]),
-        (lambda: stepwise(peak=1, levels=[1, 0], boundaries=[5, 5]), ["[5, 5]; they must be 0"]),
-        (
-            lambda: cosine(peak=1, total_steps=0, end_learning_rate=-1),
-            ["total_steps is 0", "end_learning_rate is -1"],
-        ),
-        (
-            lambda: cosine_cyclic(peak=-1.0, trough_step=0),
-            ["peak is -1", "trough_step is 0; it must be 1 or more"],
-        ),
-        (
-            lambda: one_cycle(
-                peak=1, total_steps=0, rise_share=1, start_divisor=0, end_divisor=0.5
-            ),
-            ["total_steps is 0", "rise_share is 1", "start_divisor is 0", "end_divisor is 0.5"],
-        ),
-        (
-            lambda: polynomial(peak=1, total_steps=9, end_learning_rate=-1, power=0),
-            ["end_learning_rate is -1", "power is 0"],
-        ),
-        (
-            lambda: exponential(peak=1, decay_rate=1.5, decay_steps=0),
-            ["decay_rate is 1.5; it must be above 0 and at most 1", "decay_steps is 0"],
-        ),
-        (
-            lambda: after_warmup(
-                every_schedule()[0], warmup_learning_rate=-1, peak=0, warmup_steps=-2
-            ),
-            ["warmup_learning_rate is -1", "peak is 0", "warmup_steps is -2"],
-        ),
-        (lambda: scaled(every_schedule()[0], 0), ["factor is 0; it must be above 0"]),
-    ],
-)
-def test_every_wrong_argument_is_told(make: Callable[[], Schedule], words: list[str]) -> None:
-    with pytest.raises(ValueError, match="the learning rate cannot be scheduled") as error:
-        make()
-    for word in words:
-        assert word in str(error.value)

@@ -96,7 +96,7 @@ def build(
         model = make_model()
         freeze(model, frozen)
         schedule = stepwise(peak=0.1, levels=[0.05], boundaries=[3])
-        optimizer = momentum_sgd(schedule)
+        optimizer = momentum_sgd(schedule, momentum=0.9, nesterov=False)
         optimizer = with_loss_scaling(optimizer) if loss_scaling else optimizer
     task = Regression(model, change_loss, devices)
     engine = TensorFlowEngine(
