@@ -1,4 +1,4 @@
-"""Gray pictures, predictions and ground truth of known numbers."""
+"""Gray images, predictions and ground truth of known numbers."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -13,8 +13,11 @@ import pytest
 import tensorflow as tf
 
 from tpudet.detection.commands import draw_predictions
+from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
 from tpudet.detection.inspection import image_panels
 from tpudet.detection.inspection.image_panels import file_names
+from tpudet.detection.ops.numpy_masks import encode_rle
+from tpudet.trainkit.pages.drawing import class_colour
 
 WHOLE = (0.1, 0.1, 0.5, 0.5)  # x1 y1 x2 y2
 FAR = (0.6, 0.6, 0.9, 0.9)
@@ -64,7 +67,7 @@ def test_worst_images_of_every_kind_of_file(
     name: str, write_found, write_truth, write_images, draw, tmp_path, capsys
 ) -> None:
     found, truth = write_found(FOUND, name), write_truth(*TRUTH)
-    images, output = write_images("good", "bad", "poor", "empty"), tmp_path / "out/pictures"
+    images, output = write_images("good", "bad", "poor", "empty"), tmp_path / "out/drawn"
     classes = tmp_path / "classes.csv"
     classes.write_text("/m/01,cat\n/m/02,dog\n")
     arguments = (found, "--images", images, "--output", output, "--groundtruth", truth)
@@ -82,7 +85,7 @@ def test_worst_images_of_every_kind_of_file(
     assert "1 images of " in out
     assert "1 boxes of " in out
     assert "their classes (/m/99)" in out
-    assert [path.name for path in output.parent.iterdir()] == ["pictures"]
+    assert [path.name for path in output.parent.iterdir()] == ["drawn"]
     assert draw(*arguments) == 2
     assert "-f replaces it" in capsys.readouterr().err
     assert draw(*arguments, "--worst", 1, "-f") == 0
@@ -131,6 +134,27 @@ def test_colours_of_found_false_and_missed_boxes(
     assert tuple(right[round(0.5 * height), round(0.3 * width)]) == colours["found"]
     assert tuple(right[round(0.9 * height), round(0.7 * width)]) == colours["false"]
     assert not (right == np.array(colours["missed"])).all(axis=-1).any()
+
+
+def test_masks_are_filled(write_images, draw, tmp_path) -> None:
+    """The upper half of the image, half of the box, is masked; images are gray 90."""
+    mask = np.zeros((40, 60), bool)
+    mask[:20] = True
+    image = ImagePredictions(
+        "a",
+        np.array([1], np.int32),
+        np.array([0.9], np.float32),
+        np.array([[0, 0, 1, 1]], np.float32),
+        [encode_rle(mask)],
+    )
+    found, output = tmp_path / "masks.parquet", tmp_path / "out"
+    with found.open("wb") as file:
+        write_predictions(file, found.name, [[image]], class_list_text="/m/1,cat\n", metadata={})
+    assert draw(found, "--images", write_images("a"), "--output", output) == 0
+    drawn = cv2.imread(str(output / "a.png"), cv2.IMREAD_COLOR_RGB)[-320:]
+    expected = 90 + 0.35 * (np.array(class_colour(1)) - 90)
+    np.testing.assert_allclose(drawn[120, 240], expected, atol=2)
+    np.testing.assert_allclose(drawn[240, 240], 90, atol=2)
 
 
 def test_chosen_images_keep_their_order_and_num_spreads_evenly(
@@ -228,7 +252,7 @@ def test_blood_cells_in_the_dark(
 def test_page_stays_small_whatever_is_in_it(
     write_found, draw, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_panels, "_MARKS_OF_ALL", 50)
+    monkeypatch.setattr(image_panels, "_MAX_MARKS", 50)
     folder = tmp_path / "images"
     folder.mkdir()
     noise = np.random.default_rng(0).integers(0, 256, (600, 900, 3), np.uint8)

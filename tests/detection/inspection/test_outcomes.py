@@ -15,7 +15,7 @@ from tpudet.detection.inspection.outcomes import (
     DUPLICATE,
     FOUND,
     IGNORED,
-    NOTHING_THERE,
+    NO_OBJECT,
     WRONG_CLASS,
     find_outcomes,
     rank_worst,
@@ -24,7 +24,7 @@ from tpudet.trainkit.class_list import ClassEntry
 
 
 def objects(ids: list[str], rows: list[tuple], *, groups: tuple[int, ...] = ()) -> Objects:
-    """Rows of (image, class id, score, y1, x1, y2, x2) in tenths of the picture."""
+    """Rows of (image, class id, score, y1, x1, y2, x2) in tenths of the image."""
     table = np.array(rows, float).reshape(-1, 7)
     is_group = np.isin(np.arange(len(rows)), groups)
     images, classes = table[:, 0].astype(int), table[:, 1].astype(int)
@@ -56,8 +56,8 @@ def test_every_kind_of_outcome_worked_by_hand() -> None:
     )
     outcomes = find_outcomes(found, truth, num_classes=2)
     assert outcomes.kinds.tolist() == [
-        *(FOUND, DUPLICATE, WRONG_CLASS, BADLY_PLACED, NOTHING_THERE),
-        *(IGNORED, NOTHING_THERE),
+        *(FOUND, DUPLICATE, WRONG_CLASS, BADLY_PLACED, NO_OBJECT),
+        *(IGNORED, NO_OBJECT),
     ]
     assert outcomes.overlaps[:4].tolist() == pytest.approx([1, 0.75, 0, 1 / 3])
     assert outcomes.confused_with.tolist() == [-1, -1, 1, -1, -1, -1, -1]

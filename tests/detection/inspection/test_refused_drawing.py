@@ -8,9 +8,10 @@ BOX = (0.1, 0.1, 0.5, 0.5)  # x1 y1 x2 y2
 
 BASE = ("{found}", "--images", "{images}", "--output", "{output}")
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
-    "no file": (("gone.parquet", *BASE[1:]), "no file gone.parquet: PREDICTIONS is what"),
+    "no file": (("gone.parquet", *BASE[1:]), "no file gone.parquet: PREDICTIONS is written by"),
     "no truth": ((*BASE, "--worst", "3"), "--worst needs --groundtruth"),
     "unknown ids": ((*BASE, "--image_ids", "good,x1,x2"), "2 image ids are not in {found}: x1, x2"),
+    "too many": ((*BASE, "--num", "501"), "501 images; a page shows at most 500"),
     "no ids": ((*BASE, "--image_ids", ","), "0 image ids"),
     "id without truth": (
         (*BASE, "--groundtruth", "{truth}", "--image_ids", "empty"),
@@ -34,7 +35,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "bad row": (("{badcsv}", *BASE[1:], "--classes", "{classes}"), "line 3"),
     "no predictions file": (("{truth2}", *BASE[1:]), "not a usable predictions file"),
     "foreign folder": (
-        (*BASE[:3], "--output", "{images}", "-f"), "holds what this command did not make"
+        (*BASE[:3], "--output", "{images}", "-f"), "has files that this command did not write"
     ),
 }  # fmt: skip
 
@@ -77,14 +78,14 @@ def test_what_is_wrong_is_named_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(
-    "wrong", [("--worst", "0"), ("--num", "501"), ("--min_score", "1.5"), ("--num=1", "--worst=1")]
+    "wrong", [("--worst", "0"), ("--min_score", "1.5"), ("--num=1", "--worst=1")]
 )
 def test_wrong_arguments_exit_with_2(wrong: tuple[str, ...], draw) -> None:
     with pytest.raises(SystemExit, match="2"):
         draw("p", "--images", "i", "--output", "o", *wrong)
 
 
-def test_an_error_on_the_way_leaves_the_pictures_that_were_there(
+def test_an_error_on_the_way_leaves_the_page_that_was_there(
     write_found, write_images, draw, tmp_path
 ) -> None:
     found, images = write_found({"a": [(1, 0.9, *BOX)], "b": []}), write_images("a", "b")

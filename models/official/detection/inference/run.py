@@ -82,7 +82,7 @@ def run_tasks(
     Raises:
         InferenceError: the parts in `<predictions_path>.parts` are of another model or image list.
         PredictionsError: the model gave an unknown class or a number that is not finite.
-        WorkerPoolError: the cluster failed.
+        UserError: the cluster failed.
     """
     left = [find_parts_left(task, discard_foreign=discard_foreign_parts) for task in tasks]
     num_images = sum(len(task.images) for task in tasks)

@@ -1,4 +1,4 @@
-"""The objects of many images as columns: those that were found, and those that are there."""
+"""Columnar tables of predicted and ground-truth objects."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,23 +7,23 @@ import numpy as np
 
 from tpudet.detection.submission.errors import SubmissionError
 from tpudet.trainkit.class_list import ClassEntry
-
-_NUM_SHOWN = 10
+from tpudet.trainkit.errors import listing
 
 
 class InspectionError(SubmissionError):
-    """An input or the output cannot be used; the message says what to do."""
+    """An input or the output cannot be used."""
 
 
 class Objects(NamedTuple):
-    """Objects of I images, n of all of them, ordered by image and within one by falling score."""
+    """The n objects of I images, ordered by image and within an image by falling score."""
 
     image_ids: np.ndarray  # [I] str, rising, each once
     images: np.ndarray  # [n] int64, row in `image_ids`
     class_ids: np.ndarray  # [n] int32, 1-based
-    boxes: np.ndarray  # [n, 4] float64, y1 x1 y2 x2, fractions of the picture
-    scores: np.ndarray  # [n] float64 in 0..1; 1 where it is ground truth
-    is_group: np.ndarray  # [n] bool: ground truth of a region with any number of objects
+    boxes: np.ndarray  # [n, 4] float64, y1 x1 y2 x2, fractions of the image
+    scores: np.ndarray  # [n] float64 in 0..1; 1 for ground truth
+    is_group: np.ndarray  # [n] bool: a ground-truth region with any number of objects
+    masks: np.ndarray | None = None  # [n] object: COCO RLE of the whole image
 
     def of_image(self, row: int) -> slice:
         """The objects of one image."""
@@ -38,8 +38,9 @@ def order_objects(
     boxes: np.ndarray,
     scores: np.ndarray,
     is_group: np.ndarray,
+    masks: np.ndarray | None = None,
 ) -> Objects:
-    """Puts images by rising id and their objects by falling score; equal ones stay as they come.
+    """Sorts images by rising id and their objects by falling score; equal ones keep their order.
 
     Args:
         image_ids: I ids in any order, each once.
@@ -48,6 +49,7 @@ def order_objects(
         boxes: [n, 4].
         scores: [n].
         is_group: [n].
+        masks: [n], or None.
     """
     ids = np.asarray(image_ids, dtype=str)
     order = np.argsort(ids, kind="stable")
@@ -62,24 +64,31 @@ def order_objects(
         boxes[by_score].astype(np.float64),
         scores[by_score].astype(np.float64),
         is_group[by_score].astype(bool),
+        None if masks is None else masks[by_score],
     )
 
 
 def take_images(objects: Objects, image_ids: np.ndarray) -> Objects:
-    """The objects of some images only; an image that has no objects, or is unknown, has none.
+    """Returns the objects of some images only; an unknown image has none.
 
     Args:
         objects: of any images.
         image_ids: [J] str, rising, each once.
     """
     if not len(image_ids):
-        rows = np.zeros(0, np.int64)
-        return Objects(image_ids, rows, *(column[rows] for column in objects[2:]))
+        return _take_rows(objects, np.zeros(0, np.int64), image_ids, np.zeros(0, np.int64))
     places = np.minimum(np.searchsorted(image_ids, objects.image_ids), len(image_ids) - 1)
     is_wanted = image_ids[places] == objects.image_ids
     rows = np.flatnonzero(is_wanted[objects.images])
     images = places[objects.images[rows]]
-    return Objects(image_ids, images, *(column[rows] for column in objects[2:]))
+    return _take_rows(objects, rows, image_ids, images)
+
+
+def _take_rows(
+    objects: Objects, rows: np.ndarray, image_ids: np.ndarray, images: np.ndarray
+) -> Objects:
+    columns = (None if column is None else column[rows] for column in objects[2:])
+    return Objects(image_ids, images, *columns)
 
 
 def match_classes(
@@ -89,12 +98,12 @@ def match_classes(
 
     Args:
         own: C classes.
-        wanted: the same classes, in whatever order.
-        what: where `own` comes from, for messages.
-        other: where `wanted` comes from.
+        wanted: the same classes, in any order.
+        what: the source of `own`, for messages.
+        other: the source of `wanted`.
 
     Raises:
-        InspectionError: they are other classes, by their identifiers.
+        InspectionError: their identifiers differ.
     """
     places = {entry.identifier: place for place, entry in enumerate(wanted, 1)}
     lacking = [entry.identifier for entry in own if entry.identifier not in places]
@@ -102,7 +111,7 @@ def match_classes(
     extra = [entry.identifier for entry in wanted if entry.identifier not in own_names]
     if lacking or extra:
         differing = [
-            f"only in {source}: {name_some(names)}"
+            f"only in {source}: {listing(names)}"
             for source, names in ((what, lacking), (other, extra))
             if names
         ]
@@ -111,9 +120,3 @@ def match_classes(
             + "; ".join(differing)
         )
     return np.array([0, *(places[entry.identifier] for entry in own)], np.int32)
-
-
-def name_some(names: Sequence[str]) -> str:
-    """Names the first ten, and says how many more there are."""
-    more = f" and {len(names) - _NUM_SHOWN} more" if len(names) > _NUM_SHOWN else ""
-    return ", ".join(names[:_NUM_SHOWN]) + more

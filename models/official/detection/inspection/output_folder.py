@@ -1,23 +1,24 @@
-"""A folder of PNGs and their page that is there whole or not at all."""
+"""Writes a folder of PNGs and their page, whole or not at all."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tpudet.detection.inspection.objects import InspectionError, name_some
+from tpudet.detection.inspection.objects import InspectionError
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import list_names
 
 PAGE_NAME = "index.html"
-_TEMPORARY = "temporary."  # in front: to ram:// a folder `a` is there as soon as `a.temporary` is
+_TEMPORARY = "temporary."  # in front: on ram:// a folder `a` exists as soon as `a.temporary` does
 
 
 def check_output(directory: str, *, force: bool) -> None:
-    """Refuses an output folder that should not be replaced.
+    """Refuses an output folder that must not be replaced.
 
     Raises:
-        InspectionError: it is a file, or is there and `force` is False, or holds something that
-            this command does not write.
+        InspectionError: it is a file, or exists and `force` is False, or has files that this
+            command does not write.
     """
     directory = _plain(directory)
     if storage.exists(directory) and not storage.is_folder(directory):
@@ -26,8 +27,8 @@ def check_output(directory: str, *, force: bool) -> None:
     foreign = [name for name in names if name != PAGE_NAME and not name.endswith(".png")]
     if foreign or (names and PAGE_NAME not in names):
         raise InspectionError(
-            f"--output {directory} holds what this command did not make, and is left alone: "
-            f"{name_some(foreign or names)}; name another folder"
+            f"--output {directory} has files that this command did not write, and is not replaced: "
+            f"{listing(foreign or names)}; name another folder"
         )
     if names and not force:
         raise InspectionError(f"--output {directory} exists; -f replaces it with all in it")
@@ -35,10 +36,10 @@ def check_output(directory: str, *, force: bool) -> None:
 
 @contextmanager
 def whole_folder(directory: str) -> Iterator[str]:
-    """Gives a new folder to write in, which gets the name `directory` when the block ends.
+    """Makes a new folder, which gets the name `directory` when the block ends.
 
-    An error leaves what was there; it is replaced otherwise (`check_output` says whether it may).
-    In a bucket, where a folder cannot be renamed at once, the page is there once all pictures are.
+    An error leaves an existing folder as it was; otherwise it is replaced (see `check_output`).
+    In a bucket, where a folder cannot be renamed at once, the page is written after all images.
 
     Raises:
         OSError: it cannot be written.
@@ -57,14 +58,14 @@ def whole_folder(directory: str) -> Iterator[str]:
 
 
 def write_bytes(directory: str, name: str, content: bytes) -> None:
-    """Writes a file into a folder that is not there yet under its own name."""
+    """Writes a file into the folder of `whole_folder`."""
     with storage.open_file(os.path.join(directory, name), "wb") as file:
         file.write(content)
 
 
 def _move(source: str, target: str) -> None:
-    """Renames a folder; where folders are but parts of names, its files, the page last."""
-    if "://" not in target:
+    """Renames a folder; in a bucket its files, the page last."""
+    if not storage.is_remote(target):
         storage.rename(source, target)
         return
     storage.make_folder(target)

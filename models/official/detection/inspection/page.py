@@ -1,4 +1,4 @@
-"""The page of pictures: what was found, what is false and what is missed, image by image."""
+"""Builds the page of images with their found, false and missed objects."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from tpudet.detection.inspection.image_panels import COLOURS, Mark, Picture, Scene
+from tpudet.detection.inspection.image_panels import COLOURS, Comparison, ImageCard, Mark
 from tpudet.detection.inspection.outcomes import FAULT_NAMES, FOUND, Outcomes
 from tpudet.trainkit.pages.drawing import class_colour
 from tpudet.trainkit.pages.html import (
@@ -33,13 +33,13 @@ STYLE = f"""
 :root {{ {_VARIABLES} }}
 body {{ max-width: 100rem; }}
 .known {{ margin: 1rem 0; }}
-.pictures {{ display: grid; gap: 1.1rem;
+.images {{ display: grid; gap: 1.1rem;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 25rem), 1fr)); }}
-.pictures article {{ padding: .7rem .7rem .8rem; border: 1px solid var(--line);
+.images article {{ padding: .7rem .7rem .8rem; border: 1px solid var(--line);
   border-radius: 14px; background: var(--card); content-visibility: auto;
   contain-intrinsic-size: auto 26rem; }}
-.pictures article[hidden] {{ display: none; }}
-.pictures a {{ display: grid; place-items: center; aspect-ratio: 4 / 3; overflow: hidden;
+.images article[hidden] {{ display: none; }}
+.images a {{ display: grid; place-items: center; aspect-ratio: 4 / 3; overflow: hidden;
   border-radius: 9px; background: var(--page); }}
 .canvas {{ position: relative; width: min(100%, var(--ratio) / 1.33333 * 100%);
   aspect-ratio: var(--ratio); }}
@@ -63,9 +63,9 @@ body {{ max-width: 100rem; }}
 {_STATES}
 """
 
-# Order and class; without scripts all pictures are there in the order in which they were chosen.
+# Order and class; without scripts all images are shown in the order in which they were chosen.
 SCRIPT = """
-const grid = document.querySelector(".pictures"), cards = [...grid.children];
+const grid = document.querySelector(".images"), cards = [...grid.children];
 const order = document.getElementById("order"), wanted = document.getElementById("class");
 order.addEventListener("change", () => {
   const key = order.value, value = card => Number(card.dataset[key]);
@@ -84,9 +84,9 @@ wanted.addEventListener("change", () => {
 
 _LEGEND = {
     "found": "Found: the right class, IoU 0.5 or more",
-    "false": "False: a prediction that finds nothing",
-    "missed": "Missed: a true object that no prediction finds",
-    "ignored": "Group regions and what lies in them: count neither way",
+    "false": "False: a prediction that finds no object",
+    "missed": "Missed: a ground-truth object that no prediction finds",
+    "ignored": "Ignored: group regions, and predictions in them",
 }
 _ORDERS = {
     "rank": "as chosen",
@@ -95,63 +95,66 @@ _ORDERS = {
     "false": "most false first",
     "name": "by name",
 }
-_FAULTS = ("false", "missed", "")  # without ground truth all is shown
+_FAULTS = ("false", "missed", "")  # without ground truth all are shown
 _CHIPS_SHOWN = 6
 
 
 def build_page(
-    scene: Scene,
-    pictures: Sequence[Picture],
+    comparison: Comparison,
+    cards: Sequence[ImageCard],
     *,
     title: str,
     facts: dict[str, str],
     notes: Sequence[str],
 ) -> str:
-    """The page; equal arguments give equal text.
+    """Returns the page; equal arguments give equal text.
 
     Args:
-        scene: all images that were compared.
-        pictures: those to show, in their order.
-        title: what they are.
+        comparison: all images that were compared.
+        cards: the images to show, in their order.
+        title: of the page.
         facts: what the page was made from, by name.
-        notes: what a person should know.
+        notes: for the user.
     """
-    body: list[Content] = [element("h1", title), *_head(scene, len(pictures))]
+    body: list[Content] = [element("h1", title), *_head(comparison, len(cards))]
     if notes:
         body.append(element("ul", *(element("li", note) for note in notes), classes="known"))
-    cards = [_card(scene, rank, one) for rank, one in enumerate(pictures)]
-    body += [_bar(scene, pictures), element("div", *cards, classes="pictures")]
-    if scene.outcomes is not None:
-        body += [_classes_section(scene, scene.outcomes), _rules_section(scene)]
+    shown = [_card(comparison, rank, one) for rank, one in enumerate(cards)]
+    body += [_bar(comparison, cards), element("div", *shown, classes="images")]
+    if comparison.outcomes is not None:
+        body += [_classes_section(comparison, comparison.outcomes), _rules_section(comparison)]
     rows = [[name, value] for name, value in facts.items()]
-    body.append(section("origin", "Made from", table(["what", "from"], rows)))
+    body.append(section("origin", "Made from", table(["input", "source"], rows)))
     return page(title, body, style=STYLE, script=SCRIPT)
 
 
-def _head(scene: Scene, num_pictures: int) -> list[Content]:
-    facts: dict[str, Content] = {"images shown": num_pictures}
-    if scene.outcomes is not None and scene.truth is not None:
-        num_found = int((scene.outcomes.kinds == FOUND).sum())
-        missed, false = int(scene.outcomes.is_missed.sum()), int(scene.outcomes.is_false.sum())
-        facts["images compared"] = len(scene.found.image_ids)
+def _head(comparison: Comparison, num_images: int) -> list[Content]:
+    facts: dict[str, Content] = {"images shown": num_images}
+    if comparison.outcomes is not None and comparison.ground_truth is not None:
+        num_found = int((comparison.outcomes.kinds == FOUND).sum())
+        missed, false = (
+            int(comparison.outcomes.is_missed.sum()),
+            int(comparison.outcomes.is_false.sum()),
+        )
+        facts["images compared"] = len(comparison.predicted.image_ids)
         facts["found"] = num_found
         facts["missed"] = missed
         facts["false"] = false
         facts["recall"] = _share(num_found, num_found + missed)
         facts["precision"] = _share(num_found, num_found + false)
     else:
-        facts["images there"] = len(scene.found.image_ids)
-        facts["predictions"] = len(scene.found.scores)
+        facts["images"] = len(comparison.predicted.image_ids)
+        facts["predictions"] = len(comparison.predicted.scores)
     tiles = [
         element("div", element("b", value), element("span", name), classes="tile")
         for name, value in facts.items()
     ]
-    true = "Ground truth and predictions" if scene.outcomes is not None else "Predictions"
+    what = "Ground truth and predictions" if comparison.outcomes is not None else "Predictions"
     lead = (
-        f"{true} of score {scene.min_score:g} or more. Point at a box to read what it is; a click "
-        "opens the picture in full size"
+        f"{what} of score {comparison.min_score:g} or more. Point at a box to read its label; a "
+        "click opens the image in full size"
     )
-    lead += ", the ground truth beside the predictions." if scene.outcomes is not None else "."
+    lead += ", the ground truth beside the predictions." if comparison.outcomes is not None else "."
     return [element("p", lead, classes="lead"), element("div", *tiles, classes="tiles")]
 
 
@@ -159,40 +162,44 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole else "–"
 
 
-def _bar(scene: Scene, pictures: Sequence[Picture]) -> Html:
-    """Legend, order and class; stays in view while the page is scrolled."""
+def _bar(comparison: Comparison, cards: Sequence[ImageCard]) -> Html:
+    """Legend, order and class; stays visible while the page is scrolled."""
     parts: list[Content] = []
-    states = sum((_states(one) for one in pictures), Counter())
+    states = sum((_states(one) for one in cards), Counter())
     for state, meaning in _LEGEND.items():
         if states[state]:
             box = Html(f'<input type="checkbox" class="toggle" data-state="{state}" checked>')
             swatch = Html(f'<i class="swatch {state}"></i>')
             name = element("b", state)
             parts.append(Html(f'<label title="{html_of(meaning)}">{box}{swatch}{name}</label>'))
-    orders = _ORDERS if scene.outcomes is not None else {k: _ORDERS[k] for k in ("rank", "name")}
+    orders = (
+        _ORDERS if comparison.outcomes is not None else {k: _ORDERS[k] for k in ("rank", "name")}
+    )
     options = "".join(f'<option value="{key}">{text}</option>' for key, text in orders.items())
     parts.append(Html(f'<label>Order <select id="order">{options}</select></label>'))
-    # Of pictures with a fault in a class, where faults are known; else of those that show it.
-    classes = sorted({k for one in pictures for k in _classes_of(one)})
-    names = [f'<option value="{k}">{html_of(scene.classes[k - 1].name)}</option>' for k in classes]
-    what = "Faults in" if scene.outcomes is not None else "With"
+    # Classes with a fault in an image; without ground truth, classes in an image.
+    classes = sorted({k for one in cards for k in _class_ids(one)})
+    names = [
+        f'<option value="{k}">{html_of(comparison.classes[k - 1].name)}</option>' for k in classes
+    ]
+    what = "Faults in" if comparison.outcomes is not None else "With"
     every = '<option value="">any class</option>'
     parts.append(Html(f'<label>{what} <select id="class">{every}{"".join(names)}</select></label>'))
     return element("div", *parts, classes="bar-of-choices")
 
 
-def _states(one: Picture) -> Counter[str]:
+def _states(one: ImageCard) -> Counter[str]:
     states: Counter[str] = Counter()
     for (state, _), count in one.counts.items():
         states[state] += count
     return states
 
 
-def _classes_of(one: Picture) -> set[int]:
+def _class_ids(one: ImageCard) -> set[int]:
     return {class_id for state, class_id in one.counts if state in _FAULTS}
 
 
-def _card(scene: Scene, rank: int, one: Picture) -> Html:
+def _card(comparison: Comparison, rank: int, one: ImageCard) -> Html:
     states = _states(one)
     data = {
         "rank": rank,
@@ -200,7 +207,7 @@ def _card(scene: Scene, rank: int, one: Picture) -> Html:
         "missed": states["missed"],
         "false": states["false"],
         "name": html_of(one.image_id),
-        "classes": " ".join(map(str, sorted(_classes_of(one)))),
+        "classes": " ".join(map(str, sorted(_class_ids(one)))),
     }
     attributes = "".join(f' data-{key}="{value}"' for key, value in data.items())
     height, width = one.size
@@ -214,10 +221,12 @@ def _card(scene: Scene, rank: int, one: Picture) -> Html:
     full_height, full_width = one.original
     size = element("small", f"{full_width} × {full_height}")
     caption = element("p", element("b", one.image_id), " ", size)
-    return Html(f"<article{attributes}>{link}{caption}{_summary(scene, one, states)}</article>")
+    return Html(
+        f"<article{attributes}>{link}{caption}{_summary(comparison, one, states)}</article>"
+    )
 
 
-_LINK_TITLE = "The picture in full size"
+_LINK_TITLE = "The image in full size"
 
 
 def _rectangle(mark: Mark) -> Html:
@@ -232,41 +241,41 @@ def _css_colour(class_id: int) -> str:
     return f"rgb({','.join(str(channel) for channel in class_colour(class_id))})"
 
 
-def _summary(scene: Scene, one: Picture, states: Counter[str]) -> Html:
-    """What is wrong, in words, most frequent first."""
+def _summary(comparison: Comparison, one: ImageCard, states: Counter[str]) -> Html:
+    """The faults in words, most frequent first."""
     counts = Counter({key: count for key, count in one.counts.items() if key[0] in _FAULTS})
     chips: list[Content] = []
     for (state, class_id), count in counts.most_common(_CHIPS_SHOWN):
         style = "" if state else f' style="background:{_css_colour(class_id)}"'
         swatch = Html(f'<i class="swatch {state}"{style}></i>')
         times = f" × {count}" if count > 1 else ""
-        name = scene.classes[class_id - 1].name
+        name = comparison.classes[class_id - 1].name
         chips.append(element("span", swatch, f"{state} {name}{times}".strip()))
     if len(counts) > _CHIPS_SHOWN:
         chips.append(element("span", f"and {len(counts) - _CHIPS_SHOWN} more"))
     if hidden := one.counts.total() - len(one.marks):
         chips.append(element("span", f"{hidden:,} boxes not drawn here"))
     lines: list[Content] = []
-    if scene.outcomes is not None:
+    if comparison.outcomes is not None:
         text = f"{states['missed']} missed, {states['false']} false, {states['found']} found"
         lines.append(element("p", text, element("small", f" · badness {one.badness:.2f}")))
     return joined([*lines, element("p", *chips, classes="chips")])
 
 
-def _classes_section(scene: Scene, outcomes: Outcomes) -> Html:
-    assert scene.truth is not None
-    bins = len(scene.classes) + 1
+def _classes_section(comparison: Comparison, outcomes: Outcomes) -> Html:
+    assert comparison.ground_truth is not None
+    bins = len(comparison.classes) + 1
     is_false = outcomes.is_false
-    found = np.bincount(scene.found.class_ids[outcomes.kinds == FOUND], minlength=bins)
-    missed = np.bincount(scene.truth.class_ids[outcomes.is_missed], minlength=bins)
+    found = np.bincount(comparison.predicted.class_ids[outcomes.kinds == FOUND], minlength=bins)
+    missed = np.bincount(comparison.ground_truth.class_ids[outcomes.is_missed], minlength=bins)
     kinds = [
-        np.bincount(scene.found.class_ids[outcomes.kinds == kind], minlength=bins)
+        np.bincount(comparison.predicted.class_ids[outcomes.kinds == kind], minlength=bins)
         for kind in FAULT_NAMES
     ]
-    false = np.bincount(scene.found.class_ids[is_false], minlength=bins)
+    false = np.bincount(comparison.predicted.class_ids[is_false], minlength=bins)
     order = sorted(range(1, bins), key=lambda k: (-(missed[k] + false[k]), k))
     rows: list[list[Content]] = [
-        [k, scene.classes[k - 1].name, int(found[k]), int(missed[k]), int(false[k]),
+        [k, comparison.classes[k - 1].name, int(found[k]), int(missed[k]), int(false[k]),
          *(int(kind[k]) for kind in kinds),
          _share(int(found[k]), int(found[k] + missed[k])),
          _share(int(found[k]), int(found[k] + false[k]))]
@@ -279,17 +288,17 @@ def _classes_section(scene: Scene, outcomes: Outcomes) -> Html:
     return section("classes", "All images compared, by class", shown)
 
 
-def _rules_section(scene: Scene) -> Html:
+def _rules_section(comparison: Comparison) -> Html:
     lines = [
-        f"Predictions of score {scene.min_score:g} or more take part, class by class within an "
-        "image, by falling score. One finds the true object of its class with which its IoU is "
-        "highest, if that is 0.5 or more and nothing better found it before.",
+        f"Predictions of score {comparison.min_score:g} or more are compared, class by class "
+        "within an image, by falling score. A prediction finds the object of its class with the "
+        "highest IoU, if that is 0.5 or more and no better prediction found it before.",
         "Badness of an image: its number of missed objects plus the sum of the scores of its "
         "false predictions.",
         "A false prediction is a duplicate (its object was found already), else of the wrong class "
         "(IoU 0.5 or more with an object of another), else badly placed (IoU 0.1 or more), else "
-        "there is nothing.",
-        "What lies by half or more in a group region of its class counts neither way.",
+        "without object.",
+        "A prediction with half or more of its area in a group region of its class is ignored.",
     ]
     items = element("ul", *(element("li", line) for line in lines), classes="known")
     return section("rules", "How it is counted", items)

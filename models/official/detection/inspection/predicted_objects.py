@@ -1,4 +1,4 @@
-"""What a detector found: a predictions file or a submission, read into columns."""
+"""Reads a predictions file or a submission into columns."""
 
 import os
 from collections.abc import Sequence
@@ -6,7 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpudet.detection.inference.predictions_file import PredictionsError, read_predictions
+from tpudet.detection.inference.predictions_file import (
+    ImagePredictions,
+    PredictionsError,
+    read_predictions,
+)
 from tpudet.detection.inspection.objects import (
     InspectionError,
     Objects,
@@ -22,8 +26,8 @@ from tpudet.trainkit.class_list import ClassEntry, read_class_list
 from tpudet.trainkit.files.storage import open_file
 
 
-class Found(NamedTuple):
-    """What was found, and what a person should know of how it was read."""
+class PredictedObjects(NamedTuple):
+    """Predictions, their classes, and notes for the user on how they were read."""
 
     objects: Objects
     classes: tuple[ClassEntry, ...]
@@ -35,7 +39,7 @@ def is_submission(path: str) -> bool:
     return path.lower().endswith(".csv")
 
 
-def read_found(
+def read_predicted_objects(
     path: str,
     *,
     min_score: float,
@@ -43,19 +47,19 @@ def read_found(
     classes_from: str,
     wanted: Sequence[str] | None = None,
     skip_bad: bool = False,
-) -> Found:
-    """Reads predictions of some score or more.
+) -> PredictedObjects:
+    """Reads predictions of at least some score.
 
     Args:
         path: a submission (`.csv`), or a predictions file (any other).
         min_score: in 0..1; predictions below it are left out.
-        classes: C; empty for those that the predictions file names.
-        classes_from: where `classes` are from, for messages.
+        classes: C; empty for those of the predictions file.
+        classes_from: the source of `classes`, for messages.
         wanted: ids of the images to read; None for all. Of a submission only their rows are read.
         skip_bad: whether bad rows of a submission are left out; a note counts them.
 
     Raises:
-        InspectionError: it is of another kind, its classes are others, or there is no class list.
+        InspectionError: it is of another kind, its classes differ, or there is no class list.
         BadRowsError: rows of the submission cannot be used, and `skip_bad` is False.
         OSError: it cannot be opened.
     """
@@ -75,7 +79,7 @@ def _read_predictions_file(
     classes: tuple[ClassEntry, ...],
     classes_from: str,
     wanted: Sequence[str] | None,
-) -> Found:
+) -> PredictedObjects:
     try:
         with open_file(path, "rb") as file:
             predictions = read_predictions(file, path)
@@ -96,10 +100,25 @@ def _read_predictions_file(
     ids = [image.image_id for image in images]
     is_group = np.zeros(len(rows), bool)
     labels = class_ids[labels.astype(np.int64)]
-    objects = order_objects(ids, rows, labels, boxes[:, [1, 0, 3, 2]], scores, is_group)
+    objects = order_objects(
+        ids, rows, labels, boxes[:, [1, 0, 3, 2]], scores, is_group, _masks(images, chosen)
+    )
     unread = predictions.metadata.get("unreadable") or ()
-    note = f"{len(unread)} images could not be read when {path} was made, and are not in it"
-    return Found(objects, classes or own, (note,) if unread else ())
+    note = f"{len(unread)} images could not be read when {path} was written, and are not in it"
+    return PredictedObjects(objects, classes or own, (note,) if unread else ())
+
+
+def _masks(images: Sequence[ImagePredictions], chosen: Sequence[np.ndarray]) -> np.ndarray | None:
+    if not any(image.masks for image in images):
+        return None
+    masks = [
+        (image.masks or [])[row]
+        for image, rows in zip(images, chosen, strict=True)
+        for row in np.flatnonzero(rows)
+    ]
+    column = np.empty(len(masks), object)
+    column[:] = masks
+    return column
 
 
 def _read_submission(
@@ -109,7 +128,7 @@ def _read_submission(
     classes_from: str,
     wanted: Sequence[str] | None,
     skip_bad: bool,
-) -> Found:
+) -> PredictedObjects:
     labels = [entry.identifier.encode() for entry in classes]
     unknown = UnknownLabels()
     num_predictions = num_known = 0
@@ -151,4 +170,4 @@ def _read_submission(
     others = unknown.describe(f"predictions left out, whose labels are not in {classes_from}")
     notes = tuple(note.strip() for note in (others, bad.describe()) if note)
     objects = order_objects(ids, images, numbers, boxes, scores, is_group)
-    return Found(objects, classes, notes)
+    return PredictedObjects(objects, classes, notes)

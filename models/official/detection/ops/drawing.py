@@ -13,6 +13,7 @@ import numpy as np
 from tpudet.trainkit.pages.drawing import FONT, Colour, add_caption, class_colour, image_grid
 
 _READABLE_SIDE = 480  # pixels; labels on smaller images would cover the objects
+_MASK_OPACITY = 0.35
 
 
 class Panel(NamedTuple):
@@ -52,6 +53,16 @@ def draw_boxes(
         if text:
             _draw_label(canvas, text, y=y1, x=x1, colour=colour)
     return canvas
+
+
+def fill_masks(
+    image: np.ndarray, masks: Sequence[np.ndarray], colours: Sequence[Colour]
+) -> np.ndarray:
+    """Blends a colour over each mask, [h, w] bool; the first mask is on top."""
+    filled = image.astype(np.float32) if len(masks) else image
+    for mask, colour in zip(reversed(masks), reversed(colours), strict=True):
+        filled[mask] += _MASK_OPACITY * (np.array(colour, np.float32) - filled[mask])
+    return np.round(filled).astype(np.uint8) if len(masks) else image
 
 
 def draw_comparison(

@@ -24,7 +24,7 @@ from tpudet.detection.evaluation.open_images.metric import (
     best_boxes,
     collect,
     countable_rows,
-    keys_of,
+    image_class_keys,
 )
 from tpudet.detection.evaluation.open_images.predictions import ReadCounts, image_rows
 from tpudet.detection.evaluation.open_images.truth import LabelledTruth
@@ -178,13 +178,13 @@ def score_masks(
     truth, detections = labelled.truth, predictions.detections
     has_mask = np.array([mask is not None for mask in masks], bool)
     rows = countable_rows(truth, detections)
-    keys, boxes = keys_of(truth, detections, rows), detections.boxes[rows]
+    keys, boxes = image_class_keys(truth, detections, rows), detections.boxes[rows]
     found = [predictions.masks[row] for row in rows.tolist()]
     group = truth.is_group_of
     overlaps = []
     for chosen, over_detection in ((~group, False), (group, True)):
         place = np.flatnonzero(chosen & has_mask)
-        overlaps.append(_best_masks(keys_of(truth, truth, place), place, masks, keys, found,
+        overlaps.append(_best_masks(image_class_keys(truth, truth, place), place, masks, keys, found,
                                     over_detection=over_detection))  # fmt: skip
     without = (
         best_boxes(truth, ~group & ~has_mask, keys, boxes, over_detection=False),

@@ -89,7 +89,7 @@ def expand(labels: np.ndarray, relatives: Sequence[Sequence[int]]) -> tuple[np.n
 def score_boxes(truth: ChallengeTruth, detections: ImageDetections) -> Scored:
     """Matches boxes with the ground truth by the rules of this module."""
     rows = countable_rows(truth, detections)
-    keys, boxes = keys_of(truth, detections, rows), detections.boxes[rows].astype(np.float64)
+    keys, boxes = image_class_keys(truth, detections, rows), detections.boxes[rows].astype(np.float64)
     iou = best_boxes(truth, ~truth.is_group_of, keys, boxes, over_detection=False)
     ioa = best_boxes(truth, truth.is_group_of, keys, boxes, over_detection=True)
     is_true, is_ignored = assign(iou, ioa)
@@ -110,14 +110,14 @@ def countable_rows(truth: ChallengeTruth, detections: ImageDetections) -> np.nda
     rows = rows[np.argsort(-detections.scores[rows], kind="stable")]
     num_of_image = np.bincount(detections.image_indices[rows], minlength=1)
     if num_of_image.max() > MAX_PER_IMAGE_AND_CLASS:
-        order = np.argsort(keys_of(truth, detections, rows), kind="stable")
-        keys = keys_of(truth, detections, rows[order])
+        order = np.argsort(image_class_keys(truth, detections, rows), kind="stable")
+        keys = image_class_keys(truth, detections, rows[order])
         ranks = np.arange(len(rows)) - np.searchsorted(keys, keys)
         rows = rows[np.sort(order[ranks < MAX_PER_IMAGE_AND_CLASS])]
     return rows
 
 
-def keys_of(
+def image_class_keys(
     truth: ChallengeTruth, table: ImageDetections | ChallengeTruth, rows: np.ndarray
 ) -> np.ndarray:
     """[n] int64: a number for the image and class of each of the rows (indices or bool)."""
@@ -138,14 +138,14 @@ def best_boxes(
     Args:
         truth: the ground truth.
         chosen: [G] bool.
-        keys: [n] from `keys_of`.
+        keys: [n] from `image_class_keys`.
         boxes: [n, 4].
         over_detection: whether the overlap is the intersection over the area of the detection;
             otherwise over that of the union. 0 where that area is 0.
     """
     found = Overlap(np.full(len(keys), -1), np.zeros(len(keys)))
     truth_rows = np.flatnonzero(chosen)
-    truth_keys = keys_of(truth, truth, truth_rows)
+    truth_keys = image_class_keys(truth, truth, truth_rows)
     order = np.argsort(truth_keys, kind="stable")
     truth_rows, truth_keys = truth_rows[order], truth_keys[order]
     groups, starts, counts = np.unique(truth_keys, return_index=True, return_counts=True)

@@ -1,4 +1,4 @@
-"""What is there: the ground truth of a prepared split or of a box CSV, read into columns."""
+"""Reads the ground truth of a prepared split or of a box CSV into columns."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,24 +10,25 @@ from tqdm import tqdm
 
 from tpudet.detection.data.tfrecord import parse_example
 from tpudet.detection.evaluation.open_images.truth_csv import TruthFileError, read_box_rows
-from tpudet.detection.inspection.objects import InspectionError, Objects, name_some, order_objects
+from tpudet.detection.inspection.objects import InspectionError, Objects, order_objects
 from tpudet.detection.preparation.records.prepared_set import PreparedSet, PreparedSplit
 from tpudet.trainkit.class_list import ClassEntry, class_ids
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files.storage import open_file
 from tpudet.trainkit.records import read_records
 
 
-class Truth(NamedTuple):
-    """What is there, and what a person should know of how it was read."""
+class GroundTruthObjects(NamedTuple):
+    """Ground truth, and notes for the user on how it was read."""
 
     objects: Objects
     notes: tuple[str, ...]
 
 
-def read_true_split(prepared: PreparedSet, split: str) -> Truth:
-    """Reads a split of a prepared set; no picture is decoded.
+def read_split_objects(prepared: PreparedSet, split: str) -> GroundTruthObjects:
+    """Reads a split of a prepared set; no image is decoded.
 
-    Image ids are the names of the picture files without extension, as in predictions. Copies of an
+    Image ids are the names of the image files without extension, as in predictions. Copies of an
     image (a balanced train split has some) are taken once.
 
     Args:
@@ -35,8 +36,8 @@ def read_true_split(prepared: PreparedSet, split: str) -> Truth:
         split: its name.
 
     Raises:
-        InspectionError: there is no such split, its shards are damaged, or two pictures of one
-            name have other objects.
+        InspectionError: there is no such split, its shards are damaged, or two images of one
+            name have different objects.
     """
     found = next((one for one in prepared.splits if one.name == split), None)
     if found is None:
@@ -54,7 +55,7 @@ def read_true_split(prepared: PreparedSet, split: str) -> Truth:
                 columns.append(image)
             elif not _same(columns[rows[image_id]], image):
                 raise InspectionError(
-                    f"{found.manifest_path}: two pictures are called {image_id}, with other "
+                    f"{found.manifest_path}: two images are called {image_id}, with different "
                     "objects; predictions are joined by that name"
                 )
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
@@ -67,19 +68,21 @@ def read_true_split(prepared: PreparedSet, split: str) -> Truth:
     _check_labels(labels, prepared)
     images = np.repeat(np.arange(len(columns)), [len(image[1]) for image in columns])
     objects = order_objects(list(rows), images, labels, boxes, np.ones(len(images)), is_crowd)
-    return Truth(objects, ())
+    return GroundTruthObjects(objects, ())
 
 
-def read_true_boxes(path: str, classes: Sequence[ClassEntry], classes_from: str) -> Truth:
+def read_box_csv_objects(
+    path: str, classes: Sequence[ClassEntry], classes_from: str
+) -> GroundTruthObjects:
     """Reads a box CSV with the columns of Open Images.
 
     Args:
-        path: see `challenge_csv.read_box_rows`; a LabelName is an identifier or a name.
-        classes: C; boxes of others are left out, and a note says how many.
-        classes_from: where they are from, for messages.
+        path: see `truth_csv.read_box_rows`; a LabelName is an identifier or a name.
+        classes: C; boxes of others are left out, and a note counts them.
+        classes_from: their source, for messages.
 
     Raises:
-        InspectionError: no label is one of the classes, or the file is not such a one.
+        InspectionError: no label is one of the classes, or the file is not a box CSV.
         OSError: it cannot be opened.
     """
     try:
@@ -93,8 +96,8 @@ def read_true_boxes(path: str, classes: Sequence[ClassEntry], classes_from: str)
     if not class_of.any():
         raise InspectionError(
             f"{path} and {classes_from} have other classes, so they cannot be compared: the boxes "
-            f"have the labels {name_some(names.tolist())}; the classes are "
-            f"{name_some([entry.identifier for entry in classes])}"
+            f"have the labels {listing(names.tolist())}; the classes are "
+            f"{listing([entry.identifier for entry in classes])}"
         )
     own = class_of[label]
     kept = own > 0
@@ -106,16 +109,16 @@ def read_true_boxes(path: str, classes: Sequence[ClassEntry], classes_from: str)
     )
     notes = list(rows.notes)
     if not kept.all():
-        others = name_some([str(name) for name in names[class_of == 0]])
+        others = listing([str(name) for name in names[class_of == 0]])
         notes.append(
             f"{(~kept).sum():,} boxes of {path} left out: their classes ({others}) are not in "
             f"{classes_from}"
         )
-    return Truth(objects, tuple(notes))
+    return GroundTruthObjects(objects, tuple(notes))
 
 
 def _read_records(split: PreparedSplit) -> Iterator[Any]:
-    """Yields (file name, boxes, labels, is_crowd) an image."""
+    """Yields (file name, boxes, labels, is_crowd) per image."""
 
     def parse(_: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
         key = {"image/filename": tf.io.FixedLenFeature([], tf.string, "")}

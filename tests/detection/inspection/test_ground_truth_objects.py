@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from tpudet.detection.data.tfrecord import EncodedImage, encode_example
+from tpudet.detection.inspection.ground_truth_objects import (
+    read_box_csv_objects,
+    read_split_objects,
+)
 from tpudet.detection.inspection.objects import InspectionError
-from tpudet.detection.inspection.true_objects import read_true_boxes, read_true_split
 from tpudet.detection.preparation.records.prepared_set import PreparedSet, PreparedSplit
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.records import shard_path, write_shard
@@ -49,7 +52,7 @@ def test_images_have_the_names_of_their_files(tmp_path: Path) -> None:
         record("folder/000000000042.jpg", [2, 1], 0.5),  # a copy
         record("empty.jpg", [], 0),
     )
-    truth = read_true_split(part, "val").objects
+    truth = read_split_objects(part, "val").objects
     assert truth.image_ids.tolist() == ["000000000042", "0007.v2", "empty"]
     assert truth.images.tolist() == [0, 0, 1]
     assert truth.class_ids.tolist() == [2, 1, 1]
@@ -57,17 +60,17 @@ def test_images_have_the_names_of_their_files(tmp_path: Path) -> None:
     assert truth.boxes[1:].tolist() == [[0.25, 0.5, 0.5, 0.75], [0.25, 0.125, 0.5, 0.75]]
 
 
-def test_two_pictures_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_images_of_one_name_are_refused(tmp_path: Path) -> None:
     part = prepared(tmp_path, record("x/1.jpg", [1], 0.5), record("y/1.jpg", [1], 0.25))
-    with pytest.raises(InspectionError, match="two pictures are called 1, with other objects"):
-        read_true_split(part, "val")
+    with pytest.raises(InspectionError, match="two images are called 1, with different objects"):
+        read_split_objects(part, "val")
 
 
 def test_open_images_validation_boxes(data_dir: Path) -> None:
     """Real boxes by class name, of two of the classes, and how many are left out."""
     path = data_dir / "openimages/val_annotations_names.csv"
     classes = (ClassEntry("/m/1", "Shellfish"), ClassEntry("/m/2", "Seafood"))
-    truth = read_true_boxes(str(path), classes, "list")
+    truth = read_box_csv_objects(str(path), classes, "list")
     lines = path.read_text().splitlines()
     for class_id, name in enumerate(("Shellfish", "Seafood"), 1):
         expected = sum(f",{name}," in line for line in lines)
