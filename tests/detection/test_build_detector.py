@@ -41,6 +41,7 @@ from tpudet.detection.modeling.losses import (
     varifocal_loss,
 )
 from tpudet.detection.modeling.nas_fpn import NASFPN
+from tpudet.detection.modeling.postprocess import postprocess
 from tpudet.detection.modeling.retinanet import RetinaNetTask
 from tpudet.detection.ops.atss import match_atss
 from tpudet.detection.ops.matching import match_argmax_iou
@@ -282,8 +283,16 @@ def test_head_anchors_and_what_becomes_of_scores() -> None:
     np.testing.assert_allclose(task.anchors[1], [-4, -40, 20, 56])
     np.testing.assert_allclose(task.model.pixel_scale, 2 / 255)
     np.testing.assert_allclose(task.model.pixel_shift, -1.0)
-    assert (task.score_threshold, task.iou_threshold) == (0.25, 0.75)
-    assert (task.max_candidates, task.max_detections) == (70, 7)
+    assert bound(task.postprocess) == (
+        postprocess,
+        {
+            "canvas_size": CANVAS,
+            "score_threshold": 0.25,
+            "iou_threshold": 0.75,
+            "max_candidates": 70,
+            "max_detections": 7,
+        },
+    )
 
 
 def test_statistics_are_synchronized_where_config_and_machine_say_so() -> None:

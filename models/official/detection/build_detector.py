@@ -1,8 +1,9 @@
-"""From the model's part of a config to the detector: backbone, neck, head, matching, losses."""
+"""Builds a detector and its training task from the `model` section of an experiment."""
 
+import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import keras
 
@@ -12,12 +13,16 @@ from tpudet.detection.modeling.config import (
     ArgmaxIoUConfig,
     ATSSConfig,
     BiFPNConfig,
+    BoxLossConfig,
+    ClassLossConfig,
     FocalLossConfig,
     FPNConfig,
     HuberLossConfig,
     IdentityNeckConfig,
+    ModelConfig,
     NASFPNConfig,
     OverlapLossConfig,
+    PyramidConfig,
     QualityFocalLossConfig,
     RetinaNetConfig,
     SmoothL1LossConfig,
@@ -34,28 +39,45 @@ from tpudet.detection.modeling.losses import (
     varifocal_loss,
 )
 from tpudet.detection.modeling.nas_fpn import NASFPN
+from tpudet.detection.modeling.postprocess import postprocess
 from tpudet.detection.modeling.retinanet import BoxLoss, ClassLoss, Match, RetinaNet, RetinaNetTask
+from tpudet.detection.modeling.tensorflow_names import tensorflow_detector_part
 from tpudet.detection.ops.anchors import anchors_for_canvas, locations_per_level
 from tpudet.detection.ops.atss import match_atss
 from tpudet.detection.ops.matching import match_argmax_iou
-from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
-from tpudet.trainkit.backbones.config import (
-    AUTO_EPSILON,
-    BACKBONE_AUTO_EPSILON,
-    BatchNormConfig,
-    DropBlockConfig,
-    EfficientNetConfig,
-    ResNetConfig,
-    SEResNeXtConfig,
-)
-from tpudet.trainkit.backbones.drop_block import DropBlock
-from tpudet.trainkit.backbones.efficientnet import EfficientNet
-from tpudet.trainkit.backbones.resnet import ResNet
-from tpudet.trainkit.backbones.seresnext import SEResNeXt
+from tpudet.trainkit.backbones.build import build_backbone, drop_block_factory, norm_factory
+from tpudet.trainkit.backbones.config import resolve_backbone, resolve_epsilon
 from tpudet.trainkit.types import Tensor
-from tpudet.trainkit.weights.families import NORMALIZATIONS
+from tpudet.trainkit.weights.families import NORMALIZATIONS, TPUDET, Family
+from tpudet.trainkit.weights.load import OtherParts
 
-_NECK_SEED = 1 << 20
+DetectorTask = RetinaNetTask  # a union once there are more kinds of model
+
+_NECK_AND_HEAD_EPSILON = 1e-4
+_NECK_SEED = 1 << 20  # added to the seed, or backbone and neck would drop the same units
+
+
+def resolve_auto(model: ModelConfig, expected: Family = TPUDET) -> ModelConfig:
+    """Replaces every `auto` of a model; leaves chosen values alone.
+
+    Args:
+        model: the config.
+        expected: what the pretrained weights expect. Where it says nothing, pixels are normalised
+            for ImageNet, strides and padding are TensorFlow's, and epsilon is that of the kind of
+            backbone.
+    """
+    return dataclasses.replace(
+        model,
+        normalization=(
+            expected.normalization or "imagenet"
+            if model.normalization == "auto"
+            else model.normalization
+        ),
+        backbone=resolve_backbone(
+            model.backbone, style=expected.style, epsilon=expected.batch_norm_epsilon
+        ),
+        batch_norm=resolve_epsilon(model.batch_norm, _NECK_AND_HEAD_EPSILON),
+    )
 
 
 def build_task(
@@ -65,20 +87,68 @@ def build_task(
     canvas_size: tuple[int, int],
     synchronized: bool = False,
     sum_over_replicas: Callable[[Tensor], Tensor] = lambda value: value,
-) -> RetinaNetTask:
-    """Builds the detector; call it in a strategy's scope.
+) -> DetectorTask:
+    """Builds the detector; call it in the scope of the devices.
 
     Args:
-        config: the experiment.
+        config: the experiment; values that are still `auto` become those without pretrained
+            weights.
         num_classes: rows of classes.csv.
         canvas_size: height and width in pixels; `config.data.canvas_size`, or another for export.
-        synchronized: whether batch statistics are those of all replicas together.
-        sum_over_replicas: adds a scalar up over all replicas.
+        synchronized: whether batch statistics span all replicas.
+        sum_over_replicas: adds up a scalar over all replicas.
     """
     keras.utils.set_random_seed(config.train.seed)
-    model, post = config.model, config.model.postprocess
+    model = resolve_auto(config.model)
+    match model:
+        case RetinaNetConfig():
+            return _build_retinanet(
+                model,
+                num_classes=num_classes,
+                canvas_size=canvas_size,
+                seed=config.train.seed,
+                synchronized=synchronized,
+                sum_over_replicas=sum_over_replicas,
+            )
+
+
+def tensorflow_parts(model: ModelConfig) -> OtherParts:
+    """Returns the name map for necks and heads in checkpoints of tensorflow/tpu."""
+    match model:
+        case RetinaNetConfig():
+            return functools.partial(
+                tensorflow_detector_part, anchors_per_location=model.anchors.per_location
+            )
+
+
+def _build_retinanet(
+    model: RetinaNetConfig,
+    *,
+    num_classes: int,
+    canvas_size: tuple[int, int],
+    seed: int,
+    synchronized: bool,
+    sum_over_replicas: Callable[[Tensor], Tensor],
+) -> RetinaNetTask:
+    pyramid = build_pyramid(model, synchronized=synchronized, seed=seed)
     return RetinaNetTask(
-        model=_build_model(config, num_classes=num_classes, synchronized=synchronized),
+        model=RetinaNet(
+            backbone=pyramid.backbone,
+            neck=pyramid.neck,
+            head=RetinaNetHead(
+                num_classes=num_classes,
+                anchors_per_location=model.anchors.per_location,
+                min_level=model.min_level,
+                max_level=model.max_level,
+                num_convs=model.head.num_convs,
+                num_filters=model.head.num_filters,
+                separable=model.head.separable,
+                activation=model.head.activation,
+                make_norm=norm_factory(model.batch_norm, synchronized=synchronized),
+            ),
+            pixel_mean=pyramid.pixel_mean,
+            pixel_std=pyramid.pixel_std,
+        ),
         anchors=anchors_for_canvas(
             canvas_size=canvas_size,
             min_level=model.min_level,
@@ -87,16 +157,19 @@ def build_task(
             aspect_ratios=model.anchors.aspect_ratios,
             anchor_size=model.anchors.size,
         ),
-        canvas_size=canvas_size,
         sum_over_replicas=sum_over_replicas,
         match=_build_match(model, canvas_size),
         class_loss=_build_class_loss(model.class_loss),
         box_loss=_build_box_loss(model.box_loss),
         box_loss_weight=model.box_loss.weight,
-        score_threshold=post.score_threshold,
-        iou_threshold=post.nms_iou_threshold,
-        max_candidates=post.max_candidates,
-        max_detections=post.max_detections,
+        postprocess=functools.partial(
+            postprocess,
+            canvas_size=canvas_size,
+            score_threshold=model.postprocess.score_threshold,
+            iou_threshold=model.postprocess.nms_iou_threshold,
+            max_candidates=model.postprocess.max_candidates,
+            max_detections=model.postprocess.max_detections,
+        ),
     )
 
 
@@ -120,9 +193,7 @@ def _build_match(model: RetinaNetConfig, canvas_size: tuple[int, int]) -> Match:
             )
 
 
-def _build_class_loss(
-    loss: FocalLossConfig | QualityFocalLossConfig | VarifocalLossConfig,
-) -> ClassLoss:
+def _build_class_loss(loss: ClassLossConfig) -> ClassLoss:
     match loss:
         case FocalLossConfig():
             return functools.partial(
@@ -137,7 +208,7 @@ def _build_class_loss(
             return functools.partial(varifocal_loss, alpha=loss.alpha, gamma=loss.gamma)
 
 
-def _build_box_loss(loss: HuberLossConfig | SmoothL1LossConfig | OverlapLossConfig) -> BoxLoss:
+def _build_box_loss(loss: BoxLossConfig) -> BoxLoss:
     match loss:
         case HuberLossConfig():
             return functools.partial(huber_box_loss, delta=loss.delta)
@@ -147,94 +218,43 @@ def _build_box_loss(loss: HuberLossConfig | SmoothL1LossConfig | OverlapLossConf
             return functools.partial(overlap_box_loss, kind=loss.kind)
 
 
-def _build_model(config: ExperimentConfig, *, num_classes: int, synchronized: bool) -> RetinaNet:
-    model, head = config.model, config.model.head
-    chosen = "imagenet" if model.normalization == "auto" else model.normalization
-    pixel_mean, pixel_std = NORMALIZATIONS[chosen]
-    return RetinaNet(
-        backbone=_build_backbone(model, synchronized, config.train.seed),
-        # Another seed than the backbone's, or the two would drop alike.
-        neck=_build_neck(model, synchronized, config.train.seed + _NECK_SEED),
-        head=RetinaNetHead(
-            num_classes=num_classes,
-            anchors_per_location=model.anchors.per_location,
-            min_level=model.min_level,
-            max_level=model.max_level,
-            num_convs=head.num_convs,
-            num_filters=head.num_filters,
-            separable=head.separable,
-            activation=head.activation,
-            make_norm=_make_norm(model.batch_norm, synchronized),
-        ),
-        pixel_mean=pixel_mean,
-        pixel_std=pixel_std,
+class Pyramid(NamedTuple):
+    """The parts between image and feature pyramid."""
+
+    backbone: keras.layers.Layer  # [B, H, W, 3] -> {level: features}
+    neck: keras.layers.Layer  # {level: features} -> {level: features}
+    pixel_mean: Sequence[float]  # of red, green, blue, of pixels in 0..1
+    pixel_std: Sequence[float]
+
+
+def build_pyramid(config: PyramidConfig, *, synchronized: bool, seed: int) -> Pyramid:
+    """Builds backbone and neck.
+
+    Args:
+        config: of the detector, without `auto`.
+        synchronized: whether batch statistics span all replicas.
+        seed: of the layers that drop units.
+    """
+    pixel_mean, pixel_std = NORMALIZATIONS[config.normalization]
+    backbone = build_backbone(
+        config.backbone,
+        max_level=min(config.max_level, COARSEST_BACKBONE_LEVEL),
+        synchronized=synchronized,
+        seed=seed,
     )
+    neck = _build_neck(config, synchronized=synchronized, seed=seed + _NECK_SEED)
+    return Pyramid(backbone, neck, pixel_mean, pixel_std)
 
 
-def _make_norm(
-    batch_norm: BatchNormConfig, synchronized: bool, *, auto_epsilon: float = AUTO_EPSILON
-) -> MakeNorm:
-    return functools.partial(
-        BatchNorm,
-        momentum=batch_norm.momentum,
-        epsilon=auto_epsilon if batch_norm.epsilon == "auto" else batch_norm.epsilon,
-        frozen=batch_norm.frozen,
-        synchronized=synchronized and batch_norm.synchronized,
-    )
-
-
-def _drop_block(config: DropBlockConfig | None) -> Callable[..., DropBlock] | None:
-    if config is None:
-        return None
-    return functools.partial(
-        DropBlock,
-        keep_prob=config.keep_prob,
-        size=config.size,
-        schedule_steps=config.schedule_steps,
-    )
-
-
-def _build_backbone(model: RetinaNetConfig, synchronized: bool, seed: int) -> keras.layers.Layer:
-    backbone = model.backbone
-    settings: dict[str, Any] = {
-        "max_level": min(model.max_level, COARSEST_BACKBONE_LEVEL),
-        "gradient_checkpointing": backbone.gradient_checkpointing,
-        "make_norm": _make_norm(
-            backbone.batch_norm,
-            synchronized,
-            auto_epsilon=BACKBONE_AUTO_EPSILON[backbone.kind],
-        ),
-    }
-    match backbone:
-        case ResNetConfig():
-            return ResNet(
-                depth=backbone.depth,
-                style="tensorflow" if backbone.style == "auto" else backbone.style,
-                drop_block=_drop_block(backbone.drop_block),
-                seed=seed,
-                **settings,
-            )
-        case EfficientNetConfig():
-            return EfficientNet(
-                variant=backbone.variant,
-                style="tensorflow" if backbone.style == "auto" else backbone.style,
-                drop_connect_rate=backbone.drop_connect_rate,
-                seed=seed,
-                **settings,
-            )
-        case SEResNeXtConfig():
-            return SEResNeXt(depth=backbone.depth, **settings)
-
-
-def _build_neck(model: RetinaNetConfig, synchronized: bool, seed: int) -> keras.layers.Layer:
-    neck = model.neck
+def _build_neck(config: PyramidConfig, *, synchronized: bool, seed: int) -> keras.layers.Layer:
+    neck = config.neck
     if isinstance(neck, IdentityNeckConfig):
-        return IdentityNeck(level=model.min_level)
+        return IdentityNeck(level=config.min_level)
     settings: dict[str, Any] = {
         "num_filters": neck.num_filters,
-        "min_level": model.min_level,
-        "max_level": model.max_level,
-        "make_norm": _make_norm(model.batch_norm, synchronized),
+        "min_level": config.min_level,
+        "max_level": config.max_level,
+        "make_norm": norm_factory(config.batch_norm, synchronized=synchronized),
     }
     match neck:
         case FPNConfig():
@@ -243,7 +263,7 @@ def _build_neck(model: RetinaNetConfig, synchronized: bool, seed: int) -> keras.
             return NASFPN(
                 num_repeats=neck.num_repeats,
                 separable=neck.separable,
-                drop_block=_drop_block(neck.drop_block),
+                drop_block=drop_block_factory(neck.drop_block),
                 seed=seed,
                 **settings,
             )

@@ -3,13 +3,21 @@
 The number of classes is not a key: it is the number of rows in the data set's classes.csv.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tpudet.detection.data.config import DataConfig
 from tpudet.detection.modeling.config import ModelConfig, RetinaNetConfig
+from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.config.ranges import Count, NaturalNumber, check
+from tpudet.trainkit.files.storage import read_text
 from tpudet.trainkit.training.config import TrainConfig
+
+_RENAMED_KEYS = """was written by an older version. Rename these keys in it:
+  `eval` to `evaluation.schedule`, and in it `num_pictures` to `num_images`
+  `evaluation` to `evaluation.rules`"""
 
 # fmt: off
 Metric = Literal[
@@ -77,3 +85,21 @@ class ExperimentConfig:
         bad = [side for side in self.data.canvas_size if side % stride]
         text = f"data.canvas_size must be multiples of {stride} (2^model.max_level), got {bad}"
         check(self, (not bad, text))
+
+
+def load_experiment(path: str, overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """Reads the `config.yaml` of a model_dir.
+
+    Args:
+        path: the file.
+        overrides: `KEY=VALUE` texts.
+
+    Raises:
+        ConfigError: lists every mistake, and for a file of an older version the keys that changed.
+    """
+    try:
+        return load_config(ExperimentConfig, path, overrides=overrides)
+    except ConfigError as error:
+        if re.search(r"^eval:", read_text(path) or "", re.MULTILINE):
+            raise ConfigError(f"{error}\n{path} {_RENAMED_KEYS}") from error
+        raise

@@ -1,99 +1,263 @@
-"""The one place where a config becomes objects: data, model, task, engine, evaluation."""
+"""A whole experiment on one page: training, evaluation and export.
 
+A config value goes one way: the config is decoded, the pretrained weights are opened once, every
+`auto` is resolved, the model is built, its weights are loaded, the engine is built. Evaluation and
+export share the first half and take the weights from a checkpoint.
+"""
+
+import dataclasses
 import functools
 import json
+import logging
+import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
-import keras
 import tensorflow as tf
 
-from tpudet.detection.build_detector import build_task
-from tpudet.detection.config import ExperimentConfig
-from tpudet.detection.data.augmentations.build import build_augmentations
-from tpudet.detection.data.config import DataConfig
-from tpudet.detection.data.pipeline import eval_dataset, train_dataset
-from tpudet.detection.evaluation.ground_truth import load_ground_truth
-from tpudet.detection.evaluation.split import SplitEvaluation, build_rules
-from tpudet.detection.modeling.retinanet import RetinaNetTask
+from tpudet.detection.build_detector import (
+    DetectorTask,
+    build_task,
+    resolve_auto,
+    tensorflow_parts,
+)
+from tpudet.detection.config import ExperimentConfig, load_experiment
+from tpudet.detection.data.pipeline import train_dataset
+from tpudet.detection.data.splits import Split, check_classes, find_split
+from tpudet.detection.evaluation.split import build_evaluation
+from tpudet.detection.inference.export import BoxConvention, export_saved_model
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
-from tpudet.trainkit.files.storage import read_text
-from tpudet.trainkit.records import count_records, find_shards
-from tpudet.trainkit.training import optimizers
-from tpudet.trainkit.training.build_optimizer import build_optimizer, l2_in_loss
-from tpudet.trainkit.training.config import TrainConfig
-from tpudet.trainkit.training.devices import default_precision, sum_over_replicas
-from tpudet.trainkit.training.freezing import Frozen, freeze
-from tpudet.trainkit.training.tensorflow_engine import TensorFlowEngine
-from tpudet.trainkit.weights.pretrained import load_pretrained
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.storage import read_text, write_text
+from tpudet.trainkit.source_version import git_commit
+from tpudet.trainkit.training.build_engine import build_engine, set_precision
+from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints
+from tpudet.trainkit.training.devices import Devices, TensorFlowDevices, choose_devices
+from tpudet.trainkit.training.engine import Engine
+from tpudet.trainkit.training.evaluator import EvaluationSettings
+from tpudet.trainkit.training.freezing import Frozen
+from tpudet.trainkit.training.model_dir import (
+    Run,
+    describe_run,
+    load_classes,
+    load_run,
+    restore_model,
+    select_checkpoint,
+)
+from tpudet.trainkit.training.modes import Mode, run_mode
+from tpudet.trainkit.training.plan import log_frozen, log_plan
+from tpudet.trainkit.weights.families import TPUDET, Family
+from tpudet.trainkit.weights.pretrained import (
+    Pretrained,
+    describe_family,
+    load_pretrained,
+    open_pretrained,
+    write_report,
+)
 from tpudet.trainkit.weights.report import LoadReport
 
+_HEADLINE = ("AP", "AP50")  # metrics that the log shows by name
 
-class Split(NamedTuple):
-    """The TFRecord files of one split."""
-
-    shards: list[str]
-    records_per_shard: list[int]
+logger = logging.getLogger(__name__)
 
 
-def find_split(data: DataConfig, split: str) -> Split:
-    """Finds the shards of a split of the data set in `data.directory`.
+def train(
+    config: ExperimentConfig,
+    *,
+    model_dir: str,
+    mode: Mode = "train_and_eval",
+    eval_timeout: float | None = None,
+    dry_run: bool = False,
+) -> int:
+    """Trains, evaluates, or both; resumes where an earlier run in `model_dir` stopped.
 
-    Raises:
-        ConfigError: they are not there, not all of them, or one is cut off.
-    """
-    directory = data.directory.rstrip("/")
-    if not directory:
-        raise ConfigError("data.directory is empty: name the folder that make_tfrecords.py wrote")
-    part = directory.rpartition("/")[2]
-    try:
-        shards = find_shards(f"{directory}/{split}_{part}")
-        return Split(shards, count_records(shards))
-    except (FileNotFoundError, ValueError) as error:
-        raise ConfigError(f"split `{split}` of {directory}: {error}") from error
+    Args:
+        config: the experiment.
+        model_dir: checkpoints, log and metrics go there.
+        mode: "eval" waits for the checkpoints that another process writes.
+        eval_timeout: seconds without a new checkpoint after which mode "eval" ends; None: never.
+        dry_run: build everything, log what would happen, and write nothing.
 
-
-def check_classes(data: DataConfig, split: str, class_names: Sequence[str]) -> None:
-    """Compares classes.csv with the manifest of a split, where there is one.
+    Returns:
+        The exit code of the process: 0 finished, 75 stopped by a signal, 1 failed.
 
     Raises:
-        ConfigError: the records were written with other classes, or the manifest is no manifest.
+        UserError: config, data set, weights or checkpoints do not fit together.
     """
-    directory = data.directory.rstrip("/")
-    path = f"{directory}/{split}_{directory.rpartition('/')[2]}.manifest.json"
-    text = read_text(path)
-    if text is None:
-        return
-    try:
-        written = list(json.loads(text)["boxes_per_class"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{path} is no manifest of make_tfrecords.py, or was cut off ({error!r}): copy the "
-            "whole folder again, or convert again"
-        ) from error
-    if set(written) != set(class_names):
-        different = sorted(set(written) ^ set(class_names))
-        raise ConfigError(
-            f"{directory}/classes.csv has {len(class_names)} classes, {path} was written with "
-            f"{len(written)}; different are {', '.join(different[:10])}. They do not belong "
-            "together: put back the classes.csv of the conversion, or convert again"
+    split = find_split(config.data, config.data.train_split)
+    class_list_text, classes = load_classes(config.data.directory)
+    check_classes(config.data, config.data.train_split, [entry.name for entry in classes])
+    begins = not list_checkpoints(model_dir)
+    config, pretrained = resolve_config(config, model_dir, loads_weights=begins and mode != "eval")
+    devices = choose_devices(config.train.device)
+    training = build_training(
+        config, classes=classes, train_split=split, devices=devices, pretrained=pretrained
+    )
+    log_plan(
+        config.train,
+        model=training.task.model,
+        kind=config.model.kind,
+        canvas_size=config.data.canvas_size,
+        num_images=sum(split.records_per_shard),
+        num_classes=len(classes),
+        num_devices=devices.num_replicas,
+    )
+    loaded = training.loaded.loaded if training.loaded else ()
+    log_frozen(training.frozen, loaded=loaded, begins=begins)
+    if dry_run:
+        return 0
+    evaluation = None
+    if mode != "train":
+        evaluation = EvaluationSettings(
+            evaluate=build_evaluation(
+                config,
+                predict=training.task.predict,
+                classes=classes,
+                devices=devices,
+                image_path=f"{model_dir}/detections.png",
+            ),
+            every_steps=config.evaluation.schedule.every_steps,
+            best_metric=config.evaluation.schedule.best_metric,
+            headline=_HEADLINE,
         )
+    describe_run(model_dir, config, class_list_text, load_experiment)
+    if pretrained and training.loaded:
+        write_report(model_dir, pretrained.config.path, training.loaded)
+    return run_mode(
+        mode,
+        config.train,
+        engine=training.engine,
+        model_dir=model_dir,
+        evaluation=evaluation,
+        eval_timeout=eval_timeout,
+    )
 
 
-def set_precision(train: TrainConfig, strategy: tf.distribute.Strategy) -> None:
-    """Makes `train.precision` the precision of the layers built from here on."""
-    wanted = train.precision
-    keras.config.set_dtype_policy(default_precision(strategy) if wanted == "auto" else wanted)
+def evaluate(
+    model_dir: str, *, step: str, split: str = "", overrides: Sequence[str] = ()
+) -> tuple[dict[str, float], str]:
+    """Evaluates a checkpoint and writes metrics and drawn images beside it.
+
+    Args:
+        model_dir: the folder that `train` wrote.
+        step: a step number, "latest" or "best".
+        split: the split to evaluate; empty means `data.eval_split`.
+        overrides: `KEY=VALUE` changes to the config of the model_dir.
+
+    Returns:
+        The metrics, and the path of the files written, without `.json` and `.png`.
+
+    Raises:
+        UserError: the model_dir, the checkpoint or the split is not usable.
+    """
+    if split:
+        overrides = [*overrides, f"data.eval_split={split}"]
+    run = load_run(model_dir, functools.partial(load_experiment, overrides=overrides))
+    config, checkpoint = run.config, select_checkpoint(model_dir, step)
+    devices = choose_devices(config.train.device)
+    set_precision(config.train, devices)
+    path = f"{model_dir}/evaluation_{config.data.eval_split}_{checkpoint.step}"
+    evaluation = build_evaluation(
+        config,
+        predict=restore_task(run, checkpoint, devices=devices).predict,
+        classes=run.classes,
+        devices=devices,
+        image_path=f"{path}.png",
+    )
+    metrics = evaluation(checkpoint.step).metrics
+    write_text(f"{path}.json", json.dumps({"step": checkpoint.step, **metrics}, indent=2) + "\n")
+    return metrics, path
+
+
+def export(
+    model_dir: str,
+    *,
+    export_root: str,
+    step: str,
+    canvas_size: tuple[int, int] | None,
+    boxes: BoxConvention,
+    overwrite: bool,
+) -> tuple[str, int]:
+    """Exports a checkpoint as a SavedModel, `<export_root>/<name of model_dir>-<resolution>`.
+
+    Args:
+        model_dir: the folder that `train` wrote.
+        export_root: folder for SavedModels.
+        step: a step number, "latest" or "best".
+        canvas_size: height and width in pixels; None means that of training. Sides are rounded up
+            to multiples of the model's stride, which is logged.
+        boxes: whether boxes are fractions of the original image, or in its pixels.
+        overwrite: replace an existing SavedModel.
+
+    Returns:
+        The directory of the SavedModel, and the step of the checkpoint.
+
+    Raises:
+        UserError: the model_dir or the checkpoint is not usable.
+        FileExistsError: the SavedModel exists and `overwrite` is false.
+    """
+    run = load_run(model_dir, load_experiment)
+    canvas_size = _round_up(canvas_size or run.config.data.canvas_size, run.config.model.stride)
+    checkpoint, name = select_checkpoint(model_dir, step), os.path.basename(model_dir)
+    resolution = "x".join(str(side) for side in dict.fromkeys(canvas_size))
+    task = restore_task(run, checkpoint, canvas_size=canvas_size)
+    directory = export_saved_model(
+        model=task.model,
+        predict=task.predict,
+        canvas_size=canvas_size,
+        class_list_text=run.class_list_text,
+        directory=f"{export_root}/{name}-{resolution}",
+        metadata={"version": name, "step": checkpoint.step, "git_commit": git_commit()},
+        boxes=boxes,
+        overwrite=overwrite,
+    )
+    return directory, checkpoint.step
+
+
+def resolve_config(
+    config: ExperimentConfig, model_dir: str, *, loads_weights: bool
+) -> tuple[ExperimentConfig, Pretrained | None]:
+    """Opens `train.weights` if they are needed, and replaces every `auto` of the model.
+
+    A run that resumes keeps what its config.yaml says, and needs the weights no more.
+
+    Args:
+        config: as decoded.
+        model_dir: of the run; may not exist yet.
+        loads_weights: whether the run will load the weights.
+
+    Returns:
+        The config without `auto`, and the opened weights; None if the run does not load any.
+
+    Raises:
+        WeightsError: the weights cannot be read, or are of no known family.
+    """
+    earlier, weights = f"{model_dir}/config.yaml", config.train.weights
+    expected = read_family(earlier) if read_text(earlier) is not None else None
+    pretrained = None
+    if weights and (loads_weights or expected is None):
+        pretrained = open_pretrained(weights, read_family=read_family)
+        expected = expected or pretrained.family
+    model = resolve_auto(config.model, expected or TPUDET)
+    config = dataclasses.replace(config, model=model)
+    return config, pretrained if loads_weights else None
+
+
+def read_family(path: str) -> Family:
+    """Reads from a `config.yaml` what weights of that run expect."""
+    model = load_experiment(path).model
+    return describe_family(model.normalization, model.backbone)
 
 
 class Training(NamedTuple):
-    """What the loop needs: the detector, and the engine that trains it."""
+    """The detector and the engine that trains it."""
 
-    task: RetinaNetTask
-    engine: TensorFlowEngine
+    task: DetectorTask
+    engine: Engine
     frozen: Frozen
-    loaded: LoadReport | None  # of `train.weights`, where they were loaded
+    loaded: LoadReport | None  # on the pretrained weights, if they were loaded
 
 
 def build_training(
@@ -101,124 +265,104 @@ def build_training(
     *,
     classes: Sequence[ClassEntry],
     train_split: Split | None,
-    strategy: tf.distribute.Strategy,
-    begin: bool = True,
+    devices: TensorFlowDevices,
+    pretrained: Pretrained | None = None,
 ) -> Training:
-    """Builds model, optimizer and input; without a split the engine can only restore.
+    """Builds model, optimizer and input.
 
     Args:
-        config: the experiment, settled (see `pretrained.settle`).
+        config: the experiment, without `auto`.
         classes: rows of classes.csv.
-        train_split: what to train on.
-        strategy: whose devices train.
-        begin: whether `train.weights` are loaded; a run that goes on has better ones.
+        train_split: the training data; without it the engine can only restore.
+        devices: those that train.
+        pretrained: weights to load.
 
     Raises:
         ConfigError: a value that the parts do not accept.
         WeightsError: the weights do not fit the model.
     """
-    train = config.train
-    set_precision(train, strategy)
+    set_precision(config.train, devices)
     try:
-        with strategy.scope():
+        with devices.scope():
             task = build_task(
                 config,
                 num_classes=len(classes),
                 canvas_size=config.data.canvas_size,
-                synchronized=strategy.num_replicas_in_sync > 1,
-                sum_over_replicas=sum_over_replicas,
+                synchronized=devices.num_replicas > 1,
+                sum_over_replicas=devices.sum_over_replicas,
             )
-            report = None
-            if begin and train.weights is not None:
-                report = load_pretrained(
-                    task.model,
-                    train.weights,
-                    normalization=config.model.normalization,
-                    anchors_per_location=config.model.anchors.per_location,
-                    classes=classes,
-                )
-            frozen = freeze(task.model, train.freeze)
-            decayed = optimizers.decayed_variables(task.model)
-            optimizer = build_optimizer(train, task.model, decayed)
-        engine = TensorFlowEngine(
-            task=task,
-            optimizer=optimizer,
-            strategy=strategy,
+            loaded = pretrained and load_pretrained(
+                task.model,
+                pretrained,
+                normalization=config.model.normalization,
+                classes=classes,
+                class_layers=task.class_layers,
+                other_parts=tensorflow_parts(config.model),
+            )
+        engine, frozen = build_engine(
+            task,
+            config.train,
+            devices=devices,
             make_dataset=functools.partial(build_train_dataset, config, train_split),
-            batch_size=train.batch_size,
-            decayed=decayed,
-            l2_weight_decay=l2_in_loss(train),
-            gradient_clip_norm=train.gradient_clip_norm,
-            ema_decay=train.ema_decay,
-            records_of=lambda batch: batch.records,
+            record_numbers=lambda batch: batch.records,
         )
+    except UserError:
+        raise
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return Training(task, engine, frozen, report)
+    return Training(task, engine, frozen, loaded)
 
 
 def build_train_dataset(
     config: ExperimentConfig, split: Split | None, start_record: int
 ) -> tf.data.Dataset:
-    """Builds the training input from `start_record` on, see `train_dataset`.
-
-    Raises:
-        ConfigError: the records lack what the augmentations need.
-    """
+    """Builds the training input from record number `start_record` on."""
     if split is None:
         raise ValueError("this engine was built without training data")
-    data, train = config.data, config.train
-    try:
-        return train_dataset(
-            shards=split.shards,
-            records_per_shard=split.records_per_shard,
-            canvas_size=data.canvas_size,
-            batch_size=train.batch_size,
-            max_instances=data.max_instances,
-            seed=train.seed,
-            start_record=start_record,
-            horizontal_flip=data.horizontal_flip,
-            scale_range=data.scale_range,
-            augmentations=build_augmentations(data),
-        )
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def build_evaluation(
-    config: ExperimentConfig,
-    *,
-    task: RetinaNetTask,
-    classes: Sequence[ClassEntry],
-    strategy: tf.distribute.Strategy,
-    picture_path: str,
-) -> SplitEvaluation:
-    """Builds the evaluation of `data.eval_split`; reads its ground truth at once.
-
-    Raises:
-        ConfigError: the split is not there, its labels are not those of classes.csv, or a file of
-            `evaluation` is not usable.
-    """
-    data, schedule = config.data, config.evaluation.schedule
-    split = find_split(data, data.eval_split)
-    class_names = [entry.name for entry in classes]
-    try:
-        truth = load_ground_truth(split.shards, class_names)
-        rules = build_rules(config.evaluation.rules, truth, classes)
-    except (ValueError, OSError, tf.errors.OpError) as error:
-        raise ConfigError(str(error)) from error
-    return SplitEvaluation(
-        predict=task.predict,
-        strategy=strategy,
-        dataset=eval_dataset(
-            shards=split.shards,
-            canvas_size=data.canvas_size,
-            batch_size=schedule.batch_size,
-            max_instances=data.max_instances,
-        ),
-        truth=truth,
-        class_names=class_names,
-        rules=rules,
-        num_images=schedule.num_images,
-        picture_path=picture_path,
+    return train_dataset(
+        config.data,
+        shards=split.shards,
+        records_per_shard=split.records_per_shard,
+        batch_size=config.train.batch_size,
+        seed=config.train.seed,
+        start_record=start_record,
     )
+
+
+def restore_task(
+    run: Run[ExperimentConfig],
+    checkpoint: Checkpoint,
+    *,
+    canvas_size: tuple[int, int] | None = None,
+    devices: Devices | None = None,
+) -> DetectorTask:
+    """Builds a trained detector with the weights of a checkpoint.
+
+    Args:
+        run: of the model_dir.
+        checkpoint: which weights.
+        canvas_size: height and width in pixels; None means that of training.
+        devices: those that predict; None means the default device.
+    """
+    with devices.scope() if devices else nullcontext():
+        task = build_task(
+            run.config,
+            num_classes=len(run.classes),
+            canvas_size=canvas_size or run.config.data.canvas_size,
+        )
+        restore_model(task.model, checkpoint.prefix)
+    return task
+
+
+def _round_up(canvas_size: tuple[int, int], stride: int) -> tuple[int, int]:
+    """Rounds the sides up to multiples of the stride, and logs it if they change."""
+    height, width = (-(-side // stride) * stride for side in canvas_size)
+    if (height, width) != canvas_size:
+        logger.info(
+            "Canvas %dx%d -> %dx%d: rounded up to multiples of %d, the stride of the model",
+            *canvas_size,
+            height,
+            width,
+            stride,
+        )
+    return height, width

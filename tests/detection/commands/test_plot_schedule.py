@@ -1,94 +1,22 @@
-"""The picture of a learning rate: its points by hand, its marks, and what goes wrong in words."""
+"""tpudet plot_schedule: the file it writes, and its messages for wrong input."""
 
 from pathlib import Path
 
 import cv2
-import numpy as np
 import pytest
 
-from tpudet.detection.commands.plot_schedule import draw_schedule, main, schedule_points
-from tpudet.detection.config import (
-    EvaluationConfig,
-    EvaluationScheduleConfig,
-    ExperimentConfig,
-)
-from tpudet.trainkit.training.config import (
-    CosineScheduleConfig,
-    OneCycleScheduleConfig,
-    StepScheduleConfig,
-    TrainConfig,
-)
+from tpudet.detection.commands.plot_schedule import main
 
 
-def test_the_points_are_all_steps_of_a_short_run() -> None:
-    rate = CosineScheduleConfig(peak=0.5, warmup_steps=4, warmup_start=0.1)
-    steps, rates = schedule_points(
-        ExperimentConfig(train=TrainConfig(total_steps=12, learning_rate=rate))
-    )
-    assert steps.tolist() == list(range(12))
-    # A rise of 0.1 a step, then half a cosine over 8 steps.
-    np.testing.assert_allclose(rates[[0, 2, 4, 8]], [0.1, 0.3, 0.5, 0.25], rtol=1e-5)
-
-
-def test_a_long_run_shows_both_sides_of_each_jump() -> None:
-    rate = StepScheduleConfig(peak=0.08, drop_steps=(123_457,), drop_rates=(0.008,))
-    steps, rates = schedule_points(
-        ExperimentConfig(train=TrainConfig(total_steps=10_000_000, learning_rate=rate))
-    )
-    assert len(steps) < 20_100
-    before, after = np.searchsorted(steps, [123_456, 123_457])
-    assert (steps[before], steps[after]) == (123_456, 123_457)
-    np.testing.assert_allclose(rates[[before, after]], [0.08, 0.008], rtol=1e-6)
-
-
-def test_rates_are_scaled_by_the_batch_over_its_reference() -> None:
-    rate = OneCycleScheduleConfig(peak=0.08)
-    train = TrainConfig(
-        total_steps=100, learning_rate=rate, batch_size=32, reference_batch_size=128
-    )
-    config = ExperimentConfig(train=train)
-    _, rates = schedule_points(config)
-    assert rates.max() == pytest.approx(0.02)
-    title = draw_schedule(config, title="mine").axes[0].get_title()
-    assert title == "mine: one_cycle, 100 steps, rates x 0.25 for a batch of 32"
-
-
-def test_marks_stand_at_every_evaluation_and_the_end() -> None:
-    rate = CosineScheduleConfig(peak=0.5, warmup_steps=200)
-    train = TrainConfig(total_steps=2500, learning_rate=rate)
-    config = ExperimentConfig(
-        train=train,
-        evaluation=EvaluationConfig(schedule=EvaluationScheduleConfig(every_steps=1000)),
-    )
-    for axes in draw_schedule(config, title="").axes:
-        _, marks = axes.lines
-        assert list(np.asarray(marks.get_xdata())) == [1000, 2000, 2500]
-        (shade,) = axes.patches
-        left, right = shade.get_extents().transformed(axes.transData.inverted()).intervalx
-        assert (round(left), round(right)) == (0, 200)
-
-
-@pytest.mark.parametrize("start", [0.0, 0.1])
-def test_a_run_that_is_all_warmup_says_so_and_is_drawn(tmp_path: Path, start: float) -> None:
-    """One step at the warm-up's start: at a rate of 0 there is nothing for a logarithm."""
-    rate = CosineScheduleConfig(peak=0.5, warmup_steps=5, warmup_start=start)
-    config = ExperimentConfig(train=TrainConfig(total_steps=1, learning_rate=rate))
-    assert schedule_points(config)[1].tolist() == pytest.approx([start])
-    figure = draw_schedule(config, title="short")
-    figure.savefig(tmp_path / "rate.png")
-    words = "shaded: all 1 steps are warm-up, 5 long: the learning rate never reaches its peak; "
-    assert figure.get_supxlabel() == f"{words}marks: 1 evaluations"
-
-
-def test_a_picture_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_image_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "rate.png"
     assert main(["quickstart", "--output", str(output)]) == 0
     assert capsys.readouterr().out == f"Wrote {output}\n"
-    picture = cv2.imread(str(output))
-    assert picture is not None
-    assert picture.shape == (720, 1080, 3)
-    blue = (picture[..., 0] > 150) & (picture[..., 2] < 60)
-    assert blue.any(axis=0).sum() > 800  # the curve goes over the width of the picture
+    image = cv2.imread(str(output))
+    assert image is not None
+    assert image.shape == (720, 1080, 3)
+    blue = (image[..., 0] > 150) & (image[..., 2] < 60)
+    assert blue.any(axis=0).sum() > 800  # the curve goes over the width of the image
     assert [path.name for path in tmp_path.iterdir()] == ["rate.png"]
 
 
@@ -111,7 +39,7 @@ def test_a_wrong_config_is_one_message(
     output = tmp_path / "rate.png"
     assert main(["quickstart", "--output", str(output), *flags]) == 2
     message = capsys.readouterr().err
-    assert message.startswith("plot_schedule: ")
+    assert message.startswith("tpudet plot_schedule: ")
     assert words in message
     assert not output.exists()
 

@@ -1,4 +1,4 @@
-"""The training command itself: shipped configs, resume, all on ram://, wrong input."""
+"""tpudet train, evaluate and export: shipped configs, resuming, all on ram://, wrong input."""
 
 import json
 import shutil
@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.detection import build_detector, experiment
+from tpudet.detection import experiment
 from tpudet.detection.commands import evaluate, export, train
+from tpudet.detection.config import load_experiment
 from tpudet.detection.data.pipeline import eval_dataset
+from tpudet.detection.data.splits import find_split
 from tpudet.detection.data.tfrecord import parse_example
-from tpudet.detection.evaluation.coco import boxes_to_original
+from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.trainkit.records import read_records
-from tpudet.trainkit.training.model_dir import find_checkpoint, load_run, load_weights
+from tpudet.trainkit.training.model_dir import load_run, select_checkpoint
 
 NARROW = {
     "model.neck.num_filters": "16",
@@ -82,26 +84,26 @@ def test_the_whole_loop_runs_on_a_file_system_in_memory(sample_part: str) -> Non
     evaluated = [line["step"] for line in read_ledger(model_dir) if line["kind"] == "eval"]
     assert evaluated == [1, 2, 3]
     assert evaluate.main(["--model_dir", model_dir, "--step", "best"]) == 0
-    assert export.main(["--model_dir", model_dir, "--export_root", f"{root}/final"]) == 0
+    command = ["--model_dir", model_dir, "--export_root", f"{root}/final"]
+    assert export.main(command) == 0
     check_export_equals_evaluation(f"{root}/final/quickstart-tiny-128", model_dir, part)
 
 
 def check_export_equals_evaluation(export_dir: str, model_dir: str, part: str) -> None:
-    """The SavedModel, fed the encoded pictures, says what the evaluation's path says."""
-    config, _, classes = load_run(model_dir)
-    size = config.data.canvas_size
-    task = build_detector.build_task(config, num_classes=len(classes), canvas_size=size)
-    load_weights(task.model, find_checkpoint(model_dir, "latest").prefix)
-    shards = experiment.find_split(config.data, "val").shards
+    """The SavedModel, fed the encoded images, predicts what the evaluation's path predicts."""
+    run = load_run(model_dir, load_experiment)
+    size = run.config.data.canvas_size
+    task = experiment.restore_task(run, select_checkpoint(model_dir, "latest"))
+    shards = find_split(run.config.data, "val").shards
     batch = next(
         iter(eval_dataset(shards=shards, canvas_size=size, batch_size=4, max_instances=50))
     )
     detections = tf.function(task.predict, autograph=False)(batch)
     boxes = boxes_to_original(
         detections.boxes.numpy(),
-        batch.scales.numpy(),
-        batch.offsets.numpy(),
-        batch.original_sizes.numpy(),
+        scales=batch.scales.numpy(),
+        offsets=batch.offsets.numpy(),
+        sizes=batch.original_sizes.numpy(),
     )
     encoded = [parse_example(record).encoded for _, record in read_records(shards)]
     found = tf.saved_model.load(export_dir).signatures["serving_default"](tf.stack(encoded))
@@ -168,10 +170,10 @@ def test_damaged_data_is_one_message_and_exit_code_2(
     expected = {
         "truncated": "train_tiny-00001-of-00002.tfrecord ends in the middle of a record",
         "empty classes": "it is empty",
-        "no classes": "classes.csv is not there",
+        "no classes": "classes.csv does not exist",
         "fewer classes": "classes.csv has 1 classes",
-    }.get(damage, "train_tiny.manifest.json is no manifest of make_tfrecords.py, or was cut off")
-    assert message.startswith("train: ")
+    }.get(damage, "train_tiny.manifest.json is not a manifest of make_tfrecords, or is truncated")
+    assert message.startswith("tpudet train: ")
     assert expected in message
     assert not (tmp_path / "run").exists()
 

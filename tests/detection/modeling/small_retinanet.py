@@ -16,15 +16,18 @@ from tpudet.detection.modeling.fpn import FPN
 from tpudet.detection.modeling.heads import RetinaNetHead
 from tpudet.detection.modeling.losses import (
     focal_loss,
+    huber_box_loss,
     overlap_box_loss,
     quality_focal_loss,
     smooth_l1_box_loss,
     varifocal_loss,
 )
 from tpudet.detection.modeling.nas_fpn import NASFPN
+from tpudet.detection.modeling.postprocess import postprocess
 from tpudet.detection.modeling.retinanet import RetinaNet, RetinaNetTask
 from tpudet.detection.ops.anchors import anchors_for_canvas, locations_per_level
 from tpudet.detection.ops.atss import match_atss
+from tpudet.detection.ops.matching import match_argmax_iou
 from tpudet.detection.types import Batch, RawPredictions
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.layers import ConvNorm
@@ -37,28 +40,51 @@ _ATSS = functools.partial(
     locations_per_level=locations_per_level(canvas_size=CANVAS, **LEVELS),
     candidates_per_level=4,
 )
-# What stands beside the defaults: focal loss, Huber loss and matching by IoU.
+DEFAULTS: dict[str, Any] = {
+    "match": functools.partial(
+        match_argmax_iou, match_threshold=0.5, unmatched_threshold=0.5, force_match=True
+    ),
+    "class_loss": functools.partial(focal_loss, alpha=0.25, gamma=1.5, label_smoothing=0.0),
+    "box_loss": functools.partial(huber_box_loss, delta=0.1),
+    "box_loss_weight": 50.0,
+    "postprocess": functools.partial(
+        postprocess,
+        canvas_size=CANVAS,
+        score_threshold=0.0,
+        iou_threshold=0.5,
+        max_candidates=5000,
+        max_detections=40,
+    ),
+}
+# The alternatives to the defaults.
 LOSSES: dict[str, dict[str, Any]] = {
     "smoothed": {
-        "class_loss": functools.partial(focal_loss, label_smoothing=0.1),
-        "box_loss": smooth_l1_box_loss,
+        "class_loss": functools.partial(focal_loss, alpha=0.25, gamma=1.5, label_smoothing=0.1),
+        "box_loss": functools.partial(smooth_l1_box_loss, beta=0.1),
     },
     "quality_focal": {
-        "class_loss": quality_focal_loss,
+        "class_loss": functools.partial(quality_focal_loss, beta=2.0),
         "box_loss": functools.partial(overlap_box_loss, kind="iou"),
     },
     "varifocal": {
-        "class_loss": varifocal_loss,
+        "class_loss": functools.partial(varifocal_loss, alpha=0.75, gamma=2.0),
         "box_loss": functools.partial(overlap_box_loss, kind="diou"),
     },
     "atss_giou": {"match": _ATSS, "box_loss": functools.partial(overlap_box_loss, kind="giou")},
     "atss_ciou": {"match": _ATSS, "box_loss": functools.partial(overlap_box_loss, kind="ciou")},
 }
 
-# What stands beside the feature pyramid network.
+# The alternatives to the feature pyramid network.
+_NECK: dict[str, Any] = {
+    "min_level": 3,
+    "max_level": 7,
+    "num_filters": 6,
+    "num_repeats": 1,
+    "make_norm": BatchNorm,
+}
 NECKS = {
-    "nas_fpn": functools.partial(NASFPN, num_filters=6, num_repeats=1, separable=True),
-    "bifpn": functools.partial(BiFPN, num_filters=6, num_repeats=1),
+    "nas_fpn": functools.partial(NASFPN, separable=True, drop_block=None, seed=0, **_NECK),
+    "bifpn": functools.partial(BiFPN, **_NECK),
 }
 
 
@@ -97,23 +123,28 @@ class SmallBackbone(keras.layers.Layer):
 def build_task(*, num_classes=3, synchronized=False, sum_over_replicas=lambda x: x, **settings):
     parts: dict[str, Any] = {
         "num_filters": 16,
+        "separable": False,
         "make_norm": functools.partial(BatchNorm, synchronized=synchronized),
         **LEVELS,
     }
     model = RetinaNet(
         backbone=SmallBackbone(parts["make_norm"]),
         neck=FPN(**parts),
-        head=RetinaNetHead(num_classes=num_classes, num_convs=1, **parts),
+        head=RetinaNetHead(
+            num_classes=num_classes,
+            anchors_per_location=9,
+            num_convs=1,
+            activation="relu",
+            **parts,
+        ),
         pixel_mean=(0.485, 0.456, 0.406),
         pixel_std=(0.229, 0.224, 0.225),
     )
-    settings = {"score_threshold": 0.0, "max_detections": 40, **settings}
     return RetinaNetTask(
         model=model,
         anchors=make_anchors(),
-        canvas_size=CANVAS,
         sum_over_replicas=sum_over_replicas,
-        **settings,
+        **{**DEFAULTS, **settings},
     )
 
 
@@ -139,9 +170,8 @@ def losses_of(answers, batch, **settings):
     task = RetinaNetTask(
         model=model,
         anchors=make_anchors(),
-        canvas_size=CANVAS,
         sum_over_replicas=lambda x: x,
-        **settings,
+        **{**DEFAULTS, **settings},
     )
     return task.losses(batch)
 
@@ -279,7 +309,11 @@ def main(weights_path, results_path):
     gradient = jax.jit(jax.value_and_grad(losses, has_aux=True))
     (_, (found, moved)), gradients = gradient(*values)
     results: dict[str, Any] = {f"losses/{name}": value for name, value in found.items()}
-    results |= {f"detections/{name}": value for name, value in detections._asdict().items()}
+    results |= {
+        f"detections/{name}": value
+        for name, value in detections._asdict().items()
+        if value is not None
+    }
     results |= {f"gradients/{v.path}": g for v, g in zip(trained, gradients, strict=True)}
     results |= {f"moved/{v.path}": value for v, value in zip(others, moved, strict=True)}
     results |= losses_and_gradients_on_jax(batch) | necks_on_jax()

@@ -3,13 +3,22 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tpudet.detection.modeling.bifpn import BiFPN, Node, cell_nodes, fusion_shares
+from tpudet.detection.modeling.bifpn import BiFPN, FusionNode, cell_nodes, fusion_shares
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 
 
 def build(channels=(2, 2, 2), **settings):
     exact = partial(BatchNorm, epsilon=0.0)
-    neck = BiFPN(**{"num_filters": 2, "num_repeats": 1, "make_norm": exact, **settings})
+    neck = BiFPN(
+        **{
+            "min_level": 3,
+            "max_level": 7,
+            "num_filters": 2,
+            "num_repeats": 1,
+            "make_norm": exact,
+            **settings,
+        }
+    )
     neck.build({level: (None, None, None, n) for level, n in zip((3, 4, 5), channels, strict=True)})
     return neck
 
@@ -33,16 +42,16 @@ def pass_through(conv):
 
 def test_nodes_of_figure_2():
     assert cell_nodes(range(3, 8)) == (
-        Node(6, (3, 4)),
-        Node(5, (2, 5)),
-        Node(4, (1, 6)),
-        Node(3, (0, 7)),
-        Node(4, (1, 7, 8)),
-        Node(5, (2, 6, 9)),
-        Node(6, (3, 5, 10)),
-        Node(7, (4, 11)),
+        FusionNode(6, (3, 4)),
+        FusionNode(5, (2, 5)),
+        FusionNode(4, (1, 6)),
+        FusionNode(3, (0, 7)),
+        FusionNode(4, (1, 7, 8)),
+        FusionNode(5, (2, 6, 9)),
+        FusionNode(6, (3, 5, 10)),
+        FusionNode(7, (4, 11)),
     )
-    assert cell_nodes(range(4, 6)) == (Node(4, (0, 1)), Node(5, (1, 2)))
+    assert cell_nodes(range(4, 6)) == (FusionNode(4, (0, 1)), FusionNode(5, (1, 2)))
 
 
 def test_shares_by_hand():
@@ -136,7 +145,13 @@ def test_channels_are_matched_once_per_use_of_a_level():
 
 @pytest.mark.parametrize("levels", [(3, 6), (2, 5), (4, 5), (5, 7)])
 def test_other_levels(levels):
-    neck = BiFPN(min_level=levels[0], max_level=levels[1], num_filters=4, num_repeats=1)
+    neck = BiFPN(
+        min_level=levels[0],
+        max_level=levels[1],
+        num_filters=4,
+        num_repeats=1,
+        make_norm=BatchNorm,
+    )
     features = {
         level: np.ones((1, 128 // 2**level, 256 // 2**level, 3), np.float32)
         for level in (2, 3, 4, 5)
@@ -159,4 +174,4 @@ def test_frozen_statistics_stay_in_training():
 @pytest.mark.parametrize("levels", [(5, 5), (6, 7), (1, 4)])
 def test_levels_that_cannot_be(levels):
     with pytest.raises(ValueError, match=f"min_level={levels[0]} and max_level={levels[1]}"):
-        BiFPN(min_level=levels[0], max_level=levels[1])
+        build(min_level=levels[0], max_level=levels[1])

@@ -74,8 +74,8 @@ def test_descent_on_an_overlap_loss_finds_the_box(kind):
 @pytest.mark.parametrize(
     ("function", "settings"),
     [
-        (huber_box_loss, {}),
-        (smooth_l1_box_loss, {}),
+        (huber_box_loss, {"delta": 0.1}),
+        (smooth_l1_box_loss, {"beta": 0.1}),
         *((overlap_box_loss, {"kind": kind}) for kind in ("iou", "giou", "diou", "ciou")),
     ],
 )

@@ -11,7 +11,7 @@ def cross_entropy(logits, targets):
     return np.logaddexp(0, logits) - targets * logits
 
 
-def focal_reference(logits, is_target, quality, alpha=0.25, gamma=1.5, label_smoothing=0.0):
+def focal_reference(logits, is_target, quality, *, alpha, gamma, label_smoothing):
     """Equation 5 of arXiv 1708.02002; the smoothed targets only within the cross-entropy."""
     log_wrong = -np.logaddexp(0, np.where(is_target, logits, -logits))
     smoothed = is_target * (1 - label_smoothing) + label_smoothing / 2
@@ -19,19 +19,24 @@ def focal_reference(logits, is_target, quality, alpha=0.25, gamma=1.5, label_smo
     return weight * np.exp(gamma * log_wrong) * cross_entropy(logits, smoothed)
 
 
-def quality_focal_reference(logits, is_target, quality, beta=2.0):
+def quality_focal_reference(logits, is_target, quality, *, beta):
     """Equation 2 of arXiv 2006.04388."""
     targets = is_target * quality
     return np.abs(targets - 1 / (1 + np.exp(-logits))) ** beta * cross_entropy(logits, targets)
 
 
-def varifocal_reference(logits, is_target, quality, alpha=0.75, gamma=2.0):
+def varifocal_reference(logits, is_target, quality, *, alpha, gamma):
     """Equation 2 of arXiv 2008.13367."""
     targets = is_target * quality
     weight = np.where(targets > 0, targets, alpha * (1 / (1 + np.exp(-logits))) ** gamma)
     return weight * cross_entropy(logits, targets)
 
 
+DEFAULTS = {  # of the config
+    focal_loss: {"alpha": 0.25, "gamma": 1.5, "label_smoothing": 0.0},
+    quality_focal_loss: {"beta": 2.0},
+    varifocal_loss: {"alpha": 0.75, "gamma": 2.0},
+}
 REFERENCES = {
     focal_loss: focal_reference,
     quality_focal_loss: quality_focal_reference,
@@ -52,11 +57,13 @@ def reference(function, logits, targets, quality, normalizer, settings):
     """The loss in float64, on a one-hot."""
     is_target = targets[..., None] == np.arange(1, logits.shape[-1] + 1)
     logits, quality = logits.astype(np.float64), quality.astype(np.float64)
+    settings = DEFAULTS[function] | settings
     costs = REFERENCES[function](logits, is_target, quality[..., None], **settings)
     return np.sum(costs * (targets != -1)[..., None]) / normalizer
 
 
 def loss_and_gradient(function, logits, targets, quality=None, normalizer=3.0, **settings):
+    settings = DEFAULTS[function] | settings
     logits = tf.constant(logits, tf.float32)
     quality = np.ones(np.shape(targets), np.float32) if quality is None else quality
     quality = tf.constant(quality, tf.float32)
@@ -150,7 +157,7 @@ def test_traced_equals_eager_and_leaves_ignored_out(function):
 
     @tf.function
     def traced(logits):
-        loss = function(logits, targets, quality, 3.0)
+        loss = function(logits, targets, quality, 3.0, **DEFAULTS[function])
         return loss, tf.gradients(loss, logits)[0]
 
     traced_loss, traced_gradient = traced(tf.constant(logits))

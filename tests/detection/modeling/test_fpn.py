@@ -7,6 +7,11 @@ from tpudet.detection.modeling.fpn import FPN, upsample_nearest
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 
 
+def make_fpn(**settings):
+    defaults = {"min_level": 3, "max_level": 7, "num_filters": 6, "separable": False}
+    return FPN(**{**defaults, "make_norm": BatchNorm, **settings})
+
+
 def backbone_features(channels=(8, 12, 16, 20)):
     rng = np.random.default_rng(0)
     return {
@@ -17,7 +22,7 @@ def backbone_features(channels=(8, 12, 16, 20)):
 
 @pytest.mark.parametrize("levels", [(3, 7), (3, 6), (2, 5), (2, 4), (4, 4), (5, 6)])
 def test_levels_and_shapes(levels):
-    neck = FPN(min_level=levels[0], max_level=levels[1], num_filters=6)
+    neck = make_fpn(min_level=levels[0], max_level=levels[1])
     features = backbone_features()
     neck.build({level: f.shape for level, f in features.items()})
     found = {level: tuple(f.shape) for level, f in neck(features).items()}
@@ -33,7 +38,7 @@ def test_levels_and_shapes(levels):
 
 def test_top_down_sum_and_coarse_levels_by_hand():
     # Laterals of ones and centre-only convolutions make every number a sum of inputs.
-    neck = FPN(min_level=4, max_level=7, num_filters=1, make_norm=partial(BatchNorm, epsilon=0.0))
+    neck = make_fpn(min_level=4, num_filters=1, make_norm=partial(BatchNorm, epsilon=0.0))
     features = {
         4: np.full((1, 4, 4, 1), 3.0, np.float32),
         5: np.full((1, 2, 2, 1), -5.0, np.float32),
@@ -56,17 +61,17 @@ def test_top_down_sum_and_coarse_levels_by_hand():
 def test_every_convolution_can_be_separable():
     kernels = {}
     for separable in (False, True):
-        neck = FPN(num_filters=6, separable=separable)
+        neck = make_fpn(separable=separable)
         neck.build({level: f.shape for level, f in backbone_features().items()})
         assert neck(backbone_features())[3].shape == (1, 16, 24, 6)
         kernels[separable] = [v for v in neck.variables if v.path.endswith("depthwise_kernel")]
     assert len(kernels[False]) == 0
-    assert len(kernels[True]) == 3 + 5  # laterals, and one a level
+    assert len(kernels[True]) == 3 + 5  # laterals, and one per level
 
 
 def test_frozen_statistics_stay_in_training():
     for frozen, expected in ((True, 0), (False, 5)):
-        neck = FPN(num_filters=6, make_norm=partial(BatchNorm, frozen=frozen))
+        neck = make_fpn(make_norm=partial(BatchNorm, frozen=frozen))
         neck.build({level: f.shape for level, f in backbone_features().items()})
         neck(backbone_features(), training=True)
         moved = [v for v in neck.variables if "moving_mean" in v.path and np.any(v.numpy())]
@@ -83,4 +88,4 @@ def test_upsampling():
 
 def test_levels_that_no_backbone_has():
     with pytest.raises(ValueError, match="min_level=6 and max_level=7; min_level must be 2 to 5"):
-        FPN(min_level=6, max_level=7)
+        make_fpn(min_level=6)

@@ -16,9 +16,18 @@ def pyramid():
 
 
 def build(**settings):
-    head = RetinaNetHead(
-        num_classes=5, anchors_per_location=2, max_level=4, num_filters=8, num_convs=2, **settings
-    )
+    defaults = {
+        "num_classes": 5,
+        "anchors_per_location": 2,
+        "min_level": 3,
+        "max_level": 4,
+        "num_convs": 2,
+        "num_filters": 8,
+        "separable": False,
+        "activation": "relu",
+        "make_norm": BatchNorm,
+    }
+    head = RetinaNetHead(**{**defaults, **settings})
     head.build((None, None, None, 8))
     return head
 
@@ -56,15 +65,7 @@ def test_answers_come_row_by_row_place_by_place():
 @pytest.mark.parametrize("separable", [False, True])
 def test_without_a_tower_predictions_are_of_the_features(separable):
     """Of all 8 channels that come in, though `num_filters` is 4, which divides them."""
-    head = RetinaNetHead(
-        num_classes=5,
-        anchors_per_location=2,
-        max_level=4,
-        num_filters=4,
-        num_convs=0,
-        separable=separable,
-    )
-    head.build((None, None, None, 8))
+    head = build(num_filters=4, num_convs=0, separable=separable)
     assert [v.path for v in head.variables if "tower" in v.path] == []
     assert head.class_predict.kernel.shape[2] == head.box_predict.kernel.shape[2] == 8
     assert head(pyramid()).class_logits.shape == (2, (8 * 4 + 4 * 2) * 2, 5)

@@ -12,7 +12,19 @@ LEVELS = range(3, 8)
 
 def build(channels=(2, 2, 2), **settings):
     exact = functools.partial(BatchNorm, epsilon=0.0)
-    neck = NASFPN(**{"num_filters": 2, "num_repeats": 1, "make_norm": exact, **settings})
+    neck = NASFPN(
+        **{
+            "min_level": 3,
+            "max_level": 7,
+            "num_filters": 2,
+            "num_repeats": 1,
+            "separable": False,
+            "drop_block": None,
+            "seed": 0,
+            "make_norm": exact,
+            **settings,
+        }
+    )
     neck.build({level: (None, None, None, n) for level, n in zip((3, 4, 5), channels, strict=True)})
     return neck
 
@@ -149,4 +161,4 @@ def test_drop_block_follows_every_node_in_training_alone():
 
 def test_other_levels_are_refused():
     with pytest.raises(ValueError, match="min_level=3 and max_level=7, got 4 and 7"):
-        NASFPN(min_level=4, max_level=7)
+        build(min_level=4)

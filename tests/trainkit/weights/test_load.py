@@ -7,7 +7,7 @@ import pytest
 from tpudet.trainkit.backbones.efficientnet import EfficientNet
 from tpudet.trainkit.backbones.layers import Conv
 from tpudet.trainkit.backbones.resnet import ResNet
-from tpudet.trainkit.weights.families import OWN
+from tpudet.trainkit.weights.families import TPUDET
 from tpudet.trainkit.weights.load import load_weights
 from tpudet.trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
 from tpudet.trainkit.weights.name_maps.recipes import as_is, split_path, units_of
@@ -55,7 +55,7 @@ def test_our_own_come_back_bit_for_bit_behind_any_prefix(own, model, prefix):
         np.testing.assert_array_equal(value, own[path])
     assert len(report.loaded) == len(own)
     assert report.missing == report.unused == report.excluded == report.shape_skipped == ()
-    assert (report.family.name, report.prefix) == ("this project", prefix)
+    assert (report.family.name, report.prefix) == ("tpudet", prefix)
     assert report.backbone_share == 1.0
 
 
@@ -279,10 +279,10 @@ def test_what_was_chosen_in_the_file_is_in_the_report(own, model):
 
 
 def test_our_own_expect_what_their_run_had(own, model):
-    family = OWN._replace(normalization="caffe", style="keras", batch_norm_epsilon=1e-5)
+    family = TPUDET._replace(normalization="caffe", style="keras", batch_norm_epsilon=1e-5)
     report = load(model, own, own=family, normalization="imagenet")
     assert report.differences == (
-        "model.normalization is imagenet; weights of this project expect caffe.",
-        "model.backbone.style is tensorflow; weights of this project expect keras.",
-        "model.backbone.batch_norm.epsilon is 0.001; weights of this project expect 1e-05.",
+        "model.normalization is imagenet; weights of tpudet expect caffe.",
+        "model.backbone.style is tensorflow; weights of tpudet expect keras.",
+        "model.backbone.batch_norm.epsilon is 0.001; weights of tpudet expect 1e-05.",
     )

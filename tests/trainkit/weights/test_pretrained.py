@@ -1,4 +1,4 @@
-"""A run that begins with the weights of others: what is settled, loaded, said and kept."""
+"""A run that starts from pretrained weights: what is resolved, loaded, reported and kept."""
 
 import dataclasses
 from pathlib import Path
@@ -15,9 +15,10 @@ from tpudet.detection.modeling.config import FPNConfig, HeadConfig, RetinaNetCon
 from tpudet.trainkit.backbones.config import EfficientNetConfig
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import to_yaml
-from tpudet.trainkit.training.config import TrainConfig, WeightsConfig
-from tpudet.trainkit.training.devices import choose_strategy
-from tpudet.trainkit.weights.pretrained import REPORT_NAME, settle
+from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.devices import choose_devices
+from tpudet.trainkit.weights.config import WeightsConfig
+from tpudet.trainkit.weights.pretrained import REPORT_NAME
 from tpudet.trainkit.weights.read import read_weights
 from tpudet.trainkit.weights.stored_weights import WeightsError
 
@@ -37,9 +38,14 @@ def lite0_config(**train_values) -> ExperimentConfig:
 
 def test_the_published_lite0_loads_whole_into_a_detector_and_its_averages() -> None:
     """296 tensors: 240 of the backbone, 49 counters and 7 of the top that a detector lacks."""
-    config = settle(lite0_config(ema_decay=0.99, freeze=("stem", "stage1")), "no_such_run")
+    config = lite0_config(ema_decay=0.99, freeze=("stem", "stage1"))
+    config, pretrained = experiment.resolve_config(config, "no_such_run", loads_weights=True)
     training = experiment.build_training(
-        config, classes=CLASSES, train_split=None, strategy=choose_strategy("cpu")
+        config,
+        classes=CLASSES,
+        train_split=None,
+        devices=choose_devices("cpu"),
+        pretrained=pretrained,
     )
     stored = read_weights(LITE0).tensors
     report = training.loaded
@@ -51,39 +57,43 @@ def test_the_published_lite0_loads_whole_into_a_detector_and_its_averages() -> N
     assert sum(name.endswith("num_batches_tracked") for name in report.unused) == 49
     assert {missing.path.split("/")[0] for missing in report.missing} == {"neck", "head"}
     assert not report.differences
-    state = training.engine.state()
+    state = training.engine.snapshot()
     kernel = stored["_conv_stem.weight"].transpose(2, 3, 1, 0)
-    np.testing.assert_array_equal(state["backbone/stem/conv/kernel"].numpy(), kernel)
+    np.testing.assert_array_equal(state["backbone/stem/conv/kernel"], kernel)
     project = stored["_blocks.15._project_conv.weight"].transpose(2, 3, 1, 0)
-    averaged = state["ema/backbone/stage7/block15/project/kernel"].numpy()
+    averaged = state["ema/backbone/stage7/block15/project/kernel"]
     np.testing.assert_array_equal(averaged, project)
 
 
-def test_auto_becomes_what_the_weights_expect_and_stays_when_the_run_goes_on(
+def resolve(config: ExperimentConfig, model_dir: str) -> ExperimentConfig:
+    return experiment.resolve_config(config, model_dir, loads_weights=False)[0]
+
+
+def test_auto_becomes_what_the_weights_expect_and_stays_when_the_run_resumes(
     tmp_path: Path,
 ) -> None:
     config = lite0_config()
-    settled = settle(config, str(tmp_path))
-    assert settled.model.normalization == "lite"
-    assert settled.model.backbone.style == "tensorflow"
-    assert settled.model.backbone.batch_norm.epsilon == 1e-3
-    (tmp_path / "config.yaml").write_text(to_yaml(settled))
+    resolved = resolve(config, str(tmp_path))
+    assert resolved.model.normalization == "lite"
+    assert resolved.model.backbone.style == "tensorflow"
+    assert resolved.model.backbone.batch_norm.epsilon == 1e-3
+    (tmp_path / "config.yaml").write_text(to_yaml(resolved))
     gone = dataclasses.replace(config, train=TrainConfig(weights=WeightsConfig(path="gone.pth")))
-    assert settle(gone, str(tmp_path)).model == settled.model
+    assert resolve(gone, str(tmp_path)).model == resolved.model
     chosen = dataclasses.replace(
         config, model=dataclasses.replace(config.model, normalization="imagenet")
     )
-    assert settle(chosen, "no_such_run").model.normalization == "imagenet"
-    without = settle(ExperimentConfig(), "no_such_run")
+    assert resolve(chosen, "no_such_run").model.normalization == "imagenet"
+    without = resolve(ExperimentConfig(), "no_such_run")
     assert without.model.normalization == "imagenet"
     assert without.model.backbone.style == "tensorflow"
     assert without.model.backbone.batch_norm.epsilon == 1e-4
     assert "auto" not in to_yaml(without.model)
     with pytest.raises(WeightsError, match=r"gone.pth: there is no such file"):
-        settle(gone, "no_such_run")
+        resolve(gone, "no_such_run")
 
 
-def test_a_run_that_begins_from_weights_says_so_and_one_that_goes_on_needs_them_no_more(
+def test_a_run_that_starts_from_weights_says_so_and_one_that_resumes_does_not_need_them(
     sample_part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The checkpoint of step 1 holds the stem of the file, which is frozen, bit for bit."""

@@ -1,4 +1,4 @@
-"""Beginning from a run of ours: what its folder says of normalisation, style, epsilon, classes."""
+"""Starting from an earlier run: normalisation, style, epsilon and classes from its folder."""
 
 import dataclasses
 import functools
@@ -12,17 +12,19 @@ import pytest
 import tensorflow as tf
 
 from tpudet.detection import experiment
-from tpudet.detection.build_detector import build_task
+from tpudet.detection.build_detector import build_task, tensorflow_parts
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.modeling.config import FPNConfig, HeadConfig, RetinaNetConfig
+from tpudet.detection.modeling.retinanet import RetinaNetTask
 from tpudet.trainkit.backbones.config import BatchNormConfig, ResNetConfig
 from tpudet.trainkit.class_list import ClassEntry, write_class_list
 from tpudet.trainkit.config.decode import to_yaml
 from tpudet.trainkit.training.checkpoints import Checkpoints
-from tpudet.trainkit.training.config import TrainConfig, WeightsConfig
-from tpudet.trainkit.training.devices import choose_strategy
-from tpudet.trainkit.weights.families import OWN
-from tpudet.trainkit.weights.pretrained import load_pretrained, settle
+from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.devices import choose_devices
+from tpudet.trainkit.weights.config import WeightsConfig
+from tpudet.trainkit.weights.families import TPUDET
+from tpudet.trainkit.weights.pretrained import load_pretrained
 from tpudet.trainkit.weights.report import LoadReport
 from tpudet.trainkit.weights.stored_weights import WeightsError
 
@@ -50,15 +52,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backbone = ResNetConfig(depth=18, style="torch", batch_norm=norm)
     begun = config(normalization="inception")
     begun = dataclasses.replace(begun, model=dataclasses.replace(begun.model, backbone=backbone))
-    begun = settle(begun, "no_such_run")
+    begun = resolve(begun)
     checkpoints = Checkpoints(str(folder), keep=1)
     checkpoints.prepare()
     state = experiment.build_training(
-        begun, classes=CATS, train_split=None, strategy=choose_strategy("cpu")
-    ).engine.state()
-    for path, variable in state.items():
+        begun, classes=CATS, train_split=None, devices=choose_devices("cpu")
+    ).engine.snapshot()
+    for path, array in state.items():
         if path.startswith("head/"):  # away from the initial values, which all runs share
-            variable.assign(variable + 1)
+            state[path] = array + 1
     checkpoints.save(state)
     (folder / "best").mkdir()
     for file in folder.glob(f"{NAME}.*"):
@@ -74,21 +76,28 @@ def network(model: RetinaNetConfig, num_classes: int) -> keras.Model:
     return build_task(config, num_classes=num_classes, canvas_size=(128, 128)).model
 
 
-def settled(path: str) -> tuple[str, str, float | str]:
-    model = settle(config(path), "no_such_run").model
+def resolve(config: ExperimentConfig) -> ExperimentConfig:
+    return experiment.resolve_config(config, "no_such_run", loads_weights=False)[0]
+
+
+def resolved_values(path: str) -> tuple[str, str, float | str]:
+    model = resolve(config(path)).model
     assert isinstance(model.backbone, ResNetConfig)
     return model.normalization, model.backbone.style, model.backbone.batch_norm.epsilon
 
 
 def load(path: str, classes: tuple[ClassEntry, ...] = CATS, **model_values) -> LoadReport:
-    settled = settle(config(path, **model_values), "no_such_run")
-    assert settled.train.weights is not None
+    resolved, pretrained = experiment.resolve_config(
+        config(path, **model_values), "no_such_run", loads_weights=True
+    )
+    assert pretrained is not None
     return load_pretrained(
-        network(settled.model, len(classes)),
-        settled.train.weights,
-        normalization=settled.model.normalization,
-        anchors_per_location=settled.model.anchors.per_location,
+        network(resolved.model, len(classes)),
+        pretrained,
+        normalization=resolved.model.normalization,
         classes=classes,
+        class_layers=RetinaNetTask.class_layers,
+        other_parts=tensorflow_parts(resolved.model),
     )
 
 
@@ -108,7 +117,7 @@ def test_auto_becomes_what_the_run_had_however_its_checkpoint_is_named(
             there = f"{scheme}{file}"
             if file.is_file() and not tf.io.gfile.exists(there):
                 tf.io.gfile.copy(str(file), there)
-    assert settled(f"{folder}{place}") == ("inception", "torch", 1.5e-5)
+    assert resolved_values(f"{folder}{place}") == ("inception", "torch", 1.5e-5)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +128,7 @@ def test_a_path_from_the_current_folder_does_too(
     here: str, path: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run / here)
-    assert settled(path) == ("inception", "torch", 1.5e-5)
+    assert resolved_values(path) == ("inception", "torch", 1.5e-5)
 
 
 def test_only_the_runs_own_folder_is_looked_in(run: Path, tmp_path: Path) -> None:
@@ -129,10 +138,10 @@ def test_only_the_runs_own_folder_is_looked_in(run: Path, tmp_path: Path) -> Non
     (copy / "config.yaml").rename(tmp_path / "copies" / "config.yaml")
     (tmp_path / "config.yaml").write_text("[")
     path = str(copy / NAME)
-    assert settled(path) == ("imagenet", "tensorflow", 1e-4)
+    assert resolved_values(path) == ("imagenet", "tensorflow", 1e-4)
     report = load(path)
-    assert report.family == OWN
-    assert report.notes[-1].startswith(f"No config.yaml beside {path} says what normalization")
+    assert report.family == TPUDET
+    assert report.notes[-1].startswith(f"There is no config.yaml beside {path}, so which ")
     assert report.notes[-1] in report.text(limit=1)
 
 
@@ -146,8 +155,8 @@ def test_a_config_of_another_kind_is_a_note_with_its_folder(
     (copy / "classes.csv").write_text("one\n")
     report = load(str(copy / NAME))
     text = report.text()
-    assert f"Note: {copy}/config.yaml was passed over, for it cannot be read: " in text
-    assert f"Note: {copy}/classes.csv was passed over, for it cannot be read: " in text
+    assert f"Note: {copy}/config.yaml was skipped because it cannot be read: " in text
+    assert f"Note: {copy}/classes.csv was skipped because it cannot be read: " in text
     assert len(report.loaded) > 100
 
 
@@ -173,12 +182,18 @@ def test_other_classes_leave_the_class_layer_out_and_the_first_one_is_named(
 
 def test_the_class_layer_that_is_left_out_keeps_its_initial_values(run: Path) -> None:
     """Through the whole of `build_training`."""
-    settled = settle(config(str(run)), "no_such_run")
+    resolved, pretrained = experiment.resolve_config(
+        config(str(run)), "no_such_run", loads_weights=True
+    )
     training = experiment.build_training(
-        settled, classes=DOGS, train_split=None, strategy=choose_strategy("cpu")
+        resolved,
+        classes=DOGS,
+        train_split=None,
+        devices=choose_devices("cpu"),
+        pretrained=pretrained,
     )
     stored = tf.train.load_checkpoint(str(run / NAME))
-    state = training.engine.state()
+    state = training.engine.snapshot()
     for part, more in (("box", 0), ("class", 1)):
         kernel = stored.get_tensor(f"head/{part}_predict/kernel")
         assert kernel.min() > 0.9
@@ -190,7 +205,7 @@ def test_what_the_run_expects_and_the_config_does_not_give_is_a_warning(
 ) -> None:
     with caplog.at_level(logging.INFO):
         report = load(str(run), normalization="imagenet")
-    expected = "model.normalization is imagenet; weights of this project expect inception."
+    expected = "model.normalization is imagenet; weights of tpudet expect inception."
     assert report.differences == (expected,)
     warnings = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
     assert f"{run}: {expected}" in warnings
@@ -198,4 +213,4 @@ def test_what_the_run_expects_and_the_config_does_not_give_is_a_warning(
 
 def test_a_checkpoint_that_is_not_there_is_one_message(run: Path) -> None:
     with pytest.raises(WeightsError, match=f"there is no such file or checkpoint; in {run}"):
-        settled(str(run / "model.ckpt-7"))
+        resolved_values(str(run / "model.ckpt-7"))

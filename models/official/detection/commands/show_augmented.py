@@ -35,21 +35,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    from tpudet.detection import experiment
+    from tpudet.detection.data.splits import check_classes, find_split
+    from tpudet.detection.experiment import build_train_dataset
     from tpudet.detection.inspection.augmented_images import draw_augmented
     from tpudet.trainkit.pages.drawing import encode_png
-    from tpudet.trainkit.training import model_dir
+    from tpudet.trainkit.training.model_dir import load_classes
 
     config = experiment_config(arguments)
     stem = os.path.basename(arguments.config).removesuffix(".yaml").removesuffix(".yml")
     output = arguments.output or f"{stem}_augmented.png"
-    _, classes = model_dir.read_classes(config.data.directory)
+    _, classes = load_classes(config.data.directory)
     names = [entry.name for entry in classes]
-    split = experiment.find_split(config.data, config.data.train_split)
-    experiment.check_classes(config.data, config.data.train_split, names)
+    split = find_split(config.data, config.data.train_split)
+    check_classes(config.data, config.data.train_split, names)
     # An image is the same in any batch, and with batches of one no more are read than drawn.
     single = replace(config, train=replace(config.train, batch_size=1))
-    dataset = experiment.build_train_dataset(single, split, start_record=0)
+    dataset = build_train_dataset(single, split, start_record=0)
     grid = draw_augmented(
         dataset.as_numpy_iterator(), class_names=names, num_images=arguments.num_images
     )

@@ -1,57 +1,56 @@
-"""BiFPN, the pyramid of EfficientDet (Tan, Pang and Le, arXiv 1911.09070)."""
+"""BiFPN, the feature pyramid of EfficientDet (Tan, Pang and Le, arXiv 1911.09070)."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 
 from tpudet.detection.modeling.fpn import COARSEST_BACKBONE_LEVEL, upsample_nearest
-from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
-
-ops: Any = keras.ops  # annotated with None among its results
 
 _EPSILON = 1e-4  # of the sum of a node's weights; section 3.3
 
 
-class Node(NamedTuple):
-    """Feature maps that become one of `level`.
+class FusionNode(NamedTuple):
+    """A node of a cell: several feature maps are fused into one of `level`.
 
-    Inputs count the maps of a cell: first those that come in, finest first, then the nodes'.
+    Inputs are numbers of maps: first the inputs of the cell, finest first, then the nodes.
     """
 
     level: int
     inputs: tuple[int, ...]
 
 
-def cell_nodes(levels: range) -> tuple[Node, ...]:
-    """Returns the nodes of a cell of these levels: down to the finest level, then up again.
+def cell_nodes(levels: range) -> tuple[FusionNode, ...]:
+    """Returns the nodes of a cell: down to the finest level, then up again.
 
-    A node on the way down joins the level's input and the coarser node; one on the way up joins
-    all that its level has so far and the finer node (figure 2 d of the paper).
+    A node on the way down fuses the level's input and the coarser node; one on the way up fuses
+    all earlier maps of its level and the finer node (figure 2d of the paper).
     """
     maps = {level: [index] for index, level in enumerate(levels)}
-    nodes: list[Node] = []
+    nodes: list[FusionNode] = []
     for level in reversed(levels[:-1]):
-        nodes.append(Node(level, (maps[level][0], maps[level + 1][-1])))
+        nodes.append(FusionNode(level, (maps[level][0], maps[level + 1][-1])))
         maps[level].append(len(levels) + len(nodes) - 1)
     for level in levels[1:]:
-        nodes.append(Node(level, (*maps[level], maps[level - 1][-1])))
+        nodes.append(FusionNode(level, (*maps[level], maps[level - 1][-1])))
         maps[level].append(len(levels) + len(nodes) - 1)
     return tuple(nodes)
 
 
 class Fusion(keras.layers.Layer):
-    """Brings feature maps to one level, adds them up weighted, then SiLU and a convolution.
+    """Resamples feature maps to one level, takes their weighted sum, applies SiLU and convolves.
 
-    The convolution is a separable one of 3x3, followed by batch normalisation. An input whose
-    channels are not `num_filters` passes a 1x1 convolution and batch normalisation first.
+    The convolution is 3x3 and separable, followed by batch normalisation. An input that does not
+    have `num_filters` channels first passes a 1x1 convolution and batch normalisation.
 
     Args:
         input_levels: Level of each input.
-        level: Level of the output, at most one from an input's.
+        level: Level of the output; inputs are at most one level away.
         num_filters: Channels of the output.
         conv_norm: Makes a `ConvNorm` of `num_filters` channels.
         name: Name of the layer.
@@ -104,32 +103,32 @@ class Fusion(keras.layers.Layer):
 
 
 class BiFPN(keras.layers.Layer):
-    """Backbone features to one feature map a level, all of `num_filters` channels.
+    """Turns backbone features into one feature map per level, with `num_filters` channels each.
 
-    Level 6 is level 5 after a 1x1 convolution, batch normalisation and max-pooling, level 7 is
-    level 6 pooled. No convolution has a bias: batch normalisation follows each, and takes any
-    constant away.
+    Level 6 is level 5 after a 1x1 convolution, batch normalisation and max-pooling; level 7 is
+    level 6 after max-pooling. Convolutions have no bias: batch normalisation follows each and
+    removes any constant.
 
     Args:
         min_level: Finest level, 2 to 5.
         max_level: Coarsest level, above `min_level`.
         num_filters: Channels of every level.
-        num_repeats: Cells one after another.
-        make_norm: Makes each `BatchNorm`, with the settings that all share.
-        name: Name of the layer, the root of its variables' paths.
+        num_repeats: Number of cells in sequence.
+        make_norm: Makes each `BatchNorm`.
+        name: Name of the layer, the first part of its variables' paths.
 
     Raises:
-        ValueError: Levels that a backbone of levels 2 to 5 cannot give, or a single level.
+        ValueError: Levels that do not follow from a backbone of levels 2 to 5, or a single level.
     """
 
     def __init__(
         self,
         *,
-        min_level: int = 3,
-        max_level: int = 7,
-        num_filters: int = 64,
-        num_repeats: int = 3,
-        make_norm: MakeNorm = BatchNorm,
+        min_level: int,
+        max_level: int,
+        num_filters: int,
+        num_repeats: int,
+        make_norm: MakeNorm,
         name: str = "neck",
     ):
         super().__init__(name=name)
@@ -161,7 +160,7 @@ class BiFPN(keras.layers.Layer):
         """Creates the variables under cell0/node5/... for {level: shape of the features}."""
         shape = (None, None, None, self.num_filters)
         shapes = [input_shape.get(level, shape) for level in self.levels]
-        # Of the levels that the backbone lacks only the first has other channels before it.
+        # Only the first level beyond the backbone follows one with other channels.
         first = COARSEST_BACKBONE_LEVEL + 1
         self.lateral = None
         if first in self.levels and input_shape[first - 1][-1] != self.num_filters:
@@ -197,7 +196,7 @@ class BiFPN(keras.layers.Layer):
 
 
 def fusion_shares(weights: Tensor) -> Tensor:
-    """Returns each input's share, [inputs]: ReLU of its weight over 1e-4 plus the sum of all.
+    """Returns each input's share, [inputs]: its weight after ReLU, over their sum plus 1e-4.
 
     Fast normalised fusion, section 3.3 of the paper.
     """
@@ -206,7 +205,7 @@ def fusion_shares(weights: Tensor) -> Tensor:
 
 
 def _resample(features: Tensor, level: int, to_level: int) -> Tensor:
-    # Pooling of 3x3 overlaps, unlike NAS-FPN's of 2x2: as in google/automl.
+    # 3x3 pooling, which overlaps, unlike NAS-FPN's 2x2: as in google/automl.
     if to_level < level:
         return upsample_nearest(features)
     if to_level > level:

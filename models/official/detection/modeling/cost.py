@@ -1,4 +1,4 @@
-"""What a model costs: its parameters, and the multiply-adds of one image."""
+"""Counts a model's parameters and its multiply-adds per image."""
 
 import contextlib
 import math
@@ -7,15 +7,14 @@ from typing import Any
 
 import keras
 
+from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
-
-ops: Any = keras.ops  # annotated with None among its results
 
 
 def count_parameters(model: keras.Model) -> int:
-    """Returns the numbers that training could change, those frozen included.
+    """Returns the number of trainable parameters, frozen ones included.
 
-    Left out are statistics of batch normalisation, states of random generators and counters, as in
+    Statistics of batch normalisation, states of random generators and counters do not count, as in
     the tables of papers.
     """
     return sum(
@@ -27,13 +26,13 @@ def count_parameters(model: keras.Model) -> int:
 
 
 def count_flops(model: keras.Model, canvas: tuple[int, int]) -> int:
-    """Returns the multiply-adds of the model's answer to one image.
+    """Returns the multiply-adds of the model for one image.
 
-    Counted are the convolutions, one for each product with a kernel's number, padding included;
-    normalisation, activations, pooling and resizing are left out, as in the tables of papers.
-    Nothing is computed: the count is taken while Keras works out the shapes of a call, so a shared
-    layer counts as often as it is called. Only convolutions through `keras.ops` are seen, as all of
-    `tpudet.trainkit.backbones.layers` are, not those of `keras.layers`.
+    Only convolutions count, one multiply-add per product with a kernel weight, padding included;
+    normalisation, activations, pooling and resizing do not, as in the tables of papers. Nothing is
+    computed: the count is taken while Keras infers the shapes of a call, so a shared layer counts
+    as often as it is called. Convolutions must go through `keras.ops`, as all of
+    `tpudet.trainkit.backbones.layers` do; those of `keras.layers` are not seen.
 
     Args:
         model: Takes images [1, H, W, 3] uint8.
@@ -46,14 +45,14 @@ def count_flops(model: keras.Model, canvas: tuple[int, int]) -> int:
 
 @contextlib.contextmanager
 def _counted_convolutions() -> Iterator[list[int]]:
-    # Layers look keras.ops.conv up at each call, so a function put there sees all of them.
+    # Layers look up keras.ops.conv at each call, so a replacement sees all of them.
     counts: list[int] = []
     originals = {name: getattr(ops, name) for name in ("conv", "depthwise_conv")}
 
     def counted(name: str) -> Any:
         def call(inputs: Tensor, kernel: Tensor, *args: Any, **settings: Any) -> Tensor:
             outputs = originals[name](inputs, kernel, *args, **settings)
-            # What one output number takes: [h, w, channels / groups, filters] or [h, w, C, 1].
+            # Products per output: kernels are [h, w, channels / groups, filters] or [h, w, C, 1].
             products = kernel.shape[:-1] if name == "conv" else kernel.shape[:2]
             counts.append(math.prod((*outputs.shape, *products)))
             return outputs

@@ -1,47 +1,45 @@
 """The backbone's features as they are."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 
-from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.layers import Conv
+from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
-
-ops: Any = keras.ops  # annotated with None among its results
 
 COARSEST_BACKBONE_LEVEL = 5
 
 
 class FPN(keras.layers.Layer):
-    """Backbone features to one feature map a level, all of `num_filters` channels.
+    """Turns backbone features into one feature map per level, with `num_filters` channels each.
 
-    Levels up to 5: 1x1 convolutions, each coarser one doubled and added, then 3x3 convolutions.
-    Level 6 is a strided 3x3 convolution of level 5, every level above it one of the ReLU of the
-    level before (arXiv 1708.02002, section 4). Deviation from both papers: batch normalisation,
-    without activation, on all levels.
+    Levels up to 5: a 1x1 convolution, plus the next coarser level upsampled by 2, then a 3x3
+    convolution. Level 6 is a strided 3x3 convolution of level 5; each level above is one of the
+    ReLU of the level before (arXiv 1708.02002, section 4). Deviation from both papers: batch
+    normalisation, without activation, on all levels.
 
     Args:
         min_level: Finest level, 2 to 5.
         max_level: Coarsest level.
         num_filters: Channels of every level.
         separable: Whether all convolutions are depthwise and then 1x1.
-        make_norm: Makes each `BatchNorm`, with the settings that all share.
-        name: Name of the layer, the root of its variables' paths.
+        make_norm: Makes each `BatchNorm`.
+        name: Name of the layer, the first part of its variables' paths.
 
     Raises:
-        ValueError: Levels that a backbone of levels 2 to 5 cannot give.
+        ValueError: Levels that do not follow from a backbone of levels 2 to 5.
     """
 
     def __init__(
         self,
         *,
-        min_level: int = 3,
-        max_level: int = 7,
-        num_filters: int = 256,
-        separable: bool = False,
-        make_norm: MakeNorm = BatchNorm,
+        min_level: int,
+        max_level: int,
+        num_filters: int,
+        separable: bool,
+        make_norm: MakeNorm,
         name: str = "neck",
     ):
         super().__init__(name=name)
@@ -100,14 +98,14 @@ class FPN(keras.layers.Layer):
 
 
 def upsample_nearest(features: Tensor, factor: int = 2) -> Tensor:
-    """Makes every pixel of [B, H, W, C] a square of `factor` times `factor` pixels."""
+    """Repeats every pixel of [B, H, W, C] as a square of `factor` times `factor` pixels."""
     return ops.repeat(ops.repeat(features, factor, axis=1), factor, axis=2)
 
 
 class IdentityNeck(keras.layers.Layer):
-    """Passes one level of the backbone on; it has no variables.
+    """Passes a single level of the backbone through; it has no variables.
 
-    One, because all levels share a head, and backbones have more channels on every coarser level.
+    Only one, because all levels share a head and a backbone's levels differ in their channels.
 
     Args:
         level: The backbone's level, 2 to 5.
@@ -119,9 +117,9 @@ class IdentityNeck(keras.layers.Layer):
         self.level = level
 
     def build(self, input_shape: Mapping[int, tuple[int | None, ...]]) -> None:
-        """Learns `num_filters` from {level: shape of the backbone's features}."""
+        """Sets `num_filters` from {level: shape of the backbone's features}."""
         self.num_filters = input_shape[self.level][-1]
 
     def call(self, features: Mapping[int, Tensor], training: bool = False) -> dict[int, Tensor]:
-        """Returns the features of the level, untouched."""
+        """Returns the features of the level, unchanged."""
         return {self.level: features[self.level]}

@@ -1,31 +1,29 @@
-"""RetinaNet's head (Lin et al., arXiv 1708.02002, section 4)."""
+"""The head of RetinaNet (Lin et al., arXiv 1708.02002, section 4)."""
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 
 from tpudet.detection.types import RawPredictions
-from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.layers import Activation, Conv, activate, convolve_and_normalize
+from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
-ops: Any = keras.ops  # annotated with None among its results
-
-_PRIOR_PROBABILITY = 0.01  # of every class at every anchor before training; section 4.1
+_PRIOR_PROBABILITY = 0.01  # of each class at each anchor before training; section 4.1
 
 
 class Tower(keras.layers.Layer):
-    """3x3 convolutions that all levels share, each followed by a level's own norm.
+    """3x3 convolutions shared by all levels, each followed by batch normalisation per level.
 
     Args:
-        levels: Levels that pass through.
-        num_convs: Convolutions one after another.
+        levels: Levels of the pyramid.
+        num_convs: Number of convolutions in sequence.
         num_filters: Channels of each.
         separable: Whether they are depthwise and then 1x1.
-        activation: What follows each norm.
-        make_norm: Makes each `BatchNorm`, with the settings that all share.
+        activation: Activation after each norm.
+        make_norm: Makes each `BatchNorm`.
         name: Name of the layer.
     """
 
@@ -76,33 +74,33 @@ class Tower(keras.layers.Layer):
 
 
 class RetinaNetHead(keras.layers.Layer):
-    """Pyramid features to a logit a class and four deltas for every anchor.
+    """Predicts one logit per class and four box deltas for every anchor.
 
     Args:
         num_classes: Foreground classes C; there is no background channel.
         anchors_per_location: Scales times aspect ratios.
         min_level: Finest level.
         max_level: Coarsest level.
-        num_convs: Convolutions of each tower; with 0 the predictions are of the features.
+        num_convs: Convolutions of each tower; 0 predicts from the features themselves.
         num_filters: Channels of each tower.
         separable: Whether all convolutions are depthwise and then 1x1.
-        activation: What follows each norm of the towers.
-        make_norm: Makes each `BatchNorm`, with the settings that all share.
-        name: Name of the layer, the root of its variables' paths.
+        activation: Activation after each norm of the towers.
+        make_norm: Makes each `BatchNorm`.
+        name: Name of the layer, the first part of its variables' paths.
     """
 
     def __init__(
         self,
         *,
         num_classes: int,
-        anchors_per_location: int = 9,
-        min_level: int = 3,
-        max_level: int = 7,
-        num_convs: int = 4,
-        num_filters: int = 256,
-        separable: bool = False,
-        activation: Activation = "relu",
-        make_norm: MakeNorm = BatchNorm,
+        anchors_per_location: int,
+        min_level: int,
+        max_level: int,
+        num_convs: int,
+        num_filters: int,
+        separable: bool,
+        activation: Activation,
+        make_norm: MakeNorm,
         name: str = "head",
     ):
         super().__init__(name=name)
@@ -147,7 +145,7 @@ class RetinaNetHead(keras.layers.Layer):
             predict.build((None, None, None, self.num_filters) if tower.convs else input_shape)
 
     def call(self, features: Mapping[int, Tensor], training: bool = False) -> RawPredictions:
-        """Returns float32 answers in the order of `anchors_for_canvas`."""
+        """Returns float32 predictions in the order of `anchors_for_canvas`."""
         class_logits, box_deltas = [], []
         for level in self.levels:
             tower = self.class_tower(features[level], level=level, training=training)
@@ -160,7 +158,7 @@ class RetinaNetHead(keras.layers.Layer):
 
 
 def _kernel_initializer(separable: bool, deviation: float) -> keras.initializers.Initializer | str:
-    # Two small kernels in a row would leave a separable convolution next to nothing to pass on.
+    # Two small kernels in sequence would all but erase the signal in a separable convolution.
     return "glorot_uniform" if separable else keras.initializers.RandomNormal(0.0, deviation)
 
 

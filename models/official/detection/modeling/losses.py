@@ -1,114 +1,36 @@
-"""Class losses of one-stage detectors: sums over anchors and classes over a normaliser.
+"""Class and box losses of one-stage detectors: sums over anchors, divided by a normaliser.
 
-All three are called alike, with
+The class losses take
 
 - class_logits: [B, A, C] float32; channel k is class k + 1;
-- targets: [B, A] int32: 1..C, 0 nothing there, -1 ignored;
-- quality: [B, A] float32, 0..1, how well each anchor's predicted box lies on its object, read where
-  the target is over 0; gets no gradient;
+- targets: [B, A] int32: 1..C, 0 for background, -1 for ignored;
+- quality: [B, A] float32, 0..1, how well each anchor's predicted box fits its object; read only
+  where the target is above 0; gets no gradient;
 - normalizer: scalar, the positive anchors of all replicas plus 1; gets no gradient.
 
-They are written on `log(1 - p) = -softplus(x)`, so they and their gradients are finite for any
-finite logit. The gradient is written out: nothing but the logits is kept for it, and targets are
-compared with class numbers instead of being spread to floats, one byte a logit: 16 MB at 4 images,
-49,104 anchors and 80 classes, 153 MB at 76,725 anchors and 500 classes (logits: 614 MB).
+The box losses take
+
+- box_deltas: [B, A, 4] float32, encoded against the anchors;
+- boxes: [B, A, 4] float32, the box of each anchor's object; gets no gradient;
+- anchors: [A, 4] float32;
+- positive: [B, A] bool, the anchors that count;
+- normalizer: as above.
+
+Class losses are written in terms of `log(1 - p) = -softplus(x)`, so they and their gradients are
+finite for any finite logit. Their gradient is explicit: only the logits are kept for it, and
+targets are compared with class numbers instead of being expanded to floats, at one byte per logit:
+16 MB for 4 images, 49,104 anchors and 80 classes; 153 MB for 76,725 anchors and 500 classes (whose
+logits take 614 MB).
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import keras
+from typing import NamedTuple
 
 from tpudet.detection.ops.boxes import decode_boxes, encode_boxes
 from tpudet.detection.ops.matching import IGNORED
 from tpudet.detection.ops.overlaps import OVERLAPS, OverlapKind
+from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
-
-ops: Any = keras.ops  # annotated with None among its results
-
-
-def huber_box_loss(
-    box_deltas: Tensor,
-    boxes: Tensor,
-    anchors: Tensor,
-    positive: Tensor,
-    normalizer: Tensor,
-    *,
-    delta: float = 0.1,
-) -> Tensor:
-    """Returns the Huber loss of the encoded boxes, the mean of their four numbers.
-
-    `d**2 / 2` where the difference d is within `delta`, else `delta * (|d| - delta / 2)`.
-
-    Args:
-        box_deltas: As the module says.
-        boxes: As the module says.
-        anchors: As the module says.
-        positive: As the module says.
-        normalizer: As the module says.
-        delta: Where the parabola ends, over 0.
-    """
-    targets = encode_boxes(boxes, ops.convert_to_tensor(anchors))
-    differences = ops.abs(box_deltas - ops.stop_gradient(targets))
-    within = ops.minimum(differences, delta)
-    costs = ops.mean(within * (differences - 0.5 * within), axis=-1)
-    return _sum_of_positives(costs, positive) / ops.stop_gradient(normalizer)
-
-
-def smooth_l1_box_loss(
-    box_deltas: Tensor,
-    boxes: Tensor,
-    anchors: Tensor,
-    positive: Tensor,
-    normalizer: Tensor,
-    *,
-    beta: float = 0.1,
-) -> Tensor:
-    """Returns the smooth L1 loss of the encoded boxes: `huber_box_loss` over its `delta`.
-
-    So its slope far from the target is 1 whatever beta is (Girshick, arXiv 1504.08083, equation 3,
-    with beta for 1). A mean of four numbers, where some systems take the sum.
-
-    Args:
-        box_deltas: As the module says.
-        boxes: As the module says.
-        anchors: As the module says.
-        positive: As the module says.
-        normalizer: As the module says.
-        beta: Where the parabola ends, over 0.
-    """
-    return huber_box_loss(box_deltas, boxes, anchors, positive, normalizer, delta=beta) / beta
-
-
-def overlap_box_loss(
-    box_deltas: Tensor,
-    boxes: Tensor,
-    anchors: Tensor,
-    positive: Tensor,
-    normalizer: Tensor,
-    *,
-    kind: OverlapKind = "giou",
-) -> Tensor:
-    """Returns 1 minus the overlap of the decoded box with its object's.
-
-    Args:
-        box_deltas: As the module says.
-        boxes: As the module says.
-        anchors: As the module says.
-        positive: As the module says.
-        normalizer: As the module says.
-        kind: Which overlap: "iou", "giou", "diou" or "ciou" of `ops.overlaps`.
-    """
-    predicted = decode_boxes(box_deltas, ops.convert_to_tensor(anchors))
-    costs = 1.0 - OVERLAPS[kind](predicted, ops.stop_gradient(boxes))
-    return _sum_of_positives(costs, positive) / ops.stop_gradient(normalizer)
-
-
-def _sum_of_positives(costs: Tensor, positive: Tensor) -> Tensor:
-    return ops.sum(ops.where(positive, costs, 0.0))
-
-
-ops: Any = keras.ops  # annotated with None among its results
 
 
 def focal_loss(
@@ -117,21 +39,17 @@ def focal_loss(
     quality: Tensor,
     normalizer: Tensor,
     *,
-    alpha: float = 0.25,
-    gamma: float = 1.5,
-    label_smoothing: float = 0.0,
+    alpha: float,
+    gamma: float,
+    label_smoothing: float,
 ) -> Tensor:
-    """Returns the focal loss (Lin et al., arXiv 1708.02002, equation 5).
+    """Returns the focal loss (Lin et al., arXiv 1708.02002, equation 5); ignores `quality`.
 
     Args:
-        class_logits: As the module says.
-        targets: As the module says.
-        quality: Not looked at: the target is 1 wherever the box lies.
-        normalizer: As the module says.
-        alpha: Weight of the right class, 1 - alpha that of all others.
+        alpha: Weight of the target class; all others have 1 - alpha.
         gamma: Exponent of the modulating factor, 0 or more.
-        label_smoothing: The cross-entropy's targets are half of this and 1 minus half of it instead
-            of 0 and 1, 0..1; the modulating factor keeps to 0 and 1.
+        label_smoothing: The targets of the cross-entropy are half of this and 1 minus half of it,
+            instead of 0 and 1; in 0..1. The modulating factor keeps the targets 0 and 1.
     """
     smoothing = 0.5 * label_smoothing
     absent = _modulated_curve(gamma, smoothing)
@@ -159,18 +77,14 @@ def quality_focal_loss(
     quality: Tensor,
     normalizer: Tensor,
     *,
-    beta: float = 2.0,
+    beta: float,
 ) -> Tensor:
     """Returns the quality focal loss (Li et al., arXiv 2006.04388, equation 2).
 
-    `|q - p|**beta` times the cross-entropy of score p against the target q: the quality for the
-    right class, 0 for all others.
+    `|q - p|**beta` times the cross-entropy of score p against the target q, which is the quality
+    for the target class and 0 for all others.
 
     Args:
-        class_logits: As the module says.
-        targets: As the module says.
-        quality: As the module says.
-        normalizer: As the module says.
         beta: Exponent of the modulating factor, 1 or more.
     """
 
@@ -205,20 +119,16 @@ def varifocal_loss(
     quality: Tensor,
     normalizer: Tensor,
     *,
-    alpha: float = 0.75,
-    gamma: float = 2.0,
+    alpha: float,
+    gamma: float,
 ) -> Tensor:
     """Returns the varifocal loss (Zhang et al., arXiv 2008.13367, equation 2).
 
-    Right classes cost their quality times the cross-entropy against it; all others, and those whose
-    predicted box misses its object altogether, `alpha * p**gamma * -log(1 - p)`.
+    Target classes cost their quality times the cross-entropy against it. All others, and those
+    whose predicted box misses its object altogether, cost `alpha * p**gamma * -log(1 - p)`.
 
     Args:
-        class_logits: As the module says.
-        targets: As the module says.
-        quality: As the module says.
-        normalizer: As the module says.
-        alpha: Weight of the classes that are not there.
+        alpha: Weight of the other classes.
         gamma: Exponent of their modulating factor, 0 or more.
     """
     absent = _modulated_curve(gamma, 0.0)
@@ -242,6 +152,68 @@ def varifocal_loss(
     )
 
 
+def huber_box_loss(
+    box_deltas: Tensor,
+    boxes: Tensor,
+    anchors: Tensor,
+    positive: Tensor,
+    normalizer: Tensor,
+    *,
+    delta: float,
+) -> Tensor:
+    """Returns the Huber loss of the encoded boxes, averaged over their four numbers.
+
+    `d**2 / 2` where the difference d is within `delta`, else `delta * (|d| - delta / 2)`.
+
+    Args:
+        delta: End of the parabola, above 0.
+    """
+    targets = encode_boxes(boxes, ops.convert_to_tensor(anchors))
+    differences = ops.abs(box_deltas - ops.stop_gradient(targets))
+    within = ops.minimum(differences, delta)
+    costs = ops.mean(within * (differences - 0.5 * within), axis=-1)
+    return _sum_of_positives(costs, positive) / ops.stop_gradient(normalizer)
+
+
+def smooth_l1_box_loss(
+    box_deltas: Tensor,
+    boxes: Tensor,
+    anchors: Tensor,
+    positive: Tensor,
+    normalizer: Tensor,
+    *,
+    beta: float,
+) -> Tensor:
+    """Returns the smooth L1 loss of the encoded boxes: `huber_box_loss` divided by its `delta`.
+
+    So its slope far from the target is 1 for any beta (Girshick, arXiv 1504.08083, equation 3,
+    where beta is 1). Deviation: the mean of the four numbers, where others take the sum.
+
+    Args:
+        beta: End of the parabola, above 0.
+    """
+    return huber_box_loss(box_deltas, boxes, anchors, positive, normalizer, delta=beta) / beta
+
+
+def overlap_box_loss(
+    box_deltas: Tensor,
+    boxes: Tensor,
+    anchors: Tensor,
+    positive: Tensor,
+    normalizer: Tensor,
+    *,
+    kind: OverlapKind,
+) -> Tensor:
+    """Returns 1 minus the overlap of the decoded box with the box of its object.
+
+    Args:
+        kind: "iou", "giou", "diou" or "ciou"; see `ops.overlaps`.
+    """
+    predicted = decode_boxes(box_deltas, ops.convert_to_tensor(anchors))
+    costs = 1.0 - OVERLAPS[kind](predicted, ops.stop_gradient(boxes))
+    return _sum_of_positives(costs, positive) / ops.stop_gradient(normalizer)
+
+
 class _Curve(NamedTuple):
     """A cost of logits [...] and its derivative [...]."""
 
@@ -250,15 +222,15 @@ class _Curve(NamedTuple):
 
 
 class _TargetCurve(NamedTuple):
-    """A cost of logits and qualities [B, A] of the right class and its derivative by the logits."""
+    """A cost of logits and qualities [B, A] of the target class and its derivative by logits."""
 
     cost: Callable[[Tensor, Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
 
 
 def _modulated_curve(gamma: float, smoothing: float) -> _Curve:
-    # p**gamma * cross-entropy against a target of `smoothing`, as that of a class that is not
-    # there. Of a class that is, it is the same of the logit's negative.
+    # p**gamma * cross-entropy against a target of `smoothing`: the cost of an absent class. That of
+    # a present class is the same function of the negated logit.
     def cross_entropy(logits: Tensor, softplus: Tensor) -> Tensor:
         return softplus - smoothing * logits if smoothing else softplus
 
@@ -286,7 +258,7 @@ def _class_loss(
     absent_weight: float,
     target: _TargetCurve,
 ) -> Tensor:
-    # The cost of every class as if it were not there, with that of the right ones put in its place.
+    # The cost of every class as if it were absent, with that of the target classes replaced.
     targets = ops.stop_gradient(ops.cast(targets, "int32"))
     counted = ops.cast(targets != IGNORED, "float32")  # [B, A]
     positive = ops.cast(targets > 0, "float32")
@@ -313,5 +285,9 @@ def _class_loss(
 
 
 def _logits_at(logits: Tensor, channel: Tensor) -> Tensor:
-    # Not by row numbers of all logits together: from 2**31 on they would overflow int32.
+    # Not by row numbers over all logits: beyond 2**31 they would overflow int32.
     return ops.take_along_axis(logits, channel[..., None], axis=-1)[..., 0]
+
+
+def _sum_of_positives(costs: Tensor, positive: Tensor) -> Tensor:
+    return ops.sum(ops.where(positive, costs, 0.0))

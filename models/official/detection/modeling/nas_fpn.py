@@ -2,56 +2,55 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import keras
 
 from tpudet.detection.modeling.fpn import COARSEST_BACKBONE_LEVEL, upsample_nearest
-from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
-ops: Any = keras.ops  # annotated with None among its results
 
+class CellNode(NamedTuple):
+    """A node of the cell: two feature maps are merged into one of `level`.
 
-class Node(NamedTuple):
-    """Two feature maps become one of `level`.
-
-    Inputs count the maps of a cell: 0 to 4 are those that come in, of levels 3 to 7, and 5 is the
-    first node's. The second input of an attention is the coarser one.
+    Inputs are numbers of maps: 0 to 4 are the inputs of the cell, levels 3 to 7, and 5 is the first
+    node. The second input of an attention is the coarser one.
     """
 
     level: int
     merge: Literal["sum", "attention"]
     inputs: tuple[int, int]
-    added: tuple[int, ...] = ()  # maps of the same level that no node has used before
+    added: tuple[int, ...] = ()  # maps of the same level that no earlier node has used
 
 
 LEVELS = range(3, 8)
 
 # Figure 6 of the paper. The last node of a level is the cell's output there.
 CELL = (
-    Node(4, "attention", (1, 3)),
-    Node(4, "sum", (1, 5)),
-    Node(3, "sum", (0, 6)),
-    Node(4, "sum", (6, 7)),
-    Node(5, "attention", (7, 8), added=(2,)),
-    Node(7, "attention", (6, 9), added=(4,)),
-    Node(6, "attention", (9, 10)),
+    CellNode(4, "attention", (1, 3)),
+    CellNode(4, "sum", (1, 5)),
+    CellNode(3, "sum", (0, 6)),
+    CellNode(4, "sum", (6, 7)),
+    CellNode(5, "attention", (7, 8), added=(2,)),
+    CellNode(7, "attention", (6, 9), added=(4,)),
+    CellNode(6, "attention", (9, 10)),
 )
 _NODE_LEVELS = (*LEVELS, *(node.level for node in CELL))
 _OUTPUTS = {level: index for index, level in enumerate(_NODE_LEVELS)}
 
 
 class Cell(keras.layers.Layer):
-    """Feature maps of levels 3 to 7 to as many of the same shapes.
+    """Maps the features of levels 3 to 7 to features of the same shapes.
 
-    Each node is ReLU, 3x3 convolution and batch normalisation of what it merges.
+    Each node applies ReLU, a 3x3 convolution and batch normalisation to the merged maps.
 
     Args:
         conv_norm: Makes a node's `ConvNorm` from its name.
-        drop_block: Makes what follows a node's normalisation from a seed and a name.
-        seed: Seed of the first node's `drop_block`; the others count on from it.
+        drop_block: Makes the layer after a node's normalisation from a seed and a name.
+        seed: Seed of the first node's `drop_block`; the others count up from it.
         name: Name of the layer.
     """
 
@@ -95,37 +94,37 @@ class Cell(keras.layers.Layer):
 
 
 class NASFPN(keras.layers.Layer):
-    """Backbone features to feature maps of levels 3 to 7, all of `num_filters` channels.
+    """Turns backbone features into maps of levels 3 to 7 with `num_filters` channels each.
 
-    Each level that the backbone lacks is the one before it, pooled. 1x1 convolutions and batch
-    normalisation bring the backbone's levels to `num_filters` channels, where theirs differ.
+    Levels beyond the backbone are max-pooled from the level before. Backbone levels with another
+    number of channels first pass a 1x1 convolution and batch normalisation.
 
     Args:
         min_level: Finest level, 3.
         max_level: Coarsest level, 7.
         num_filters: Channels of every level.
-        num_repeats: Cells one after another.
+        num_repeats: Number of cells in sequence.
         separable: Whether the cells' 3x3 convolutions are depthwise and then 1x1.
-        drop_block: Makes a `DropBlock` from a seed and a name; one follows each node of each cell.
-        seed: Seed of the first `DropBlock`; the others count on from it.
-        make_norm: Makes each `BatchNorm`, with the settings that all share.
-        name: Name of the layer, the root of its variables' paths.
+        drop_block: Makes a `DropBlock` from a seed and a name, one after each node of each cell.
+        seed: Seed of the first `DropBlock`; the others count up from it.
+        make_norm: Makes each `BatchNorm`.
+        name: Name of the layer, the first part of its variables' paths.
 
     Raises:
-        ValueError: Levels other than 3 to 7, which the cell is made for.
+        ValueError: Levels other than 3 to 7.
     """
 
     def __init__(
         self,
         *,
-        min_level: int = 3,
-        max_level: int = 7,
-        num_filters: int = 256,
-        num_repeats: int = 7,
-        separable: bool = False,
-        drop_block: Callable[..., keras.layers.Layer] | None = None,
-        seed: int = 0,
-        make_norm: MakeNorm = BatchNorm,
+        min_level: int,
+        max_level: int,
+        num_filters: int,
+        num_repeats: int,
+        separable: bool,
+        drop_block: Callable[..., keras.layers.Layer] | None,
+        seed: int,
+        make_norm: MakeNorm,
         name: str = "neck",
     ):
         super().__init__(name=name)
@@ -177,7 +176,7 @@ class NASFPN(keras.layers.Layer):
 def attend(fine: Tensor, coarse: Tensor) -> Tensor:
     """Returns `coarse + fine * sigmoid(largest value of each channel of coarse)`.
 
-    The paper's global pooling with attention; both are [B, H, W, C] of one size.
+    The paper's global pooling with attention; both maps are [B, H, W, C].
     """
     # Not ops.max: its gradient on JAX divides by how many numbers equal the largest, and XLA may
     # compute them twice to different bits, find none equal and give NaN (seen on a CPU).
@@ -186,7 +185,7 @@ def attend(fine: Tensor, coarse: Tensor) -> Tensor:
 
 
 def resample(features: Tensor, level: int, to_level: int) -> Tensor:
-    """Brings [B, H, W, C] of a level to another: nearest pixel upwards, max-pooling downwards."""
+    """Resamples [B, H, W, C] to another level: nearest pixel upwards, max-pooling downwards."""
     if to_level < level:
         return upsample_nearest(features, 2 ** (level - to_level))
     if to_level > level:

@@ -1,42 +1,38 @@
-"""From a detector's raw answers to its detections."""
-
-from typing import Any
-
-import keras
+"""Turns the raw predictions of a one-stage detector into detections."""
 
 from tpudet.detection.ops.boxes import clip_boxes, decode_boxes
 from tpudet.detection.ops.nms import non_max_suppression, without_negative_zeros
 from tpudet.detection.types import Detections, RawPredictions
+from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
-ops: Any = keras.ops  # annotated with None among its results
 
-
-def detections_of(
+def postprocess(
     predictions: RawPredictions,
     anchors: Tensor,
     *,
     canvas_size: tuple[int, int],
-    score_threshold: float = 0.05,
-    iou_threshold: float = 0.5,
-    max_candidates: int = 5000,
-    max_detections: int = 100,
+    score_threshold: float,
+    iou_threshold: float,
+    max_candidates: int,
+    max_detections: int,
 ) -> Detections:
-    """Decodes, clips to the canvas and suppresses duplicates within each class.
+    """Decodes boxes, clips them to the canvas and suppresses duplicates within each class.
 
-    Candidates are the `max_candidates` pairs of anchor and class with the highest logits of all
-    classes together (of equals, the lower anchor, then the lower class) whose score, the logit's
-    sigmoid, is over the threshold and whose clipped box has an area. Ranks are by logit, since
-    float32 rounds large unequal logits to one score. Then `ops.nms` decides, exactly.
+    Candidates are the `max_candidates` pairs of anchor and class with the highest logits over all
+    classes (ties go to the lower anchor, then to the lower class), provided that the score, the
+    sigmoid of the logit, exceeds the threshold and the clipped box has an area. Ranking is by
+    logit, because float32 rounds large unequal logits to the same score. Suppression is exact; see
+    `ops.nms`.
 
     Args:
         predictions: [B, A, C] logits and [B, A, 4] deltas, float32.
         anchors: [A, 4].
         canvas_size: Height and width in pixels.
-        score_threshold: Least score, itself excluded; 0.0 admits everything.
-        iou_threshold: IoU over which the lower of two boxes of a class is dropped.
-        max_candidates: Pairs an image that suppression looks at.
-        max_detections: K, detections an image.
+        score_threshold: Scores must exceed it; 0.0 admits everything.
+        iou_threshold: Of two boxes of a class with a higher IoU the lower-scoring one is dropped.
+        max_candidates: Pairs per image that enter suppression.
+        max_detections: K, detections per image.
     """
     logits, anchor, channel = top_pairs(predictions.class_logits, max_candidates)
     batch, num_anchors = ops.shape(predictions.box_deltas)[:2]
@@ -57,10 +53,10 @@ def detections_of(
 def top_pairs(class_logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Returns logits, anchors and channels [B, K] of the highest logits of [B, A, C], falling.
 
-    Of equals the lower anchor comes first, then the lower channel. K is `count`, or A * C where
-    that is less. Exact in two steps: a pair among the best `count` belongs to an anchor among the
-    best `count` by its best class, since each anchor before it has a pair before the pair. So only
-    their rows are sorted.
+    Ties go to the lower anchor, then to the lower channel. K is `count`, or A * C if that is less.
+    Exact in two steps: a pair among the best `count` belongs to an anchor that is among the best
+    `count` by its best class, since each better anchor has a better pair. So only the rows of
+    those anchors are sorted.
     """
     num_anchors, num_classes = class_logits.shape[1:]
     rows = min(count, num_anchors)

@@ -1,9 +1,8 @@
-"""Names of neck and head in the detectors of tensorflow/tpu, whose layouts are ours.
+"""Name map for necks and heads of the detectors in tensorflow/tpu, whose layouts are ours.
 
-Pyramid and head are the same function of their weights there, apart from the classes: channel 0
-of every anchor is the background, which ours does not have. Anchors come in the same order where
-the aspect ratios do, 1, 2, 0.5 being theirs, and deltas in the same order always. NAS-FPN has other
-names inside, which are not mapped.
+Pyramid and head compute the same there, except for the classes: channel 0 of every anchor is the
+background, which our heads do not have. Box deltas have the same order; so have anchors if the
+aspect ratios are 1, 2, 0.5, as there. The names inside NAS-FPN differ and are not mapped.
 """
 
 import re
@@ -34,12 +33,12 @@ _NAMES = (
 def tensorflow_detector_part(
     path: str, names: Collection[str], *, anchors_per_location: int
 ) -> Recipe | None:
-    """Says what in a checkpoint of tensorflow/tpu a variable of neck or head is made of.
+    """Returns how to make a variable of neck or head from a checkpoint of tensorflow/tpu.
 
     Args:
         path: Of our variable, such as "head/class_tower/conv0/kernel".
         names: In the checkpoint.
-        anchors_per_location: Scales times aspect ratios, of both.
+        anchors_per_location: Scales times aspect ratios, the same in both.
 
     Returns:
         The recipe; None for a part that those detectors do not have.
@@ -49,7 +48,7 @@ def tensorflow_detector_part(
         if match is None:
             continue
         name = template.format(*match.groups())
-        # A separable convolution of TensorFlow calls its second kernel the pointwise one.
+        # TensorFlow calls the second kernel of a separable convolution pointwise_kernel.
         pointwise = re.sub("kernel$", "pointwise_kernel", name)
         if name not in names and pointwise in names:
             name = pointwise
@@ -60,7 +59,7 @@ def tensorflow_detector_part(
 
 
 def without_background(values: np.ndarray, anchors_per_location: int) -> np.ndarray:
-    """Takes the first class of every anchor out of [..., anchors * classes].
+    """Removes the first class of every anchor from [..., anchors * classes].
 
     Raises:
         ValueError: Channels that are no multiple of the anchors.

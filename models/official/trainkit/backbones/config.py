@@ -1,25 +1,24 @@
-"""Configuration of the backbones and of their batch normalization."""
+"""Configuration of the backbones and of batch normalisation."""
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 from tpudet.trainkit.config.ranges import Count, NaturalNumber, Positive, Range, check
 
 Normalization = Literal["auto", "imagenet", "inception", "caffe", "lite"]
 
-# Of batch normalisation: what `auto` is in neck and head, and in each backbone without weights.
-AUTO_EPSILON = 1e-4
-BACKBONE_AUTO_EPSILON = {"resnet": 1e-4, "efficientnet": 1e-3, "seresnext": 1e-5}
+# Epsilon of batch normalisation in each kind of backbone without pretrained weights.
+BACKBONE_EPSILON = {"resnet": 1e-4, "efficientnet": 1e-3, "seresnext": 1e-5}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNormConfig:
-    """Batch normalisation. Short runs want a momentum below 0.99: statistics must settle."""
+    """Batch normalisation. Short runs need a momentum below 0.99 for the statistics to converge."""
 
     momentum: Annotated[float, Range("[0, 1)")] = 0.997
-    epsilon: Positive | Literal["auto"] = "auto"  # auto: of a backbone as the weights want
+    epsilon: Positive | Literal["auto"] = "auto"  # auto: as the backbone's weights expect
     frozen: bool = False  # statistics, scale and shift stay as loaded, also in training
-    synchronized: bool = True  # statistics over all devices together, where there are several
+    synchronized: bool = True  # batch statistics span all devices
 
     __post_init__ = check
 
@@ -28,24 +27,23 @@ class BatchNormConfig:
 class DropBlockConfig:
     """DropBlock: in training, squares of the feature maps are zeroed (arXiv 1810.12890)."""
 
-    keep_prob: Annotated[float, Range("(0, 1]")] = (
-        0.9  # share of the map that stays, at the end of the schedule
-    )
+    # Share of the map that is kept, at the end of the schedule.
+    keep_prob: Annotated[float, Range("(0, 1]")] = 0.9
     size: Count = 7  # side of a square, in pixels of the map; clipped to the map
-    schedule_steps: NaturalNumber = 0  # the dropped share rises linearly from 0 over so many steps
+    schedule_steps: NaturalNumber = 0  # steps over which the dropped share rises linearly from 0
 
     __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetConfig:
-    """ResNet v1. The style says whose weights fit: they differ in strides and padding."""
+    """ResNet v1. The style is that of the weights' framework: strides and padding differ."""
 
     kind: Literal["resnet"] = "resnet"
     depth: Literal[18, 34, 50, 101, 152, 200] = 50
-    style: Literal["auto", "tensorflow", "torch", "keras"] = "auto"  # auto: as the weights want
+    style: Literal["auto", "tensorflow", "torch", "keras"] = "auto"  # auto: as the weights expect
     drop_block: DropBlockConfig | None = None
-    gradient_checkpointing: bool = False  # less memory for more time: blocks run twice
+    gradient_checkpointing: bool = False  # blocks run twice: less memory, more time
     batch_norm: BatchNormConfig = field(default_factory=BatchNormConfig)
 
 
@@ -60,10 +58,10 @@ class EfficientNetConfig:
         "lite0", "lite1", "lite2", "lite3", "lite4",
     ] = "b0"
     # fmt: on
-    style: Literal["auto", "tensorflow", "torch"] = "auto"  # of padding; auto: as the weights want
-    # Of images that skip a block: 0 at the first, linearly to this one block after the last.
+    style: Literal["auto", "tensorflow", "torch"] = "auto"  # of padding; as for ResNetConfig
+    # Share of images that skip a block: 0 at the first block, rising linearly towards this rate.
     drop_connect_rate: Annotated[float, Range("[0, 1)")] = 0.2
-    gradient_checkpointing: bool = False  # less memory for more time: blocks run twice
+    gradient_checkpointing: bool = False  # blocks run twice: less memory, more time
     batch_norm: BatchNormConfig = field(default_factory=lambda: BatchNormConfig(momentum=0.99))
 
     __post_init__ = check
@@ -75,8 +73,32 @@ class SEResNeXtConfig:
 
     kind: Literal["seresnext"] = "seresnext"
     depth: Literal[50, 101] = 50
-    gradient_checkpointing: bool = False  # less memory for more time: blocks run twice
+    gradient_checkpointing: bool = False  # blocks run twice: less memory, more time
     batch_norm: BatchNormConfig = field(default_factory=lambda: BatchNormConfig(momentum=0.9))
 
 
 BackboneConfig = ResNetConfig | EfficientNetConfig | SEResNeXtConfig
+
+
+def resolve_backbone(
+    backbone: BackboneConfig, *, style: str | None = None, epsilon: float | None = None
+) -> BackboneConfig:
+    """Replaces `auto` in style and epsilon; leaves chosen values alone.
+
+    Args:
+        backbone: the config.
+        style: as the pretrained weights expect; None means TensorFlow's.
+        epsilon: as the pretrained weights expect; None means the default of the kind.
+    """
+    epsilon = BACKBONE_EPSILON[backbone.kind] if epsilon is None else epsilon
+    values: dict[str, Any] = {"batch_norm": resolve_epsilon(backbone.batch_norm, epsilon)}
+    if isinstance(backbone, ResNetConfig | EfficientNetConfig) and backbone.style == "auto":
+        # Only ResNets have Keras's style; loading such weights elsewhere reports the mismatch.
+        is_known = isinstance(backbone, ResNetConfig) or style != "keras"
+        values["style"] = style if style and is_known else "tensorflow"
+    return replace(backbone, **values)
+
+
+def resolve_epsilon(batch_norm: BatchNormConfig, epsilon: float) -> BatchNormConfig:
+    """Replaces an `auto` epsilon."""
+    return replace(batch_norm, epsilon=epsilon) if batch_norm.epsilon == "auto" else batch_norm

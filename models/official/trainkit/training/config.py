@@ -1,4 +1,4 @@
-"""The training run's part of the experiment file: schedules, optimizers, weights, intervals."""
+"""The `train` section of an experiment file: duration, optimizer, learning rate, weights."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -9,9 +9,9 @@ from tpudet.trainkit.config.ranges import (
     NotNegative,
     Positive,
     Range,
-    Share,
     check,
 )
+from tpudet.trainkit.weights.config import WeightsConfig
 
 
 def _check_warmed_up(config: "WarmedUpScheduleConfig", *rules: tuple[bool, str]) -> None:
@@ -37,9 +37,10 @@ class StepScheduleConfig:
             self,
             (
                 len(steps) == len(rates),
-                f"drop_steps and drop_rates must be equally long, got {len(steps)}, {len(rates)}",
+                f"drop_steps and drop_rates must have the same length, got {len(steps)}, "
+                f"{len(rates)}",
             ),
-            (list(steps) == sorted(set(steps)), f"drop_steps must rise, got {list(steps)}"),
+            (list(steps) == sorted(set(steps)), f"drop_steps must increase, got {list(steps)}"),
             (
                 all(step >= self.warmup_steps for step in steps),
                 f"drop_steps must not come before the end of the {self.warmup_steps} warmup_steps, "
@@ -62,7 +63,7 @@ class CosineScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CyclicCosineScheduleConfig:
-    """A cosine that reaches 0 at trough_step, comes back to the peak as long after, and so on."""
+    """A cosine that falls to 0 at trough_step, returns to the peak as long after, and repeats."""
 
     kind: Literal["cosine_cyclic"] = "cosine_cyclic"
     peak: Positive
@@ -78,22 +79,20 @@ class CyclicCosineScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OneCycleScheduleConfig:
-    """Up to the peak and down to nearly nothing within train.total_steps (arXiv 1708.07120)."""
+    """Up to the peak and down to almost 0 within train.total_steps (arXiv 1708.07120)."""
 
     kind: Literal["one_cycle"] = "one_cycle"
     peak: Positive
     rise_share: Annotated[float, Range("(0, 1)")] = 0.4  # of train.total_steps
-    start_divisor: Annotated[float, Range("[1, inf)")] = 25.0  # the first rate is the peak over it
-    end_divisor: Annotated[float, Range("[1, inf)")] = (
-        1e4  # the last rate is the first rate over it
-    )
+    start_divisor: Annotated[float, Range("[1, inf)")] = 25.0  # first rate = peak / start_divisor
+    end_divisor: Annotated[float, Range("[1, inf)")] = 1e4  # last rate = first rate / end_divisor
 
     __post_init__ = check
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolynomialScheduleConfig:
-    """From the peak to `end` at train.total_steps as a power of what is left of the way."""
+    """From the peak to `end` at train.total_steps, as a power of the remaining share of steps."""
 
     kind: Literal["polynomial"] = "polynomial"
     peak: Positive
@@ -107,7 +106,7 @@ class PolynomialScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ExponentialScheduleConfig:
-    """The peak times decay_rate to the power of steps / decay_steps, after the warm-up."""
+    """After the warm-up, the peak times decay_rate ** (steps / decay_steps)."""
 
     kind: Literal["exponential"] = "exponential"
     peak: Positive
@@ -156,7 +155,7 @@ class AdamConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamWConfig:
-    """Adam with weight decay apart from the gradient."""
+    """Adam with decoupled weight decay (arXiv 1711.05101)."""
 
     kind: Literal["adamw"] = "adamw"
     beta1: Annotated[float, Range("[0, 1)")] = 0.9
@@ -168,7 +167,7 @@ class AdamWConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LARSConfig:
-    """Momentum with a rate of its own for each kernel (arXiv 1708.03888), for big batches."""
+    """Momentum with a learning rate per kernel (arXiv 1708.03888), for large batches."""
 
     kind: Literal["lars"] = "lars"
     momentum: Annotated[float, Range("[0, 1)")] = 0.9
@@ -195,25 +194,13 @@ OptimizerConfig = MomentumConfig | AdamConfig | AdamWConfig | LARSConfig | RMSPr
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightsConfig:
-    """Weights to begin with, of TensorFlow, Keras, PyTorch, safetensors or of our own."""
-
-    path: str  # of the file or the checkpoint, local or in a bucket
-    prefix: str = ""  # that the names in the file begin with, where it is not found by itself
-    exclude: tuple[str, ...] = ()  # regular expressions on our names: these begin at random
-    min_backbone_share: Share = 0.9  # of the backbone's numbers; less stops the run
-
-    __post_init__ = check
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """The run: how long, how fast, how often it is saved."""
+    """One training run."""
 
     total_steps: Count = 22500
     batch_size: Count = 64  # over all devices together
-    seed: Annotated[int, Range("[0, 2147483648)")] = 0  # layers add to it; 32 bits hold the sum
-    iterations_per_loop: Count = 100  # steps in one call of the compiled function
+    seed: Annotated[int, Range("[0, 2147483648)")] = 0  # layers add to it, within 32 bits
+    iterations_per_loop: Count = 100  # steps per call of the compiled function
     log_every_steps: Count = 100
     checkpoint_every_steps: Count = 1000
     keep_checkpoints: Count = 3
@@ -227,13 +214,12 @@ class TrainConfig:
             warmup_start=0.0067,
         )
     )
-    # The batch that learning_rate is meant for; rates are multiplied by batch_size over it.
+    # The batch size that learning_rate is given for: rates are multiplied by the ratio.
     reference_batch_size: Count | None = None
-    gradient_clip_norm: Positive | None = None  # of all gradients together
-    ema_decay: Annotated[float, Range("(0, 1)")] | None = (
-        None  # of the averaged weights that evaluation uses
-    )
-    weights: WeightsConfig | None = None
+    gradient_clip_norm: Positive | None = None  # norm over all gradients
+    # Of the averaged weights, which evaluation and export use; null: no averages.
+    ema_decay: Annotated[float, Range("(0, 1)")] | None = None
+    weights: WeightsConfig | None = None  # null: random initialisation
     freeze: tuple[str, ...] = ()  # stem, stage1, backbone, neck, head; or regular expressions
     precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = "auto"
     device: Literal["auto", "cpu", "gpu"] = "auto"

@@ -1,49 +1,78 @@
-"""What a model_dir says of itself: its config and its class list, and the weights that count."""
+"""The files of a model_dir that describe its run, and the choice of a checkpoint in it."""
 
 import dataclasses
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import keras
 
-from tpudet.detection.config import ExperimentConfig
 from tpudet.trainkit.class_list import ClassEntry, first_difference, read_class_list
-from tpudet.trainkit.config.decode import ConfigError, load_config, to_yaml
+from tpudet.trainkit.config.decode import ConfigError, to_yaml
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import read_text, write_text
 from tpudet.trainkit.source_version import git_commit
-from tpudet.trainkit.training.checkpoints import (
-    Checkpoint,
-    list_checkpoints,
-    read_checkpoint,
-    stored_keys,
-)
+from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints, read_checkpoint
+from tpudet.trainkit.weights.tensor_bundle import BEST_FOLDER, stored_keys
+
+Config = TypeVar("Config")  # a task's ExperimentConfig
 
 logger = logging.getLogger(__name__)
 
 
-def read_classes(directory: str) -> tuple[str, tuple[ClassEntry, ...]]:
-    """Returns text and entries of `classes.csv` in a directory.
+class Run(NamedTuple, Generic[Config]):
+    """What a model_dir says of its run."""
+
+    config: Config
+    class_list_text: str
+    classes: tuple[ClassEntry, ...]
+
+
+def load_classes(directory: str) -> tuple[str, tuple[ClassEntry, ...]]:
+    """Returns text and entries of `classes.csv` in a data set's folder or a model_dir.
 
     Raises:
-        ConfigError: there is none, or it is not a class list.
+        ConfigError: it is missing, or is not a class list.
     """
     path = f"{directory.rstrip('/')}/classes.csv"
     text = read_text(path)
     if text is None:
-        raise ConfigError(f"{path} is not there: is this the folder that make_tfrecords.py wrote?")
+        raise ConfigError(f"{path} does not exist: was this folder written by make_tfrecords?")
     try:
         return text, read_class_list(text)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def describe_run(model_dir: str, config: ExperimentConfig, class_list_text: str) -> None:
-    """Writes `config.yaml` and `classes.csv` into a model_dir, or checks those that are there.
+def load_run(model_dir: str, load_config: Callable[[str], Config]) -> Run[Config]:
+    """Reads config and class list of a trained model.
 
-    A changed config is allowed, so that a run can be prolonged; each changed key is logged. Another
-    class list is not: the checkpoints would mean other classes.
+    Args:
+        model_dir: the folder that train wrote.
+        load_config: reads the `config.yaml` at a path.
+
+    Raises:
+        ConfigError: it is not a model_dir, or its files are not usable.
+    """
+    path = f"{model_dir}/config.yaml"
+    if read_text(path) is None:
+        raise ConfigError(f"{model_dir} is not a model_dir: it has no config.yaml")
+    return Run(load_config(path), *load_classes(model_dir))
+
+
+def describe_run(
+    model_dir: str, config: Config, class_list_text: str, load_config: Callable[[str], Config]
+) -> None:
+    """Writes `config.yaml` and `classes.csv` into a model_dir, or checks the existing ones.
+
+    The config may change, so that a run can be prolonged; each changed key is logged. The class
+    list may not: the checkpoints would mean other classes.
+
+    Args:
+        model_dir: of the run; created if needed.
+        config: of the run, a dataclass.
+        class_list_text: contents of classes.csv.
+        load_config: reads the `config.yaml` at a path.
 
     Raises:
         ConfigError: the class list differs; names the first row that does.
@@ -59,37 +88,22 @@ def describe_run(model_dir: str, config: ExperimentConfig, class_list_text: str)
             raise ConfigError(f"{path}: {changed}; use another model_dir")
     path = f"{model_dir}/config.yaml"
     if read_text(path) is not None:
-        for line in _config_changes(load_config(ExperimentConfig, path), config):
+        for line in _config_changes(load_config(path), config):
             logger.warning("Changed since the run began: %s", line)
     write_text(path, f"# Written by tpudet, commit {git_commit()}\n{to_yaml(config)}")
 
 
-def load_run(
-    model_dir: str, overrides: Sequence[str] = ()
-) -> tuple[ExperimentConfig, str, tuple[ClassEntry, ...]]:
-    """Returns config, class list text and class list of a trained model.
-
-    Raises:
-        ConfigError: it is no model_dir.
-    """
-    path = f"{model_dir}/config.yaml"
-    if read_text(path) is None:
-        raise ConfigError(f"{model_dir} is no model_dir: it has no config.yaml")
-    config = load_config(ExperimentConfig, path, overrides=overrides)
-    return config, *read_classes(model_dir)
-
-
-def find_checkpoint(model_dir: str, step: str) -> Checkpoint:
+def select_checkpoint(model_dir: str, step: str) -> Checkpoint:
     """Returns one of the checkpoints of a model_dir and of its `best/`.
 
     Args:
-        model_dir: what train wrote.
+        model_dir: the folder that train wrote.
         step: a step number, "latest" or "best".
 
     Raises:
-        ConfigError: there is no such checkpoint; lists those that there are.
+        ConfigError: there is no such checkpoint; lists those that exist.
     """
-    kept = {found.step: found for found in list_checkpoints(f"{model_dir}/best")}
+    kept = {found.step: found for found in list_checkpoints(f"{model_dir}/{BEST_FOLDER}")}
     everything = kept | {found.step: found for found in list_checkpoints(model_dir)}
     if step == "best" and kept:
         return kept[max(kept)]
@@ -97,13 +111,13 @@ def find_checkpoint(model_dir: str, step: str) -> Checkpoint:
         return everything[max(everything)]
     if step.isdigit() and int(step) in everything:
         return everything[int(step)]
-    there = ", ".join(map(str, sorted(everything))) or "none"
+    existing = ", ".join(map(str, sorted(everything))) or "none"
     best = f"; best: {max(kept)}" if kept else ""
-    raise ConfigError(f"{model_dir} has no checkpoint of step `{step}`; there are: {there}{best}")
+    raise ConfigError(f"{model_dir} has no checkpoint of step `{step}`; it has: {existing}{best}")
 
 
-def load_weights(model: keras.Model, prefix: str) -> None:
-    """Fills a model from a checkpoint: averaged weights where it holds them, else plain ones.
+def restore_model(model: keras.Model, prefix: str) -> None:
+    """Sets a model's variables from a checkpoint: averaged weights if it has them, else plain ones.
 
     Raises:
         CheckpointMismatchError: lists the variables that the checkpoint lacks.
@@ -120,12 +134,14 @@ def load_weights(model: keras.Model, prefix: str) -> None:
     ]
     if problems:
         listed = "\n  ".join(problems[:20])
-        raise ConfigError(f"{prefix} does not fit the model, {len(problems)} faults:\n  {listed}")
+        raise ConfigError(
+            f"{prefix} does not fit the model; {len(problems)} variables differ:\n  {listed}"
+        )
     for key, variable in zip(keys, model.variables, strict=True):
         variable.assign(values[key])
 
 
-def _config_changes(before: ExperimentConfig, after: ExperimentConfig) -> list[str]:
+def _config_changes(before: Any, after: Any) -> list[str]:
     old, new = _flat(dataclasses.asdict(before)), _flat(dataclasses.asdict(after))
     keys = sorted(old.keys() | new.keys())
     return [

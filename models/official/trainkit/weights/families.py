@@ -99,7 +99,8 @@ def _own(unit: Unit, part: str, names: Collection[str]) -> Recipe:
     return as_is(f"{unit.path}/{part}")
 
 
-OWN = Family("this project", None, None, None)
+# Our own checkpoints: the config.yaml of the run says what they expect.
+TPUDET = Family("tpudet", None, None, None)
 
 _TORCH_PART = r".*\.(weight|bias|running_mean|running_var)"
 _TENSORFLOW_PART = r".*/(kernel|depthwise_kernel|bias|gamma|beta|moving_mean|moving_variance)"
@@ -122,7 +123,7 @@ _BLURRED = re.compile(r"resnet(aa|blur)\d")
 # The first that fits counts. PyTorch's tf_efficientnet are TensorFlow's weights under timm's names:
 # only the file's own name, where it has kept it, tells them apart.
 _SIGNATURES = (
-    _Signature(OWN, _own, ("backbone/stem/conv/kernel",)),
+    _Signature(TPUDET, _own, ("backbone/stem/conv/kernel",)),
     *(
         _Signature(
             Family(name, normalization, "tensorflow", 1e-3),

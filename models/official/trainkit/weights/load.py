@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
-from tpudet.trainkit.weights.families import OWN, Family, Recognized, expectations, recognize
+from tpudet.trainkit.weights.families import TPUDET, Family, Recognized, expectations, recognize
 from tpudet.trainkit.weights.name_maps import tensorflow_names
 from tpudet.trainkit.weights.name_maps.recipes import (
     BACKBONE_PREFIX,
@@ -52,7 +52,7 @@ def load_weights(
     min_backbone_share: float = 0.9,
     path: str = "",
     normalization: str | None = None,
-    own: Family = OWN,
+    own: Family = TPUDET,
     other_parts: OtherParts = lambda path, names: None,
 ) -> LoadReport:
     """Gives a model the weights that a file has for it; the others keep their initial values.
@@ -77,7 +77,7 @@ def load_weights(
     variables = {v.path: v for v in model.variables if keras.backend.is_float_dtype(v.dtype)}
     excluded = _excluded(variables, exclude)
     recognized = recognize(stored.tensors, prefix=prefix, path=path)
-    family = own if recognized.family is OWN else recognized.family
+    family = own if recognized.family is TPUDET else recognized.family
     ends_early = _coarsest_level(model) < _COARSEST_LEVEL
     recipes = _recipes(
         list(variables), stored.tensors, prefix, recognized, other_parts, ends_early=ends_early
@@ -140,7 +140,7 @@ def _recipes(
 ) -> dict[str, Recipe | None]:
     """The recipe of every variable; its names are those in the file."""
     start = recognized.prefix
-    if recognized.family is OWN:
+    if recognized.family is TPUDET:
         return {path: as_is(start + path) for path in paths}
     units = units_of(paths)
     inside = _behind(start, names)

@@ -1,183 +1,149 @@
-"""Weights of others to begin a run with, and what they make of a config's `auto` values."""
+"""Loads pretrained weights, and tells what they expect of the model that takes them."""
 
-import dataclasses
-import functools
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import keras
 
-from tpudet.detection.config import ExperimentConfig
-from tpudet.detection.modeling.tensorflow_names import tensorflow_detector_part
-from tpudet.trainkit.backbones.config import (
-    AUTO_EPSILON,
-    BACKBONE_AUTO_EPSILON,
-    BatchNormConfig,
-    EfficientNetConfig,
-    ResNetConfig,
-)
+from tpudet.trainkit.backbones.config import BackboneConfig
 from tpudet.trainkit.class_list import ClassEntry, first_difference, read_class_list
-from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.files.storage import read_text, write_text
-from tpudet.trainkit.training.best_checkpoint import DIRECTORY_NAME
-from tpudet.trainkit.training.config import WeightsConfig
-from tpudet.trainkit.weights.families import OWN, Family, recognize
-from tpudet.trainkit.weights.load import load_weights
+from tpudet.trainkit.weights.config import WeightsConfig
+from tpudet.trainkit.weights.families import TPUDET, Family, recognize
+from tpudet.trainkit.weights.load import OtherParts, load_weights
 from tpudet.trainkit.weights.read import read_weights
 from tpudet.trainkit.weights.report import LoadReport
+from tpudet.trainkit.weights.stored_weights import StoredWeights
+from tpudet.trainkit.weights.tensor_bundle import BEST_FOLDER
 from tpudet.trainkit.weights.tensorflow_checkpoints import find_checkpoint
 
 T = TypeVar("T")
 
+REPORT_NAME = "weights.txt"
+_LOGGED_NAMES = 5  # per section; the file in model_dir has them all
 
-class Origin(NamedTuple):
-    """Whose weights they are, and what is known of the run, where it was one of ours."""
-
-    family: Family
-    classes: tuple[ClassEntry, ...] | None = None
-    notes: tuple[str, ...] = ()  # sentences on what is not known
-
-    def difference(self, classes: Sequence[ClassEntry]) -> str | None:
-        """The first class that was another one in the run; None where none is known to be."""
-        return first_difference(self.classes, classes) if self.classes else None
+logger = logging.getLogger(__name__)
 
 
-def origin_of(weights: WeightsConfig, names: Collection[str]) -> Origin:
-    """Tells whose weights they are; of our own reads `config.yaml` and `classes.csv` beside them.
+def describe_family(normalization: str, backbone: BackboneConfig) -> Family:
+    """Returns what weights of a run with these settings expect; None for what is still `auto`."""
+    style, epsilon = getattr(backbone, "style", "auto"), backbone.batch_norm.epsilon
+    return Family(
+        TPUDET.name,
+        normalization=None if normalization == "auto" else normalization,
+        style=None if style == "auto" else style,
+        batch_norm_epsilon=None if epsilon == "auto" else epsilon,
+    )
 
-    These lie in the folder of the checkpoint, or above it where that is `best/`. What is missing or
-    cannot be read is a note.
+
+class Pretrained(NamedTuple):
+    """Pretrained weights, opened: their tensors are read when they are loaded."""
+
+    config: WeightsConfig
+    stored: StoredWeights
+    family: Family  # what they expect of the model
+    classes: tuple[ClassEntry, ...] | None = None  # of the run that trained them, if known
+    notes: tuple[str, ...] = ()  # sentences on what could not be found out
+
+
+def open_pretrained(weights: WeightsConfig, *, read_family: Callable[[str], Family]) -> Pretrained:
+    """Opens pretrained weights and detects where they come from.
+
+    For weights of an earlier run, `config.yaml` and `classes.csv` are read from the folder of the
+    checkpoint, or from the one above `best/`. Missing or unreadable files become notes.
 
     Args:
-        weights: where they are.
-        names: of the tensors there.
+        weights: which ones.
+        read_family: reads from a `config.yaml` what weights of that run expect.
 
     Raises:
-        WeightsError: they are of no known system.
+        WeightsError: the weights cannot be read, or are of no known family.
     """
-    family = recognize(names, prefix=weights.prefix, path=weights.path).family
-    if family != OWN:
-        return Origin(family)
+    stored = read_weights(weights.path)
+    family = recognize(stored.tensors.keys(), prefix=weights.prefix, path=weights.path).family
+    if family != TPUDET:
+        return Pretrained(weights, stored, family)
     notes: list[str] = []
-    folders = _folders(weights.path)
-    config = _beside(folders, "config.yaml", lambda p: load_config(ExperimentConfig, p), notes)
-    classes = _beside(folders, "classes.csv", lambda p: read_class_list(read_text(p) or ""), notes)
-    if config is None:
+    folders = _run_folders(weights.path)
+    found = _read_first(folders, "config.yaml", read_family, notes)
+    classes = _read_first(
+        folders, "classes.csv", lambda path: read_class_list(read_text(path) or ""), notes
+    )
+    if found is None:
         notes.append(
-            f"No config.yaml beside {weights.path} says what normalization, style and epsilon its "
-            "weights expect."
+            f"There is no config.yaml beside {weights.path}, so which normalization, style and "
+            "epsilon its weights expect is not known."
         )
-    return Origin(expected_by(config) if config else OWN, classes, tuple(notes))
+    return Pretrained(weights, stored, found or TPUDET, classes, tuple(notes))
 
 
-def _beside(
+def _run_folders(path: str) -> list[str]:
+    """The folder of a checkpoint and, if that is `best/`, the one above it."""
+    place = find_checkpoint(path) or path
+    # A name without a folder is in the current one, which may itself be `best/`.
+    folder = os.path.dirname(place if "://" in place else os.path.abspath(place))
+    is_best = os.path.basename(folder) == BEST_FOLDER
+    return [folder, os.path.dirname(folder)] if is_best else [folder]
+
+
+def _read_first(
     folders: Sequence[str], name: str, read: Callable[[str], T], notes: list[str]
 ) -> T | None:
-    """Reads the first file of this name that can be read; notes the others."""
+    """Reads the first file of this name that is readable; adds a note for each that is not."""
     for folder in folders:
         path = f"{folder}/{name}"
         try:
             if read_text(path) is not None:
                 return read(path)
         except (ValueError, OSError) as error:
-            notes.append(f"{path} was passed over, for it cannot be read: {error}")
+            notes.append(f"{path} was skipped because it cannot be read: {error}")
     return None
-
-
-def expected_by(config: ExperimentConfig) -> Family:
-    """What weights of a run with this config expect; None for what is still `auto`."""
-    normalization, backbone = config.model.normalization, config.model.backbone
-    style, epsilon = getattr(backbone, "style", "auto"), backbone.batch_norm.epsilon
-    return Family(
-        OWN.name,
-        None if normalization == "auto" else normalization,
-        None if style == "auto" else style,
-        None if epsilon == "auto" else epsilon,
-    )
-
-
-def _folders(path: str) -> list[str]:
-    """The folder of a checkpoint, and the one above `best/`."""
-    place = find_checkpoint(path) or path
-    # A name without a folder lies in the current one, which may be `best/` too.
-    folder = os.path.dirname(place if "://" in place else os.path.abspath(place))
-    is_best = os.path.basename(folder) == DIRECTORY_NAME
-    return [folder, os.path.dirname(folder)] if is_best else [folder]
-
-
-REPORT_NAME = "weights.txt"
-_CLASS_LAYER = "head/class_predict/"
-_LOGGED_NAMES = 5  # of each kind; the file in model_dir has them all
-
-logger = logging.getLogger(__name__)
-
-
-def settle(config: ExperimentConfig, model_dir: str) -> ExperimentConfig:
-    """Replaces `auto` in `model` by what the weights expect, or by what the run began with.
-
-    A run that goes on keeps what its config.yaml says, so it needs the weights no more. Without
-    weights pixels are normalised as ImageNet's, strides and padding are TensorFlow's, and epsilon
-    is that of the kind of backbone.
-
-    Args:
-        config: as read from its file.
-        model_dir: of the run; may not exist yet.
-
-    Raises:
-        WeightsError: the weights cannot be read, or are of no known system.
-    """
-    begun, weights = f"{model_dir}/config.yaml", config.train.weights
-    if read_text(begun) is not None:
-        return _settled(config, expected_by(load_config(ExperimentConfig, begun)))
-    if weights is None:
-        return _settled(config, OWN)
-    return _settled(config, origin_of(weights, read_weights(weights.path).tensors.keys()).family)
 
 
 def load_pretrained(
     model: keras.Model,
-    weights: WeightsConfig,
+    pretrained: Pretrained,
     *,
     normalization: str,
-    anchors_per_location: int,
     classes: Sequence[ClassEntry],
+    class_layers: Sequence[str],
+    other_parts: OtherParts,
 ) -> LoadReport:
-    """Loads `train.weights` into a detector and logs what became of every variable.
+    """Loads pretrained weights into a model and logs which variables got values.
 
-    Of a run of ours with other classes the class layer is left out, also where it would fit.
+    If an earlier run had other classes, the class layers are left out even where they would fit.
 
     Args:
-        model: the detector.
-        weights: which ones.
+        model: the model.
+        pretrained: the weights.
         normalization: of the model's pixels, for the report.
-        anchors_per_location: of the model's head.
         classes: of the model.
+        class_layers: paths of the layers whose weights belong to the class list.
+        other_parts: as for `load_weights`.
 
     Raises:
-        WeightsError: too little of the backbone is there, or the file is not usable.
+        WeightsError: too little of the backbone is in the file, or the file is not usable.
     """
-    stored = read_weights(weights.path)
-    origin = origin_of(weights, stored.tensors.keys())
-    changed, exclude = origin.difference(classes), weights.exclude
+    weights, exclude, notes = pretrained.config, pretrained.config.exclude, pretrained.notes
+    changed = first_difference(pretrained.classes, classes) if pretrained.classes else None
     if changed:
-        exclude = (*exclude, _CLASS_LAYER)
+        exclude = (*exclude, *(f"{re.escape(layer)}/" for layer in class_layers))
+        notes = (*notes, *(f"{layer}/ was left out: {changed}." for layer in class_layers))
     report = load_weights(
         model,
-        stored,
+        pretrained.stored,
         prefix=weights.prefix,
         exclude=exclude,
         min_backbone_share=weights.min_backbone_share,
         path=weights.path,
         normalization=normalization,
-        own=origin.family,
-        other_parts=functools.partial(
-            tensorflow_detector_part, anchors_per_location=anchors_per_location
-        ),
+        own=pretrained.family,
+        other_parts=other_parts,
     )
-    left_out = (f"{_CLASS_LAYER} was left out: {changed}.",) if changed else ()
-    report = report._replace(notes=(*report.notes, *origin.notes, *left_out))
+    report = report._replace(notes=(*report.notes, *notes))
     logger.info("%s: %s", weights.path, report.text(_LOGGED_NAMES).rstrip())
     for difference in report.differences:
         logger.warning("%s: %s", weights.path, difference)
@@ -185,39 +151,5 @@ def load_pretrained(
 
 
 def write_report(model_dir: str, path: str, report: LoadReport) -> None:
-    """Writes the whole account of the loading into the model_dir."""
+    """Writes the complete report on the weights at `path` into the model_dir."""
     write_text(f"{model_dir}/{REPORT_NAME}", f"{path}\n{report.text()}")
-
-
-def _fitting_style(config: ExperimentConfig, family: Family) -> str:
-    """The family's, where this kind of backbone has it; else a mismatch that loading reports."""
-    is_resnet = isinstance(config.model.backbone, ResNetConfig)
-    style = family.style or "tensorflow"
-    return style if is_resnet or style != "keras" else "tensorflow"
-
-
-def _settled(config: ExperimentConfig, family: Family) -> ExperimentConfig:
-    """Puts what the weights expect in the place of `auto`, and leaves alone what the user chose."""
-    model, backbone = config.model, config.model.backbone
-    if isinstance(backbone, ResNetConfig | EfficientNetConfig) and backbone.style == "auto":
-        backbone = dataclasses.replace(backbone, style=_fitting_style(config, family))
-    epsilon = family.batch_norm_epsilon
-    epsilon = BACKBONE_AUTO_EPSILON[backbone.kind] if epsilon is None else epsilon
-    backbone = dataclasses.replace(backbone, batch_norm=_norm_with(backbone.batch_norm, epsilon))
-    model = dataclasses.replace(
-        model,
-        backbone=backbone,
-        batch_norm=_norm_with(model.batch_norm, AUTO_EPSILON),
-        normalization=(
-            family.normalization or "imagenet"
-            if model.normalization == "auto"
-            else model.normalization
-        ),
-    )
-    return dataclasses.replace(config, model=model)
-
-
-def _norm_with(batch_norm: BatchNormConfig, epsilon: float) -> BatchNormConfig:
-    if batch_norm.epsilon != "auto":
-        return batch_norm
-    return dataclasses.replace(batch_norm, epsilon=epsilon)

@@ -64,7 +64,7 @@ def read_weights(path: str, *, prefer_averages: bool = True) -> StoredWeights:
 def _read_file(path: str, *, prefer_averages: bool) -> StoredWeights:
     with storage.open_file(path, "rb") as file:
         start = file.read(16)
-        file.seek(max(0, file.size() - len(_TABLE_END)))
+        file.seek(max(0, storage.stat(path).size - len(_TABLE_END)))
         end = file.read(len(_TABLE_END))
     if start.startswith(_HDF5_START):
         return read_keras(storage.open_file(path, "rb"), path)
