@@ -1,4 +1,4 @@
-"""The reference boxes that a one-stage detector's answers are relative to."""
+"""Anchors: the reference boxes that predicted box deltas are relative to."""
 
 from collections.abc import Sequence
 
@@ -16,20 +16,20 @@ def anchors_for_canvas(
 ) -> np.ndarray:
     """Returns the anchors [A, 4] of a canvas, float32, not clipped to it.
 
-    Order: level, row, column, scale, aspect ratio, as the head's answers come. Level l has a
-    location every 2**l pixels, the first at half of that, and anchors there of area
+    Order: level, row, column, scale, aspect ratio, as in the head's outputs. Level l has a
+    location every 2**l pixels, the first at half of that, with anchors of area
     `(anchor_size * 2**l * 2**(s / num_scales))**2` (Lin et al., arXiv 1708.02002, section 4).
 
     Args:
         canvas_size: Height and width, multiples of 2**max_level.
         min_level: Finest level.
         max_level: Coarsest level.
-        num_scales: Anchor sizes an octave.
+        num_scales: Anchor sizes per octave.
         aspect_ratios: Width over height.
-        anchor_size: Side of the first square anchor in strides of its level.
+        anchor_size: Side of the first square anchor, in strides of its level.
 
     Raises:
-        ValueError: A canvas that the coarsest level does not divide.
+        ValueError: A side of the canvas is not a multiple of 2**max_level.
     """
     stride = 2**max_level
     if any(side <= 0 or side % stride for side in canvas_size):
@@ -54,7 +54,7 @@ def anchors_for_canvas(
 def locations_per_level(
     *, canvas_size: tuple[int, int], min_level: int, max_level: int
 ) -> tuple[int, ...]:
-    """Returns how many places of a canvas have anchors, level by level.
+    """Returns the number of anchor locations on each level.
 
     Args:
         canvas_size: Height and width, multiples of 2**max_level.

@@ -1,27 +1,23 @@
-"""Arithmetic of boxes `[y1, x1, y2, x2]` in pixels, without a +1 anywhere."""
+"""Box arithmetic: areas, overlaps, deltas against anchors."""
 
 import math
-from typing import Any
 
-import keras
-
+from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
-ops: Any = keras.ops  # annotated with None among its results
-
-# The furthest that a decoded side may be from its anchor's: 62.5 times as long. Keeps exp finite.
+# A decoded side is at most 62.5 times its anchor's, which keeps exp finite.
 MAX_LOG_SIZE = math.log(1000.0 / 16.0)
-_MIN_AREA = 1e-8  # square pixels; keeps the overlap of two empty boxes 0 instead of 0 / 0
+_MIN_AREA = 1e-8  # pixels²; makes the overlap of two empty boxes 0 instead of 0 / 0
 
 
 def box_areas(boxes: Tensor) -> Tensor:
-    """Returns the areas [...] of boxes [..., 4]; a box turned inside out has 0."""
+    """Returns the areas [...] of boxes [..., 4]; 0 for a box with negative sides."""
     heights = ops.maximum(boxes[..., 2] - boxes[..., 0], 0.0)
     return heights * ops.maximum(boxes[..., 3] - boxes[..., 1], 0.0)
 
 
 def paired_intersections(first: Tensor, second: Tensor) -> Tensor:
-    """Returns the area [...] that each box of [..., 4] shares with its partner of [..., 4]."""
+    """Returns the intersection areas [...] of pairs of boxes, both [..., 4]."""
 
     def shared(low: int, high: int) -> Tensor:
         end = ops.minimum(first[..., high], second[..., high])
@@ -31,14 +27,14 @@ def paired_intersections(first: Tensor, second: Tensor) -> Tensor:
 
 
 def intersection_matrix(first: Tensor, second: Tensor) -> Tensor:
-    """Returns the areas [..., M, N] that boxes [..., M, 4] and [..., N, 4] share."""
+    """Returns the intersection areas [..., M, N] of boxes [..., M, 4] and [..., N, 4]."""
     return paired_intersections(first[..., :, None, :], second[..., None, :, :])
 
 
 def iou_matrix(first: Tensor, second: Tensor) -> Tensor:
     """Returns intersection over union [..., M, N] of boxes [..., M, 4] and [..., N, 4], 0..1.
 
-    Two boxes without area overlap by 0.
+    It is 0 for two boxes without area.
     """
     shared = intersection_matrix(first, second)
     union = box_areas(first)[..., :, None] + box_areas(second)[..., None, :] - shared
@@ -60,8 +56,8 @@ def encode_boxes(boxes: Tensor, anchors: Tensor) -> Tensor:
     """Returns the deltas [..., 4] `ty, tx, th, tw` of boxes against anchors, both [..., 4].
 
     `ty = (y - ya) / ha`, `th = log(h / ha)` of centres and sizes (Girshick et al., arXiv
-    1311.2524, appendix C), without scale factors. Both must have sides over 0. Inverse of
-    `decode_boxes` for boxes up to 62.5 times as long as their anchor.
+    1311.2524, appendix C), without scale factors. Sides must be positive. Inverse of
+    `decode_boxes` for boxes whose sides are at most 62.5 times the anchor's.
     """
     centers, sizes = _centers_and_sizes(boxes)
     anchor_centers, anchor_sizes = _centers_and_sizes(anchors)
@@ -72,7 +68,7 @@ def encode_boxes(boxes: Tensor, anchors: Tensor) -> Tensor:
 def decode_boxes(deltas: Tensor, anchors: Tensor) -> Tensor:
     """Returns the boxes [..., 4] of deltas against anchors, both [..., 4]; not clipped.
 
-    Inverse of `encode_boxes`. Deltas of size over log(1000 / 16) are taken as that.
+    Inverse of `encode_boxes`. Size deltas are clipped to at most log(1000 / 16).
     """
     anchor_centers, anchor_sizes = _centers_and_sizes(anchors)
     centers = deltas[..., :2] * anchor_sizes + anchor_centers
@@ -81,5 +77,5 @@ def decode_boxes(deltas: Tensor, anchors: Tensor) -> Tensor:
 
 
 def clip_boxes(boxes: Tensor, *, height: float, width: float) -> Tensor:
-    """Returns the part of boxes [..., 4] that lies within 0..height and 0..width."""
+    """Clips boxes [..., 4] to 0..height and 0..width."""
     return ops.clip(boxes, 0.0, ops.convert_to_tensor([height, width, height, width], boxes.dtype))

@@ -1,17 +1,12 @@
-"""Greedy non-maximum suppression, class by class, without a loop over classes."""
-
-from typing import Any
-
-import keras
+"""Greedy non-maximum suppression per class, without a loop over classes."""
 
 from tpudet.detection.ops.boxes import iou_matrix
+from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
-
-ops: Any = keras.ops  # annotated with None among its results
 
 
 def without_negative_zeros(values: Tensor) -> Tensor:
-    """Returns the values with -0.0 made 0.0, which backends rank differently although equal."""
+    """Replaces -0.0 with 0.0: they are equal, yet backends rank them differently."""
     return ops.where(values == 0, ops.zeros_like(values), values)
 
 
@@ -23,22 +18,22 @@ def non_max_suppression(
     iou_threshold: float,
     max_detections: int,
 ) -> Tensor:
-    """Returns the rows [B, max_detections] int32 that stay, by falling score; padding is -1.
+    """Returns the kept rows [B, max_detections] int32 by descending score, padded with -1.
 
-    The rule: take the row of highest score (of equals, the first), drop all rows of its class that
-    overlap it by more than `iou_threshold`, and repeat. That is greedy suppression within each
-    class, followed by a cut at the `max_detections` best of all classes, because a row taken later
-    cannot drop one taken earlier. Classes are compared as they are: to move boxes apart by class,
-    as is common, costs float32 the low digits of their coordinates.
+    The rule: keep the row of highest score (the first of equal ones), drop all rows of its class
+    whose IoU with it exceeds `iou_threshold`, and repeat. This equals greedy suppression within
+    each class followed by keeping the `max_detections` best of all classes, because a row kept
+    later cannot drop one kept earlier. Classes are compared directly: the common trick of shifting
+    boxes apart by class costs the low digits of float32 coordinates.
 
-    One step a detection, each over [B, K] numbers, so the cost does not grow with K squared.
+    Takes one step per detection over [B, K], so the cost does not grow with K squared.
 
     Args:
         boxes: [B, K, 4].
-        scores: [B, K]; rows at minus infinity are no candidates.
+        scores: [B, K]; minus infinity excludes a row.
         classes: [B, K] integer.
-        iou_threshold: IoU over which the lower row is dropped, 0..1.
-        max_detections: Rows to return.
+        iou_threshold: IoU above which the row of lower score is dropped, 0..1.
+        max_detections: Number of rows to return.
     """
     batch, count = ops.shape(scores)
     flat_boxes = ops.reshape(boxes, (-1, 4))
@@ -47,7 +42,7 @@ def non_max_suppression(
     places = ops.arange(count, dtype="int32")
     slots = ops.arange(max_detections, dtype="int32")
 
-    def more(step: Tensor, scores: Tensor, kept: Tensor) -> Tensor:
+    def continues(step: Tensor, scores: Tensor, kept: Tensor) -> Tensor:
         del kept
         return (step < max_detections) & ops.any(scores > -float("inf"))
 
@@ -65,4 +60,4 @@ def non_max_suppression(
     nothing = ops.full((batch, max_detections), -1, dtype="int32")
     step = ops.convert_to_tensor(0, "int32")
     scores = without_negative_zeros(scores)
-    return ops.while_loop(more, take_best, (step, scores, nothing))[2]
+    return ops.while_loop(continues, take_best, (step, scores, nothing))[2]

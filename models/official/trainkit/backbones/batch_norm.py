@@ -1,7 +1,7 @@
-"""Batch normalisation with a gradient of its own.
+"""Batch normalisation with a hand-written gradient.
 
-The gradient takes a third of the time that automatic differentiation of
-`keras.layers.BatchNormalization` takes on a CPU.
+On a CPU the gradient takes a third of the time of differentiating
+`keras.layers.BatchNormalization` automatically.
 """
 
 import math
@@ -10,9 +10,8 @@ from typing import Any
 
 import keras
 
-ops: Any = keras.ops  # annotated with None among its results
-
-Tensor = Any
+from tpudet.trainkit.keras_ops import ops
+from tpudet.trainkit.types import Tensor
 
 
 class BatchNorm(keras.layers.Layer):
@@ -20,18 +19,18 @@ class BatchNorm(keras.layers.Layer):
 
     As `keras.layers.BatchNormalization`: biased variance, and inference behaviour while the layer
     or its `gamma` is frozen. Statistics, scale and shift are float32 under any dtype policy.
-    Deviation: the variance is the mean of the squares less the square of the mean, in one pass. It
-    is up to 1 % off where a channel's mean is 100 standard deviations from 0, and a third at 1000;
-    squares of distances to the moving mean would be exact, and a step 3 to 6 % slower on a CPU.
+    Deviation: the variance is the mean of the squares minus the square of the mean, in one pass. It
+    is up to 1 % off if a channel's mean is 100 standard deviations from 0, and a third at 1000.
+    Squared distances to the moving mean would be exact, but make a step 3 to 6 % slower on a CPU.
 
     Args:
-        momentum: Share of the old moving statistics that an update keeps, 0..1.
+        momentum: Share of the moving statistics kept by an update, 0..1.
         epsilon: Added to the variance.
-        synchronized: Whether statistics span all replicas of a `tf.distribute` strategy, each
-            replica holding as many images as the others. On JAX they always span the whole batch.
-        zero_gamma: Whether the scale begins at 0, as in the last layer of a residual block.
-        frozen: Whether statistics, scale and shift stay as they are, also in training: the layer is
-            not trainable once it is built.
+        synchronized: Whether statistics span all replicas of a `tf.distribute` strategy, which must
+            hold equally many images. On JAX they always span the whole batch.
+        zero_gamma: Whether the scale is initialized to 0, as in the last layer of a residual block.
+        frozen: Whether statistics, scale and shift are constant even in training: building the
+            layer makes it untrainable.
         name: Name of the layer.
     """
 
@@ -73,7 +72,7 @@ class BatchNorm(keras.layers.Layer):
             self.trainable = False
 
     def uses_batch_statistics(self, training: bool) -> bool:
-        """Whether `call` would normalise by the batch and update the moving statistics."""
+        """Returns whether `call` would use batch statistics and update the moving ones."""
         return training and self.trainable and self.gamma.trainable
 
     def scale_and_shift(self) -> tuple[Tensor, Tensor]:
@@ -100,25 +99,25 @@ class BatchNorm(keras.layers.Layer):
         )
 
 
-# Makes a BatchNorm from a name and `zero_gamma`, with the settings that all in a network share.
+# Makes a BatchNorm from a name and `zero_gamma`, with the network's other settings filled in.
 MakeNorm = Callable[..., BatchNorm]
 
 
 def _mean_over_replicas(values: Tensor) -> Tensor:
     if keras.backend.backend() != "tensorflow":
-        return values  # under jit over a mesh the batch is whole already
+        return values  # under jit over a mesh, means already span the whole batch
     return ops.moments(values[None], axes=[0], synchronized=True)[0]
 
 
 def _channel_means(values: Tensor) -> Tensor:
-    # [B, H, W, C] -> [C]; the width first: on a CPU three times as fast as all axes at once.
+    # [B, H, W, C] -> [C]; width first is three times as fast on a CPU as all axes at once.
     return ops.mean(ops.mean(values, axis=-2), axis=(0, 1))
 
 
 def batch_moments(inputs: Tensor, *, synchronized: bool) -> tuple[Tensor, Tensor]:
-    """Returns mean and biased variance of each channel of [B, H, W, C], float32, no gradient.
+    """Returns mean and biased variance of each channel of [B, H, W, C], float32, without gradient.
 
-    Both in one pass, where compilers fuse, and with one message between replicas.
+    Compilers fuse both into one pass, and replicas exchange one message.
     """
     values = ops.stop_gradient(ops.cast(inputs, "float32"))
     moments = ops.stack([_channel_means(values), _channel_means(ops.square(values))])
@@ -140,9 +139,9 @@ def normalize_batch(
 ) -> Tensor:
     """Returns `gamma * (inputs - mean) / sqrt(variance + epsilon) + beta`.
 
-    Mean and variance must be those of `inputs`: the gradient takes their dependence on the inputs
-    into account (arXiv 1502.03167, section 3) and gives them none. Gradients of gamma and beta are
-    this replica's share.
+    Mean and variance must be those of `inputs`: the gradient of `inputs` includes their dependence
+    on it (arXiv 1502.03167, section 3), and their own is 0. Gradients of gamma and beta are this
+    replica's share.
     """
 
     def normalize(inputs: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: Tensor):

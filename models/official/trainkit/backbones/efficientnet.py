@@ -1,8 +1,8 @@
-"""EfficientNet as a feature extractor, without its top: b0 to b8, and lite0 to lite4.
+"""EfficientNet as a feature extractor, without its top: b0 to b8 and lite0 to lite4.
 
-The first are those of Tan and Le (arXiv 1905.11946). The lite ones, made by the same authors for
-phones, have ReLU6 for activation and no squeeze and excitation; width and depth leave their stem,
-and depth their first and last stage, as they are in the smallest.
+b0 to b8 follow Tan and Le (arXiv 1905.11946). The lite variants, by the same authors for phones,
+have ReLU6 activations and no squeeze and excitation; their stem is not scaled by width, and their
+first and last stage are not scaled by depth.
 """
 
 import functools
@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import keras
 
-from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm, Tensor
+from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
 from tpudet.trainkit.backbones.gradient_checkpointing import call_checkpointed
 from tpudet.trainkit.backbones.layers import (
     HE_FAN_OUT,
@@ -20,8 +20,8 @@ from tpudet.trainkit.backbones.layers import (
     ConvNorm,
     squeeze_and_excite,
 )
-
-ops: Any = keras.ops  # annotated with None among its results
+from tpudet.trainkit.keras_ops import ops
+from tpudet.trainkit.types import Tensor
 
 _DIVISOR = 8  # channels are multiples of it
 _SQUEEZE_RATIO = 0.25  # of a block's input channels
@@ -29,7 +29,7 @@ _STEM_FILTERS = 32
 
 
 class Variant(NamedTuple):
-    """What makes one EfficientNet of the table of stages."""
+    """The scaling of one EfficientNet."""
 
     width: float  # multiplies channels
     depth: float  # multiplies the blocks of a stage
@@ -65,7 +65,7 @@ class BlockSpec(NamedTuple):
     filters_out: int
 
 
-# Of b0: blocks, kernel size, strides of the first block, expansion, output channels.
+# Stages of b0: blocks, kernel size, strides of the first block, expansion, output channels.
 _STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -78,17 +78,17 @@ _STAGES = (
 
 
 def round_filters(filters: int, width: float) -> int:
-    """Returns filters * width to the nearest multiple of 8, but never below 90 % of it."""
+    """Rounds filters * width to the nearest multiple of 8, but never below 90 % of it."""
     exact = filters * width
     rounded = max(_DIVISOR, int(exact + _DIVISOR / 2) // _DIVISOR * _DIVISOR)
     return rounded + _DIVISOR if rounded < 0.9 * exact else rounded
 
 
 def block_specs(variant: str) -> tuple[BlockSpec, ...]:
-    """Returns the blocks of a variant in their order.
+    """Returns the blocks of a variant in order.
 
     Raises:
-        ValueError: A variant that there is no EfficientNet of.
+        ValueError: An unknown variant.
     """
     if variant not in VARIANTS:
         raise ValueError(f"EfficientNet variant is {variant!r}; choose one of {list(VARIANTS)}.")
@@ -106,30 +106,30 @@ def block_specs(variant: str) -> tuple[BlockSpec, ...]:
 
 
 def endpoints(specs: tuple[BlockSpec, ...]) -> dict[int, int]:
-    """Returns {level: index of the last block at this stride}, levels 1 to 5."""
+    """Returns {level: index of the last block at its stride}, for levels 1 to 5."""
     strided = [index for index, spec in enumerate(specs) if spec.strides > 1]
     return dict(enumerate([*(index - 1 for index in strided), len(specs) - 1], start=1))
 
 
 def drop_connect(inputs: Tensor, drawn: Tensor, *, rate: float) -> Tensor:
-    """Zeroes the images of [B, H, W, C] that drew less than `rate`, divides the rest by 1 - rate.
+    """Stochastic depth (Huang et al., arXiv 1603.09382): zeroes images of [B, H, W, C].
 
-    Stochastic depth (Huang et al., arXiv 1603.09382), scaled so that expectations stay when the
-    numbers [B] are drawn uniformly from 0..1.
+    Images that drew less than `rate` are zeroed, the rest divided by 1 - rate; expectations are
+    preserved if the numbers `drawn` [B] are uniform in 0..1.
     """
     factors = ops.cast(drawn >= rate, "float32") / (1.0 - rate)
     return inputs * ops.cast(ops.reshape(factors, (-1, 1, 1, 1)), inputs.dtype)
 
 
 class InvertedResidualBlock(keras.layers.Layer):
-    """Expansion, depthwise convolution, squeeze and excitation, projection, identity (MBConv).
+    """MBConv: expansion, depthwise convolution, squeeze and excitation, projection, identity.
 
     Args:
         spec: Shape of the block.
-        lite: Whether it has ReLU6 for SiLU and no squeeze and excitation.
-        drop_rate: Probability that an image skips the block in training; used where the block has
-            an identity.
-        conv_norm: Makes a `ConvNorm`, with the settings that all of them share.
+        lite: Whether it uses ReLU6 instead of SiLU and no squeeze and excitation.
+        drop_rate: Probability that an image skips the block in training, if the block has an
+            identity.
+        conv_norm: Makes a `ConvNorm` with the network's settings.
         name: Name of the layer.
     """
 
@@ -172,7 +172,7 @@ class InvertedResidualBlock(keras.layers.Layer):
     def call(self, inputs: Tensor, drawn: Tensor | None = None, training: bool = False) -> Tensor:
         """Maps [B, H, W, filters_in] to [B, H / strides, W / strides, filters_out].
 
-        `drawn`, [B] of 0..1, decides which images skip the block; without it none does.
+        `drawn`, [B] in 0..1, decides which images skip the block; None means that none does.
         """
         outputs = inputs
         if self.expand:
@@ -189,24 +189,25 @@ class InvertedResidualBlock(keras.layers.Layer):
 
 
 class EfficientNet(keras.layers.Layer):
-    """Images [B, H, W, 3] to features of the levels 2 to `max_level` (strides 4 to 32).
+    """Maps images [B, H, W, 3] to features of levels 2 to `max_level` (strides 4 to 32).
 
     Args:
         variant: "b0" to "b8", "lite0" to "lite4".
-        style: How strided convolutions are padded: "tensorflow" (and Keras) bottom and right
-            first, "torch" alike on all sides. Weights are right in the style they were trained in.
-        drop_connect_rate: Probability that an image skips a block in training, frozen or not: it
-            grows linearly from 0 at the first and would be this one block after the last.
-        max_level: Coarsest level; the blocks beyond it are left out.
-        gradient_checkpointing: Whether, in training, what is inside a block is computed again in
-            the backward pass instead of being kept.
-        make_norm: Makes each `BatchNorm`, with the settings that all share.
+        style: Padding of strided convolutions: "tensorflow" (and Keras) pads bottom and right
+            first, "torch" equally on all sides. Weights need the style they were trained with.
+        drop_connect_rate: Probability that an image skips a block in training, frozen or not. It
+            grows linearly from 0 at the first block and would reach this value one block after the
+            last.
+        max_level: Coarsest level; later blocks are not created.
+        gradient_checkpointing: Whether activations inside a block are recomputed in the backward
+            pass instead of being stored.
+        make_norm: Makes each `BatchNorm` with the network's settings.
         seed: Seed of the drops. The generator's state is a variable, so that a restored run
             continues the sequence.
         name: Name of the layer, the root of its variables' paths.
 
     Raises:
-        ValueError: A variant that there is no EfficientNet of.
+        ValueError: An unknown variant.
     """
 
     def __init__(

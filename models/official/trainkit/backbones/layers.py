@@ -1,28 +1,28 @@
-"""Convolutions, and the unit of convolution, batch normalisation and activation.
+"""Convolutions, and convolution, batch normalisation and activation as one layer.
 
-Outside training the normalisation is folded into the kernel, so that no pass over the activations
-is spent on it.
+Outside training the normalisation is folded into the kernel, which saves a pass over the
+activations.
 """
 
 from typing import Any, Literal
 
 import keras
 
-from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm, Tensor
-
-ops: Any = keras.ops  # annotated with None among its results
+from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.keras_ops import ops
+from tpudet.trainkit.types import Tensor
 
 ConvKind = Literal["full", "depthwise", "separable"]
 Activation = Literal["linear", "relu", "relu6", "silu"]
 
-# Kaiming He et al., Delving Deep into Rectifiers, section 2.2, counted over the outputs.
+# Kaiming He et al., Delving Deep into Rectifiers (arXiv 1502.01852), section 2.2, with fan-out.
 HE_FAN_OUT = keras.initializers.VarianceScaling(
     2.0, mode="fan_out", distribution="untruncated_normal"
 )
 
 
 def clone_initializer(initializer: keras.initializers.Initializer | str) -> Any:
-    """Returns a new initializer of the same kind: Keras draws the same numbers from one object."""
+    """Returns a copy: one Keras initializer draws the same numbers every time."""
     found: Any = keras.initializers.get(initializer)
     return found.clone()
 
@@ -30,12 +30,12 @@ def clone_initializer(initializer: keras.initializers.Initializer | str) -> Any:
 def _convolve_groups(
     inputs: Tensor, kernel: Tensor, groups: int, strides: int, padding: str
 ) -> Tensor:
-    """Returns `ops.conv(inputs, kernel)`, where `kernel` is [h, w, channels / groups, filters].
+    """Returns `ops.conv(inputs, kernel)` for a kernel [h, w, channels / groups, filters].
 
-    On CPUs each group is convolved by itself: the gradient of all at once takes XLA and TensorFlow
-    alike some 300 times as long (26 s for 32 groups of 4 channels, 4 x 80 x 80 pixels). What counts
-    is the first device of the machine that traces, so an exported graph keeps its choice, and
-    training on the CPU of a machine with a GPU wants the GPU hidden (CUDA_VISIBLE_DEVICES=).
+    On CPUs each group is convolved separately: the gradient of a grouped convolution takes XLA and
+    TensorFlow some 300 times as long (26 s for 32 groups of 4 channels, 4 x 80 x 80 pixels). The
+    first device of the machine that traces decides, so an exported graph keeps its form; to train
+    on the CPU of a machine with a GPU, hide the GPU (CUDA_VISIBLE_DEVICES=).
     """
     if groups == 1 or not keras.distribution.list_devices()[0].startswith("cpu"):
         return ops.conv(inputs, kernel, strides=strides, padding=padding)
@@ -50,15 +50,15 @@ class Conv(keras.layers.Layer):
     """A convolution of [B, H, W, channels]: full, depthwise, or depthwise then 1x1 (separable).
 
     Args:
-        filters: Output channels; for a depthwise convolution those of the input.
+        filters: Output channels; a depthwise convolution must have those of its input.
         kernel_size: Side of the kernel, odd.
-        strides: Step of the kernel, both axes.
-        groups: Equal parts of the channels, each convolved to its part of the outputs alone; of a
-            full convolution only.
+        strides: Step of the kernel on both axes.
+        groups: Number of equal groups of channels that are convolved separately; for full
+            convolutions only.
         kind: "full", "depthwise" (multiplier 1) or "separable".
         use_bias: Whether a bias is added.
-        explicit_padding: Pads `kernel_size // 2` on every side, whatever the stride; otherwise
-            "same" padding, which pads bottom and right first. They differ for strides over 1.
+        explicit_padding: Whether to pad `kernel_size // 2` on every side at any stride; otherwise
+            "same" padding, which pads bottom and right first. They differ for strides above 1.
         kernel_initializer: Initializer of the kernels.
         bias_initializer: Initializer of the bias.
         name: Name of the layer.
@@ -125,11 +125,12 @@ class Conv(keras.layers.Layer):
     ) -> Tensor:
         """Returns the convolution, times `scale` plus `shift` ([filters] each) where given.
 
-        The scale goes into the kernel and the shift into the bias, at no pass over the outputs.
+        The scale is folded into the kernel and the shift into the bias, without a pass over the
+        outputs.
 
         Raises:
-            ValueError: Inputs of other channels than the kernel's. Where theirs are a multiple,
-                backends would convolve them in groups instead.
+            ValueError: The inputs have other channels than the kernel. If theirs are a multiple,
+                backends would silently convolve them in groups.
         """
         if inputs.shape[-1] != self.channels:
             raise ValueError(
@@ -166,10 +167,10 @@ class Conv(keras.layers.Layer):
 
 
 def convolve_and_normalize(inputs: Tensor, conv: Conv, norm: BatchNorm, training: bool) -> Tensor:
-    """Returns `norm(conv(inputs))`; where the norm is a constant map it is folded into the kernel.
+    """Returns `norm(conv(inputs))`, with the norm folded into the kernel outside training.
 
-    A function, not only a layer, because detection heads share one convolution between levels that
-    each have a normalisation of their own.
+    A function besides the layer `ConvNorm`, because detection heads share one convolution between
+    levels that each have their own normalisation.
     """
     if norm.uses_batch_statistics(training):
         return norm(conv(inputs), training=True)
@@ -193,9 +194,9 @@ def activate(inputs: Tensor, activation: Activation) -> Tensor:
 def squeeze_and_excite(
     inputs: Tensor, squeeze: Conv, excite: Conv, *, activation: Activation
 ) -> Tensor:
-    """Scales each channel of [B, H, W, C] by 0..1, found from the means of all (arXiv 1709.01507).
+    """Scales each channel of [B, H, W, C] by a gate in 0..1 (squeeze and excitation, 1709.01507).
 
-    A function, so that the two 1x1 convolutions stand beside the others of their block.
+    A function, so that the two 1x1 convolutions belong to their block like its others.
     """
     squeezed = activate(squeeze(ops.mean(inputs, axis=(1, 2), keepdims=True)), activation)
     return inputs * ops.sigmoid(excite(squeezed))
@@ -208,7 +209,7 @@ class ConvNorm(Conv):
         filters: Output channels.
         kernel_size: Side of the kernel, odd.
         activation: "linear", "relu", "relu6" or "silu".
-        make_norm: Makes each `BatchNorm`, with the settings that all share.
+        make_norm: Makes the `BatchNorm` with the network's settings.
         zero_gamma: As `BatchNorm.zero_gamma`.
         strides: As `Conv.strides`.
         groups: As `Conv.groups`.

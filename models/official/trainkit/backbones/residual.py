@@ -1,21 +1,19 @@
-"""What networks of residual blocks (He et al., arXiv 1512.03385) are made of.
+"""Residual blocks and networks of them (He et al., arXiv 1512.03385).
 
-The last scale of a block begins at 0, so that a block begins as the identity (Goyal et al.,
-arXiv 1706.02677, section 5.1).
+The last scale of a block is initialized to 0, so that the block starts as the identity (Goyal et
+al., arXiv 1706.02677, section 5.1).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 
-from tpudet.trainkit.backbones.batch_norm import Tensor
 from tpudet.trainkit.backbones.gradient_checkpointing import call_checkpointed
 from tpudet.trainkit.backbones.layers import HE_FAN_OUT, Conv, ConvNorm, squeeze_and_excite
+from tpudet.trainkit.keras_ops import ops
+from tpudet.trainkit.types import Tensor
 
-ops: Any = keras.ops  # annotated with None among its results
-
-MakeConvNorm = Callable[..., ConvNorm]  # a ConvNorm with the settings that all in a network share
+MakeConvNorm = Callable[..., ConvNorm]  # makes a ConvNorm with the network's settings
 
 
 def basic_convs(make: MakeConvNorm, *, filters: int, strides: int) -> list[ConvNorm]:
@@ -40,10 +38,10 @@ def bottleneck_convs(
     Args:
         make: Makes a `ConvNorm`.
         width: Channels of the 3x3 convolution.
-        filters: Channels that come out.
-        strides: Step of the block, 1 or 2.
+        filters: Output channels.
+        strides: Stride of the block, 1 or 2.
         groups: Groups of the 3x3 convolution.
-        strides_first: Whether the step is on the first 1x1, as in the paper, or on the 3x3.
+        strides_first: Whether the first 1x1 has the stride, as in the paper, or the 3x3.
     """
     first, second = (strides, 1) if strides_first else (1, strides)
     return [
@@ -54,15 +52,15 @@ def bottleneck_convs(
 
 
 class ResidualBlock(keras.layers.Layer):
-    """Convolutions beside a shortcut.
+    """A sequence of convolutions plus a shortcut.
 
     Args:
-        convs: The convolutions, one after another.
-        shortcut: The projection beside them, where the input has another shape than the output.
-        squeezed: Channels between squeeze and excitation; 0 for a block without.
-        drop_block: Makes a `DropBlock` from a seed and a name; one follows each normalisation, and
-            the shortcut.
-        seed: Seed of the first `DropBlock`; the others count on from it.
+        convs: The convolutions in order.
+        shortcut: The projection of the shortcut; None if input and output have the same shape.
+        squeezed: Channels between squeeze and excitation; 0 means neither.
+        drop_block: Makes a `DropBlock` from a seed and a name, for each normalisation and the
+            shortcut.
+        seed: Seed of the first `DropBlock`; the next ones get the numbers after it.
         name: Name of the layer.
     """
 
@@ -110,7 +108,7 @@ class ResidualBlock(keras.layers.Layer):
         outputs = inputs
         for index, conv in enumerate(self.convs):
             outputs = conv(outputs, training=training)
-            if self.drop_blocks:  # after ReLU is the same as before it
+            if self.drop_blocks:  # before or after ReLU makes no difference
                 outputs = self.drop_blocks[index](outputs, training=training)
         if self.squeezed:
             outputs = squeeze_and_excite(outputs, self.squeeze, self.excite, activation="relu")
@@ -121,17 +119,17 @@ class ResidualBlock(keras.layers.Layer):
 
 
 class ResidualNetwork(keras.layers.Layer):
-    """Images [B, H, W, 3] to features of the levels from 2 on (strides 4 to 32).
+    """Maps images [B, H, W, 3] to features of levels 2 to `max_level` (strides 4 to 32).
 
     Args:
         stem: The first convolution.
-        blocks_per_stage: How many blocks each stage has; there is one for each level from 2 on.
-        block: Makes a block from the number of its stage, from 1, and its own there, from 0.
-        max_level: Coarsest level; the stages beyond it are left out.
-        symmetric_pooling: Whether the pooling after the stem is padded alike on all sides;
+        blocks_per_stage: Number of blocks of each stage; the first stage makes level 2.
+        block: Makes a block from the stage number, from 1, and its index in the stage, from 0.
+        max_level: Coarsest level; later stages are not created.
+        symmetric_pooling: Whether the max-pooling after the stem is padded equally on all sides;
             otherwise bottom and right first.
-        gradient_checkpointing: Whether, in training, what is inside a block is computed again in
-            the backward pass instead of being kept.
+        gradient_checkpointing: Whether activations inside a block are recomputed in the backward
+            pass instead of being stored.
         name: Name of the layer, the root of its variables' paths.
     """
 
@@ -172,7 +170,7 @@ class ResidualNetwork(keras.layers.Layer):
     def call(self, images: Tensor, training: bool = False) -> dict[int, Tensor]:
         """Returns {level: features [B, H / 2**level, W / 2**level, channels[level]]}."""
         outputs = self.stem(images, training=training)
-        if self.symmetric_pooling:  # by zeros, which are never above what ReLU puts out
+        if self.symmetric_pooling:  # zeros are never above an output of ReLU
             outputs = ops.max_pool(ops.pad(outputs, ((0, 0), (1, 1), (1, 1), (0, 0))), 3, 2)
         else:
             outputs = ops.max_pool(outputs, 3, 2, padding="same")

@@ -15,7 +15,7 @@ from tpudet.trainkit.backbones.residual import (
     bottleneck_convs,
 )
 
-# Depth: (blocks of each stage, whether they are bottlenecks).
+# By depth: (blocks of each stage, whether they are bottlenecks).
 RESNETS = {
     18: ((2, 2, 2, 2), False),
     34: ((3, 4, 6, 3), False),
@@ -24,29 +24,29 @@ RESNETS = {
     152: ((3, 8, 36, 3), True),
     200: ((3, 24, 36, 3), True),
 }
-_EXPANSION = 4  # of a bottleneck's channels in its output
-_DROP_BLOCK_STAGES = (3, 4)  # where the paper of DropBlock finds it to help
+_EXPANSION = 4  # output channels of a bottleneck per channel of its 3x3 convolution
+_DROP_BLOCK_STAGES = (3, 4)  # where the DropBlock paper finds it to help
 
 
 class ResNet(ResidualNetwork):
-    """Images [B, H, W, 3] to features of the levels 2 to `max_level` (strides 4 to 32).
+    """Maps images [B, H, W, 3] to features of levels 2 to `max_level` (strides 4 to 32).
 
     Args:
         depth: 18, 34, 50, 101, 152 or 200.
-        style: Whose weights fit, in steps and in the padding of the pooling. "tensorflow": the step
-            of a bottleneck on its 3x3 convolution (v1.5), pooling padded bottom and right first.
-            "torch": the same, padded alike on all sides. "keras": the step on the first 1x1, as in
-            the paper, padded alike on all sides.
-        drop_block: Makes a `DropBlock` from a seed and a name; one follows each normalisation and
-            each shortcut of stages 3 and 4.
+        style: Framework whose weights fit. "tensorflow": a bottleneck's 3x3 convolution has the
+            stride (v1.5), and pooling is padded bottom and right first. "torch": the same, padded
+            equally on all sides. "keras": the first 1x1 has the stride, as in the paper; padded
+            equally on all sides.
+        drop_block: Makes a `DropBlock` from a seed and a name, for each normalisation and each
+            shortcut of stages 3 and 4.
         max_level: As `ResidualNetwork.max_level`.
         gradient_checkpointing: As `ResidualNetwork.gradient_checkpointing`.
-        make_norm: Makes each `BatchNorm`, with the settings that all share.
-        seed: Seed of the first `DropBlock`; the others count on from it.
+        make_norm: Makes each `BatchNorm` with the network's settings.
+        seed: Seed from which those of all `DropBlock`s follow.
         name: Name of the layer, the root of its variables' paths.
 
     Raises:
-        ValueError: A depth that there is no ResNet of.
+        ValueError: An unknown depth.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ResNet(ResidualNetwork):
                 convs=convs,
                 shortcut=make(filters, 1, strides=strides, name="shortcut") if projects else None,
                 drop_block=drop_block if stage in _DROP_BLOCK_STAGES else None,
-                seed=seed + 1000 * stage + 10 * index,  # at most four for each block
+                seed=seed + 1000 * stage + 10 * index,  # a block takes at most four seeds
                 name=f"block{index}",
             )
 

@@ -6,28 +6,28 @@ from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
 from tpudet.trainkit.backbones.layers import ConvNorm
 from tpudet.trainkit.backbones.residual import ResidualBlock, ResidualNetwork, bottleneck_convs
 
-# Depth: blocks of each stage.
+# By depth: blocks of each stage.
 SERESNEXTS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 _GROUPS = 32
-_EXPANSION = 2  # of the channels of the grouped convolution in a block's output
-_SQUEEZE_RATIO = 16  # channels of a block's output for each one between squeeze and excitation
+_EXPANSION = 2  # output channels of a block per channel of its grouped convolution
+_SQUEEZE_RATIO = 16  # output channels of a block per channel between squeeze and excitation
 
 
 class SEResNeXt(ResidualNetwork):
-    """Images [B, H, W, 3] to features of the levels 2 to `max_level` (strides 4 to 32).
+    """Maps images [B, H, W, 3] to features of levels 2 to `max_level` (strides 4 to 32).
 
-    A ResNet of bottlenecks whose 3x3 convolution, with their step, has twice the channels in 32
-    groups, and with squeeze and excitation before the shortcut is added.
+    A ResNet of bottlenecks whose 3x3 convolution has the stride and twice the channels in 32
+    groups, with squeeze and excitation before the shortcut is added.
 
     Args:
         depth: 50 or 101.
         max_level: As `ResidualNetwork.max_level`.
         gradient_checkpointing: As `ResidualNetwork.gradient_checkpointing`.
-        make_norm: Makes each `BatchNorm`, with the settings that all share.
+        make_norm: Makes each `BatchNorm` with the network's settings.
         name: Name of the layer, the root of its variables' paths.
 
     Raises:
-        ValueError: A depth that there is no SE-ResNeXt of.
+        ValueError: An unknown depth.
     """
 
     def __init__(
