@@ -28,9 +28,8 @@ import numpy as np
 from merge_as_before import compile_predecessor, merge_as_before
 
 from tpudet.detection.commands import merge_subs
+from tpudet.detection.submission.errors import NO_BAD_ROWS
 from tpudet.detection.submission.files import (
-    HEADER,
-    Block,
     BlockResult,
     align,
     cut,
@@ -39,7 +38,9 @@ from tpudet.detection.submission.files import (
     print_block,
     scan,
 )
+from tpudet.detection.submission.fusion.blocks import Block, ScannedRows, SubmissionFile
 from tpudet.detection.submission.fusion.kernel import load_kernel
+from tpudet.detection.submission.open_images_csv import HEADER_LINE
 from tpudet.detection.submission.writer import map_in_order, write_submission_file
 
 NUM_LABELS = 500
@@ -64,7 +65,7 @@ def _run(folder: str, num_classes: int, arguments: argparse.Namespace) -> None:
     count = arguments.files * arguments.images * arguments.predictions
     print(
         f"{arguments.files} files x {arguments.images} images x {arguments.predictions} "
-        f"predictions = {count / 1e6:g} M, {num_classes} classes an image, "
+        f"predictions = {count / 1e6:g} M, {num_classes} classes per image, "
         f"{num_bytes / 1e6:.1f} MB of text, generated in "
         f"{time.perf_counter() - started:.1f} s; {arguments.threads} threads, "
         f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}"
@@ -84,20 +85,33 @@ def generate(
     labels = [b"/m/0%05x" % (7919 * k + 11) for k in range(NUM_LABELS)]
     print_rows = load_kernel().print_rows
     with open(path, "wb") as file:
-        file.write(HEADER)
+        file.write(HEADER_LINE.encode())
         for first in range(0, num_images, 256):
             images = np.arange(first, min(first + 256, num_images))
             ids = b"".join(b"%016x" % (int(i) * 2654435761) for i in images)
             numbers, scores, boxes = _predictions(images, num_predictions, num_classes, model)
-            starts = 16 * np.arange(len(images))
-            n = len(scores)
-            text = print_rows(
-                (np.frombuffer(ids, np.uint8),), 0 * starts, starts, starts + 16,
-                np.ones(len(images), np.uint8), num_predictions * np.arange(len(images) + 1),
-                np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int32), numbers,
-                labels, scores, boxes, 5, 5,
-            )  # fmt: skip
-            file.write(text)
+            rows = ScannedRows(
+                image_ends=num_predictions * np.arange(len(images) + 1),
+                label_files=np.zeros(len(scores), np.int32),
+                label_starts=np.zeros(len(scores), np.int64),
+                label_lengths=np.zeros(len(scores), np.int32),
+                label_numbers=numbers,
+                scores=scores,
+                boxes=boxes,
+            )
+            written = np.ones(len(images), np.uint8)
+            file.write(print_rows(_block_of_ids(ids, len(images)), written, rows, labels, 5, 5))
+
+
+def _block_of_ids(ids: bytes, num_images: int) -> Block:
+    """Returns a block whose only text is the ids, of 16 bytes each."""
+    starts = 16 * np.arange(num_images)
+    zeros = np.zeros(num_images, np.int64)
+    data = np.frombuffer(ids, np.uint8)
+    no_rows = np.zeros((0, 5), np.int64)
+    source = SubmissionFile("", data, no_rows, np.zeros(0, "S16"), NO_BAD_ROWS, None)
+    ends = np.arange(num_images + 1)
+    return Block((source,), zeros, starts, starts + 16, ends, zeros, zeros, zeros, zeros)
 
 
 def _predictions(
@@ -137,7 +151,7 @@ def _compare(
     arguments: argparse.Namespace,
 ) -> None:
     library = compile_predecessor(folder)
-    command = [sys.executable, "-m", "tpudet.detection.commands.merge_subs", *merge]
+    command = [sys.executable, "-m", "tpudet", "merge_subs", *merge]
     contenders: dict[str, Callable[[], object]] = {
         "predecessor's way": lambda: merge_as_before(
             library, sources, f"{folder}/before.csv", arguments.threads

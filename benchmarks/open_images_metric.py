@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             command = [
                 sys.executable,
                 "-m",
-                "tpudet.detection.commands.evaluate_submission",
+                "tpudet",
+                "evaluate_submission",
                 "-f",
                 path,
             ]

@@ -1,4 +1,4 @@
-"""Writes docs/zoo.md, what every shipped experiment costs: `python -m tools.write_zoo`."""
+"""Writes docs/zoo.md: parameters and multiply-adds of every shipped experiment."""
 
 import argparse
 import ast
@@ -12,18 +12,19 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+import tpudet
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.modeling.config import IdentityNeckConfig
 from tpudet.trainkit.backbones.config import EfficientNetConfig, ResNetConfig
-from tpudet.trainkit.command_line import run_command, writing
+from tpudet.trainkit.command_line import new_parser, run_command, writing
 from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.config.find import config_folder, list_configs
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import read_text, write_text
 
 _EXAMPLES = """examples:
-  python -m tools.write_zoo            # counts all models, about four minutes on two cores
-  python -m tools.write_zoo --check    # counts nothing, takes seconds
+  python tools/write_zoo.py           # counts all models, about four minutes on two cores
+  python tools/write_zoo.py--check    # counts nothing, takes seconds
 
 Exit codes: 0 the table is written or up to date, 1 --check found it out of date, 2 wrong usage or a
 config that cannot be read.
@@ -32,54 +33,49 @@ NUM_CLASSES = 90  # as COCO's models in papers and model zoos
 _TITLE = """\
 # What each experiment costs
 
-One row for each file under `configs/yaml`, those of `base/` left out, by
-`python -m tools.write_zoo`; a test holds the table to the configs and to the sources of the
-models.
+One row per file under `configs/yaml` except `base/`, written by `python tools/write_zoo.py`; a test
+holds the table to the configs and the sources of the models.
 
-Parameters are what training could change, frozen parts included, in millions, for {num_classes}
-classes; statistics of batch normalisation are not among them. Multiply-adds are those of the
-convolutions for one image of the canvas (height x width), in billions (G), which many papers call
-FLOPs. A neck is given as filters x repeats and, where they are not 3 to 7, its levels; a head as
-filters x convolutions of each of its two towers. The last column is what the file expects of
-training on COCO from published results, or nothing where none are known: no such training was done
-here."""
+Parameters are the trainable ones, frozen parts included, in millions, for {num_classes} classes;
+statistics of batch normalisation do not count. Multiply-adds (often called FLOPs) are those of the
+convolutions for one image of the canvas (height x width), in billions. A neck is given as filters x
+repeats, and its levels if they are not 3 to 7; a head as filters x convolutions of each of its two
+towers. The last column is the COCO AP that the file expects from published results, if any are
+known: no such training was done here."""
 _COLUMNS = (
     *("experiment", "backbone", "neck", "head", "canvas"),
     *("parameters, M", "multiply-adds, G", "expected COCO AP"),
 )
 _COUNTED = slice(5, 7)  # the columns of a `Cost`
 # Modules that decide no count, of those where counts are made.
-_WITHOUT_COST = {"box_losses.py", "class_losses.py", "postprocess.py", "tensorflow_names.py"}
+_WITHOUT_COST = {"losses.py", "postprocess.py", "tensorflow_names.py"}
 _RENDERED_ROW = re.compile(r"^\| \[.*?\]\(\.\./configs/yaml/(.*?)\) \|.*\|$", re.MULTILINE)
 
 
 class Experiment(NamedTuple):
-    """One row but for what has to be counted."""
+    """One row without its counted cells."""
 
     file: str  # below configs/yaml
     config: ExperimentConfig
-    expected: str  # of its comment, from the figure on; empty where there is no COCO AP
+    expected: str  # the comment from the figure on; empty without a COCO AP
 
 
 class Cost(NamedTuple):
-    """The counted cells of a row, as they are written."""
+    """The counted cells of a row, formatted."""
 
     parameters: str  # millions
     multiply_adds: str  # billions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
-    parser = argparse.ArgumentParser(
-        prog="write_zoo",
-        description="Writes a table of the parameters and multiply-adds of every shipped config.",
+    parser = new_parser(
+        "write_zoo",
+        "Writes a table of the parameters and multiply-adds of every shipped config.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--check", action="store_true", help="say whether the table is up to date")
     parser.add_argument("--output", metavar="FILE", default="docs/zoo.md", help="(docs/zoo.md)")
-    arguments = parser.parse_args(argv)
-    return run_command(lambda: _run(arguments), prefix=parser.prog)
+    return run_command(parser, argv, _run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -89,11 +85,11 @@ def _run(arguments: argparse.Namespace) -> int:
         if faults:
             listed = "\n  ".join(faults)
             print(f"write_zoo: {arguments.output} is out of date:\n  {listed}", file=sys.stderr)
-            print("  `python -m tools.write_zoo` writes it anew.", file=sys.stderr)
+            print("  `python tools/write_zoo.py` updates it.", file=sys.stderr)
             return 1
         print(f"{arguments.output} is up to date: {len(experiments)} experiments")
         return 0
-    digest = _digest(experiments)  # of what is counted, whatever is edited meanwhile
+    digest = _digest(experiments)  # before counting: the sources may be edited meanwhile
     text = render(experiments, _count_all(experiments), digest)
     with writing(arguments.output):
         storage.make_folder(os.path.dirname(arguments.output) or ".")
@@ -103,7 +99,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def read_experiments(folder: Path) -> list[Experiment]:
-    """Reads every config below `folder`, base/ left out, in the order of their names.
+    """Reads every config below `folder` except base/, sorted by path.
 
     Raises:
         ConfigError: a config that cannot be read, or no config at all.
@@ -127,10 +123,9 @@ def _expected(text: str) -> str:
 
 
 def count(config: ExperimentConfig) -> Cost:
-    """Builds the model of the experiment and counts; seconds for the largest ones."""
-    from tpudet.detection.build_detector import (
-        build_task,  # imports Keras, which --check does without
-    )
+    """Builds the experiment's model and counts; takes seconds for the largest."""
+    # These import Keras, which --check does without.
+    from tpudet.detection.build_detector import build_task
     from tpudet.detection.modeling.cost import count_flops, count_parameters
 
     canvas = config.data.canvas_size
@@ -147,15 +142,15 @@ def _count_all(experiments: Sequence[Experiment]) -> dict[str, Cost]:
 
 
 def _architecture(config: ExperimentConfig) -> tuple[Any, ...]:
-    """All that decides a model's counts."""
+    """Returns all config values that decide a model's counts."""
     model = config.model
     levels = (model.min_level, model.max_level)
     return (*levels, model.backbone, model.neck, model.head, model.anchors, config.data.canvas_size)
 
 
 def _digest(experiments: Sequence[Experiment]) -> str:
-    """Returns what changes where a count may: with an architecture or the code that builds it."""
-    sources = Path(__file__).parents[1]
+    """Returns a digest of all that decides a count: architectures and the code that builds them."""
+    sources = Path(tpudet.__file__).parent
     paths = [sources / "detection/build_detector.py"]
     for folder in ("detection/modeling", "trainkit/backbones"):
         paths += sorted((sources / folder).glob("*.py"))
@@ -169,7 +164,7 @@ def _digest(experiments: Sequence[Experiment]) -> str:
 
 
 def code_alone(source: str) -> str:
-    """Returns Python code without its comments, docstrings and layout, which decide no count."""
+    """Returns Python code without comments, docstrings and layout, which decide no count."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         described = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
@@ -179,7 +174,7 @@ def code_alone(source: str) -> str:
 
 
 def render(experiments: Sequence[Experiment], costs: Mapping[str, Cost], digest: str) -> str:
-    """Returns the file's text, a table for each folder.
+    """Returns the file's text, one table per folder.
 
     Args:
         experiments: in the order of the rows.
@@ -226,20 +221,20 @@ def _described(config: ExperimentConfig) -> list[str]:
 
 
 def find_faults(text: str, experiments: Sequence[Experiment]) -> list[str]:
-    """Returns in words where the table is out of date, nothing where it is not.
+    """Returns messages about what is out of date in the table; none if it is current.
 
-    Nothing is counted: a count stands for the digest of configs and sources that it came with.
+    Nothing is counted: the table holds the digest of the configs and sources it was counted from.
 
     Args:
-        text: the table; empty where there is none.
-        experiments: what it should be a table of.
+        text: the table; empty if there is no file.
+        experiments: those that the table should have.
     """
     if not text:
         return ["there is no such file"]
     rows = _rows_by_file(text)
     files = [item.file for item in experiments]
     faults = [f"{file} has no row" for file in files if file not in rows]
-    faults += [f"{file} has a row and is not there" for file in rows if file not in files]
+    faults += [f"{file} has a row and does not exist" for file in rows if file not in files]
     if faults:
         return faults
     costs = {file: Cost(*cells[_COUNTED]) for file, cells in rows.items()}

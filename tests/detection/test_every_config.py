@@ -6,7 +6,7 @@ And of configs that differ in numbers alone few stand for all: on TensorFlow tho
 backbone at its full depth, every kind of neck, head, loss, matching and drop-out, and every list of
 what is frozen occurs at least once; on JAX, which takes ten times as long to compile, every kind,
 with the shallowest backbone of each. `benchmarks/step_of_every_config.py` takes the step of all of
-them unreduced, and `tools.write_zoo` builds all of them unreduced.
+them unreduced, and `tools/write_zoo.py` builds all of them unreduced.
 """
 
 import os

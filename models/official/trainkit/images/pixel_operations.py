@@ -6,7 +6,7 @@ included.
 
 Channels are the last axis, and TensorFlow broadcasts over three elements many times more slowly
 than over a row. Hence the operations that see rows of bytes [h, 3w], or one channel a row.
-`python -m tools.benchmark_input --augmentations KIND...` tells what the augmentations cost.
+`benchmarks/input_pipeline.py --augmentations KIND...` measures what augmentations cost.
 """
 
 import tensorflow as tf

@@ -85,7 +85,7 @@ def test_what_is_out_of_date_is_named_and_written_anew(
         assert main(["--check"]) == 1
         said = capsys.readouterr().err
         assert "docs/zoo.md is out of date" in said
-        assert "`python -m tools.write_zoo` writes it anew" in said
+        assert "`python tools/write_zoo.py` updates it" in said
         return said
 
     assert "there is no such file" in fault()
@@ -102,7 +102,7 @@ def test_what_is_out_of_date_is_named_and_written_anew(
     shutil.copy(config, folder / "second.yaml")
     assert "retinanet/second.yaml has no row" in fault()
     config.rename(folder / "third.yaml")
-    assert "retinanet/quickstart.yaml has a row and is not there" in fault()
+    assert "retinanet/quickstart.yaml has a row and does not exist" in fault()
 
 
 def test_what_is_said_of_code_does_not_date_a_count_and_code_does() -> None:

@@ -1,10 +1,10 @@
-"""Measures the input pipeline beside its limit: `python -m tools.benchmark_input`.
+"""Measures the input pipeline against its limit, decoding.
 
-Prints images/s of decoding JPEGs alone, of a plain float32 pipeline, and of ours, for photos it
-draws itself and writes to TFRecord shards in a temporary directory. All are measured in turn in
-short rounds of one run, so that other load on the machine hits each alike; the numbers are
-medians over the rounds. It ends with the share of each step in the processor time of an image.
-`--augmentations` adds what each kind of `data.augmentations` makes of our speed.
+Prints images/s of decoding JPEGs alone, of a plain float32 pipeline and of tpudet's, for generated
+photos in TFRecord shards of a temporary directory. All are measured in turn in short rounds of one
+run, so that other load on the machine affects all alike; the numbers are medians over the rounds.
+At the end it prints the share of each step in the processor time per image. `--augmentations` adds
+a row per kind of `data.augmentations`.
 """
 
 import argparse
@@ -23,10 +23,9 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from tpudet.detection.data.augmentations.build import build_augmentations
 from tpudet.detection.data.config import AugmentationConfig, DataConfig
 from tpudet.detection.data.pipeline import train_dataset
-from tpudet.detection.data.tfrecord import encode_example
+from tpudet.detection.data.tfrecord import EncodedImage, encode_example
 from tpudet.trainkit.records import count_records, find_shards, shard_path, write_shard
 
 SHARD_COUNT = 4
@@ -42,7 +41,7 @@ class Rate(NamedTuple):
     """Speed of one pipeline, medians over the rounds."""
 
     images_per_second: float
-    processor_milliseconds: float  # an image, over all threads; hardly moved by other load
+    processor_milliseconds: float  # per image, over all threads; hardly affected by other load
 
 
 class Setting(NamedTuple):
@@ -61,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
     scale_ranges = [(low, high) for low, high in arguments.scale_range or DEFAULT_SCALE_RANGES]
     print(
-        f"{arguments.images} photos a size, batches of {arguments.batch_size}, "
-        f"{arguments.num_parallel_calls} pictures at once, medians of {arguments.rounds} rounds "
+        f"{arguments.images} photos per size, batches of {arguments.batch_size}, "
+        f"{arguments.num_parallel_calls} images at once, medians of {arguments.rounds} rounds "
         f"of {arguments.seconds:g} s"
     )
     for setting in SETTINGS:
@@ -78,26 +77,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def draw_photos(count: int, height: int, width: int, seed: int) -> list[bytes]:
-    """Draws JPEGs that weigh what photos weigh: about 125 KB at 640x480.
+    """Generates JPEGs of the size of photos: about 125 KB at 640x480.
 
     Smooth noise of several scales, fine grain, and filled circles with sharp edges.
     """
     random = np.random.default_rng(seed)
     photos = []
-    for _ in tqdm(range(count), desc="drawing photos", leave=False):
+    for _ in tqdm(range(count), desc="generating photos", leave=False):
         image = np.full((height, width, 3), 128, np.float32) + random.normal(
             0, 7, (height, width, 1)
         )
         for cells, amplitude in ((8, 60), (32, 40), (128, 22), (400, 10)):
             noise = random.normal(0, amplitude, (cells * height // width, cells, 3))
             image += cv2.resize(noise, (width, height), interpolation=cv2.INTER_CUBIC)
-        picture = image.clip(0, 255).astype(np.uint8)
+        photo = image.clip(0, 255).astype(np.uint8)
         for _ in range(8):
             centre = (int(random.integers(width)), int(random.integers(height)))
             colour = [int(value) for value in random.integers(0, 256, 3)]
-            cv2.circle(picture, centre, int(random.integers(10, 80)), colour, -1)
+            cv2.circle(photo, centre, int(random.integers(10, 80)), colour, -1)
         parameters = [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
-        photos.append(cv2.imencode(".jpg", picture, parameters)[1].tobytes())
+        photos.append(cv2.imencode(".jpg", photo, parameters)[1].tobytes())
     return photos
 
 
@@ -107,9 +106,9 @@ def measure(
     """Runs endless pipelines in turn and returns the speed of each.
 
     Args:
-        pipelines: by name, the dataset and the images an element of it holds.
-        rounds: how often each is measured; one round before them goes uncounted.
-        seconds: measured at a time.
+        pipelines: by name, the dataset and the number of images per element.
+        rounds: measurements of each; one more round before them is not counted.
+        seconds: length of a measurement.
     """
     iterators = {name: iter(dataset) for name, (dataset, _) in pipelines.items()}
     rates: dict[str, list[Rate]] = {name: [] for name in pipelines}
@@ -128,10 +127,10 @@ def measure(
 
 
 def processor_shares(photos: Sequence[bytes], setting: Setting) -> dict[str, float]:
-    """Returns processor milliseconds an image of the single steps, each run by itself.
+    """Returns processor milliseconds per image of the single steps, each run by itself.
 
-    Decoding at 1/8 does all of the Huffman decoding and nearly none of the DCT, so it stands for
-    the former, and what a larger picture costs on top for the DCT, chroma and colour.
+    Decoding at 1/8 does all of the Huffman decoding and nearly none of the DCT, so it measures the
+    former, and the additional cost of a larger image measures DCT, chroma and colour.
     """
     ratio = max(1, max(setting.height, setting.width) // setting.canvas)
     encoded = [tf.constant(photo) for photo in photos[:16]]
@@ -166,7 +165,7 @@ def _pipelines(
     directory: str,
     arguments: argparse.Namespace,
 ) -> dict[str, tuple[tf.data.Dataset, int]]:
-    """Returns what is compared: the decoding alone, the plain pipeline, ours in its variants."""
+    """Returns the pipelines to compare: decoding alone, the plain one, tpudet's variants."""
     parallel, batch_size = arguments.num_parallel_calls, arguments.batch_size
     encoded = tf.data.Dataset.from_tensor_slices(list(photos)).repeat()
     alone = encoded.map(lambda photo: tf.io.decode_jpeg(photo), num_parallel_calls=parallel)
@@ -180,16 +179,18 @@ def _pipelines(
     variants = {f"ours, scale {low:g}-{high:g}": ((low, high), ()) for low, high in scale_ranges}
     variants |= {f"ours, {kind}": (scale_ranges[0], (AUGMENTATIONS[kind],)) for kind in kinds}
     for name, (scale_range, augmentations) in variants.items():
-        data = DataConfig(canvas_size=(setting.canvas, setting.canvas), augmentations=augmentations)
+        data = DataConfig(
+            canvas_size=(setting.canvas, setting.canvas),
+            max_instances=MAX_INSTANCES,
+            scale_range=scale_range,
+            augmentations=augmentations,
+        )
         ours = train_dataset(
+            data,
             shards=shards,
             records_per_shard=count_records(shards),
-            canvas_size=data.canvas_size,
             batch_size=batch_size,
-            max_instances=MAX_INSTANCES,
             seed=arguments.seed,
-            scale_range=scale_range,
-            augmentations=build_augmentations(data),
             num_parallel_calls=parallel,
         )
         pipelines[name] = (ours, batch_size)
@@ -197,7 +198,7 @@ def _pipelines(
 
 
 def _plain_dataset(encoded: tf.data.Dataset, canvas: int, batch_size: int) -> tf.data.Dataset:
-    """What one writes first: everything in float32, a picture at a time."""
+    """The obvious pipeline: everything in float32, one image at a time."""
 
     def prepare(photo: Any) -> Any:
         image = tf.io.decode_jpeg(photo, channels=3)
@@ -215,24 +216,26 @@ def _write_shards(
     photos: Sequence[bytes], setting: Setting, prefix: str, *, with_masks: bool
 ) -> list[str]:
     random = np.random.default_rng(0)
-    pictures = []
+    images = []
     for photo in photos:
         corners = np.sort(random.uniform(0.1, 0.4, (7, 2, 2)), axis=1).reshape(-1, 4)
         boxes = corners + [0, 0, 0.5, 0.5]
         masks = [_draw_mask(box, setting) for box in boxes] if with_masks else None
-        pictures.append((photo, boxes, masks))
+        images.append((photo, boxes, masks))
     records = []
     for number, (photo, boxes, masks) in zip(
-        range(RECORD_COUNT), itertools.cycle(pictures), strict=False
+        range(RECORD_COUNT), itertools.cycle(images), strict=False
     ):
         records.append(
             encode_example(
-                source_id=str(number),
-                filename=f"{number}.jpg",
-                encoded=photo,
-                image_format="jpeg",
-                height=setting.height,
-                width=setting.width,
+                EncodedImage(
+                    source_id=str(number),
+                    filename=f"{number}.jpg",
+                    encoded=photo,
+                    format="jpeg",
+                    height=setting.height,
+                    width=setting.width,
+                ),
                 boxes_normalized=boxes,
                 labels=[1] * 7,
                 texts=["object"] * 7,
@@ -292,11 +295,9 @@ def _print_shares(milliseconds: dict[str, float]) -> None:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.benchmark_input", description=(__doc__ or "").split("\n\n")[1]
-    )
-    parser.add_argument("--images", type=int, default=64, help="photos drawn a size")
-    parser.add_argument("--seconds", type=float, default=1.0, help="measured at a time")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[1])
+    parser.add_argument("--images", type=int, default=64, help="photos generated per size")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a measurement")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument(
@@ -305,7 +306,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         nargs=2,
         action="append",
         metavar=("LOW", "HIGH"),
-        help="scale jitter of ours, may be given more than once (default: 1 1 and 0.8 1.2)",
+        help="scale jitter of tpudet's pipeline, may be repeated (default: 1 1 and 0.8 1.2)",
     )
     parser.add_argument(
         "--augmentations",
@@ -313,14 +314,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         choices=AUGMENTATIONS,
         metavar="KIND",
-        help="a row each, with its default settings at the first scale range: "
+        help="a row per kind, with its default settings and the first scale range: "
         + ", ".join(AUGMENTATIONS),
     )
     parser.add_argument(
         "--num_parallel_calls",
         type=int,
         default=os.cpu_count() or 1,
-        help="pictures prepared at once, decoding alone included (default: the cores)",
+        help="images prepared at once, decoding alone included (default: the cores)",
     )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)

@@ -1,13 +1,13 @@
 import re
 
 import pytest
-from tools import benchmark_input
+from benchmarks import input_pipeline
 
 
 def test_prints_every_pipeline_of_both_settings(capsys):
     flags = "--images 2 --rounds 1 --seconds 0.05 --batch_size 2 --scale_range 0.5 1.5"
     flags += " --augmentations copy_paste grid_mask"
-    assert benchmark_input.main(flags.split()) == 0
+    assert input_pipeline.main(flags.split()) == 0
     printed = capsys.readouterr().out
     assert [match[1] for match in re.finditer(r"^(\d+x\d+) ", printed, re.MULTILINE)] == [
         "640x480",
@@ -24,9 +24,9 @@ def test_prints_every_pipeline_of_both_settings(capsys):
 
 
 def test_drawn_photos_weigh_what_photos_weigh():
-    photos = benchmark_input.draw_photos(3, 480, 640, seed=1)
+    photos = input_pipeline.draw_photos(3, 480, 640, seed=1)
     assert all(100_000 < len(photo) < 140_000 for photo in photos)
-    assert photos == benchmark_input.draw_photos(3, 480, 640, seed=1)
+    assert photos == input_pipeline.draw_photos(3, 480, 640, seed=1)
 
 
 @pytest.mark.parametrize(
@@ -40,5 +40,5 @@ def test_drawn_photos_weigh_what_photos_weigh():
 )
 def test_wrong_arguments(flags, message, capsys):
     with pytest.raises(SystemExit, match="2"):
-        benchmark_input.main(flags.split())
+        input_pipeline.main(flags.split())
     assert message in capsys.readouterr().err
