@@ -1,4 +1,4 @@
-"""Small annotated picture sets, written as a tool would, and reading records back."""
+"""Small annotated data sets, written as a tool would, and reading records back."""
 
 import io
 import json
@@ -36,7 +36,7 @@ def encode(width: int = 64, height: int = 48, kind: str = "JPEG", **options: obj
 
 
 @pytest.fixture
-def encoded_picture() -> Callable[..., bytes]:
+def encoded_image() -> Callable[..., bytes]:
     return encode
 
 
@@ -68,7 +68,7 @@ def read_back() -> Callable[[Path, str], list[ReadBack]]:
 
 @pytest.fixture
 def write_coco(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
-    """Writes pictures `{name: bytes}` and COCO boxes `{name: [(category, x, y, w, h), ...]}`."""
+    """Writes images `{name: bytes}` and COCO boxes `{name: [(category, x, y, w, h), ...]}`."""
 
     def write(
         pictures: dict[str, bytes | None],

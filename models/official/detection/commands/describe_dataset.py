@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from tpudet.trainkit.command_line import natural_number, new_parser, run_command
+from tpudet.trainkit.command_line import new_parser, run_command
 
 _MAX_SAMPLES = 200
 
@@ -33,10 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _sample_count(text: str) -> int:
-    count = natural_number(text)
-    if count > _MAX_SAMPLES:
-        raise argparse.ArgumentTypeError(f"{text} is not an integer from 0 to {_MAX_SAMPLES}")
-    return count
+    if not text.isdecimal() or int(text) > _MAX_SAMPLES:
+        raise argparse.ArgumentTypeError(f"`{text}` is not an integer from 0 to {_MAX_SAMPLES}")
+    return int(text)
 
 
 def _run(arguments: argparse.Namespace) -> str:

@@ -1,4 +1,4 @@
-"""coco_tiny as an Open Images challenge: its boxes and pictures under the challenge's names."""
+"""coco_tiny as an Open Images challenge: its boxes and images under the challenge's names."""
 
 import csv
 import json
@@ -90,7 +90,7 @@ def export_challenge(coco: Path, data: Path) -> Challenge:
             name = Path(image["file_name"]).name
             (data / split / name).symlink_to(coco / folder / name)
     write_classes(data, splits["train"]["categories"])
-    # What was the validation's serves as test pictures too: under names that train does not have.
+    # What was the validation's serves as test images too: under names that train does not have.
     (data / "test").symlink_to(data / "validation")
     return Challenge(data, mids, splits)
 

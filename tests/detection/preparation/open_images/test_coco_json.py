@@ -30,7 +30,7 @@ ROWS = [
 
 @pytest.fixture
 def odd_set(
-    write_box_csv: Callable[..., str], encoded_picture: Callable[..., bytes], tmp_path: Path
+    write_box_csv: Callable[..., str], encoded_image: Callable[..., bytes], tmp_path: Path
 ) -> list[str]:
     """The arguments OUTPUT INPUT CLASSES --image_dir DIR."""
     exif = Image.Exif()
@@ -38,10 +38,10 @@ def odd_set(
     images = tmp_path / "images"
     images.mkdir()
     pictures = {
-        "turned.jpg": encoded_picture(exif=exif),
-        "cut.jpg": encoded_picture()[:-200],
-        "small.png": encoded_picture(width=37, height=23, kind="PNG"),
-        **{f"{name}.jpg": encoded_picture() for name in ("plain", "other", "bare", "none")},
+        "turned.jpg": encoded_image(exif=exif),
+        "cut.jpg": encoded_image()[:-200],
+        "small.png": encoded_image(width=37, height=23, kind="PNG"),
+        **{f"{name}.jpg": encoded_image() for name in ("plain", "other", "bare", "none")},
     }
     for name, encoded in pictures.items():
         (images / name).write_bytes(encoded)
@@ -140,7 +140,7 @@ def test_pycocotools_reads_it(odd_set) -> None:
     assert coco.getAnnIds(areaRng=[0, 32**2], iscrowd=False) == [1, 3, 4, 5]
 
 
-def test_real_boxes_of_real_pictures(data_dir, write_box_csv, tmp_path) -> None:
+def test_real_boxes_of_real_images(data_dir, write_box_csv, tmp_path) -> None:
     images = data_dir / "openimages/kaggle_test_images"
     names = sorted(path.stem for path in images.glob("*.jpg"))
     rows = [(name, "/m/015p6", 0.25, 0.75, 0.25, 0.75, 0) for name in reversed(names)]
@@ -158,7 +158,7 @@ def test_real_boxes_of_real_pictures(data_dir, write_box_csv, tmp_path) -> None:
         assert annotation["category_id"] == number
 
 
-def test_missing_pictures_are_counted_and_ten_named(odd_set, write_box_csv, capsys) -> None:
+def test_missing_images_are_counted_and_ten_named(odd_set, write_box_csv, capsys) -> None:
     rows = [(f"gone{number:02}", "/m/a", 0, 1, 0, 1, 0) for number in range(12)]
     write_box_csv(Path(odd_set[1]), *rows, ROWS[1])
     assert main(odd_set) == 2
@@ -176,7 +176,7 @@ def test_missing_pictures_are_counted_and_ten_named(odd_set, write_box_csv, caps
         ("boxes.csv", "", "is empty"),
         ("boxes.csv", "ImageID;LabelName\na;b\n", "separated by ';'"),
         ("boxes.csv", "ImageID,LabelName\na,b\n", "lacks the columns XMin"),
-        ("classes.csv", "/m/x,Xerus\n", "None of the 11 boxes is of"),
+        ("classes.csv", "/m/x,Xerus\n", "None of the 11 boxes belongs to"),
     ],
 )
 def test_unusable_inputs(
@@ -191,7 +191,7 @@ def test_unusable_inputs(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_no_picture_can_be_used(odd_set, tmp_path, capsys) -> None:
+def test_no_image_can_be_used(odd_set, tmp_path, capsys) -> None:
     for picture in (tmp_path / "images").iterdir():
         picture.write_bytes(b"")
     before = sorted(tmp_path.iterdir())

@@ -86,7 +86,7 @@ def test_command_says_what_went_and_does_not_do_it_twice(tmp_path, capsys) -> No
     source, output = tmp_path / "in.csv", tmp_path / "made/out.csv"
     write_source(source)
     assert main([str(output), str(source), "--remove_depicted"]) == 0
-    told = "4 of 7 boxes kept, among them 2 of unknown IsGroupOf, 3 of unknown IsDepiction; "
+    told = "4 of 7 boxes kept, including 2 of unknown IsGroupOf, 3 of unknown IsDepiction; "
     assert told + "removed 2 IsGroupOf, 1 IsDepiction." in capsys.readouterr().out
     assert main([str(output), str(source), "--remove_depicted"]) == 0
     assert "up to date" in capsys.readouterr().out
@@ -102,7 +102,7 @@ def test_command_says_what_went_and_does_not_do_it_twice(tmp_path, capsys) -> No
         ("", "is empty"),
         ("ImageID,IsGroupOf\n", "has a header and no row"),
         ("ImageID,IsGroupOf\na,0\nb,2\n", "IsGroupOf of line 3 is '2'"),
-        ("ImageID,IsGroupOf\na,1\nb,1\n", "no box would be left of 2"),
+        ("ImageID,IsGroupOf\na,1\nb,1\n", "none of the 2 boxes would be left"),
     ],
 )
 def test_bad_input_is_one_message_and_leaves_nothing(tmp_path, capsys, text, message) -> None:

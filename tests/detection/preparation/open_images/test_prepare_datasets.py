@@ -102,7 +102,7 @@ def test_what_is_up_to_date_is_skipped(places, boundaries, tmp_path, capsys) -> 
 
     listed = run("--dry_run")
     assert "[1/21] Filter boxes into val_no_groups.csv: to do (not made yet)" in listed
-    assert "val_part_4.json: to do (reads what step 20 makes)" in listed
+    assert "val_part_4.json: to do (depends on step 20)" in listed
     assert not (tmp_path / "output").exists()
     first = run()
     assert f"There is no {places.data}/train-image-ids-with-human-parts" in first

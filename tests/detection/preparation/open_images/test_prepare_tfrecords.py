@@ -42,7 +42,7 @@ def names_in(folder: Path, split: str) -> Counter[str]:
 
 @pytest.fixture(scope="module")
 def predictions(challenge, tmp_path_factory) -> Path:
-    """The truth of the `test` pictures a little moved: one box of a class an image."""
+    """The truth of the `test` images a little moved: one box per class and image."""
     content = challenge.splits["validation"]
     images = {image["id"]: image for image in content["images"]}
     rng = np.random.default_rng(7)
@@ -123,7 +123,7 @@ def test_training_sets_hold_the_boxes_of_their_csv(challenge, prepared, converte
 
 
 @pytest.mark.parametrize("part", ["human_parts", "part_0"])
-def test_pseudo_labels_come_from_the_test_pictures(part, challenge, prepared, converted) -> None:
+def test_pseudo_labels_come_from_the_test_images(part, challenge, prepared, converted) -> None:
     classes = prepared / f"classes_{part}.csv"
     known = {line.split(",")[0] for line in classes.read_text().splitlines()}
     added: Counter[str] = Counter()

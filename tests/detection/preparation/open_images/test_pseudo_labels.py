@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tpudet.detection.commands import add_data_from_testset
 from tpudet.detection.commands.add_pseudo_labels import main
 from tpudet.detection.preparation.open_images.pseudo_labels import (
     DISTINCT,
@@ -63,13 +64,23 @@ def test_every_rule_by_hand(arguments, capsys) -> None:
     assert "8 boxes added in 4 images: 5 /m/c, 2 /m/d, 1 /m/e." in out
     for words in (
         "2 not above the threshold",
-        "1 overlapping a box of BOXES by more than 0.5",
-        "1 overlapping a surer one by more than 0.5",
+        "1 with IoU above 0.5 with a box of BOXES",
+        "1 with IoU above 0.5 with a more confident one",
         "1 zero-size box",
         "1 box clipped to the image",
         "1 swapped corners",
     ):
         assert words in out
+
+
+def test_the_predecessors_command_adds_the_same_boxes(arguments, tmp_path) -> None:
+    expected = added([*arguments, "--min_conf", "0.93", "--classes", str(tmp_path / "classes.csv")])
+    Path(arguments[0]).unlink()
+    Path(f"{arguments[0]}.step.json").unlink()
+    options = ["--min_conf", "0.93", "--classes", str(tmp_path / "classes.csv")]
+    assert add_data_from_testset.main([*arguments, *options]) == 0
+    lines = Path(arguments[0]).read_text().splitlines()
+    assert normalized(lines[-len(expected) :]) == expected
 
 
 def test_classes_thresholds_and_overlap(arguments, tmp_path, capsys) -> None:
@@ -155,7 +166,7 @@ def test_overlaps_against_a_plain_loop() -> None:
         ("boxes.csv", "", "is empty"),
         ("boxes.csv", "ImageID;LabelName\na;b\n", "separated by ';'"),
         ("boxes.csv", "ImageID,LabelName,XMin,XMax,YMin\na,b,0,1,0\n", "lacks the column YMax"),
-        ("limits.csv", "/m/c,0.5\n/m/c,0.6\nx,2\n/m/x,0.5\n", "/m/c has a threshold already"),
+        ("limits.csv", "/m/c,0.5\n/m/c,0.6\nx,2\n/m/x,0.5\n", "/m/c already has a threshold"),
         ("limits.csv", "/m/c,0.5\n/m/c,0.6\nx,2\n/m/x,0.5\n", "line 3: 'x,2' is not"),
         ("limits.csv", "/m/c,0.5\n/m/c,0.6\nx,2\n/m/x,0.5\n", "line 4: /m/x is not in --classes"),
     ],
@@ -177,4 +188,4 @@ def test_unusable_inputs(
 def test_numbers_out_of_range_are_refused(arguments, capsys) -> None:
     with pytest.raises(SystemExit, match="2"):
         main([*arguments, "--min_conf", "90"])
-    assert "90 is not a number in 0..1" in capsys.readouterr().err
+    assert "`90` is not a number from 0 to 1" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The small validation set: picks by hand, a second implementation, pictures to look at."""
+"""The small validation set: picks by hand, a second implementation, images to look at."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_picks_by_hand(arguments, tmp_path, capsys) -> None:
     # Cat: i1, i2 (bad is blacklisted). Cup: i3, i1; i2 is there for its cat, with its cup too.
     assert rows_of(tmp_path / "val.csv", tmp_path / "boxes.csv") == [0, 1, 4, 5, 6, 7]
     out = capsys.readouterr().out
-    assert "3 images with 6 boxes, 2 images per class; 1 blacklisted images passed over" in out
+    assert "3 images with 6 boxes, 2 images per class; 1 blacklisted images skipped" in out
     assert "WARNING: fewer than that of 1 class(es): Eel 0." in out
 
 
@@ -95,7 +95,7 @@ def test_the_real_blacklist_names_itself_and_61_images(data_dir) -> None:
     assert "blacklist.txt" not in names
 
 
-def test_pictures_show_the_boxes_and_other_files_stay(arguments, tmp_path, capsys) -> None:
+def test_images_show_the_boxes_and_other_files_stay(arguments, tmp_path, capsys) -> None:
     images = tmp_path / "images"
     images.mkdir()
     for name in ("i1", "i2", "i3"):
@@ -127,11 +127,11 @@ def test_pictures_show_the_boxes_and_other_files_stay(arguments, tmp_path, capsy
     assert "up to date" in capsys.readouterr().out
 
 
-def test_pictures_that_would_replace_anothers_are_refused(
-    arguments, tmp_path, encoded_picture, capsys
+def test_images_that_would_replace_anothers_are_refused(
+    arguments, tmp_path, encoded_image, capsys
 ) -> None:
     for name in ("i1", "i2", "i3"):
-        (tmp_path / f"{name}.jpg").write_bytes(encoded_picture())
+        (tmp_path / f"{name}.jpg").write_bytes(encoded_image())
     mine = tmp_path / "Cat_i1.jpg"
     mine.write_bytes(b"mine")
     drawn = [*arguments, "--image_dir", str(tmp_path), "--viz_directory", str(tmp_path)]
@@ -141,7 +141,7 @@ def test_pictures_that_would_replace_anothers_are_refused(
     assert not (tmp_path / "val.csv").exists()
 
 
-def test_missing_pictures_are_counted_and_named(arguments, tmp_path, capsys) -> None:
+def test_missing_images_are_counted_and_named(arguments, tmp_path, capsys) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     drawn = [*arguments, "--image_dir", str(empty), "--viz_directory", str(tmp_path / "review")]

@@ -170,7 +170,7 @@ def test_the_imbalance_in_words() -> None:
     assert lines == [
         "images per class before: least 2 (cat), most 5 (cow), ratio 2.5",
         "images per class after:  least 4 (cat), most 6 (cow), ratio 1.5",
-        "images: 10, written: 14, one at most 2 times",
+        "images: 10, written: 14, each at most 2 times",
         "  class    before     after",
         "  cat           2         4  below the minimum",
         "  dog           4         6",

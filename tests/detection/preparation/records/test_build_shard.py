@@ -11,9 +11,9 @@ from tpudet.trainkit.errors import UserError
 
 
 def test_node_without_the_image_folder_fails_and_counts_nothing_as_missing(
-    write_coco, encoded_picture, tmp_path
+    write_coco, encoded_image, tmp_path
 ) -> None:
-    path, images = write_coco({"a.jpg": encoded_picture()}, {"a.jpg": [(3, 0, 0, 5, 5)]})
+    path, images = write_coco({"a.jpg": encoded_image()}, {"a.jpg": [(3, 0, 0, 5, 5)]})
     plan = plan_shards(
         read_coco(str(path)),
         image_directories=(str(images),),

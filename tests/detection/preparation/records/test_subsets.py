@@ -25,13 +25,13 @@ def manifest_of(output: Path, split: str) -> dict:
 
 
 @pytest.fixture
-def forty(write_coco, encoded_picture) -> tuple[Path, Path]:
-    """Forty pictures: a dog in the first 30, a cat in the last 20, so both in ten; 40 has none."""
+def forty(write_coco, encoded_image) -> tuple[Path, Path]:
+    """Forty images: a dog in the first 30, a cat in the last 20, so both in ten; 40 has none."""
     names = [f"{number:02d}.jpg" for number in range(1, 42)]
     boxes = {name: [(7, 1, 1, 9, 9)] * (row < 30) for row, name in enumerate(names)}
     for name in names[20:40]:
         boxes[name] = boxes[name] + [(3, 5, 5, 20, 20)]
-    return write_coco(dict.fromkeys(names, encoded_picture()), boxes)
+    return write_coco(dict.fromkeys(names, encoded_image()), boxes)
 
 
 def test_shares_are_stratified_disjoint_and_complete(forty, tmp_path, read_back) -> None:
@@ -126,15 +126,15 @@ def test_several_sets_go_on_where_they_were_and_none_is_begun_where_one_is_in_th
     for path in output.glob("train_*"):
         path.unlink()
     assert convert(*forty, output, "--split", THREE, "--seed", 1) == 2
-    assert f"{output}/val_part.manifest.json is there already" in capsys.readouterr().err
+    assert f"{output}/val_part.manifest.json already exists" in capsys.readouterr().err
     assert list(output.glob("train_*")) == []
     assert convert(*forty, output, "--split", THREE, "--seed", 1, "--overwrite") == 0
 
 
 def test_images_that_are_missing_count_in_no_minimum_and_copies_repeat_no_finding(
-    write_coco, encoded_picture, tmp_path, read_back, capsys
+    write_coco, encoded_image, tmp_path, read_back, capsys
 ) -> None:
-    pictures = {f"{number}.jpg": encoded_picture() for number in range(6)} | {"gone.jpg": None}
+    pictures = {f"{number}.jpg": encoded_image() for number in range(6)} | {"gone.jpg": None}
     boxes = {name: [(7, 1, 1, 9, 9)] for name in pictures}
     boxes["0.jpg"] += [(3, 50, 40, 30, 30), (3, 2, 2, 0, 5), (3, 2, 2, 0, 5)]
     boxes["gone.jpg"] += [(3, 1, 1, 5, 5)]
@@ -164,26 +164,26 @@ def test_images_that_are_missing_count_in_no_minimum_and_copies_repeat_no_findin
     assert options["copies"] == {"images": 6, "records": 10, "most_copies": 5, "shortfalls": {}}
 
 
-def test_split_fractionss() -> None:
+def test_split_fractions() -> None:
     assert split_fractions("val") == {"val": 1.0}
     assert split_fractions("train=0.7, val=.3") == {"train": 0.7, "val": 0.3}
     for text in ("dev", "train=0.8,val", "train=0.8,train=0.2", "train=0,val=1", "train=x"):
         with pytest.raises(ArgumentTypeError, match="train, val or test"):
             split_fractions(text)
-    with pytest.raises(ArgumentTypeError, match=r"add up to 0\.9, they must make 1"):
+    with pytest.raises(ArgumentTypeError, match=r"add up to 0\.9, not to 1"):
         split_fractions("train=0.8,val=0.1")
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--folds", 1), "--folds 1 is no division"),
+        (("--folds", 1), "--folds 1 is not a split"),
         (("--folds", 3, "--fold", 3), "--fold 3 must be in 0..2"),
         (("--split", "val", "--fold", 0), "--fold 0 needs --folds"),
-        (("--split", "val", "--balance", 9), "9 images per class suits the split train only"),
+        (("--split", "val", "--balance", 9), "9 images per class is for the split train only"),
         (("--split", "train", "--max_copies", 9), "--max_copies 9 limits copies, but"),
         (("--folds", 50), "41 images cannot be split into 50"),
-        (("--split", "train=0.99,val=0.01"), "val=0.01 of 41 images is not one image"),
+        (("--split", "train=0.99,val=0.01"), "val=0.01 of 41 images is less than one image"),
         (("--split", "train=0.97,val=0.03"), "--num_shards 2 must be in 1..1, the images of val"),
     ],
 )

@@ -88,14 +88,14 @@ def test_page_says_what_the_manifests_say(sample_part, tmp_path, capsys) -> None
     boxes = [manifest["boxes"] for manifest in manifests]
     for table, total in zip(page.tables["boxes"], [boxes, boxes, boxes, [16, 4]], strict=True):
         assert [sum(int(row[column]) for row in table[1:]) for column in (1, 2)] == total
-    assert page.tags.count("img") == 19  # of 20 pictures one has no box
+    assert page.tags.count("img") == 19  # of 20 images one has no box
     assert describe(sample_part, "--output", again) == 0
     assert again.read_bytes() == output.read_bytes()
 
 
-def test_names_from_the_data_are_text_and_nothing_else(write_part, picture) -> None:
+def test_names_from_the_data_are_text_and_nothing_else(write_part, drawn_image) -> None:
     boxes = [(1, 0, 0, 40, 40), (1, 10, 10, 60, 60), (2, 5, 5, 50, 90)]
-    pictures = [picture('<img src=x onerror="alert(2)">', boxes)] * 2
+    pictures = [drawn_image('<img src=x onerror="alert(2)">', boxes)] * 2
     fault = {"file": "<u>.jpg", "reason": "zero-size <box>", "detail": "a & b"}
     folder = write_part({"train": pictures}, NASTY, part="<i>part", left_out=[fault] * 7)
     assert describe(folder) == 0
@@ -116,10 +116,10 @@ def test_names_from_the_data_are_text_and_nothing_else(write_part, picture) -> N
     assert names.endswith("… and 2 more, named in the manifest")
 
 
-def test_page_stays_small_however_many_samples_and_classes(write_part, picture) -> None:
+def test_page_stays_small_however_many_samples_and_classes(write_part, drawn_image) -> None:
     classes = [ClassEntry(f"/m/{n}", f"A class of some length, number {n}") for n in range(2500)]
     pictures = [
-        picture(f"picture {n}", [(n + 1, 0, 0, 90, 90)], height=300, width=400) for n in range(60)
+        drawn_image(f"image {n}", [(n + 1, 0, 0, 90, 90)], height=300, width=400) for n in range(60)
     ]
     folder = write_part({"train": pictures, "val": pictures[:5]}, classes)
     assert describe(folder, "--samples", 60) == 0
@@ -129,7 +129,7 @@ def test_page_stays_small_however_many_samples_and_classes(write_part, picture) 
     assert page.tags.count("img") == 60
     assert len(page.tables["classes"][0]) == 2001
     assert "… and 500 more rows." in text
-    assert "5 images have the same source id in train and val, such as picture 0" in text
+    assert "5 images have the same source id in train and val, such as image 0" in text
 
 
 def flip_a_bit(path: Path) -> None:
@@ -179,29 +179,29 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_damaged_set_is_one_message(fault, write_part, picture, capsys) -> None:
+def test_damaged_set_is_one_message(fault, write_part, drawn_image, capsys) -> None:
     classes = [ClassEntry("/m/1", "class 1"), ClassEntry("/m/2", "class 2")]
     boxes = [(1, 0, 0, 9, 9), (2, 0, 0, 9, 9)]
     folder = write_part(
-        {"train": [picture(str(n), boxes) for n in range(4)]}, classes, num_shards=2
+        {"train": [drawn_image(str(n), boxes) for n in range(4)]}, classes, num_shards=2
     )
     damage, message = FAULTS[fault]
     damage(folder)
     before = sorted(path.name for path in folder.iterdir())
     assert describe(folder) == 2
     error = capsys.readouterr().err
-    assert message in error[error.index("error: ") :]
+    assert message in error[error.index("tpudet describe_dataset: ") :]
     assert "Traceback" not in error
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_wrong_arguments(write_part, picture, tmp_path, capsys) -> None:
-    folder = write_part({"val": [picture("a", [(1, 0, 0, 9, 9)])]}, NASTY)
+def test_wrong_arguments(write_part, drawn_image, tmp_path, capsys) -> None:
+    folder = write_part({"val": [drawn_image("a", [(1, 0, 0, 9, 9)])]}, NASTY)
     for samples in ("-1", "201", "many"):
         with pytest.raises(SystemExit) as ended:
             describe(folder, "--samples", samples)
         assert ended.value.code == 2
-        assert f"{samples} is not a whole number from 0 to 200" in capsys.readouterr().err
+        assert f"`{samples}` is not an integer from 0 to 200" in capsys.readouterr().err
     assert describe(folder, "--output", tmp_path / "nowhere/page.html") == 2
     assert "nowhere" in capsys.readouterr().err
     assert describe(folder, "--output", tmp_path / "page.html", "--samples", 0) == 0

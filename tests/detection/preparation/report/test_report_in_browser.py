@@ -24,12 +24,12 @@ def test_blood_cells_in_light_and_dark(data_dir, tmp_path, browse) -> None:
     assert dom.count("<svg") == 6
 
 
-def test_five_hundred_awkward_classes_on_a_telephone(write_part, picture, browse) -> None:
+def test_five_hundred_awkward_classes_on_a_telephone(write_part, drawn_image, browse) -> None:
     classes = [
         ClassEntry(f"/m/{n}", f"<b onclick='x()'>{n}</b> & \"{'long' * 12}\"") for n in range(500)
     ]
     train = [
-        picture(
+        drawn_image(
             "<script>document.title = 'taken over'</script>" + "n" * 90, [(n + 1, 0, 0, 50, 50)] * 3
         )
         for n in range(0, 500, 7)

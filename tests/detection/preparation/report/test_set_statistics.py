@@ -30,13 +30,13 @@ from tpudet.trainkit.pages.drawing import class_colour
 CLASSES = tuple(ClassEntry(f"/m/{n}", f"class {n}") for n in range(1, 6))
 
 
-def test_numbers_of_a_set_that_a_person_can_count(write_part, picture) -> None:
+def test_numbers_of_a_set_that_a_person_can_count(write_part, drawn_image) -> None:
     train = [
-        picture("a", [(1, 0, 0, 32, 32), (1, 10, 10, 41, 43), (2, 0, 0, 96, 96)]),
-        picture("empty"),
-        picture("b", [(1, 50, 100, 100, 200)], crowd=True),
+        drawn_image("a", [(1, 0, 0, 32, 32), (1, 10, 10, 41, 43), (2, 0, 0, 96, 96)]),
+        drawn_image("empty"),
+        drawn_image("b", [(1, 50, 100, 100, 200)], crowd=True),
     ]
-    val = [picture("c", [(3, 0, 0, 50, 25)], height=50, width=50)]
+    val = [drawn_image("c", [(3, 0, 0, 50, 25)], height=50, width=50)]
     numbers = read_numbers(str(write_part({"train": train, "val": val}, CLASSES)))
     columns, counts = numbers.columns[0], numbers.counts[0]
     assert numbers.split_names == ["train", "val"]
@@ -57,8 +57,8 @@ def test_numbers_of_a_set_that_a_person_can_count(write_part, picture) -> None:
     ]
 
 
-def test_any_record_is_found_again_without_those_before_it(write_part, picture) -> None:
-    pictures = [picture(f"name {n}" * (n % 3 + 1), [(1, 0, 0, 9, 9)] * n) for n in range(7)]
+def test_any_record_is_found_again_without_those_before_it(write_part, drawn_image) -> None:
+    pictures = [drawn_image(f"name {n}" * (n % 3 + 1), [(1, 0, 0, 9, 9)] * n) for n in range(7)]
     numbers = read_numbers(str(write_part({"train": pictures}, CLASSES, num_shards=3)))
     assert numbers.columns[0].shards.tolist() == [0, 0, 0, 1, 1, 2, 2]
     for row, wanted in enumerate(pictures):
@@ -107,12 +107,16 @@ def test_coco_agrees_with_its_json_and_with_raw_records(data_dir, tmp_path) -> N
         assert columns.source_ids.tolist() == ids
 
 
-def test_samples_show_as_many_classes_as_possible(write_part, picture) -> None:
+def test_samples_show_as_many_classes_as_possible(write_part, drawn_image) -> None:
     def box(*class_ids: int) -> list[tuple[int, int, int, int, int]]:
         return [(class_id, 0, 0, 9, 9) for class_id in class_ids]
 
-    train = [picture("one", box(1)), picture("three", box(1, 2, 3)), picture("none")]
-    val = [picture("two", box(3, 4)), picture("five", box(5)), picture("again", box(1, 1, 1))]
+    train = [drawn_image("one", box(1)), drawn_image("three", box(1, 2, 3)), drawn_image("none")]
+    val = [
+        drawn_image("two", box(3, 4)),
+        drawn_image("five", box(5)),
+        drawn_image("again", box(1, 1, 1)),
+    ]
     numbers = read_numbers(str(write_part({"train": train, "val": val}, CLASSES)))
     # The most classes first, then what is new: class 4 or 5, each in one image of val.
     first_three = choose_samples(numbers.columns, 3)
@@ -125,12 +129,12 @@ def test_samples_show_as_many_classes_as_possible(write_part, picture) -> None:
     assert choose_samples(numbers.columns, 0) == []
 
 
-def test_thumbnails_become_as_small_as_they_must(write_part, picture) -> None:
+def test_thumbnails_become_as_small_as_they_must(write_part, drawn_image) -> None:
     box = (2, 100, 300, 700, 900)
-    pictures = [picture("noise", [box], height=900, width=1200, noise=True)]
+    pictures = [drawn_image("noise", [box], height=900, width=1200, noise=True)]
     numbers = read_numbers(str(write_part({"train": pictures}, CLASSES)))
     sizes = {}
-    for count in (1, 24, 200):  # pictures that share the page
+    for count in (1, 24, 200):  # images that share the page
         sample = draw_sample(numbers.prepared, numbers.columns, (0, 0), SAMPLE_BYTES // count)
         assert len(sample.jpeg) <= SAMPLE_BYTES // count
         assert (sample.original, sample.classes) == ((900, 1200), ((2, 1),))
@@ -141,8 +145,10 @@ def test_thumbnails_become_as_small_as_they_must(write_part, picture) -> None:
     assert sizes[1] > sizes[24] > sizes[200] >= (72, 96)
 
 
-def test_a_box_is_drawn_in_the_colour_of_its_class(write_part, picture) -> None:
-    pictures = [picture("flat", [(2, 20, 50, 80, 150)])]  # narrower than a thumbnail: kept as it is
+def test_a_box_is_drawn_in_the_colour_of_its_class(write_part, drawn_image) -> None:
+    pictures = [
+        drawn_image("flat", [(2, 20, 50, 80, 150)])
+    ]  # narrower than a thumbnail: kept as it is
     numbers = read_numbers(str(write_part({"train": pictures}, CLASSES)))
     sample = draw_sample(numbers.prepared, numbers.columns, (0, 0), SAMPLE_BYTES)
     distance = np.abs(decode_rgb(sample.jpeg).astype(int) - class_colour(2)).sum(axis=2)

@@ -87,32 +87,32 @@ def test_unknown_classes_are_left_out_by_name() -> None:
 @pytest.mark.parametrize(
     ("declared", "size", "repair"),
     [
-        ((64.0, 48.0), (64, 48), "turned upright"),  # height, width of the upright picture
+        ((64.0, 48.0), (64, 48), "turned upright"),  # height, width of the upright image
         ((48.0, 64.0), (48, 64), "tag reset"),
         ((np.nan, np.nan), (64, 48), "turned upright"),
     ],
 )
 def test_the_declared_frame_decides_about_the_orientation(
-    encoded_picture, declared, size, repair
+    encoded_image, declared, size, repair
 ) -> None:
     from PIL import Image
 
     exif = Image.Exif()
     exif[0x0112] = 6
-    encoded = encoded_picture(exif=exif)
+    encoded = encoded_image(exif=exif)
     image, findings = check_image(encoded, file="a.jpg", height=declared[0], width=declared[1])
     assert (image.height, image.width) == size
     assert len(findings) == 1
     assert repair in findings[0].reason
 
 
-def test_a_size_that_fits_neither_way_is_named(encoded_picture) -> None:
+def test_a_size_that_fits_neither_way_is_named(encoded_image) -> None:
     with pytest.raises(ImageRejected, match="declared size differs") as caught:
-        check_image(encoded_picture(), file="a.jpg", height=50, width=64)
+        check_image(encoded_image(), file="a.jpg", height=50, width=64)
     assert caught.value.detail == "declared 64x50, file 64x48"
 
 
-def test_a_png_named_jpg_is_said(encoded_picture) -> None:
-    image, findings = check_image(encoded_picture(kind="PNG"), file="a.JPG", height=48, width=64)
+def test_a_png_named_jpg_is_said(encoded_image) -> None:
+    image, findings = check_image(encoded_image(kind="PNG"), file="a.JPG", height=48, width=64)
     assert image.format == "png"
-    assert [finding.reason for finding in findings] == ["PNG file named .jpg: stored as what it is"]
+    assert [finding.reason for finding in findings] == ["PNG file named .jpg: read as PNG"]

@@ -48,7 +48,7 @@ def test_the_same_seed_writes_the_same_files_and_another_seed_others(tmp_path: P
     assert contents("a")["train_boxes.csv"] != contents("c")["train_boxes.csv"]
 
 
-def test_the_box_file_has_the_columns_of_open_images_and_one_picture_in_twelve_is_empty(
+def test_the_box_file_has_the_columns_of_open_images_and_one_image_in_twelve_is_empty(
     tmp_path: Path,
 ) -> None:
     write_sample_set(str(tmp_path), num_images=30, seed=0)

@@ -18,6 +18,7 @@ from tpudet.detection.preparation.open_images.confident_predictions import (
 )
 from tpudet.detection.preparation.sources.annotations import COORDINATES, Finding
 from tpudet.detection.preparation.sources.box_csv import (
+    CORNER_COLUMNS,
     PROGRESS_DELAY,
     read_boxes,
     stream_boxes,
@@ -30,8 +31,7 @@ from tpudet.trainkit.jobs.steps import Step
 
 SOURCE = "pseudolabels"
 _FLAGS = ("IsOccluded", "IsTruncated", "IsGroupOf", "IsDepiction", "IsInside")
-_CORNER_COLUMNS = {"y1": "YMin", "x1": "XMin", "y2": "YMax", "x2": "XMax"}
-_BOX_COLUMNS = ("ImageID", "LabelName", *_CORNER_COLUMNS.values())
+_BOX_COLUMNS = ("ImageID", "LabelName", *CORNER_COLUMNS.values())
 _CLASSES_SHOWN = 10
 
 # What a prediction duplicates.
@@ -164,7 +164,7 @@ def _read_existing(source: str, images: set[str]) -> pd.DataFrame:
         {
             "image": [names[stem(name)] for name in table["ImageID"]],
             "label": table["LabelName"].astype("str").tolist(),
-            **{key: table[column].to_numpy() for key, column in _CORNER_COLUMNS.items()},
+            **{key: table[column].to_numpy() for key, column in CORNER_COLUMNS.items()},
         }
     )
 
@@ -185,7 +185,7 @@ def _with_added(source: str, added: pd.DataFrame) -> Iterator[pa.RecordBatch | p
         "LabelName": added["label"].tolist(),
         "Source": [SOURCE] * len(added),
         "Confidence": ["1"] * len(added),
-        **{column: added[key].to_numpy() for key, column in _CORNER_COLUMNS.items()},
+        **{column: added[key].to_numpy() for key, column in CORNER_COLUMNS.items()},
         **{flag: ["0"] * len(added) for flag in _FLAGS},
     }
     yield pa.table({name: values.get(name, [""] * len(added)) for name in names})

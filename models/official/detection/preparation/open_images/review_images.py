@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from tpudet.detection.ops.drawing import draw_boxes
 from tpudet.detection.preparation.sources.annotations import COORDINATES
+from tpudet.detection.preparation.sources.box_csv import CORNER_COLUMNS
 from tpudet.detection.preparation.sources.checks import label_class_ids
 from tpudet.detection.preparation.sources.input_files import require_images
 from tpudet.detection.preparation.sources.open_images import image_file
@@ -25,7 +26,6 @@ from tpudet.trainkit.pages.drawing import class_colour
 
 # Lists the drawings, so that the next run removes those and nothing else.
 LIST_NAME = "pictures.json"
-_CORNER_COLUMNS = {"y1": "YMin", "x1": "XMin", "y2": "YMax", "x2": "XMax"}
 _JPEG_QUALITY = 90
 
 
@@ -110,7 +110,7 @@ def _boxes_by_image(rows: pa.Table, classes: Sequence[ClassEntry]) -> dict[str, 
     text = rows.to_pandas()
     labels = text["LabelName"].str.strip().astype("category")
     corners = {
-        key: pd.to_numeric(text[name], errors="coerce") for key, name in _CORNER_COLUMNS.items()
+        key: pd.to_numeric(text[name], errors="coerce") for key, name in CORNER_COLUMNS.items()
     }
     boxes = pd.DataFrame(
         {

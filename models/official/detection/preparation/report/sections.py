@@ -103,9 +103,7 @@ def coverage_section(numbers: SetNumbers) -> Html:
     parts: list[Content] = []
     for name, row in zip(numbers.split_names, lacking, strict=True):
         count = int(row.sum())
-        what = (
-            f": {count:,} of {len(classes):,} classes lack boxes" if count else ": all classes"
-        )
+        what = f": {count:,} of {len(classes):,} classes lack boxes" if count else ": all classes"
         parts.append(element("li", split_label(name), what))
     contents: list[Content] = [element("ul", *parts, classes="inline")]
     rows: list[list[Content]] = []

@@ -102,7 +102,8 @@ def _read_batches(shards: tuple[str, ...]) -> Iterator[tuple[np.ndarray, ...]]:
         size = tf.stack([example.height, example.width])
         length = tf.strings.length(serialized)
         count = tf.size(example.labels)
-        return record, length, size, example.source_id, count, *example[4:]
+        boxes = (example.boxes_normalized, example.labels, example.is_crowd, example.areas)
+        return record, length, size, example.source_id, count, *boxes
 
     parsed = read_records(shards).map(parse, num_parallel_calls=_PARALLEL_CALLS)
     for batch in parsed.ragged_batch(_BATCH).prefetch(2):
@@ -132,7 +133,7 @@ def _damaged(shards: tuple[str, ...]) -> str | None:
         try:
             for _ in tf.data.TFRecordDataset(path):
                 pass
-        except OSError:
+        except tf.errors.DataLossError:
             return path
     return None
 

@@ -26,6 +26,7 @@ ALL_COLUMNS = (
     *("ImageID", "Source", "LabelName", "Confidence", "XMin", "XMax", "YMin", "YMax"),
     *("IsOccluded", "IsTruncated", "IsGroupOf", "IsDepiction", "IsInside"),
 )
+CORNER_COLUMNS = {"y1": "YMin", "x1": "XMin", "y2": "YMax", "x2": "XMax"}
 UNKNOWN = -1  # of a flag, as Open Images writes it
 _CATEGORIES = ("ImageID", "Source", "LabelName")
 _FLAGS = ("IsOccluded", "IsTruncated", "IsGroupOf", "IsDepiction", "IsInside")

@@ -177,6 +177,6 @@ def check_image(
     container = inspected.container
     extension = os.path.splitext(file)[1].lower()
     if IMAGE_FORMATS.get(extension, container) != container:
-        reason = f"{container} file named {extension}: stored as {container}"
+        reason = f"{container} file named {extension}: read as {container}"
         findings.append(Finding(file, reason, "", repaired=True))
     return image, findings

@@ -54,9 +54,9 @@ def is_running(process: int) -> bool:
         return False
 
 
-def test_killed_while_writing(write_coco, encoded_picture, tmp_path, capsys) -> None:
-    # Large pictures that must be encoded anew: slow enough to be killed amid.
-    picture = encoded_picture(width=1200, height=900, kind="WEBP")
+def test_killed_while_writing(write_coco, encoded_image, tmp_path, capsys) -> None:
+    # Large images that must be encoded anew: slow enough to be killed amid.
+    picture = encoded_image(width=1200, height=900, kind="WEBP")
     names = [f"{number}.jpg" for number in range(32)]
     boxes = {name: [(3, number, 0, 10, 10)] for number, name in enumerate(names)}
     sizes = dict.fromkeys(names, (1200, 900))
@@ -94,11 +94,11 @@ def test_killed_while_writing(write_coco, encoded_picture, tmp_path, capsys) -> 
 
 
 def test_a_full_disk_is_said_and_only_what_changed_is_written_again(
-    write_coco, encoded_picture, tmp_path, capsys, monkeypatch
+    write_coco, encoded_image, tmp_path, capsys, monkeypatch
 ) -> None:
     names = [f"{number:02d}.jpg" for number in range(16)]
     boxes = {name: [(3, 1, 1, 10, 10)] for name in names}
-    path, images = write_coco(dict.fromkeys(names, encoded_picture()), boxes)
+    path, images = write_coco(dict.fromkeys(names, encoded_image()), boxes)
     output = tmp_path / "part"
     command = arguments_for(path, images, output, "--workers", 1)
     real = build_shard.write_shard
@@ -140,9 +140,9 @@ def test_a_full_disk_is_said_and_only_what_changed_is_written_again(
 
 
 def test_what_a_lost_node_left_half_written_is_removed(
-    write_coco, encoded_picture, tmp_path, monkeypatch
+    write_coco, encoded_image, tmp_path, monkeypatch
 ) -> None:
-    path, images = write_coco({f"{n}.jpg": encoded_picture() for n in range(8)}, {})
+    path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(8)}, {})
     undisturbed, output = tmp_path / "one/part", tmp_path / "two/part"
     assert make_tfrecords.main(arguments_for(path, images, undisturbed, "--workers", 1)) == 0
     real, owners = build_shard.write_shard, []
@@ -159,10 +159,10 @@ def test_what_a_lost_node_left_half_written_is_removed(
 
 
 def test_a_finished_set_is_kept_and_replaced_only_when_asked(
-    write_coco, encoded_picture, tmp_path, capsys
+    write_coco, encoded_image, tmp_path, capsys
 ) -> None:
     names = [f"{number}.jpg" for number in range(9)]
-    path, images = write_coco(dict.fromkeys(names, encoded_picture()), {})
+    path, images = write_coco(dict.fromkeys(names, encoded_image()), {})
     output = tmp_path / "part"
     command = arguments_for(path, images, output, "--workers", 1)
     assert make_tfrecords.main(command) == 0
@@ -178,7 +178,7 @@ def test_a_finished_set_is_kept_and_replaced_only_when_asked(
     assert make_tfrecords.main(command) == 0
     assert {file: file.stat().st_mtime_ns for file in output.iterdir()} == before
 
-    (images / "4.jpg").write_bytes(encoded_picture(quality=50))  # an image file was changed
+    (images / "4.jpg").write_bytes(encoded_image(quality=50))  # an image file was changed
     assert make_tfrecords.main(command) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert {file: file.stat().st_mtime_ns for file in output.iterdir()} == before
@@ -192,9 +192,9 @@ def test_a_finished_set_is_kept_and_replaced_only_when_asked(
 
 
 def test_shards_of_unknown_origin_are_not_written_over(
-    write_coco, encoded_picture, tmp_path, capsys
+    write_coco, encoded_image, tmp_path, capsys
 ) -> None:
-    path, images = write_coco({f"{n}.jpg": encoded_picture() for n in range(8)}, {})
+    path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(8)}, {})
     output = tmp_path / "part"
     output.mkdir()
     foreign = output / "train_part-00000-of-00008.tfrecord"
@@ -237,10 +237,10 @@ def test_claims(tmp_path) -> None:
     assert path.exists()  # the other's claim is not removed
 
 
-def test_killed_as_any_file_gets_its_name(write_coco, encoded_picture, tmp_path) -> None:
+def test_killed_as_any_file_gets_its_name(write_coco, encoded_image, tmp_path) -> None:
     """By SIGKILL at the first, second ... renaming of a step and of a set; then run again."""
     names = [f"{number}.jpg" for number in range(4)]
-    path, images = write_coco(dict.fromkeys(names, encoded_picture()), {})
+    path, images = write_coco(dict.fromkeys(names, encoded_image()), {})
     program = f"""
 import os, signal, sys
 from tpudet.detection.commands import make_tfrecords

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tpudet.detection.commands import upload
+from tpudet.detection.commands.upload import main
+from tpudet.detection.preparation.records import upload
 
-SCRIPT = Path(__file__).parents[3] / "scripts/upload_files_to_gcs.sh"
+SCRIPT = Path(__file__).parents[4] / "scripts/upload_files_to_gcs.sh"
 # Sizes around the block that is copied at once, 4 MiB.
 SIZES = {
     "classes.csv": 12,
@@ -56,7 +57,7 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def run(*arguments: object) -> int:
-    return upload.main([str(argument) for argument in arguments])
+    return main([str(argument) for argument in arguments])
 
 
 def test_all_files_arrive_and_a_second_run_copies_what_is_missing(part, destination, capsys):
@@ -69,14 +70,14 @@ def test_all_files_arrive_and_a_second_run_copies_what_is_missing(part, destinat
     assert not tf.io.gfile.exists(destination)
 
     assert run(part, destination) == 0
-    assert f"5 file(s), {total} bytes copied, 0 there already" in capsys.readouterr().out
+    assert f"5 file(s), {total} bytes copied, 0 already existed" in capsys.readouterr().out
     assert below(destination) == expected
     assert run(part, destination) == 0
-    assert "0 file(s), 0 bytes copied, 5 there already" in capsys.readouterr().out
+    assert "0 file(s), 0 bytes copied, 5 already existed" in capsys.readouterr().out
 
     tf.io.gfile.remove(f"{destination}/part_0/classes.csv")
     assert run(f"{part}/", f"{destination}/") == 0
-    assert "1 file(s), 12 bytes copied, 4 there already" in capsys.readouterr().out
+    assert "1 file(s), 12 bytes copied, 4 already existed" in capsys.readouterr().out
     assert below(destination) == expected
 
 
@@ -95,7 +96,7 @@ def test_another_file_at_the_destination_is_replaced_only_when_told(part, destin
     (part / "new").write_bytes(b"new")
     assert run(part, destination) == 2
     message = capsys.readouterr().err
-    assert f"{destination}/part_0/classes.csv is there already" in message
+    assert f"{destination}/part_0/classes.csv already exists" in message
     assert "--overwrite" in message
     assert below(destination) == before  # neither was copied
 
@@ -189,10 +190,11 @@ def test_mistakes_are_listed_together_before_anything_is_copied(part, tmp_path, 
     names = ("none", "void", "begun", "other/part_0", "converted/part_0")
     assert run(*(tmp_path / name for name in names), bucket) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "error: Nothing was copied.",
+        "tpudet upload: Nothing was copied.",
         f"  {tmp_path}/none does not exist.",
-        f"  {tmp_path}/void holds no file.",
-        f"  {tmp_path}/begun/train_begun.progress is of an unfinished run: end it, or remove it.",
+        f"  {tmp_path}/void contains no files.",
+        f"  {tmp_path}/begun/train_begun.progress is of an unfinished run: "
+        "finish it, or remove it.",
         f"  {bucket}/part_0/classes.csv would be written 2 times.",
     ]
     assert not bucket.exists()
@@ -209,7 +211,7 @@ def test_a_folder_is_not_copied_onto_or_into_itself(part, tmp_path, capsys, monk
         (part.parent, part),
     ):
         assert run("--delete_source", source, destination) == 2
-        assert "the same or one within the other" in capsys.readouterr().err
+        assert "the same, or one is inside the other" in capsys.readouterr().err
     (tmp_path / "alias").unlink()
     assert below(str(tmp_path)) == before
 

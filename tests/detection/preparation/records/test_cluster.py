@@ -13,9 +13,9 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_a_node_is_lost_amid(two_nodes, wait_for, write_coco, encoded_picture, tmp_path) -> None:
-    # Large pictures that must be encoded anew: slow enough to lose the node amid a shard.
-    picture = encoded_picture(width=1200, height=900, kind="WEBP")
+def test_a_node_is_lost_amid(two_nodes, wait_for, write_coco, encoded_image, tmp_path) -> None:
+    # Large images that must be encoded anew: slow enough to lose the node amid a shard.
+    picture = encoded_image(width=1200, height=900, kind="WEBP")
     names = [f"{number:02d}.jpg" for number in range(8 * NUM_SHARDS)]
     boxes = {name: [(3, number, 0, 10, 10)] for number, name in enumerate(names)}
     sizes = dict.fromkeys(names, (1200, 900))

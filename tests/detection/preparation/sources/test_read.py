@@ -35,9 +35,9 @@ def write_csv(path: Path, *rows: tuple) -> str:
     return str(path)
 
 
-def test_coco_boxes_classes_and_ids(write_coco, encoded_picture) -> None:
+def test_coco_boxes_classes_and_ids(write_coco, encoded_image) -> None:
     path, _ = write_coco(
-        {"a.jpg": encoded_picture()}, {"a.jpg": [(7, 1, 2, 10, 20), (3, 0, 0, 5, 5)]}
+        {"a.jpg": encoded_image()}, {"a.jpg": [(7, 1, 2, 10, 20), (3, 0, 0, 5, 5)]}
     )
     annotations = read_coco(str(path))
     assert [entry.identifier for entry in annotations.classes] == ["3", "7"]  # by id, with a gap

@@ -12,8 +12,8 @@ import pytest
 from tpudet.detection.commands import gen_tfrecords
 from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
 
-# Twenty pictures: a beetle in 2, an ant in 6, a bee in 12 and in one of the beetles' and ants';
-# pictures 18 and 19 hold a wasp, which is no class of the part.
+# Twenty images: a beetle in 2, an ant in 6, a bee in 12 and in one of the beetles' and ants';
+# images 18 and 19 hold a wasp, which is no class of the part.
 HELD = {0: ("ant", "beetle"), 1: ("bee", "beetle"), 2: ("ant", "bee")}
 HELD |= {number: ("ant",) for number in range(3, 7)}
 HELD |= {number: ("bee", "wasp") for number in range(7, 18)}
@@ -22,13 +22,13 @@ CLASSES = "/m/bee,Bee\n/m/ant,Ant\n/m/beetle,Beetle\n"
 
 
 @pytest.fixture
-def part(tmp_path, encoded_picture) -> Path:
-    """A folder with boxes.csv, classes_insects.csv and the pictures, of which two lie apart."""
+def part(tmp_path, encoded_image) -> Path:
+    """A folder with boxes.csv, classes_insects.csv and the images, of which two lie apart."""
     rows = [",".join(ALL_COLUMNS)]
     for number, names in HELD.items():
         folder = tmp_path / ("more" if number in (5, 6) else "pictures")
         folder.mkdir(exist_ok=True)
-        (folder / f"{number:016x}.jpg").write_bytes(encoded_picture(quality=60 + number))
+        (folder / f"{number:016x}.jpg").write_bytes(encoded_image(quality=60 + number))
         for name in names:
             rows.append(f"{number:016x},xclick,/m/{name},1,0.1,0.5,0.25,0.75,0,0,0,0,0")
     (tmp_path / "boxes.csv").write_text("\n".join(rows) + "\n")
@@ -56,7 +56,7 @@ def test_display_only_prints_the_imbalance_and_writes_nothing(part, capsys) -> N
         "21 of 34 boxes are of the classes, in 18 of 20 images",
         "images per class before: least 2 (Beetle), most 13 (Bee), ratio 6.5",
         f"images per class after:  least 8 (Beetle), most {bees} (Bee), ratio {int(bees) / 8:.1f}",
-        "images: 18, written: 25, one at most 4 times",
+        "images: 18, written: 25, each at most 4 times",
         "  class     before     after",
         "  Beetle         2         8  below the minimum",
         "  Ant            6        10",
@@ -72,7 +72,7 @@ def test_every_class_is_in_as_many_records_as_asked_for(part, read_back) -> None
     output = part / "converted/insects"
     records = read_back(output, "train")
     copies = Counter(int(record.source_id, 16) for record in records)
-    assert set(copies) == set(range(18))  # the wasps' own pictures are none of the part
+    assert set(copies) == set(range(18))  # the wasps' own images are none of the part
     assert (copies[0], copies[1]) == (5, 5)
     assert sorted(copies[number] for number in range(2, 7)) == [1] * 5  # 5 come with a beetle
     assert all(copies[number] == 1 for number in range(7, 18))
@@ -113,7 +113,7 @@ def test_the_files_depend_on_the_seed_and_not_on_the_order_of_the_images_in_the_
     assert contents[0] == contents[1] != contents[2]
 
 
-def test_missing_pictures_are_counted_named_and_end_it_unless_told_otherwise(
+def test_missing_images_are_counted_named_and_end_it_unless_told_otherwise(
     part, read_back, capsys
 ) -> None:
     for number in (*range(7, 17), 1, 5):
@@ -123,7 +123,7 @@ def test_missing_pictures_are_counted_named_and_end_it_unless_told_otherwise(
     assert generate(part, "--min_samples_per_class", 6) == 2
     names = [f"  {number:016x}.jpg" for number in (1, 5, *range(7, 15))]
     assert capsys.readouterr().err.splitlines() == [
-        f"error: 12 of 18 image files are not in {part}/pictures or {part}/more:",
+        f"tpudet gen_tfrecords: 12 of 18 image files are not in {part}/pictures or {part}/more:",
         *names,
         "  ...",
         "Fetch them, or pass --skip_missing to leave these images out.",
@@ -133,7 +133,7 @@ def test_missing_pictures_are_counted_named_and_end_it_unless_told_otherwise(
     assert generate(part, "--min_samples_per_class", 6, "--skip_missing") == 0
     output = part / "converted/insects"
     copies = Counter(int(record.source_id, 16) for record in read_back(output, "train"))
-    # Beetles are left with picture 0, six times; bees with 2 (an ant's) and 17, the rarer class
+    # Beetles are left with image 0, six times; bees with 2 (an ant's) and 17, the rarer class
     # now, so that 2 and 17 are theirs, three times each.
     assert copies == {0: 6, 2: 3, 17: 3, 3: 1, 4: 1, 6: 1}
     manifest = json.loads((output / "train_insects.manifest.json").read_text())
@@ -169,14 +169,14 @@ def test_validation_keeps_the_order_of_the_csv_and_paths_have_defaults(
         ({"boxes.csv": ",".join(ALL_COLUMNS) + "\n"}, "has a header and no row"),
         ({"boxes.csv": "ImageID;LabelName;XMin\na;b;0\n"}, "separated by ';'"),
         ({"boxes.csv": "ImageID,LabelName,XMin,XMax,YMin,YMax\n"}, "lacks the column IsGroupOf"),
-        ({"classes_insects.csv": "/m/fly,Fly\n"}, "None of the 34 boxes is of the 1 class(es)"),
+        ({"classes_insects.csv": "/m/fly,Fly\n"}, "None of the 34 boxes belongs to the 1 listed"),
         ({"classes_insects.csv": "/m/fly\n"}, "--classes_file {part}/classes_insects.csv: "),
         ({"--image_info_file": "nowhere.csv"}, "--image_info_file nowhere.csv does not exist"),
         ({"--classes_file": "nowhere.csv"}, "--classes_file nowhere.csv does not exist"),
         ({"--image_dir": "nowhere"}, "--image_dir nowhere does not exist"),
         ({"--num_shards": "19"}, "--num_shards 19 must be in 1..18"),
         ({"--max_copies": "3"}, "--max_copies 3 limits copies, but"),
-        ({"--split": "val", "--min_samples_per_class": "3"}, "suits the split train only"),
+        ({"--split": "val", "--min_samples_per_class": "3"}, "is for the split train only"),
     ],
 )
 def test_bad_input_is_one_message_and_status_2(part, capsys, change: dict, message: str) -> None:
@@ -189,16 +189,16 @@ def test_bad_input_is_one_message_and_status_2(part, capsys, change: dict, messa
     before = sorted(part.rglob("*"))
     assert generate(part, *flags) == 2
     errors = capsys.readouterr().err
-    assert errors.startswith("error: ")
+    assert errors.startswith("tpudet gen_tfrecords: ")
     assert message.replace("{part}", str(part)) in errors
     assert sorted(part.rglob("*")) == before
 
 
 def test_the_script_passes_the_exit_status_on() -> None:
-    script = Path(__file__).parents[3] / "scripts/gen_tfrecords.py"
+    script = Path(__file__).parents[4] / "scripts/gen_tfrecords.py"
     arguments = ["--classes_file", "nowhere.csv", "--image_info_file", "-", "--display_only"]
     ended = subprocess.run(
         [sys.executable, script, *arguments], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 2
-    assert ended.stderr == "error: --classes_file nowhere.csv does not exist.\n"
+    assert ended.stderr == "tpudet gen_tfrecords: --classes_file nowhere.csv does not exist.\n"

@@ -16,8 +16,8 @@ LIMITED = (
 )
 
 
-def test_a_full_disk(write_coco, encoded_picture, tmp_path) -> None:
-    small = encoded_picture()
+def test_a_full_disk(write_coco, encoded_image, tmp_path) -> None:
+    small = encoded_image()
     large = small[:2] + 4 * (b"\xff\xfe\xff\xff" + bytes(65_533)) + small[2:]  # comments
     assert len(small) < LIMIT < len(large) == len(small) + 4 * 65_537
     pictures = {f"{number}.jpg": small if number < 6 else large for number in range(8)}
@@ -34,7 +34,8 @@ def test_a_full_disk(write_coco, encoded_picture, tmp_path) -> None:
         check=False,
     )
     assert failed.returncode == 2
-    (message,) = (line for line in failed.stderr.splitlines() if line.startswith("error: "))
+    prefix = "tpudet make_tfrecords: "
+    (message,) = (line for line in failed.stderr.splitlines() if line.startswith(prefix))
     assert f"{output}/val_part-0000" in message
     assert "cannot be written" in message
     assert "File too large" in message

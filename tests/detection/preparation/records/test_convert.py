@@ -113,7 +113,7 @@ def test_coco_converts_whole(data_dir, tmp_path, read_back, split: str, count: i
             np.testing.assert_array_equal(mask, coco.annToMask(annotation))
 
 
-def test_open_images_pictures_with_boxes_and_without(data_dir, tmp_path, read_back) -> None:
+def test_open_images_images_with_boxes_and_without(data_dir, tmp_path, read_back) -> None:
     images = data_dir / "openimages/kaggle_test_images"
     names = sorted(path.stem for path in images.glob("*.jpg"))
     header = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax"
@@ -196,9 +196,9 @@ REPAIRED = {
     ("good.jpg", "swapped corners of a box put in order"),
     ("cmyk.jpg", "CMYK JPEG converted to RGB"),
     ("sixteen.png", "16-bit PNG reduced to 8 bits"),
-    ("png.jpg", "PNG file named .jpg: stored as what it is"),
+    ("png.jpg", "PNG file named .jpg: read as PNG"),
     ("webp.jpg", "WebP converted"),
-    ("webp.jpg", "WebP file named .jpg: stored as what it is"),
+    ("webp.jpg", "WebP file named .jpg: read as WebP"),
     ("upright.jpg", "turned upright by its EXIF orientation"),
     ("lying.jpg", "EXIF orientation tag reset, pixels as stored"),
     ("unsized.jpg", "box clipped to the image"),
@@ -208,9 +208,9 @@ REPAIRED = {
 
 @pytest.mark.parametrize("image_check", ["full", "headers"])
 def test_every_fault_is_repaired_or_left_out_and_said(
-    write_coco, encoded_picture, tmp_path, read_back, capsys, image_check: str
+    write_coco, encoded_image, tmp_path, read_back, capsys, image_check: str
 ) -> None:
-    path, images = faulty_set(write_coco, encoded_picture)
+    path, images = faulty_set(write_coco, encoded_image)
     output = tmp_path / "faulty"
     more = ("--split", "test", "--image_check", image_check)
     assert convert("coco", path, images, output, *more) == 0
@@ -241,7 +241,7 @@ def test_every_fault_is_repaired_or_left_out_and_said(
     np.testing.assert_allclose(records["15"].boxes[1], [40, 50, 48, 64], atol=1e-4)
     assert records["17"].labels == []
     for example in raw_features(output / "test_faulty-00000-of-00001.tfrecord"):
-        # Its digest takes longer than all else that is done to a picture that is not decoded.
+        # Its digest takes longer than all else that is done to an image that is not decoded.
         assert ("image/key/sha256" in example.features.feature) == (image_check == "full")
 
     report = tmp_path / "report.json"
@@ -252,9 +252,9 @@ def test_every_fault_is_repaired_or_left_out_and_said(
 
 
 def test_check_data_is_content_with_good_data_and_writes_nothing(
-    write_coco, encoded_picture, tmp_path
+    write_coco, encoded_image, tmp_path
 ) -> None:
-    pictures = {"a.jpg": encoded_picture(), "b.jpg": encoded_picture(kind="WEBP")}
+    pictures = {"a.jpg": encoded_image(), "b.jpg": encoded_image(kind="WEBP")}
     path, images = write_coco(pictures, {"a.jpg": [(3, 4, 5, 20, 30)]})
     before = sorted(tmp_path.rglob("*"))
     assert check("coco", path, images) == 0
@@ -264,10 +264,10 @@ def test_check_data_is_content_with_good_data_and_writes_nothing(
 
 
 def test_a_mask_that_cannot_be_drawn_takes_its_box_along(
-    write_coco, encoded_picture, tmp_path, read_back
+    write_coco, encoded_image, tmp_path, read_back
 ) -> None:
     path, images = write_coco(
-        {"a.jpg": encoded_picture()},
+        {"a.jpg": encoded_image()},
         {"a.jpg": [(3, 4, 5, 20, 30), (3, 1, 1, 9, 9), (7, 0, 0, 9, 9)]},
     )
     content = json.loads(path.read_text())
@@ -282,9 +282,9 @@ def test_a_mask_that_cannot_be_drawn_takes_its_box_along(
 
 
 def test_train_is_shuffled_by_the_seed_and_other_splits_are_not(
-    write_coco, encoded_picture, tmp_path, read_back
+    write_coco, encoded_image, tmp_path, read_back
 ) -> None:
-    path, images = write_coco({f"{n}.jpg": encoded_picture() for n in range(12)}, {})
+    path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(12)}, {})
     orders = {}
     for name, split, seed in (
         ("a", "train", 0),
@@ -302,8 +302,8 @@ def test_train_is_shuffled_by_the_seed_and_other_splits_are_not(
     assert all(sorted(order) == list(range(1, 13)) for order in orders.values())
 
 
-def test_everything_lies_in_memory_when_asked(write_coco, encoded_picture) -> None:
-    path, images = write_coco({"a.jpg": encoded_picture()}, {"a.jpg": [(3, 4, 5, 20, 30)]})
+def test_everything_lies_in_memory_when_asked(write_coco, encoded_image) -> None:
+    path, images = write_coco({"a.jpg": encoded_image()}, {"a.jpg": [(3, 4, 5, 20, 30)]})
     for local in (path, images / "a.jpg"):
         tf.io.gfile.makedirs("ram://in")
         tf.io.gfile.copy(str(local), f"ram://in/{local.name}", overwrite=True)

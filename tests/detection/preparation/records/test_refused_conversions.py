@@ -16,9 +16,9 @@ def convert(annotations: Path, images: Path, output: Path, *more: object) -> int
 
 
 def test_other_classes_in_the_same_part_are_refused(
-    write_coco, encoded_picture, tmp_path, capsys
+    write_coco, encoded_image, tmp_path, capsys
 ) -> None:
-    path, images = write_coco({"a.jpg": encoded_picture()}, {})
+    path, images = write_coco({"a.jpg": encoded_image()}, {})
     output = tmp_path / "part"
     assert convert(path, images, output, "--split", "train") == 0
     classes = tmp_path / "other.csv"
@@ -35,24 +35,24 @@ def test_other_classes_in_the_same_part_are_refused(
     ("change", "message"),
     [
         ({"--annotations": "nowhere.json"}, "--annotations nowhere.json does not exist"),
-        ({"--annotations": "."}, "is a directory; a file is wanted"),
+        ({"--annotations": "."}, "is a directory; a file is expected"),
         ({"--images": "nowhere"}, "--images nowhere does not exist"),
         (
             {"--images": "{tmp}"},
-            "holds none of the 1 first images of the annotations, such as a.jpg",
+            "has none of the first 1 images of the annotations, such as a.jpg",
         ),
         ({"--classes": "nowhere.csv"}, "--classes nowhere.csv does not exist"),
         ({"--image_list": "nowhere.txt"}, "--image_list nowhere.txt does not exist"),
         ({"--num_shards": "2"}, "--num_shards 2 must be in 1..1"),
         ({"--format": "voc"}, "is not a directory"),
-        ({"--include_unlabeled": None}, "suits --format open_images only"),
+        ({"--include_unlabeled": None}, "is for --format open_images only"),
         ({"--output": "/"}, "must end with the name of the part"),
     ],
 )
 def test_wrong_usage_is_one_message_and_status_2(
-    write_coco, encoded_picture, tmp_path, capsys, change: dict, message: str
+    write_coco, encoded_image, tmp_path, capsys, change: dict, message: str
 ) -> None:
-    path, images = write_coco({"a.jpg": encoded_picture()}, {})
+    path, images = write_coco({"a.jpg": encoded_image()}, {})
     options = {"--format": "coco", "--annotations": str(path), "--images": str(images)}
     options |= {"--split": "val", "--output": str(tmp_path / "part"), "--workers": "1"} | change
     arguments = [part for pair in options.items() for part in pair if part is not None]
@@ -80,9 +80,9 @@ def test_the_command_passes_the_exit_status_on() -> None:
 
 
 def test_a_set_without_one_usable_image_is_not_written(
-    write_coco, encoded_picture, tmp_path, capsys
+    write_coco, encoded_image, tmp_path, capsys
 ) -> None:
-    path, images = write_coco({"a.jpg": encoded_picture()[:99]}, {})
+    path, images = write_coco({"a.jpg": encoded_image()[:99]}, {})
     output = tmp_path / "part"
     assert convert(path, images, output, "--split", "val") == 2
     assert "No image can be used" in capsys.readouterr().err
