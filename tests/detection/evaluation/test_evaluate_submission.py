@@ -79,7 +79,7 @@ def test_what_does_not_count_is_reported(files: Path, capsys: pytest.CaptureFixt
     assert "1 images are not in the ground truth and ignored, with 2 predictions" in out
     assert "2 images of the ground truth have no row" in out
     assert "1 predictions ignored: their class is not verified" in out
-    assert "1 predictions of labels that are no classes, ignored: /unknown" in out
+    assert "1 predictions ignored, of labels that are not classes: /unknown" in out
 
 
 @pytest.mark.parametrize(

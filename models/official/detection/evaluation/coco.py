@@ -84,7 +84,7 @@ def explain_missing(metrics: dict[str, float], truth: GroundTruth) -> list[str]:
 def _to_hotcoco(
     truth: GroundTruth, detections: ImageDetections, num_classes: int
 ) -> tuple[hotcoco.COCO, hotcoco.COCO]:
-    """Converts the columns for hotcoco, images and objects numbered from 1, as pycocotools needs."""
+    """Converts the columns for hotcoco, images and objects numbered from 1, as in pycocotools."""
     coco_truth = hotcoco.COCO.from_arrays(
         [
             {"id": i, "height": int(height), "width": int(width)}
@@ -120,9 +120,7 @@ def check_columns(
         problems.append(f"class ids {listing(np.unique(wrong))}, allowed are 1..{num_classes}")
     wrong = table.image_indices[(table.image_indices < 0) | (table.image_indices >= num_images)]
     if len(wrong):
-        problems.append(
-            f"image indices {listing(np.unique(wrong))}, there are {num_images} images"
-        )
+        problems.append(f"image indices {listing(np.unique(wrong))}, there are {num_images} images")
     scores = table.scores if isinstance(table, ImageDetections) else table.areas
     if not (np.isfinite(table.boxes).all() and np.isfinite(scores).all()):
         problems.append("boxes, scores or areas that are not finite")
@@ -134,5 +132,6 @@ def check_class_names(class_names: Sequence[str]) -> None:
     """Raises a ValueError where a name occurs twice or there is none."""
     repeated = sorted({name for name in class_names if list(class_names).count(name) > 1})
     if repeated or not class_names:
-        what = f"class names {repeated} are listed twice in the class list" if repeated else "no class"
+        listed = f"class names {repeated} are listed twice in the class list"
+        what = listed if repeated else "no class"
         raise ValueError(f"{what}: the AP of each class needs a name of its own")

@@ -1,9 +1,9 @@
 """A list of exported models to predict with: `--models models.yml`.
 
-Each entry is one SavedModel, named as export_saved_model.sh names it:
+Each entry is one SavedModel, named as tpudet export names it:
 
     - dataset: part_0        # PART
-      version: '2.6.1'       # in quotes, for 2.6 would be a number
+      version: '2.6.1'       # in quotes, because 2.6 would be a number
       step: 80000            # of the checkpoint; or best, latest
       resolution: 640        # or 512x768
 
@@ -28,7 +28,7 @@ from tpudet.trainkit.errors import UserError
 
 
 class ModelListError(UserError):
-    """Every mistake of a list of models, one a line."""
+    """The mistakes of a list of models, one per line."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,12 +55,12 @@ class ModelEntry:
 
     @property
     def name(self) -> str:
-        """Of the folder of the SavedModel, and of the predictions."""
+        """The name of the SavedModel's folder and of the predictions."""
         return f"{self.version}-{self.dataset}-{self.resolution}"
 
 
 class ListedModel(NamedTuple):
-    """A model of the list that is there."""
+    """A model of the list, found."""
 
     name: str
     saved: SavedDetector
@@ -74,11 +74,11 @@ def read_model_list(
 
     Args:
         path: the YAML file.
-        storage: folder or bucket that has `final` and gets `predictions`.
-        check: is called with each model; a ValueError that it raises is one more mistake.
+        storage: folder or bucket with `final` and `predictions`.
+        check: called with each model; a ValueError that it raises is one more mistake.
 
     Raises:
-        ModelListError: lists every mistake, of the file and of the models that it names.
+        ModelListError: lists every mistake of the file and of its models.
     """
     try:
         entries, mistakes = load_list(ModelEntry, path)

@@ -1,1 +1,1 @@
-"""Looking at what a detector finds: which images, what is wrong there, pictures and a page."""
+"""Draws detections beside their ground truth, and finds the images with the worst ones."""

@@ -1,4 +1,4 @@
-"""Predictions of a label, repeated for every label of which it is a kind; as arrays."""
+"""Repeats predictions, as arrays, for every label that their label is a kind of."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,14 +15,14 @@ class AncestorTable(NamedTuple):
     labels: tuple[str, ...]  # L of them
     starts: np.ndarray  # [L + 1] int64; label k has ancestors numbers[starts[k]:starts[k + 1]]
     numbers: np.ndarray  # int32, parents before their own parents
-    is_parent: np.ndarray  # [L + 1] bool; the last, False, is that of the number -1
+    is_parent: np.ndarray  # [L + 1] bool; the last one, False, is for the number -1
 
 
 def ancestor_table(hierarchy: Hierarchy, first_labels: Sequence[str] = ()) -> AncestorTable:
     """Numbers `first_labels` and then every other label of the hierarchy.
 
     Args:
-        hierarchy: tells the ancestors; a label that it lacks has none.
+        hierarchy: a label that it lacks has no ancestors.
         first_labels: each once.
     """
     labels = tuple(dict.fromkeys((*first_labels, *hierarchy.labels)))
@@ -48,7 +48,7 @@ def with_ancestors(
 
     Of a label that has descendants an image keeps each box (as it is printed) once: with the best
     score, and of equal scores the first. Predictions of leaves, and of labels that the hierarchy
-    lacks, stay as they are. Adding ancestors twice is adding them once.
+    lacks, are unchanged. Adding ancestors twice is the same as adding them once.
 
     Args:
         table: from `ancestor_table`.
@@ -67,7 +67,7 @@ def with_ancestors(
     added = np.flatnonzero(places)
     found[added] = table.numbers[table.starts[found[added]] + places[added] - 1]
     columns = [images, *printed_units(boxes).T]
-    if not len(shared := _repeated(columns)):  # nor can any label with its box be there twice
+    if not len(shared := _repeated(columns)):  # then no label and box can be repeated either
         return rows, found
     in_question = np.zeros(len(labels), bool)
     in_question[shared] = True
@@ -79,9 +79,9 @@ def with_ancestors(
 
 
 def _repeated(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """Places of all rows of [n] columns that are equal to another one, rising; perhaps some more.
+    """Places, rising, of all rows of [n] columns that are equal to another one.
 
-    Different rows with equal hashes are the ones too many.
+    A few more are returned if different rows have equal hashes.
     """
     hashes = _hashes(columns)
     ordered = np.sort(hashes)
@@ -114,7 +114,7 @@ def _hashes(columns: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _differs_from_before(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """[k] bool: whether a row is the first, or another one than the row before it."""
+    """[k] bool: whether a row is the first, or differs from the row before it."""
     differs = np.zeros(len(columns[0]), bool)
     differs[:1] = True
     for column in columns:

@@ -96,7 +96,7 @@ def test_a_class_list_maps_names_and_restricts_what_is_scored(write, tmp_path: P
     classes = write("classes.csv", "/vehicle,Vehicle", "/amphibious,Amphibious car")
     found = read_truth(path, hierarchy=str(tmp_path / "tree.json"), classes=classes)
     assert boxes_of(found) == {("a", "/vehicle"), ("a", "/amphibious")}
-    assert any("1 labels of 1 boxes are no classes" in note for note in found.notes)
+    assert any("1 labels of 1 boxes are not in the class list" in note for note in found.notes)
 
 
 def test_a_row_without_box_is_an_image_and_columns_may_be_few(write) -> None:
@@ -121,8 +121,8 @@ def test_ground_truth_that_is_expanded_already_is_told(write, tmp_path: Path) ->
     ("bad", "message"),
     [
         (row("a", "/car", "0.5,0.4,0.2,0.6"), "XMax < XMin"),
-        (row("a", "/car", "0.1,nan,0.2,0.6"), "a coordinate is no number"),
-        (row("a", "/car", "0.1,x,0.2,0.6"), "a coordinate is no number"),
+        (row("a", "/car", "0.1,nan,0.2,0.6"), "a coordinate is not a number"),
+        (row("a", "/car", "0.1,x,0.2,0.6"), "a coordinate is not a number"),
         (row("", "/car"), "no ImageID"),
         (row("a", ""), "no LabelName"),
         (row("a", "/car", group="2"), "IsGroupOf is not"),

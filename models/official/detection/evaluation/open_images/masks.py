@@ -1,10 +1,10 @@
-"""The instance segmentation challenge: masks as text, and their two-stage matching.
+"""Scores masks by the rules of the instance segmentation challenge, in two stages.
 
-Masks are matched first, by the overlap of masks, with the objects that have one. What is left is
-matched with the boxes of objects without mask, and what matches there is ignored.
+Masks are matched first, by the overlap of masks, with the objects that have one. The others are
+matched with the boxes of objects without a mask, and those that match are ignored.
 
-Recall is of the objects with a mask and, as the published scorer has it, of every group-of box,
-with a mask or without.
+Recall counts the objects with a mask and, as the published scorer does, every group-of box, with a
+mask or without.
 """
 
 import csv
@@ -29,6 +29,7 @@ from tpudet.detection.evaluation.open_images.metric import (
 from tpudet.detection.evaluation.open_images.predictions import ReadCounts, image_rows
 from tpudet.detection.evaluation.open_images.truth import LabelledTruth
 from tpudet.detection.evaluation.open_images.truth_csv import MaskTexts, TruthFileError
+from tpudet.detection.ops.numpy_masks import Rle as Mask
 from tpudet.detection.submission.errors import (
     NO_BAD_ROWS,
     NUM_SHOWN,
@@ -37,7 +38,6 @@ from tpudet.detection.submission.errors import (
     BadRowsError,
     SubmissionError,
 )
-from tpudet.detection.ops.numpy_masks import Rle as Mask
 from tpudet.detection.types import ImageDetections
 from tpudet.trainkit.files.storage import open_file
 
@@ -48,17 +48,17 @@ csv.field_size_limit(1 << 27)
 
 
 class MaskPredictions(NamedTuple):
-    """Detections with masks: `boxes` are around the masks, in 0..1 of the picture."""
+    """Detections with masks: `boxes` are around the masks, in 0..1 of the image."""
 
     detections: ImageDetections
     masks: list[Mask]  # D COCO RLE
 
 
 def truth_masks(path: str, texts: MaskTexts) -> list[Mask | None]:
-    """The masks of the ground truth's boxes, None where one has none or an empty one.
+    """The masks of the ground truth's boxes, None for no mask or an empty one.
 
     Raises:
-        TruthFileError: a text is no mask of its size; the first ten are named.
+        TruthFileError: a text is not a mask of its size; the first ten are named.
     """
     masks: list[Mask | None] = []
     bad: dict[int, str] = {}
@@ -78,9 +78,9 @@ def truth_masks(path: str, texts: MaskTexts) -> list[Mask | None]:
 def read_mask_predictions(
     path: str, labelled: LabelledTruth, *, skip_bad: bool = False
 ) -> tuple[MaskPredictions, ReadCounts]:
-    """Reads a submission of masks, the predictions whose class is verified on their image.
+    """Reads the predictions of a submission of masks whose class is verified on their image.
 
-    Masks without any pixel have no box and are left out.
+    Empty masks have no box and are left out.
 
     Args:
         path: `ImageId,ImageWidth,ImageHeight,PredictionString`, a prediction being
@@ -89,7 +89,7 @@ def read_mask_predictions(
         skip_bad: whether bad rows are left out and counted.
 
     Raises:
-        SubmissionError: it is no such file, or none of its images is in the ground truth.
+        SubmissionError: it is not such a file, or none of its images is in the ground truth.
         BadRowsError: there are bad rows and `skip_bad` is False.
     """
     rows = list(_read_rows(path))
@@ -126,7 +126,7 @@ def read_mask_predictions(
 
 
 class _Counted:
-    """Gathers the predictions that count, and counts the others."""
+    """Collects the predictions that count, and counts the others."""
 
     def __init__(self, labelled: LabelledTruth) -> None:
         entries = enumerate(labelled.classes, start=1)
@@ -138,7 +138,7 @@ class _Counted:
         self.number = self.elsewhere = self.unverified = 0
 
     def add(self, image: int, label: str, score: float, mask: Mask) -> None:
-        """Takes in one prediction; `image` is -1 where the ground truth lacks it."""
+        """Adds one prediction; `image` is -1 if the ground truth lacks it."""
         class_id = self._class_ids.get(label, 0)
         self.number += 1
         self.elsewhere += image < 0
@@ -152,7 +152,7 @@ class _Counted:
             self._masks.append(mask)
 
     def predictions(self) -> MaskPredictions:
-        """What was gathered."""
+        """All predictions that count."""
         found = self._found
         images, boxes, scores, classes = zip(*found, strict=True) if found else ((),) * 4
         detections = ImageDetections(
@@ -164,10 +164,10 @@ class _Counted:
         return MaskPredictions(detections, self._masks)
 
     def describe_unknown(self) -> str:
-        """Says how many predictions have unknown labels; empty where none has."""
+        """The number of predictions with unknown labels, in words; empty if there are none."""
         labels = +self._unknown
         shown = ", ".join(list(labels)[:_LABELS_SHOWN])
-        what = "predictions of labels that are no classes, ignored"
+        what = "predictions ignored, of labels that are not classes"
         return f"{labels.total()} {what}: {shown}" if labels else ""
 
 
@@ -184,8 +184,10 @@ def score_masks(
     overlaps = []
     for chosen, over_detection in ((~group, False), (group, True)):
         place = np.flatnonzero(chosen & has_mask)
-        overlaps.append(_best_masks(image_class_keys(truth, truth, place), place, masks, keys, found,
-                                    over_detection=over_detection))  # fmt: skip
+        truth_keys = image_class_keys(truth, truth, place)
+        overlaps.append(
+            _best_masks(truth_keys, place, masks, keys, found, over_detection=over_detection)
+        )
     without = (
         best_boxes(truth, ~group & ~has_mask, keys, boxes, over_detection=False),
         best_boxes(truth, group & ~has_mask, keys, boxes, over_detection=True),
@@ -203,7 +205,7 @@ def _best_masks(
     *,
     over_detection: bool,
 ) -> Overlap:
-    """As `best_boxes`, for the masks of the rows; a loop over the images and classes with any."""
+    """As `best_boxes`, for masks; loops over images and classes that have any."""
     result = Overlap(np.full(len(keys), -1), np.zeros(len(keys)))
     truth_order = np.argsort(truth_keys, kind="stable")
     order = np.argsort(keys, kind="stable")
@@ -230,7 +232,7 @@ def _read_rows(path: str) -> Iterator[tuple[int, list[str]]]:
         try:
             reader = csv.reader(io.StringIO(file.read().decode("utf-8-sig"), newline=""))
         except UnicodeDecodeError as error:
-            raise SubmissionError(f"{path} is no text: {error}") from error
+            raise SubmissionError(f"{path} is not text: {error}") from error
     header = next(reader, [])
     if tuple(name.strip().lower() for name in header) != _HEADER:
         raise SubmissionError(
@@ -249,13 +251,13 @@ def _read_row(
     """The (label, score, mask) of a row.
 
     Raises:
-        MaskError: something in it is wrong.
+        MaskError: the row is not usable.
     """
     if len(row) != len(_HEADER) or not row[0]:
         raise MaskError(f"{len(row)} fields instead of 4, or no image id")
     tokens = row[3].split()
     if len(tokens) % 3:
-        raise MaskError(f"{len(tokens)} tokens, and that is no multiple of 3 (LABEL score mask)")
+        raise MaskError(f"{len(tokens)} tokens, which is not a multiple of 3 (LABEL score mask)")
     if not all(side.isdecimal() and 0 < int(side) < _MAX_SIDE for side in row[1:3]):
         raise MaskError(f"ImageWidth,ImageHeight are {row[1]},{row[2]}")
     width, height = int(row[1]), int(row[2])
@@ -282,7 +284,7 @@ def _read_row(
 
 
 def _truth_sizes(labelled: LabelledTruth) -> dict[int, tuple[int, int]]:
-    """Image row -> height and width of its masks, where it has any."""
+    """From image row to height and width of its masks, if it has any."""
     if labelled.masks is None:
         raise ValueError("the ground truth was read without masks")
     rows = np.flatnonzero(labelled.masks.sizes[:, 0])

@@ -1,18 +1,18 @@
 """The metric of the Open Images Challenge: average precision at an overlap of 0.5, by its rules.
 
 Only classes that are verified for an image are scored there. Per image and class, detections are
-taken by falling score, equal ones in the order of the file:
+matched by falling score, equal ones in the order of the file:
 
-1. A detection looks only at the box, not a group-of one, with which its IoU is highest (the first
-   of equals). At 0.5 or more and that box still free, it is a true positive. It does not try
-   another box.
-2. Otherwise it looks only at the group-of box that covers most of it. Where that is half of it or
-   more, it is absorbed: all that one box absorbs count once, as one true positive with the
-   highest of their scores.
+1. A detection is compared only with the box, not a group-of one, with which its IoU is highest (the
+   first of equals). At 0.5 or more, and if that box is still free, it is a true positive. It does
+   not try another box.
+2. Otherwise it is compared only with the group-of box that covers most of it. If that is half of it
+   or more, it is absorbed: all detections that one box absorbs count once, as one true positive
+   with the highest of their scores.
 3. The rest are false positives.
 
 Because a detection never tries a second box, matching needs no loop over detections: a box goes to
-the first of those that look at it. hotcoco's `oid_style` is not used for this: like COCO it lets a
+the first of its candidates. hotcoco's `oid_style` is not used for this: like COCO it lets a
 detection take the best box that is still *free*, and its AP has 101 points instead of all.
 """
 
@@ -24,14 +24,14 @@ import numpy as np
 from tpudet.detection.types import ImageDetections
 
 MIN_OVERLAP = 0.5
-MAX_PER_IMAGE_AND_CLASS = 10_000  # the published scorer looks at no more
-_PAIRS_AT_ONCE = 1 << 18  # of a detection and a box: about 2 MB for each array
+MAX_PER_IMAGE_AND_CLASS = 10_000  # the published scorer takes no more
+_PAIRS_AT_ONCE = 1 << 18  # of a detection and a box: about 2 MB per array
 
 
 class ChallengeTruth(NamedTuple):
     """Expanded ground truth: I images, C classes, G boxes.
 
-    Boxes have the corner order and the unit of the detections that are compared with them.
+    Boxes have the corner order and the unit of the detections.
     """
 
     image_indices: np.ndarray  # [G] int, from 0
@@ -42,18 +42,18 @@ class ChallengeTruth(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """The one box that each of n detections looks at."""
+    """The best box of each of n detections."""
 
-    best: np.ndarray  # [n] int64, row in the ground truth; -1 where there is none
+    best: np.ndarray  # [n] int64, row in the ground truth; -1 if there is none
     overlap: np.ndarray  # [n] float64 in 0..1
 
     def reached(self) -> np.ndarray:
-        """[n] int64: `best` where the overlap is enough, else -1."""
+        """[n] int64: `best` if the overlap is MIN_OVERLAP or more, else -1."""
         return np.where(self.overlap >= MIN_OVERLAP, self.best, -1)
 
 
 class Scored(NamedTuple):
-    """What counts: S detections by rising class and falling score, and N instances to find."""
+    """The S detections that count, by rising class and falling score, and the N instances."""
 
     classes: np.ndarray  # [S] int32, 1-based
     image_indices: np.ndarray  # [S] int32
@@ -61,7 +61,7 @@ class Scored(NamedTuple):
     is_true: np.ndarray  # [S] bool
     instance_classes: np.ndarray  # [N] int32; recall is of these
     instance_images: np.ndarray  # [N] int32
-    num_ignored: np.ndarray  # [C] int64, detections that were absorbed and do not count
+    num_ignored: np.ndarray  # [C] int64, absorbed detections, which do not count
     num_images: int
     num_classes: int
 
@@ -89,7 +89,8 @@ def expand(labels: np.ndarray, relatives: Sequence[Sequence[int]]) -> tuple[np.n
 def score_boxes(truth: ChallengeTruth, detections: ImageDetections) -> Scored:
     """Matches boxes with the ground truth by the rules of this module."""
     rows = countable_rows(truth, detections)
-    keys, boxes = image_class_keys(truth, detections, rows), detections.boxes[rows].astype(np.float64)
+    keys = image_class_keys(truth, detections, rows)
+    boxes = detections.boxes[rows].astype(np.float64)
     iou = best_boxes(truth, ~truth.is_group_of, keys, boxes, over_detection=False)
     ioa = best_boxes(truth, truth.is_group_of, keys, boxes, over_detection=True)
     is_true, is_ignored = assign(iou, ioa)
@@ -98,10 +99,10 @@ def score_boxes(truth: ChallengeTruth, detections: ImageDetections) -> Scored:
 
 
 def countable_rows(truth: ChallengeTruth, detections: ImageDetections) -> np.ndarray:
-    """[n] int64: the detections that are looked at, by falling score.
+    """[n] int64: the detections to match, by falling score.
 
-    Left out are those of classes that are not verified for their image, boxes whose end lies
-    before their start, and all but the 10,000 best of an image and class.
+    Left out are classes that are not verified for their image, boxes whose end is before their
+    start, and all but the 10,000 best of an image and class.
     """
     boxes = detections.boxes
     is_valid = truth.verified[detections.image_indices, detections.classes - 1]
@@ -120,7 +121,7 @@ def countable_rows(truth: ChallengeTruth, detections: ImageDetections) -> np.nda
 def image_class_keys(
     truth: ChallengeTruth, table: ImageDetections | ChallengeTruth, rows: np.ndarray
 ) -> np.ndarray:
-    """[n] int64: a number for the image and class of each of the rows (indices or bool)."""
+    """[n] int64: a number per image and class, of each of the rows (indices or bool)."""
     num_classes = truth.verified.shape[1]
     return table.image_indices[rows].astype(np.int64) * num_classes + table.classes[rows] - 1
 
@@ -154,7 +155,7 @@ def best_boxes(
     group = np.minimum(np.searchsorted(groups, keys), len(groups) - 1)
     rows = np.flatnonzero(groups[group] == keys)
     group = group[rows]
-    # A side a row: arrays that are read and written one after another are several times faster.
+    # One row per side: contiguous arrays are several times faster.
     truth_sides = np.ascontiguousarray(truth.boxes[truth_rows].T, np.float64)
     sides = np.ascontiguousarray(boxes[rows].T, np.float64)
     ends = np.cumsum(counts[group])
@@ -179,12 +180,12 @@ def best_boxes(
 def assign(
     iou: Overlap, ioa: Overlap, *ignoring: tuple[Overlap, Overlap]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Says which of n detections, by falling score, are true and which are ignored; [n] bool each.
+    """Which of n detections, by falling score, are true and which are ignored; [n] bool each.
 
     Args:
         iou: with boxes that are not group-of.
         ioa: with group-of boxes, over the area of the detection.
-        ignoring: more pairs of the two; what is still unmatched and matches there is ignored.
+        ignoring: more pairs of the two; unmatched detections that match there are ignored.
     """
     is_true = _first_of_each(iou.reached())
     absorbed = np.where(is_true, -1, ioa.reached())
@@ -206,15 +207,15 @@ def collect(
     is_ignored: np.ndarray,
     is_instance: np.ndarray,
 ) -> Scored:
-    """Puts the result of matching in the order in which average precision is computed.
+    """Sorts the result of matching for average precision.
 
     Args:
         truth: the ground truth.
-        detections: of which `rows` were matched, by falling score.
+        detections: those of `rows` were matched, by falling score.
         rows: [n].
         is_true: [n] bool.
         is_ignored: [n] bool.
-        is_instance: [G] bool, the boxes that recall is of.
+        is_instance: [G] bool, the boxes that count for recall.
     """
     num_images, num_classes = truth.verified.shape
     ignored = detections.classes[rows[is_ignored]]
@@ -241,8 +242,8 @@ def average_precisions(scored: Scored, image_weights: np.ndarray | None = None) 
     average precision` is the mean of the others.
 
     Args:
-        scored: what counts.
-        image_weights: [I] how often each image counts; once where it is not given.
+        scored: the matched detections.
+        image_weights: [I] how often each image counts; once by default.
     """
     if image_weights is None:
         image_weights = np.ones(scored.num_images)
@@ -258,7 +259,7 @@ def average_precisions(scored: Scored, image_weights: np.ndarray | None = None) 
     num_found = _cumulative_by_class(weights_true, classes, np.arange(len(places)), num_classes)
     num_all = _cumulative_by_class(weights, scored.classes - 1, places, num_classes)
     precision = num_found / np.where(num_all > 0, num_all, 1.0)
-    # Classes rise, so from the right each class starts above all that came before.
+    # Classes rise, so from the right each class starts above all earlier ones.
     offset = 2.0 * (num_classes - classes)
     monotone = np.maximum.accumulate((precision + offset)[::-1])[::-1] - offset
     area = np.bincount(classes, weights=monotone * weights_true, minlength=num_classes)
@@ -275,7 +276,7 @@ def precision_recall(scored: Scored, class_id: int) -> tuple[np.ndarray, np.ndar
 
 
 def _overlap(boxes: np.ndarray, others: np.ndarray, over_detection: bool) -> np.ndarray:
-    """[n] overlaps of boxes [4, n] and others [4, n]."""
+    """[n] overlaps of boxes [4, n] and others [4, n]; one row per side, unlike `numpy_boxes`."""
     heights = np.minimum(boxes[2], others[2]) - np.maximum(boxes[0], others[0])
     widths = np.minimum(boxes[3], others[3]) - np.maximum(boxes[1], others[1])
     intersection = np.maximum(heights, 0) * np.maximum(widths, 0)
@@ -296,7 +297,7 @@ def _first_of_each(targets: np.ndarray) -> np.ndarray:
 def _cumulative_by_class(
     values: np.ndarray, classes: np.ndarray, places: np.ndarray, num_classes: int
 ) -> np.ndarray:
-    """The sum of `values` within the class up to and with each of the places; classes rise."""
+    """The sum of `values` within the class up to each of the places, included; classes rise."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     before = sums[np.searchsorted(classes, np.arange(num_classes))]
     return sums[places + 1] - before[classes[places]]

@@ -1,4 +1,4 @@
-"""A submission as columns, reduced to what can count in the Open Images Challenge."""
+"""Reads a submission as columns of the predictions that count in the Open Images Challenge."""
 
 from typing import NamedTuple
 
@@ -14,23 +14,24 @@ from tpudet.detection.types import ImageDetections
 
 
 class ReadCounts(NamedTuple):
-    """What a submission holds, and why some of it does not count."""
+    """The counts of a submission, and of its predictions that do not count."""
 
     images: int
-    images_elsewhere: int  # of which the ground truth says nothing
-    images_missing: int  # of the ground truth, without a row here: what is on them is missed
+    images_elsewhere: int  # that are not in the ground truth
+    images_missing: int  # of the ground truth, without a row: their objects are missed
     predictions: int
-    elsewhere: int  # on images of which the ground truth says nothing
-    unverified: int  # of classes that nobody verified on their image
-    unknown: str  # labels that are no classes, in words; empty where there were none
+    elsewhere: int  # on images that are not in the ground truth
+    unverified: int  # of classes that are not verified on their image
+    unknown: str  # labels that are not classes, in words; empty if there are none
     bad: BadRows  # left out
 
     def describe(self) -> str:
-        """A line for each number that is not as it should be."""
+        """A line per count that needs attention."""
         lines = [
             (self.images_elsewhere, "images are not in the ground truth and ignored, "
              f"with {self.elsewhere} predictions"),
-            (self.images_missing, "images of the ground truth have no row: all on them is missed"),
+            (self.images_missing, "images of the ground truth have no row: their objects are "
+             "missed"),
             (self.unverified, "predictions ignored: their class is not verified on their image"),
         ]  # fmt: skip
         text = "".join(f"\n  {count} {what}" for count, what in lines if count)
@@ -50,7 +51,7 @@ def read_box_predictions(
         threads: at least 1; the result does not depend on it.
 
     Raises:
-        SubmissionError: it is no submission, or none of its images is in the ground truth.
+        SubmissionError: it is not a submission, or none of its images is in the ground truth.
         BadRowsError: there are bad rows and `skip_bad` is False.
     """
     labels = [entry.identifier.encode() for entry in labelled.classes]
@@ -79,16 +80,16 @@ def read_box_predictions(
         predictions=int(counts[0]),
         elsewhere=int(counts[1]),
         unverified=int(counts[2]),
-        unknown=unknown.describe("predictions of labels that are no classes, ignored"),
+        unknown=unknown.describe("predictions ignored, of labels that are not classes"),
         bad=bad,
     )
 
 
 def image_rows(path: str, image_ids: np.ndarray, labelled: LabelledTruth) -> np.ndarray:
-    """[n] int64: the row of each image id (bytes) in the ground truth, -1 where it has none.
+    """[n] int64: the row of each image id (bytes) in the ground truth, -1 if it is not there.
 
     Raises:
-        SubmissionError: there are ids, and the ground truth has none of them.
+        SubmissionError: the ground truth has none of the ids.
     """
     known = labelled.image_ids
     rows = np.minimum(np.searchsorted(known, image_ids), len(known) - 1)

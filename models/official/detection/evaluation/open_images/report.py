@@ -48,7 +48,7 @@ class ClassRow(NamedTuple):
 
 
 class ErrorShare(NamedTuple):
-    """How often one kind of error occurs, and what AP would gain without it."""
+    """The count of one kind of error, and the gain of AP without it."""
 
     kind: str
     number: int
@@ -87,7 +87,7 @@ def mean_average_precision(rows: Sequence[ClassRow]) -> float:
 
 
 def table_text(rows: Sequence[ClassRow]) -> str:
-    """The table as CSV; numbers that do not exist are blank."""
+    """The table as CSV; undefined numbers are blank."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(
@@ -103,7 +103,7 @@ def table_text(rows: Sequence[ClassRow]) -> str:
 
 
 def worst_first(rows: Sequence[ClassRow]) -> list[int]:
-    """The class ids with ground truth by rising AP, of equal ones those with most boxes first."""
+    """The class ids with ground truth by rising AP, equal ones by falling number of boxes."""
     with_truth = [k for k, row in enumerate(rows) if not math.isnan(row.ap)]
     order = sorted(with_truth, key=lambda k: (rows[k].ap, -rows[k].boxes - rows[k].group_of, k))
     return [k + 1 for k in order]
@@ -144,9 +144,9 @@ def draw_curves(scored: Scored, rows: Sequence[ClassRow], class_ids: Sequence[in
 def error_shares(truth: ChallengeTruth, detections: ImageDetections) -> list[ErrorShare]:
     """The kinds of errors as TIDE has them, most frequent first, computed by hotcoco.
 
-    The 100 best detections of an image take part, as in TIDE, and only those of classes that are
-    verified there. hotcoco's matching lets a detection try its second-best box, so a few duplicates
-    are true positives here that are none for the challenge.
+    The 100 best detections of an image count, as in TIDE, and only classes that are verified there.
+    hotcoco's matching lets a detection try its second-best box, so a few duplicates of the
+    challenge are true positives here.
     """
     num_images, num_classes = truth.verified.shape
     images = [{"id": i, "width": 1, "height": 1} for i in range(1, num_images + 1)]

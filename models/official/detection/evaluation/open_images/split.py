@@ -1,4 +1,4 @@
-"""The rules of the Open Images Challenge on a split of a data set, for training runs."""
+"""Scores the split of a data set by the rules of the Open Images Challenge, for training runs."""
 
 import math
 from collections.abc import Sequence
@@ -14,24 +14,24 @@ from tpudet.detection.evaluation.open_images.metric import (
     score_boxes,
 )
 from tpudet.detection.evaluation.open_images.truth_csv import read_image_labels
-from tpudet.detection.submission.hierarchy import Hierarchy, read_hierarchy
+from tpudet.detection.submission.hierarchy import Hierarchy, read_hierarchy_file
 from tpudet.detection.types import ImageDetections
 from tpudet.trainkit.class_list import ClassEntry, class_ids
 from tpudet.trainkit.files.storage import read_text
 
 
 class ChallengeSplit(NamedTuple):
-    """The expanded ground truth of a split, and what detections are expanded by."""
+    """The expanded ground truth of a split, and the ancestors by which detections are expanded."""
 
     truth: ChallengeTruth
     class_names: tuple[str, ...]
-    ancestors: list[list[int]]  # of each class, from 0
+    ancestors: list[list[int]]  # of each class; classes from 0
 
     def metrics(self, detections: ImageDetections) -> dict[str, float]:
         """Returns AP, AP50, which is the same number, and `AP/<class name>`.
 
-        AP is the mean over classes with ground truth; the others have -1. Detections count for the
-        ancestors of their class too, each box once for a class, with its best score.
+        AP is the mean over classes with ground truth; the others have -1. Detections also count for
+        the ancestors of their class, each box once per class, with its best score.
         """
         scored = score_boxes(self.truth, _with_ancestors(detections, self.ancestors))
         precisions = average_precisions(scored).tolist()
@@ -43,7 +43,7 @@ class ChallengeSplit(NamedTuple):
         }
 
     def explanations(self, metrics: dict[str, float]) -> list[str]:
-        """Says why metrics are -1."""
+        """Explains metrics of -1."""
         if metrics["AP"] == -1:
             return ["every metric is -1: no ground truth object in this split"]
         missing = [name for name in self.class_names if metrics[f"AP/{name}"] == -1]
@@ -62,17 +62,14 @@ def challenge_split(
         truth: the split; its crowds are group-of boxes.
         classes: C entries; labels of the two files are their identifiers or names.
         hierarchy: path of a JSON, or empty.
-        image_labels: path of a CSV of verified labels, or empty; its images are those whose
-            `source_ids` they name.
+        image_labels: path of a CSV of verified labels, or empty; it names images by their
+            `source_ids`.
 
     Raises:
         ValueError: a file is not usable.
         OSError: a file cannot be opened.
     """
-    text = read_text(hierarchy) if hierarchy else None
-    if hierarchy and text is None:
-        raise FileNotFoundError(f"evaluation.rules.hierarchy {hierarchy} is not there")
-    tree = read_hierarchy(text) if text is not None else Hierarchy((), {}, {})
+    tree = read_hierarchy_file(hierarchy) if hierarchy else Hierarchy((), {}, {})
     ids = class_ids(classes)
     ancestors, descendants = ([[] for _ in classes] for _ in range(2))
     for label in tree.labels:
@@ -86,7 +83,7 @@ def challenge_split(
     if image_labels:
         content = read_text(image_labels)
         if content is None:
-            raise FileNotFoundError(f"evaluation.rules.image_labels {image_labels} is not there")
+            raise FileNotFoundError(f"evaluation.rules.image_labels {image_labels} does not exist")
         found = read_image_labels(content.encode(), image_labels)
         image_of = {name: row for row, name in enumerate(truth.source_ids)}
         images = np.array([image_of.get(name, -1) for name in found.image_ids.tolist()], int)

@@ -1,4 +1,4 @@
-"""Ground truth of the Open Images Challenge, expanded up the hierarchy, with its names."""
+"""Reads the ground truth of the Open Images Challenge and expands it up the hierarchy."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -17,20 +17,20 @@ from tpudet.detection.submission.hierarchy import Hierarchy, read_hierarchy_file
 from tpudet.trainkit.class_list import ClassEntry, class_ids, read_classes
 from tpudet.trainkit.files.storage import open_file
 
-# An expanded box of which the file has a copy already, as a share, from which on a file looks as
-# if somebody had expanded it before. Two real objects hardly ever have the very same box.
+# Fraction of the expanded boxes that are in the file already, from which the file looks expanded.
+# Two real objects hardly ever have the same box.
 _EXPANDED_SHARE = 0.5
 _FEW_LABELS = 5
 
 
 class LabelledTruth(NamedTuple):
-    """Ground truth with its names. Boxes in 0..1 of the picture, y1 x1 y2 x2."""
+    """Ground truth with its names. Boxes in 0..1 of the image, y1 x1 y2 x2."""
 
     truth: ChallengeTruth
     image_ids: np.ndarray  # [I] bytes, rising
     classes: tuple[ClassEntry, ...]  # C
     masks: MaskTexts | None  # of the G boxes
-    notes: tuple[str, ...]  # what a person should know of how the files were read
+    notes: tuple[str, ...]  # for the user, on how the files were read
 
 
 def read_truth(
@@ -44,17 +44,17 @@ def read_truth(
     """Reads ground truth and expands it.
 
     Args:
-        path: see `challenge_csv.read_box_rows`.
-        hierarchy: the JSON; without one boxes and labels are taken as they stand.
-        image_labels: see `challenge_csv.read_image_labels`; without it the classes of an image's
-            boxes are those verified for it.
+        path: see `truth_csv.read_box_rows`.
+        hierarchy: the JSON; without one boxes and labels are not expanded.
+        image_labels: see `truth_csv.read_image_labels`; without it the classes of an image's boxes
+            are verified for it.
         classes: a class list. Only its classes are scored, and labels may be its names. Without
             one, all labels of the hierarchy and of the boxes are classes.
         with_masks: whether the boxes have masks.
 
     Raises:
         TruthFileError: boxes or labels are not usable.
-        SubmissionError: hierarchy or class list is not.
+        UserError: the hierarchy or the class list is not usable.
         OSError: a file cannot be opened.
     """
     rows = read_box_rows(_content(path), path, with_masks=with_masks)
@@ -93,7 +93,7 @@ def read_truth(
 
 
 class _Labels:
-    """All labels that occur, numbered: first the class list, then the hierarchy, then others."""
+    """Numbers all labels: first the class list, then the hierarchy, then others."""
 
     def __init__(self, entries: Sequence[ClassEntry], tree: Hierarchy) -> None:
         self._entries = tuple(entries)
@@ -113,7 +113,7 @@ class _Labels:
         return np.array([self._numbers[label] for label in found.tolist()], np.int64)[places]
 
     def relatives(self, steps: Callable[[str], Sequence[str]]) -> list[list[int]]:
-        """For each label the numbers of its ancestors, or whatever `steps` gives."""
+        """For each label the numbers of its ancestors, or of what `steps` gives."""
         return [
             [self._numbers[other] for other in steps(self._named[number])]
             if number in self._named
@@ -129,9 +129,9 @@ class _Labels:
         return entries, ids
 
     def describe(self, numbers: np.ndarray, class_of: np.ndarray) -> list[str]:
-        """Says which labels of boxes are not scored, or not in the hierarchy."""
+        """Notes on labels of boxes that are not scored, or not in the hierarchy."""
         found, counts = np.unique(numbers, return_counts=True)
-        groups = [(class_of[found] == 0, "are no classes of the class list and not scored")]
+        groups = [(class_of[found] == 0, "are not in the class list and not scored")]
         if self._named:
             outside = ~np.isin(found, list(self._named))
             groups.append((outside, "are not in the hierarchy and not expanded"))
@@ -153,14 +153,14 @@ def _content(path: str) -> bytes:
 
 
 def _find(image_ids: np.ndarray, names: np.ndarray) -> np.ndarray:
-    """[n] int64: where each name (str) stands among the ids (bytes)."""
+    """[n] int64: the place of each name (str) among the ids (bytes)."""
     return np.searchsorted(image_ids, np.char.encode(names, "utf-8"))
 
 
 def _expand_labels(
     found: ImageLabels, labels: _Labels, tree: Hierarchy
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Image ids and numbers of the verified labels: what is there, and what is not."""
+    """Image ids and label numbers of the positive and of the negative verified labels."""
     numbers = labels.numbers(found.labels)
     parts = []
     for chosen, steps in (
@@ -173,7 +173,7 @@ def _expand_labels(
 
 
 def _describe_repeats(truth: ChallengeTruth, num_rows: int) -> list[str]:
-    """Warns where the boxes that the expansion added were in the file already."""
+    """Warns if the boxes that the expansion adds are in the file already."""
     columns = (truth.image_indices[:, None], truth.classes[:, None], truth.boxes)
     num_added = len(truth.classes) - num_rows
     _, counts = np.unique(np.concatenate(columns, axis=1), axis=0, return_counts=True)

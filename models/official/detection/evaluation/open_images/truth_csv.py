@@ -1,7 +1,6 @@
-"""The CSV files of the Open Images Challenge's ground truth, as columns.
+"""Reads the CSV files of the Open Images Challenge's ground truth as columns.
 
-Functions take the content of a file, so that it may come from wherever the caller reads; the path
-is for messages.
+Functions take the content of a file, from any file system; the path is for messages.
 """
 
 import csv
@@ -27,7 +26,7 @@ class MaskTexts(NamedTuple):
 
     texts: np.ndarray  # [n] str, base64 of zlib of COCO RLE counts; "" for a box without mask
     sizes: np.ndarray  # [n, 2] int64, height and width in pixels; 0 without mask
-    lines: np.ndarray  # [n] int64, where they stand in the file
+    lines: np.ndarray  # [n] int64, in the file
 
 
 class BoxRows(NamedTuple):
@@ -39,7 +38,7 @@ class BoxRows(NamedTuple):
     boxes: np.ndarray  # [n, 4] float64
     is_group_of: np.ndarray  # [n] bool
     masks: MaskTexts | None
-    notes: list[str]  # what a person should know
+    notes: list[str]  # for the user
 
 
 class ImageLabels(NamedTuple):
@@ -48,27 +47,27 @@ class ImageLabels(NamedTuple):
     image_ids: np.ndarray  # [n] str
     labels: np.ndarray  # [n] str
     is_positive: np.ndarray  # [n] bool
-    num_by_machines: int  # rows left out, which nobody verified
+    num_by_machines: int  # rows left out, which are not verified
 
 
 def read_box_rows(data: bytes, path: str, *, with_masks: bool = False) -> BoxRows:
     """Reads a box CSV.
 
     Args:
-        data: ImageID, LabelName, XMin, XMax, YMin, YMax are needed, IsGroupOf is used where it is
-            there, and other columns are passed over. A row with an ImageID alone stands for an
-            image without objects.
-        path: where it was read.
-        with_masks: whether there are the columns ImageWidth, ImageHeight and Mask too.
+        data: ImageID, LabelName, XMin, XMax, YMin, YMax are needed, IsGroupOf is used if it is
+            there, and other columns are ignored. A row with only an ImageID is an image without
+            objects.
+        path: of the file.
+        with_masks: whether the columns ImageWidth, ImageHeight and Mask are read too.
 
     Raises:
-        TruthFileError: it is not such a file; bad rows are named, the first ten and their number.
+        TruthFileError: it is not such a file; names the first ten bad rows and counts all.
     """
     mask_columns = ("ImageWidth", "ImageHeight", "Mask") if with_masks else ()
     table = _read(data, path, ("ImageID", "LabelName", *_SIDES, *mask_columns))
     notes = []
     if "IsGroupOf" not in table:
-        notes.append(f"{path} has no column IsGroupOf: no box is taken as group-of")
+        notes.append(f"{path} has no column IsGroupOf: no box is group-of")
         table["IsGroupOf"] = ""
     is_blank = (table[["LabelName", *_SIDES]] == "").all(axis=1).to_numpy()
     if is_blank.all():
@@ -79,7 +78,7 @@ def read_box_rows(data: bytes, path: str, *, with_masks: bool = False) -> BoxRow
     mistakes = [
         ((table["ImageID"] == "").to_numpy(), "no ImageID"),
         (~is_blank & (table["LabelName"] == "").to_numpy(), "no LabelName"),
-        (~is_blank & ~np.isfinite(boxes).all(axis=1), "a coordinate is no number"),
+        (~is_blank & ~np.isfinite(boxes).all(axis=1), "a coordinate is not a number"),
         (~is_blank & (boxes[:, 2:] < boxes[:, :2]).any(axis=1), "XMax < XMin or YMax < YMin"),
         (~is_blank & unknown_flag, "IsGroupOf is not 1, 0, -1 or blank"),
     ]
@@ -88,7 +87,7 @@ def read_box_rows(data: bytes, path: str, *, with_masks: bool = False) -> BoxRow
         has_mask = (table["Mask"] != "").to_numpy()
         found = _numbers(table, ("ImageHeight", "ImageWidth"))
         is_size = ((found >= 1) & (found == np.floor(found)) & (found < 1 << 20)).all(axis=1)
-        mistakes.append((has_mask & ~is_size, "ImageWidth or ImageHeight is no whole number"))
+        mistakes.append((has_mask & ~is_size, "ImageWidth or ImageHeight is not a whole number"))
         sizes[has_mask & is_size] = found[has_mask & is_size]
     _require_good(data, path, mistakes)
     kept = ~is_blank
@@ -105,13 +104,13 @@ def read_image_labels(data: bytes, path: str) -> ImageLabels:
     """Reads the verified labels of images.
 
     Args:
-        data: ImageID and LabelName are needed, and one of Confidence (1: it is there, 0: it is
-            not) and Source. Without Confidence all labels are there. Rows whose Source is
-            `machine` were not verified and are left out, whatever their Confidence.
-        path: where it was read.
+        data: ImageID and LabelName are needed, and one of Confidence (1: present, 0: absent) and
+            Source. Without Confidence all labels are present. Rows whose Source is `machine` are
+            not verified and are left out, whatever their Confidence.
+        path: of the file.
 
     Raises:
-        TruthFileError: it is not such a file; bad rows are named, the first ten and their number.
+        TruthFileError: it is not such a file; names the first ten bad rows and counts all.
     """
     table = _read(data, path, ("ImageID", "LabelName"))
     if "Confidence" not in table and "Source" not in table:
@@ -125,7 +124,7 @@ def read_image_labels(data: bytes, path: str) -> ImageLabels:
     if "Confidence" in table:
         confidence = _numbers(table, ("Confidence",))[:, 0]
     is_wrong = ~is_machine & ~np.isin(confidence, (0, 1))
-    what = "Confidence is neither 1 (verified to be there) nor 0 (verified not to be)"
+    what = "Confidence is neither 1 (verified as present) nor 0 (verified as absent)"
     is_blank = (table[["ImageID", "LabelName"]] == "").any(axis=1).to_numpy()
     _require_good(data, path, [(is_blank, "no ImageID or no LabelName"), (is_wrong, what)])
     ids, labels = (table[name].to_numpy(str)[~is_machine] for name in ("ImageID", "LabelName"))
@@ -133,7 +132,7 @@ def read_image_labels(data: bytes, path: str) -> ImageLabels:
 
 
 def _read(data: bytes, path: str, required: Sequence[str]) -> pd.DataFrame:
-    """All columns as text without blanks around it."""
+    """All columns as stripped text."""
     try:
         head = data[: 1 << 16].decode("utf-8-sig", "replace").lstrip().split("\n")[0]
         names = [name.strip() for name in next(csv.reader([head.strip()]), [])]
@@ -160,7 +159,7 @@ def _read(data: bytes, path: str, required: Sequence[str]) -> pd.DataFrame:
 
 
 def _numbers(table: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    """[rows, columns] float64, NaN where there is no number."""
+    """[rows, columns] float64, NaN for a value that is not a number."""
     return np.stack(
         [pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64) for name in columns],
         axis=1,
@@ -168,7 +167,7 @@ def _numbers(table: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
 
 
 def _require_good(data: bytes, path: str, mistakes: Sequence[tuple[np.ndarray, str]]) -> None:
-    """Raises an error that names the rows for which a mistake holds."""
+    """Raises an error that names the rows with mistakes."""
     bad: dict[int, list[str]] = {}
     for is_bad, what in mistakes:
         for row in np.flatnonzero(is_bad).tolist():

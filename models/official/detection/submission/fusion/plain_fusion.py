@@ -1,15 +1,15 @@
-"""The fusion algorithms, stated in NumPy: reference of the kernel, and its stand-in.
+"""The fusion algorithms in plain NumPy: the kernel's reference, and its substitute.
 
 All work on the boxes of one class of one image. The score that an algorithm sees is `s = score * w`
 with `w` the weight of the model divided by the largest weight, so equal weights change nothing and
-no score exceeds 1. What has `s` 0 (a model of weight 0, too) or below the threshold takes no part.
-Equal scores keep the order of the input: file, then position. IoU has no +1; boxes without area
-overlap nothing and pass through.
+no score exceeds 1. Boxes with `s` 0 (also of a model of weight 0) or below the threshold are left
+out. Equal scores keep the order of the input: file, then position. IoU has no +1; boxes without
+area overlap nothing and are kept.
 
-- `hard`: the best box stays, every other with IoU > `iou` goes; so on with what is left.
+- `hard`: the best box stays, every other with IoU > `iou` is removed; repeated with the rest.
 - `soft_linear`, `soft_gaussian` (Soft-NMS, Bodla et al. 2017): the best box stays as it is; the
-  score of every other is multiplied by 1 - IoU where IoU > `iou`, or by exp(-IoU**2 / sigma); what
-  falls below the threshold, or to 0, goes; so on with the best that is left.
+  score of every other is multiplied by 1 - IoU where IoU > `iou`, or by exp(-IoU**2 / sigma); boxes
+  that fall below the threshold, or to 0, are removed; repeated with the best of the rest.
 - `wbf` (weighted boxes fusion, Solovyev et al. 2019): by falling score, a box joins the cluster
   whose fused box it overlaps most, if with IoU > `iou`, else it opens a cluster; a fused box is the
   mean of its boxes weighted by s. The score is sum(s) / max(sum(w) of the boxes, sum(w) of all
@@ -42,12 +42,15 @@ class Boxes(NamedTuple):
     weights: np.ndarray  # [n] float64, of their models
 
     def take(self, chosen: np.ndarray) -> "Boxes":
-        """Those at some indices, or under a mask."""
+        """The boxes at some indices, or under a mask."""
         return Boxes(*(column[chosen] for column in self))
 
 
 def iou(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """[n] overlap of box [4] with boxes [n, 4]: intersection over union, 0 without either."""
+    """[n] IoU of box [4] with boxes [n, 4].
+
+    Stated here and not in `ops.numpy_boxes`: its last bits are those of the kernel.
+    """
     sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
     intersection = np.where((sides > 0).all(axis=1), sides[:, 0] * sides[:, 1], 0.0)
     area = (box[2] - box[0]) * (box[3] - box[1])
@@ -88,7 +91,7 @@ def fuse_clusters(
         method: `wbf` or `nmw`.
         iou_threshold: overlap above which a box joins a cluster.
         threshold: fused boxes with a lower score are left out.
-        total_weight: of all models, whether or not they have a box here.
+        total_weight: of all models, with or without a box here.
     """
     clusters: list[list[int]] = []
     shares = boxes.scores.copy()
@@ -133,9 +136,9 @@ def fuse_class(
     Args:
         boxes: in the order of the input: file, then position.
         method: one of METHODS.
-        iou_threshold: see the head of this module.
+        iou_threshold: see the docstring of this module.
         sigma: of `soft_gaussian`.
-        threshold: least score, of what takes part and of what comes out.
+        threshold: lowest score, before and after fusion.
         total_weight: of all models, each relative to the largest.
     """
     boxes = boxes.take((boxes.scores > 0) & (boxes.scores >= threshold))
@@ -216,7 +219,7 @@ def _fuse_image(
 
 
 def _read_piece(data: np.ndarray, place: slice, weight: float, rows: list[Row]) -> tuple[int, int]:
-    """Adds to rows; returns the fault, if there is one, and where it is in the file."""
+    """Appends to rows; returns the fault, or 0, and its place in the file."""
     found, fault, position = scan_string(data[place].tobytes())
     rows += [(label, score, weight, box) for _, label, score, box in found]
     return (fault, place.start + position) if fault else (0, 0)
@@ -232,7 +235,7 @@ def _by_class(
     thresholds: np.ndarray,
     numbers: dict[bytes, int],
 ) -> list[tuple[bytes, Boxes]]:
-    """What takes part, class by class in the order of their first box."""
+    """The boxes to fuse, class by class in the order of their first box."""
     classes: dict[bytes, list[tuple]] = {}
     for label, score, weight, box in rows:
         weighted = score * weight

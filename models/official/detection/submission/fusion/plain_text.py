@@ -1,6 +1,6 @@
-"""The functions of prediction_text.pyx in plain Python: its reference, and its stand-in.
+"""The functions of prediction_text.pyx in plain Python: its reference, and its substitute.
 
-Results are equal to the compiled ones, text byte for byte. Slow: about 1 MB/s.
+Results are equal to the compiled ones, byte for byte. Slow: about 1 MB/s.
 """
 
 import re
@@ -25,7 +25,7 @@ def index_rows(data: np.ndarray, start: int, limit: int, line: int) -> tuple[np.
     Args:
         data: [size] uint8, the bytes of a file.
         start: where a line begins.
-        limit: where to stop; a row that begins before is taken whole.
+        limit: where to stop; a row that begins before it is read whole.
         line: the number of the line at `start`.
 
     Returns:
@@ -131,7 +131,7 @@ def print_rows(
 
 
 def parse_number(token: bytes) -> float | None:
-    """The value of a number in decimal digits, None for anything else."""
+    """The value of a decimal number, None for anything else."""
     if len(token) > _LONGEST_NUMBER or not _NUMBER.fullmatch(token):
         return None
     return float(token)

@@ -1,4 +1,4 @@
-"""Numbers as they will be printed, without printing them: equal texts are equal integers."""
+"""Rounds numbers as printing does: equal texts are equal integers."""
 
 import numpy as np
 

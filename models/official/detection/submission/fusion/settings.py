@@ -1,4 +1,4 @@
-"""How predictions are fused: for all classes, and otherwise for some."""
+"""The settings of fusion, for all classes and for some labels."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ _COLUMNS = ("label", "method", "iou", "sigma", "threshold")
 
 
 class FusionSettings(NamedTuple):
-    """What `plain_fusion` describes, for one class or for all."""
+    """The parameters of `plain_fusion`, for one class or for all."""
 
     method: str = "soft_gaussian"
     iou: float = 0.3
@@ -18,7 +18,7 @@ class FusionSettings(NamedTuple):
     threshold: float = 0.02
 
     def mistakes(self) -> list[str]:
-        """What cannot be: in words, empty where all is well."""
+        """The mistakes in words; empty if there are none."""
         found = []
         if self.method not in METHODS:
             found.append(f"method {self.method!r} is not one of {', '.join(METHODS)}")
@@ -42,10 +42,10 @@ def read_class_settings(text: str, default: FusionSettings) -> dict[str, FusionS
 
     Args:
         text: of the file.
-        default: the values for all classes.
+        default: for all classes.
 
     Raises:
-        ValueError: unknown columns, no row, a label twice, values that cannot be; all listed.
+        ValueError: lists unknown columns, no row, repeated labels, values out of range.
     """
     rows = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), skipinitialspace=True)
     columns = [name.strip() for name in rows.fieldnames or []]

@@ -1,0 +1,149 @@
+"""Predictions as Parquet: one row per image, a row group per block."""
+
+import io
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tpudet.detection.inference.predictions import (
+    FORMAT,
+    ImagePredictions,
+    PredictionsError,
+    StoredPredictions,
+)
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("image_id", pa.string(), nullable=False),
+        pa.field("labels", pa.list_(pa.int32()), nullable=False),
+        pa.field("scores", pa.list_(pa.float32()), nullable=False),
+        pa.field("boxes_normalized", pa.list_(pa.list_(pa.float32(), 4)), nullable=False),
+    ]
+)
+_MASKS = pa.field(
+    "masks", pa.list_(pa.struct([("size", pa.list_(pa.int32(), 2)), ("counts", pa.string())]))
+)  # COCO RLE
+
+
+def open_parquet(file: IO[bytes]) -> StoredPredictions:
+    """Reads the metadata of a file; raises a PredictionsError if it is of another kind."""
+    source = pq.ParquetFile(pa.PythonFile(_ReadOnly(file), "r"))
+    stored = {k.decode(): v.decode() for k, v in (source.schema_arrow.metadata or {}).items()}
+    if stored.get("tpudet.format") != FORMAT:
+        raise PredictionsError(f"its metadata does not say {FORMAT!r}")
+    if not source.schema_arrow.equals(_SCHEMA) and not source.schema_arrow.equals(
+        _SCHEMA.append(_MASKS)
+    ):
+        raise PredictionsError(f"its columns are {source.schema_arrow.names}: not {_SCHEMA}")
+    return StoredPredictions(
+        stored["tpudet.classes"],
+        json.loads(stored["tpudet.metadata"]),
+        source.metadata.num_rows,
+        lambda: source.read(columns=["image_id"]).column("image_id").to_pylist(),
+        lambda: ([*_from_table(source.read_row_group(i))] for i in range(source.num_row_groups)),
+    )
+
+
+def write_parquet(
+    file: IO[bytes], blocks: Iterable[Sequence[ImagePredictions]], keys: Mapping[str, str]
+) -> int:
+    """Writes blocks of images, with `keys` in the metadata; returns the number of images."""
+    with_masks, blocks = _peek_masks(blocks)
+    schema = _SCHEMA.append(_MASKS) if with_masks else _SCHEMA
+    schema = schema.with_metadata({f"tpudet.{k}": v for k, v in keys.items()})
+    count = 0
+    with pq.ParquetWriter(pa.PythonFile(_WriteOnly(file), "w"), schema) as writer:
+        for block in blocks:
+            writer.write_table(_to_table(block, schema))
+            count += len(block)
+    return count
+
+
+class _WriteOnly(io.RawIOBase):
+    """The file methods that pyarrow needs; files in buckets lack `closed` and `writable`."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:  # the buffer protocol has no name before Python 3.12
+        self._file.write(bytes(data))
+        return len(data)
+
+
+class _ReadOnly(io.RawIOBase):
+    """As `_WriteOnly`, for reading at any position."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._file.read(-1 if size is None else size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._file.seek(offset, whence)
+        return self._file.tell()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def _to_table(images: Sequence[ImagePredictions], schema: pa.Schema) -> pa.Table:
+    ends = np.cumsum([0, *(len(image.labels) for image in images)]).astype(np.int32)
+    boxes = np.concatenate([np.zeros((0, 4)), *(image.boxes_normalized for image in images)])
+    labels = np.concatenate([np.zeros(0), *(image.labels for image in images)])
+    scores = np.concatenate([np.zeros(0), *(image.scores for image in images)])
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(boxes.ravel(), pa.float32()), 4)
+    columns = [
+        pa.array([image.image_id for image in images], pa.string()),
+        pa.ListArray.from_arrays(ends, pa.array(labels.astype(np.int32))),
+        pa.ListArray.from_arrays(ends, pa.array(scores.astype(np.float32))),
+        pa.ListArray.from_arrays(ends, rows),
+    ]
+    if _MASKS.name in schema.names:
+        columns.append(pa.array([image.masks for image in images], _MASKS.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _from_table(table: pa.Table) -> Iterator[ImagePredictions]:
+    for batch in table.to_batches():
+        ids = batch.column("image_id").to_pylist()
+        ends = batch.column("labels").offsets.to_numpy()
+        labels, scores = (batch.column(name).flatten().to_numpy() for name in ("labels", "scores"))
+        boxes = batch.column("boxes_normalized").flatten().flatten().to_numpy().reshape(-1, 4)
+        if not len(labels) == len(scores) == len(boxes):
+            raise PredictionsError("labels, scores and boxes differ in number")
+        masks = [None] * len(ids)
+        if _MASKS.name in batch.schema.names:
+            masks = batch.column(_MASKS.name).to_pylist()
+        ends = ends - ends[0]
+        for image_id, start, stop, rles in zip(ids, ends[:-1], ends[1:], masks, strict=True):
+            part = slice(start, stop)
+            yield ImagePredictions(image_id, labels[part], scores[part], boxes[part], rles)
+
+
+def _peek_masks(
+    blocks: Iterable[Sequence[ImagePredictions]],
+) -> tuple[bool, Iterator[Sequence[ImagePredictions]]]:
+    """Whether the first image has masks, and the blocks again."""
+    rest = iter(blocks)
+    first = []
+    for block in rest:
+        first.append(block)
+        if block:
+            break
+    with_masks = bool(first and first[-1]) and first[-1][0].masks is not None
+    return with_masks, itertools.chain(first, rest)
