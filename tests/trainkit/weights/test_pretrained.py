@@ -140,4 +140,4 @@ def test_wrong_weights_are_one_message_and_exit_code_2(
     assert train.main([*command, "--set", "train.freeze=[stage1]"]) == 0
     assert "keep their initial values for good" in capsys.readouterr().out
     assert train.main([*command, "--set", "train.freeze=[stage9]"]) == 2
-    assert "'stage9' is the name of no part" in capsys.readouterr().err
+    assert "'stage9' is not the name of a part" in capsys.readouterr().err

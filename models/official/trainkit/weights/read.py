@@ -1,9 +1,13 @@
 """Weights of any system, told apart by their content, not by the file's name."""
 
 import difflib
+import functools
 import io
 import os
+import weakref
 import zipfile
+from collections.abc import Callable
+from typing import Any
 
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.weights.keras_files import WEIGHTS_IN_ARCHIVE, read_keras
@@ -67,9 +71,10 @@ def _read_file(path: str, *, prefer_averages: bool) -> StoredWeights:
         file.seek(max(0, storage.stat(path).size - len(_TABLE_END)))
         end = file.read(len(_TABLE_END))
     if start.startswith(_HDF5_START):
-        return read_keras(storage.open_file(path, "rb"), path)
+        return _read_open_file(path, read_keras)
     if start.startswith(_ZIP_START):
-        return _read_zip(path, prefer_averages=prefer_averages)
+        read_zip = functools.partial(_read_zip, prefer_averages=prefer_averages)
+        return _read_open_file(path, read_zip)
     if start.startswith(OLD_FORMAT_START):
         return read_old_torch(path, prefer_averages=prefer_averages)
     if end == _TABLE_END:
@@ -80,9 +85,21 @@ def _read_file(path: str, *, prefer_averages: bool) -> StoredWeights:
     raise WeightsError(f"{path} is no file of weights that is known: it {what}. Read are {_KNOWN}.")
 
 
-def _read_zip(path: str, *, prefer_averages: bool) -> StoredWeights:
+def _read_open_file(path: str, read: Callable[[Any, str], StoredWeights]) -> StoredWeights:
+    """Calls a reader with the open file, which is closed once its tensors are no longer in use."""
+    file = storage.open_file(path, "rb")
     try:
-        archive = zipfile.ZipFile(storage.open_file(path, "rb"))
+        stored = read(file, path)
+    except BaseException:
+        file.close()
+        raise
+    weakref.finalize(stored.tensors, file.close)
+    return stored
+
+
+def _read_zip(file: Any, path: str, *, prefer_averages: bool) -> StoredWeights:
+    try:
+        archive = zipfile.ZipFile(file)
     except Exception as error:  # zipfile fails in any way where the archive is damaged
         raise WeightsError(f"{path} is cut off or damaged: {error}. Fetch it again.") from error
     names = archive.namelist()

@@ -1,6 +1,7 @@
 """What every reader returns: named arrays that are read when they are asked for."""
 
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -55,8 +56,12 @@ class ByteReader:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.size = storage.stat(path).size
-        self.file = storage.open_file(path, "rb")
+        try:
+            self.size = storage.stat(path).size
+            self.file = storage.open_file(path, "rb")
+        except OSError as error:
+            raise self._unreadable(error) from error
+        weakref.finalize(self, self.file.close)
 
     def read(self, offset: int, length: int) -> bytes:
         """Returns `length` bytes from `offset`.
@@ -73,10 +78,13 @@ class ByteReader:
             self.file.seek(offset)
             data = self.file.read(length)
         except OSError as error:
-            raise WeightsError(f"{self.path} cannot be read: {storage.reason(error)}") from error
+            raise self._unreadable(error) from error
         if len(data) < length:
             raise WeightsError(f"{self.path} was cut off while it was read. Read it again.")
         return data
+
+    def _unreadable(self, error: OSError) -> WeightsError:
+        return WeightsError(f"{self.path} cannot be read: {storage.reason(error)}")
 
 
 def is_possible_shape(shape: tuple[int, ...]) -> bool:
