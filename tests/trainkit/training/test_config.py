@@ -1,4 +1,4 @@
-"""What the training run's part of a config refuses, for every kind of schedule."""
+"""Values that the `train` section refuses, for every kind of schedule."""
 
 from typing import get_args
 
@@ -60,7 +60,7 @@ def test_the_default_is_the_step_schedule_of_64_images() -> None:
 
 @pytest.mark.parametrize("warmup_steps", [0, 500])
 def test_a_drop_may_come_where_the_warmup_ends_and_not_before(warmup_steps: int) -> None:
-    """The rise goes on to the peak, as if it were reached; the drop is there in its stead."""
+    """The rise heads for the peak, as if it were reached; the drop replaces it."""
     written = f"kind: step, peak: 0.1, drop_rates: [0.01], warmup_steps: {warmup_steps}"
     train = decoded(f"learning_rate: {{{written}, drop_steps: [{warmup_steps}]}}\n")
     schedule = build_schedule(train)

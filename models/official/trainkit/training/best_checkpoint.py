@@ -1,4 +1,4 @@
-"""The best checkpoint of a run, kept apart in `best/` with its value and step."""
+"""The best checkpoint of a run, kept in `best/` with its value and step."""
 
 import json
 import logging
@@ -26,8 +26,9 @@ class BestRecord(NamedTuple):
 class BestCheckpoint:
     """A copy of the checkpoint with the highest `metric` so far, in `<model_dir>/best`.
 
-    `best.json` is published after the files that it names and before older ones go, so after a
-    kill at any moment it names a whole checkpoint. Of equal values the earlier step stays.
+    `best.json` is published after the files that it names and before older ones are removed, so
+    that it names a whole checkpoint after a kill at any moment. Of equal values the earlier step
+    stays.
     """
 
     def __init__(self, model_dir: str, *, metric: str) -> None:
@@ -36,11 +37,11 @@ class BestCheckpoint:
         self.record: BestRecord | None = None
 
     def prepare(self) -> None:
-        """Reads the record and removes leftovers; a record of another metric is not compared."""
+        """Reads the record, unless it is of another metric, and removes leftovers."""
         record = read_best_record(self.directory)
         if record is not None and record.metric != self._metric:
             logger.warning(
-                "%s was kept by %s; from now on %s decides",
+                "%s was selected by %s; from now on %s decides",
                 self.directory,
                 record.metric,
                 self._metric,
@@ -52,7 +53,7 @@ class BestCheckpoint:
             self._publish_record(record)
 
     def is_better(self, value: float) -> bool:
-        """Whether `value` beats the record; NaN never does."""
+        """Returns whether `value` is above the record; NaN never is."""
         return not math.isnan(value) and (self.record is None or value > self.record.value)
 
     def keep(self, checkpoint: checkpoints.Checkpoint, value: float) -> None:
@@ -92,7 +93,7 @@ class BestCheckpoint:
 
 
 def read_best_record(directory: str) -> BestRecord | None:
-    """The record of a `best/` folder; None where there is none, or none that can be read."""
+    """Returns the record of a `best/` folder; None if there is none, or it cannot be read."""
     path = os.path.join(directory, RECORD_NAME)
     text = storage.read_text(path)
     if text is None:
@@ -101,5 +102,5 @@ def read_best_record(directory: str) -> BestRecord | None:
         content = json.loads(text)
         return BestRecord(str(content["metric"]), float(content["value"]), int(content["step"]))
     except (ValueError, KeyError, TypeError) as error:
-        logger.warning("%s cannot be read (%s); the ledger decides what was best", path, error)
+        logger.warning("%s cannot be read (%s); the ledger decides which was best", path, error)
         return None

@@ -1,4 +1,4 @@
-"""From the run's part of a config to its learning rate and its optimizer."""
+"""Builds the learning-rate schedule and the optimizer of a TrainConfig."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ from tpudet.trainkit.training.config import (
 
 
 def build_schedule(train: TrainConfig) -> schedules.Schedule:
-    """Returns the learning rate as a function of the step."""
+    """Returns the learning rate as a function of the step, scaled to the batch size."""
     schedule = _unscaled_schedule(train)
     if train.reference_batch_size is None:
         return schedule
@@ -31,7 +31,7 @@ def build_schedule(train: TrainConfig) -> schedules.Schedule:
 
 
 def warmup_warning(train: TrainConfig) -> str:
-    """Returns what to say of a run that ends before its warm-up does; nothing for any other."""
+    """Returns a warning if training ends before warm-up, else an empty string."""
     warmup_steps = getattr(train.learning_rate, "warmup_steps", 0)
     if train.total_steps > warmup_steps:
         return ""
@@ -62,8 +62,8 @@ def _unscaled_schedule(train: TrainConfig) -> schedules.Schedule:
 def _schedule_after_warmup(
     rate: WarmedUpScheduleConfig, steps_after_warmup: int
 ) -> schedules.Schedule:
-    """The schedules count from the end of the warm-up, the configs from the first step."""
-    total_steps = max(steps_after_warmup, 1)  # a run may be all warm-up
+    """The schedule from the end of the warm-up; configs count from the first step instead."""
+    total_steps = max(steps_after_warmup, 1)  # a run may end before the warm-up does
     match rate:
         case StepScheduleConfig():
             boundaries = [step - rate.warmup_steps for step in rate.drop_steps]
@@ -91,7 +91,7 @@ def _schedule_after_warmup(
 
 
 def l2_in_loss(train: TrainConfig) -> float:
-    """Returns the L2 term's factor: 0 for the optimizers that decay the weights themselves."""
+    """Returns the factor of the L2 term: 0 for optimizers that decay the weights themselves."""
     chosen = train.optimizer
     return 0.0 if isinstance(chosen, AdamWConfig | LARSConfig) else chosen.weight_decay
 
@@ -99,7 +99,7 @@ def l2_in_loss(train: TrainConfig) -> float:
 def build_optimizer(
     train: TrainConfig, model: keras.Model, decayed: Sequence[keras.Variable]
 ) -> keras.Optimizer:
-    """Returns the optimizer on its schedule; with loss scaling where the precision is float16."""
+    """Returns the optimizer on its schedule, with loss scaling if the precision is float16."""
     optimizer = _unscaled_optimizer(train, model, decayed)
     scaled = keras.config.dtype_policy().name == "mixed_float16"
     return optimizers.with_loss_scaling(optimizer) if scaled else optimizer

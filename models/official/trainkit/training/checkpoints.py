@@ -47,7 +47,7 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointMismatchError(UserError):
-    """A whole checkpoint belongs to another model; the message lists every difference."""
+    """A checkpoint belongs to another model; the message lists every difference."""
 
 
 class Checkpoints:

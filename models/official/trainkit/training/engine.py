@@ -1,4 +1,4 @@
-"""What the training loop needs of an engine, and what an engine reports of its steps."""
+"""The interface between the training loop and an engine, and the report of its steps."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""Freezing parts of a model, by their names or by patterns on the paths of its variables."""
+"""Freezes parts of a model by their names or by patterns on the paths of its variables."""
 
 import difflib
 import math
@@ -8,41 +8,41 @@ from typing import NamedTuple
 
 import keras
 
-# The part whose own parts are called by their names alone: stage1 is backbone/stage1/.
+# Parts of this part are also named without it: stage1 means backbone/stage1/.
 BACKBONE = "backbone"
 
 
 class Frozen(NamedTuple):
-    """What stands still in a model, to be shown to the user."""
+    """The frozen layers and variables of a model, to be shown to the user."""
 
-    layers: tuple[str, ...]  # paths of the layers that stand still, in model order
+    layers: tuple[str, ...]  # paths of the frozen layers, in model order
     variables: tuple[str, ...]  # paths of all their weights, statistics included
-    num_parameters: int  # numbers in those variables
+    num_parameters: int  # in those variables
 
 
 def freeze(model: keras.Model, patterns: Sequence[str]) -> Frozen:
-    """Freezes each layer that owns a variable which one of the patterns means.
+    """Freezes each layer that owns a variable selected by one of the patterns.
 
-    Letters, digits, underscores and slashes alone are the path of a part, or of a part of the
-    backbone, and mean all of it: `head`, `backbone`, `stem`, `stage1` (but not `stage10`).
-    Anything else is a regular expression that matches from the start of the path (`re.match`):
-    `backbone/stage[12]/`, or `.*/norm/` for every layer of that name. The whole layer stands still
-    with all layers inside it, the innermost one that owns the variable: naming a convolution's
-    kernel freezes its bias and the normalisation that is a part of it, naming a BatchNorm's gamma
-    freezes its statistics. Call it on a built model, before the optimizer and the decayed variables
-    are chosen.
+    A pattern of letters, digits, underscores and slashes is the path of a part, or of a part of the
+    backbone, and selects all of it: `head`, `backbone`, `stem`, `stage1` (but not `stage10`).
+    Any other pattern is a regular expression that matches from the start of the path (`re.match`):
+    `backbone/stage[12]/`, or `.*/norm/` for every layer of that name. The innermost layer that owns
+    the variable is frozen as a whole, with all layers inside it: naming a convolution's kernel
+    freezes its bias and the normalisation inside it, naming a BatchNorm's gamma freezes its
+    statistics. Call it on a built model, before the optimizer is built and the decayed variables
+    are selected.
 
     Args:
-        model: its layers' `trainable` is set to False where selected, else left alone.
+        model: `trainable` of the selected layers is set to False.
         patterns: paths and regular expressions; none freezes nothing.
 
     Returns:
-        All that stands still now: what was not trainable before, such as the frozen norms of a
-        network, is among it.
+        Everything that is frozen now, including layers that were not trainable before, such as
+        frozen norms.
 
     Raises:
         ValueError: lists every pattern that is not a regular expression or matches nothing, with
-            the names of the parts and the paths that come near.
+            the names of the parts and the closest paths.
     """
     owners = owning_layers(model)
     selected: set[str] = set()
@@ -57,31 +57,31 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> Frozen:
             faults.append(_no_match(pattern, list(owners)))
         selected.update(matched)
     if faults:
-        raise ValueError("the patterns of what to freeze are wrong:\n  " + "\n  ".join(faults))
+        raise ValueError("these patterns cannot be frozen:\n  " + "\n  ".join(faults))
     for path in selected:
         owners[path].trainable = False
-    still = [
+    frozen = [
         variable
         for variable in model.variables
-        # The seeds of a frozen layer are no weights, and move on.
+        # The seeds of a frozen layer are not weights, and keep changing.
         if not owners[variable.path].trainable and keras.backend.is_float_dtype(variable.dtype)
     ]
     return Frozen(
-        layers=tuple(dict.fromkeys(str(owners[variable.path].path) for variable in still)),
-        variables=tuple(variable.path for variable in still),
-        num_parameters=sum(math.prod(variable.shape) for variable in still),
+        layers=tuple(dict.fromkeys(str(owners[variable.path].path) for variable in frozen)),
+        variables=tuple(variable.path for variable in frozen),
+        num_parameters=sum(math.prod(variable.shape) for variable in frozen),
     )
 
 
 def frozen_at_random(frozen: Frozen, loaded: Collection[str]) -> str:
-    """Returns a warning where what is frozen was not loaded, and so keeps its random values.
+    """Returns a warning if frozen variables were not loaded and so keep their random values.
 
     Args:
-        frozen: what `freeze` returned.
+        frozen: from `freeze`.
         loaded: paths of the variables that were read from a file; empty without such a file.
 
     Returns:
-        The warning in words; empty where there is nothing to warn of.
+        The warning, else an empty string.
     """
     random = [path for path in frozen.variables if path not in loaded]
     if not random:
@@ -89,15 +89,15 @@ def frozen_at_random(frozen: Frozen, loaded: Collection[str]) -> str:
     return (
         f"{len(random)} of the {len(frozen.variables)} frozen variables were not loaded and keep "
         f"their initial values for good, among them {', '.join(random[:3])}. Name weights that "
-        "have them, or let them train: a residual block whose last norm stands still at its first "
-        "scale, 0, adds nothing."
+        "contain them, or do not freeze them: a residual block whose last norm is frozen at its "
+        "initial scale, 0, adds nothing."
     )
 
 
 def owning_layers(model: keras.Model) -> dict[str, keras.Layer]:
-    """Returns for each variable's path the innermost layer that owns it, in model order."""
+    """Returns the innermost layer that owns each variable, by its path, in model order."""
     owners = {}
-    # From the outside in, so that the innermost owner is written last.
+    # From the outside in, so that the innermost owner comes last.
     for layer in model._flatten_layers():
         for variable in layer.variables:
             owners[variable.path] = layer
@@ -105,13 +105,13 @@ def owning_layers(model: keras.Model) -> dict[str, keras.Layer]:
 
 
 def frozen_paths(model: keras.Model) -> frozenset[str]:
-    """Returns the paths of the variables that stand still: their layer is not trainable."""
+    """Returns the paths of the frozen variables: those of layers that are not trainable."""
     owners = owning_layers(model)
     return frozenset(path for path, layer in owners.items() if not layer.trainable)
 
 
 def _matched(pattern: str, paths: Iterable[str]) -> list[str]:
-    """The paths that a path of a part or a pattern means; raises re.error."""
+    """The paths that the path of a part or a pattern selects; raises re.error."""
     if not re.fullmatch(r"[\w/]+", pattern):
         return [path for path in paths if re.match(pattern, path)]
     part = pattern.rstrip("/")
@@ -133,17 +133,17 @@ def _part_names(paths: Iterable[str]) -> list[str]:
 
 
 def _no_match(pattern: str, paths: list[str]) -> str:
-    """Says that a pattern matches nothing, and what the user may have meant."""
+    """A message that a pattern matches nothing, with what the user may have meant."""
     names = _part_names(paths)
     if re.fullmatch(r"\w+", pattern):
         near = difflib.get_close_matches(pattern, names, n=1)
         guess = f" (did you mean {near[0]}?)" if near else ""
-        return f"{pattern!r} is the name of no part{guess}; the parts are called {', '.join(names)}"
+        return f"{pattern!r} is not the name of a part{guess}; the parts are {', '.join(names)}"
     inside = [path for path in paths if re.search(pattern, path)]
     literal = re.sub(r"[\\^$.*+?()\[\]{}|]", "", pattern)
     near = inside or difflib.get_close_matches(literal, paths, n=3, cutoff=0.5) or paths
     hint = (
-        f"{pattern!r} matches no variable from the start of its path; near are "
-        f"{', '.join(near[:3])}; the parts are called {', '.join(names)}"
+        f"{pattern!r} matches no variable from the start of its path; the closest are "
+        f"{', '.join(near[:3])}; the parts are {', '.join(names)}"
     )
     return hint + (f" (put .* before it to match inside: {'.*' + pattern!r})" if inside else "")

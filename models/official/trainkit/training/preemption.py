@@ -1,8 +1,8 @@
-"""SIGTERM and SIGINT: stop at the next step boundary, whatever the main thread is doing.
+"""Stops at the next step boundary on SIGTERM or SIGINT, whatever the main thread is doing.
 
-Python runs signal handlers in the main thread between two bytecodes, so not while that thread sits
-in a TensorFlow call of many steps. `signal.set_wakeup_fd` works below that: the C handler writes
-the signal's number to a pipe at once, and a thread of ours reads it and asks the engine to stop.
+Python runs signal handlers in the main thread between two bytecodes, so not while that thread is
+inside a TensorFlow call of many steps. `signal.set_wakeup_fd` works below that: the C handler
+writes the signal's number to a pipe at once, and a thread reads it and requests the stop.
 """
 
 import contextlib
@@ -21,18 +21,20 @@ logger = logging.getLogger(__name__)
 
 
 class Interrupted(BaseException):
-    """Asked to stop. A BaseException, so that no `except Exception` on the way swallows it."""
+    """A signal came. A BaseException, so that no `except Exception` on the way swallows it."""
 
 
 class Preemption:
-    """While entered, the first SIGTERM or SIGINT asks for a stop; a second ends the process.
+    """While entered, the first SIGTERM or SIGINT requests a stop; a second ends the process.
 
-    Outside the main thread Python cannot install handlers; a warning says so and signals keep
-    their former meaning.
+    Outside the main thread Python cannot install handlers; a warning says so, and signals keep
+    their former effect.
+
+    Args:
+        request_stop: stops the engine; thread-safe, quick, harmless when called twice.
     """
 
     def __init__(self, request_stop: Callable[[], None]) -> None:
-        """Takes what stops the engine: thread-safe, quick, harmless when called twice."""
         self._request_stop = request_stop
         self._requested = threading.Event()
         self._is_interruptible = False
@@ -46,14 +48,14 @@ class Preemption:
         return self._requested.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Sleeps, but wakes at once when a signal arrives."""
+        """Sleeps, but returns at once when a signal arrives."""
         self._requested.wait(seconds)
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Inside, a signal raises Interrupted: for work with nothing to save, such as evaluation.
+        """Raises Interrupted on a signal: for work with nothing to save, such as evaluation.
 
-        Raises it on entry where the signal came earlier.
+        Also on entry, if the signal came earlier.
         """
         self._is_interruptible = True
         try:
@@ -84,7 +86,7 @@ class Preemption:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Gives the signals back to whoever had them."""
+        """Restores the former handlers."""
         if self._watcher is None:
             return
         for number, handler in self._former_handlers.items():
@@ -98,7 +100,7 @@ class Preemption:
         os.close(self._write_end)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """Runs in the main thread, possibly late; the thread below may have acted by then."""
+        """Runs in the main thread, possibly late; `_watch` may have acted by then."""
         self._note(number)
         if self._is_interruptible:
             self._is_interruptible = False  # once is enough

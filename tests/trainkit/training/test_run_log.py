@@ -1,13 +1,54 @@
-"""The ledger: valid JSON, torn lines, rewinding."""
+"""The log of a run: lines for the screen, the ledger, and events that TensorBoard itself reads."""
 
 import json
 import logging
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-from tpudet.trainkit.training.run_log import Ledger, finite_number, read_ledger
+from tpudet.trainkit.training.engine import StepReport
+from tpudet.trainkit.training.run_log import (
+    Ledger,
+    Progress,
+    finite_number,
+    format_duration,
+    format_line,
+    open_tensorboard,
+    read_ledger,
+)
+
+
+def test_means_are_weighted_by_steps_and_waiting_by_time() -> None:
+    progress = Progress(batch_size=8)
+    progress.add(StepReport({"loss": 1.0, "gradient_norm": 4.0}, 1, 0.5, 0.2, 1.0, None))
+    progress.add(StepReport({"loss": 2.0, "gradient_norm": 8.0}, 3, 0.1, 0.1, 3.0, None))
+    summary = progress.summary(remaining_steps=60, remaining_eval_seconds=30.0)
+    assert summary == {
+        "loss": 1.75,  # (1 * 1 + 3 * 2) / 4
+        "gradient_norm": 7.0,
+        "learning_rate": 0.1,
+        "images_per_second": 8.0,  # 4 steps of 8 in 4 s
+        "input_wait_share": 0.2,  # (0.5 * 1 + 0.1 * 3) / 4
+        "eta_seconds": 90.0,  # 60 steps of 1 s, and the evaluations
+        "steps": 4,
+    }
+    assert format_line(40, 100, summary) == (
+        "step 40/100  loss 1.75  learning rate 0.1  8.0 images/s  waiting for input 20%  "
+        "ETA 0:01:30"
+    )
+    progress.reset()
+    progress.add(StepReport({"loss": 5.0}, 2, 0.0, 0.3, 1.0, None))
+    assert progress.summary(remaining_steps=0, remaining_eval_seconds=0.0)["loss"] == 5.0
+
+
+def test_durations() -> None:
+    assert format_duration(59.6) == "0:01:00"
+    assert format_duration(3723) == "1:02:03"
+    assert format_duration(100 * 3600) == "100:00:00"
 
 
 def kinds_and_steps(ledger: Ledger) -> list[tuple[str, int]]:
@@ -109,3 +150,34 @@ def test_a_store_that_cannot_append_gets_the_whole_file(
         ledger.append("train", step, {})
     assert [line["step"] for line in read_ledger(ledger.path)] == [1, 2]
     assert tf.io.gfile.listdir(ram_dir) == ["metrics.jsonl"]
+
+
+def test_a_restart_makes_tensorboard_forget_what_lies_beyond(tmp_path: Path) -> None:
+    def write(restored_step: int | None, losses: dict[int, float]) -> None:
+        writer = open_tensorboard(str(tmp_path), restored_step=restored_step)
+        for step, loss in losses.items():
+            writer.write("train", step, {"loss": loss})
+        writer.close()
+
+    write(None, {1: 1.0, 2: 2.0, 3: 3.0})
+    time.sleep(1.1)  # the names of event files tell seconds apart
+    write(2, {3: 30.0, 4: 40.0})
+    found = EventAccumulator(str(tmp_path), size_guidance={"tensors": 0}).Reload()
+    events = [
+        (event.step, float(tf.make_ndarray(event.tensor_proto)))
+        for event in found.Tensors("train/loss")
+    ]
+    assert events == [(1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0)]
+
+
+def test_images_are_shown_beside_the_metrics(tmp_path: Path) -> None:
+    writer = open_tensorboard(str(tmp_path), restored_step=None)
+    image = np.arange(18, dtype=np.uint8).reshape(2, 3, 3)
+    writer.write("eval", 4, {"AP50": 0.5, "detections": image})
+    writer.close()
+    found = EventAccumulator(str(tmp_path), size_guidance={"tensors": 0}).Reload()
+    (scalar,), (shown,) = found.Tensors("eval/AP50"), found.Tensors("eval/detections")
+    assert (scalar.step, float(tf.make_ndarray(scalar.tensor_proto))) == (4, 0.5)
+    width, height, encoded = tf.make_ndarray(shown.tensor_proto)
+    assert (shown.step, width, height) == (4, b"3", b"2")
+    np.testing.assert_array_equal(tf.io.decode_png(encoded), image)
