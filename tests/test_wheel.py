@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "configs", "models")
 TINY = {
+    "model.min_level": "3",
+    "model.max_level": "3",
     "data.canvas_size": "[64, 64]",
     "train.total_steps": "5",
     "train.batch_size": "2",
@@ -57,13 +59,13 @@ def tpudet(installed: Path, tmp_path: Path):
     for variable in ("STORAGE", "DATA"):
         environment.pop(variable, None)
 
-    def run(*arguments: str) -> str:
+    def run(*arguments: str, code: int = 0) -> str:
         command = [sys.executable, "-W", "ignore", "-m", "tpudet", *arguments]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
 
     return run
 
@@ -76,7 +78,8 @@ def test_the_wheel_carries_configs_presets_and_every_verb(tpudet, installed: Pat
     modules = {path.relative_to(installed / "tpudet") for path in installed.rglob("*.py")}
     sources = (ROOT / "models/official").rglob("*.py")
     assert {path.relative_to(ROOT / "models/official") for path in sources} <= modules
-    assert f" {folder}/yaml, " in tpudet("check")
+    unknown = tpudet("show_config", "--config", "quickstar", code=2)
+    assert f"names no file below {folder}/yaml. The nearest are quickstart," in unknown
     assert "drop_steps" in tpudet("show_config", "--config", "1.0.1")
 
 
