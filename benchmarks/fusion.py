@@ -1,4 +1,4 @@
-"""Times merge_subs.py, text to text, beside how its predecessor worked and ensemble-boxes.
+"""Times merge_subs, text to text, beside how its predecessor worked and ensemble-boxes.
 
 Several submissions are generated: models that see the same objects, each with boxes and scores of
 its own. The baseline is Soft-NMS in Cython, compiled here, called for each class of each image from
@@ -44,7 +44,7 @@ from tpudet.detection.submission.open_images_csv import HEADER_LINE
 from tpudet.detection.submission.writer import map_in_order, write_submission_file
 
 NUM_LABELS = 500
-OBJECTS = 40  # an image; each model finds each of them once, the rest is clutter
+OBJECTS = 40  # per image; each model finds each of them once, the rest is clutter
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -299,7 +299,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         nargs="+",
         default=[25, 100],
         metavar="N",
-        help="in an image, a table for each number: few are many boxes a class, the hard case "
+        help="in an image, a table for each number: few are many boxes per class, the hard case "
         "(default: 25 100)",
     )
     parser.add_argument("--threads", type=int, default=2, help="and processes (default: 2)")

@@ -1,4 +1,4 @@
-"""Times evaluate_submission.py on a large submission against real or generated ground truth.
+"""Times evaluate_submission on a large submission against real or generated ground truth.
 
 The submission is generated: each prediction is a moved box of the ground truth, mostly of its
 class, so that nearly all of them are matched. The limit is 20 s for 5 million predictions, from the

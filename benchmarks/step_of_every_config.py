@@ -152,7 +152,8 @@ def _build(config: ExperimentConfig) -> RetinaNetTask:
 def _step_on_tensorflow(config: ExperimentConfig) -> tuple[dict[str, float], dict[str, Any]]:
     import tensorflow as tf
 
-    task, batch = _build(config), tf.nest.map_structure(tf.constant, _batch())
+    task = _build(config)
+    batch = Batch(*(None if field is None else tf.constant(field) for field in _batch()))
     trained = task.model.trainable_variables
     with tf.GradientTape() as tape:
         losses = task.losses(batch)

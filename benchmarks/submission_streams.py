@@ -5,7 +5,7 @@ Open Images have. All commands take turns, so that other load hits each alike; t
 rounds counts, because load only ever adds time. Beside them stand three limits on the same text:
 copying its bytes in memory, writing them to a file, and reading its numbers (`scan`) without doing
 anything about them. MB/s are those of the text that is read; a command that writes more than it
-reads, add_parents.py, is held by the writing, so the text that is written has a column too.
+reads, add_parents, is held by the writing, so the text that is written has a column too.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from tpudet.detection.commands import (
 from tpudet.detection.submission.files import in_file_order, open_submission, scan
 from tpudet.detection.submission.writer import run_blocks
 
-NUM_PREDICTIONS = 1000  # an image
-NUM_CLASSES = 25  # an image
+NUM_PREDICTIONS = 1000  # per image
+NUM_CLASSES = 25  # per image
 BYTES_A_PREDICTION = 50.75
 
 
@@ -89,15 +89,15 @@ def _contenders(
     tree = ["--hierarchy", hierarchy_file]
     keep = round(arguments.megabytes * 1e6 / BYTES_A_PREDICTION / 2)
     commands = {
-        "trim_sub_by_threshold.py 0.03": (trim_sub_by_threshold.main, [source, "0.03"]),
-        "trim_sub_by_num_of_predicts.py (half)": (
+        "trim_sub_by_threshold 0.03": (trim_sub_by_threshold.main, [source, "0.03"]),
+        "trim_sub_by_num_of_predicts (half)": (
             trim_sub_by_num_of_predicts.main,
             [source, str(keep)],
         ),
-        "trim_sub_decimal_digits.py": (trim_sub_decimal_digits.main, [source]),
-        "join_subs.py of two": (join_subs.main, list(halves)),
-        "add_parents.py": (add_parents.main, [source, *tree]),
-        "drop_parents.py": (drop_parents.main, [source, *tree]),
+        "trim_sub_decimal_digits": (trim_sub_decimal_digits.main, [source]),
+        "join_subs of two": (join_subs.main, list(halves)),
+        "add_parents": (add_parents.main, [source, *tree]),
+        "drop_parents": (drop_parents.main, [source, *tree]),
     }
     return {
         "limit: copying in memory": lambda: _copy(source),

@@ -1,9 +1,9 @@
-"""Times writing TFRecords of pictures that need no encoding, beside a copy and the predecessor.
+"""Times writing TFRecords of images that need no encoding, beside a copy and the predecessor.
 
-It makes pictures (JPEG, noise on a gradient) and a box CSV, then runs in turn, several times: a
+It generates images (JPEG, noise on a gradient) and a box CSV, then runs in turn, several times: a
 copy, in which two processes read each file and write its bytes into one file a shard; ours, the
 same shards in the same two processes; and once the predecessor's algorithm, one process that keeps
-a table an image and builds whole messages. `warm`: the pictures are in memory, so that the copy
+a table per image and builds whole messages. `warm`: the images are in memory, so that the copy
 goes at the speed of memory. `disk`: they come from the disk and what was written is flushed to it,
 as for any set that is larger than memory; ours then reads ahead, the copy does not. Not counted:
 the start of the processes, and of ours the reading of the CSV. Needs 3 GB of disk for the while.
@@ -37,18 +37,18 @@ from tpudet.trainkit.images.headers import parse_jpeg
 WORKERS = 2
 BOXES_PER_IMAGE = 7  # of Open Images
 NUM_CLASSES = 100
-_ENCODED = 24  # different pictures; the others differ from them in a comment
+_ENCODED = 24  # different images; the others differ from them in a comment
 
 
 class Setting(NamedTuple):
-    """One kind of picture."""
+    """One kind of image."""
 
     name: str
     width: int  # pixels
     height: int
     quality: int  # of JPEG
     noise: float  # standard deviation, of 255
-    num_pictures: int
+    num_images: int
     shards: int
 
 
@@ -61,7 +61,7 @@ SETTINGS = (
 
 
 class Timing(NamedTuple):
-    """One run over all pictures."""
+    """One run over all images."""
 
     seconds: float
     cpu_seconds: float  # of the processes that did it
@@ -82,39 +82,39 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _compare(setting: Setting, folder: Path, pool: ProcessPoolExecutor, rounds: int) -> None:
-    pictures, boxes, output = folder / "pictures", folder / "boxes.csv", folder / "output"
-    for directory in (pictures, output):
+    images, boxes, output = folder / "images", folder / "boxes.csv", folder / "output"
+    for directory in (images, output):
         directory.mkdir()
-    names, size = _write_review_images(setting, pictures)
+    names, size = _write_review_images(setting, images)
     _write_boxes(boxes, names)
-    plan = _plan(setting, boxes, pictures, output)
-    count = setting.num_pictures
+    plan = _plan(setting, boxes, images, output)
+    count = setting.num_images
     print(
-        f"\n{setting.name}: {count} pictures of {size / count / 1e3:.0f} KB, "
+        f"\n{setting.name}: {count} images of {size / count / 1e3:.0f} KB, "
         f"{len(plan.annotations.boxes)} boxes, {setting.shards} shards, {WORKERS} processes, "
         f"{len(os.sched_getaffinity(0))} cores (load now {os.getloadavg()[0]:.1f})\n"
         f"{'':<22}{'seconds':>9}{'MB/s':>8}{'µs/image':>10}{'cores':>7}{'copy/it':>9}{'by CPU':>8}"
     )
-    paths = [str(pictures / name) for name in names]
+    paths = [str(images / name) for name in names]
     for state in ("warm", "disk"):
         copies, ours = _run_in_turn(plan, pool, rounds, paths if state == "disk" else ())
         _print_row(f"copy, {state}", copies, copies, count, size)
         _print_row(f"ours, {state}", ours, copies, count, size)
         if state == "warm":
-            old = _time(lambda: _predecessor(boxes, pictures, output, setting.shards))
+            old = _time(lambda: _predecessor(boxes, images, output, setting.shards))
             _remove(output)
             _print_row(f"predecessor, {state}", [old], copies, count, size)
             seconds = statistics.median(timing.seconds for timing in ours)
             print(f"{'':<22}ours is {old.seconds / seconds:.1f} times as fast as the predecessor")
 
 
-def _plan(setting: Setting, boxes: Path, pictures: Path, output: Path) -> Plan:
+def _plan(setting: Setting, boxes: Path, images: Path, output: Path) -> Plan:
     annotations = read_open_images(
-        str(boxes), images=str(pictures), image_list=None, classes=None, include_unlabeled=False
+        str(boxes), images=str(images), image_list=None, classes=None, include_unlabeled=False
     )
     return plan_shards(
         annotations,
-        image_directories=(str(pictures),),
+        image_directories=(str(images),),
         output=str(output),
         split="train",
         num_shards=setting.shards,
@@ -127,7 +127,7 @@ def _plan(setting: Setting, boxes: Path, pictures: Path, output: Path) -> Plan:
 def _run_in_turn(
     plan: Plan, pool: ProcessPoolExecutor, rounds: int, paths: Sequence[str]
 ) -> tuple[list[Timing], list[Timing]]:
-    """Timings of the copy and of ours; from and to the disk where the pictures' `paths` are given.
+    """Timings of the copy and of ours; from and to the disk where the images' `paths` are given.
 
     The first round, which warms up, is left out.
     """
@@ -179,8 +179,8 @@ def _copy(job: ShardJob, flushes: bool) -> float:
     start = time.process_time()
     with open(job.path, "wb") as output:
         for name in job.annotations.images["file"].tolist():
-            with open(os.path.join(job.image_directories[0], name), "rb") as picture:
-                output.write(picture.read())
+            with open(os.path.join(job.image_directories[0], name), "rb") as image:
+                output.write(image.read())
     if flushes:
         _flush(job.path)
     return time.process_time() - start
@@ -199,8 +199,8 @@ def _flush(path: str) -> None:
         os.fsync(file.fileno())
 
 
-def _predecessor(boxes: Path, pictures: Path, output: Path, num_shards: int) -> None:
-    """Facts 4.2: a table an image in memory, an order without seed, writers in turn."""
+def _predecessor(boxes: Path, images: Path, output: Path, num_shards: int) -> None:
+    """Facts 4.2: a table per image in memory, an order without seed, writers in turn."""
     table = pd.read_csv(boxes)
     ids = {label: row for row, label in enumerate(sorted(table["LabelName"].unique()), start=1)}
     groups = [(name, group) for name, group in table.groupby("ImageID")]
@@ -209,7 +209,7 @@ def _predecessor(boxes: Path, pictures: Path, output: Path, num_shards: int) -> 
     writers = [tf.io.TFRecordWriter(path) for path in paths]
     for number, row in enumerate(order):
         name, group = groups[row]
-        with tf.io.gfile.GFile(str(pictures / f"{name}.jpg"), "rb") as file:
+        with tf.io.gfile.GFile(str(images / f"{name}.jpg"), "rb") as file:
             encoded = file.read()
         example = _predecessor_example(str(row), f"{name}.jpg", encoded, group, ids)
         writers[number % num_shards].write(example.SerializeToString())
@@ -264,12 +264,12 @@ def _write_review_images(setting: Setting, folder: Path) -> tuple[list[str], int
     """Returns the names and the size of all."""
     names, size = [], 0
     encoded = list(_encode(setting))
-    for number in range(setting.num_pictures):
-        picture = encoded[number % _ENCODED]
+    for number in range(setting.num_images):
+        image = encoded[number % _ENCODED]
         comment = f"{number:08d}".encode()
         segment = b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment
         names.append(f"{number:016x}.jpg")
-        size += (folder / names[-1]).write_bytes(picture[:2] + segment + picture[2:])
+        size += (folder / names[-1]).write_bytes(image[:2] + segment + image[2:])
     return names, size
 
 
