@@ -113,7 +113,7 @@ def test_what_is_up_to_date_is_skipped(places, boundaries, tmp_path, capsys) -> 
 
     listed = run("--num_samples", "4", "--dry_run")
     assert listed.count("to do (has other options)") == 6
-    assert listed.count("to do (reads what step") == 6
+    assert listed.count("to do (depends on step") == 6
     # Only human parts and part 0 have more than 4 images of a class: two JSON files change.
     assert "8 of 21 steps run" in run("--num_samples", "4")
     assert "0 of 21 steps run" in run("--num_samples", "4")

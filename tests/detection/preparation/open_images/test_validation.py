@@ -52,7 +52,7 @@ def test_picks_by_hand(arguments, tmp_path, capsys) -> None:
     assert rows_of(tmp_path / "val.csv", tmp_path / "boxes.csv") == [0, 1, 4, 5, 6, 7]
     out = capsys.readouterr().out
     assert "3 images with 6 boxes, 2 images per class; 1 blacklisted images skipped" in out
-    assert "WARNING: fewer than that of 1 class(es): Eel 0." in out
+    assert "WARNING: 1 class(es) have fewer: Eel 0." in out
 
 
 def test_as_it_was_an_image_keeps_only_what_it_was_picked_for(arguments, tmp_path) -> None:

@@ -113,7 +113,7 @@ def test_names_from_the_data_are_text_and_nothing_else(write_part, drawn_image) 
     split, reason, count, names = page.tables["repairs"][0][1]
     assert (split, reason, count) == ("train", "zero-size <box>", "7")
     assert names.startswith("<u>.jpg (a & b)")
-    assert names.endswith("… and 2 more, named in the manifest")
+    assert names.endswith("… and 2 more, listed in the manifest")
 
 
 def test_page_stays_small_however_many_samples_and_classes(write_part, drawn_image) -> None:
@@ -155,9 +155,9 @@ MANIFEST = "train_drawn.manifest.json"
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "flipped bit": (lambda f: flip_a_bit(f / SHARD), f"{SHARD} is damaged"),
     "cut short": (lambda f: (f / SHARD).write_bytes((f / SHARD).read_bytes()[:-9]), SHARD),
-    "other records": (put_other_records, f"{MANIFEST} hold a record that is no detection record"),
+    "other records": (put_other_records, f"{MANIFEST} have a record that is no detection record"),
     "no shard": (lambda f: (f / SHARD).unlink(), f"{SHARD} is missing"),
-    "no manifest": (lambda f: (f / MANIFEST).unlink(), "no finished set"),
+    "no manifest": (lambda f: (f / MANIFEST).unlink(), "not a finished set"),
     "no JSON": (lambda f: (f / MANIFEST).write_text("{"), f"{MANIFEST} is not JSON"),
     "other JSON": (lambda f: (f / MANIFEST).write_text("[1]"), "split, part, images"),
     "other images": (lambda f: edit_manifest(f, images=5), "4 images, not 5"),
