@@ -19,7 +19,8 @@ DETECTION = (
 )
 TRAINKIT = (
     "training → {weights, backbones, records, images, image_folder} → "
-    "{config, files, jobs, pages, command_line, class_list, source_version} → {errors, types}"
+    "{config, files, jobs, pages, command_line, class_list, source_version} → "
+    "{errors, types, keras_ops}"
 )
 TASKS = ("detection", "classification")  # import trainkit, never each other
 ALONE = ("detection/legacy",)  # imports nothing else of its task
