@@ -11,7 +11,6 @@ import pytest
 
 from tpudet.detection.commands import compare_submissions, evaluate_submission
 
-SCRIPTS = Path(__file__).parents[3] / "scripts"
 TRUTH = """ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf
 a,/c,0.0,0.1,0.0,0.1,0
 a,/c,0.2,0.4,0.0,0.2,1

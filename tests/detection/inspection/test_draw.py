@@ -204,7 +204,7 @@ def test_names_from_the_data_are_text_and_nothing_else(
     assert len({file.casefold() for file in files}) == 5
     visit = browse(output / "index.html", width=500)
     assert visit.console == ""
-    assert visit.data == {"pictures": 5, "loaded": 5, "overflow": 0}
+    assert visit.data == {"images": 5, "loaded": 5, "overflow": 0}
     assert visit.margin > 220
     assert "<title>The 5 worst of 5 images</title>" in visit.dom
 
@@ -243,7 +243,7 @@ def test_blood_cells_in_the_dark(
     ) == 0  # fmt: skip
     visit = browse(output / "index.html", dark=True)
     assert visit.console == ""  # the page's policy would report any attempt to load something
-    assert visit.data == {"pictures": 6, "loaded": 6, "overflow": 0}
+    assert visit.data == {"images": 6, "loaded": 6, "overflow": 0}
     assert visit.margin < 40
     assert visit.dom.count("<article") == 6
     assert (output / "index.html").stat().st_size < 4_000_000

@@ -28,7 +28,7 @@ from tpudet.trainkit.image_folder import (
     take_shard,
 )
 
-SCRIPTS = Path(__file__).parents[2] / "scripts" / "inference"
+SCRIPTS = Path(__file__).parents[3] / "scripts" / "inference"
 CLASS_LIST = "/m/01,cat\n/m/02,dog\n"
 
 
