@@ -16,6 +16,7 @@ from tpudet.detection.preparation.open_images.challenge import (
     HUMAN_PARTS,
     TRAIN_BOXES,
     VALIDATION_BOXES,
+    human_parts_path,
 )
 from tpudet.trainkit.command_line import new_parser, positive_integer, run_command
 from tpudet.trainkit.files.locations import data_path, storage_path
@@ -42,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("validation_boxes", data_path(VALIDATION_BOXES), "box CSV"),
         ("classes", data_path(CLASSES), "class list, one `MID,name` per line"),
         ("hierarchy", data_path(HIERARCHY), "JSON"),
-        ("human_parts", data_path(HUMAN_PARTS), "MIDs of the group human_parts"),
         ("image_dir", data_path("validation"), "folder of the validation images"),
         ("output_dir", storage_path("prepared"), "folder to write to"),
     )
@@ -53,6 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument(
             f"--{name}", metavar="FILE", help=f"{what} (default: {data_path(file)}, if there)"
         )
+    parser.add_argument(
+        "--human_parts",
+        metavar="FILE",
+        help=f"MIDs of the group human_parts (default: {data_path(HUMAN_PARTS)}, if there, else "
+        "the challenge's 13)",
+    )
     parser.add_argument(
         "--viz_directory", metavar="DIR", help="also draw the picked images, in DIR/PART"
     )
@@ -80,7 +86,7 @@ def _run(arguments: argparse.Namespace) -> None:
         validation_boxes=arguments.validation_boxes,
         classes=arguments.classes,
         hierarchy=arguments.hierarchy,
-        human_parts=arguments.human_parts,
+        human_parts=arguments.human_parts or human_parts_path(),
         image_dir=arguments.image_dir,
         human_images=arguments.human_images,
         blacklist=arguments.blacklist,

@@ -13,6 +13,7 @@ from tpudet.detection.preparation.open_images.challenge import (
     HUMAN_IMAGES,
     HUMAN_PARTS,
     TRAIN_BOXES,
+    human_parts_path,
 )
 from tpudet.trainkit.command_line import new_parser, run_command
 from tpudet.trainkit.files import storage
@@ -48,9 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_boundaries_argument(parser)
     parser.add_argument(
         "--human_parts",
-        default=data_path(HUMAN_PARTS),
         metavar="FILE",
-        help="labels that form a part of their own; '' for none (default: %(default)s)",
+        help="labels that form a part of their own; '' for none (default: "
+        f"{data_path(HUMAN_PARTS)}, if there, else the challenge's 13)",
     )
     parser.add_argument(
         "--human_images",
@@ -72,12 +73,15 @@ def _run(arguments: argparse.Namespace) -> None:
     from tpudet.detection.preparation.open_images.class_splits import split_step
     from tpudet.trainkit.jobs.steps import run_step
 
+    human_parts = arguments.human_parts
+    if human_parts is None:
+        human_parts = human_parts_path()
     step = split_step(
         arguments.output_dir,
         arguments.boxes,
         arguments.classes,
         boundaries=arguments.boundaries,
-        human_parts=arguments.human_parts or None,
+        human_parts=human_parts or None,
         human_images=_optional(arguments.human_images, HUMAN_IMAGES),
         hierarchy=_optional(arguments.hierarchy, HIERARCHY),
     )
