@@ -158,7 +158,7 @@ def test_shards_of_another_length_stop_the_reading(shards):
     wrong = records.read_shuffled(shards, [5, 0, 7, 3, 5], seed=7)
     with pytest.raises(tf.errors.FailedPreconditionError, match="5 elements but contained only 4"):
         list(wrong.take(40))
-    with pytest.raises(ValueError, match="one count a file"):
+    with pytest.raises(ValueError, match="one count per file"):
         records.read_shuffled(shards, COUNTS[:-1], seed=7)
     with pytest.raises(ValueError, match="from record -1"):
         records.read_shuffled(shards, COUNTS, seed=7, start_record=-1)

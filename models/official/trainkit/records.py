@@ -1,6 +1,6 @@
-"""Sharded TFRecord files: write them whole, find them exactly, read them in a reproducible order.
+"""Sharded TFRecord files: atomic writing, exact listing, reading in a reproducible order.
 
-The files of one set are `<prefix>-00000-of-00020.tfrecord` and so on. A record's number is
+The files of one set are named `<prefix>-00000-of-00020.tfrecord`. A record's number is
 `shard index * RECORDS_PER_SHARD_LIMIT + index in the shard`, an int64.
 """
 
@@ -14,22 +14,21 @@ import numpy as np
 import tensorflow as tf
 from crc32c import crc32c
 
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import remove_if_there
-
-# TensorFlow's own annotations of its functions are narrower than the functions.
-Tensor = Any
+from tpudet.trainkit.types import Tensor
 
 Record = bytes | Sequence[bytes]
 
 RECORDS_PER_SHARD_LIMIT = 2**32
 
-# What the shuffle buffer of `read_shuffled` holds unless told otherwise.
+# Default size of the shuffle buffer of `read_shuffled`.
 SHUFFLE_BUFFER_BYTES = 256 * 2**20
 
 # Few, so that a record is still in the processor's cache when it is decoded: reading ahead an
-# eighth of the shuffle buffer instead cost 4 % at 125 KB a record and 12 % at 312 KB. The price is
-# a pause at each window's start while the buffer fills, 1.3 s of 100 s from a bucket of 200 MB/s.
+# eighth of the shuffle buffer cost 4 % at 125 KB per record and 12 % at 312 KB. The price is a
+# pause at each window's start while the buffer fills, 1.3 s of 100 s from a bucket of 200 MB/s.
 READ_AHEAD_RECORDS = 4
 
 
@@ -47,16 +46,16 @@ def shard_path(prefix: str, index: int, count: int) -> str:
 
 
 def write_shard(path: str, records: Iterable[Record], *, owner: str = "") -> int:
-    """Writes `records` to a file that has its name only once it is whole.
+    """Writes `records` to a file that gets its name only when it is complete.
 
-    It is written as `<path>.tmp`, so a writer that was killed leaves at most that file, and the
-    next attempt overwrites it. Nothing is flushed to the disk: after a power cut a file may be
-    short, which its length tells.
+    It is written as `<path>.tmp`, so a killed writer leaves at most that file, which the next
+    attempt overwrites. Nothing is flushed to the disk: after a power failure a file may be short,
+    which its length shows.
 
     Args:
         path: the final name.
-        records: serialized, whole or in pieces; pieces spare the copy that would join them.
-        owner: part of the temporary name, `<path>.<owner>.tmp`, where several may write one shard.
+        records: serialized, whole or in pieces, which saves the copy that would join them.
+        owner: part of the temporary name, `<path>.<owner>.tmp`, if several may write one shard.
 
     Returns:
         The number of records written.
@@ -66,7 +65,7 @@ def write_shard(path: str, records: Iterable[Record], *, owner: str = "") -> int
     remove_if_there(temporary)  # `ram://` appends to a file opened for writing
     try:
         with storage.open_file(temporary, "wb") as file:
-            file.write(b"")  # a GFile that is never written to is not there
+            file.write(b"")  # a GFile that is never written to is not created
             for record in records:
                 _write_record(file, (record,) if isinstance(record, bytes) else record)
                 count += 1
@@ -78,9 +77,9 @@ def write_shard(path: str, records: Iterable[Record], *, owner: str = "") -> int
 
 
 def _write_record(file: Any, pieces: Sequence[bytes]) -> None:
-    """Length, its checksum, the pieces, their checksum: as tf.io.TFRecordWriter writes it.
+    """Writes length, its checksum, the pieces and their checksum, as tf.io.TFRecordWriter does.
 
-    That writer takes a record whole, and for its checksum as long as for the writing itself.
+    That writer takes only whole records, and its checksum takes as long as the writing itself.
     """
     length = struct.pack("<Q", sum(map(len, pieces)))
     checksum = 0
@@ -94,17 +93,17 @@ def _write_record(file: Any, pieces: Sequence[bytes]) -> None:
 
 
 def _masked(checksum: int) -> bytes:
-    """TFRecord's masked CRC-32C: rotated right by 15 bits, plus a constant."""
+    """Returns TFRecord's masked CRC-32C: rotated right by 15 bits, plus a constant."""
     rotated = checksum >> 15 | checksum << 17
     return struct.pack("<I", (rotated + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def find_shards(prefix: str) -> list[str]:
-    """Lists the shards `<prefix>-?????-of-?????.tfrecord` in order, and nothing else.
+    """Lists the shards `<prefix>-?????-of-?????.tfrecord` in order.
 
     Raises:
         FileNotFoundError: there is none, or some are missing; names them.
-        ValueError: shards of several sets (different counts) lie side by side.
+        UserError: there are shards of several sets (different counts).
     """
     directory, stem = os.path.split(prefix)
     pattern = re.compile(re.escape(stem) + r"-(\d{5})-of-(\d{5})\.tfrecord")
@@ -121,7 +120,7 @@ def find_shards(prefix: str) -> list[str]:
         )
     counts = sorted({int(match[2]) for match in matches})
     if len(counts) > 1:
-        raise ValueError(
+        raise UserError(
             f"{prefix}-* mixes sets of {' and '.join(map(str, counts))} shards. Remove the old one."
         )
     wanted = [shard_path(prefix, index, counts[0]) for index in range(counts[0])]
@@ -129,17 +128,17 @@ def find_shards(prefix: str) -> list[str]:
     missing = [path for path in wanted if path not in found]
     if missing or len(found) > len(wanted):
         raise FileNotFoundError(
-            f"{len(found)} of {counts[0]} shards of {prefix} are there; missing: "
-            f"{', '.join(missing[:10])}. Finish writing them (make_tfrecords goes on where it was)."
+            f"{len(found)} of {counts[0]} shards of {prefix} exist; missing: "
+            f"{', '.join(missing[:10])}. Run make_tfrecords again; it resumes where it stopped."
         )
     return wanted
 
 
 def count_records(shards: Sequence[str]) -> list[int]:
-    """Counts the records of each shard by hopping from length to length; payloads are not parsed.
+    """Counts the records of each shard from their lengths, without parsing them.
 
     Raises:
-        ValueError: a file ends in the middle of a record.
+        UserError: a file ends in the middle of a record.
     """
     return [_count_in_file(path) for path in shards]
 
@@ -170,22 +169,22 @@ def read_shuffled(
     cycle_length: int = 16,
     shuffle_buffer: int | None = None,
 ) -> tf.data.Dataset:
-    """Reads the records epoch after epoch without end, in an order that (seed, epoch) alone fix.
+    """Reads the records epoch after epoch without end, in an order fixed by (seed, epoch) alone.
 
-    An epoch permutes the shards and splits them into windows of at most `cycle_length`, as equal
-    as can be. A window's shards are read in turn, a record each, through a shuffle buffer whose
+    An epoch permutes the shards and splits them into windows of at most `cycle_length` and nearly
+    equal size. A window's shards are read in turn, one record each, through a shuffle buffer whose
     seed is drawn from (seed, epoch, window).
 
-    The stream from `start_record` is the tail of the whole stream: windows before it are passed
-    over unread, and within its window the records before it are read but not decoded.
+    The stream from `start_record` is the tail of the whole stream: windows before it are skipped
+    unread, and within its window the records before it are read but not decoded.
 
     Args:
         shards: paths, as `find_shards` lists them.
-        records_per_shard: records of each; a file that has another number stops the reading.
+        records_per_shard: records of each; a file with another number is an error.
         seed: any int64.
         start_record: records consumed since the beginning of the run, over all epochs.
         cycle_length: files open at once.
-        shuffle_buffer: records held to choose from. None: as many as fit into
+        shuffle_buffer: records to choose from. None: as many as fit into
             `SHUFFLE_BUFFER_BYTES`, about 2,200 photos of 120 KB.
 
     Returns:
@@ -198,7 +197,7 @@ def read_shuffled(
     if len(shards) != len(records_per_shard) or total < 1 or start_record < 0:
         raise ValueError(
             f"Cannot read {total} records of {len(records_per_shard)} shards in {len(shards)} "
-            f"files from record {start_record}: there must be one count a file, at least one "
+            f"files from record {start_record}: there must be one count per file, at least one "
             "record in all, and a start_record of at least 0."
         )
     window_count = -(-len(shards) // cycle_length)
@@ -219,7 +218,7 @@ def read_shuffled(
 
 
 class _Plan(NamedTuple):
-    """What every window of `read_shuffled` is read by."""
+    """The constants for reading every window of `read_shuffled`."""
 
     paths: Tensor  # [shards] string
     counts: Tensor  # [shards] int64, records
@@ -238,7 +237,7 @@ def _read_window(plan: _Plan, number: Tensor) -> tf.data.Dataset:
     epochs = tf.data.Dataset.from_tensors(epoch).repeat()
 
     def read_counted(index: Tensor) -> tf.data.Dataset:
-        # Zipped, because a map to attach the epoch would cost a function call a record.
+        # Zipped, because a map that attaches the epoch would cost a function call per record.
         columns = (epochs, _record_numbers(index), tf.data.TFRecordDataset(plan.paths[index]))
         counted = tf.data.experimental.assert_cardinality(plan.counts[index])
         return tf.data.Dataset.zip(columns).apply(counted)
@@ -258,11 +257,11 @@ def _read_window(plan: _Plan, number: Tensor) -> tf.data.Dataset:
 
 
 def _shuffle(dataset: tf.data.Dataset, buffer_size: int, seed: Tensor) -> tf.data.Dataset:
-    """Does what `Dataset.shuffle` does with `seed`, [2] int64, and nothing else.
+    """Shuffles as `Dataset.shuffle` does, but by `seed`, [2] int64, alone.
 
     That method mixes the process's global seed into its own, so the same run would read another
-    order after an unrelated `tf.random.set_seed`. Permuting blocks by stateless numbers would
-    need no such operation, but copies every record: 0.2 ms for 125 KB.
+    order after an unrelated `tf.random.set_seed`. Permuting blocks by stateless numbers would not
+    need this op, but copies every record: 0.2 ms for 125 KB.
     """
     # Positive, because two zeros would mean "draw a seed".
     seeds = tf.random.stateless_uniform(
@@ -284,7 +283,7 @@ def _shuffle(dataset: tf.data.Dataset, buffer_size: int, seed: Tensor) -> tf.dat
 def _locate(
     records_per_shard: Sequence[int], seed: int, start_record: int, bounds: np.ndarray
 ) -> tuple[int, int]:
-    """Returns the window, counted over all epochs, of `start_record`, and its place in there."""
+    """Returns the window, counted over all epochs, of `start_record`, and its index in it."""
     epoch, rest = divmod(start_record, sum(records_per_shard))
     order = _shard_order(seed, epoch, len(records_per_shard)).numpy()
     ends = np.cumsum(np.asarray(records_per_shard)[order])[bounds[1:] - 1]
@@ -328,7 +327,7 @@ def _count_in_file(path: str) -> int:
             position += 12 + length + 4
             count += 1
     if position != size:
-        raise ValueError(
+        raise UserError(
             f"{path} ends in the middle of a record ({size} bytes, record {count - 1} would end "
             f"at {position}). Remove it and write it again."
         )

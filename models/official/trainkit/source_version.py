@@ -1,11 +1,11 @@
-"""Which version of this toolkit is at work."""
+"""The git commit of this toolkit."""
 
 import subprocess
 from pathlib import Path
 
 
 def git_commit() -> str:
-    """Returns the commit of the source tree, with `+changes` where it differs; else "unknown"."""
+    """Returns the commit, with `+changes` if the working tree differs; "unknown" without git."""
     here = Path(__file__).parent
     try:
         _git(here, "ls-files", "--error-unmatch", Path(__file__).name)  # not another's repository

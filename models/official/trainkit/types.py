@@ -2,5 +2,5 @@
 
 from typing import Any
 
-# A tensor of whichever backend is at work: TensorFlow, JAX or NumPy.
+# A tensor of any backend: TensorFlow, JAX or NumPy.
 Tensor = Any

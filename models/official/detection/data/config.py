@@ -1,4 +1,4 @@
-"""The data's part of the experiment file: where records lie and what training does to images."""
+"""Configuration of the data: records, canvas and augmentations."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -8,7 +8,7 @@ from tpudet.trainkit.config.ranges import Count, Positive, Range, Share, check
 
 @dataclass(frozen=True, kw_only=True)
 class MosaicConfig:
-    """Four images on one canvas, around a random centre (YOLOv4, arXiv 2004.10934)."""
+    """Mosaic: four images on one canvas around a random centre (YOLOv4, arXiv 2004.10934)."""
 
     kind: Literal["mosaic"] = "mosaic"
     probability: Share = 0.5
@@ -18,7 +18,7 @@ class MosaicConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MixupConfig:
-    """Two images blended, with the boxes of both (arXiv 1710.09412, 1902.04103)."""
+    """Mixup: two blended images with the boxes of both (arXiv 1710.09412, 1902.04103)."""
 
     kind: Literal["mixup"] = "mixup"
     probability: Share = 0.5
@@ -29,7 +29,7 @@ class MixupConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CopyPasteConfig:
-    """Objects with masks pasted from another image (arXiv 2012.07177)."""
+    """Copy-paste: objects with masks pasted from another image (arXiv 2012.07177)."""
 
     kind: Literal["copy_paste"] = "copy_paste"
     probability: Share = 0.5
@@ -40,7 +40,7 @@ class CopyPasteConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AutoAugmentConfig:
-    """One sub-policy of AutoAugment for detection an image (arXiv 1906.11172)."""
+    """AutoAugment for detection: one sub-policy per image (arXiv 1906.11172)."""
 
     kind: Literal["autoaugment"] = "autoaugment"
     policy: Literal["v0", "v1", "v2", "v3", "test"] = "v1"
@@ -48,7 +48,7 @@ class AutoAugmentConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RandAugmentConfig:
-    """Operations drawn at one strength (arXiv 1909.13719)."""
+    """RandAugment: random operations of one strength (arXiv 1909.13719)."""
 
     kind: Literal["rand_augment"] = "rand_augment"
     num_ops: Count = 2
@@ -59,7 +59,7 @@ class RandAugmentConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GridMaskConfig:
-    """A grid of squares is deleted (arXiv 2001.04086)."""
+    """GridMask: a grid of squares is deleted (arXiv 2001.04086)."""
 
     kind: Literal["grid_mask"] = "grid_mask"
     probability: Share = 0.5
@@ -71,7 +71,7 @@ class GridMaskConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ColorConfig:
-    """Brightness, contrast and saturation by factors in 1 - x .. 1 + x; hue by -x .. x turns."""
+    """Brightness, contrast and saturation times 1 - x .. 1 + x; hue rotated by -x .. x turns."""
 
     kind: Literal["color"] = "color"
     brightness: Share = 0.2
@@ -95,15 +95,15 @@ AugmentationConfig = (
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Where the TFRecords lie and how an image reaches the canvas."""
+    """Where the TFRecords are and how an image reaches the canvas."""
 
     directory: str = ""  # holds classes.csv and <split>_<part>-?????-of-?????.tfrecord
     train_split: str = "train"
     eval_split: str = "val"
     canvas_size: tuple[Count, Count] = (640, 640)  # height, width in pixels
-    max_instances: Count = 100  # boxes an image; of more, so many are drawn anew every epoch
+    max_instances: Count = 100  # boxes per image; of more, a random choice is drawn every epoch
     horizontal_flip: bool = True
-    # Of the size that just fits the canvas; (0.1, 2.0) is large-scale jitter.
+    # Relative to the size that just fits the canvas; (0.1, 2.0) is large-scale jitter.
     scale_range: tuple[float, float] = (1.0, 1.0)
     augmentations: tuple[AugmentationConfig, ...] = ()  # applied in this order
 

@@ -1,15 +1,14 @@
-"""Encoded image -> uint8 canvas of fixed size: decode, crop, resize, mirror, pad.
+"""Decodes, crops, resizes, mirrors and pads an image to a uint8 canvas of fixed size.
 
-The image lies at the top left of the canvas; what it does not cover is 0. Evaluation and export
-call the same `decode_to_canvas`, training the same steps with drawn numbers, so a pixel is
-computed in one way only.
+The image is at the top left of the canvas; the rest is 0. Evaluation and export call
+`decode_to_canvas`, and training calls the same steps with random numbers, so pixels are computed in
+one way only.
 
-JPEGs are decoded at 1/2, 1/4 or 1/8 (libjpeg scales in the DCT) with this rule: the largest such
-reduction whose image still has at least as many pixels, on both axes, as are wanted. So
-1024x768 on a 512 canvas is decoded at 1/2 and needs no resizing; what is wanted slightly larger
-than 1/2 is decoded whole, because enlarging a reduced image would blur it. What remains is a
-bilinear reduction by less than 2. Images of other formats are reduced by the same factor by
-averaging areas, so that large ones do not alias.
+JPEGs are decoded at 1/2, 1/4 or 1/8 (libjpeg scales in the DCT): the largest reduction that still
+has at least the wanted number of pixels on both axes. So 1024x768 on a 512 canvas is decoded at 1/2
+and needs no resizing; for a result slightly larger than 1/2 the whole image is decoded, because
+enlarging a reduced image would blur it. The rest is a bilinear reduction by less than 2. Images of
+other formats are reduced by the same factor by area averaging, so that large ones do not alias.
 
 The crop is taken while decoding: `decode_and_crop_jpeg` costs as much as `decode_jpeg` for the
 whole image (1.37 and 1.33 ms at 640x480) and less for a part (0.88 ms for the central quarter;
@@ -27,32 +26,32 @@ _JPEG_START = b"\xff\xd8\xff"
 
 
 class PlacedImage(NamedTuple):
-    """An image on its canvas. Point `p` of the original lies at `p * scale - offset` there.
+    """An image on its canvas. Point `p` of the original is at `p * scale - offset` on the canvas.
 
-    Of a mirrored image the mirrored one counts as the original.
+    If the image is mirrored, the mirrored image counts as the original.
     """
 
-    image: Tensor  # [H, W, 3] uint8; of `place_on_canvas` without the padding
+    image: Tensor  # [H, W, 3] uint8; without padding from `place_on_canvas`
     original_size: Tensor  # [2] float32, height and width
     scale: Tensor  # [2] float32, canvas pixels per original pixel, y and x
     offset: Tensor  # [2] float32, canvas pixels, y and x
 
 
 class _Window(NamedTuple):
-    """Which part of the image is decoded at which reduction, and to which size it is brought."""
+    """The part of the image to decode, at which reduction, and its size after resizing."""
 
     reduction: Tensor  # [] int32, k: decoded at 1 / 2**k
     decoded_pixel: Tensor  # [2] float32, sides of a decoded pixel in original pixels
     begin: Tensor  # [2] int32, decoded pixels
     size: Tensor  # [2] int32, decoded pixels
-    resized: Tensor  # [2] int32, canvas pixels; may exceed the canvas by a few, which are cut off
+    resized: Tensor  # [2] int32, canvas pixels; may exceed the canvas by a few, which are cropped
 
 
 def decode_to_canvas(encoded: Tensor, canvas_height: int, canvas_width: int) -> PlacedImage:
-    """Decodes an image and fits it into the canvas: what evaluation and export do.
+    """Decodes an image and fits it into the canvas, as evaluation and export do.
 
     Args:
-        encoded: [] string, a JPEG, PNG, GIF (its first image) or BMP file.
+        encoded: [] string, a JPEG, PNG, GIF (first frame) or BMP file.
         canvas_height: pixels.
         canvas_width: pixels.
     """
@@ -71,21 +70,21 @@ def place_on_canvas(
     position: Tensor | tuple[float, float],
     flip: Tensor | bool,
 ) -> PlacedImage:
-    """Decodes an image, scales it, and crops it where it is larger than the canvas.
+    """Decodes and scales an image, and crops it if it is larger than the canvas.
 
-    The image returned is not padded yet, [h, w, 3] with h <= H and w <= W: `padded_batch` does that
+    The returned image is not padded yet, [h, w, 3] with h <= H and w <= W: `padded_batch` pads
     while it copies, which saves a pass over every image (0.15 ms of 1.9 at 640x480).
 
-    The scale on an axis is exactly (pixels on the canvas) / (pixels of the original) of the part
-    that is resized, so boxes are exact whatever was rounded.
+    The scale on an axis is exactly (canvas pixels) / (original pixels) of the resized part, so
+    boxes are exact in spite of rounding.
 
     Args:
         encoded: [] string, as for `decode_to_canvas`.
         canvas_height: pixels.
         canvas_width: pixels.
         scale: [] float32, relative to the largest size that fits into the canvas.
-        position: [2] float32 in [0, 1), place of the crop among all possible ones, y and x.
-        flip: [] bool, mirror left and right.
+        position: [2] float32 in [0, 1), y and x of the crop among all possible ones.
+        flip: [] bool, whether to mirror left and right.
     """
     canvas = (canvas_height, canvas_width)
 
@@ -116,7 +115,7 @@ def resize_to_canvas(image: Tensor, canvas_height: int, canvas_width: int) -> Pl
 def pad_image(pixels: Tensor, height: int | Tensor, width: int | Tensor) -> Tensor:
     """Pads [h, w, c] with 0 at the bottom and right to [height, width, c].
 
-    On rows of numbers, because `tf.pad` is half as fast where its last axis has three elements.
+    As rows of h x (w * c), because `tf.pad` is half as fast if its last axis has three elements.
     """
     channels = pixels.shape[-1]
     rows, columns = tf.unstack(tf.shape(pixels)[:2])
@@ -143,12 +142,12 @@ def _plan_window(
     reduction = tf.reduce_sum(tf.cast(allowed, tf.int32))
     ratio = tf.cast(tf.bitwise.left_shift(1, reduction), tf.float32)
     decoded = tf.math.ceil(original / ratio)
-    # libjpeg's last pixel may stand for less than `ratio` original ones; `_reduce_window` gives
-    # all pixels the same share.
+    # libjpeg's last pixel may cover fewer than `ratio` original ones; in `_reduce_window` all
+    # pixels cover equally many.
     decoded_pixel = tf.stack([ratio, ratio]) if is_jpeg else original / decoded
     visible = tf.minimum(decoded, tf.math.ceil(canvas_size / (factor * decoded_pixel)))
     resized = tf.maximum(tf.round(visible * decoded_pixel * factor), 1.0)
-    # Where nothing is cropped, rounding must not make the image larger than the canvas.
+    # Without a crop, rounding must not make the image larger than the canvas.
     resized = tf.where(visible == decoded, tf.minimum(resized, canvas_size), resized)
     begin = tf.minimum(tf.floor(position * (decoded - visible + 1.0)), decoded - visible)
     return _Window(
@@ -161,7 +160,7 @@ def _plan_window(
 
 
 def _decode_jpeg_window(encoded: Tensor, window: _Window) -> Tensor:
-    """Decodes the window; the reduction is an attribute of the operation, hence four of them."""
+    """Decodes the window; the reduction is an attribute of the op, hence four branches."""
     crop = tf.concat([window.begin, window.size], axis=0)
 
     def decode_at(ratio: int) -> Tensor:
@@ -173,7 +172,7 @@ def _decode_jpeg_window(encoded: Tensor, window: _Window) -> Tensor:
 
 
 def _reduce_window(image: Tensor, window: _Window) -> Tensor:
-    """Does to a decoded image what libjpeg does while decoding."""
+    """Reduces and crops a decoded image as libjpeg does while decoding."""
     ratio = tf.bitwise.left_shift(1, window.reduction)
     size = -(-tf.shape(image)[:2] // ratio)
     reduced = tf.cond(
@@ -191,14 +190,14 @@ def _place(
     canvas: tuple[int, int],
     flip: Tensor | bool,
 ) -> PlacedImage:
-    """Resizes, mirrors and cuts the decoded window, and says where it came to lie."""
+    """Resizes, mirrors and crops the decoded window, and computes its scale and offset."""
     height, width = canvas
     is_resized = tf.reduce_any(window.size != window.resized)
     pixels = tf.cond(
         is_resized, lambda: _resize(pixels, window.resized, "bilinear"), lambda: pixels
     )
     flip = tf.convert_to_tensor(flip)
-    # Mirrored here, where the image is smallest, and before the right edge is cut off.
+    # Mirrored here, where the image is smallest, and before its right edge is cropped.
     pixels = tf.cond(flip, lambda: tf.reverse(pixels, [1]), lambda: pixels)
     original_size = tf.cast(size, tf.float32)
     begin = tf.cast(window.begin, tf.float32) * window.decoded_pixel
@@ -216,8 +215,8 @@ def _place(
 def _resize(image: Tensor, size: Tensor, method: str) -> Tensor:
     """Resizes uint8 [h, w, 3] to `size`, rounding to the nearest level.
 
-    The half that makes the last cast round is added before: weights add up to 1, so it comes
-    through, and the float32 kernel is the faster one (1.5 ms for 640x480 in all; 1.9 ms with
-    uint8 going in and the half added afterwards; 4.9 ms with QuantizeV2 on sizes that vary).
+    The 0.5 for rounding is added before: weights sum to 1, so it is preserved, and the float32
+    kernel is faster (1.5 ms for 640x480 in total; 1.9 ms with uint8 input and 0.5 added afterwards;
+    4.9 ms with QuantizeV2 on varying sizes).
     """
     return tf.cast(tf.image.resize(tf.cast(image, tf.float32) + 0.5, size, method), tf.uint8)

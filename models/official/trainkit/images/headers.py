@@ -1,7 +1,7 @@
-"""What the first bytes of an encoded image say: container, size, orientation, completeness.
+"""Parses the headers of encoded images: container, size, orientation, completeness.
 
-OpenCV and libjpeg fill the missing part of a cut file with gray and merely warn, and TensorFlow
-ignores the EXIF orientation, so both are found out here, from the bytes, before any decoding.
+OpenCV and libjpeg fill the missing part of a truncated file with gray and only warn, and TensorFlow
+ignores the EXIF orientation, so both are detected here from the bytes, before decoding.
 """
 
 import re
@@ -29,10 +29,10 @@ class ImageError(ValueError):
 
 
 class Orientation(NamedTuple):
-    """The EXIF orientation and where its two bytes stand, so that they can be overwritten."""
+    """The EXIF orientation and the position of its two bytes, which may be overwritten."""
 
     value: int  # 1 (upright) to 8
-    position: int  # index of the first byte of the value; -1 where there is no such tag
+    position: int  # index of the first byte of the value; -1 without such a tag
     big_endian: bool
 
 
@@ -63,7 +63,7 @@ class PngHeader(NamedTuple):
 
 
 def find_container(encoded: bytes) -> Container:
-    """The file's real format, from its signature; names and extensions often lie."""
+    """Returns the file's format by its signature; extensions are often wrong."""
     if encoded.startswith(b"\xff\xd8\xff"):
         return "JPEG"
     if encoded.startswith(_PNG_SIGNATURE):
@@ -84,16 +84,16 @@ def find_container(encoded: bytes) -> Container:
 
 
 def parse_jpeg(encoded: bytes, *, walk_scans: bool = True) -> JpegHeader:
-    """Walks all segments of a JPEG file; bytes after its end marker do not matter.
+    """Parses all segments of a JPEG file; bytes after its end marker are ignored.
 
     Args:
         encoded: the whole file.
-        walk_scans: look at every marker up to the end. Otherwise the walk stops at the first scan
-            and the end marker is looked for from behind: 6 instead of 100 us for 300 KB. That finds
-            a file that was cut off, but not one with a fault in its middle.
+        walk_scans: check every marker up to the end. Otherwise parsing stops at the first scan and
+            the end marker is searched from the end: 6 instead of 100 us for 300 KB. This detects a
+            truncated file, but not one damaged in the middle.
 
     Raises:
-        ImageError: the file ends early or is not built as a JPEG.
+        ImageError: the file is truncated or not a valid JPEG.
     """
     frame: tuple[int, int, int, int, int] | None = None
     orientation = UPRIGHT
@@ -127,7 +127,7 @@ def parse_jpeg(encoded: bytes, *, walk_scans: bool = True) -> JpegHeader:
 
 
 def _next_marker(encoded: bytes, position: int) -> tuple[int, int]:
-    """The next marker's code at or after `position`, and the index behind it."""
+    """Returns the code of the next marker at or after `position`, and the index after it."""
     found = _NEXT_MARKER.search(encoded, position)
     if found is None:
         raise ImageError(_NO_END_MARKER)
@@ -135,7 +135,7 @@ def _next_marker(encoded: bytes, position: int) -> tuple[int, int]:
 
 
 def _segment(encoded: bytes, position: int) -> tuple[int, int]:
-    """Start and end of the payload of the segment whose length stands at `position`."""
+    """Returns start and end of the payload of the segment whose length is at `position`."""
     if position + 2 > len(encoded):
         raise ImageError("truncated JPEG: it ends within a header")
     end = position + int.from_bytes(encoded[position : position + 2], "big")
@@ -147,10 +147,10 @@ def _segment(encoded: bytes, position: int) -> tuple[int, int]:
 
 
 def parse_png(encoded: bytes) -> PngHeader:
-    """Walks all chunks of a PNG file and checks their checksums.
+    """Parses all chunks of a PNG file and verifies their checksums.
 
     Raises:
-        ImageError: the file ends early, a checksum is wrong, or it is not built as a PNG.
+        ImageError: the file is truncated, a checksum is wrong, or it is not a valid PNG.
     """
     position = len(_PNG_SIGNATURE)
     header: tuple[int, int, int, int] | None = None
@@ -179,10 +179,9 @@ def parse_png(encoded: bytes) -> PngHeader:
 
 
 def parse_orientation(encoded: bytes, start: int, end: int) -> Orientation:
-    """The orientation in the TIFF structure that fills `encoded[start:end]`.
+    """Reads the orientation from the TIFF structure `encoded[start:end]`.
 
-    Whatever is not understood counts as upright: a broken EXIF block is no reason to lose a
-    image.
+    Anything not understood counts as upright: a broken EXIF block is no reason to lose an image.
     """
     order = {b"II": "<", b"MM": ">"}.get(encoded[start : start + 2])
     if order is None or start + 8 > end:
@@ -202,9 +201,9 @@ def parse_orientation(encoded: bytes, start: int, end: int) -> Orientation:
 
 
 def without_orientation(encoded: bytes, orientation: Orientation) -> bytes:
-    """The same file with the EXIF orientation set to 1; not a pixel is touched.
+    """Returns the file with the EXIF orientation set to 1 and its pixels unchanged.
 
-    For JPEG and TIFF; in a PNG the chunk's checksum would no longer be right.
+    For JPEG and TIFF only: a PNG chunk's checksum would become wrong.
     """
     if orientation.position < 0:
         return encoded

@@ -1,7 +1,7 @@
-"""Any encoded image -> upright RGB uint8, or -> bytes that TensorFlow decodes as they are.
+"""Converts any encoded image to upright RGB pixels, or to bytes that TensorFlow decodes.
 
 Colour profiles are not applied and an alpha channel is dropped, as tf.io.decode_image does; of
-16-bit samples the upper byte is kept. Of an animation the first image is taken.
+16-bit samples the upper byte is kept. Of an animation the first frame is used.
 """
 
 from typing import Literal, NamedTuple
@@ -37,28 +37,28 @@ _JPEG_QUALITY = 95
 _TENSORFLOW_JPEG_PROCESSES = (0, 1, 2)  # baseline, extended, progressive
 _LOSSY_CONTAINERS = frozenset(("JPEG", "AVIF", "JPEG 2000"))
 _AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
-# One pixel of 64, gray: entropy decoding alone, which is what can fail; a third of a full decode.
+# One pixel in 64, gray: only entropy decoding, the part that can fail; a third of a full decode.
 _PROBE = cv2.IMREAD_REDUCED_GRAYSCALE_8 | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 class StandardImage(NamedTuple):
-    """An image whose bytes TensorFlow decodes to the right pixels, three channels asked for."""
+    """An image whose bytes TensorFlow decodes to the right pixels with `channels=3`."""
 
     encoded: bytes
     format: Literal["jpeg", "png"]
     height: int  # pixels, of what TensorFlow decodes
     width: int
-    repairs: tuple[str, ...]  # what was changed, in words; empty where the bytes are the given ones
+    repairs: tuple[str, ...]  # descriptions of the changes; empty if the bytes are unchanged
 
 
 class InspectedImage(NamedTuple):
-    """What is known of an encoded image; `pixels` only where it had to be decoded to know it."""
+    """The properties of an encoded image; `pixels` only if it had to be decoded to find them."""
 
     container: Container
     height: int  # pixels as stored
     width: int
     orientation: Orientation
-    faults: tuple[str, ...]  # what keeps TensorFlow from decoding the bytes rightly
+    faults: tuple[str, ...]  # reasons why TensorFlow would decode the bytes wrongly
     pixels: np.ndarray | None
 
 
@@ -66,7 +66,7 @@ def decode_rgb(encoded: bytes) -> np.ndarray:
     """Decodes any image that OpenCV reads.
 
     Args:
-        encoded: the whole file; gray, CMYK, 16-bit, palette and alpha are turned into RGB.
+        encoded: the whole file; gray, CMYK, 16-bit, palette and alpha are converted to RGB.
 
     Returns:
         [h, w, 3] uint8 RGB, the EXIF orientation applied.
@@ -81,17 +81,17 @@ def decode_rgb(encoded: bytes) -> np.ndarray:
 def standardize(
     encoded: bytes, *, apply_orientation: bool = True, check_pixels: bool = True
 ) -> StandardImage:
-    """Makes sure that TensorFlow will decode these bytes, and to the right pixels.
+    """Returns bytes that TensorFlow decodes to the right pixels.
 
-    A complete, upright JPEG (8 bits, gray or three colours) or PNG (8 bits, gray or RGB) comes
-    back unchanged. Anything else is encoded anew: as JPEG of quality 95 where the source was lossy,
-    else as PNG, and `repairs` says what and why.
+    A complete, upright JPEG (8 bits, gray or three colours) or PNG (8 bits, gray or RGB) is
+    returned unchanged. Anything else is re-encoded, as JPEG of quality 95 if the source is lossy,
+    else as PNG, and `repairs` says what was changed.
 
     Args:
         encoded: the whole file.
-        apply_orientation: turn the pixels as the EXIF orientation says; otherwise they stay as
-            stored and only the tag is reset (a JPEG keeps its compressed data bit for bit).
-        check_pixels: as `inspect`.
+        apply_orientation: apply the EXIF orientation to the pixels; otherwise they stay as stored
+            and only the tag is reset (a JPEG keeps its compressed data bit for bit).
+        check_pixels: see `inspect`.
 
     Raises:
         ImageError: as `decode_rgb`.
@@ -103,7 +103,7 @@ def standardize(
 def standardize_inspected(
     encoded: bytes, image: InspectedImage, *, apply_orientation: bool
 ) -> StandardImage:
-    """As `standardize`, where `image` is already known to be what `inspect` says of `encoded`."""
+    """As `standardize`, for an image that `inspect` has already examined."""
     orientation = image.orientation.value
     turn = apply_orientation and orientation != 1
     if image.pixels is None and not image.faults and not turn:
@@ -127,13 +127,13 @@ def standardize_inspected(
 
 
 def inspect(encoded: bytes, *, check_pixels: bool = True) -> InspectedImage:
-    """Finds out what an image is and whether TensorFlow decodes its bytes rightly.
+    """Examines an image and whether TensorFlow decodes its bytes correctly.
 
     Args:
         encoded: the whole file.
-        check_pixels: False takes the header's word for a JPEG that has its end marker and is of a
-            kind that TensorFlow decodes; its compressed data, which a full check decodes in 3 ms a
-            megapixel, may then be damaged. All else is decoded nevertheless.
+        check_pixels: if False, trusts the header of a JPEG that has its end marker and is of a
+            kind that TensorFlow decodes; damage in its compressed data, which a full check decodes
+            in 3 ms per megapixel, is then missed. Other images are decoded anyway.
 
     Raises:
         ImageError: as `decode_rgb`.
@@ -192,7 +192,7 @@ def _png_faults(header: PngHeader) -> tuple[str, ...]:
 
 
 def _exif_orientation(encoded: bytes) -> Orientation:
-    """The orientation as OpenCV's metadata reader finds it (WebP, AVIF)."""
+    """Returns the orientation that OpenCV's metadata reader finds (WebP, AVIF)."""
     _, kinds, metadata = cv2.imdecodeWithMetadata(np.frombuffer(encoded, np.uint8), flags=_PROBE)
     for kind, blob in zip(kinds, metadata, strict=True):
         if kind == cv2.IMAGE_METADATA_EXIF:
@@ -208,7 +208,7 @@ def _pixels(encoded: bytes, image: InspectedImage) -> np.ndarray:
 
 def _decode(encoded: bytes, flags: int) -> np.ndarray:
     level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # ImageError says it
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # ImageError reports it
     try:
         pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
     except cv2.error as error:
@@ -223,7 +223,7 @@ def _decode(encoded: bytes, flags: int) -> np.ndarray:
 
 
 def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Turns and mirrors `pixels` as EXIF 2.3, table 6 defines the eight values."""
+    """Rotates and mirrors `pixels` by the orientation (EXIF 2.3, table 6)."""
     if orientation >= 5:
         pixels = pixels.transpose(1, 0, 2)
     if orientation in (2, 3, 6, 7):
@@ -242,6 +242,6 @@ def _encode(pixels: np.ndarray, *, lossy: bool, repairs: tuple[str, ...]) -> Sta
     options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY] if lossy else []
     done, encoded = cv2.imencode(".jpg" if lossy else ".png", bgr, options)
     if not done:
-        raise ImageError(f"cannot be encoded anew: {pixels.shape[1]}x{pixels.shape[0]} pixels")
+        raise ImageError(f"cannot be re-encoded: {pixels.shape[1]}x{pixels.shape[0]} pixels")
     height, width = pixels.shape[:2]
     return StandardImage(encoded.tobytes(), "jpeg" if lossy else "png", height, width, repairs)

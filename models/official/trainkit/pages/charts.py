@@ -1,7 +1,7 @@
-"""Charts as SVG to stand in an HTML page: the same bytes for the same numbers, no text from data.
+"""Charts as inline SVG for HTML pages: equal numbers give equal bytes, and no text is from data.
 
-Text and lines take the colours of the page through CSS (`currentColor`, `--grid`, `--train` and so
-on), so one drawing suits light and dark.
+Text and lines take their colours from the page's CSS (`currentColor`, `--grid`, `--train`, ...), so
+one drawing suits light and dark themes.
 """
 
 import io
@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-# Colours that the drawing uses and CSS replaces; they must differ, and differ from black.
+# Placeholder colours that CSS variables replace; all must differ, also from black.
 _INK, _GRID = "#010203", "#040506"
 _PLACEHOLDERS = {_INK: "currentColor", _GRID: "var(--grid)"}
 _SPLITS = {"train": "#0a0b01", "val": "#0a0b02", "test": "#0a0b03"}
@@ -40,18 +40,18 @@ _STYLE: Any = {  # its annotation lists every key as a literal
     "axes.spines.left": False,
 }
 _INCHES = (7.0, 3.3)
-_MANY_RANKS = 40  # above it bars would be thinner than their gaps
+_MANY_RANKS = 40  # with more, bars would be thinner than their gaps
 
 
 def split_variable(split: str) -> str:
-    """The CSS colour of a split."""
+    """Returns the CSS colour of a split."""
     return f"var(--{split if split in _SPLITS else 'other'})"
 
 
 def rank_chart(counts: Mapping[str, np.ndarray], *, order: np.ndarray, label: str) -> str:
-    """How often each class occurs, on a logarithmic scale, from the most to the least frequent.
+    """Charts the frequency of the classes, most frequent first, on a logarithmic scale.
 
-    A thin line shows the sum of the splits where there are too many classes for bars.
+    With too many classes for bars, a thin line shows the sum of the splits.
 
     Args:
         counts: by split, [C].
@@ -89,14 +89,14 @@ def histogram_chart(
     xlabel: str,
     ylabel: str,
 ) -> str:
-    """Histograms of the splits over each other, on a logarithmic horizontal axis.
+    """Charts overlaid histograms of the splits on a logarithmic horizontal axis.
 
     Args:
-        shares: by split, percent of its boxes in each bin, [bins].
-        edges: [bins + 1], positive, rising.
-        ticks: what is written at which values.
-        xlabel: what is counted.
-        ylabel: percent of what.
+        shares: by split, percent in each bin, [bins].
+        edges: [bins + 1], positive, increasing.
+        ticks: labels by value.
+        xlabel: label of the horizontal axis.
+        ylabel: label of the vertical axis.
     """
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure()
@@ -116,13 +116,13 @@ def histogram_chart(
 def bar_chart(
     shares: Mapping[str, np.ndarray], *, names: Sequence[str], xlabel: str, ylabel: str
 ) -> str:
-    """Bars of the splits side by side.
+    """Charts bars of the splits side by side.
 
     Args:
         shares: by split, percent in each of n groups.
         names: n group names.
-        xlabel: what the groups are.
-        ylabel: percent of what.
+        xlabel: label of the horizontal axis.
+        ylabel: label of the vertical axis.
     """
     with matplotlib.rc_context(_STYLE):
         figure, axes = _figure()
@@ -170,8 +170,8 @@ def _svg(figure: Figure, name: str) -> str:
     text = stream.getvalue()
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text)  # HTML knows them
-    # Ids are unique within a drawing only, and a page has several.
+    text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text)  # HTML implies them
+    # Ids are unique only within one drawing, and a page has several.
     prefix = re.sub(r"\W+", "-", name)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
     text = re.sub(

@@ -1,6 +1,6 @@
-"""HTML pages that load nothing, and their pieces.
+"""Builders for self-contained HTML pages.
 
-Text is escaped here and nowhere else: what is HTML says so by type.
+Text is escaped here and nowhere else; the type `Html` marks strings that are HTML already.
 """
 
 import base64
@@ -8,13 +8,13 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
 
-# A class list can be longer than anybody reads, and the page is to stay small.
+# Class lists can be longer than anybody reads, and pages should stay small.
 MAX_ROWS = 2000
 _MAX_TEXT = 300  # characters
 
 
 class Html(str):
-    """Text that is HTML already; any other text is escaped."""
+    """A string that is HTML already; any other string is escaped."""
 
     __slots__ = ()
 
@@ -22,8 +22,8 @@ class Html(str):
 Content = str | int | float
 
 
-def html_of(content: Content) -> Html:
-    """As HTML: text escaped and cut, whole numbers in groups of three digits, others as `%.3g`."""
+def to_html(content: Content) -> Html:
+    """Converts to HTML: text escaped and truncated, integers with digit groups, floats `%.3g`."""
     if isinstance(content, Html):
         return content
     if isinstance(content, str):
@@ -33,12 +33,12 @@ def html_of(content: Content) -> Html:
 
 
 def joined(parts: Iterable[Content], separator: str = "") -> Html:
-    """The parts as HTML, one after another."""
-    return Html(separator.join(html_of(part) for part in parts))
+    """Joins the parts as HTML."""
+    return Html(separator.join(to_html(part) for part in parts))
 
 
 def element(tag: str, *contents: Content, classes: str = "") -> Html:
-    """`<tag class="classes">contents</tag>`."""
+    """Returns `<tag class="classes">contents</tag>`."""
     attribute = f' class="{classes}"' if classes else ""
     return Html(f"<{tag}{attribute}>{joined(contents)}</{tag}>")
 
@@ -46,9 +46,9 @@ def element(tag: str, *contents: Content, classes: str = "") -> Html:
 def table(
     headers: Sequence[Content], rows: Sequence[Sequence[Content]], *, classes: str = ""
 ) -> Html:
-    """A table that scrolls by itself where it is too wide; columns with numbers stand to the right.
+    """Returns a table that scrolls if it is too wide; columns with numbers are right-aligned.
 
-    Beyond `MAX_ROWS` it ends, and says how many rows are left out.
+    After `MAX_ROWS` rows a note says how many are left out.
     """
     aligned = [
         "number" if any(not isinstance(row[column], str) for row in rows) else ""
@@ -69,44 +69,44 @@ def _row(tag: str, cells: Sequence[Content], aligned: Sequence[str]) -> Html:
 
 
 def details(summary: str, *contents: Content) -> Html:
-    """Contents that are shown on a click."""
+    """Returns contents that a click reveals."""
     return element("details", element("summary", summary), *contents)
 
 
 def figure(svg: str, caption: str, numbers: Content = "") -> Html:
-    """A chart, what it shows, and the table of the numbers behind it, shown on a click."""
+    """Returns a chart with its caption and, revealed by a click, the table of its numbers."""
     behind = details("Numbers", numbers) if numbers else ""
     chart = Html(f'<div class="chart">{svg}</div>')
     return element("figure", element("figcaption", caption), chart, behind)
 
 
 def section(identifier: str, title: str, *contents: Content) -> Html:
-    """A part of the page that a link can lead to."""
+    """Returns a section of the page that links can point to."""
     heading = element("h2", title)
     return Html(f'<section id="{identifier}">{joined([heading, *contents])}</section>')
 
 
-def picture(jpeg: bytes, *, height: int, width: int, alternative: str) -> Html:
-    """A JPEG inside the page."""
+def embedded_jpeg(jpeg: bytes, *, height: int, width: int, alternative: str) -> Html:
+    """Returns a JPEG image as part of the page."""
     data = base64.b64encode(jpeg).decode()
-    text = html_of(alternative)
+    text = to_html(alternative)
     return Html(
         f'<img src="data:image/jpeg;base64,{data}" width="{width}" height="{height}" alt="{text}">'
     )
 
 
 def page(title: str, body: Iterable[Content], *, style: str = "", script: str = "") -> str:
-    """A whole page, which opens without a network; equal arguments give equal text.
+    """Returns a whole page that works offline; equal arguments give equal text.
 
-    It loads nothing: pictures are data URIs, charts inline SVG, and a content security policy
-    forbids the rest, and any script but its own. Tables of the class `sortable` are sorted by a
-    click on a header; their second column is text, all others are numbers.
+    It loads nothing: images are data URIs, charts inline SVG, and a content security policy forbids
+    everything else and any script but its own. A click on a header sorts tables of the class
+    `sortable`; their second column is text, all others are numbers.
 
     Args:
-        title: as text.
-        body: what stands in it.
-        style: rules after those of every page.
-        script: runs after that of every page.
+        title: text.
+        body: its elements.
+        style: CSS after that of every page.
+        script: JavaScript after that of every page.
     """
     script = _SCRIPT + script
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -191,8 +191,8 @@ footer { margin-top: 2rem; color: var(--soft); font-size: .88rem; }
 @media print { .tall .scroll { max-height: none; } }
 """
 
-# Sorting and finding rows is comfort; without scripts the page says the same. The last lines tell
-# a test whether all pictures were decoded and nothing is wider than the window.
+# Sorting and searching are optional: without scripts the page shows the same. The last lines tell
+# tests whether all images were decoded and nothing is wider than the window.
 _SCRIPT = """
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0], rows = [...body.rows];
@@ -221,9 +221,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }
 }
 addEventListener("load", () => {
-  const root = document.documentElement, pictures = [...document.images];
-  root.dataset.pictures = pictures.length;
-  root.dataset.loaded = pictures.filter(picture => picture.naturalWidth > 0).length;
+  const root = document.documentElement, images = [...document.images];
+  root.dataset.images = images.length;
+  root.dataset.loaded = images.filter(image => image.naturalWidth > 0).length;
   root.dataset.overflow = root.scrollWidth - root.clientWidth;
 });
 """
