@@ -13,12 +13,12 @@ from tpudet.trainkit.pages.html import (
     Content,
     Html,
     element,
-    html_of,
+    embedded_jpeg,
     joined,
     page,
-    picture,
     section,
     table,
+    to_html,
 )
 
 _VARIABLES = " ".join(f"--{state}: rgb{colour};" for state, colour in COLOURS.items())
@@ -171,7 +171,7 @@ def _bar(comparison: Comparison, cards: Sequence[ImageCard]) -> Html:
             box = Html(f'<input type="checkbox" class="toggle" data-state="{state}" checked>')
             swatch = Html(f'<i class="swatch {state}"></i>')
             name = element("b", state)
-            parts.append(Html(f'<label title="{html_of(meaning)}">{box}{swatch}{name}</label>'))
+            parts.append(Html(f'<label title="{to_html(meaning)}">{box}{swatch}{name}</label>'))
     orders = (
         _ORDERS if comparison.outcomes is not None else {k: _ORDERS[k] for k in ("rank", "name")}
     )
@@ -180,7 +180,7 @@ def _bar(comparison: Comparison, cards: Sequence[ImageCard]) -> Html:
     # Classes with a fault in an image; without ground truth, classes in an image.
     classes = sorted({k for one in cards for k in _class_ids(one)})
     names = [
-        f'<option value="{k}">{html_of(comparison.classes[k - 1].name)}</option>' for k in classes
+        f'<option value="{k}">{to_html(comparison.classes[k - 1].name)}</option>' for k in classes
     ]
     what = "Faults in" if comparison.outcomes is not None else "With"
     every = '<option value="">any class</option>'
@@ -206,12 +206,12 @@ def _card(comparison: Comparison, rank: int, one: ImageCard) -> Html:
         "badness": f"{one.badness:.4f}",
         "missed": states["missed"],
         "false": states["false"],
-        "name": html_of(one.image_id),
+        "name": to_html(one.image_id),
         "classes": " ".join(map(str, sorted(_class_ids(one)))),
     }
     attributes = "".join(f' data-{key}="{value}"' for key, value in data.items())
     height, width = one.size
-    image = picture(one.jpeg, height=height, width=width, alternative=f"Image {one.image_id}")
+    image = embedded_jpeg(one.jpeg, height=height, width=width, alternative=f"Image {one.image_id}")
     boxes = joined(_rectangle(mark) for mark in one.marks)
     overlay = f'<svg viewBox="0 0 1 1" preserveAspectRatio="none">{boxes}</svg>'
     link = (

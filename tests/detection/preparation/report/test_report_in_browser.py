@@ -17,7 +17,7 @@ def test_blood_cells_in_light_and_dark(data_dir, tmp_path, browse) -> None:
         visit = browse(page, dark=dark)
         dom = visit.dom
         assert visit.console == ""  # the page's policy would report any attempt to load something
-        assert visit.data == {"pictures": 12, "loaded": 12, "overflow": 0}
+        assert visit.data == {"images": 12, "loaded": 12, "overflow": 0}
         assert visit.margin < 40 if dark else visit.margin > 220
     for text in ("1,137", "RBC", "zero-size box", "BloodImage_00338.jpg", "640 × 480"):
         assert text in dom
@@ -39,7 +39,7 @@ def test_five_hundred_awkward_classes_on_a_telephone(write_part, drawn_image, br
     visit = browse(folder / "report.html", width=500)
     dom = visit.dom
     assert visit.console == ""
-    assert visit.data == {"pictures": 24, "loaded": 24, "overflow": 0}
+    assert visit.data == {"images": 24, "loaded": 24, "overflow": 0}
     assert "<title>drawn: prepared set</title>" in dom
     assert dom.count('placeholder="Find a class"') == 2  # the page's own script ran
     assert dom.count("<b onclick") == 0

@@ -22,7 +22,7 @@ from tpudet.detection.preparation.report.sections import (
 )
 from tpudet.detection.preparation.report.set_statistics import SetNumbers, read_numbers
 from tpudet.trainkit.files.storage import write_text
-from tpudet.trainkit.pages.html import Content, Html, element, html_of, page, section
+from tpudet.trainkit.pages.html import Content, Html, element, page, section, to_html
 
 STYLE = """
 :root { --train: #3f6fe0; --val: #e8832a; --test: #2a9d7c; --other: #8a63c9; }
@@ -197,4 +197,4 @@ def _faults(numbers: SetNumbers) -> list[str]:
 def _footer(numbers: SetNumbers) -> Html:
     names = ", ".join(os.path.basename(split.manifest_path) for split in numbers.prepared.splits)
     text = f"Counted from the TFRecord files, and in agreement with {names}."
-    return element("footer", html_of(text))
+    return element("footer", to_html(text))

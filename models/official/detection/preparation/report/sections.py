@@ -17,11 +17,11 @@ from tpudet.trainkit.pages.html import (
     Html,
     details,
     element,
-    html_of,
+    embedded_jpeg,
     joined,
-    picture,
     section,
     table,
+    to_html,
 )
 
 _NAMES_SHOWN = 5
@@ -36,7 +36,7 @@ def split_label(split: str) -> Html:
 def class_label(entry: ClassEntry) -> Html:
     """A class's name, with its identifier if that differs."""
     if entry.name == entry.identifier:
-        return html_of(entry.name)
+        return to_html(entry.name)
     return joined([entry.name, " ", element("small", entry.identifier)])
 
 
@@ -84,7 +84,7 @@ def _sample_card(sample: SampleImage, classes: Sequence[ClassEntry]) -> Html:
         swatch = Html(f'<i class="swatch" style="background:rgb({colour})"></i>')
         times = f" × {count}" if count > 1 else ""
         chips.append(element("span", swatch, classes[class_id - 1].name, times, classes="chip"))
-    image = picture(
+    image = embedded_jpeg(
         sample.jpeg,
         height=sample.height,
         width=sample.width,
@@ -145,7 +145,7 @@ def _first_names(entries: Sequence[Mapping[str, Any]], count: int) -> Html:
         detail = f" ({entry['detail']})" if entry.get("detail") else ""
         lines.append(joined([str(entry.get("file", "")), element("small", detail)]))
     if count > len(lines):
-        lines.append(html_of(f"… and {count - len(lines):,} more, listed in the manifest"))
+        lines.append(to_html(f"… and {count - len(lines):,} more, listed in the manifest"))
     return joined(lines, "<br>")
 
 
