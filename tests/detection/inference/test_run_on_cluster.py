@@ -19,7 +19,8 @@ from tpudet.trainkit.image_folder import list_images
 
 model, images, *targets = sys.argv[1:]
 def task(target):
-    return PredictionTask(read_saved_detector(model), list_images(images, None), target, images_per_part=1)
+    images_list = list_images(images, None)
+    return PredictionTask(read_saved_detector(model), images_list, target, images_per_part=1)
 
 options = dict(batch_size=1, workers=1, on_finished=lambda *result: print(json.dumps(result[1:])))
 alone, *together = [task(target) for target in targets]

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from tpudet.detection.commands.submission_arguments import add_truth_arguments
+from tpudet.detection.commands.submission_arguments import add_truth_arguments, truth_options
 from tpudet.trainkit.command_line import (
     natural_number,
     new_parser,
@@ -47,5 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> str:
     from tpudet.detection.evaluation.compare import compare_submissions
+    from tpudet.detection.evaluation.open_images.evaluate import ChallengeOptions
 
-    return compare_submissions(**vars(arguments))
+    return compare_submissions(
+        arguments.first,
+        arguments.second,
+        ChallengeOptions(**truth_options(arguments)),
+        output=arguments.output,
+        resamples=arguments.resamples,
+        seed=arguments.seed,
+        confidence=arguments.confidence,
+        force=arguments.force,
+    )

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from tpudet.detection.commands.submission_arguments import add_truth_arguments
+from tpudet.detection.commands.submission_arguments import add_truth_arguments, truth_options
 from tpudet.trainkit.command_line import natural_number, new_parser, run_command
 
 _EPILOG = """\
@@ -47,6 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    from tpudet.detection.evaluation.open_images.evaluate import evaluate_submission
+    from tpudet.detection.evaluation.open_images.evaluate import (
+        ChallengeOptions,
+        evaluate_submission,
+    )
 
-    return evaluate_submission(**vars(arguments))
+    return evaluate_submission(
+        arguments.submission,
+        ChallengeOptions(**truth_options(arguments)),
+        output=arguments.output,
+        num_curves=arguments.num_curves,
+        force=arguments.force,
+    )

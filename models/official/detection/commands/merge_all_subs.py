@@ -7,7 +7,7 @@ from tpudet.detection.commands.submission_arguments import (
     JOIN_MIN_CONF,
     add_fusion_arguments,
     add_writing_arguments,
-    fusion_settings,
+    fusion_options,
 )
 from tpudet.trainkit.command_line import new_parser, run_command
 
@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from tpudet.detection.submission.merge import MergeOptions
     from tpudet.detection.submission.merge_all import merge_all_submissions
     from tpudet.trainkit.files.locations import storage_path
 
@@ -44,10 +45,7 @@ def _run(arguments: argparse.Namespace) -> int:
         storage_path("predictions"),
         storage_path("merged"),
         parts=arguments.parts,
-        settings=fusion_settings(arguments),
-        class_settings=arguments.class_settings,
-        weights=arguments.weights,
-        max_per_image=arguments.max_per_image,
+        options=MergeOptions(**fusion_options(arguments)),
         min_conf=JOIN_MIN_CONF,
         force=arguments.force,
         threads=arguments.threads,

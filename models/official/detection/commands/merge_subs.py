@@ -7,7 +7,7 @@ from tpudet.detection.commands.submission_arguments import (
     EXIT_CODES,
     add_fusion_arguments,
     add_writing_arguments,
-    fusion_settings,
+    fusion_options,
 )
 from tpudet.trainkit.command_line import new_parser, run_command
 
@@ -39,15 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    from tpudet.detection.submission.merge import merge_submissions
+    from tpudet.detection.submission.merge import MergeOptions, merge_submissions
 
     return merge_submissions(
         arguments.target,
         arguments.sources,
-        settings=fusion_settings(arguments),
-        class_settings=arguments.class_settings,
-        weights=arguments.weights,
-        max_per_image=arguments.max_per_image,
+        MergeOptions(**fusion_options(arguments)),
         force=arguments.force,
         threads=arguments.threads,
         skip_bad=arguments.skip_bad,

@@ -1,6 +1,7 @@
 """Arguments that several commands on submissions share."""
 
 import argparse
+from typing import Any
 
 from tpudet.detection.submission.fusion.settings import METHODS, FusionSettings
 from tpudet.detection.submission.hierarchy import HIERARCHY
@@ -54,7 +55,7 @@ def add_generating_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_fusion_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the settings of a merge; `fusion_settings` reads the first four."""
+    """Adds the options of a merge, which `fusion_options` collects."""
     default = FusionSettings()
     parser.add_argument(
         "--method",
@@ -93,13 +94,15 @@ def add_fusion_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def fusion_settings(arguments: argparse.Namespace) -> FusionSettings:
-    """Returns the settings for all classes."""
-    return FusionSettings(arguments.method, arguments.iou, arguments.sigma, arguments.threshold)
+def fusion_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `submission.merge.MergeOptions`."""
+    names = ("class_settings", "weights", "max_per_image")
+    settings = FusionSettings(*(getattr(arguments, name) for name in FusionSettings._fields))
+    return {"settings": settings, **{name: getattr(arguments, name) for name in names}}
 
 
 def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds GROUNDTRUTH and the flags by which it and submissions are read."""
+    """Adds GROUNDTRUTH and the flags by which it and submissions are read; see `truth_options`."""
     parser.add_argument("groundtruth", metavar="GROUNDTRUTH", help="box CSV of Open Images")
     parser.add_argument("--hierarchy", metavar="JSON", help="the class hierarchy")
     parser.add_argument(
@@ -114,3 +117,9 @@ def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip_bad", action="store_true", help="leave bad rows out and count them")
     add_threads_argument(parser)
     parser.add_argument("-f", "--force", action="store_true", help="replace existing files")
+
+
+def truth_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `evaluation.open_images.evaluate.ChallengeOptions`."""
+    names = ["groundtruth", "hierarchy", "image_labels", "classes", "masks", "threads", "skip_bad"]
+    return {name: getattr(arguments, name) for name in names}

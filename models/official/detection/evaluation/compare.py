@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from tpudet.detection.evaluation.open_images.evaluate import Challenge, check_inputs
+from tpudet.detection.evaluation.open_images.evaluate import Challenge, ChallengeOptions
 from tpudet.detection.evaluation.open_images.metric import Scored, average_precisions
 from tpudet.detection.evaluation.open_images.report import ClassRow, class_rows
 from tpudet.detection.submission.errors import SubmissionError
@@ -103,37 +103,25 @@ def _quantiles(values: np.ndarray, shares: tuple[float, float]) -> np.ndarray:
 def compare_submissions(
     first: str,
     second: str,
-    groundtruth: str,
+    options: ChallengeOptions,
     *,
-    hierarchy: str | None,
-    image_labels: str | None,
-    classes: str | None,
-    masks: bool,
     output: str | None,
     resamples: int,
     seed: int,
     confidence: float,
     force: bool,
-    threads: int,
-    skip_bad: bool,
 ) -> str:
     """Compares two submissions with one ground truth.
 
     Args:
         first: path of the submission to start from.
         second: path of the other.
-        groundtruth: see `Challenge`, as hierarchy, image_labels, classes, masks and threads.
-        hierarchy: path.
-        image_labels: path.
-        classes: path.
-        masks: whether masks are scored.
+        options: the ground truth.
         output: path of a CSV to write, a row per class; None for none.
         resamples: how often the images are drawn, at least 1.
         seed: of the draws, at least 0.
         confidence: of the intervals, between 0 and 1.
         force: whether an existing output is replaced.
-        threads: at least 1.
-        skip_bad: whether bad rows are left out and counted.
 
     Returns:
         The summary for the screen.
@@ -141,17 +129,9 @@ def compare_submissions(
     Raises:
         UserError: an argument or a file is not usable; nothing is written then.
     """
-    check_inputs([first, second, groundtruth, hierarchy, image_labels, classes])
+    options.check_files(first, second)
     _check_arguments(output or "", confidence, force=force)
-    challenge = Challenge(
-        groundtruth,
-        hierarchy=hierarchy,
-        image_labels=image_labels,
-        classes=classes,
-        masks=masks,
-        threads=threads,
-        skip_bad=skip_bad,
-    )
+    challenge = Challenge(options)
     scores = [challenge.score(path) for path in (first, second)]
     labelled = challenge.labelled
     total, changes = compare(

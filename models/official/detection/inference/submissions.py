@@ -12,7 +12,11 @@ from tpudet.detection.inference.predictions_file import PredictionsError, read_p
 from tpudet.detection.submission.ancestors import ancestor_table
 from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.generate import SUMMARY, submission_rows, wanted_identifiers
-from tpudet.detection.submission.hierarchy import default_hierarchy, read_hierarchy_file
+from tpudet.detection.submission.hierarchy import (
+    Hierarchy,
+    default_hierarchy,
+    read_hierarchy_file,
+)
 from tpudet.detection.submission.open_images_csv import write_submission
 from tpudet.trainkit.class_list import ClassEntry, read_class_list, read_classes
 from tpudet.trainkit.files import storage
@@ -49,21 +53,9 @@ def generate_submission(
         OSError: a file cannot be read or written.
     """
     target = target or _submission_path(source)
-    if not is_file(source):
-        raise SubmissionError(f"no file {source}: PREDICTIONS is written by tpudet predict")
-    if target == source:
-        raise SubmissionError(f"--out {target} is the predictions file itself; name another file")
-    if is_file(target) and not force:
-        raise SubmissionError(f"{target} exists; -f replaces it, --out names another file")
+    _check_paths(source, target, force=force)
     wanted = read_classes(classes) if classes else None
-    remark = ""
-    if hierarchy is None:
-        hierarchy = default_hierarchy()
-        remark = f"\n  ancestors added by {hierarchy}"
-        if not is_file(hierarchy):
-            remark = f"\n  no ancestors added: no file {hierarchy}, and no --hierarchy"
-            hierarchy = _NO_HIERARCHY
-    tree = read_hierarchy_file(hierarchy) if hierarchy != _NO_HIERARCHY else None
+    tree, remark = _read_hierarchy(hierarchy)
     with open_file(source, "rb") as file:
         predictions = read_predictions(file, source)
     predicted = read_class_list(predictions.class_list_text)
@@ -86,6 +78,27 @@ def generate_submission(
         + "".join(lines)
         + remark
     )
+
+
+def _check_paths(source: str, target: str, *, force: bool) -> None:
+    if not is_file(source):
+        raise SubmissionError(f"no file {source}: PREDICTIONS is written by tpudet predict")
+    if target == source:
+        raise SubmissionError(f"--out {target} is the predictions file itself; name another file")
+    if is_file(target) and not force:
+        raise SubmissionError(f"{target} exists; -f replaces it, --out names another file")
+
+
+def _read_hierarchy(path: str | None) -> tuple[Hierarchy | None, str]:
+    """The hierarchy to use, if any, and a remark for the summary if it was not named."""
+    if path == _NO_HIERARCHY:
+        return None, ""
+    if path is not None:
+        return read_hierarchy_file(path), ""
+    path = default_hierarchy()
+    if not is_file(path):
+        return None, f"\n  no ancestors added: no file {path}, and no --hierarchy"
+    return read_hierarchy_file(path), f"\n  ancestors added by {path}"
 
 
 def generate_all_submissions(

@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,14 +27,20 @@ from tpudet.detection.submission.writer import check_target, write_submission_fi
 from tpudet.trainkit.files.storage import open_file
 
 
+class MergeOptions(NamedTuple):
+    """How submissions are merged."""
+
+    settings: FusionSettings
+    class_settings: str = ""  # path of a CSV with settings for some labels, or empty
+    weights: Sequence[float] = ()  # one per submission, only their ratios count; empty: all equal
+    max_per_image: int = 0  # an image keeps the best so many predictions; 0 for all
+
+
 def merge_submissions(
     target: str,
     sources: Sequence[str],
+    options: MergeOptions,
     *,
-    settings: FusionSettings,
-    class_settings: str,
-    weights: Sequence[float],
-    max_per_image: int,
     force: bool,
     threads: int,
     skip_bad: bool,
@@ -43,10 +50,7 @@ def merge_submissions(
     Args:
         target: the submission to write.
         sources: paths of submissions, at least one; their order decides between equal scores.
-        settings: how predictions are fused.
-        class_settings: path of a CSV with settings for some labels, see `read_class_settings`.
-        weights: one per source; only their ratios count. Empty: all equal.
-        max_per_image: keeps the best so many of an image; 0 for all.
+        options: how predictions are fused.
         force: whether an existing target is replaced.
         threads: at least 1.
         skip_bad: whether bad rows are left out and counted.
@@ -58,18 +62,18 @@ def merge_submissions(
         SubmissionError: the arguments or a source are not usable; lists all mistakes.
         BadRowsError: there are bad rows and `skip_bad` is False.
     """
-    by_label = check_merge(
-        settings, class_settings=class_settings, weights=weights, num_files=len(sources)
-    )
+    by_label = _read_settings(options, len(sources))
     check_target(target, sources, force=force)
-    table = settings_table(settings, by_label)
-    relative = relative_weights(weights, len(sources))
+    table = settings_table(options.settings, by_label)
+    relative = relative_weights(options.weights, len(sources))
     fuse = load_kernel().fuse
     seen = np.zeros(1 + len(by_label), np.int64)
     lock = threading.Lock()
 
     def work(block: Block) -> BlockResult:
-        text, num_read, num_written, faults, counts = fuse(block, relative, table, max_per_image)
+        text, num_read, num_written, faults, counts = fuse(
+            block, relative, table, options.max_per_image
+        )
         with lock:
             np.add(seen, counts, out=seen)
         num_images = int(with_good_row(block, faults).sum())
@@ -89,28 +93,22 @@ def merge_submissions(
     )
 
 
-def check_merge(
-    settings: FusionSettings, *, class_settings: str, weights: Sequence[float], num_files: int
-) -> dict[str, FusionSettings]:
-    """Checks the settings of a merge; returns those for some labels.
-
-    Raises:
-        SubmissionError: lists all mistakes.
-    """
-    mistakes = settings.mistakes()
+def _read_settings(options: MergeOptions, num_files: int) -> dict[str, FusionSettings]:
+    """Checks the options; returns the settings for some labels."""
+    mistakes = options.settings.mistakes()
     try:
-        relative_weights(weights, num_files)
+        relative_weights(options.weights, num_files)
     except ValueError as error:
         mistakes.append(str(error))
     if mistakes:
         raise SubmissionError("\n".join(mistakes))
-    if not class_settings:
+    if not options.class_settings:
         return {}
     try:
-        with open_file(class_settings, "rb") as file:
-            return read_class_settings(file.read().decode(), settings)
+        with open_file(options.class_settings, "rb") as file:
+            return read_class_settings(file.read().decode(), options.settings)
     except ValueError as error:  # UnicodeDecodeError is one
-        raise SubmissionError(f"{class_settings}: {error}") from error
+        raise SubmissionError(f"{options.class_settings}: {error}") from error
 
 
 def settings_table(

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from tpudet.detection.submission.errors import SubmissionError
-from tpudet.detection.submission.fusion.settings import FusionSettings
 from tpudet.detection.submission.join import join_submissions
-from tpudet.detection.submission.merge import merge_submissions
+from tpudet.detection.submission.merge import MergeOptions, merge_submissions
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import is_file
 
@@ -20,10 +19,7 @@ def merge_all_submissions(
     output: str,
     *,
     parts: Sequence[str],
-    settings: FusionSettings,
-    class_settings: str,
-    weights: Sequence[float],
-    max_per_image: int,
+    options: MergeOptions,
     min_conf: float,
     force: bool,
     threads: int,
@@ -40,10 +36,7 @@ def merge_all_submissions(
         folder: with submissions.
         output: folder to write in; it is made.
         parts: whose submissions; empty for all of PARTS that there are.
-        settings: see `merge_submissions`, as all others.
-        class_settings: path.
-        weights: one per submission of each part.
-        max_per_image: at least 0.
+        options: of the merges; weights are one per submission of each part.
         min_conf: predictions with a score above it are joined.
         force: whether existing files are replaced.
         threads: at least 1.
@@ -65,15 +58,7 @@ def merge_all_submissions(
         storage.make_folder(output)
         print(
             merge_submissions(
-                target,
-                paths,
-                settings=settings,
-                class_settings=class_settings,
-                weights=weights,
-                max_per_image=max_per_image,
-                force=force,
-                threads=threads,
-                skip_bad=skip_bad,
+                target, paths, options, force=force, threads=threads, skip_bad=skip_bad
             )
         )
     merged = [os.path.join(output, f"{part}.csv") for part in sources]

@@ -43,46 +43,42 @@ class SubmissionScores(NamedTuple):
     counts: ReadCounts
 
 
+class ChallengeOptions(NamedTuple):
+    """The files of the ground truth, and how it and submissions are read."""
+
+    groundtruth: str  # path of a box CSV, see `truth_csv.read_box_rows`
+    hierarchy: str | None = None  # path of a class hierarchy; None: the ground truth is expanded
+    image_labels: str | None = None  # path of verified labels, see `truth_csv.read_image_labels`
+    classes: str | None = None  # path of a class list: only its classes are scored
+    masks: bool = False  # whether instance masks are scored instead of boxes
+    threads: int = 1  # no result depends on it
+    skip_bad: bool = False  # whether bad rows of submissions are left out and counted
+
+    def check_files(self, *submissions: str) -> None:
+        """Raises a SubmissionError that lists every file that is missing."""
+        named = [*submissions, *self[:4]]
+        mistakes = [f"no file {path}" for path in named if path and not is_file(path)]
+        if mistakes:
+            raise SubmissionError("\n".join(mistakes))
+
+
 class Challenge:
     """The ground truth of the challenge, to score one or several submissions with."""
 
-    def __init__(
-        self,
-        groundtruth: str,
-        *,
-        hierarchy: str | None,
-        image_labels: str | None,
-        classes: str | None,
-        masks: bool,
-        threads: int,
-        skip_bad: bool,
-    ) -> None:
-        """Reads the ground truth.
-
-        Args:
-            groundtruth: path of a box CSV, see `truth_csv.read_box_rows`.
-            hierarchy: path of a class hierarchy; None if the ground truth is expanded.
-            image_labels: path of the verified labels, see `truth_csv.read_image_labels`.
-            classes: path of a class list: only its classes are scored.
-            masks: whether instance masks are scored instead of boxes.
-            threads: at least 1; no result depends on it.
-            skip_bad: whether bad rows of submissions are left out and counted.
-
-        Raises:
-            UserError: a file is missing or not usable.
-        """
+    def __init__(self, options: ChallengeOptions) -> None:
+        """Reads the ground truth; raises a UserError if a file is not usable."""
         self.labelled: LabelledTruth = read_truth(
-            groundtruth,
-            hierarchy=hierarchy or "",
-            image_labels=image_labels or "",
-            classes=classes or "",
-            with_masks=masks,
+            options.groundtruth,
+            hierarchy=options.hierarchy or "",
+            image_labels=options.image_labels or "",
+            classes=options.classes or "",
+            with_masks=options.masks,
         )
         self._masks = None
         if self.labelled.masks is not None:
-            self._masks = truth_masks(groundtruth, self.labelled.masks)
-        self._threads = threads
-        self._skip_bad = skip_bad
+            self._masks = truth_masks(options.groundtruth, self.labelled.masks)
+        self._threads = options.threads
+        self._skip_bad = options.skip_bad
 
     def score(self, path: str) -> SubmissionScores:
         """Reads a submission and matches it; raises as `read_box_predictions` does."""
@@ -97,41 +93,22 @@ class Challenge:
         return SubmissionScores(scored, predictions.detections, counts)
 
 
-def check_inputs(paths: Sequence[str | None]) -> None:
-    """Raises a SubmissionError that lists every file that is missing."""
-    mistakes = [f"no file {path}" for path in paths if path and not is_file(path)]
-    if mistakes:
-        raise SubmissionError("\n".join(mistakes))
-
-
 def evaluate_submission(
     submission: str,
-    groundtruth: str,
+    options: ChallengeOptions,
     *,
-    hierarchy: str | None,
-    image_labels: str | None,
-    classes: str | None,
-    masks: bool,
     output: str | None,
     num_curves: int | None,
     force: bool,
-    threads: int,
-    skip_bad: bool,
 ) -> str:
     """Scores a submission; writes the table of classes, precision-recall curves and a summary.
 
     Args:
         submission: path of the submission.
-        groundtruth: see `Challenge`, as hierarchy, image_labels, classes, masks and threads.
-        hierarchy: path.
-        image_labels: path.
-        classes: path.
-        masks: whether masks are scored.
+        options: the ground truth.
         output: folder to write; None for the name of the submission and `_evaluation`.
         num_curves: the number of classes drawn, the worst first; None for one page.
         force: whether existing files are replaced.
-        threads: at least 1.
-        skip_bad: whether bad rows are left out and counted.
 
     Returns:
         The summary for the screen.
@@ -142,20 +119,12 @@ def evaluate_submission(
     folder = output or f"{submission.removesuffix('.csv')}_evaluation"
     num_curves = CURVES_PER_PAGE if num_curves is None else num_curves
     _check_output(folder, force=force)
-    check_inputs([submission, groundtruth, hierarchy, image_labels, classes])
-    challenge = Challenge(
-        groundtruth,
-        hierarchy=hierarchy,
-        image_labels=image_labels,
-        classes=classes,
-        masks=masks,
-        threads=threads,
-        skip_bad=skip_bad,
-    )
+    options.check_files(submission)
+    challenge = Challenge(options)
     scores = challenge.score(submission)
     truth = challenge.labelled.truth
     rows = class_rows(truth, scores.scored, challenge.labelled.classes)
-    shares = [] if masks else error_shares(truth, scores.detections)
+    shares = [] if options.masks else error_shares(truth, scores.detections)
     worst = worst_first(rows)
     files = {TABLE: table_text(rows).encode(), **_curves(scores.scored, rows, worst[:num_curves])}
     files[SUMMARY] = _summary(rows, scores.counts, shares).encode()
@@ -168,7 +137,7 @@ def evaluate_submission(
         f"mAP {mean_average_precision(rows):.6f} over {len(worst)} classes with ground truth\n"
         f"{submission}: {scores.counts.images} images, {scores.counts.predictions} predictions"
         f"{scores.counts.describe()}\n"
-        f"{groundtruth}: {len(truth.verified)} images, {len(truth.classes)} boxes after "
+        f"{options.groundtruth}: {len(truth.verified)} images, {len(truth.classes)} boxes after "
         f"expansion, {int(truth.is_group_of.sum())} of them group-of{notes}\n"
         f"{_describe_worst(rows, worst)}{_describe_shares(shares)}\n"
         f"written to {folder}: {', '.join(files)}"
