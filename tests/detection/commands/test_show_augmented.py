@@ -76,7 +76,7 @@ def test_mistakes_are_one_message(
     common = [*SMALL, "--num_images", "1", "--set", f"data.directory={sample_part}"]
     assert main([str(QUICKSTART), *common, *flags]) == 2
     message = capsys.readouterr().err
-    assert message.startswith("tpudet show_augmented: ")
+    assert "tpudet show_augmented: " in message
     assert words in message
     assert not list(tmp_path.iterdir())
 

@@ -11,7 +11,7 @@ from tpudet.trainkit.config.find import (
     config_folder,
     find_config,
     list_configs,
-    load_experiment,
+    load_config_tree,
     packaged_configs,
 )
 from tpudet.trainkit.config.yaml_tree import Branch, ConfigError, Leaf
@@ -58,7 +58,7 @@ def test_version_of_the_predecessor_is_a_file_with_overrides(
     for name in ("4.2.0", "4.2.0_effnet_long"):
         assert find_config(name) == FoundConfig(path, ("a=2", "b=[{c: 1}]"))
     with caplog.at_level(logging.INFO):
-        assert plain(load_experiment("4.2.0")) == {"a": 2, "b": [{"c": 1}]}
+        assert plain(load_config_tree("4.2.0")) == {"a": 2, "b": [{"c": 1}]}
     assert caplog.messages == [f"VERSION 4.2.0: {path} --set 'a=2' --set 'b=[{{c: 1}}]'"]
 
 
@@ -117,7 +117,7 @@ def test_mistake_in_a_table_of_versions_names_its_line(
 @pytest.mark.parametrize(("base", "below"), [("4.1.1", 1), ("4.2.0", 2), ("plain", 1)])
 def test_base_may_be_a_version(base: str, below: int, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(f"base: {base}\nown: 5\n")
-    tree = plain(load_experiment("mine.yaml"))
+    tree = plain(load_config_tree("mine.yaml"))
     assert isinstance(tree, dict)
     assert (tree["a"], tree["own"]) == (below, 5)
 
@@ -125,7 +125,7 @@ def test_base_may_be_a_version(base: str, below: int, folder: Path, tmp_path: Pa
 def test_base_that_names_no_version_says_where_it_is_written(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("a: 1\nbase: plan\n")
     with pytest.raises(ConfigError, match=r"mine.yaml:2: base: VERSION `plan` .* plain,"):
-        load_experiment("mine.yaml")
+        load_config_tree("mine.yaml")
 
 
 def test_configs_of_the_package_serve_where_the_working_directory_has_none(

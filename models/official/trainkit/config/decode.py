@@ -16,7 +16,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
-from tpudet.trainkit.config.find import load_experiment, load_tree
+from tpudet.trainkit.config.find import load_config_tree, load_tree
 from tpudet.trainkit.config.ranges import BrokenRules
 from tpudet.trainkit.config.yaml_tree import (
     Branch,
@@ -52,7 +52,7 @@ def load_config(
     Raises:
         ConfigError: lists every mistake.
     """
-    tree = load_experiment(name)
+    tree = load_config_tree(name)
     dropped: list[str] = []
     if params_override:
         is_file = "\n" not in params_override and storage.exists(params_override)

@@ -125,7 +125,7 @@ def _branch(tree: Branch | Leaf) -> Iterator[tuple[str, Branch | Leaf]]:
     yield from tree.children.items()
 
 
-def load_experiment(name: str) -> Branch:
+def load_config_tree(name: str) -> Branch:
     """Reads the experiment that `name` means to `find_config`, and logs which one it is.
 
     Raises:
