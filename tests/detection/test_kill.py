@@ -35,7 +35,7 @@ TIMES = {"time", "seconds", "images_per_second", "input_wait_share", "eta_second
 
 def start(model_dir: Path, part: str) -> subprocess.Popen:
     flags = [f"--set={key}={value}" for key, value in SETTINGS.items()]
-    command = [sys.executable, "-m", "tpudet.detection.commands.train", "--config", "quickstart"]
+    command = [sys.executable, "-m", "tpudet", "train", "--config", "quickstart"]
     command += ["--model_dir", str(model_dir), f"--set=data.directory={part}", *flags]
     with open(model_dir.with_suffix(".log"), "a") as log:
         return subprocess.Popen(

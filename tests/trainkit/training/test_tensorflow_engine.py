@@ -335,7 +335,7 @@ def test_float16_leaves_out_the_step_that_overflows(num_devices: int) -> None:
         "optimizer/loss_scale/dynamic_scale",
         "optimizer/loss_scale/step_counter",
     }
-    engine.load(state | {"optimizer/loss_scale/dynamic_scale": np.float32(1024.0)})
+    engine.load(state | {"optimizer/loss_scale/dynamic_scale": np.array(1024.0, np.float32)})
     weights = [variable.numpy() for variable in task.model.weights]
     report = engine.train(2)
     assert (report.steps_done, engine.step, report.nonfinite) == (2, 2, None)

@@ -158,7 +158,7 @@ class TensorFlowEngine:
     def signature(self) -> Signature:
         """As in `Engine`."""
         return {
-            key: (tuple(variable.shape), variable.dtype.name)
+            key: (tuple(map(int, variable.shape)), variable.dtype.name)
             for key, variable in self._state().items()
         }
 
