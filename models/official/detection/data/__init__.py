@@ -1,1 +1,1 @@
-"""Files to batches: TFRecord schema, augmentation, canvas, input pipeline."""
+"""The input pipeline: records, augmentations, batches."""

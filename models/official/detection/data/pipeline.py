@@ -3,6 +3,7 @@
 import functools
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -290,7 +291,8 @@ def _batched(
         "offsets": [2],
         "masks": [max_instances, *canvas_size],
     }
-    padded = {name: shapes[name] for name in images.element_spec}
+    spec: Any = images.element_spec
+    padded = {name: shapes[name] for name in spec}
     batches = images.padded_batch(batch_size, padded_shapes=padded, drop_remainder=True)
     # Only now: `padded_batch` does not take None, which stands for masks that are not there.
     batches = batches.map(lambda fields: Batch(**fields))

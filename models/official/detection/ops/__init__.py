@@ -1,1 +1,1 @@
-"""Pure tensor functions on boxes, anchors and scores, in keras.ops."""
+"""Pure functions on boxes, anchors, scores and masks, in keras.ops or NumPy."""

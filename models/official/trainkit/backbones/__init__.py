@@ -1,1 +1,1 @@
-"""Backbones: images to a dictionary of feature maps by level."""
+"""Backbones: maps images to {level: features}."""

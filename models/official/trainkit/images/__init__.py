@@ -1,1 +1,1 @@
-"""."""
+"""Images: decoding, the canvas, pixel operations, mixing."""

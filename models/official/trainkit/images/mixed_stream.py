@@ -99,7 +99,9 @@ def augmented_stream(
 
         def change(sample: Sample) -> Any:
             for index in range(begin, end):
-                sample = augmentations[index].apply(sample, fold_seed(sample.seed, index))
+                one = augmentations[index]
+                assert isinstance(one, ImageAugmentation)
+                sample = one.apply(sample, fold_seed(sample.seed, index))
             return finish(sample) if end == len(augmentations) else _pack(sample, pack)
 
         return change

@@ -1,1 +1,1 @@
-"""."""
+"""Self-contained HTML pages: builders, charts, drawing."""

@@ -1,1 +1,1 @@
-"""."""
+"""Augmentations of a training image with its boxes and masks."""
