@@ -10,6 +10,8 @@ from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.layers import ConvNorm
 from tpudet.trainkit.training.freezing import freeze, frozen_at_random, frozen_paths, owning_layers
 
+NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
+
 
 class Block(keras.Layer):
     """A convolution and its normalisation in one layer, with a weight of its own."""
@@ -98,7 +100,7 @@ class Part(keras.Layer):
 
     def __init__(self, name: str, parts: tuple[str, ...]) -> None:
         super().__init__(name=name)
-        self.parts = [ConvNorm(2, 1, name=part) for part in parts]
+        self.parts = [ConvNorm(2, 1, name=part, make_norm=NORM) for part in parts]
 
     def build(self, input_shape: Any) -> None:
         for part in self.parts:
@@ -169,7 +171,12 @@ def test_a_word_that_names_no_part_is_refused(detector: keras.Model, word: str, 
 def test_frozen_norms_count_as_frozen() -> None:
     """A norm of four vectors is frozen; its kernel is not."""
     images = keras.Input((4, 4, 3))
-    block = ConvNorm(2, 1, make_norm=partial(BatchNorm, frozen=True), name="backbone")
+    block = ConvNorm(
+        2,
+        1,
+        make_norm=partial(NORM, frozen=True),
+        name="backbone",
+    )
     model = keras.Model(images, block(images))
     frozen = freeze(model, [])
     assert frozen.layers == ("backbone/norm",)

@@ -158,7 +158,7 @@ class TensorFlowEngine:
     def signature(self) -> Signature:
         """As in `Engine`."""
         return {
-            key: (tuple(map(int, variable.shape)), variable.dtype.name)
+            key: (tuple(variable.shape), variable.dtype.name)
             for key, variable in self._state().items()
         }
 
@@ -189,8 +189,8 @@ class TensorFlowEngine:
         """As in `Engine`."""
         return self._average.swapped_in() if self._average else nullcontext()
 
-    def _state(self) -> dict[str, tf.Variable]:
-        """Every variable that a checkpoint holds, by its key."""
+    def _state(self) -> dict[str, Any]:
+        """Every tf.Variable that a checkpoint holds, by its key."""
         slots = slot_variables(self._optimizer, self._trained)
         averages = self._average.variables if self._average else {}
         return (
