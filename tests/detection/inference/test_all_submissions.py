@@ -28,13 +28,14 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture):
+def run(capsys: pytest.CaptureFixture[str]):
     def call(command: str, *arguments: str) -> Done:
         try:
             code = COMMANDS[command](arguments)
         except SystemExit as error:
             code = int(error.code or 0)
-        return Done(code, *capsys.readouterr())
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
 
     return call
 

@@ -151,7 +151,9 @@ def test_masks_are_filled(write_images, draw, tmp_path) -> None:
     with found.open("wb") as file:
         write_predictions(file, found.name, [[image]], class_list_text="/m/1,cat\n", metadata={})
     assert draw(found, "--images", write_images("a"), "--output", output) == 0
-    drawn = cv2.imread(str(output / "a.png"), cv2.IMREAD_COLOR_RGB)[-320:]
+    png = cv2.imread(str(output / "a.png"), cv2.IMREAD_COLOR_RGB)
+    assert png is not None
+    drawn = png[-320:]
     expected = 90 + 0.35 * (np.array(class_colour(1)) - 90)
     np.testing.assert_allclose(drawn[120, 240], expected, atol=2)
     np.testing.assert_allclose(drawn[240, 240], 90, atol=2)

@@ -237,8 +237,13 @@ class SplitDetections:
                 f"(records {listing(unseen)}); the AP of a part of the split would mislead, so "
                 "feed every image once, the last partial batch included"
             )
-        columns = [(c.image_indices, c.boxes, c.scores, c.classes) for c in self._columns]
-        return ImageDetections(*map(np.concatenate, zip(*columns, strict=True)))
+        columns = self._columns
+        return ImageDetections(
+            image_indices=np.concatenate([c.image_indices for c in columns]),
+            boxes=np.concatenate([c.boxes for c in columns]),
+            scores=np.concatenate([c.scores for c in columns]),
+            classes=np.concatenate([c.classes for c in columns]),
+        )
 
     def _mark_seen(self, records: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Marks images as seen and returns their rows in the ground truth, [number of records]."""

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -182,8 +181,7 @@ def write_whole(
     metadata: dict[str, Any],
 ) -> int:
     """Writes a predictions file, which gets its name when it is whole."""
-    # A node that a cluster has given up may still write the same part.
-    with whole_file(path, "wb", owner=f"{socket.gethostname()}-{os.getpid()}") as file:
+    with whole_file(path, "wb") as file:
         return write_predictions(
             file, path, blocks, class_list_text=saved.class_list_text, metadata=metadata
         )

@@ -87,8 +87,15 @@ def take_images(objects: Objects, image_ids: np.ndarray) -> Objects:
 def _take_rows(
     objects: Objects, rows: np.ndarray, image_ids: np.ndarray, images: np.ndarray
 ) -> Objects:
-    columns = (None if column is None else column[rows] for column in objects[2:])
-    return Objects(image_ids, images, *columns)
+    return Objects(
+        image_ids,
+        images,
+        objects.class_ids[rows],
+        objects.boxes[rows],
+        objects.scores[rows],
+        objects.is_group[rows],
+        None if objects.masks is None else objects.masks[rows],
+    )
 
 
 def match_classes(

@@ -71,9 +71,11 @@ def read_box_predictions(
     if bad.total and not skip_bad:
         raise BadRowsError(bad)
     empty = (np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0), np.zeros(0, np.int32))
-    joined = (np.concatenate(parts) for parts in zip(empty, *columns, strict=True))
+    indices, boxes, scores, classes = (
+        np.concatenate(parts) for parts in zip(empty, *columns, strict=True)
+    )
     num_known = int((images >= 0).sum())
-    return ImageDetections(*joined), ReadCounts(
+    return ImageDetections(indices, boxes, scores, classes), ReadCounts(
         images=num_rows,
         images_elsewhere=num_rows - num_known,
         images_missing=len(labelled.image_ids) - num_known,
