@@ -1,6 +1,7 @@
 """One TensorFlow import a process, two logical CPU devices, and the real data when it is there."""
 
 import importlib.util
+import logging
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -37,6 +39,14 @@ def _no_leftover_precision() -> Iterator[None]:
     import keras
 
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture(autouse=True)
+def _no_leftover_log_handlers() -> Iterator[None]:
+    """A command logs to the standard output of its own test, which is closed afterwards."""
+    before = logging.getLogger().handlers[:]
+    yield
+    logging.getLogger().handlers[:] = before
 
 
 @pytest.fixture(scope="session")
@@ -143,3 +153,30 @@ def act_when() -> Callable[..., threading.Thread]:
         return thread
 
     return start
+
+
+@pytest.fixture
+def hold_claim() -> Callable[[str | os.PathLike[str]], AbstractContextManager[int]]:
+    """Makes another process hold a claim while a block runs; the block gets its process id."""
+    program = """
+import sys
+from tpudet.trainkit.files.claims import Claim
+with Claim(sys.argv[1], output=sys.argv[1]):
+    print("claimed", flush=True)
+    sys.stdin.readline()
+"""
+
+    @contextmanager
+    def hold(path: str | os.PathLike[str]) -> Iterator[int]:
+        with subprocess.Popen(
+            [sys.executable, "-c", program, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as process:
+            assert process.stdout
+            assert process.stdout.readline() == b"claimed\n"
+            yield process.pid
+            process.communicate(b"\n")
+        assert process.returncode == 0
+
+    return hold

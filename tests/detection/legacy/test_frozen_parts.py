@@ -1,5 +1,6 @@
 """Freeze patterns of the predecessor in our names, against real networks."""
 
+import functools
 import re
 
 import keras
@@ -7,8 +8,11 @@ import pytest
 
 from tpudet.detection.legacy.frozen_parts import frozen_parts, number_pattern
 from tpudet.detection.legacy.train_settings import DEFAULT_FROZEN
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.efficientnet import EfficientNet
 from tpudet.trainkit.training.freezing import freeze as freeze_layers
+
+NORM = functools.partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 
 
 def test_frozen_blocks_are_those_of_the_real_network() -> None:
@@ -23,7 +27,7 @@ def test_frozen_blocks_are_those_of_the_real_network() -> None:
         "stage4",
         "backbone/stage5/block([8-9])/",
     )
-    backbone = EfficientNet(variant="b0")
+    backbone = EfficientNet(variant="b0", make_norm=NORM)
     backbone.build((None, 64, 64, 3))
     frozen = freeze_layers(keras.Sequential([keras.Input((64, 64, 3)), backbone]), patterns)
     blocks = {int(n) for path in frozen.variables for n in re.findall(r"/block(\d+)/", path)}

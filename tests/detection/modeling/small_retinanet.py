@@ -32,6 +32,8 @@ from tpudet.detection.types import Batch, RawPredictions
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.layers import ConvNorm
 
+NORM = functools.partial(BatchNorm, momentum=0.99, epsilon=1e-3)
+
 CANVAS = (64, 128)
 LEVELS: dict[str, Any] = {"min_level": 4, "max_level": 6}
 
@@ -80,7 +82,7 @@ _NECK: dict[str, Any] = {
     "max_level": 7,
     "num_filters": 6,
     "num_repeats": 1,
-    "make_norm": BatchNorm,
+    "make_norm": NORM,
 }
 NECKS = {
     "nas_fpn": functools.partial(NASFPN, separable=True, drop_block=None, seed=0, **_NECK),
@@ -91,7 +93,7 @@ NECKS = {
 class SmallBackbone(keras.layers.Layer):
     """Strided convolutions, so that a test compiles in seconds: full, depthwise and separable."""
 
-    def __init__(self, make_norm=BatchNorm, name="backbone"):
+    def __init__(self, make_norm=NORM, name="backbone"):
         super().__init__(name=name)
         self.channels = {level: 8 * level for level in (1, 2, 3, 4, 5)}
         self.convs = {
@@ -124,7 +126,9 @@ def build_task(*, num_classes=3, synchronized=False, sum_over_replicas=lambda x:
     parts: dict[str, Any] = {
         "num_filters": 16,
         "separable": False,
-        "make_norm": functools.partial(BatchNorm, synchronized=synchronized),
+        "make_norm": functools.partial(
+            BatchNorm, synchronized=synchronized, momentum=0.99, epsilon=1e-3
+        ),
         **LEVELS,
     }
     model = RetinaNet(

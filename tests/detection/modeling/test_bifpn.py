@@ -6,9 +6,11 @@ import pytest
 from tpudet.detection.modeling.bifpn import BiFPN, FusionNode, cell_nodes, fusion_shares
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 
+NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
+
 
 def build(channels=(2, 2, 2), **settings):
-    exact = partial(BatchNorm, epsilon=0.0)
+    exact = partial(NORM, epsilon=0.0)
     neck = BiFPN(
         **{
             "min_level": 3,
@@ -150,7 +152,7 @@ def test_other_levels(levels):
         max_level=levels[1],
         num_filters=4,
         num_repeats=1,
-        make_norm=BatchNorm,
+        make_norm=NORM,
     )
     features = {
         level: np.ones((1, 128 // 2**level, 256 // 2**level, 3), np.float32)
@@ -165,7 +167,7 @@ def test_other_levels(levels):
 def test_frozen_statistics_stay_in_training():
     features = backbone_features((6, 4, 8))
     for frozen, expected in ((True, 0), (False, 8 + 6)):
-        neck = build((6, 4, 8), make_norm=partial(BatchNorm, frozen=frozen))
+        neck = build((6, 4, 8), make_norm=partial(NORM, frozen=frozen))
         neck(features, training=True)
         moved = [v for v in neck.variables if "moving_mean" in v.path and np.any(v.numpy())]
         assert len(moved) == expected

@@ -15,6 +15,8 @@ from tpudet.trainkit.backbones.efficientnet import EfficientNet
 from tpudet.trainkit.backbones.layers import Conv, ConvNorm
 from tpudet.trainkit.backbones.resnet import ResNet
 
+NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
+
 
 class Chain(keras.Model):
     """Layers one after another."""
@@ -46,7 +48,7 @@ class Chain(keras.Model):
         # Each of 6 filters sees one of 3 channels.
         (Conv(6, 3, groups=3), 8 * 12 * 6 * 9, 9 * 6 + 6),
         # Scale and shift count as parameters, moving statistics do not.
-        (ConvNorm(5, 1), 8 * 12 * 5 * 3, 15 + 10),
+        (ConvNorm(5, 1, make_norm=NORM), 8 * 12 * 5 * 3, 15 + 10),
     ],
 )
 def test_convolutions_by_hand(part, flops, parameters):
@@ -76,7 +78,7 @@ class BrokenPart(keras.layers.Layer):
         raise ValueError("broken")
 
 
-PARTS: dict[str, Any] = {"min_level": 3, "max_level": 7, "make_norm": BatchNorm}
+PARTS: dict[str, Any] = {"min_level": 3, "max_level": 7, "make_norm": NORM}
 HEAD = {"num_convs": 4, "num_filters": 256, "separable": False, "activation": "relu"}
 
 
@@ -99,7 +101,7 @@ def retinanet(backbone, neck, head):
     ids=["fpn", "nas_fpn"],
 )
 def test_retinanet_of_resnet_50_at_640(neck, parameters, flops):
-    model = retinanet(ResNet(depth=50), neck(num_filters=256, **PARTS), HEAD)
+    model = retinanet(ResNet(depth=50, make_norm=NORM), neck(num_filters=256, **PARTS), HEAD)
     assert count_parameters(model) == pytest.approx(parameters, rel=0.005)
     assert count_flops(model, (640, 640)) == pytest.approx(flops, rel=0.005)
 
@@ -107,7 +109,7 @@ def test_retinanet_of_resnet_50_at_640(neck, parameters, flops):
 def test_efficientdet_d0():
     """The parameters that google/automl prints, to the last one, and the paper's multiply-adds."""
     model = retinanet(
-        EfficientNet(variant="b0"),
+        EfficientNet(variant="b0", make_norm=NORM),
         BiFPN(num_filters=64, num_repeats=3, **PARTS),
         {"num_convs": 3, "num_filters": 64, "separable": True, "activation": "silu"},
     )

@@ -6,10 +6,12 @@ import pytest
 from tpudet.detection.modeling.fpn import FPN, upsample_nearest
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 
+NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
+
 
 def make_fpn(**settings):
     defaults = {"min_level": 3, "max_level": 7, "num_filters": 6, "separable": False}
-    return FPN(**{**defaults, "make_norm": BatchNorm, **settings})
+    return FPN(**{**defaults, "make_norm": NORM, **settings})
 
 
 def backbone_features(channels=(8, 12, 16, 20)):
@@ -38,7 +40,7 @@ def test_levels_and_shapes(levels):
 
 def test_top_down_sum_and_coarse_levels_by_hand():
     # Laterals of ones and centre-only convolutions make every number a sum of inputs.
-    neck = make_fpn(min_level=4, num_filters=1, make_norm=partial(BatchNorm, epsilon=0.0))
+    neck = make_fpn(min_level=4, num_filters=1, make_norm=partial(NORM, epsilon=0.0))
     features = {
         4: np.full((1, 4, 4, 1), 3.0, np.float32),
         5: np.full((1, 2, 2, 1), -5.0, np.float32),
@@ -71,7 +73,7 @@ def test_every_convolution_can_be_separable():
 
 def test_frozen_statistics_stay_in_training():
     for frozen, expected in ((True, 0), (False, 5)):
-        neck = make_fpn(make_norm=partial(BatchNorm, frozen=frozen))
+        neck = make_fpn(make_norm=partial(NORM, frozen=frozen))
         neck.build({level: f.shape for level, f in backbone_features().items()})
         neck(backbone_features(), training=True)
         moved = [v for v in neck.variables if "moving_mean" in v.path and np.any(v.numpy())]

@@ -6,6 +6,8 @@ import pytest
 from tpudet.detection.modeling.heads import RetinaNetHead
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 
+NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
+
 
 def pyramid():
     rng = np.random.default_rng(0)
@@ -25,7 +27,7 @@ def build(**settings):
         "num_filters": 8,
         "separable": False,
         "activation": "relu",
-        "make_norm": BatchNorm,
+        "make_norm": NORM,
     }
     head = RetinaNetHead(**{**defaults, **settings})
     head.build((None, None, None, 8))
@@ -106,7 +108,7 @@ def test_activation_by_hand():
 
 
 def test_frozen_norms_behave_in_training_as_without():
-    head = build(make_norm=partial(BatchNorm, frozen=True))
+    head = build(make_norm=partial(NORM, frozen=True))
     before = [variable.numpy() for variable in head.variables]
     answers, trained = head(pyramid()), head(pyramid(), training=True)
     np.testing.assert_array_equal(trained.class_logits, answers.class_logits)

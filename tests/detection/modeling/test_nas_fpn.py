@@ -11,7 +11,7 @@ LEVELS = range(3, 8)
 
 
 def build(channels=(2, 2, 2), **settings):
-    exact = functools.partial(BatchNorm, epsilon=0.0)
+    exact = functools.partial(BatchNorm, epsilon=0.0, momentum=0.99)
     neck = NASFPN(
         **{
             "min_level": 3,
@@ -132,7 +132,7 @@ def test_laterals_only_where_channels_differ(separable):
 
 def test_frozen_statistics_stay_in_training():
     features = backbone_features()
-    neck = build(make_norm=functools.partial(BatchNorm, frozen=True))
+    neck = build(make_norm=functools.partial(BatchNorm, frozen=True, momentum=0.99, epsilon=1e-3))
     before = {v.path: v.numpy() for v in neck.variables}
     for one, other in zip(
         neck(features, training=True).values(), neck(features).values(), strict=True

@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def test_every_variable_has_a_name_of_its_own_and_the_shape(separable):
         "max_level": 7,
         "num_filters": 16,
         "separable": separable,
-        "make_norm": BatchNorm,
+        "make_norm": partial(BatchNorm, momentum=0.99, epsilon=1e-3),
     }
     neck = FPN(**parts)
     neck.build({level: (None, None, None, 8 * level) for level in (2, 3, 4, 5)})

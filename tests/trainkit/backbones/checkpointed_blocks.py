@@ -13,9 +13,12 @@ from typing import Any
 import keras
 import numpy as np
 
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.drop_block import DropBlock
 from tpudet.trainkit.backbones.layers import ConvNorm
 from tpudet.trainkit.backbones.residual import ResidualBlock, ResidualNetwork, basic_convs
+
+NORM = functools.partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 
 CHANNELS = 16
 
@@ -34,7 +37,7 @@ def make_network(*, blocks: int, checkpointing: bool, dropping: bool = True) -> 
         )
 
     network = ResidualNetwork(
-        stem=ConvNorm(CHANNELS, 3, strides=2, name="conv"),
+        stem=ConvNorm(CHANNELS, 3, strides=2, name="conv", make_norm=NORM),
         blocks_per_stage=[blocks],
         block=block,
         max_level=2,

@@ -14,6 +14,8 @@ from tpudet.trainkit.backbones.efficientnet import (
     round_filters,
 )
 
+NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
+
 # Blocks, levels 2 to 5 as {block: channels}, trainable parameters of keras.applications (b8 and
 # lite: of timm), width of the 1x1 before the classifier, which the backbone does not have. Papers
 # print 5.3, 7.8, 9.2, 12, 19, 30, 43, 66 M; lite 4.7, 5.4, 6.1, 8.2, 13.0 M.
@@ -69,7 +71,7 @@ def test_number_of_parameters(variant):
     without_top = published - (top * head + 2 * head) - (head * 1000 + 1000)
     assert parameters_of(specs, lite) == without_top
     if variant in ("b0", "lite4"):
-        backbone = EfficientNet(variant=variant)
+        backbone = EfficientNet(variant=variant, make_norm=NORM)
         backbone.build((None, None, None, 3))
         found = sum(math.prod(variable.shape) for variable in backbone.trainable_variables)
         assert found == without_top
@@ -81,7 +83,7 @@ def test_round_filters():
 
 
 def test_levels_paths_and_drops():
-    backbone = EfficientNet(variant="b0")
+    backbone = EfficientNet(variant="b0", make_norm=NORM)
     features = backbone(np.zeros((1, 64, 96, 3), np.float32))
     assert {level: tuple(f.shape) for level, f in features.items()} == {
         2: (1, 16, 24, 24),
@@ -99,7 +101,7 @@ def test_levels_paths_and_drops():
 
 def test_blocks_beyond_the_coarsest_level_are_left_out():
     """Of b0 blocks 0 to 4 are left at level 3, and rates are those of the whole network."""
-    backbone = EfficientNet(variant="b0", max_level=3)
+    backbone = EfficientNet(variant="b0", max_level=3, make_norm=NORM)
     features = backbone(np.zeros((1, 64, 64, 3), np.float32), training=True)
     assert {level: f.shape[-1] for level, f in features.items()} == {2: 24, 3: 40}
     assert backbone.channels == {2: 24, 3: 40}
@@ -117,7 +119,7 @@ def test_drop_connect_takes_whole_images_and_keeps_the_mean():
 
 def test_training_differs_only_by_drops_and_batch_statistics():
     # Statistics stay, or the second time would be rounded otherwise.
-    still = partial(BatchNorm, momentum=1.0)
+    still = partial(NORM, momentum=1.0)
     backbone = EfficientNet(variant="b0", drop_connect_rate=0.0, make_norm=still)
     images = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32)
     first, second = (backbone(images, training=True)[5] for _ in range(2))
@@ -128,7 +130,7 @@ def test_training_differs_only_by_drops_and_batch_statistics():
 
 
 def test_lite_has_no_squeeze_and_stays_below_six():
-    backbone = EfficientNet(variant="lite0")
+    backbone = EfficientNet(variant="lite0", make_norm=NORM)
     backbone.build((None, None, None, 3))
     paths = [variable.path for variable in backbone.variables]
     assert not any("squeeze" in path or "excite" in path for path in paths)
@@ -143,7 +145,7 @@ def test_lite_has_no_squeeze_and_stays_below_six():
 @pytest.mark.parametrize(("style", "corner"), [("tensorflow", 27.0), ("torch", 12.0)])
 def test_style_is_the_padding_of_strided_convolutions(style, corner):
     # A 3x3 kernel of ones over three channels of ones sees 3x3 pixels in the corner, or 2x2.
-    backbone = EfficientNet(variant="lite0", style=style)
+    backbone = EfficientNet(variant="lite0", style=style, make_norm=NORM)
     backbone.build((None, None, None, 3))
     backbone.stem.kernel.assign(np.ones((3, 3, 3, 32)))
     outputs = np.array(backbone.stem.convolve(np.ones((1, 8, 8, 3), np.float32)))
@@ -154,7 +156,9 @@ def test_style_is_the_padding_of_strided_convolutions(style, corner):
 
 def test_frozen_norms_do_as_in_inference():
     backbone = EfficientNet(
-        variant="lite0", drop_connect_rate=0.0, make_norm=partial(BatchNorm, frozen=True)
+        variant="lite0",
+        drop_connect_rate=0.0,
+        make_norm=partial(NORM, frozen=True),
     )
     images = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32)
     expected = np.array(backbone(images)[5])
@@ -169,4 +173,4 @@ def test_frozen_norms_do_as_in_inference():
 
 def test_unknown_variant():
     with pytest.raises(ValueError, match="variant is 'b9'; choose one of"):
-        EfficientNet(variant="b9")
+        EfficientNet(variant="b9", make_norm=NORM)

@@ -19,6 +19,8 @@ from tpudet.trainkit.backbones.layers import ConvNorm
 from tpudet.trainkit.backbones.resnet import ResNet
 from tpudet.trainkit.backbones.seresnext import SEResNeXt
 
+NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
+
 BLOCKS = Path(__file__).with_name("checkpointed_blocks.py")
 
 
@@ -107,8 +109,10 @@ def test_only_what_moves_is_assigned(blocks):
 def test_switch_reaches_every_block(name, monkeypatch):
     """Every block goes through it in training, none in inference."""
     make: Any = {
-        "efficientnet": lambda: EfficientNet(variant="lite0", gradient_checkpointing=True),
-        "resnet": lambda: ResNet(depth=18, gradient_checkpointing=True),
+        "efficientnet": lambda: EfficientNet(
+            variant="lite0", gradient_checkpointing=True, make_norm=NORM
+        ),
+        "resnet": lambda: ResNet(depth=18, gradient_checkpointing=True, make_norm=NORM),
     }[name]
     called = []
 
@@ -126,7 +130,7 @@ def test_switch_reaches_every_block(name, monkeypatch):
     blocks = {v.path.rsplit("/", 2)[0] for v in backbone.variables if v.path.endswith("/kernel")}
     blocks = {"/".join(path.split("/")[:3]) for path in blocks if "stage" in path}
     assert sorted(called) == sorted(blocks)
-    assert SEResNeXt(depth=50, gradient_checkpointing=True).gradient_checkpointing
+    assert SEResNeXt(depth=50, gradient_checkpointing=True, make_norm=NORM).gradient_checkpointing
 
 
 def test_block_with_drop_connect_is_the_same():
@@ -136,7 +140,7 @@ def test_block_with_drop_connect_is_the_same():
         lite=False,
         drop_rate=0.5,
         # Statistics stay, or the second time would be rounded otherwise.
-        conv_norm=partial(ConvNorm, make_norm=partial(BatchNorm, momentum=1.0)),
+        conv_norm=partial(ConvNorm, make_norm=partial(NORM, momentum=1.0)),
         name="block",
     )
     block.build((None, None, None, 8))

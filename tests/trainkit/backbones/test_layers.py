@@ -1,3 +1,4 @@
+import functools
 from typing import Any
 
 import keras
@@ -8,6 +9,8 @@ import tensorflow as tf
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.layers import Conv, ConvNorm, convolve_and_normalize
 from tpudet.trainkit.training.devices import choose_devices
+
+NORM = functools.partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 
 
 def pictures(shape, seed=0):
@@ -59,7 +62,7 @@ def test_moving_statistics_by_hand():
 )
 def test_variance_of_numbers_far_from_zero(mean, deviation, share):
     """The limits that the docstring states, at 10, 100 and 1000 deviations from 0."""
-    layer = BatchNorm(momentum=0.0)
+    layer = BatchNorm(momentum=0.0, epsilon=1e-3)
     inputs = np.random.default_rng(0).normal(mean, deviation, (4, 20, 20, 3)).astype(np.float32)
     layer(inputs, training=True)
     exact = np.var(inputs.astype(np.float64), axis=(0, 1, 2))
@@ -68,7 +71,7 @@ def test_variance_of_numbers_far_from_zero(mean, deviation, share):
 
 @pytest.mark.parametrize("freeze", ["layer", "gamma"])
 def test_frozen_in_training_is_inference(freeze):
-    layer = BatchNorm()
+    layer = BatchNorm(momentum=0.99, epsilon=1e-3)
     inputs = pictures((2, 4, 4, 3))
     layer.build(inputs.shape)
     randomize(layer)
@@ -83,7 +86,7 @@ def test_frozen_in_training_is_inference(freeze):
 @pytest.mark.parametrize("use_bias", [True, False])
 def test_folded_equals_unfolded(kind, use_bias):
     conv = Conv(4, 3, kind=kind, use_bias=use_bias)
-    norm = BatchNorm()
+    norm = BatchNorm(momentum=0.99, epsilon=1e-3)
     inputs = pictures((2, 8, 8, 4))
     conv.build(inputs.shape)
     norm.build(inputs.shape)
@@ -95,7 +98,7 @@ def test_folded_equals_unfolded(kind, use_bias):
 
 
 def test_conv_norm_is_convolution_norm_and_activation():
-    layer = ConvNorm(5, 3, activation="silu")
+    layer = ConvNorm(5, 3, activation="silu", make_norm=NORM)
     inputs = pictures((2, 8, 8, 4))
     layer.build(inputs.shape)
     randomize(layer.norm)
@@ -123,7 +126,7 @@ def test_depthwise_refuses_other_channels():
 @pytest.mark.parametrize("channels", [4, 16])
 def test_inputs_of_other_channels_are_refused(kind, channels):
     """Also where they are a multiple: TensorFlow would convolve in two groups and say nothing."""
-    for layer in (Conv(6, 3, kind=kind), ConvNorm(6, 3, kind=kind)):
+    for layer in (Conv(6, 3, kind=kind), ConvNorm(6, 3, kind=kind, make_norm=NORM)):
         layer.build((None, None, None, 8))
         for training in (False, True):
             with pytest.raises(ValueError, match=f"for 8 channels; its input has {channels}"):
@@ -131,7 +134,7 @@ def test_inputs_of_other_channels_are_refused(kind, channels):
 
 
 def test_two_layers_of_one_initializer_draw_different_numbers():
-    first, second = (ConvNorm(4, 3) for _ in range(2))
+    first, second = (ConvNorm(4, 3, make_norm=NORM) for _ in range(2))
     for layer in (first, second):
         layer.build((None, None, None, 4))
     assert np.any(first.kernel.numpy() != second.kernel.numpy())
@@ -141,7 +144,7 @@ def test_half_precision_keeps_statistics_in_float32():
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        layer = ConvNorm(4, 3)
+        layer = ConvNorm(4, 3, make_norm=NORM)
         outputs = layer(pictures((2, 8, 8, 3)), training=True)
     finally:
         keras.config.set_dtype_policy(policy)
@@ -152,14 +155,14 @@ def test_half_precision_keeps_statistics_in_float32():
 
 def test_two_replicas_equal_one():
     inputs, upstream = pictures((4, 6, 5, 3)), pictures((4, 6, 5, 3), seed=9)
-    one = BatchNorm()
+    one = BatchNorm(momentum=0.99, epsilon=1e-3)
     one.build(inputs.shape)
     randomize(one)
     outputs, gradients = run_batch_norm(one, inputs, upstream)
 
     strategy = choose_devices("cpu", 2).strategy
     with strategy.scope():
-        two = BatchNorm(synchronized=True)
+        two = BatchNorm(synchronized=True, momentum=0.99, epsilon=1e-3)
         two.build(inputs.shape)
         randomize(two)
 

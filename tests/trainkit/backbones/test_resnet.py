@@ -5,10 +5,13 @@ import keras
 import numpy as np
 import pytest
 
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.drop_block import DropBlock
 from tpudet.trainkit.backbones.residual import ResidualNetwork
 from tpudet.trainkit.backbones.resnet import RESNETS, ResNet
 from tpudet.trainkit.backbones.seresnext import SEResNeXt
+
+NORM = functools.partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 
 # Of torchvision's models (200: timm's) without their classifier.
 TRAINABLE = {
@@ -22,7 +25,7 @@ TRAINABLE = {
 
 
 def build(depth, **settings):
-    backbone = ResNet(depth=depth, **settings)
+    backbone = ResNet(**{"depth": depth, "make_norm": NORM, **settings})
     backbone.build((None, None, None, 3))
     return backbone
 
@@ -82,10 +85,12 @@ def test_block_begins_as_the_identity():
     ("style", "strides"), [("tensorflow", [1, 2, 1]), ("torch", [1, 2, 1]), ("keras", [2, 1, 1])]
 )
 def test_style_is_where_a_bottleneck_steps(style, strides):
-    stages = ResNet(depth=50, style=style).stages
+    stages = ResNet(depth=50, style=style, make_norm=NORM).stages
     assert [[conv.strides for conv in stage[0].convs] for stage in stages[1:]] == [strides] * 3
     assert [conv.strides for stage in stages for conv in stage[1].convs] == [1] * 12
-    assert ResNet(depth=50, style=style).symmetric_pooling == (style != "tensorflow")
+    assert ResNet(depth=50, style=style, make_norm=NORM).symmetric_pooling == (
+        style != "tensorflow"
+    )
 
 
 class Nothing(keras.layers.Layer):
@@ -135,4 +140,4 @@ def test_drop_block_is_in_the_last_two_stages():
 
 def test_unknown_depth():
     with pytest.raises(ValueError, match=r"depth is 42; choose one of \[18, 34"):
-        ResNet(depth=42)
+        ResNet(depth=42, make_norm=NORM)

@@ -11,13 +11,15 @@ from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.layers import Conv
 from tpudet.trainkit.backbones.seresnext import SEResNeXt
 
+NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
+
 # Of timm's seresnext50_32x4d and seresnext101_32x4d, in papers 27.56 M and 48.96 M, without their
 # classifier.
 TRAINABLE = {50: 27_559_896 - 2_049_000, 101: 48_955_416 - 2_049_000}
 
 
 def build(depth=50, **settings):
-    backbone = SEResNeXt(depth=depth, **settings)
+    backbone = SEResNeXt(**{"depth": depth, "make_norm": NORM, **settings})
     backbone.build((None, None, None, 3))
     return backbone
 
@@ -49,7 +51,7 @@ def test_paths_and_shapes():
 
 def test_levels_and_statistics_that_move():
     """Every mean and variance moves a tenth of the way to the batch's, and predictions with it."""
-    backbone = build(make_norm=partial(BatchNorm, momentum=0.9))
+    backbone = build(make_norm=partial(NORM, momentum=0.9))
     images = np.random.default_rng(0).normal(1.0, 2.0, (1, 64, 96, 3)).astype(np.float32)
     before = {v.path: v.numpy() for v in backbone.non_trainable_variables}
     assert len(before) == 2 * (1 + 16 * 3 + 4)
@@ -70,7 +72,7 @@ def test_levels_and_statistics_that_move():
 
 
 def test_frozen_batch_norm_stays():
-    backbone = build(make_norm=partial(BatchNorm, frozen=True))
+    backbone = build(make_norm=partial(NORM, frozen=True))
     block = backbone.stages[0][0]
     inputs = np.random.default_rng(0).normal(size=(2, 6, 8, 64)).astype(np.float32)
     np.testing.assert_array_equal(block(inputs, training=True), block(inputs, training=False))
@@ -79,7 +81,7 @@ def test_frozen_batch_norm_stays():
 
 def test_unknown_depth():
     with pytest.raises(ValueError, match=r"SE-ResNeXt depth is 152; choose one of \[50, 101\]"):
-        SEResNeXt(depth=152)
+        SEResNeXt(depth=152, make_norm=NORM)
 
 
 def numpy_convolution(inputs, kernel, strides):

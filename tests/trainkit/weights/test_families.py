@@ -131,11 +131,11 @@ def test_a_config_that_cannot_be_opened_says_nothing(tmp_path):
 
 def test_a_resnet_that_blurs_is_refused_for_its_tensors_are_named_alike(tmp_path):
     with pytest.raises(
-        WeightsError, match=r"resnetblur50.bt_in1k.pth is by its name a ResNet that"
+        WeightsError, match=r"resnetblur50.bt_in1k.pth is, by its name, a ResNet that"
     ):
         recognize(NAMES[RESNET], path="resnetblur50.bt_in1k.pth")
     path = hub_folder(tmp_path, "resnetaa50", "a1h_in1k", *NORMALIZATIONS["imagenet"])
-    with pytest.raises(WeightsError, match="choose weights of a plain one"):
+    with pytest.raises(WeightsError, match="choose weights of a plain ResNet"):
         recognize(NAMES[RESNET], path=path)
 
 

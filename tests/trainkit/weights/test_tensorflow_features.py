@@ -18,6 +18,8 @@ from tpudet.trainkit.weights.load import load_weights
 from tpudet.trainkit.weights.read import read_weights
 from tpudet.trainkit.weights.stored_weights import StoredWeights
 
+NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
+
 
 @pytest.fixture(scope="module")
 def originals():
@@ -49,7 +51,7 @@ def test_resnet(scope, epsilon, family, besides, networks, originals, tmp_path):
     expected = originals.resnet50(layers, networks.images(), scope)
     assert f"{scope}conv2d_52/kernel" in layers.values
     stored = save(layers.values | {besides: networks.images()}, tmp_path / "model.ckpt-1")
-    backbone = ResNet(depth=50, make_norm=partial(BatchNorm, epsilon=epsilon))
+    backbone = ResNet(depth=50, make_norm=partial(NORM, epsilon=epsilon))
     backbone.build((None, None, None, 3))
     report = load_weights(backbone, stored, normalization="imagenet")
     assert (report.family.name, report.prefix) == (family, scope)
@@ -70,7 +72,7 @@ def test_efficientnet(scope, norm, networks, originals, tmp_path):
     layers = originals.Layers(networks.draw, 1e-3)
     expected = originals.efficientnet_b0(layers, networks.images(), scope, norm)
     stored = save(layers.values, tmp_path / "model.ckpt")
-    backbone = EfficientNet(variant="b0")
+    backbone = EfficientNet(variant="b0", make_norm=NORM)
     backbone.build((None, None, None, 3))
     report = load_weights(backbone, stored, normalization="imagenet")
     assert (report.family.name, report.prefix) == ("TensorFlow EfficientNet", scope)
@@ -116,7 +118,7 @@ def test_efficientnet_pytorch(networks, originals):
     # 48 units with a norm but for the first block's expansion, and 32 of squeeze and excitation.
     assert len(stored.tensors) == 5 * (1 + 3 * 16 - 1) + 2 * 32
     assert stored.tensors["_blocks.3._se_expand.weight"].shape == (144, 6, 1, 1)
-    backbone = EfficientNet(variant="b0")
+    backbone = EfficientNet(variant="b0", make_norm=NORM)
     backbone.build((None, None, None, 3))
     report = load_weights(backbone, stored, normalization="imagenet")
     assert report.family.name == "efficientnet-pytorch"

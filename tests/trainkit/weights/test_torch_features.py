@@ -58,7 +58,7 @@ def test_same_features(library, name, make, settings, networks, torch_python, tm
     backbone = make(
         **settings,
         style=family.style,
-        make_norm=partial(BatchNorm, epsilon=family.batch_norm_epsilon),
+        make_norm=partial(BatchNorm, epsilon=family.batch_norm_epsilon, momentum=0.99),
     )
     backbone.build((None, None, None, 3))
     report = load_weights(backbone, stored, path=path, normalization=family.normalization)

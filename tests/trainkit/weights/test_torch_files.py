@@ -149,7 +149,7 @@ def test_a_pickle_that_calls_something_is_refused_and_calls_nothing(
     marker = tmp_path / "it_ran"
     argument = f"touch {marker}" if function is os.system else f"open({str(marker)!r}, 'w')"
     write_pickled({"conv.weight": Calls(function, argument)}, tmp_path / name)
-    with pytest.raises(WeightsError, match=f"refused, because it asks for `{refused}`"):
+    with pytest.raises(WeightsError, match=f"refused, because it calls `{refused}`"):
         read_weights(str(tmp_path / name))
     assert not marker.exists()
 

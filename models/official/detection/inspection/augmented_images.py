@@ -25,7 +25,8 @@ def draw_augmented(
     """
     columns = ([field for field in batch if field is not None] for batch in batches)
     rows = (Batch(*fields) for batch in columns for fields in zip(*batch, strict=True))
-    shown = tqdm(itertools.islice(rows, num_images), "drawing images", num_images, leave=False)
+    first = itertools.islice(rows, num_images)
+    shown = tqdm(first, "drawing images", num_images, leave=False, disable=None)
     images = [draw_row(row, class_names) for row in shown]
     return image_grid(images, columns=math.ceil(math.sqrt(num_images)))
 

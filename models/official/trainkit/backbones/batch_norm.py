@@ -37,8 +37,8 @@ class BatchNorm(keras.layers.Layer):
     def __init__(
         self,
         *,
-        momentum: float = 0.99,
-        epsilon: float = 1e-3,
+        momentum: float,
+        epsilon: float,
         synchronized: bool = False,
         zero_gamma: bool = False,
         frozen: bool = False,

@@ -24,10 +24,10 @@ class DropBlock(keras.layers.Layer):
     def __init__(
         self,
         *,
-        keep_prob: float = 0.9,
-        size: int = 7,
-        schedule_steps: int = 0,
-        seed: int = 0,
+        keep_prob: float,
+        size: int,
+        schedule_steps: int,
+        seed: int,
         name: str | None = None,
     ):
         super().__init__(name=name)

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import keras
 
-from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.gradient_checkpointing import call_checkpointed
 from tpudet.trainkit.backbones.layers import (
     HE_FAN_OUT,
@@ -218,7 +218,7 @@ class EfficientNet(keras.layers.Layer):
         drop_connect_rate: float = 0.2,
         max_level: int = 5,
         gradient_checkpointing: bool = False,
-        make_norm: MakeNorm = BatchNorm,
+        make_norm: MakeNorm,
         seed: int = 0,
         name: str = "backbone",
     ):

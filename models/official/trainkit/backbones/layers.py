@@ -225,7 +225,7 @@ class ConvNorm(Conv):
         kernel_size: int,
         *,
         activation: Activation = "linear",
-        make_norm: MakeNorm = BatchNorm,
+        make_norm: MakeNorm,
         zero_gamma: bool = False,
         strides: int = 1,
         groups: int = 1,

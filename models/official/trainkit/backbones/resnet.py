@@ -6,7 +6,7 @@ from typing import Literal
 
 import keras
 
-from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.layers import ConvNorm
 from tpudet.trainkit.backbones.residual import (
     ResidualBlock,
@@ -57,7 +57,7 @@ class ResNet(ResidualNetwork):
         drop_block: Callable[..., keras.Layer] | None = None,
         max_level: int = 5,
         gradient_checkpointing: bool = False,
-        make_norm: MakeNorm = BatchNorm,
+        make_norm: MakeNorm,
         seed: int = 0,
         name: str = "backbone",
     ):

@@ -2,7 +2,7 @@
 
 import functools
 
-from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.layers import ConvNorm
 from tpudet.trainkit.backbones.residual import ResidualBlock, ResidualNetwork, bottleneck_convs
 
@@ -36,7 +36,7 @@ class SEResNeXt(ResidualNetwork):
         depth: int,
         max_level: int = 5,
         gradient_checkpointing: bool = False,
-        make_norm: MakeNorm = BatchNorm,
+        make_norm: MakeNorm,
         name: str = "backbone",
     ):
         if depth not in SERESNEXTS:

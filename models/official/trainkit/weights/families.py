@@ -1,4 +1,4 @@
-"""Whose weights a file holds, told by its names, and what such weights expect of the model."""
+"""Recognises the origin of weights by their names, and says what they expect of the model."""
 
 import difflib
 import json
@@ -18,7 +18,7 @@ _NAME = "config.json"
 
 
 class HubConfig(NamedTuple):
-    """What it says of the weights."""
+    """The config.json that a hub stores beside a file of weights."""
 
     path: str  # of the file itself
     name: str  # architecture and recipe, such as "tf_efficientnet_b0.ns_jft_in1k"
@@ -27,7 +27,7 @@ class HubConfig(NamedTuple):
 
 
 def read_hub_config(path: str) -> HubConfig | None:
-    """Reads the one beside a file of weights; None where there is none, or one of another kind."""
+    """Reads the config.json beside a file of weights; None if there is none of this kind."""
     place = os.path.join(os.path.dirname(path), _NAME)
     try:
         text = read_text(place) if path else None
@@ -45,18 +45,18 @@ def read_hub_config(path: str) -> HubConfig | None:
     return HubConfig(place, name, mean, deviation) if len(mean) == len(deviation) == 3 else None
 
 
-# What pixels become, (value / 255 - mean) / deviation: red, green, blue.
+# Pixels become (value / 255 - mean) / deviation; for red, green, blue.
 NORMALIZATIONS = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "inception": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "lite": ((127 / 255, 127 / 255, 127 / 255), (128 / 255, 128 / 255, 128 / 255)),
-    # Caffe's order is blue, green, red: the first kernel is turned round when it is loaded.
+    # Caffe's order is blue, green, red: the first kernel is reversed when it is loaded.
     "caffe": ((123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255, 1 / 255, 1 / 255)),
 }
 
 
 class Family(NamedTuple):
-    """A system's backbones, and what their weights expect; None: as the model is."""
+    """Weights of one origin, and the model they expect; None: any."""
 
     name: str
     normalization: str | None  # a key of NORMALIZATIONS
@@ -68,17 +68,17 @@ NameMap = Callable[[Unit, str, Collection[str]], Recipe]
 
 
 class Recognized(NamedTuple):
-    """A family, where in the file its backbone is, and how it names our variables."""
+    """A family, the place of its backbone in the file, and its names for our variables."""
 
     family: Family
     prefix: str  # of the backbone's names
     name_map: NameMap
-    notes: tuple[str, ...] = ()  # sentences on what could not be told
+    notes: tuple[str, ...] = ()  # sentences on what is not known
 
     def blocks_among(self, names: Collection[str]) -> list[str]:
-        """The names in the file of the variables of the backbone's blocks, counters apart.
+        """Returns the names in the file that belong to blocks of the backbone, without counters.
 
-        None of them for layers that have only numbers: see `tensorflow_names.check_depth`.
+        Empty for layers that are only numbered: see `tensorflow_names.check_depth`.
         """
         pattern = _BLOCKS.get(self.name_map)
         if pattern is None:
@@ -105,7 +105,7 @@ TPUDET = Family("tpudet", None, None, None)
 _TORCH_PART = r".*\.(weight|bias|running_mean|running_var)"
 _TENSORFLOW_PART = r".*/(kernel|depthwise_kernel|bias|gamma|beta|moving_mean|moving_variance)"
 
-# Names of the variables of a backbone's blocks, by who gives them.
+# Names of the variables in a backbone's blocks, by origin.
 _BLOCKS: dict[NameMap, str] = {
     _own: PART_PATTERN,
     torch_names.efficientnet_pytorch: r"_blocks\.\d+" + _TORCH_PART,
@@ -117,11 +117,11 @@ _BLOCKS: dict[NameMap, str] = {
     tensorflow_names.efficientnet: r"blocks_\d+" + _TENSORFLOW_PART,
 }
 
-# The same names and shapes as a ResNet's, and a filter without weights in its pooling.
+# The same names and shapes as a ResNet, but with a blur filter, without weights, in its pooling.
 _BLURRED = re.compile(r"resnet(aa|blur)\d")
 
-# The first that fits counts. PyTorch's tf_efficientnet are TensorFlow's weights under timm's names:
-# only the file's own name, where it has kept it, tells them apart.
+# The first match counts. timm's tf_efficientnet models are TensorFlow's weights under timm's names:
+# only the name of the file, if unchanged, tells them apart.
 _SIGNATURES = (
     _Signature(TPUDET, _own, ("backbone/stem/conv/kernel",)),
     *(
@@ -213,16 +213,16 @@ _SIGNATURES = (
 
 
 def recognize(names: Collection[str], *, prefix: str = "", path: str = "") -> Recognized:
-    """Tells whose backbone a file holds.
+    """Recognises whose backbone a file holds.
 
     Args:
         names: of the tensors in the file.
-        prefix: only names that begin so count; the backbone's own prefix is found behind it.
-        path: of the file. timm's `tf_efficientnet` files differ from its others in nothing else,
-            but for the `config.json` that its hub lays beside a file.
+        prefix: only names with this prefix count; the backbone's own prefix is found after it.
+        path: of the file. timm's `tf_efficientnet` files differ from its others only in this, and
+            in the `config.json` that its hub stores beside a file.
 
     Raises:
-        WeightsError: no name begins with the prefix, or the names are of no known system.
+        WeightsError: no name begins with the prefix, or the names are not known.
     """
     inside = [name for name in names if name.startswith(prefix)]
     if not inside:
@@ -250,12 +250,12 @@ def recognize(names: Collection[str], *, prefix: str = "", path: str = "") -> Re
 
 
 def _as_published(recognized: Recognized, published: str, hub: HubConfig | None) -> Recognized:
-    """Takes what a file of timm's says of itself, where it says something."""
+    """Applies what timm's hub says about a file, if it says anything."""
     if recognized.name_map is torch_names.resnet and _BLURRED.search(published):
         raise WeightsError(
-            f"{published} is by its name a ResNet that blurs before it strides. Its tensors have "
-            "the names of a plain ResNet, whose features would be others: choose weights of a "
-            "plain one."
+            f"{published} is, by its name, a ResNet that blurs before it strides. Its tensors have "
+            "the names of a plain ResNet, which would compute other features: choose weights of a "
+            "plain ResNet."
         )
     by_timm = recognized.name_map in (torch_names.timm_efficientnet, torch_names.resnet)
     if hub is None or not by_timm:
@@ -272,7 +272,7 @@ def _as_published(recognized: Recognized, published: str, hub: HubConfig | None)
 
 
 def _common_prefix(wanted: tuple[str, ...], names: Collection[str]) -> str | None:
-    """The shortest prefix behind which all wanted names are found."""
+    """The shortest prefix with which all wanted names exist."""
     first, *others = wanted
     stored = set(names)
     prefixes = [name.removesuffix(first) for name in names if name.endswith(first)]
@@ -289,12 +289,12 @@ def expectations(
     style: str | None,
     batch_norm_epsilon: float | None,
 ) -> tuple[str, ...]:
-    """Says in sentences where a model is not what the weights expect.
+    """Returns a sentence for each setting of a model that the weights do not expect.
 
     Args:
         family: Of the weights.
         normalization: Of the model's pixels, a key of NORMALIZATIONS; None: not known.
-        style: Of the model's strides and padding; None: it has only one.
+        style: Of the model's strides and padding; None if it has no choice.
         batch_norm_epsilon: Of the model's backbone.
     """
     pairs = (

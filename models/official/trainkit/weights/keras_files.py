@@ -1,6 +1,6 @@
-"""Keras' HDF5 files: the legacy .h5, and .weights.h5, which also lies inside a .keras file.
+"""Reads the HDF5 files of Keras: the legacy .h5, and .weights.h5, also inside a .keras file.
 
-Names are those of the layers, as in `conv1_conv/kernel`, whichever of the layouts holds them.
+Names are those of the layers, as in `conv1_conv/kernel`, in either layout.
 """
 
 import re
@@ -39,7 +39,7 @@ def read_keras(opened: Any, path: str, format: str = "") -> StoredWeights:
     Args:
         opened: a binary file that can seek.
         path: of the file, for messages.
-        format: its name in words; the layout's own where it is empty.
+        format: its name for messages; that of the layout if empty.
 
     Raises:
         WeightsError: cut off, damaged, or no file of Keras.
@@ -49,7 +49,7 @@ def read_keras(opened: Any, path: str, format: str = "") -> StoredWeights:
         group = file.get("model_weights", file)
         is_legacy = bool(_attribute_names(group, "layer_names"))
         names = _legacy_names(group) if is_legacy else _numbered_names(file)
-        is_named = is_legacy or bool(file.visititems(_name_of))
+        is_named = is_legacy or bool(file.visititems(_layer_name))
     except Exception as error:  # datasets where groups should be, or none, fail in any way
         raise WeightsError(
             f"{path} is damaged or cut off, or another kind of HDF5 file: {error}. Fetch it again."
@@ -73,7 +73,7 @@ def read_keras(opened: Any, path: str, format: str = "") -> StoredWeights:
 
 
 def _attribute_names(group: Any, attribute: str) -> list[str]:
-    """A list of names among the attributes, which a long one shares out over `name0`, `name1`."""
+    """A list of names from the attributes; a long one is spread over `name0`, `name1`, ..."""
     values = list(group.attrs.get(attribute, ()))
     number = 0
     while f"{attribute}{number}" in group.attrs:
@@ -83,7 +83,7 @@ def _attribute_names(group: Any, attribute: str) -> list[str]:
 
 
 def _legacy_names(group: Any) -> dict[str, Any]:
-    """Datasets by `layer/variable`; by `layer/layer/variable` where that is not clear enough."""
+    """Datasets by `layer/variable`; by `layer/layer/variable` if that is ambiguous."""
     layers = _attribute_names(group, "layer_names")
     places = [
         (layer, name.removesuffix(":0"), group[layer][name])
@@ -98,7 +98,7 @@ def _legacy_names(group: Any) -> dict[str, Any]:
 
 
 def _numbered_names(file: Any) -> dict[str, Any]:
-    """Datasets by the names of the layers around them; by their groups where two would be alike."""
+    """Datasets by the names of the layers around them; by their groups if names repeat."""
     places = [
         (groups, number, place)
         for groups, number, place in _numbered_datasets(file)
@@ -129,7 +129,7 @@ def _layer_path(file: Any, groups: tuple[str, ...], number: str) -> str:
     for depth, group in enumerate(groups, start=1):
         if group != _CONTAINER:
             place = "/".join((*groups[:depth], "vars"))
-            parts.append((_name_of(place, file[place]) if place in file else None) or group)
+            parts.append((_layer_name(place, file[place]) if place in file else None) or group)
     kind = re.sub(r"_\d+$", "", groups[-1]) if groups else ""
     known = _VARIABLES.get(kind, ())
     count = len(file["/".join(groups) or "/"]["vars"])
@@ -138,8 +138,8 @@ def _layer_path(file: Any, groups: tuple[str, ...], number: str) -> str:
     return "/".join([*parts, known[int(number)] if is_clear else number])
 
 
-def _name_of(place: str, item: Any) -> str | None:
-    """The name of the layer whose variables lie in the group `item` at `place`."""
+def _layer_name(place: str, item: Any) -> str | None:
+    """The name of the layer whose variables are in the group `item` at `place`."""
     name = item.attrs.get("name") if place.rpartition("/")[2] == "vars" else None
     return name.decode() if isinstance(name, bytes) else name
 

@@ -1,4 +1,4 @@
-"""Loads the weights of others into a model: permissive, but never silent."""
+"""Loads weights of any origin into a model and reports on every variable and tensor."""
 
 import difflib
 import math
@@ -17,18 +17,18 @@ from tpudet.trainkit.weights.name_maps.recipes import (
     Recipe,
     Unit,
     as_is,
+    find_units,
     split_path,
-    units_of,
 )
 from tpudet.trainkit.weights.report import LoadReport, Missing, ShapeSkipped
 from tpudet.trainkit.weights.stored_weights import StoredWeights, WeightsError
 
-# From the path of a variable outside the backbone, and the names in the file, to its recipe.
+# (path of a variable outside the backbone, names in the file) -> recipe
 OtherParts = Callable[[str, Collection[str]], Recipe | None]
 
 
 class _Values(NamedTuple):
-    """What a file has for the variables of a model."""
+    """The values in a file for the variables of a model."""
 
     arrays: dict[str, np.ndarray]  # by path, ready to be assigned
     missing: list[Missing]
@@ -55,24 +55,24 @@ def load_weights(
     own: Family = TPUDET,
     other_parts: OtherParts = lambda path, names: None,
 ) -> LoadReport:
-    """Gives a model the weights that a file has for it; the others keep their initial values.
+    """Loads the weights that a file has for a model; other variables keep their initial values.
 
-    Everything is read and compared first: where this raises, no variable has changed.
+    Everything is read and compared first: if this raises, no variable has changed.
 
     Args:
         model: A built detector, classifier or backbone; its backbone's paths begin with backbone/.
-        stored: What `read_weights` returned.
-        prefix: Only names in the file that begin so count; that of the backbone is found by itself.
-        exclude: Regular expressions, matched from the start of our paths: these are not loaded.
-        min_backbone_share: Of the backbone's numbers, the excluded ones apart, 0..1.
+        stored: From `read_weights`.
+        prefix: Only names with this prefix count; the backbone's own is found automatically.
+        exclude: Regular expressions, matched from the start of our paths: not loaded.
+        min_backbone_share: Least share of the backbone's numbers to load, without excluded ones.
         path: Of the file, for messages and as of `recognize`.
-        normalization: What the model does with pixels, for the report.
-        own: What weights of our own expect, where the run that wrote them is known.
-        other_parts: Names what lies outside the backbone, in a file that is not our own.
+        normalization: Of the model's pixels, for the report.
+        own: The family of tpudet's own weights, if the run that wrote them is known.
+        other_parts: Names the parts beside the backbone in a file of another origin.
 
     Raises:
-        WeightsError: Names of no known system, a pattern that excludes nothing, values that are
-            not finite, another depth or variant, or too small a share of the backbone.
+        WeightsError: Unknown names, a pattern that excludes nothing, values that are not finite,
+            another depth or variant, or too small a share of the backbone.
     """
     variables = {v.path: v for v in model.variables if keras.backend.is_float_dtype(v.dtype)}
     excluded = _excluded(variables, exclude)
@@ -138,11 +138,11 @@ def _recipes(
     *,
     ends_early: bool,
 ) -> dict[str, Recipe | None]:
-    """The recipe of every variable; its names are those in the file."""
+    """The recipe for every variable, with the names in the file."""
     start = recognized.prefix
     if recognized.family is TPUDET:
         return {path: as_is(start + path) for path in paths}
-    units = units_of(paths)
+    units = find_units(paths)
     inside = _behind(start, names)
     if recognized.name_map is tensorflow_names.resnet and not ends_early:
         tensorflow_names.check_depth(units, inside)
@@ -163,9 +163,9 @@ def _behind(prefix: str, names: Collection[str]) -> set[str]:
 
 
 def _places_around(backbone: str, prefix: str) -> list[str]:
-    """Prefixes that neck and head may have: those around the backbone's own, the nearest first.
+    """Prefixes that neck and head may have: those around the backbone's own, nearest first.
 
-    Around `ema/backbone/resnet50/` are `ema/backbone/` and `ema/`; the prefix given comes last.
+    Around `ema/backbone/resnet50/` they are `ema/backbone/` and `ema/`; `prefix` comes last.
     """
     parts = re.findall(r"[^/.]*[/.]", backbone)
     around = ["".join(parts[:-count]) for count in (1, 2) if count <= len(parts)]
@@ -175,7 +175,7 @@ def _places_around(backbone: str, prefix: str) -> list[str]:
 def _of_other_part(
     path: str, around: Mapping[str, Collection[str]], other_parts: OtherParts
 ) -> Recipe | None:
-    """From the first place that has all its tensors; else the recipe of the last one."""
+    """The recipe for the first place that has all its tensors; else that for the last one."""
     found = None
     for place, names in around.items():
         recipe = other_parts(path, names)
@@ -221,8 +221,7 @@ def _read(
     if not_finite:
         raise WeightsError(
             f"{len(not_finite)} tensors hold values that are not finite: "
-            f"{', '.join(not_finite[:5])}. The weights are those of a run that failed, or the file "
-            "is damaged."
+            f"{', '.join(not_finite[:5])}. The run that wrote them failed, or the file is damaged."
         )
     return values
 
@@ -230,7 +229,7 @@ def _read(
 def _require_same_network(
     recognized: Recognized, recipes: Mapping[str, Recipe | None], names: Collection[str]
 ) -> None:
-    """Refuses weights of a larger backbone, all of whose smaller one would be found in them."""
+    """Refuses weights of a larger backbone, which contain all names of a smaller one."""
     taken = {name for recipe in recipes.values() if recipe for name in recipe.names}
     more = [name for name in recognized.blocks_among(names) if name not in taken]
     if more:
@@ -242,7 +241,7 @@ def _require_same_network(
 
 
 def _backbone_share(shapes: Mapping[str, tuple[int, ...]], loaded: Collection[str]) -> float:
-    """Loaded numbers of the backbone over all of it; 1 where there is none to load."""
+    """The share of the backbone's numbers that are loaded; 1 if there are none to load."""
     backbone = [path for path in shapes if path.startswith(BACKBONE_PREFIX)]
     total = sum(math.prod(shapes[path]) for path in backbone)
     found = sum(math.prod(shapes[path]) for path in backbone if path in loaded)
@@ -264,7 +263,7 @@ def _construction(model: keras.Layer) -> dict[str, Any]:
 
 
 def _too_little(report: LoadReport, path: str, limit: float) -> str:
-    """Says what was looked for, and what in the file comes near."""
+    """Says which names were expected, and which in the file are similar."""
     lines = []
     for missing in report.missing:
         if missing.path.startswith(BACKBONE_PREFIX) and missing.wanted:

@@ -1,4 +1,4 @@
-"""Weights of any system, told apart by their content, not by the file's name."""
+"""Reads weights of any format, which is detected by content, not by file name."""
 
 import difflib
 import functools
@@ -26,9 +26,7 @@ from tpudet.trainkit.weights.torch_files import (
 
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
 _ZIP_START = b"PK\x03\x04"
-_TABLE_END = bytes.fromhex(
-    "57fb808b247547db"
-)  # of the one file of a checkpoint before TensorFlow 1
+_TABLE_END = bytes.fromhex("57fb808b247547db")  # of the single-file checkpoints before TensorFlow 1
 _KNOWN = (
     "TensorFlow checkpoints (the prefix, the .index file or the folder), .h5, .weights.h5 and "
     ".keras of Keras, .safetensors, and .pth, .pt or .bin of PyTorch"
@@ -36,19 +34,18 @@ _KNOWN = (
 
 
 def read_weights(path: str, *, prefer_averages: bool = True) -> StoredWeights:
-    """Reads the weights of one file or checkpoint, lazily, under the names that they have there.
+    """Reads the weights of one file or checkpoint, lazily, under their names there.
 
-    Optimizers, counters and what else a training script keeps are left out and noted.
+    Optimizers, counters and other training state are left out, with a note.
 
     Args:
-        path: local or in a bucket. Of a TensorFlow checkpoint the prefix, one of its files, or the
-            folder, whose newest one is meant.
-        prefer_averages: where moving averages of the weights are stored beside them, take these,
-            under the names of the weights.
+        path: local or in a bucket. For a TensorFlow checkpoint, its prefix, one of its files, or
+            the folder, which means the newest one.
+        prefer_averages: take moving averages, if stored, under the names of the weights.
 
     Raises:
-        WeightsError: missing, of an unknown kind, cut off, damaged, or refused because it may run
-            code. Damage in the middle of a file may show only when a tensor is asked for.
+        WeightsError: missing, of an unknown format, truncated, damaged, or refused because it may
+            run code. Damage in the middle of a file may surface only when a tensor is read.
     """
     try:
         prefix = find_checkpoint(path)
@@ -82,7 +79,7 @@ def _read_file(path: str, *, prefer_averages: bool) -> StoredWeights:
     if start[8:9] == b"{":
         return read_safetensors(path)
     what = f"begins with {start.hex(' ')}" if start else "is empty"
-    raise WeightsError(f"{path} is no file of weights that is known: it {what}. Read are {_KNOWN}.")
+    raise WeightsError(f"{path} is not a known file of weights: it {what}. Supported are {_KNOWN}.")
 
 
 def _read_open_file(path: str, read: Callable[[Any, str], StoredWeights]) -> StoredWeights:
@@ -106,10 +103,11 @@ def _read_zip(file: Any, path: str, *, prefer_averages: bool) -> StoredWeights:
     if any(is_torch_pickle(name) for name in names):
         return read_torch_zip(archive, path, prefer_averages=prefer_averages)
     if WEIGHTS_IN_ARCHIVE in names:
-        # In memory: for every step back zipfile would read all that lies before anew.
+        # In memory: for every seek backwards zipfile would read from the start again.
         return read_keras(io.BytesIO(_member(archive, path)), path, "Keras, .keras")
     raise WeightsError(
-        f"{path} is a zip archive without weights; it holds {listed(names)}. Read are {_KNOWN}."
+        f"{path} is a zip archive without weights; it holds {listed(names)}. Supported are "
+        f"{_KNOWN}."
     )
 
 

@@ -1,4 +1,4 @@
-"""What became of every variable of the model and of every tensor of the file."""
+"""The report on loading weights: the fate of every variable and of every tensor."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class ShapeSkipped(NamedTuple):
 
 
 class LoadReport(NamedTuple):
-    """The account of `load_weights`; `text` is what the user reads."""
+    """The result of `load_weights`; `text` formats it for the user."""
 
     loaded: tuple[str, ...]  # paths of variables
     missing: tuple[Missing, ...]
@@ -34,14 +34,14 @@ class LoadReport(NamedTuple):
     family: Family
     prefix: str  # of the backbone's names in the file
     backbone_share: float  # of the backbone's numbers, those excluded apart, that were loaded
-    differences: tuple[str, ...]  # sentences on what the weights expect and the model is not
+    differences: tuple[str, ...]  # sentences on what the weights expect and the model lacks
     notes: tuple[str, ...] = ()  # sentences on what was chosen or left out in the file
 
     def text(self, limit: int | None = None) -> str:
-        """The table in words.
+        """Formats the report.
 
         Args:
-            limit: Names listed of each kind at the most; None lists all.
+            limit: Most names to list per section; None lists all.
         """
         behind = f" behind the prefix {self.prefix}" if self.prefix else ""
         rows = (
@@ -57,7 +57,7 @@ class LoadReport(NamedTuple):
             *(f"  {name:<13} {len(entries):>5}" for name, entries in rows),
             *(f"Note: {sentence}" for sentence in (*self.differences, *self.notes)),
             *_section(
-                "Missing in the file; they keep their initial values:",
+                "Missing in the file; these keep their initial values:",
                 _missing_lines(self.missing, {path.split("/")[0] for path in self.loaded}),
                 limit,
             ),

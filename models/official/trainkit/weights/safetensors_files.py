@@ -1,4 +1,4 @@
-"""The safetensors format: a JSON header that says where each tensor lies in the bytes after it."""
+"""Reads safetensors: a JSON header with the position of each tensor in the bytes after it."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def read_safetensors(path: str) -> StoredWeights:
 def _require_no_gaps(
     reader: ByteReader, start: int, places: dict[str, tuple[np.dtype, tuple[int, ...], int]]
 ) -> None:
-    """The format wants every byte after the header to be one tensor's, and no more than one's."""
+    """Every byte after the header must belong to exactly one tensor."""
     end = 0
     for name, (dtype, shape, first) in sorted(places.items(), key=lambda place: place[1][2]):
         size = math.prod(shape) * dtype.itemsize

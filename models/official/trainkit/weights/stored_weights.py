@@ -1,4 +1,4 @@
-"""What every reader returns: named arrays that are read when they are asked for."""
+"""Named arrays that are read on access: the result of every reader."""
 
 import math
 import weakref
@@ -20,20 +20,20 @@ BFLOAT16 = np.dtype(tf.bfloat16.as_numpy_dtype)  # NumPy has none of its own
 
 
 class StoredWeights(NamedTuple):
-    """The weights of one file or checkpoint, under the names that they have there.
+    """The weights of one file or checkpoint, under their names there.
 
-    A tensor is read, and checked for damage, each time it is asked for, so that a large file costs
-    the memory of one tensor; `WeightsError` may therefore come at that moment too. Its type is the
-    stored one; bfloat16 is that of ml_dtypes, and `array.astype("float32")` works for all.
+    A tensor is read, and checked for damage, each time it is accessed, so that a large file costs
+    the memory of one tensor; `WeightsError` may therefore be raised then. The dtype is the stored
+    one; bfloat16 is that of ml_dtypes, and `array.astype("float32")` works for all.
     """
 
     tensors: Mapping[str, np.ndarray]
-    format: str  # in words, such as "safetensors"
+    format: str  # such as "safetensors"
     notes: tuple[str, ...] = ()  # sentences on what was chosen or left out
 
 
 class LazyTensors(Mapping[str, np.ndarray]):
-    """A mapping that reads a tensor when it is asked for, and keeps none."""
+    """A mapping that reads a tensor on each access and keeps none."""
 
     def __init__(self, readers: Mapping[str, Callable[[], np.ndarray]]) -> None:
         self._readers = readers
@@ -52,7 +52,7 @@ class LazyTensors(Mapping[str, np.ndarray]):
 
 
 class ByteReader:
-    """Reads pieces of a local file or of one in a bucket, which stays open."""
+    """Reads pieces of a file, local or in a bucket, that stays open."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -14,7 +14,7 @@ from tpudet.trainkit.errors import UserError
 DATA_SUFFIX = ".data-00000-of-00001"
 INDEX_SUFFIX = ".index"
 POINTER_NAME = "checkpoint"  # TensorFlow's file that names the newest checkpoint of a folder
-GLOBAL_STEP = "global_step"  # key of the step in a checkpoint of ours
+GLOBAL_STEP = "global_step"  # key of the step in tpudet's checkpoints
 BEST_FOLDER = "best"  # in a model_dir: the checkpoint with the best metric
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow's checkpoints: named variables (TF1), objects (TF2), and those of this project."""
+"""Reads TensorFlow checkpoints: named variables (TF1), objects (TF2), and tpudet's own."""
 
 import os
 import re
@@ -36,14 +36,14 @@ _NUMBERED = re.compile(r"(.*/)?(layer(_with_weights)?-)?\d+(/.*)?")
 
 
 def find_checkpoint(path: str) -> str | None:
-    """The prefix of the checkpoint that `path` means, or None where it means another kind of file.
+    """Returns the prefix of the checkpoint at `path`; None for another kind of file.
 
     Args:
         path: a prefix, its `.index` or `.data-…` file, a folder with checkpoints (the newest is
             meant), or a SavedModel.
 
     Raises:
-        WeightsError: a folder in which no checkpoint, or none in particular, can be found.
+        WeightsError: a folder with no checkpoint, or with several and no hint at the newest.
     """
     prefix = re.sub(r"\.(index|data-\d{5}-of-\d{5})$", "", path)
     if storage.exists(prefix + INDEX_SUFFIX):
@@ -81,7 +81,7 @@ def read_tensorflow_checkpoint(prefix: str, *, prefer_averages: bool) -> StoredW
 
     Args:
         prefix: path without `.index`.
-        prefer_averages: under a variable's name give its moving average, where there is one.
+        prefer_averages: give the moving average, if stored, under a variable's name.
 
     Raises:
         WeightsError: torn, or parts of it gone.
@@ -95,7 +95,7 @@ def read_tensorflow_checkpoint(prefix: str, *, prefer_averages: bool) -> StoredW
     if _OBJECT_GRAPH in dtypes:
         kind, names, averages = "TensorFlow, objects", _object_names(reader, prefix, keys), {}
     elif set(keys) >= _OWN_COUNTERS:
-        kind = "TensorFlow, of this project"
+        kind = "TensorFlow, of tpudet"
         names = {key: key for key in keys if not _NO_WEIGHTS_OF_OURS.fullmatch(key)}
         averages = {key: f"ema/{key}" for key in names if f"ema/{key}" in dtypes}
     else:
@@ -126,7 +126,7 @@ def _object_names(reader: Any, prefix: str, keys: list[str]) -> dict[str, str]:
     """Names -> keys: the path through the objects, or the variable's own where that is numbers."""
     try:
         graph = TrackableObjectGraph.FromString(reader.get_tensor(_OBJECT_GRAPH))
-    except Exception as error:  # the reader and the parser both raise what they like
+    except Exception as error:  # reader and parser raise exceptions of many kinds
         raise WeightsError(f"{prefix}: its list of objects is damaged: {error}") from error
     own_names = {
         attribute.checkpoint_key: attribute.full_name

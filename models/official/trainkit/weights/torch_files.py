@@ -1,4 +1,4 @@
-"""PyTorch files, of the old format and of the zip format, read without PyTorch."""
+"""Reads PyTorch files, in the old format and the zip format, without PyTorch."""
 
 import io
 import zipfile
@@ -17,13 +17,13 @@ from tpudet.trainkit.weights.stored_weights import (
 from tpudet.trainkit.weights.torch_pickle import Storage, Tensor, choose_tensors, load_pickle
 
 _MAGIC = 0x1950A86A20F9469CFC6C
-# The pickle of that number, as torch.save writes it: what the old format begins with.
+# The old format begins with the pickle of that number, as torch.save writes it.
 OLD_FORMAT_START = b"\x80\x02\x8a\x0a" + _MAGIC.to_bytes(10, "little")
 _LENGTH_BYTES = 8  # before each storage of the old format
 
 
 def read_old_torch(path: str, *, prefer_averages: bool) -> StoredWeights:
-    """Reads what `torch.save` wrote before 1.6: pickles, then the storages one after another.
+    """Reads the format of `torch.save` before 1.6: pickles, then the storages in sequence.
 
     Raises:
         WeightsError: cut off, damaged, or with more in it than tensors and plain containers.
@@ -46,7 +46,7 @@ def read_old_torch(path: str, *, prefer_averages: bool) -> StoredWeights:
 def _places_of_storages(
     reader: ByteReader, keys: Any, storages: Mapping[str, Storage]
 ) -> dict[str, int]:
-    """Where the numbers of each storage begin; the last one must end within the file."""
+    """The position of each storage's numbers; the last one must end within the file."""
     if not isinstance(keys, list) or set(keys) != set(storages):
         raise WeightsError(f"{reader.path} is damaged: its storages are other than its tensors'.")
     places, place = {}, reader.file.tell()
@@ -64,7 +64,7 @@ def _places_of_storages(
 
 
 def read_torch_zip(archive: zipfile.ZipFile, path: str, *, prefer_averages: bool) -> StoredWeights:
-    """Reads what `torch.save` writes from 1.6 on: a zip with a pickle and a file for each storage.
+    """Reads the format of `torch.save` since 1.6: a zip with a pickle and a file per storage.
 
     Raises:
         WeightsError: damaged, or with more in it than tensors and plain containers.

@@ -1,8 +1,8 @@
-"""The pickle inside a PyTorch file, read without PyTorch and without running anything.
+"""Reads the pickle inside a PyTorch file without PyTorch and without running anything.
 
 A pickle is a program. This reader knows the few functions that a dictionary of tensors needs and
-refuses every other name before it is looked up. What it hands out for those names is methods and
-texts, whose behaviour no pickle can change.
+refuses every other name before it is looked up. For those names it returns methods and strings,
+whose behaviour no pickle can change.
 """
 
 import math
@@ -59,14 +59,14 @@ class Tensor(NamedTuple):
 
 
 class _Container(dict):
-    """A dictionary that drops the attributes which PyTorch hangs on its own."""
+    """A dictionary that drops the attributes that PyTorch adds to its own."""
 
     def __setstate__(self, state: object) -> None:
         del state
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Builds dictionaries, lists, tuples, numbers, texts and `Tensor`s, and refuses the rest."""
+    """Builds dictionaries, lists, tuples, numbers, strings and `Tensor`s, and refuses the rest."""
 
     def __init__(self, file: Any, path: str) -> None:
         super().__init__(file, encoding="utf-8")
@@ -88,9 +88,9 @@ class _TensorUnpickler(pickle.Unpickler):
         script = module.startswith("__torch__")
         reason = " (it is a TorchScript archive)" if script else ""
         raise WeightsError(
-            f"{self._path}: refused, because it asks for `{module}.{name}`{reason}. Only tensors "
+            f"{self._path}: refused, because it calls `{module}.{name}`{reason}. Only tensors "
             "in dictionaries, lists and tuples are read: anything else in a PyTorch file may run "
-            "code. Where you trust the file, load it in PyTorch and store the weights alone: "
+            "code. If you trust the file, load it in PyTorch and store only the weights: "
             'torch.save(model.state_dict(), "weights.pth").'
         )
 
@@ -127,10 +127,10 @@ class _TensorUnpickler(pickle.Unpickler):
 
 
 def load_pickle(file: Any, path: str) -> tuple[Any, dict[str, Storage]]:
-    """Reads one pickle of plain containers, numbers, texts and `Tensor`s from an open file.
+    """Reads one pickle of plain containers, numbers, strings and `Tensor`s from an open file.
 
     Returns:
-        What it holds, and the storages that its tensors need, by key.
+        Its content, and the storages of its tensors by key.
 
     Raises:
         WeightsError: it holds anything else, or is damaged.
@@ -142,7 +142,7 @@ def load_pickle(file: Any, path: str) -> tuple[Any, dict[str, Storage]]:
         raise
     except Exception as error:  # a damaged pickle is a random program: it fails in any way
         raise WeightsError(
-            f"{path} is damaged or cut off: its list of tensors cannot be read "
+            f"{path} is damaged or truncated: its list of tensors cannot be read "
             f"({type(error).__name__}: {error}). Fetch it again."
         ) from error
 
@@ -156,12 +156,12 @@ _BELOW = ("module", "state_dict")  # where these keep them, beside counters of t
 def choose_tensors(
     content: Any, path: str, *, prefer_averages: bool
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Finds the weights in what `load_pickle` returned.
+    """Finds the weights in the content of a PyTorch file.
 
     Args:
         content: tensors by name, or a checkpoint that holds these under a usual key.
         path: of the file, for messages.
-        prefer_averages: take `state_dict_ema`, `model_ema` or `ema` where there is one.
+        prefer_averages: take `state_dict_ema`, `model_ema` or `ema` if there is one.
 
     Returns:
         The tensors by name, levels joined by dots, and the notes.
@@ -190,7 +190,7 @@ def choose_tensors(
 
 
 def _below(content: Any) -> Mapping:
-    """A dictionary of weights, taken out of one of `_BELOW` where it lies there."""
+    """A dictionary of weights, or the one inside it under a key of `_BELOW`."""
     if not isinstance(content, Mapping):
         return {}
     below = (content.get(key) for key in _BELOW)
@@ -200,7 +200,7 @@ def _below(content: Any) -> Mapping:
 def _tensors_in(
     content: Any, path: str, name: str = "", depth: int = 0
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Tensors by dotted name, and the names of what is none."""
+    """Tensors by dotted name, and the names of other entries."""
     if isinstance(content, Tensor):
         return {name: content}, []
     if depth > 20:  # a list may hold itself

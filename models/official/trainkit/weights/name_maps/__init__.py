@@ -1,1 +1,1 @@
-"""From our variables to the names and layouts of other systems, one file a system."""
+"""Maps our variables to the names and layouts of other frameworks, one file per framework."""

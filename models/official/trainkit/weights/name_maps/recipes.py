@@ -1,4 +1,4 @@
-"""How the value of one of our variables is made from tensors of a file."""
+"""Recipes: how to make one of our variables from tensors of a file."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ _ORDER_IN_BLOCK = ("conv", "shortcut", "conv1", "conv2", "conv3")
 
 
 class Unit(NamedTuple):
-    """One convolution, with its normalisation where it has one."""
+    """Addresses a backbone convolution and its normalisation by (stage, block, name)."""
 
     stage: int  # from 1; 0 is the stem
     block: int  # as in our path: within the stage in a ResNet, in the network in an EfficientNet
@@ -36,14 +36,14 @@ class Unit(NamedTuple):
 def split_path(path: str) -> tuple[str, str] | None:
     """Splits a variable's path into its unit's path and the part, such as "norm/gamma".
 
-    None where the path is no part of a convolution of a backbone.
+    None if the path does not belong to a convolution of a backbone.
     """
     match = re.fullmatch(PART_PATTERN, path)
     return (match[1], match[2]) if match else None
 
 
-def units_of(paths: Iterable[str]) -> dict[str, Unit]:
-    """Returns the units among the paths of a model's variables, by their own paths."""
+def find_units(paths: Iterable[str]) -> dict[str, Unit]:
+    """Finds the units among the paths of a model's variables, keyed by their own paths."""
     blocks: dict[tuple[int, int], set[str]] = {}
     for path in paths:
         split = split_path(path)
@@ -68,13 +68,13 @@ def _place_in_block(name: str) -> tuple[int, str]:
 
 
 class Recipe(NamedTuple):
-    """Tensors of a file by name, and what makes one of our variables of them."""
+    """Names of tensors in a file, and the function that makes one of our variables from them."""
 
     names: tuple[str, ...]
     convert: Callable[..., np.ndarray]
 
     def behind(self, prefix: str) -> "Recipe":
-        """The recipe of tensors whose names begin with a prefix."""
+        """The recipe for the same names with a prefix."""
         return self._replace(names=tuple(prefix + name for name in self.names))
 
 
@@ -84,7 +84,7 @@ def unchanged(value: np.ndarray) -> np.ndarray:
 
 
 def as_is(name: str) -> Recipe:
-    """The recipe of a tensor that is taken as it is."""
+    """The recipe that takes a tensor unchanged."""
     return Recipe((name,), unchanged)
 
 
@@ -99,7 +99,7 @@ def from_torch_depthwise_kernel(kernel: np.ndarray) -> np.ndarray:
 
 
 def mean_without_bias(moving_mean: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """Takes the bias of the convolution before it, which ours lack, into a norm's mean.
+    """Folds the bias of the preceding convolution, which ours lack, into a norm's mean.
 
     `(conv + bias - mean)` is `(conv - (mean - bias))`, whatever scale and shift follow.
     """
