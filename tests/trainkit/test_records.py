@@ -93,10 +93,10 @@ def test_two_writers_of_one_shard_do_not_meet(tmp_path):
 
     def disturbed():
         yield b"first"
-        assert records.write_shard(path, [b"first", b"second"], owner="other") == 2
+        assert records.write_shard(path, [b"first", b"second"]) == 2
         yield b"second"
 
-    assert records.write_shard(path, disturbed(), owner="one") == 2
+    assert records.write_shard(path, disturbed()) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["t"]
     assert list(tf.data.TFRecordDataset(path).as_numpy_iterator()) == [b"first", b"second"]
 

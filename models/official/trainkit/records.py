@@ -16,7 +16,6 @@ from crc32c import crc32c
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.storage import remove_if_there
 from tpudet.trainkit.types import Tensor
 
 Record = bytes | Sequence[bytes]
@@ -45,34 +44,21 @@ def shard_path(prefix: str, index: int, count: int) -> str:
     return f"{prefix}-{index:05d}-of-{count:05d}.tfrecord"
 
 
-def write_shard(path: str, records: Iterable[Record], *, owner: str = "") -> int:
-    """Writes `records` to a file that gets its name only when it is complete.
-
-    It is written as `<path>.tmp`, so a killed writer leaves at most that file, which the next
-    attempt overwrites. Nothing is flushed to the disk: after a power failure a file may be short,
-    which its length shows.
+def write_shard(path: str, records: Iterable[Record]) -> int:
+    """Writes `records` to a file that gets its name when it is complete and flushed to the disk.
 
     Args:
         path: the final name.
         records: serialized, whole or in pieces, which saves the copy that would join them.
-        owner: part of the temporary name, `<path>.<owner>.tmp`, if several may write one shard.
 
     Returns:
         The number of records written.
     """
-    temporary = f"{path}.{owner}.tmp" if owner else f"{path}.tmp"
     count = 0
-    remove_if_there(temporary)  # `ram://` appends to a file opened for writing
-    try:
-        with storage.open_file(temporary, "wb") as file:
-            file.write(b"")  # a GFile that is never written to is not created
-            for record in records:
-                _write_record(file, (record,) if isinstance(record, bytes) else record)
-                count += 1
-        storage.rename(temporary, path)
-    except BaseException:
-        remove_if_there(temporary)
-        raise
+    with storage.whole_file(path, "wb") as file:
+        for record in records:
+            _write_record(file, (record,) if isinstance(record, bytes) else record)
+            count += 1
     return count
 
 

@@ -1,11 +1,16 @@
-"""A file has its name only when it is whole, wherever the write was stopped."""
+"""A file or folder has its name only when it is whole, wherever the write was stopped."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
-from tpudet.trainkit.files.storage import read_text, whole_file, write_text
+from tpudet.trainkit.files import exclusive, storage
+from tpudet.trainkit.files.storage import publish_folder, read_text, whole_file, write_text
 
 
 @pytest.mark.parametrize("folder", ["local", "ram://durable"])
@@ -34,9 +39,278 @@ def test_block_that_writes_nothing_makes_an_empty_file(tmp_path: Path) -> None:
     assert (tmp_path / "empty.bin").read_bytes() == b""
 
 
-def test_owners_do_not_meet_in_one_temporary_file(tmp_path: Path) -> None:
-    path = str(tmp_path / "shared.txt")
-    with whole_file(path, "w", owner="one") as first, whole_file(path, "w", owner="two") as second:
+@pytest.mark.parametrize("folder", ["local", "ram://meet"])
+def test_writers_do_not_meet_in_one_temporary_file(folder: str, tmp_path: Path) -> None:
+    path = f"{folder if '://' in folder else tmp_path}/shared.txt"
+    with whole_file(path, "w") as first, whole_file(path, "w") as second:
         first.write("one")
         second.write("two")
-    assert Path(path).read_text() == "one"  # the outer block ended last
+    assert read_text(path) == "one"  # the outer block ended last
+
+
+def kill_while_writing(path: Path) -> None:
+    program = """
+import os, sys
+from tpudet.trainkit.files.storage import whole_file
+with whole_file(sys.argv[1], "w") as file:
+    file.write("half")
+    file.flush()
+    os.kill(os.getpid(), 9)
+"""
+    ended = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    kill_while_writing(path)
+    (left,) = tmp_path.iterdir()
+    with whole_file(str(tmp_path / "other.csv"), "w"):
+        pass
+    assert left.exists()  # it is another file's
+    write_text(str(path), "whole")
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["other.csv", "out.csv"]
+    assert path.read_text() == "whole"
+
+
+def test_a_living_process_s_temporary_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    program = """
+import sys
+from tpudet.trainkit.files.storage import whole_file
+with whole_file(sys.argv[1], "w") as file:
+    file.write("first")
+    print("open", flush=True)
+    sys.stdin.readline()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"open\n"
+        write_text(str(path), "second, and longer")
+        assert path.read_text() == "second, and longer"
+        process.communicate(b"\n")
+    assert process.returncode == 0
+    assert path.read_text() == "first"
+    assert [found.name for found in tmp_path.iterdir()] == ["out.csv"]
+
+
+def first_temporary(path: Path) -> Path:
+    name, descriptor = exclusive.create_temporary(str(path))
+    os.close(descriptor)
+    os.remove(name)
+    return Path(name)
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "fifo", "folder"])
+def test_nothing_planted_under_a_temporary_name_is_written_to(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "out.csv"
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    planted = first_temporary(path)
+    match kind:
+        case "link":
+            planted.symlink_to(precious)
+        case "dangling link":
+            planted.symlink_to(tmp_path / "nothing")
+        case "fifo":
+            os.mkfifo(planted)
+        case "folder":
+            planted.mkdir()
+    write_text(str(path), "content")
+    assert path.read_text() == "content"
+    assert os.path.lexists(planted)
+    assert precious.read_text() == "precious"
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_temporary_file_removed_by_hand_publishes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    path.write_text("old")
+
+    def write() -> None:
+        with whole_file(str(path), "w") as file:
+            Path(file.name).unlink()
+            Path(file.name).write_text("somebody else's")
+
+    with pytest.raises(FileNotFoundError, match="another process removed it"):
+        write()
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "device"])
+def test_only_a_file_is_replaced_by_a_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "out"
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "device":
+            path.symlink_to("/dev/null")
+    mode = os.stat(path).st_mode
+    with pytest.raises(OSError, match="not a file that can be replaced"):
+        write_text(str(path), "content")
+    assert os.stat(path).st_mode == mode
+    assert [found.name for found in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_file_that_a_link_points_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out.csv").symlink_to("disk/real.csv")
+    for content in ("first", "second"):
+        write_text(str(tmp_path / "out.csv"), content)
+        assert (tmp_path / "disk/real.csv").read_text() == content
+    assert os.readlink(tmp_path / "out.csv") == "disk/real.csv"
+    assert os.listdir(tmp_path / "disk") == ["real.csv"]
+
+
+def test_a_disk_that_cannot_flush_folders_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+    numbers = [22, 95, 5]  # EINVAL, ENOTSUP as FUSE gives them; EIO
+
+    def fsync(descriptor: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(numbers[0], os.strerror(numbers[0]))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for content in ("one", "two"):
+        write_text(str(tmp_path / "a"), content)
+        assert (tmp_path / "a").read_text() == content
+        numbers.pop(0)
+    with pytest.raises(OSError, match="Input/output"):
+        write_text(str(tmp_path / "a"), "three")
+
+
+def make_folder(path: Path, content: str) -> str:
+    (path / "assets").mkdir(parents=True)
+    (path / "assets/classes.csv").write_text(content)
+    (path / "model.pb").write_text(content)
+    return str(path)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_text() for path in found}
+
+
+def test_a_published_folder_replaces_the_old_one(tmp_path: Path) -> None:
+    for content in ("old", "new"):
+        publish_folder(make_folder(tmp_path / "t", content), f"{tmp_path}/sub/model/")
+        expected = {"model.pb": content, "assets/classes.csv": content}
+        assert contents(tmp_path / "sub/model") == expected
+    assert os.listdir(tmp_path / "sub") == ["model"]
+    assert os.listdir(tmp_path) == ["sub"]
+
+
+def test_behind_a_link_the_folder_it_points_to_is_replaced(tmp_path: Path) -> None:
+    make_folder(tmp_path / "disk/model", "old")
+    (tmp_path / "final").symlink_to("disk/model")
+    publish_folder(make_folder(tmp_path / "t", "new"), str(tmp_path / "final"))
+    assert os.readlink(tmp_path / "final") == "disk/model"
+    assert contents(tmp_path / "disk") == {
+        "model/model.pb": "new",
+        "model/assets/classes.csv": "new",
+    }
+
+
+def test_links_inside_an_old_folder_are_not_followed(tmp_path: Path) -> None:
+    make_folder(tmp_path / "precious", "precious")
+    old = Path(make_folder(tmp_path / "model", "old"))
+    (old / "linked").symlink_to(tmp_path / "precious")
+    publish_folder(make_folder(tmp_path / "t", "new"), str(tmp_path / "model"))
+    assert not (old / "linked").exists()
+    assert contents(tmp_path / "precious")["model.pb"] == "precious"
+    (tmp_path / "link").symlink_to(tmp_path / "precious")
+    storage.remove_folder(str(tmp_path / "link"))
+    assert not os.path.lexists(tmp_path / "link")
+    assert contents(tmp_path / "precious")["model.pb"] == "precious"
+
+
+def test_a_folder_does_not_replace_a_file(tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("precious")
+    with pytest.raises(NotADirectoryError, match="it is a file"):
+        publish_folder(make_folder(tmp_path / "t", "new"), str(tmp_path / "model"))
+    assert (tmp_path / "model").read_text() == "precious"
+
+
+def test_a_publication_that_fails_leaves_the_old_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_folder(tmp_path / "model", "old")
+    temporary = make_folder(tmp_path / "t", "new")
+    real = os.rename
+
+    def rename(source: str, target: str) -> None:
+        if source == temporary:
+            raise OSError(5, "Input/output error")
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(OSError, match="Input/output"):
+        publish_folder(temporary, str(tmp_path / "model"))
+    assert contents(tmp_path / "model")["model.pb"] == "old"
+
+
+@pytest.mark.parametrize(("operation", "number"), [("rename", 1), ("rename", 2), ("rmtree", 1)])
+def test_killed_while_publishing_both_are_whole(
+    tmp_path: Path, operation: str, number: int
+) -> None:
+    program = """
+import os, shutil, sys
+from tpudet.trainkit.files.storage import publish_folder
+operation, left = sys.argv[3], [int(sys.argv[4])]
+module = os if operation == "rename" else shutil
+real = getattr(module, operation)
+def act(*arguments):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), 9)
+    real(*arguments)
+setattr(module, operation, act)
+publish_folder(sys.argv[1], sys.argv[2])
+"""
+    make_folder(tmp_path / "model", "old")
+    arguments = [
+        make_folder(tmp_path / "t", "new"),
+        str(tmp_path / "model"),
+        operation,
+        str(number),
+    ]
+    ended = subprocess.run([sys.executable, "-c", program, *arguments], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    whole = [folder for folder in tmp_path.iterdir() if len(contents(folder)) == 2]
+    assert len(whole) == 2
+    publish_folder(make_folder(tmp_path / "again", "newer"), str(tmp_path / "model"))
+    assert contents(tmp_path / "model")["model.pb"] == "newer"
+    assert {found.name for found in tmp_path.iterdir()} <= {"model", "t"}
+
+
+def test_publishing_in_a_bucket_moves_the_marking_file_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved: list[str] = []
+    real = storage.rename
+
+    def rename(source: str, target: str) -> None:
+        if target.startswith("ram://bucket/model/") and source.startswith("ram://bucket/t/"):
+            moved.append(target)
+        real(source, target)
+
+    monkeypatch.setattr(storage, "rename", rename)
+    for content in ("old", "new"):
+        storage.make_folder("ram://bucket/t/variables")
+        for name in ("a.txt", "model.pb", "variables/z"):
+            write_text(f"ram://bucket/t/{name}", content)
+        if content == "new":
+            write_text("ram://bucket/model/gone", "old")
+        publish_folder("ram://bucket/t", "ram://bucket/model", last="model.pb")
+    root = "ram://bucket/model/"
+    assert moved[3:] == [f"{root}a.txt", f"{root}variables/z", f"{root}model.pb"]
+    assert read_text(f"{root}variables/z") == "new"
+    assert read_text(f"{root}gone") is None
+    assert storage.list_folder("ram://bucket") == ["model"]

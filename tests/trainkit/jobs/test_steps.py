@@ -1,10 +1,7 @@
 """A step runs once, and again if something it depends on changed; never twice at the same time."""
 
 import errno
-import json
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -13,8 +10,7 @@ import tensorflow as tf
 
 from tpudet.trainkit.command_line import new_parser, run_command
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.remote import os_errors
 from tpudet.trainkit.files.storage import read_text, write_text
 from tpudet.trainkit.jobs import steps
 from tpudet.trainkit.jobs.steps import Step, reason_to_run, run_step
@@ -97,7 +93,7 @@ def test_a_full_disk_leaves_nothing(fault, tmp_path, capsys) -> None:
     def fill() -> str:
         if isinstance(fault, OSError):
             raise fault
-        with storage._os_errors():
+        with os_errors():
             raise tf.errors.ResourceExhaustedError(None, None, "out.txt; No space left on device")
 
     assert run_in_command(step._replace(run=fill)) == 2
@@ -154,35 +150,25 @@ def test_two_at_once(tmp_path, capsys) -> None:
     first = threading.Thread(target=run_step, args=(step._replace(run=slow),))
     first.start()
     assert begun.wait(20)
-    claim = Path(f"{step.outputs[0]}.claim.json")
-    # The claim of another live process: this test's own number would count as a killed run's.
-    fields = json.loads(claim.read_text())
-    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    with other:
-        claim.write_text(json.dumps(fields | {"process": other.pid}))
-        assert run_in_command(step) == 2
-        message = capsys.readouterr().err
-        assert f"Another run, process {other.pid} on" in message
-        assert not Path(step.outputs[0]).exists()
-        claim.write_text(json.dumps(fields))
-        other.communicate(b"\n")
+    assert run_in_command(step) == 2
+    message = capsys.readouterr().err
+    assert f"{step.outputs[0]} is being written by process {os.getpid()} on" in message
+    assert not Path(step.outputs[0]).exists()
     go_on.set()
     first.join()
     assert read_text(step.outputs[0]) == "abcabc"
-    assert not claim.exists()
+    assert not Path(step.claim_path).exists()
     assert os.listdir(tmp_path / "made").count("out.txt") == 1
 
 
-def test_a_run_killed_at_its_very_end_leaves_no_claim_behind(tmp_path) -> None:
+def test_a_run_killed_at_its_very_end_leaves_no_claim_behind(tmp_path, hold_claim) -> None:
     write_text(f"{tmp_path}/in.txt", "abc")
     step = doubling(str(tmp_path))
     assert run_step(step)
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        ended.wait()
-    with Claim(step.claim_path):
+    with hold_claim(step.claim_path):
         claim = Path(step.claim_path).read_text()
-    dead = json.loads(claim) | {"process": ended.pid}
-    for fields, stays in ((dead, False), (dead | {"process": os.getppid()}, True)):
-        Path(step.claim_path).write_text(json.dumps(fields))
         assert not run_step(step)  # up to date either way
-        assert Path(step.claim_path).exists() == stays
+        assert Path(step.claim_path).exists()
+    Path(step.claim_path).write_text(claim)
+    assert not run_step(step)
+    assert not Path(step.claim_path).exists()

@@ -1,42 +1,78 @@
-"""Claim files: keep two runs from writing the same output at the same time."""
+"""Claims on outputs: at most one process writes to each, and a second is told who does."""
 
+import errno
 import json
 import os
 import socket
+import stat
+import threading
 import time
+from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
+from typing import NamedTuple
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.storage import remove_if_there
+from tpudet.trainkit.files.exclusive import NO_LINKS, is_at, lock_file
+from tpudet.trainkit.files.processes import ProcessIdentity, this_process
 
-_REFRESH_SECONDS = 20
-_STALE_SECONDS = 120  # without a refresh, for runs on other machines
+REFRESH_SECONDS = 20
+STALE_SECONDS = 120  # without a sign of life from another machine
+_SIZE = 1024  # bytes of the file, so that a rewrite in place needs no new block of a full disk
+_START = '{"host": "'  # of every claim: tells a torn one from a user's own file
+
+
+class ClaimError(UserError):
+    """Another process writes to the same output, or has taken it over."""
 
 
 class Claim:
-    """Context manager for a file that names the process that is writing an output.
+    """A file beside an output that names the process that writes to it; a context manager.
 
-    A claim of a killed process is detected and taken over: by its process id on the same machine,
-    by the time of its last refresh on another. Object stores have no exclusive creation, so two
-    runs that start at the same instant can both get in; `verify` detects that before anything is
-    published.
+    On a disk the file is locked with `flock`, which the kernel releases however its owner ends. A
+    dead process's claim is therefore taken over at once, a paused one's is not, and process ids
+    that repeat in other containers do not matter. Across machines, and in buckets, which have no
+    locks, the owner writes a sign of life every 20 s and counts as dead after 120 s without one.
+    Such an owner may only have been paused, so call `verify` before every write that matters.
+
+    Args:
+        path: of the claim, such as `<output>.claim.json`; removed when the block ends.
+        output: what is claimed, for messages.
+
+    Raises:
+        ClaimError: on entry, a living process holds the claim, or the path holds another file.
+        OSError: on entry, the claim cannot be written.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, output: str) -> None:
         self.path = path
         self.token = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}"
-        self._refreshed = 0.0
+        self._output = output
+        self._since = time.time()
+        self._descriptor: int | None = None  # of the file on a disk
+        self._is_locked = False
+        self._lost = False
+        self._ended = threading.Event()
+        self._signs_of_life: threading.Thread | None = None
 
     def __enter__(self) -> "Claim":
-        other = self._read()
-        if other is not None and _is_alive(other):
-            raise UserError(
-                f"Another run, process {other['process']} on {other['host']}, is writing this "
-                f"output. Wait until it ends; if there is no such process, remove {self.path}."
-            )
-        self._write()
+        self._lost = False
+        self._ended.clear()
+        storage.make_folder(os.path.dirname(self.path) or ".")
+        if not storage.is_remote(self.path):
+            self._lock()
+        try:
+            other = self._read()
+            if other is not None and self._may_live(other):
+                raise self._refusal(other)
+            self._write()
+        except BaseException:
+            self._unlock()
+            raise
+        # Two processes may have read a bucket at the same instant; the last to write has won.
+        self.verify()
+        self._signs_of_life = threading.Thread(target=self._keep_alive, daemon=True)
+        self._signs_of_life.start()
         return self
 
     def __exit__(
@@ -45,66 +81,182 @@ class Claim:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        other = self._read()
-        if other is not None and other["token"] == self.token:
-            storage.remove(self.path)
-
-    def refresh(self) -> None:
-        """Renews the time stamp if it is due. Cheap, so call it often."""
-        if time.time() - self._refreshed > _REFRESH_SECONDS:
-            self._write()
+        self._ended.set()
+        if self._signs_of_life is not None:
+            self._signs_of_life.join()
+        try:
+            if self._is_own(self._read()):
+                storage.remove_if_there(self.path)
+        except (ClaimError, OSError):
+            if error is None:
+                raise
+        finally:
+            self._unlock()
 
     def verify(self) -> None:
-        """Raises UserError if another run has taken over the claim."""
+        """Call before publishing.
+
+        Raises:
+            ClaimError: another process has taken the output over, or the claim was removed.
+        """
         other = self._read()
-        if other is None or other["token"] != self.token:
-            raise UserError(
-                f"Another run has started to write this output ({self.path}); nothing was "
-                "published."
-            )
+        if not self._lost and self._is_own(other):
+            return
+        self._lost = True
+        what = f"was taken over by {other.describe()}" if other else "is no longer claimed"
+        raise ClaimError(
+            f"{self._output} {what}: {self.path} changed while this process was paused or cut off "
+            "from the disk. It stops and writes nothing more there. Start it again when no other "
+            "process writes to that output."
+        )
+
+    def _lock(self) -> None:
+        """Opens and locks the file, which other owners may remove at any time."""
+        while self._descriptor is None:
+            descriptor = self._open()
+            try:
+                locked = lock_file(descriptor)
+                if locked is False:
+                    raise self._refusal(self._read())
+                if is_at(descriptor, self.path):
+                    self._descriptor, self._is_locked = descriptor, locked is True
+            finally:
+                if self._descriptor is None:
+                    os.close(descriptor)
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | NO_LINKS
+        try:
+            descriptor = os.open(self.path, flags, 0o666)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR):
+                raise self._foreign() from None
+            raise
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        raise self._foreign()
+
+    def _unlock(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _may_live(self, other: "_Owner") -> bool:
+        """Whether the owner named in the file may be alive; its lock, if any, is not held."""
+        if self._is_locked and other.identity.boot == this_process().boot:
+            return False  # the kernel that both run on would have kept its lock
+        is_alive = other.identity.is_alive()
+        return time.time() - other.alive < STALE_SECONDS if is_alive is None else is_alive
+
+    def _is_own(self, other: "_Owner | None") -> bool:
+        return other is not None and other.token == self.token
+
+    def _keep_alive(self) -> None:
+        while not self._ended.wait(REFRESH_SECONDS):
+            try:
+                if not self._is_own(self._read()):
+                    self._lost = True
+                    return
+                self._write()
+            except ClaimError:
+                self._lost = True
+                return
+            except OSError:
+                continue  # a bucket that cannot be reached for a moment
 
     def _write(self) -> None:
-        self._refreshed = time.time()
-        fields = {
-            "host": socket.gethostname(),
-            "process": os.getpid(),
-            "token": self.token,
-            "time": self._refreshed,
-        }
-        with storage.open_file(self.path, "w") as file:
-            file.write(json.dumps(fields))
+        owner = _Owner(this_process(), self.token, self._since, time.time())
+        if self._descriptor is None:
+            storage.write_text(self.path, owner.to_json())
+            return
+        # In place: a renamed file would be another one than the locked one.
+        os.pwrite(self._descriptor, owner.to_json().encode().ljust(_SIZE), 0)
+        os.ftruncate(self._descriptor, _SIZE)
 
-    def _read(self) -> dict[str, Any] | None:
+    def _read(self) -> "_Owner | None":
+        """The owner that the file names; None for a missing, empty or torn file.
+
+        Raises:
+            ClaimError: the file is no claim.
+        """
         try:
-            with storage.open_file(self.path, "r") as file:
-                fields = json.loads(file.read())
-        except (FileNotFoundError, json.JSONDecodeError):
+            with storage.open_file(self.path, "rb") as file:
+                text = file.read(_SIZE + 1).decode("utf-8", errors="replace").strip(" \0\n")
+        except FileNotFoundError:
             return None
-        return fields if {"host", "process", "token", "time"} <= set(fields) else None
+        if not text.startswith(_START) and not _START.startswith(text):
+            raise self._foreign()
+        return _Owner.from_json(text)
+
+    def _refusal(self, other: "_Owner | None") -> ClaimError:
+        owner = other.describe() if other else "another process"
+        return ClaimError(
+            f"{self._output} is being written by {owner}. Wait until it ends or choose another "
+            f"output; if there is no such process, remove {self.path}."
+        )
+
+    def _foreign(self) -> ClaimError:
+        return ClaimError(
+            f"{self.path} is not a claim file of tpudet, and would be overwritten. It must name "
+            f"the process that writes {self._output}; move it away or choose another output."
+        )
+
+
+class _Owner(NamedTuple):
+    identity: ProcessIdentity
+    token: str  # of one Claim
+    since: float  # seconds since 1970
+    alive: float  # the last sign of life, seconds since 1970
+
+    def describe(self) -> str:
+        since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"process {self.identity.process} on {self.identity.host} since {since}"
+
+    def to_json(self) -> str:
+        fields = self._asdict() | self.identity._asdict()
+        del fields["identity"]
+        return json.dumps({name: fields[name] for name in _FIELDS})
+
+    @classmethod
+    def from_json(cls, text: str) -> "_Owner | None":
+        try:
+            fields = json.loads(text)
+            values = {name: kind(fields[name]) for name, kind in _FIELDS.items()}
+            owner = cls(
+                ProcessIdentity(**{name: values[name] for name in ProcessIdentity._fields}),
+                values["token"],
+                values["since"],
+                values["alive"],
+            )
+            owner.describe()
+        except (ValueError, TypeError, KeyError, OverflowError, OSError):
+            return None
+        return owner
+
+
+_FIELDS = {
+    "host": str,
+    "process": int,
+    "boot": str,
+    "namespace": str,
+    "started": str,
+    "token": str,
+    "since": float,
+    "alive": float,
+}
 
 
 def remove_dead_claim(path: str) -> bool:
-    """Removes the claim of a run that was killed; returns False if the run is still alive.
+    """Removes the claim of a process that was killed; returns False if that process is alive.
 
-    For outputs that are complete: a run killed just before it removed its claim leaves one behind,
-    and no later run would claim the output again.
+    For outputs that are complete: a process killed just before it removed its claim leaves one
+    behind, and no later run would claim the output again.
     """
-    other = Claim(path)._read()
-    if other is not None and _is_alive(other):
-        return False
-    remove_if_there(path)
-    return True
-
-
-def _is_alive(fields: dict[str, Any]) -> bool:
-    if fields["host"] != socket.gethostname():
-        return time.time() - fields["time"] < _STALE_SECONDS
-    if fields["process"] == os.getpid():  # the id of a killed process was reused for this one
-        return False
-    try:
-        os.kill(fields["process"], 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
+    if not storage.exists(path):
         return True
-    return True
+    try:
+        with Claim(path, output=path):
+            return True
+    except ClaimError:
+        return False

@@ -7,14 +7,22 @@ otherwise leave a renamed, empty file.
 """
 
 import contextlib
+import errno
 import glob as builtin_glob
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
-TEMPORARY_SUFFIX = ".temporary"
+from tpudet.trainkit.files.exclusive import TEMPORARY_SUFFIX, create_temporary, is_at
+from tpudet.trainkit.files.processes import this_process
+from tpudet.trainkit.files.remote import RemoteFile, gfile, os_errors
+
+__all__ = ["TEMPORARY_SUFFIX"]
+
+_MAX_SYNCS = 1000  # files; the system's whole cache is flushed for more
 
 
 class FileState(NamedTuple):
@@ -38,18 +46,17 @@ def is_file(path: str) -> bool:
     """
     if not is_remote(path):
         return os.path.isfile(path)
-    gfile = _gfile()
-    return gfile.exists(path) and not gfile.isdir(path)
+    return gfile().exists(path) and not gfile().isdir(path)
 
 
 def is_folder(path: str) -> bool:
     """Whether there is a folder of this name."""
-    return _gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
+    return gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
 
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder of this name."""
-    return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
+    return gfile().exists(path) if is_remote(path) else os.path.exists(path)
 
 
 def stat(path: str) -> FileState:
@@ -62,15 +69,15 @@ def stat(path: str) -> FileState:
     if not is_remote(path):
         state = os.stat(path)
         return FileState(state.st_size, state.st_mtime_ns, os.path.isdir(path))
-    with _os_errors():
-        remote = _gfile().stat(path)
+    with os_errors():
+        remote = gfile().stat(path)
     return FileState(remote.length, remote.mtime_nsec, remote.is_directory)
 
 
 def make_folder(path: str) -> None:
     """Makes a folder and those above it, where they are missing."""
     if is_remote(path):
-        _gfile().makedirs(path)
+        gfile().makedirs(path)
     else:
         os.makedirs(path, exist_ok=True)
 
@@ -83,7 +90,7 @@ def open_file(path: str, mode: Literal["r", "rb", "w", "wb", "a"]) -> Any:
         OSError: it cannot be opened otherwise.
     """
     if is_remote(path):
-        return _RemoteFile(path, mode)
+        return RemoteFile(path, mode)
     if "b" in mode:
         return open(path, mode)
     return open(path, mode, encoding="utf-8", newline="")
@@ -92,8 +99,8 @@ def open_file(path: str, mode: Literal["r", "rb", "w", "wb", "a"]) -> Any:
 def rename(source: str, target: str) -> None:
     """Renames a file, replacing `target`."""
     if is_remote(target):
-        with _os_errors():
-            _gfile().rename(source, target, overwrite=True)
+        with os_errors():
+            gfile().rename(source, target, overwrite=True)
     else:
         os.replace(source, target)
 
@@ -101,8 +108,8 @@ def rename(source: str, target: str) -> None:
 def copy(source: str, target: str) -> None:
     """Copies a file, replacing `target`, from any place to any other."""
     if is_remote(source) or is_remote(target):
-        with _os_errors():
-            _gfile().copy(source, target, overwrite=True)
+        with os_errors():
+            gfile().copy(source, target, overwrite=True)
     else:
         shutil.copyfile(source, target)
 
@@ -110,8 +117,8 @@ def copy(source: str, target: str) -> None:
 def remove(path: str) -> None:
     """Removes a file; FileNotFoundError where there is none."""
     if is_remote(path):
-        with _os_errors():
-            _gfile().remove(path)
+        with os_errors():
+            gfile().remove(path)
     else:
         os.remove(path)
 
@@ -125,8 +132,8 @@ def remove_if_there(path: str) -> None:
 def remove_folder(path: str) -> None:
     """Removes a folder and its content; a link is removed, never what it points at."""
     if is_remote(path):
-        with _os_errors():
-            _gfile().rmtree(path)
+        with os_errors():
+            gfile().rmtree(path)
     elif os.path.islink(path):
         os.remove(path)
     else:
@@ -141,8 +148,8 @@ def list_folder(path: str) -> list[str]:
     """
     if not is_remote(path):
         return sorted(os.listdir(path))
-    with _os_errors():
-        return sorted(name.rstrip("/") for name in _gfile().listdir(path))
+    with os_errors():
+        return sorted(name.rstrip("/") for name in gfile().listdir(path))
 
 
 def list_names(path: str) -> list[str]:
@@ -158,15 +165,15 @@ def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
     if not is_remote(path):
         yield from os.walk(path)
         return
-    with _os_errors():
-        yield from _gfile().walk(path)
+    with os_errors():
+        yield from gfile().walk(path)
 
 
 def glob(pattern: str) -> list[str]:
     """Sorted paths that match a pattern of the shell."""
     if is_remote(pattern):
-        with _os_errors():
-            return sorted(_gfile().glob(pattern))
+        with os_errors():
+            return sorted(gfile().glob(pattern))
     return sorted(builtin_glob.glob(pattern))
 
 
@@ -177,41 +184,153 @@ def sync(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems, FUSE's among them, cannot flush a folder.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not os.path.isdir(path):
+            raise
     finally:
         os.close(descriptor)
 
 
 @contextmanager
-def whole_file(path: str, mode: Literal["w", "wb"], *, owner: str = "") -> Iterator[Any]:
+def whole_file(path: str, mode: Literal["w", "wb"]) -> Iterator[Any]:
     """Opens a file that gets its name when the block ends; an error leaves what was there.
 
-    A reader sees the old content or the new, never a part.
+    A reader sees the old content or the new, never a part, also where several processes write the
+    same file: each has a temporary file of its own, and the last to end wins. Where `path` is a
+    link, the file that it points to is replaced.
 
     Args:
         path: the final name.
         mode: text (UTF-8, line ends as written) or bytes.
-        owner: part of the temporary name, where two processes may write the same file.
 
     Raises:
-        OSError: the file cannot be written; the temporary one is removed.
+        OSError: the file cannot be written, or `path` is a folder, a device or a FIFO; the
+            temporary file is removed.
     """
-    temporary = f"{path}{'.' if owner else ''}{owner}{TEMPORARY_SUFFIX}"
-    remove_if_there(temporary)  # `ram://` appends to a file opened for writing
-    try:
-        with open_file(temporary, mode) as file:
+    if is_remote(path):
+        with _whole_object(path, mode) as file:
             yield file
-        sync(temporary)
-        rename(temporary, path)
-        sync(os.path.dirname(path) or ".")
+        return
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        is_folder = os.path.isdir(path)
+        number, kind = (errno.EISDIR, "folder") if is_folder else (errno.EINVAL, "device or FIFO")
+        raise OSError(number, f"it is a {kind}, not a file that can be replaced", path)
+    temporary, descriptor = create_temporary(path)
+    try:
+        with _open_descriptor(descriptor, temporary, mode) as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+            if not is_at(descriptor, temporary):
+                raise FileNotFoundError(errno.ENOENT, "another process removed it", temporary)
+            rename(temporary, path)
+        sync(os.path.dirname(path))
     except BaseException:
         remove_if_there(temporary)
         raise
 
 
-def write_text(path: str, text: str, *, owner: str = "") -> None:
+def _open_descriptor(descriptor: int, path: str, mode: str) -> Any:
+    def opener(path: str, flags: int) -> int:
+        return descriptor
+
+    if "b" in mode:
+        return open(path, mode, opener=opener)
+    return open(path, mode, encoding="utf-8", newline="", opener=opener)
+
+
+@contextmanager
+def _whole_object(path: str, mode: Literal["w", "wb"]) -> Iterator[Any]:
+    """As `whole_file`, in a bucket."""
+    process = this_process()
+    owner = f"{process.host}-{process.process}-{time.monotonic_ns():x}"
+    temporary = f"{path}.{owner}{TEMPORARY_SUFFIX}"
+    try:
+        with open_file(temporary, mode) as file:
+            yield file
+        rename(temporary, path)
+    except BaseException:
+        remove_if_there(temporary)
+        raise
+
+
+def write_text(path: str, text: str) -> None:
     """Replaces a text file as `whole_file` does."""
-    with whole_file(path, "w", owner=owner) as file:
+    with whole_file(path, "w") as file:
         file.write(text)
+
+
+def publish_folder(temporary: str, target: str, *, last: str = "") -> None:
+    """Gives a finished folder its final name, replacing the folder that has it.
+
+    On a disk the new folder is flushed, the old one is renamed aside to
+    `<target>.replaced.temporary`, and it is removed once the new one has its name. Where `target`
+    is a link, the folder that it points to is replaced and the link stays. In a bucket, which
+    cannot rename folders, the files are moved one by one.
+
+    Args:
+        temporary: the finished folder; best made beside `target`.
+        target: the final name.
+        last: the file that makes the folder whole, moved last in a bucket.
+
+    Raises:
+        OSError: it cannot be written, or `target` is a file. A folder that had the name has it
+            still.
+    """
+    target = target.rstrip("/")
+    if is_remote(target):
+        _move_objects(temporary, target, last)
+        return
+    target = os.path.realpath(target)
+    if os.path.exists(target) and not os.path.isdir(target):
+        raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a folder", target)
+    parent = os.path.dirname(target)
+    os.makedirs(parent, exist_ok=True)
+    if os.path.realpath(os.path.dirname(temporary)) != parent:  # a link may lead to another disk
+        temporary = shutil.move(temporary, f"{target}.published{TEMPORARY_SUFFIX}")
+    _sync_folder(temporary)
+    aside = f"{target}.replaced{TEMPORARY_SUFFIX}"
+    if os.path.isdir(target):
+        if os.path.lexists(aside):  # left by a process that was killed just before it removed it
+            remove_folder(aside)
+        os.rename(target, aside)
+    try:
+        os.rename(temporary, target)
+    except BaseException:
+        if os.path.isdir(aside):
+            os.rename(aside, target)
+        raise
+    sync(parent)
+    if os.path.lexists(aside):
+        remove_folder(aside)
+
+
+def _sync_folder(path: str) -> None:
+    files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+    if len(files) > _MAX_SYNCS:
+        os.sync()
+        return
+    for file in files:
+        sync(file)
+    for folder, _, _ in os.walk(path):
+        sync(folder)
+
+
+def _move_objects(source: str, target: str, last: str) -> None:
+    """Moves every file below `source`; an old `last` is removed first, the new one comes last."""
+    if last:
+        remove_if_there(os.path.join(target, last))
+    if is_folder(target):
+        remove_folder(target)
+    paths = [os.path.join(folder, name) for folder, _, names in walk(source) for name in names]
+    for path in sorted(paths, key=lambda path: (path == os.path.join(source, last), path)):
+        moved = target + path.removeprefix(source)
+        make_folder(os.path.dirname(moved))
+        rename(path, moved)
+    with contextlib.suppress(FileNotFoundError):  # ram:// has folders only as parts of names
+        remove_folder(source)
 
 
 def read_text(path: str) -> str | None:
@@ -226,56 +345,3 @@ def read_text(path: str) -> str | None:
 def reason(error: OSError) -> str:
     """What went wrong, without the path that a message has named already."""
     return error.strerror or str(error)
-
-
-class _RemoteFile:
-    """A file in a bucket whose errors are Python's own."""
-
-    def __init__(self, path: str, mode: str) -> None:
-        self._file = _gfile().GFile(path, mode)
-        if "w" in mode:
-            with _os_errors():
-                # It opens at the first write, and there may be none.
-                self._file.write(b"" if "b" in mode else "")
-
-    def __enter__(self) -> "_RemoteFile":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[Any]:
-        with _os_errors():
-            yield from self._file
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._file, name)
-
-        def call(*arguments: Any) -> Any:
-            with _os_errors():
-                return attribute(*arguments)
-
-        return call if callable(attribute) else attribute
-
-
-def _gfile() -> Any:
-    import tensorflow as tf
-
-    return tf.io.gfile
-
-
-@contextmanager
-def _os_errors() -> Iterator[None]:
-    """Turns TensorFlow's errors of files into Python's."""
-    import tensorflow as tf
-
-    try:
-        yield
-    except tf.errors.NotFoundError as error:
-        raise FileNotFoundError(error.message) from error
-    except tf.errors.PermissionDeniedError as error:
-        raise PermissionError(error.message) from error
-    except tf.errors.UnimplementedError as error:
-        raise NotImplementedError(error.message) from error
-    except tf.errors.OpError as error:
-        raise OSError(error.message) from error

@@ -8,9 +8,7 @@ what it left behind is known to be its own.
 
 import json
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tpudet.trainkit.errors import UserError
@@ -19,7 +17,6 @@ from tpudet.trainkit.files.claims import Claim, remove_dead_claim
 from tpudet.trainkit.files.digests import code_digest, file_digest
 from tpudet.trainkit.files.storage import list_names, read_text, remove_if_there, write_text
 
-_REFRESH_SECONDS = 5
 _NEW = "not made yet"
 
 
@@ -70,7 +67,7 @@ def run_step(step: Step, *, overwrite: bool = False) -> bool:
     print(f"{step.name} ({reason}) ...", flush=True)
     for output in step.outputs:
         storage.make_folder(os.path.dirname(output) or ".")
-    with Claim(step.claim_path) as claim, _refreshing(claim):
+    with Claim(step.claim_path, output=step.outputs[0]) as claim:
         write_text(step.step_path, _to_json(state | {"finished": False}))
         try:
             summary = step.run()
@@ -182,24 +179,6 @@ def _refuse_unknown_outputs(step: Step) -> None:
 def _remove_record_without_outputs(step: Step) -> None:
     if not any(storage.exists(output) for output in step.outputs):
         remove_if_there(step.step_path)
-
-
-@contextmanager
-def _refreshing(claim: Claim) -> Iterator[None]:
-    """Refreshes the claim in a thread while the block runs."""
-    ended = threading.Event()
-
-    def refresh() -> None:
-        while not ended.wait(_REFRESH_SECONDS):
-            claim.refresh()
-
-    thread = threading.Thread(target=refresh, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _to_json(fields: Mapping[str, Any]) -> str:

@@ -2,11 +2,7 @@
 
 import json
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -138,14 +134,18 @@ def assert_lists_missing(error: str, pictures: Path) -> None:
 def test_a_full_disk(name, places, boundaries, tmp_path, capsys, monkeypatch) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("there is no /dev/full here")
-    real = storage.open_file
+    real = storage.create_temporary
 
-    def open_on_full_disk(path: str, mode: Any) -> Any:
-        is_full = os.path.basename(path) == f"{name}{storage.TEMPORARY_SUFFIX}" and "w" in mode
-        return real("/dev/full" if is_full else path, mode)
+    def create_on_full_disk(target: str) -> tuple[str, int]:
+        path, descriptor = real(target)
+        if os.path.basename(target) == name:
+            full = os.open("/dev/full", os.O_WRONLY)
+            os.dup2(full, descriptor)
+            os.close(full)
+        return path, descriptor
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "open_file", open_on_full_disk)
+        patch.setattr(storage, "create_temporary", create_on_full_disk)
         assert prepare_datasets.main(boundaries) == 2
     assert "No space left" in capsys.readouterr().err
     prepared = tmp_path / "output/prepared"
@@ -156,17 +156,14 @@ def test_a_full_disk(name, places, boundaries, tmp_path, capsys, monkeypatch) ->
     assert (prepared / name).exists()
 
 
-def test_two_runs_at_once(places, boundaries, tmp_path, capsys) -> None:
+def test_two_runs_at_once(places, boundaries, tmp_path, capsys, hold_claim) -> None:
     prepared = tmp_path / "output/prepared"
     prepared.mkdir(parents=True)
-    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    with other:
-        claim = {"host": socket.gethostname(), "process": other.pid, "token": "x", "time": 0}
-        (prepared / "classes_leaf.csv.claim.json").write_text(json.dumps(claim))
+    with hold_claim(prepared / "classes_leaf.csv.claim.json") as process:
         assert prepare_datasets.main(boundaries) == 2
-        assert f"Another run, process {other.pid} on" in capsys.readouterr().err
+        message = f"classes_leaf.csv is being written by process {process} on"
+        assert message in capsys.readouterr().err
         assert not (prepared / "classes_leaf.csv").exists()
-        other.communicate(b"\n")
     assert prepare_datasets.main(boundaries) == 0
     assert not list(prepared.glob("*.claim.json"))
 

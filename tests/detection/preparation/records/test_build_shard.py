@@ -26,5 +26,5 @@ def test_node_without_the_image_folder_fails_and_counts_nothing_as_missing(
     )
     job = next(iter(plan.jobs(write=True)))._replace(image_directories=("/elsewhere/images",))
     with pytest.raises(UserError, match=f"{socket.gethostname()} has no folder /elsewhere"):
-        build_shard(job, "token", lambda amount: None)
+        build_shard(job, lambda amount: None)
     assert not (tmp_path / "converted").exists()

@@ -9,12 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from tpudet.detection.commands import make_tfrecords
 from tpudet.detection.preparation.records import build_shard
-from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files import storage
 
 NUM_SHARDS = 8
 
@@ -76,7 +73,7 @@ def test_killed_while_writing(write_coco, encoded_image, tmp_path, capsys) -> No
         for worker in workers:
             os.kill(worker, signal.SIGSTOP)
         assert make_tfrecords.main(command) == 2  # two at once
-        assert f"Another run, process {process.pid} on" in capsys.readouterr().err
+        assert f"is being written by process {process.pid} on" in capsys.readouterr().err
         process.send_signal(signal.SIGKILL)
         for worker in workers:
             os.kill(worker, signal.SIGCONT)
@@ -145,17 +142,15 @@ def test_what_a_lost_node_left_half_written_is_removed(
     path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(8)}, {})
     undisturbed, output = tmp_path / "one/part", tmp_path / "two/part"
     assert make_tfrecords.main(arguments_for(path, images, undisturbed, "--workers", 1)) == 0
-    real, owners = build_shard.write_shard, []
+    real = build_shard.write_shard
 
-    def beside_a_dead_attempt(path: str, records, *, owner: str) -> int:
-        owners.append(owner)
-        Path(f"{path}.{owner}0.tmp").write_bytes(b"torn")
-        return real(path, records, owner=owner)
+    def beside_a_dead_attempt(path: str, records) -> int:
+        Path(f"{path}.0123abcd-0{storage.TEMPORARY_SUFFIX}").write_bytes(b"torn")
+        return real(path, records)
 
     monkeypatch.setattr(build_shard, "write_shard", beside_a_dead_attempt)
     assert make_tfrecords.main(arguments_for(path, images, output, "--workers", 1)) == 0
     assert contents(output) == contents(undisturbed)
-    assert len(set(owners)) == NUM_SHARDS
 
 
 def test_a_finished_set_is_kept_and_replaced_only_when_asked(
@@ -204,37 +199,6 @@ def test_shards_of_unknown_origin_are_not_written_over(
     assert str(foreign) in capsys.readouterr().err
     assert foreign.read_bytes() == b"precious"
     assert make_tfrecords.main([*command, "--overwrite"]) == 0
-
-
-def test_claims(tmp_path) -> None:
-    path = tmp_path / "claim.json"
-    with Claim(str(path)) as claim:
-        fields = json.loads(path.read_text())
-        claim.verify()
-    assert not path.exists()
-
-    path.write_text(json.dumps(fields | {"process": os.getppid()}))
-    with pytest.raises(UserError, match="Another run"), Claim(str(path)):
-        pass
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        ended.wait()
-    for abandoned in (
-        {"process": ended.pid},
-        {"host": "elsewhere", "time": time.time() - 1000},
-    ):
-        path.write_text(json.dumps(fields | abandoned))
-        with Claim(str(path)) as claim:
-            claim.verify()
-    path.write_text(json.dumps(fields | {"host": "elsewhere", "time": time.time()}))
-    with pytest.raises(UserError, match="on elsewhere"), Claim(str(path)):
-        pass
-
-    path.unlink()
-    with Claim(str(path)) as claim:
-        path.write_text(json.dumps(fields | {"token": "other"}))
-        with pytest.raises(UserError, match="nothing was published"):
-            claim.verify()
-    assert path.exists()  # the other's claim is not removed
 
 
 def test_killed_as_any_file_gets_its_name(write_coco, encoded_image, tmp_path) -> None:

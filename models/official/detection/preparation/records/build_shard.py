@@ -34,13 +34,11 @@ from tpudet.trainkit.records import Record, write_shard
 _PROGRESS_STEP = 16  # images; reporting each one would take a tenth of the time of small ones
 
 
-def build_shard(job: ShardJob, token: str, progress: Callable[[int], Any]) -> ShardReport:
+def build_shard(job: ShardJob, progress: Callable[[int], Any]) -> ShardReport:
     """Checks one shard's images and boxes and, unless only checking, writes its file.
 
     Args:
         job: the shard.
-        token: of this attempt; part of the temporary file's name, because a cluster may start a
-            second attempt while the first is still running.
         progress: called with the number of images done since the last call.
 
     Raises:
@@ -52,7 +50,7 @@ def build_shard(job: ShardJob, token: str, progress: Callable[[int], Any]) -> Sh
     size = 0
     try:
         if job.write:
-            write_shard(job.path, shard.records(), owner=token)
+            write_shard(job.path, shard.records())
             size = storage.stat(job.path).size
         else:
             for _ in shard.records():

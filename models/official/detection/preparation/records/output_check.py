@@ -11,6 +11,7 @@ from tpudet.detection.preparation.records.shard_job import inputs_digest
 from tpudet.trainkit.class_list import write_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claims import remove_dead_claim
 from tpudet.trainkit.records import shard_path
 
 
@@ -25,19 +26,41 @@ def check_classes(plan: Plan) -> None:
         wanted = write_class_list(plan.annotations.classes)
     except ValueError as error:
         raise UserError(str(error)) from error
-    if not storage.exists(path):
-        return
-    with storage.open_file(path, "r") as file:
-        present = file.read()
-    if present == wanted:
-        return
+    present = storage.read_text(path)
+    if present not in (None, wanted):
+        raise _other_classes(path, present or "", wanted)
+
+
+def _other_classes(path: str, present: str, wanted: str) -> UserError:
     rows = zip(present.splitlines() + [""], wanted.splitlines() + [""], strict=False)
     number, (old, new) = next((n, pair) for n, pair in enumerate(rows, 1) if pair[0] != pair[1])
-    raise UserError(
+    return UserError(
         f"{path} holds other classes than these annotations: row {number} is '{old}' there and "
         f"'{new}' here. All splits of a part share one list: pass --classes {path}, or write to "
         "another --output."
     )
+
+
+def begin_classes(plan: Plan) -> None:
+    """Records the class list of a run that begins; called with the set's claim held.
+
+    `classes.csv` is written at the end of a run. Of two splits that are written at the same time
+    the later one finds the list of the earlier one here.
+
+    Raises:
+        UserError: another split of this part is being written with other classes.
+    """
+    wanted = write_class_list(plan.annotations.classes)
+    storage.write_text(os.path.join(plan.progress_directory, "classes.csv"), wanted)
+    for name in storage.list_folder(plan.directory):
+        stem, suffix = os.path.splitext(name)
+        prefix = os.path.join(plan.directory, stem)
+        if suffix != ".progress" or prefix == plan.prefix:
+            continue
+        path = os.path.join(prefix + suffix, "classes.csv")
+        text = storage.read_text(path)
+        if text not in (None, wanted) and not remove_dead_claim(f"{prefix}.claim.json"):
+            raise _other_classes(path, text or "", wanted)
 
 
 def finished_manifest(plan: Plan) -> dict[str, Any] | None:

@@ -47,6 +47,11 @@ class Plan(NamedTuple):
         return f"{self.prefix}.manifest.json"
 
     @property
+    def claim_path(self) -> str:
+        """Path of the claim of the process that writes the set."""
+        return f"{self.prefix}.claim.json"
+
+    @property
     def progress_directory(self) -> str:
         """Directory that exists while the set is unfinished."""
         return f"{self.prefix}.progress"

@@ -1,14 +1,15 @@
 """Writes planned sets: TFRecord shards, classes.csv and the manifest. Resumable and deterministic.
 
-During a run, `<split>_<part>.progress/` holds a claim and one report per finished shard. A later
-run keeps the shards whose inputs have not changed. The manifest is written last, when the set is
-complete, and the directory is then removed.
+During a run, `<split>_<part>.claim.json` names the process that writes the set, and
+`<split>_<part>.progress/` holds the class list and one report per finished shard. A later run keeps
+the shards whose inputs have not changed. The manifest is written last, when the set is complete,
+and the directory is then removed.
 """
 
 import json
 import os
-import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from tpudet.detection.preparation.records.balance import format_imbalance
 from tpudet.detection.preparation.records.build_shard import build_shard
 from tpudet.detection.preparation.records.manifest import build_manifest, format_summary
 from tpudet.detection.preparation.records.output_check import (
+    begin_classes,
     check_classes,
     check_outputs,
     finished_manifest,
@@ -37,14 +39,14 @@ from tpudet.detection.preparation.records.shard_job import (
 from tpudet.trainkit.class_list import write_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.claims import Claim, remove_dead_claim
+from tpudet.trainkit.files.claims import Claim, ClaimError
 from tpudet.trainkit.files.storage import read_text, remove_if_there, write_text
 from tpudet.trainkit.jobs.worker_pool import run_jobs
 
 
 def check_only(plan: Plan, *, workers: int) -> dict[str, Any]:
     """Runs all checks without writing; returns the manifest that the set would get."""
-    reports = _run(_check_shard, plan.jobs(write=False), plan, workers, lambda: None)
+    reports = _run(_check_shard, plan.jobs(write=False), plan, workers)
     return _manifest(plan, reports)
 
 
@@ -71,20 +73,19 @@ def write_set(
     check_classes(plan)
     storage.make_folder(plan.directory)
     finished = finished_manifest(plan)
-    claim_path = os.path.join(plan.progress_directory, "claim.json")
     if finished is not None and is_current(plan, finished):
-        if storage.is_folder(plan.progress_directory) and remove_dead_claim(claim_path):
-            storage.remove_folder(plan.progress_directory)
+        _remove_leftover_progress(plan)
         return finished, False
     if not overwrite:
         refuse_overwriting(plan, is_finished=finished is not None)
-    storage.make_folder(plan.progress_directory)
-    with Claim(claim_path) as claim:
+    with Claim(plan.claim_path, output=plan.prefix) as claim:
+        storage.make_folder(plan.progress_directory)
+        begin_classes(plan)
         if finished is not None:
-            storage.remove(plan.manifest_path)
+            storage.remove_if_there(plan.manifest_path)
         remove_leftovers(plan)
-        function = partial(_finish_shard, plan.progress_directory, claim.token)
-        reports = _run(function, plan.jobs(write=True), plan, workers, claim.refresh, cluster)
+        function = partial(_finish_shard, plan.progress_directory)
+        reports = _run(function, plan.jobs(write=True), plan, workers, cluster)
         manifest = _manifest(plan, reports)
         claim.verify()
         remove_leftovers(plan)  # left by nodes that a cluster lost
@@ -95,7 +96,7 @@ def write_set(
                 f"No image can be used, nothing was written. Left out: {'; '.join(reasons)}."
             )
         _publish(plan, manifest)
-    storage.remove_folder(plan.progress_directory)
+        storage.remove_folder(plan.progress_directory)
     return manifest, True
 
 
@@ -119,11 +120,18 @@ def write_sets(
         print(f"{plan.num_shards} file(s) {plan.prefix}-*: {state}. Manifest: {plan.manifest_path}")
 
 
+def _remove_leftover_progress(plan: Plan) -> None:
+    """Removes what a run left that was killed after it had finished the set."""
+    if storage.is_folder(plan.progress_directory) or storage.exists(plan.claim_path):
+        with suppress(ClaimError), Claim(plan.claim_path, output=plan.prefix):
+            if storage.is_folder(plan.progress_directory):
+                storage.remove_folder(plan.progress_directory)
+
+
 def _publish(plan: Plan, manifest: dict[str, Any]) -> None:
+    check_classes(plan)
     classes = os.path.join(plan.directory, "classes.csv")
-    # The owner keeps the temporary name apart from another split that is written at the same time.
-    # It is the same in the next run of this split, which then replaces the leftovers of a kill.
-    write_text(classes, write_class_list(plan.annotations.classes), owner=plan.split)
+    write_text(classes, write_class_list(plan.annotations.classes))
     text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
     write_text(plan.manifest_path, text)
 
@@ -144,7 +152,6 @@ def _run(
     jobs: Iterator[ShardJob],
     plan: Plan,
     workers: int,
-    refresh_claim: Callable[[], Any],
     cluster: str | None = None,
 ) -> list[ShardReport]:
     num_images = len(plan.order)
@@ -153,7 +160,6 @@ def _run(
         def progress(amount: int) -> None:
             if amount:
                 bar.update(amount)
-            refresh_claim()
 
         workers = min(workers, plan.num_shards)
         reports = list(
@@ -164,11 +170,11 @@ def _run(
 
 
 def _check_shard(job: ShardJob, progress: Callable[[int], Any]) -> ShardReport:
-    return build_shard(job, "", progress)
+    return build_shard(job, progress)
 
 
 def _finish_shard(
-    progress_directory: str, token: str, job: ShardJob, progress: Callable[[int], Any]
+    progress_directory: str, job: ShardJob, progress: Callable[[int], Any]
 ) -> ShardReport:
     """Returns the report of a shard, which is built unless it is already finished."""
     sidecar = os.path.join(progress_directory, f"{os.path.basename(job.path)}.json")
@@ -178,9 +184,8 @@ def _finish_shard(
             progress(report.images)
             return report
         remove_if_there(sidecar)  # it describes the file that is about to be replaced
-        attempt = f"{token}-{uuid.uuid4().hex}"
-        report = build_shard(job, attempt, progress)
-        write_text(sidecar, report_to_json(report), owner=attempt)
+        report = build_shard(job, progress)
+        write_text(sidecar, report_to_json(report))
     except OSError as error:  # errors with a path cannot leave a worker process
         raise UserError(f"{sidecar} cannot be written: {storage.reason(error)}") from None
     return report
@@ -191,6 +196,9 @@ def _finished_report(sidecar: str, job: ShardJob) -> ShardReport | None:
     text = read_text(sidecar)
     if text is None or not storage.exists(job.path):
         return None
-    report = report_from_json(text)
+    try:
+        report = report_from_json(text)
+    except (ValueError, TypeError, KeyError):  # cut short by a power failure
+        return None
     is_complete = storage.stat(job.path).size == report.bytes
     return report if is_complete and report.inputs == inputs_digest(job) else None

@@ -1,0 +1,62 @@
+"""Files in buckets: TensorFlow's file systems, with Python's own errors.
+
+TensorFlow is imported at the first use.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class RemoteFile:
+    """A file in a bucket whose errors are Python's own."""
+
+    def __init__(self, path: str, mode: str) -> None:
+        self._file = gfile().GFile(path, mode)
+        if "w" in mode:
+            with os_errors():
+                # It opens at the first write, and there may be none.
+                self._file.write(b"" if "b" in mode else "")
+
+    def __enter__(self) -> "RemoteFile":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        with os_errors():
+            yield from self._file
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._file, name)
+
+        def call(*arguments: Any) -> Any:
+            with os_errors():
+                return attribute(*arguments)
+
+        return call if callable(attribute) else attribute
+
+
+def gfile() -> Any:
+    """TensorFlow's module of file operations."""
+    import tensorflow as tf
+
+    return tf.io.gfile
+
+
+@contextmanager
+def os_errors() -> Iterator[None]:
+    """Turns TensorFlow's errors of files into Python's."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.NotFoundError as error:
+        raise FileNotFoundError(error.message) from error
+    except tf.errors.PermissionDeniedError as error:
+        raise PermissionError(error.message) from error
+    except tf.errors.UnimplementedError as error:
+        raise NotImplementedError(error.message) from error
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error

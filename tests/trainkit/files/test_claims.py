@@ -1,0 +1,271 @@
+"""One owner for every output, also of processes that are paused, killed or elsewhere."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tpudet.trainkit.files import claims, storage
+from tpudet.trainkit.files.claims import Claim, ClaimError, remove_dead_claim
+
+# Claims and writes `written` again and again, as long as the claim is its own.
+OWNER = """
+import sys, time
+from pathlib import Path
+from tpudet.trainkit.files.claims import Claim
+
+with Claim(sys.argv[1], output="the set") as claim:
+    print("claimed", flush=True)
+    for line in sys.stdin:
+        claim.verify()
+        print("written", flush=True)
+"""
+
+
+class Owner:
+    """A real process that holds a claim."""
+
+    def __init__(self, path: Path, *prefix: str) -> None:
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-c", OWNER, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout
+        assert self.process.stdout.readline() == "claimed\n"
+
+    def write(self) -> str:
+        """Lets the process write once more; what it says."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline()
+
+    def errors(self) -> str:
+        return self.process.communicate(timeout=30)[1]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "set.claim.json"
+
+
+@pytest.fixture
+def owner(path: Path) -> Iterator[Owner]:
+    started = Owner(path)
+    yield started
+    started.process.kill()
+    started.process.communicate()
+
+
+def refused(path: Path | str) -> str:
+    with pytest.raises(ClaimError) as caught, Claim(str(path), output="the set"):
+        pass
+    return str(caught.value)
+
+
+def accepted(path: Path | str) -> None:
+    with Claim(str(path), output="the set") as claim:
+        claim.verify()
+    assert not storage.exists(str(path))
+
+
+def test_a_second_process_is_told_who_writes(owner: Owner, path: Path) -> None:
+    message = refused(path)
+    assert f"the set is being written by process {owner.process.pid} on " in message
+    assert f"since {time.strftime('%Y-')}" in message
+    assert f"remove {path}" in message
+    assert not remove_dead_claim(str(path))
+    assert owner.write() == "written\n"
+    owner.process.communicate("")  # it ends
+    accepted(path)
+
+
+def test_the_same_process_is_refused_too(path: Path) -> None:
+    with Claim(str(path), output="the set") as claim:
+        assert f"process {os.getpid()} on" in refused(path)
+        claim.verify()
+
+
+def test_a_killed_owner_is_replaced_at_once(owner: Owner, path: Path) -> None:
+    owner.process.send_signal(signal.SIGKILL)
+    owner.process.wait()
+    assert path.exists()
+    accepted(path)
+
+
+def test_a_claim_left_beside_a_complete_output_is_removed(owner: Owner, path: Path) -> None:
+    owner.process.send_signal(signal.SIGKILL)
+    owner.process.wait()
+    assert remove_dead_claim(str(path))
+    assert not path.exists()
+    assert remove_dead_claim(str(path))
+
+
+def test_a_paused_owner_keeps_its_claim_however_old(owner: Owner, path: Path) -> None:
+    owner.process.send_signal(signal.SIGSTOP)
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps(fields | {"alive": time.time() - 10_000}))
+    assert f"process {owner.process.pid} on" in refused(path)
+    owner.process.send_signal(signal.SIGCONT)
+    assert owner.write() == "written\n"
+
+
+def test_a_paused_owner_that_lost_its_claim_stops_at_its_next_write(
+    owner: Owner, path: Path
+) -> None:
+    owner.process.send_signal(signal.SIGSTOP)
+    fields = json.loads(path.read_text())
+    other = {"host": "elsewhere", "boot": "other", "process": 7, "token": "other"}
+    path.write_text(json.dumps(fields | other))  # a machine that does not see the lock
+    owner.process.send_signal(signal.SIGCONT)
+    assert owner.write() == ""
+    assert "the set was taken over by process 7 on elsewhere since " in owner.errors()
+    assert json.loads(path.read_text())["token"] == "other"  # neither rewritten nor removed
+
+
+def test_an_owner_whose_claim_was_removed_stops(owner: Owner, path: Path) -> None:
+    path.unlink()
+    with Claim(str(path), output="the set") as claim:  # as the message advises
+        assert owner.write() == ""
+        assert "taken over by process" in owner.errors()
+        claim.verify()
+
+
+def forge(path: Path, **fields: object) -> None:
+    with Claim(str(path), output="the set"):
+        own = json.loads(path.read_text())
+    path.write_text(json.dumps(own | fields))
+
+
+@pytest.mark.parametrize("age", [0, 1000])
+def test_a_process_elsewhere_with_this_process_s_id(path: Path, age: int) -> None:
+    """Two containers' pid 7 on one disk: what counts is its last sign of life."""
+    forge(path, boot="other", namespace="pid:[1]", alive=time.time() - age)
+    if age < claims.STALE_SECONDS:
+        assert f"process {os.getpid()} on" in refused(path)
+    else:
+        accepted(path)
+
+
+@pytest.mark.parametrize("place", ["ram://claims/set.claim.json", "unlocked"])
+def test_without_locks_the_process_itself_is_looked_up(
+    place: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place == "unlocked":
+        monkeypatch.setattr(claims, "lock_file", lambda descriptor: None)
+        place = str(path)
+    with Claim(place, output="the set") as claim:
+        assert "process" in refused(place)
+        text = storage.read_text(place) or ""
+        claim.verify()
+    assert not storage.exists(place)
+    fields = json.loads(text)
+    storage.write_text(place, json.dumps(fields | {"started": "1"}))  # its id was given again
+    accepted(place)
+    storage.write_text(place, json.dumps(fields | {"namespace": "pid:[1]"}))  # another container
+    assert "process" in refused(place)
+    storage.write_text(place, json.dumps(fields | {"namespace": "pid:[1]", "alive": 0.0}))
+    accepted(place)
+
+
+def test_two_that_enter_a_bucket_at_once_are_told_before_they_publish() -> None:
+    place = "ram://claims/two.claim.json"
+    with Claim(place, output="the set") as first:
+        fields = json.loads(storage.read_text(place) or "")
+        storage.write_text(place, json.dumps(fields | {"token": "second", "host": "b"}))
+        with pytest.raises(ClaimError, match=r"taken over by process \d+ on b since"):
+            first.verify()
+        storage.write_text(place, json.dumps(fields))
+        with pytest.raises(ClaimError):  # lost once is lost
+            first.verify()
+
+
+def test_signs_of_life_go_on_and_do_not_take_a_claim_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "REFRESH_SECONDS", 0.05)
+    with Claim(str(path), output="the set"):
+        first = json.loads(path.read_text())
+        deadline = time.monotonic() + 10
+        while json.loads(path.read_text())["alive"] == first["alive"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        path.write_text(json.dumps(first | {"token": "other"}))
+        time.sleep(0.3)
+        assert json.loads(path.read_text())["token"] == "other"
+
+
+@pytest.mark.parametrize("content", ["", '{"host": "a", "proc', " \n", "\0\0", '{"host": "a"}'])
+def test_a_torn_claim_is_replaced(path: Path, content: str) -> None:
+    path.write_text(content)
+    accepted(path)
+
+
+@pytest.mark.parametrize("kind", ["file", "large file", "link", "dangling link", "folder", "fifo"])
+def test_what_is_no_claim_is_not_overwritten(path: Path, tmp_path: Path, kind: str) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text('{"images": []}')
+    match kind:
+        case "file":
+            path.write_text("my own notes")
+        case "large file":
+            path.write_text("[" + "1, " * 10_000 + "1]")
+        case "link":
+            path.symlink_to(precious)
+        case "dangling link":
+            path.symlink_to(tmp_path / "nothing")
+        case "folder":
+            path.mkdir()
+        case "fifo":
+            os.mkfifo(path)
+    before = os.lstat(path)
+    assert f"{path} is not a claim file of tpudet" in refused(path)
+    assert os.lstat(path).st_ino == before.st_ino
+    assert os.lstat(path).st_size == before.st_size
+    assert precious.read_text() == '{"images": []}'
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_many_at_once_have_one_owner(path: Path) -> None:
+    program = OWNER.replace('print("claimed", flush=True)', 'print("claimed"); time.sleep(3)')
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(4)
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in started]
+    assert sum(b"claimed" in output for output in outputs) == 1
+    assert not path.exists()
+
+
+def test_in_another_namespace_of_process_ids(path: Path) -> None:
+    """The other container's process has an id that means nothing here."""
+    command = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")
+    if not shutil.which("unshare") or subprocess.run([*command, "true"], check=False).returncode:
+        pytest.skip("unshare --pid is not allowed here")
+    owner = Owner(path, *command, "--kill-child")
+    try:
+        assert json.loads(path.read_text())["process"] < 10
+        assert "is being written by process" in refused(path)
+    finally:
+        owner.process.kill()
+        owner.process.communicate()
+    deadline = time.monotonic() + 10
+    while not remove_dead_claim(str(path)):  # its child ends with it, a moment later
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
