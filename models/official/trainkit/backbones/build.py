@@ -35,6 +35,7 @@ def build_backbone(
         seed: of DropBlock and drop-connect.
     """
     config = resolve_backbone(config)
+    style: Any = getattr(config, "style", None)  # no longer auto
     shared: dict[str, Any] = {
         "max_level": max_level,
         "gradient_checkpointing": config.gradient_checkpointing,
@@ -44,7 +45,7 @@ def build_backbone(
         case ResNetConfig():
             return ResNet(
                 depth=config.depth,
-                style=config.style,
+                style=style,
                 drop_block=drop_block_factory(config.drop_block),
                 seed=seed,
                 **shared,
@@ -52,7 +53,7 @@ def build_backbone(
         case EfficientNetConfig():
             return EfficientNet(
                 variant=config.variant,
-                style=config.style,
+                style=style,
                 drop_connect_rate=config.drop_connect_rate,
                 seed=seed,
                 **shared,
