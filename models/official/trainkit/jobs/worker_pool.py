@@ -16,7 +16,12 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 _POLL_SECONDS = 0.2
-_progress_queue: Any = None  # of a worker process, set once when it starts
+_CLEAN_UP_SECONDS = 2  # for a worker that is stopped, to remove its temporary file
+
+# Of a worker process:
+_work_done: Any = None  # a number shared with the parent, set once when the worker starts
+_at_rest = threading.Event()  # no job is running
+_is_interrupted = False
 
 
 def run_jobs(
@@ -56,10 +61,13 @@ def run_jobs(
             yield function(job, progress)
         return
     context = multiprocessing.get_context("spawn")  # TensorFlow breaks after a fork
-    queue = context.SimpleQueue()
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (queue,))
+    # A number never fills up, as a queue does that nobody reads.
+    work_done = context.Value("q", 0)
+    stop_reader, stop_writer = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (work_done, stop_reader))
     pending: set[Future[Result]] = set()
     source = iter(jobs)
+    reported = 0
     try:
         while True:
             while len(pending) < 2 * workers and (job := next(source, None)) is not None:
@@ -67,9 +75,10 @@ def run_jobs(
             if not pending:
                 return
             done, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
-            while not queue.empty():
-                progress(queue.get())
-            progress(0)
+            # Read without its lock, which a killed worker may hold for ever.
+            amount = work_done.get_obj().value - reported
+            reported += amount
+            progress(amount)
             for future in done:
                 yield future.result()
     except BrokenProcessPool:
@@ -78,7 +87,9 @@ def run_jobs(
             "--workers; finished files are kept."
         ) from None
     finally:
+        stop_writer.close()  # stops the workers, as the end of this process does
         pool.shutdown(cancel_futures=True)
+        stop_reader.close()
 
 
 def _import_cluster_runner() -> Callable[..., Iterator[Any]]:
@@ -97,20 +108,47 @@ def _import_cluster_runner() -> Callable[..., Iterator[Any]]:
     return run_on_cluster
 
 
-def _start_worker(queue: Any) -> None:
-    global _progress_queue
-    _progress_queue = queue
+def _start_worker(work_done: Any, stop_reader: Any) -> None:
+    global _work_done
+    _work_done = work_done
+    _at_rest.set()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, _interrupt)
+    threading.Thread(target=_end_when_told, args=(stop_reader,), daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """Ends this worker when its parent is killed; it would wait forever otherwise."""
+def _end_when_told(stop_reader: Any) -> None:
+    """Ends this worker when its parent stops the pool or is killed; it would wait forever."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
+    sentinels = [parent.sentinel] if parent is not None else []
+    multiprocessing.connection.wait([stop_reader, *sentinels])
+    # A real signal, which also wakes a main thread that sleeps or waits for the disk.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    _at_rest.wait(_CLEAN_UP_SECONDS)
+    os._exit(1)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Handles SIGTERM in the main thread: a job removes its temporary file before it ends."""
+    global _is_interrupted
+    if _at_rest.is_set():
+        os._exit(128 + number)
+    if not _is_interrupted:
+        _is_interrupted = True
+        threading.Timer(_CLEAN_UP_SECONDS, os._exit, (128 + number,)).start()
+        raise KeyboardInterrupt
 
 
 def _run_in_worker(function: Callable[[Job, Callable[[int], Any]], Result], job: Job) -> Result:
-    return function(job, _progress_queue.put)
+    _at_rest.clear()
+    try:
+        return function(job, _report)
+    except KeyboardInterrupt:
+        os._exit(1)
+    finally:
+        _at_rest.set()
+
+
+def _report(amount: int) -> None:
+    with _work_done.get_lock():
+        _work_done.value += amount
