@@ -46,7 +46,7 @@ class Experiment(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What came of a step."""
+    """The result of a step."""
 
     losses: dict[str, float]
     num_gradients: int

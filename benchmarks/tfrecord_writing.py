@@ -6,7 +6,7 @@ same shards in the same two processes; and once the predecessor's algorithm, one
 a table per image and builds whole messages. `warm`: the images are in memory, so that the copy
 goes at the speed of memory. `disk`: they come from the disk and what was written is flushed to it,
 as for any set that is larger than memory; ours then reads ahead, the copy does not. Not counted:
-the start of the processes, and of ours the reading of the CSV. Needs 3 GB of disk for the while.
+the start of the processes, and of ours the reading of the CSV. Needs 3 GB of disk temporarily.
 """
 
 import argparse
@@ -127,7 +127,7 @@ def _plan(setting: Setting, boxes: Path, images: Path, output: Path) -> Plan:
 def _run_in_turn(
     plan: Plan, pool: ProcessPoolExecutor, rounds: int, paths: Sequence[str]
 ) -> tuple[list[Timing], list[Timing]]:
-    """Timings of the copy and of ours; from and to the disk where the images' `paths` are given.
+    """Times the copy and tpudet; from and to the disk if the images' `paths` are given.
 
     The first round, which warms up, is left out.
     """

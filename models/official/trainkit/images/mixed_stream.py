@@ -19,7 +19,7 @@ BLOCK_SIZE = 16
 
 
 class SeededImage(Protocol):
-    """What the stream knows of a sample: a structure of tensors with these two among them."""
+    """The fields of a sample, a structure of tensors, that the stream itself uses."""
 
     @property
     def image(self) -> Tensor:
