@@ -1,4 +1,4 @@
-"""Builds a detector and its training task from the `model` section of an experiment."""
+"""Resolves the `model` section of an experiment and builds the detector and its task."""
 
 import dataclasses
 import functools
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.config import ExperimentConfig, load_experiment
 from tpudet.detection.modeling.bifpn import BiFPN
 from tpudet.detection.modeling.config import (
     ArgmaxIoUConfig,
@@ -47,14 +47,51 @@ from tpudet.detection.ops.atss import match_atss
 from tpudet.detection.ops.matching import match_argmax_iou
 from tpudet.trainkit.backbones.build import build_backbone, drop_block_factory, norm_factory
 from tpudet.trainkit.backbones.config import resolve_backbone, resolve_epsilon
+from tpudet.trainkit.files.storage import read_text
 from tpudet.trainkit.types import Tensor
 from tpudet.trainkit.weights.families import NORMALIZATIONS, TPUDET, Family
 from tpudet.trainkit.weights.load import OtherParts
+from tpudet.trainkit.weights.pretrained import Pretrained, describe_family, open_pretrained
 
 DetectorTask = RetinaNetTask  # a union once there are more kinds of model
 
 _NECK_AND_HEAD_EPSILON = 1e-4
 _NECK_SEED = 1 << 20  # added to the seed, or backbone and neck would drop the same units
+
+
+def resolve_config(
+    config: ExperimentConfig, model_dir: str, *, loads_weights: bool
+) -> tuple[ExperimentConfig, Pretrained | None]:
+    """Opens `train.weights` if they are needed, and replaces every `auto` of the model.
+
+    A run that resumes keeps what its config.yaml says, and needs the weights no more.
+
+    Args:
+        config: as decoded.
+        model_dir: of the run; may not exist yet.
+        loads_weights: whether the run will load the weights.
+
+    Returns:
+        The config without `auto`, and the opened weights; None if the run does not load any.
+
+    Raises:
+        WeightsError: the weights cannot be read, or are of no known family.
+    """
+    earlier, weights = f"{model_dir}/config.yaml", config.train.weights
+    expected = read_family(earlier) if read_text(earlier) is not None else None
+    pretrained = None
+    if weights and (loads_weights or expected is None):
+        pretrained = open_pretrained(weights, read_family=read_family)
+        expected = expected or pretrained.family
+    model = resolve_auto(config.model, expected or TPUDET)
+    config = dataclasses.replace(config, model=model)
+    return config, pretrained if loads_weights else None
+
+
+def read_family(path: str) -> Family:
+    """Reads from a `config.yaml` what weights of that run expect."""
+    model = load_experiment(path).model
+    return describe_family(model.normalization, model.backbone)
 
 
 def resolve_auto(model: ModelConfig, expected: Family = TPUDET) -> ModelConfig:

@@ -5,7 +5,6 @@ A config value goes one way: the config is decoded, the pretrained weights are o
 export share the first half and take the weights from a checkpoint.
 """
 
-import dataclasses
 import functools
 import json
 import logging
@@ -19,7 +18,7 @@ import tensorflow as tf
 from tpudet.detection.build_detector import (
     DetectorTask,
     build_task,
-    resolve_auto,
+    resolve_config,
     tensorflow_parts,
 )
 from tpudet.detection.config import ExperimentConfig, load_experiment
@@ -30,7 +29,7 @@ from tpudet.detection.inference.export import BoxConvention, export_saved_model
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files.storage import read_text, write_text
+from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.training.build_engine import build_engine, set_precision
 from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints
@@ -48,12 +47,9 @@ from tpudet.trainkit.training.model_dir import (
 )
 from tpudet.trainkit.training.modes import Mode, run_mode
 from tpudet.trainkit.training.plan import log_frozen, log_plan
-from tpudet.trainkit.weights.families import TPUDET, Family
 from tpudet.trainkit.weights.pretrained import (
     Pretrained,
-    describe_family,
     load_pretrained,
-    open_pretrained,
     write_report,
 )
 from tpudet.trainkit.weights.report import LoadReport
@@ -214,41 +210,6 @@ def export(
         overwrite=overwrite,
     )
     return directory, checkpoint.step
-
-
-def resolve_config(
-    config: ExperimentConfig, model_dir: str, *, loads_weights: bool
-) -> tuple[ExperimentConfig, Pretrained | None]:
-    """Opens `train.weights` if they are needed, and replaces every `auto` of the model.
-
-    A run that resumes keeps what its config.yaml says, and needs the weights no more.
-
-    Args:
-        config: as decoded.
-        model_dir: of the run; may not exist yet.
-        loads_weights: whether the run will load the weights.
-
-    Returns:
-        The config without `auto`, and the opened weights; None if the run does not load any.
-
-    Raises:
-        WeightsError: the weights cannot be read, or are of no known family.
-    """
-    earlier, weights = f"{model_dir}/config.yaml", config.train.weights
-    expected = read_family(earlier) if read_text(earlier) is not None else None
-    pretrained = None
-    if weights and (loads_weights or expected is None):
-        pretrained = open_pretrained(weights, read_family=read_family)
-        expected = expected or pretrained.family
-    model = resolve_auto(config.model, expected or TPUDET)
-    config = dataclasses.replace(config, model=model)
-    return config, pretrained if loads_weights else None
-
-
-def read_family(path: str) -> Family:
-    """Reads from a `config.yaml` what weights of that run expect."""
-    model = load_experiment(path).model
-    return describe_family(model.normalization, model.backbone)
 
 
 class Training(NamedTuple):

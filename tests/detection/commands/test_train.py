@@ -68,7 +68,9 @@ def test_a_config_trains_and_evaluates_through_the_command(
     ).read_text()
 
 
-def test_the_whole_loop_runs_on_a_file_system_in_memory(sample_part: str) -> None:
+def test_the_whole_loop_runs_on_a_file_system_in_memory(
+    sample_part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = "ram://whole_loop"
     part = f"{root}/converted/tiny"
     tf.io.gfile.makedirs(part)
@@ -85,7 +87,9 @@ def test_the_whole_loop_runs_on_a_file_system_in_memory(sample_part: str) -> Non
     assert evaluated == [1, 2, 3]
     assert evaluate.main(["--model_dir", model_dir, "--step", "best"]) == 0
     command = ["--model_dir", model_dir, "--export_root", f"{root}/final"]
-    assert export.main(command) == 0
+    assert export.main([*command, "--resolution", "124"]) == 0
+    said = "Canvas 124x124 -> 128x128: rounded up to multiples of 8, the stride of the model"
+    assert said in capsys.readouterr().out
     check_export_equals_evaluation(f"{root}/final/quickstart-tiny-128", model_dir, part)
 
 

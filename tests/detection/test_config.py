@@ -1,0 +1,50 @@
+"""The experiment file: what belongs together, and config.yaml of an older version."""
+
+from pathlib import Path
+
+import pytest
+
+from tpudet.detection.config import ExperimentConfig, load_experiment
+from tpudet.trainkit.config.decode import ConfigError, decode, to_yaml
+from tpudet.trainkit.config.yaml_tree import parse_tree
+
+
+def decoded(text: str) -> ExperimentConfig:
+    return decode(ExperimentConfig, parse_tree(text, "x.yaml"))
+
+
+def test_a_config_of_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    config = decoded("evaluation: {schedule: {num_images: 3}, rules: {kind: coco}}")
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(config))
+    assert load_experiment(str(path)) == config
+    changed = load_experiment(str(path), ["evaluation.schedule.num_images=4"])
+    assert changed.evaluation.schedule.num_images == 4
+    assert to_yaml(config).splitlines()[:2] == ["model:", "  kind: retinanet"]
+
+
+def test_keys_of_an_older_version_are_named_with_their_new_names(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("eval: {num_pictures: 3}\nevaluation: {kind: coco}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(str(path))
+    message = str(caught.value)
+    assert "unknown key eval" in message
+    assert "unknown key evaluation.kind" in message
+    assert f"{path} was written by an older version" in message
+    assert "`eval` to `evaluation.schedule`, and in it `num_pictures` to `num_images`" in message
+
+
+def test_other_mistakes_do_not_mention_older_versions(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("evaluation: {schedule: {num_pictures: 3}}\n")
+    with pytest.raises(ConfigError, match="unknown key evaluation.schedule.num_pictures") as caught:
+        load_experiment(str(path))
+    assert "older version" not in str(caught.value)
+
+
+def test_canvas_sides_are_multiples_of_the_stride_of_the_coarsest_level() -> None:
+    assert decoded("data: {canvas_size: [128, 256]}").model.stride == 128
+    with pytest.raises(ConfigError, match=r"multiples of 128 \(2\^model.max_level\), got \[100\]"):
+        decoded("data: {canvas_size: [100, 256]}")
+    assert decoded("{model: {max_level: 5}, data: {canvas_size: [96, 160]}}").model.stride == 32
