@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tpudet.detection.ops.boxes import box_areas
-from tpudet.detection.ops.gather import gather_rows
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -83,7 +82,7 @@ def roi_align(
     index = assign_levels(boxes, min_level=levels[0], max_level=levels[-1]) - levels[0]
     sizes = np.array([features[level].shape[1:3] for level in levels])
     areas = sizes.prod(axis=1)
-    # [B, cells of all levels, C], so that one gather serves boxes of all levels.
+    # The cells of all images and levels as rows, so that one gather serves all boxes.
     table = ops.concatenate(
         [
             ops.reshape(features[level], (-1, area, channels))
@@ -91,6 +90,7 @@ def roi_align(
         ],
         axis=1,
     )
+    table = ops.reshape(table, (-1, channels))
 
     def per_box(values: np.ndarray, dtype: str) -> Tensor:  # [levels] -> [B, K, 1]
         return ops.take(ops.convert_to_tensor(values.astype(dtype)), index)[..., None]
@@ -107,14 +107,15 @@ def roi_align(
         )
         for axis in (0, 1)
     )
-    starts = per_box(np.cumsum(areas) - areas, "int32")[..., None]
+    images = ops.arange(ops.shape(boxes)[0], dtype="int32")[:, None, None]
+    starts = (per_box(np.cumsum(areas) - areas, "int32") + images * int(areas.sum()))[..., None]
     widths = per_box(sizes[:, 1], "int32")[..., None]
     total = 0.0
     for row, row_weight in rows:
         for column, column_weight in columns:
             cells = starts + row[..., :, None] * widths + column[..., None, :]
             weights = row_weight[..., :, None] * column_weight[..., None, :]
-            total = total + ops.cast(gather_rows(table, cells), "float32") * weights[..., None]
+            total = total + ops.cast(ops.take(table, cells, axis=0), "float32") * weights[..., None]
     return ops.cast(total, table.dtype)
 
 

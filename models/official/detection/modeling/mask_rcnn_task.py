@@ -1,0 +1,216 @@
+"""The training and inference task of Mask R-CNN, Faster R-CNN and Cascade R-CNN."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tpudet.detection.modeling.mask_rcnn import MaskRCNN
+from tpudet.detection.modeling.roi_heads import BoxPredictions
+from tpudet.detection.modeling.rpn import Proposals
+from tpudet.detection.modeling.two_stage_losses import mask_loss
+from tpudet.detection.modeling.two_stage_postprocess import log_scores, refine_rois
+from tpudet.detection.ops.masks import mask_targets
+from tpudet.detection.ops.matching import Matches
+from tpudet.detection.ops.sampling import Draw, SampledRois, random_ranks, rematch_rois
+from tpudet.detection.types import Batch, Detections, RawPredictions
+from tpudet.trainkit.keras_ops import ops
+from tpudet.trainkit.types import Tensor
+
+
+class BoxStage(NamedTuple):
+    """How one box head is trained; a cascade has several."""
+
+    iou_threshold: float  # from which a region is its instance's
+    box_weights: tuple[float, float, float, float]  # of the encoded boxes: y, x, height, width
+    loss_weight: float
+
+
+FASTER_RCNN = (BoxStage(0.5, (10.0, 10.0, 5.0, 5.0), 1.0),)
+# As in the authors' code; arXiv 1712.00726, section 5.1, gives the thresholds.
+CASCADE = (
+    BoxStage(0.5, (10.0, 10.0, 5.0, 5.0), 1.0),
+    BoxStage(0.6, (20.0, 20.0, 10.0, 10.0), 0.5),
+    BoxStage(0.7, (30.0, 30.0, 15.0, 15.0), 0.25),
+)
+
+
+class MaskRCNNTask:
+    """A Mask R-CNN with its losses and its postprocessing: a Task of `tpudet.trainkit.training`.
+
+    Args:
+        model: The network.
+        anchors: [A, 4], in the order of the model's predictions.
+        sum_over_replicas: Adds up a scalar over all replicas; the identity if there is one.
+        match: Assigns objects to anchors: `match_argmax_iou` with its settings.
+        draw_anchors: `draw_balanced` with its settings.
+        rpn_losses: `modeling.two_stage_losses.rpn_losses` with its settings.
+        propose_in_training: `modeling.rpn.propose` with its settings, for the losses.
+        propose: The same, for predictions.
+        sample_rois: `ops.sampling.sample_rois` with its settings, for the first stage.
+        max_mask_rois: Positives per image that the mask head is trained on: all that are sampled.
+        stages: One per box head.
+        box_losses: `modeling.two_stage_losses.box_head_losses` with its settings.
+        postprocess: `modeling.two_stage_postprocess.postprocess_rois` with its settings.
+
+    Raises:
+        ValueError: There are not as many stages as box heads.
+        ValueError: The number of anchors is not that of the model's predictions; at the first use.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: MaskRCNN,
+        anchors: np.ndarray,
+        sum_over_replicas: Callable[[Tensor], Tensor],
+        match: Callable[[Tensor, Tensor, Tensor, Tensor], Matches],
+        draw_anchors: Callable[[Tensor, Tensor], Draw],
+        rpn_losses: Callable[..., tuple[Tensor, Tensor]],
+        propose_in_training: Callable[[RawPredictions, Tensor], Proposals],
+        propose: Callable[[RawPredictions, Tensor], Proposals],
+        sample_rois: Callable[..., SampledRois],
+        max_mask_rois: int,
+        stages: Sequence[BoxStage],
+        box_losses: Callable[..., tuple[Tensor, Tensor]],
+        postprocess: Callable[..., Detections],
+    ):
+        if len(stages) != len(model.box_heads):
+            raise ValueError(f"{len(stages)} stages for {len(model.box_heads)} box heads.")
+        self.model = model
+        self.anchors = anchors
+        self.sum_over_replicas = sum_over_replicas
+        self.match = match
+        self.draw_anchors = draw_anchors
+        self.rpn_losses = rpn_losses
+        self.propose_in_training = propose_in_training
+        self.propose = propose
+        self.sample_rois = sample_rois
+        self.max_mask_rois = max_mask_rois
+        self.stages = stages
+        self.box_losses = box_losses
+        self.postprocess = postprocess
+
+    @property
+    def class_layers(self) -> tuple[str, ...]:
+        """Paths of the layers whose weights belong to the class list."""
+        names = [f"{head.name}/class_predict" for head in self.model.box_heads]
+        names += [f"{h.name}/box_predict" for h in self.model.box_heads if not h.class_agnostic]
+        if self.model.mask_head is not None:
+            names.append(f"{self.model.mask_head.name}/mask_predict")
+        return tuple(names)
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Returns this replica's share of each loss and of their sum "loss".
+
+        They are "loss_rpn_class", "loss_rpn_box", "loss_class", "loss_box" and, with a mask head,
+        "loss_mask".
+
+        Raises:
+            ValueError: The model predicts masks and the batch has none.
+        """
+        if self.model.mask_head is not None and batch.masks is None:
+            raise ValueError("The model predicts masks, but the batch has none.")
+        features, predictions = self._first_stage(batch, training=True)
+        step = self.model.next_draw()
+        losses = self._rpn_losses(batch, predictions, step)
+        proposals = self.propose_in_training(predictions, self.anchors)
+        rois = self.sample_rois(
+            *proposals, batch.boxes, batch.classes, batch.is_crowd, batch.records, step
+        )
+        losses |= self._box_losses(batch, features, rois)
+        if self.model.mask_head is not None:
+            losses["loss_mask"] = self._mask_loss(batch, features, rois)
+        return {**losses, "loss": sum(losses.values())}
+
+    def predict(self, batch: Batch) -> Detections:
+        """Returns the detections of each image, clipped to the canvas, with masks if there are."""
+        features, predictions = self._first_stage(batch, training=False)
+        rois, valid = self.propose(predictions, self.anchors)
+        stages: list[BoxPredictions] = []
+        for number in range(len(self.stages)):
+            if number:
+                rois = self._refine(batch, rois, stages[-1], self.stages[number - 1])
+            stages.append(self.model.predict_boxes(features, rois, stage=number, training=False))
+        detections = self.postprocess(
+            log_scores([stage.class_logits for stage in stages]),
+            stages[-1].box_deltas,
+            rois,
+            valid,
+            box_weights=self.stages[-1].box_weights,
+        )
+        if self.model.mask_head is None:
+            return detections
+        boxes, classes = detections.boxes, detections.classes
+        logits = self.model.predict_masks(features, boxes, classes, training=False)
+        found = (classes > 0)[..., None, None]
+        return detections._replace(masks=ops.where(found, ops.sigmoid(logits), 0.0))
+
+    def _first_stage(
+        self, batch: Batch, training: bool
+    ) -> tuple[Mapping[int, Tensor], RawPredictions]:
+        features, predictions = self.model(batch.images, training=training)
+        found, expected = predictions.class_logits.shape[1], len(self.anchors)
+        if found != expected:
+            raise ValueError(
+                f"The model predicts for {found} anchors, but the task has {expected}: canvas "
+                "size, levels, scales and aspect ratios must be the same for both."
+            )
+        return features, predictions
+
+    def _rpn_losses(
+        self, batch: Batch, predictions: RawPredictions, step: Tensor
+    ) -> dict[str, Tensor]:
+        matches = self.match(self.anchors, batch.boxes, batch.classes, batch.is_crowd)
+        ranks = random_ranks(batch.records, step, count=len(self.anchors), stream=0)
+        draw = self.draw_anchors(matches.classes, ranks)
+        num_drawn = ops.sum(ops.ones_like(draw.rows, dtype="float32"))
+        loss_class, loss_box = self.rpn_losses(
+            predictions, self.anchors, matches, draw, self.sum_over_replicas(num_drawn)
+        )
+        return {"loss_rpn_class": loss_class, "loss_rpn_box": loss_box}
+
+    def _box_losses(
+        self, batch: Batch, features: Mapping[int, Tensor], rois: SampledRois
+    ) -> dict[str, Tensor]:
+        loss_class, loss_box = 0.0, 0.0
+        for number, stage in enumerate(self.stages):
+            predictions = self.model.predict_boxes(
+                features, rois.boxes, stage=number, training=True
+            )
+            normalizer = self._count(rois.classes >= 0)
+            costs = self.box_losses(predictions, rois, normalizer, box_weights=stage.box_weights)
+            loss_class = loss_class + stage.loss_weight * costs[0]
+            loss_box = loss_box + stage.loss_weight * costs[1]
+            if number + 1 < len(self.stages):
+                refined = self._refine(batch, rois.boxes, predictions, stage)
+                rois = rematch_rois(
+                    rois._replace(boxes=refined),
+                    batch.boxes,
+                    batch.classes,
+                    batch.is_crowd,
+                    iou_threshold=self.stages[number + 1].iou_threshold,
+                )
+        return {"loss_class": loss_class, "loss_box": loss_box}
+
+    def _mask_loss(self, batch: Batch, features: Mapping[int, Tensor], rois: SampledRois) -> Tensor:
+        # Positives come first, so that no other slot need be looked at.
+        rois = SampledRois(*(values[:, : self.max_mask_rois] for values in rois))
+        logits = self.model.predict_masks(features, rois.boxes, rois.classes, training=True)
+        targets = mask_targets(batch.masks, rois.boxes, rois.instances, size=logits.shape[-1])
+        # Instances without a mask in the data are all 0: they say nothing of the object's shape.
+        counted = (rois.classes > 0) & ops.any(targets > 0, axis=(2, 3))
+        return mask_loss(logits, targets, counted, self._count(counted))
+
+    def _refine(
+        self, batch: Batch, rois: Tensor, predictions: BoxPredictions, stage: BoxStage
+    ) -> Tensor:
+        height, width = batch.images.shape[1:3]
+        return refine_rois(
+            rois, predictions, box_weights=stage.box_weights, canvas_size=(height, width)
+        )
+
+    def _count(self, counted: Tensor) -> Tensor:
+        # Over all replicas, 1 or more.
+        total = self.sum_over_replicas(ops.sum(ops.cast(counted, "float32")))
+        return ops.stop_gradient(ops.maximum(total, 1.0))

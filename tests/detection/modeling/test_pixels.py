@@ -1,0 +1,22 @@
+import numpy as np
+import tensorflow as tf
+
+from tpudet.detection.modeling.pixels import normalize_pixels
+
+IMAGENET = {"pixel_mean": (0.485, 0.456, 0.406), "pixel_std": (0.229, 0.224, 0.225)}
+
+
+def test_by_hand():
+    images = np.array([[0, 255, 51]], np.uint8)
+    expected = [-0.485 / 0.229, (1 - 0.456) / 0.224, (0.2 - 0.406) / 0.225]
+    found = normalize_pixels(images, **IMAGENET, dtype="float32")
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+
+
+def test_half_precision_is_rounded_once():
+    images = np.arange(256, dtype=np.uint8).repeat(3).reshape(256, 3)
+    found = normalize_pixels(images, **IMAGENET, dtype="bfloat16")
+    whole = normalize_pixels(images, **IMAGENET, dtype="float32")
+    np.testing.assert_array_equal(
+        tf.cast(found, "float32"), tf.cast(tf.cast(whole, "bfloat16"), "float32")
+    )
