@@ -31,9 +31,13 @@ from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.source_version import git_commit
-from tpudet.trainkit.training.build_engine import build_engine, set_precision
+from tpudet.trainkit.training.build_engine import (
+    build_engine,
+    choose_devices,
+    set_precision,
+)
 from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints
-from tpudet.trainkit.training.devices import Devices, TensorFlowDevices, choose_devices
+from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.evaluator import EvaluationSettings
 from tpudet.trainkit.training.freezing import Frozen
@@ -45,7 +49,7 @@ from tpudet.trainkit.training.model_dir import (
     restore_model,
     select_checkpoint,
 )
-from tpudet.trainkit.training.modes import Mode, run_mode
+from tpudet.trainkit.training.modes import Mode, claim_model_dir, run_mode
 from tpudet.trainkit.training.plan import log_frozen, log_plan
 from tpudet.trainkit.weights.pretrained import (
     Pretrained,
@@ -80,14 +84,15 @@ def train(
         The exit code of the process: 0 finished, 75 stopped by a signal, 1 failed.
 
     Raises:
-        UserError: config, data set, weights or checkpoints do not fit together.
+        UserError: config, data set, weights or checkpoints do not fit together, or another process
+            writes to the model_dir.
     """
     split = find_split(config.data, config.data.train_split)
     class_list_text, classes = load_classes(config.data.directory)
     check_classes(config.data, config.data.train_split, [entry.name for entry in classes])
     begins = not list_checkpoints(model_dir)
     config, pretrained = resolve_config(config, model_dir, loads_weights=begins and mode != "eval")
-    devices = choose_devices(config.train.device)
+    devices = choose_devices(config.train)
     training = build_training(
         config, classes=classes, train_split=split, devices=devices, pretrained=pretrained
     )
@@ -118,17 +123,21 @@ def train(
             best_metric=config.evaluation.schedule.best_metric,
             headline=_HEADLINE,
         )
-    describe_run(model_dir, config, class_list_text, load_experiment)
-    if pretrained and training.loaded:
-        write_report(model_dir, pretrained.config.path, training.loaded)
-    return run_mode(
-        mode,
-        config.train,
-        engine=training.engine,
-        model_dir=model_dir,
-        evaluation=evaluation,
-        eval_timeout=eval_timeout,
-    )
+    is_chief = training.engine.is_chief
+    with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
+        writes = is_chief and mode != "eval"  # the config is the trainer's
+        describe_run(model_dir, config, class_list_text, load_experiment, writes=writes)
+        if writes and pretrained and training.loaded:
+            write_report(model_dir, pretrained.config.path, training.loaded)
+        return run_mode(
+            mode,
+            config.train,
+            engine=training.engine,
+            model_dir=model_dir,
+            evaluation=evaluation,
+            eval_timeout=eval_timeout,
+            verify=verify,
+        )
 
 
 def evaluate(
@@ -152,7 +161,7 @@ def evaluate(
         overrides = [*overrides, f"data.eval_split={split}"]
     run = load_run(model_dir, functools.partial(load_experiment, overrides=overrides))
     config, checkpoint = run.config, select_checkpoint(model_dir, step)
-    devices = choose_devices(config.train.device)
+    devices = choose_devices(config.train)
     set_precision(config.train, devices)
     path = f"{model_dir}/evaluation_{config.data.eval_split}_{checkpoint.step}"
     evaluation = build_evaluation(
@@ -226,7 +235,7 @@ def build_training(
     *,
     classes: Sequence[ClassEntry],
     train_split: Split | None,
-    devices: TensorFlowDevices,
+    devices: Devices,
     pretrained: Pretrained | None = None,
 ) -> Training:
     """Builds model, optimizer and input.

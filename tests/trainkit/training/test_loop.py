@@ -7,6 +7,7 @@ every single change of a file. test_loop_with_tensorflow_engine.py has the real 
 import contextlib
 import dataclasses
 import itertools
+import json
 import logging
 import math
 import os
@@ -20,10 +21,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.training import loop
-from tpudet.trainkit.training.checkpoints import Checkpoints, list_checkpoints, read_checkpoint
+from tpudet.trainkit.training.best_checkpoint import BestRecord, read_best_record
+from tpudet.trainkit.training.checkpoints import (
+    Checkpoints,
+    list_checkpoints,
+    read_checkpoint,
+    remove_checkpoint,
+)
 from tpudet.trainkit.training.engine import NonfiniteStep, Signature, StepReport
 from tpudet.trainkit.training.evaluator import Evaluation
+from tpudet.trainkit.training.modes import claim_model_dir
 from tpudet.trainkit.training.run_log import Ledger
 
 SETTINGS = loop.RunSettings(
@@ -389,3 +398,122 @@ def test_a_process_beside_the_chief_does_the_same_steps_and_writes_nothing(ram_d
     run_once(chief_dir, evaluations, restored, total_steps=12)
     assert restored.call_lengths == [2]  # from the chief's step 10
     assert outcome(chief_dir) == before
+
+
+def test_going_back_to_an_earlier_checkpoint_evaluates_again(ram_dir: str) -> None:
+    """N4: the evaluations of a training that was taken back do not count, nor does its best."""
+    evaluations: list[int] = []
+    run_once(ram_dir, evaluations, keep_checkpoints=9)
+    for found in list_checkpoints(ram_dir):
+        if found.step > 6:
+            remove_checkpoint(found.prefix)
+    engine = CountingEngine(nonfinite_at=7)
+    with pytest.raises(loop.NonfiniteLossError):
+        run_once(ram_dir, evaluations, engine, keep_checkpoints=9)
+    assert steps(ram_dir, "eval") == [4]
+    assert int(read_checkpoint(f"{ram_dir}/best")["global_step"]) == 4
+    run_once(ram_dir, evaluations, keep_checkpoints=9)
+    assert evaluations == [4, 8, 10, 8, 10]
+    assert steps(ram_dir, "eval") == [4, 8, 10]
+    assert int(read_checkpoint(f"{ram_dir}/best")["global_step"]) == 8
+
+
+def test_a_new_training_in_an_emptied_folder_keeps_its_own_best(ram_dir: str) -> None:
+    """N3: killed before its first evaluation, it must not take the old best for its own."""
+    run_once(ram_dir, [])
+    for found in list_checkpoints(ram_dir):
+        remove_checkpoint(found.prefix)
+    with pytest.raises(loop.NonfiniteLossError):
+        run_once(ram_dir, [], CountingEngine(nonfinite_at=4))
+    assert [found.step for found in list_checkpoints(ram_dir)] == [3]
+    assert read_best_record(f"{ram_dir}/best") is None
+    run_once(ram_dir, [], total_steps=4)
+    assert read_best_record(f"{ram_dir}/best") == BestRecord("AP50", AP50[4], 4)
+    assert [found.step for found in list_checkpoints(f"{ram_dir}/best")] == [4]
+
+
+def test_another_best_metric_keeps_the_better_copy(ram_dir: str) -> None:
+    """N5: the copy in best/ was evaluated too, although its checkpoint is gone elsewhere."""
+    run_once(ram_dir, [])
+    assert [found.step for found in list_checkpoints(ram_dir)] == [9, 10]
+    engine = CountingEngine()
+    ap = {"AP50": 0.9, "AP": 0.01}  # at a later step: worse by the new metric
+    code = loop.train_and_eval(
+        engine=engine,
+        model_dir=ram_dir,
+        settings=dataclasses.replace(SETTINGS, total_steps=12),
+        evaluation=dataclasses.replace(
+            evaluation_settings(lambda step: Evaluation(ap, {}), headline=["AP"]), best_metric="AP"
+        ),
+    )
+    assert code == loop.EXIT_FINISHED
+    assert read_best_record(f"{ram_dir}/best") == BestRecord("AP", 0.05, 8)
+
+
+def test_mode_eval_waits_in_a_folder_whose_checkpoints_were_removed(
+    ram_dir: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_once(ram_dir, [])
+    for found in list_checkpoints(ram_dir):
+        remove_checkpoint(found.prefix)
+    evaluations: list[int] = []
+    evaluate_beside(ram_dir, evaluations, timeout_seconds=0.1)
+    assert "No new checkpoint" in caplog.text  # it did not take the old evaluations for its own
+    trainer = threading.Thread(
+        target=lambda: loop.train(
+            engine=CountingEngine(),
+            model_dir=ram_dir,
+            settings=dataclasses.replace(SETTINGS, keep_checkpoints=9),
+        )
+    )
+    trainer.start()
+    evaluate_beside(ram_dir, evaluations, timeout_seconds=20.0)
+    trainer.join()
+    assert evaluations[-1] == 10
+    assert steps(ram_dir, "eval") == evaluations
+
+
+def test_a_checkpoint_that_goes_while_it_is_evaluated_is_still_kept_as_best(ram_dir: str) -> None:
+    engine, trained = CountingEngine(), CountingEngine()
+    trained.train(4)
+    saved = Checkpoints(ram_dir, keep=1).save(trained.snapshot())
+
+    def evaluate(step: int) -> Evaluation:
+        remove_checkpoint(saved.prefix)
+        return Evaluation({"AP50": 0.2}, {})
+
+    loop.evaluate_checkpoints(
+        engine=engine,
+        model_dir=ram_dir,
+        total_steps=10,
+        evaluation=evaluation_settings(evaluate),
+        timeout_seconds=0.0,
+    )
+    assert read_checkpoint(f"{ram_dir}/best") == trained.snapshot()
+    assert read_best_record(f"{ram_dir}/best") == BestRecord("AP50", 0.2, 4)
+
+
+def test_a_trainer_that_lost_its_claim_writes_nothing_more(tmp_path: Path) -> None:
+    engine = CountingEngine()
+    path = tmp_path / "train.claim.json"
+
+    def take_over() -> None:
+        claim = json.loads(path.read_text().rstrip("\0 "))
+        path.write_text(json.dumps(claim | {"host": "elsewhere", "token": "another"}))
+
+    train = engine.train
+
+    def train_paused(num_steps: int) -> object:
+        if engine.step >= 6:
+            take_over()
+        return train(num_steps)
+
+    engine.train = train_paused  # pyright: ignore[reportAttributeAccessIssue]
+    with (
+        pytest.raises(ClaimError, match="taken over by process .* on elsewhere"),
+        claim_model_dir(str(tmp_path), "train", is_chief=True) as verify,
+    ):
+        loop.train(engine=engine, model_dir=str(tmp_path), settings=SETTINGS, verify=verify)
+    assert [found.step for found in list_checkpoints(str(tmp_path))] == [3, 6]
+    assert [line["kind"] for line in Ledger(str(tmp_path)).lines()] == ["state"] + ["train"] * 3
+    assert path.exists()  # it is the other's now

@@ -128,7 +128,6 @@ def test_rewinding_drops_what_will_be_trained_again(ram_dir: str) -> None:
         ("eval", 10),
         ("train", 20),
         ("eval", 20),
-        ("eval", 30),
         ("state", 30),
     ]
     ledger.rewind(None)

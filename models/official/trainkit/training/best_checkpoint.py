@@ -4,7 +4,11 @@ import json
 import logging
 import math
 import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
+
+import numpy as np
 
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training import checkpoints
@@ -29,15 +33,29 @@ class BestCheckpoint:
     `best.json` is published after the files that it names and before older ones are removed, so
     that it names a whole checkpoint after a kill at any moment. Of equal values the earlier step
     stays.
+
+    Args:
+        model_dir: of the run.
+        metric: its highest value decides.
+        verify: called before each write; raises if another process owns `best/`.
     """
 
-    def __init__(self, model_dir: str, *, metric: str) -> None:
+    def __init__(
+        self, model_dir: str, *, metric: str, verify: Callable[[], None] = lambda: None
+    ) -> None:
         self.directory = os.path.join(model_dir, BEST_FOLDER)
         self._metric = metric
+        self._verify = verify
         self.record: BestRecord | None = None
 
-    def prepare(self) -> None:
-        """Reads the record, unless it is of another metric, and removes leftovers."""
+    def prepare(self, values: Mapping[int, float] = MappingProxyType({})) -> None:
+        """Reads the record and removes leftovers.
+
+        A record of another metric becomes one of this metric, if the value is known.
+
+        Args:
+            values: the recorded values of the metric by step.
+        """
         record = read_best_record(self.directory)
         if record is not None and record.metric != self._metric:
             logger.warning(
@@ -46,9 +64,10 @@ class BestCheckpoint:
                 record.metric,
                 self._metric,
             )
-            record = None
+            known = record.step in values
+            record = BestRecord(self._metric, values[record.step], record.step) if known else None
         self.record = record
-        checkpoints.remove_leftovers(self.directory)
+        checkpoints.remove_leftovers(self.directory, RECORD_NAME)
         if record is not None:
             self._publish_record(record)
 
@@ -64,8 +83,7 @@ class BestCheckpoint:
         """
         storage.make_folder(self.directory)
         prefix = os.path.join(self.directory, os.path.basename(checkpoint.prefix))
-        temporary = prefix + storage.TEMPORARY_SUFFIX
-        checkpoints.remove_checkpoint(temporary)
+        temporary = checkpoints.temporary_prefix(prefix)
         for suffix in (checkpoints.DATA_SUFFIX, checkpoints.INDEX_SUFFIX):
             try:
                 storage.copy(checkpoint.prefix + suffix, temporary + suffix)
@@ -74,11 +92,25 @@ class BestCheckpoint:
                     f"{checkpoint.prefix}{suffix} is gone"
                 ) from error
         checkpoints.verify_checkpoint(temporary)
+        self._verify()
         checkpoints.publish_checkpoint(temporary, prefix)
-        self.record = BestRecord(self._metric, value, checkpoint.step)
-        self._publish_record(self.record)
+        self._publish_record(BestRecord(self._metric, value, checkpoint.step))
+
+    def keep_arrays(
+        self, checkpoint: checkpoints.Checkpoint, arrays: Mapping[str, np.ndarray], value: float
+    ) -> None:
+        """Writes a checkpoint here that was removed while it was evaluated.
+
+        Raises:
+            UnreadableCheckpointError: it reads back differently; the former best stays.
+        """
+        storage.make_folder(self.directory)
+        prefix = os.path.join(self.directory, os.path.basename(checkpoint.prefix))
+        checkpoints.write_checkpoint(prefix, arrays, verify=self._verify)
+        self._publish_record(BestRecord(self._metric, value, checkpoint.step))
 
     def _publish_record(self, record: BestRecord) -> None:
+        self.record = record
         path = os.path.join(self.directory, RECORD_NAME)
         text = json.dumps(record._asdict()) + "\n"
         if storage.read_text(path) != text:
@@ -90,6 +122,28 @@ class BestCheckpoint:
             for found in kept:
                 if found.step != record.step:
                     checkpoints.remove_checkpoint(found.prefix)
+
+
+def forget_best(model_dir: str, *, beyond: int | None) -> None:
+    """Removes the record of `best/` if its step is beyond that of a run that was restored.
+
+    The run will come to that step again, perhaps with other weights. The checkpoint stays until
+    the next evaluation replaces it.
+
+    Args:
+        model_dir: of the run.
+        beyond: the restored step; None if nothing was restored.
+    """
+    directory = os.path.join(model_dir, BEST_FOLDER)
+    record = read_best_record(directory)
+    if record is None or (beyond is not None and record.step <= beyond):
+        return
+    logger.warning(
+        "%s holds step %d of a training that was discarded; the next evaluation replaces it",
+        directory,
+        record.step,
+    )
+    storage.remove_if_there(os.path.join(directory, RECORD_NAME))
 
 
 def read_best_record(directory: str) -> BestRecord | None:

@@ -14,7 +14,8 @@ import difflib
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ import tensorflow as tf
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training.engine import Signature
+from tpudet.trainkit.training.run_log import FILE_NAME as LEDGER_NAME
 from tpudet.trainkit.weights.tensor_bundle import (
     DATA_SUFFIX,
     GLOBAL_STEP,
@@ -57,14 +59,24 @@ class Checkpoints:
         directory: any folder or bucket.
         keep: how many of the newest stay, 1 or more.
         writes: whether this is the process that writes; others only read.
+        verify: called before a checkpoint is published; raises if the folder is no longer claimed
+            by this process.
     """
 
-    def __init__(self, directory: str, *, keep: int, writes: bool = True) -> None:
+    def __init__(
+        self,
+        directory: str,
+        *,
+        keep: int,
+        writes: bool = True,
+        verify: Callable[[], None] = lambda: None,
+    ) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}; at least 1 checkpoint must be kept")
         self.directory = directory
         self._keep = keep
         self._writes = writes
+        self._verify = verify
         self._published: list[Checkpoint] = []  # ascending
         self._unreadable: list[str] = []
 
@@ -76,11 +88,12 @@ class Checkpoints:
     def prepare(self) -> None:
         """Creates the folder and removes the leftovers of a killed writer.
 
-        Only the process that writes does this: half-written files of another look the same.
+        Only the process that holds the claim on the folder does this: half-written files of
+        another look the same.
         """
         if self._writes:
             storage.make_folder(self.directory)
-            remove_leftovers(self.directory)
+            remove_leftovers(self.directory, LEDGER_NAME)
 
     def load_newest(self, signature: Signature) -> dict[str, np.ndarray] | None:
         """Reads the newest readable checkpoint; None if the folder holds no checkpoint.
@@ -128,7 +141,7 @@ class Checkpoints:
         step = int(arrays[GLOBAL_STEP])
         checkpoint = Checkpoint(step, os.path.join(self.directory, f"{_NAME_PREFIX}{step}"))
         if self._writes:
-            _write_checkpoint(checkpoint.prefix, arrays)
+            write_checkpoint(checkpoint.prefix, arrays, verify=self._verify)
         others = [kept for kept in self._published if kept.prefix != checkpoint.prefix]
         self._published = sorted([*others, checkpoint])
         self._publish_pointer_and_prune()
@@ -218,16 +231,29 @@ def remove_checkpoint(prefix: str) -> None:
         storage.remove_if_there(prefix + suffix)
 
 
-def remove_leftovers(directory: str) -> None:
-    """Removes temporary files, and data files whose index was never published."""
+def temporary_prefix(prefix: str) -> str:
+    """Returns a prefix beside `prefix` that no other process writes to."""
+    return f"{prefix}.{uuid.uuid4().hex[:12]}{storage.TEMPORARY_SUFFIX}"
+
+
+def remove_leftovers(directory: str, *files: str) -> None:
+    """Removes data files whose index was never published, and temporary files of checkpoints.
+
+    Those of other files stay, since an evaluator beside the trainer may be writing them.
+
+    Args:
+        directory: the folder, claimed by this process.
+        files: names of further files whose temporary ones are removed.
+    """
     names = storage.list_names(directory)
+    owned = (_NAME_PREFIX, *(f"{file}." for file in (POINTER_NAME, *files)))
     for name in names:
         is_orphan = (
             name.startswith(_NAME_PREFIX)
             and name.endswith(DATA_SUFFIX)
             and name.removesuffix(DATA_SUFFIX) + INDEX_SUFFIX not in names
         )
-        if is_orphan or storage.TEMPORARY_SUFFIX in name:
+        if is_orphan or (storage.TEMPORARY_SUFFIX in name and name.startswith(owned)):
             logger.info("Removing %s, left behind by a killed run", os.path.join(directory, name))
             storage.remove_if_there(os.path.join(directory, name))
 
@@ -248,10 +274,20 @@ def verify_checkpoint(prefix: str) -> None:
         read_bundle_tensor(reader, prefix, key)
 
 
-def _write_checkpoint(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes the arrays under a temporary name, reads them back to compare, and publishes them."""
-    temporary = prefix + storage.TEMPORARY_SUFFIX
-    remove_checkpoint(temporary)  # ram:// would append to it
+def write_checkpoint(
+    prefix: str, arrays: Mapping[str, np.ndarray], *, verify: Callable[[], None] = lambda: None
+) -> None:
+    """Writes the arrays under a temporary name, reads them back to compare, and publishes them.
+
+    Args:
+        prefix: of the checkpoint.
+        arrays: by checkpoint key.
+        verify: as in `Checkpoints`.
+
+    Raises:
+        UnreadableCheckpointError: it reads back differently; nothing was published.
+    """
+    temporary = temporary_prefix(prefix)
     keys = sorted(arrays)
     with tf.device("CPU:0"):
         tf.raw_ops.SaveV2(
@@ -265,6 +301,7 @@ def _write_checkpoint(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
         # Bytes, not values: a NaN is equal to itself here.
         if read_bundle_tensor(reader, temporary, key).tobytes() != arrays[key].tobytes():
             raise UnreadableCheckpointError(f"{temporary}: {key} was read back differently")
+    verify()
     publish_checkpoint(temporary, prefix)
 
 

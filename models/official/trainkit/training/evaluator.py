@@ -9,16 +9,17 @@ from typing import NamedTuple
 import numpy as np
 
 from tpudet.trainkit.config.ranges import Count, check
+from tpudet.trainkit.files import storage
 from tpudet.trainkit.training.best_checkpoint import BestCheckpoint
 from tpudet.trainkit.training.checkpoints import (
     Checkpoint,
     UnreadableCheckpointError,
-    list_checkpoints,
     load_checkpoint,
 )
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.preemption import Preemption
 from tpudet.trainkit.training.run_log import Ledger, MetricsWriter, finite_number
+from tpudet.trainkit.weights.tensor_bundle import INDEX_SUFFIX
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +52,27 @@ class EvaluationSettings:
 
 
 class Evaluator:
-    """Evaluations of one model_dir, with the ledger as their memory."""
+    """Evaluations of one model_dir, with the ledger as their memory.
 
-    def __init__(self, engine: Engine, model_dir: str, settings: EvaluationSettings) -> None:
+    Args:
+        engine: built for the model.
+        model_dir: of the run.
+        settings: how the model is evaluated.
+        verify: called before each write; raises ClaimError once another process evaluates here.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        model_dir: str,
+        settings: EvaluationSettings,
+        verify: Callable[[], None] = lambda: None,
+    ) -> None:
         self._engine = engine
-        self._model_dir = model_dir
         self._settings = settings
         self._ledger = Ledger(model_dir, writes=engine.is_chief)
-        self._best = BestCheckpoint(model_dir, metric=settings.best_metric)
+        self._best = BestCheckpoint(model_dir, metric=settings.best_metric, verify=verify)
+        self._verify = verify
         self._unusable: set[str] = set()  # prefixes that could not be read
         self.evaluated_steps: set[int] = set()
         self.last_seconds = 0.0  # of the latest evaluation, for the ETA
@@ -67,31 +81,33 @@ class Evaluator:
         """Reads which steps were evaluated, and finishes a copy to `best/` that a kill cut off.
 
         Args:
-            published: the checkpoints in model_dir. If there is none this is a new training, and a
-                best checkpoint of an earlier one does not count.
+            published: the checkpoints in model_dir. Evaluations beyond the newest are of a training
+                that was discarded.
         """
-        self.evaluated_steps = self._ledger.evaluated_steps()
+        newest = max((checkpoint.step for checkpoint in published), default=0)
+        lines = [
+            line
+            for line in self._ledger.lines()
+            if line["kind"] == "eval" and line["step"] <= newest
+        ]
+        self.evaluated_steps = {line["step"] for line in lines}
         if not self._engine.is_chief:
             return
-        self._best.prepare()
-        if not published and self._best.record is not None:
-            logger.warning("%s is of an earlier training and will be replaced", self._best.record)
-            self._best.record = None
+        found = {
+            line["step"]: finite_number(line.get(self._settings.best_metric)) for line in lines
+        }
+        values = {step: value for step, value in found.items() if value is not None}
+        self._verify()
+        self._best.prepare(values)
         by_step = {checkpoint.step: checkpoint for checkpoint in published}
-        values = [
-            (finite_number(line.get(self._settings.best_metric)), line["step"])
-            for line in self._ledger.lines()
-            if line["kind"] == "eval"
-        ]
-        for value, step in values:
-            if value is not None and step in by_step:
-                self._offer_best(by_step[step], value)
+        for step in sorted(values.keys() & by_step.keys()):
+            self._offer_best(by_step[step], values[step])
 
-    def pending(self, total_steps: int) -> list[Checkpoint]:
-        """Returns the checkpoints in model_dir that are still to be evaluated, oldest first."""
+    def pending(self, published: Sequence[Checkpoint], total_steps: int) -> list[Checkpoint]:
+        """Returns those of the checkpoints that are still to be evaluated, oldest first."""
         return [
             found
-            for found in list_checkpoints(self._model_dir)
+            for found in published
             if self._settings.is_due(found.step, total_steps)
             and found.step not in self.evaluated_steps
             and found.prefix not in self._unusable
@@ -136,19 +152,29 @@ class Evaluator:
             raise ValueError(
                 f"The evaluation has no metric {', '.join(missing)}; it has {', '.join(metrics)}"
             )
+        self._verify()
         writer.write("eval", step, {**metrics, **images})
         self._ledger.append("eval", step, {**metrics, "seconds": round(self.last_seconds, 3)})
         self.evaluated_steps.add(step)
         logger.info("Evaluated step %d in %.1f s", step, self.last_seconds)
         for name in settings.headline:
             logger.info("%s: %.4f", name, metrics[name])
-        self._offer_best(checkpoint, metrics[settings.best_metric])
+        self._offer_best(checkpoint, metrics[settings.best_metric], self._engine.snapshot)
 
-    def _offer_best(self, checkpoint: Checkpoint, value: float) -> None:
+    def _offer_best(
+        self,
+        checkpoint: Checkpoint,
+        value: float,
+        snapshot: Callable[[], dict[str, np.ndarray]] | None = None,
+    ) -> None:
+        """Keeps a checkpoint if it is better; from `snapshot` if the trainer has removed it."""
         if not self._engine.is_chief or not self._best.is_better(value):
             return
         try:
-            self._best.keep(checkpoint, value)
+            if snapshot is not None and not storage.exists(checkpoint.prefix + INDEX_SUFFIX):
+                self._best.keep_arrays(checkpoint, snapshot(), value)
+            else:
+                self._best.keep(checkpoint, value)
         except UnreadableCheckpointError as error:
             logger.warning("The best checkpoint so far could not be kept: %s", error)
             return

@@ -6,7 +6,8 @@ The guarantees (each is a test in tests/trainkit/training/test_loop.py):
    restored; it never trains beyond `total_steps`, and a finished run that was never evaluated
    still is.
 2. The ledger lists the evaluated steps. After a kill between a save and its evaluation only that
-   evaluation is made up for; none is done twice.
+   evaluation is made up for; none is done twice. A run that restores an earlier step than before
+   discards the evaluations and the best checkpoint beyond it.
 3. SIGTERM or SIGINT saves at the next step boundary; the functions then return EXIT_PREEMPTED.
 4. A loss that is not finite raises NonfiniteLossError and saves nothing.
 
@@ -18,6 +19,7 @@ import logging
 import math
 import os
 import time
+from collections.abc import Callable
 
 from tpudet.trainkit.training import checkpoints
 from tpudet.trainkit.training.engine import Engine
@@ -47,13 +49,20 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 
-def train(*, engine: Engine, model_dir: str, settings: RunSettings) -> int:
+def train(
+    *,
+    engine: Engine,
+    model_dir: str,
+    settings: RunSettings,
+    verify: Callable[[], None] = lambda: None,
+) -> int:
     """Trains to `total_steps` from the newest checkpoint in `model_dir`, without evaluating.
 
     Args:
         engine: built for this model and input; its state is restored here.
         model_dir: any folder or bucket.
         settings: how long, and how often what is logged and saved.
+        verify: called before each write; raises ClaimError once another process owns the folder.
 
     Returns:
         The exit code of the process: EXIT_FINISHED or EXIT_PREEMPTED.
@@ -61,7 +70,7 @@ def train(*, engine: Engine, model_dir: str, settings: RunSettings) -> int:
     Raises:
         NonfiniteLossError, CheckpointMismatchError, UnreadableCheckpointError.
     """
-    run = TrainingRun(engine, model_dir, settings)
+    run = TrainingRun(engine, model_dir, settings, verify)
 
     def body() -> None:
         run.restore()
@@ -71,7 +80,12 @@ def train(*, engine: Engine, model_dir: str, settings: RunSettings) -> int:
 
 
 def train_and_eval(
-    *, engine: Engine, model_dir: str, settings: RunSettings, evaluation: EvaluationSettings
+    *,
+    engine: Engine,
+    model_dir: str,
+    settings: RunSettings,
+    evaluation: EvaluationSettings,
+    verify: Callable[[], None] = lambda: None,
 ) -> int:
     """Trains to the next target, saves, evaluates, and so on to `total_steps`.
 
@@ -80,6 +94,7 @@ def train_and_eval(
         model_dir: as in `train`.
         settings: as in `train`.
         evaluation: how the model is evaluated, and how often.
+        verify: as in `train`.
 
     Returns:
         The exit code of the process: EXIT_FINISHED or EXIT_PREEMPTED.
@@ -89,8 +104,8 @@ def train_and_eval(
         evaluation lacks a metric that its settings name.
     """
     total_steps = settings.total_steps
-    run = TrainingRun(engine, model_dir, settings)
-    evaluator = Evaluator(engine, model_dir, evaluation)
+    run = TrainingRun(engine, model_dir, settings, verify)
+    evaluator = Evaluator(engine, model_dir, evaluation, verify)
 
     def body() -> None:
         restored = run.restore()
@@ -114,6 +129,7 @@ def evaluate_checkpoints(
     evaluation: EvaluationSettings,
     poll_seconds: float = 30.0,
     timeout_seconds: float | None = None,
+    verify: Callable[[], None] = lambda: None,
 ) -> int:
     """Evaluates the checkpoints that another process writes, until that of `total_steps`.
 
@@ -128,6 +144,7 @@ def evaluate_checkpoints(
         evaluation: as in `train_and_eval`; checkpoints of other steps are skipped.
         poll_seconds: how long to wait before looking again.
         timeout_seconds: give up after so long without a new checkpoint; None: never.
+        verify: as in `train`.
 
     Returns:
         EXIT_FINISHED, also after the timeout (with a warning), or EXIT_PREEMPTED.
@@ -135,15 +152,17 @@ def evaluate_checkpoints(
     Raises:
         CheckpointMismatchError: a checkpoint belongs to another model.
     """
-    evaluator = Evaluator(engine, model_dir, evaluation)
-    evaluator.prepare(checkpoints.list_checkpoints(model_dir))
+    evaluator = Evaluator(engine, model_dir, evaluation, verify)
     writer = TensorBoardWriter(os.path.join(model_dir, "eval"))
     patience = math.inf if timeout_seconds is None else timeout_seconds
     last_seen = time.monotonic()
     try:
         with Preemption(engine.request_stop) as preemption:
             while not preemption.requested:
-                if pending := evaluator.pending(total_steps):
+                # Each time, because the trainer may have been taken back to an earlier step.
+                published = checkpoints.list_checkpoints(model_dir)
+                evaluator.prepare(published)
+                if pending := evaluator.pending(published, total_steps):
                     evaluator.restore_and_evaluate(pending[0], preemption, writer)
                     last_seen = time.monotonic()
                 elif max(evaluator.evaluated_steps, default=0) >= total_steps:

@@ -12,6 +12,7 @@ from tpudet.trainkit.config.decode import ConfigError, to_yaml
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import read_text, write_text
 from tpudet.trainkit.source_version import git_commit
+from tpudet.trainkit.training.best_checkpoint import read_best_record
 from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints, read_checkpoint
 from tpudet.trainkit.weights.tensor_bundle import BEST_FOLDER, stored_keys
 
@@ -61,7 +62,12 @@ def load_run(model_dir: str, load_config: Callable[[str], Config]) -> Run[Config
 
 
 def describe_run(
-    model_dir: str, config: Config, class_list_text: str, load_config: Callable[[str], Config]
+    model_dir: str,
+    config: Config,
+    class_list_text: str,
+    load_config: Callable[[str], Config],
+    *,
+    writes: bool = True,
 ) -> None:
     """Writes `config.yaml` and `classes.csv` into a model_dir, or checks the existing ones.
 
@@ -73,19 +79,22 @@ def describe_run(
         config: of the run, a dataclass.
         class_list_text: contents of classes.csv.
         load_config: reads the `config.yaml` at a path.
+        writes: whether this process writes; others only compare.
 
     Raises:
         ConfigError: the class list differs; names the first row that does.
     """
-    storage.make_folder(model_dir)
     path = f"{model_dir}/classes.csv"
     before = read_text(path)
-    if before is None:
-        write_text(path, class_list_text)
-    else:
+    if before is not None:
         changed = first_difference(read_class_list(before), read_class_list(class_list_text))
         if changed:
             raise ConfigError(f"{path}: {changed}; use another model_dir")
+    if not writes:
+        return
+    storage.make_folder(model_dir)
+    if before is None:
+        write_text(path, class_list_text)
     path = f"{model_dir}/config.yaml"
     if read_text(path) is not None:
         for line in _config_changes(load_config(path), config):
@@ -103,17 +112,20 @@ def select_checkpoint(model_dir: str, step: str) -> Checkpoint:
     Raises:
         ConfigError: there is no such checkpoint; lists those that exist.
     """
-    kept = {found.step: found for found in list_checkpoints(f"{model_dir}/{BEST_FOLDER}")}
+    folder = f"{model_dir}/{BEST_FOLDER}"
+    kept = {found.step: found for found in list_checkpoints(folder)}
     everything = kept | {found.step: found for found in list_checkpoints(model_dir)}
-    if step == "best" and kept:
-        return kept[max(kept)]
+    record = read_best_record(folder)
+    best = record.step if record and record.step in kept else None
+    if step == "best" and best is not None:
+        return kept[best]
     if step == "latest" and everything:
         return everything[max(everything)]
     if step.isdigit() and int(step) in everything:
         return everything[int(step)]
     existing = ", ".join(map(str, sorted(everything))) or "none"
-    best = f"; best: {max(kept)}" if kept else ""
-    raise ConfigError(f"{model_dir} has no checkpoint of step `{step}`; it has: {existing}{best}")
+    which = f"; best: {best}" if best is not None else ""
+    raise ConfigError(f"{model_dir} has no checkpoint of step `{step}`; it has: {existing}{which}")
 
 
 def restore_model(model: keras.Model, prefix: str) -> None:

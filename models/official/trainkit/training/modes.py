@@ -1,8 +1,11 @@
 """Runs a training in one of its modes: train, eval, or both in turn."""
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Literal
 
+from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.training import loop
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.engine import Engine
@@ -16,6 +19,38 @@ EXIT_FAILED = 1
 logger = logging.getLogger(__name__)
 
 
+@contextmanager
+def claim_model_dir(model_dir: str, mode: Mode, *, is_chief: bool) -> Iterator[Callable[[], None]]:
+    """Claims what a mode writes: the training, its evaluations with `best/`, or both.
+
+    Mode "eval" therefore runs beside mode "train", and no other two processes do.
+
+    Args:
+        model_dir: of the run; created if needed.
+        mode: of the run.
+        is_chief: whether this process writes; others claim nothing.
+
+    Yields:
+        A function to call before each write, which raises ClaimError once a claim is lost.
+
+    Raises:
+        ClaimError: another process holds a claim; names it.
+    """
+    kinds = {"train": ("train",), "eval": ("eval",), "train_and_eval": ("train", "eval")}[mode]
+    outputs = {"train": f"the training in {model_dir}", "eval": f"the evaluations in {model_dir}"}
+    with ExitStack() as stack:
+        claims = [
+            stack.enter_context(Claim(f"{model_dir}/{kind}.claim.json", output=outputs[kind]))
+            for kind in (kinds if is_chief else ())
+        ]
+
+        def verify() -> None:
+            for claim in claims:
+                claim.verify()
+
+        yield verify
+
+
 def run_mode(
     mode: Mode,
     train: TrainConfig,
@@ -24,6 +59,7 @@ def run_mode(
     model_dir: str,
     evaluation: EvaluationSettings | None,
     eval_timeout: float | None = None,
+    verify: Callable[[], None] = lambda: None,
 ) -> int:
     """Trains and evaluates until the run is finished, interrupted, or its loss is not finite.
 
@@ -34,6 +70,7 @@ def run_mode(
         model_dir: of the run.
         evaluation: how the model is evaluated; None for mode "train".
         eval_timeout: seconds without a new checkpoint after which mode "eval" ends; None: never.
+        verify: from `claim_model_dir`.
 
     Returns:
         The exit code of the process: 0 finished, 75 stopped by a signal, 1 failed.
@@ -47,7 +84,7 @@ def run_mode(
     )
     try:
         if evaluation is None:
-            return loop.train(engine=engine, model_dir=model_dir, settings=settings)
+            return loop.train(engine=engine, model_dir=model_dir, settings=settings, verify=verify)
         if mode == "eval":
             return loop.evaluate_checkpoints(
                 engine=engine,
@@ -55,9 +92,14 @@ def run_mode(
                 total_steps=settings.total_steps,
                 evaluation=evaluation,
                 timeout_seconds=eval_timeout,
+                verify=verify,
             )
         return loop.train_and_eval(
-            engine=engine, model_dir=model_dir, settings=settings, evaluation=evaluation
+            engine=engine,
+            model_dir=model_dir,
+            settings=settings,
+            evaluation=evaluation,
+            verify=verify,
         )
     except NonfiniteLossError as error:  # its message says all; a traceback would hide it
         logger.error("%s", error)

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tpudet.trainkit.config.ranges import Count, check
+from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
 from tpudet.trainkit.training import run_log
+from tpudet.trainkit.training.best_checkpoint import forget_best
 from tpudet.trainkit.training.checkpoints import Checkpoint, Checkpoints
 from tpudet.trainkit.training.engine import Engine, NonfiniteStep
 from tpudet.trainkit.training.preemption import Interrupted, Preemption
@@ -57,15 +59,28 @@ class TrainingRun:
     """A training run in its model_dir: the part that train and train_and_eval share.
 
     Every process has one; only that of the chief writes files.
+
+    Args:
+        engine: built for this model and input.
+        model_dir: any folder or bucket, claimed by this process.
+        settings: how long the run is, and how often it logs and saves.
+        verify: called before each write; raises ClaimError once another process owns the model_dir.
     """
 
-    def __init__(self, engine: Engine, model_dir: str, settings: RunSettings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        model_dir: str,
+        settings: RunSettings,
+        verify: Callable[[], None] = lambda: None,
+    ) -> None:
         self._engine = engine
         self._model_dir = model_dir
         self._settings = settings
         self.checkpoints = Checkpoints(
-            model_dir, keep=settings.keep_checkpoints, writes=engine.is_chief
+            model_dir, keep=settings.keep_checkpoints, writes=engine.is_chief, verify=verify
         )
+        self._verify = verify
         self.preemption = Preemption(engine.request_stop)
         self._ledger = Ledger(model_dir, writes=engine.is_chief)
         self._progress = run_log.Progress(batch_size=engine.batch_size)
@@ -88,6 +103,8 @@ class TrainingRun:
                 EXIT_PREEMPTED,
             )
             return EXIT_PREEMPTED
+        except ClaimError:
+            raise
         except Exception as error:
             self._record_state("failed", f"{type(error).__name__}: {error}")
             raise
@@ -113,7 +130,10 @@ class TrainingRun:
             self._engine.restart_input()
             restored = self._engine.step
             logger.info("Restored %s", self.newest().prefix)
+        self._verify()
         self._ledger.rewind(restored)
+        if self._engine.is_chief:
+            forget_best(self._model_dir, beyond=restored)
         self._saved_step = self._engine.step
         total_steps = self._settings.total_steps
         if self._engine.step > total_steps:
@@ -163,6 +183,7 @@ class TrainingRun:
                 remaining_eval_seconds=remaining_eval_seconds,
             )
             logger.info("%s", run_log.format_line(step, settings.total_steps, summary))
+            self._verify()
             self._ledger.append("train", step, summary)
             self.writer.write("train", step, summary)
             self._progress.reset()
@@ -177,6 +198,7 @@ class TrainingRun:
             self._progress.reset()
 
     def _record_state(self, state: State, reason: str = "") -> None:
+        self._verify()  # also says why another error came: the files were taken away
         values = {"state": state, "total_steps": self._settings.total_steps, "reason": reason}
         self._ledger.append("state", self._engine.step, values)
 

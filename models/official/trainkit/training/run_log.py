@@ -146,20 +146,15 @@ class Ledger:
     def rewind(self, step: int | None) -> None:
         """Repairs the ledger and drops the lines that a run restored at `step` writes again.
 
-        Those are train lines beyond `step`. Evaluations stay: the same seed gives the same weights
-        again. With None (nothing restored) both go. State lines stay, they are history. Only a
-        trainer may call this, since it replaces the file.
+        Those are train and eval lines beyond `step`; with None (nothing restored) all of them.
+        State lines stay, they are history. Only a trainer may call this, since it replaces the
+        file.
         """
         text = storage.read_text(self.path)
         if text is None or not self._writes:
             return
-        first_dropped = 1 if step is None else step + 1
-        dropped_kinds = ("train", "eval") if step is None else ("train",)
-        kept = [
-            line
-            for line in self.lines()
-            if line["kind"] not in dropped_kinds or line["step"] < first_dropped
-        ]
+        last = 0 if step is None else step
+        kept = [line for line in self.lines() if line["kind"] == "state" or line["step"] <= last]
         repaired = "".join(json.dumps(line) + "\n" for line in kept)
         if repaired != text:
             storage.write_text(self.path, repaired)
