@@ -48,6 +48,7 @@ from tpudet.detection.ops.matching import match_argmax_iou
 from tpudet.trainkit.backbones.build import build_backbone, drop_block_factory, norm_factory
 from tpudet.trainkit.backbones.config import resolve_backbone, resolve_epsilon
 from tpudet.trainkit.files.storage import read_text
+from tpudet.trainkit.training.checkpoints import list_checkpoints
 from tpudet.trainkit.types import Tensor
 from tpudet.trainkit.weights.families import NORMALIZATIONS, TPUDET, Family
 from tpudet.trainkit.weights.load import OtherParts
@@ -64,7 +65,8 @@ def resolve_config(
 ) -> tuple[ExperimentConfig, Pretrained | None]:
     """Opens `train.weights` if they are needed, and replaces every `auto` of the model.
 
-    A run that resumes keeps what its config.yaml says, and needs the weights no more.
+    A run that resumes keeps what its config.yaml says, and needs the weights no more. Only one
+    with a checkpoint does: an attempt that saved nothing leaves a config.yaml that binds nobody.
 
     Args:
         config: as decoded.
@@ -78,7 +80,8 @@ def resolve_config(
         WeightsError: the weights cannot be read, or are of no known family.
     """
     earlier, weights = f"{model_dir}/config.yaml", config.train.weights
-    expected = read_family(earlier) if read_text(earlier) is not None else None
+    resumes = bool(list_checkpoints(model_dir)) and read_text(earlier) is not None
+    expected = read_family(earlier) if resumes else None
     pretrained = None
     if weights and (loads_weights or expected is None):
         pretrained = open_pretrained(weights, read_family=read_family)

@@ -15,8 +15,9 @@ from tpudet.detection.modeling.config import FPNConfig, HeadConfig, RetinaNetCon
 from tpudet.trainkit.backbones.config import EfficientNetConfig
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import to_yaml
+from tpudet.trainkit.training.checkpoints import Checkpoints
 from tpudet.trainkit.training.config import TrainConfig
-from tpudet.trainkit.training.devices import choose_devices
+from tpudet.trainkit.training.devices import choose_tensorflow_devices
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.pretrained import REPORT_NAME
 from tpudet.trainkit.weights.read import read_weights
@@ -44,7 +45,7 @@ def test_the_published_lite0_loads_whole_into_a_detector_and_its_averages() -> N
         config,
         classes=CLASSES,
         train_split=None,
-        devices=choose_devices("cpu"),
+        devices=choose_tensorflow_devices("cpu"),
         pretrained=pretrained,
     )
     stored = read_weights(LITE0).tensors
@@ -78,6 +79,7 @@ def test_auto_becomes_what_the_weights_expect_and_stays_when_the_run_resumes(
     assert resolved.model.backbone.style == "tensorflow"
     assert resolved.model.backbone.batch_norm.epsilon == 1e-3
     (tmp_path / "config.yaml").write_text(to_yaml(resolved))
+    Checkpoints(str(tmp_path), keep=1).save({"global_step": np.asarray(1, np.int64)})
     gone = dataclasses.replace(config, train=TrainConfig(weights=WeightsConfig(path="gone.pth")))
     assert resolve(gone, str(tmp_path)).model == resolved.model
     chosen = dataclasses.replace(
@@ -91,6 +93,19 @@ def test_auto_becomes_what_the_weights_expect_and_stays_when_the_run_resumes(
     assert "auto" not in to_yaml(without.model)
     with pytest.raises(WeightsError, match=r"gone.pth: there is no such file"):
         resolve(gone, "no_such_run")
+
+
+def test_an_attempt_that_saved_nothing_decides_nothing(tmp_path: Path) -> None:
+    """The weights expect another normalization than the one that config.yaml has."""
+    attempt = resolve(ExperimentConfig(model=lite0_config().model), "no_such_run")
+    assert attempt.model.normalization == "imagenet"
+    (tmp_path / "config.yaml").write_text(to_yaml(attempt))
+    config, pretrained = experiment.resolve_config(
+        lite0_config(), str(tmp_path), loads_weights=True
+    )
+    assert pretrained is not None
+    assert config.model.normalization == "lite"
+    assert config.model == resolve(lite0_config(), str(tmp_path)).model  # of mode eval
 
 
 def test_a_run_that_starts_from_weights_says_so_and_one_that_resumes_does_not_need_them(
