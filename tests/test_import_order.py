@@ -18,7 +18,7 @@ DETECTION = (
     "config → {submission, modeling, data} → ops → types"
 )
 TRAINKIT = (
-    "training → {weights, backbones, records, images, image_folder} → "
+    "training → {weights, backbones, record_manifest, images, image_folder} → records → "
     "{config, files, jobs, pages, command_line, class_list, source_version} → "
     "{errors, types, keras_ops}"
 )

@@ -1,6 +1,7 @@
 """What all commands that rewrite submissions have in common; one line each, worked out by hand."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tpudet.detection.commands import (
     trim_sub_decimal_digits,
 )
 from tpudet.detection.submission import writer
+from tpudet.trainkit.files.exclusive import create_temporary
 
 HEADER = "ImageId,PredictionString\n"
 CAT = "/m/01 0.90000 0.10000 0.20000 0.30000 0.40006"
@@ -139,7 +141,9 @@ def test_an_existing_result_needs_force(
     assert run(TEXT) == 2
     assert "out.csv exists; -f replaces it" in capsys.readouterr().err
     assert Path("out.csv").read_text() == "precious"
-    Path("out.csv.temporary").write_text("of a run that was killed")
+    temporary, descriptor = create_temporary(os.path.realpath("out.csv"))
+    os.close(descriptor)
+    Path(temporary).write_text("of a run that was killed")
     assert run(TEXT, "-f") == 0
     assert Path("out.csv").read_text() == expected
     assert names() == ["hierarchy.json", "in.csv", "out.csv"]

@@ -45,9 +45,9 @@ class Claim:
     """
 
     def __init__(self, path: str, *, output: str) -> None:
+        token = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}"
         self.path = path
-        self.token = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}"
-        self._output = output
+        self.ticket = ClaimTicket(path, output, token)
         self._since = time.time()
         self._descriptor: int | None = None  # of the file on a disk
         self._is_locked = False
@@ -62,7 +62,7 @@ class Claim:
         if not storage.is_remote(self.path):
             self._lock()
         try:
-            other = self._read()
+            other = self.ticket.read_owner()
             if other is not None and self._may_live(other):
                 raise self._refusal(other)
             self._write()
@@ -85,7 +85,7 @@ class Claim:
         if self._signs_of_life is not None:
             self._signs_of_life.join()
         try:
-            if self._is_own(self._read()):
+            if self.ticket.is_valid():
                 storage.remove_if_there(self.path)
         except (ClaimError, OSError):
             if error is None:
@@ -99,16 +99,13 @@ class Claim:
         Raises:
             ClaimError: another process has taken the output over, or the claim was removed.
         """
-        other = self._read()
-        if not self._lost and self._is_own(other):
-            return
-        self._lost = True
-        what = f"was taken over by {other.describe()}" if other else "is no longer claimed"
-        raise ClaimError(
-            f"{self._output} {what}: {self.path} changed while this process was paused or cut off "
-            "from the disk. It stops and writes nothing more there. Start it again when no other "
-            "process writes to that output."
-        )
+        if self._lost:
+            raise self.ticket.loss()
+        try:
+            self.ticket.verify()
+        except ClaimError:
+            self._lost = True
+            raise
 
     def _lock(self) -> None:
         """Opens and locks the file, which other owners may remove at any time."""
@@ -117,7 +114,7 @@ class Claim:
             try:
                 locked = lock_file(descriptor)
                 if locked is False:
-                    raise self._refusal(self._read())
+                    raise self._refusal(self.ticket.read_owner())
                 if is_at(descriptor, self.path):
                     self._descriptor, self._is_locked = descriptor, locked is True
             finally:
@@ -130,12 +127,12 @@ class Claim:
             descriptor = os.open(self.path, flags, 0o666)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR):
-                raise self._foreign() from None
+                raise self.ticket.not_a_claim() from None
             raise
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return descriptor
         os.close(descriptor)
-        raise self._foreign()
+        raise self.ticket.not_a_claim()
 
     def _unlock(self) -> None:
         if self._descriptor is not None:
@@ -149,13 +146,10 @@ class Claim:
         is_alive = other.identity.is_alive()
         return time.time() - other.alive < STALE_SECONDS if is_alive is None else is_alive
 
-    def _is_own(self, other: "_Owner | None") -> bool:
-        return other is not None and other.token == self.token
-
     def _keep_alive(self) -> None:
         while not self._ended.wait(REFRESH_SECONDS):
             try:
-                if not self._is_own(self._read()):
+                if not self.ticket.is_valid():
                     self._lost = True
                     return
                 self._write()
@@ -166,7 +160,7 @@ class Claim:
                 continue  # a bucket that cannot be reached for a moment
 
     def _write(self) -> None:
-        owner = _Owner(this_process(), self.token, self._since, time.time())
+        owner = _Owner(this_process(), self.ticket.token, self._since, time.time())
         if self._descriptor is None:
             storage.write_text(self.path, owner.to_json())
             return
@@ -174,7 +168,42 @@ class Claim:
         os.pwrite(self._descriptor, owner.to_json().encode().ljust(_SIZE), 0)
         os.ftruncate(self._descriptor, _SIZE)
 
-    def _read(self) -> "_Owner | None":
+    def _refusal(self, other: "_Owner | None") -> ClaimError:
+        owner = other.describe() if other else "another process"
+        return ClaimError(
+            f"{self.ticket.output} is being written by {owner}. Wait until it ends, or choose "
+            f"another output; if there is no such process, remove {self.path}."
+        )
+
+
+class ClaimTicket(NamedTuple):
+    """Lets the owner of a claim, and the worker processes that it starts, verify the claim."""
+
+    path: str
+    output: str
+    token: str  # of one Claim
+
+    def verify(self) -> None:
+        """Raises as `Claim.verify` does."""
+        if not self.is_valid():
+            raise self.loss()
+
+    def is_valid(self) -> bool:
+        """Whether the claim is still held."""
+        owner = self.read_owner()
+        return owner is not None and owner.token == self.token
+
+    def loss(self) -> ClaimError:
+        """The error of an owner that lost the claim."""
+        owner = self.read_owner()
+        what = f"was taken over by {owner.describe()}" if owner else "is no longer claimed"
+        return ClaimError(
+            f"{self.output} {what}: {self.path} changed while this process was paused or cut off "
+            "from the disk. It stops and writes nothing more there. Start it again when no other "
+            "process writes to that output."
+        )
+
+    def read_owner(self) -> "_Owner | None":
         """The owner that the file names; None for a missing, empty or torn file.
 
         Raises:
@@ -186,20 +215,14 @@ class Claim:
         except FileNotFoundError:
             return None
         if not text.startswith(_START) and not _START.startswith(text):
-            raise self._foreign()
+            raise self.not_a_claim()
         return _Owner.from_json(text)
 
-    def _refusal(self, other: "_Owner | None") -> ClaimError:
-        owner = other.describe() if other else "another process"
-        return ClaimError(
-            f"{self._output} is being written by {owner}. Wait until it ends or choose another "
-            f"output; if there is no such process, remove {self.path}."
-        )
-
-    def _foreign(self) -> ClaimError:
+    def not_a_claim(self) -> ClaimError:
+        """The error of a path that holds another file."""
         return ClaimError(
             f"{self.path} is not a claim file of tpudet, and would be overwritten. It must name "
-            f"the process that writes {self._output}; move it away or choose another output."
+            f"the process that writes {self.output}; move it away or choose another output."
         )
 
 

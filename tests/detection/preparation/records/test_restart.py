@@ -77,7 +77,7 @@ def test_killed_while_writing(write_coco, encoded_image, tmp_path, capsys) -> No
         process.send_signal(signal.SIGKILL)
         for worker in workers:
             os.kill(worker, signal.SIGCONT)
-    wait_for(lambda: not any(map(is_running, workers)), seconds=10)
+    wait_for(lambda: not any(map(is_running, workers)))
 
     assert not (output / "train_part.manifest.json").exists()
     reports = progress.glob("*.tfrecord.json")
@@ -184,6 +184,109 @@ def test_a_finished_set_is_kept_and_replaced_only_when_asked(
         *(f"train_part-{index:05d}-of-00003.tfrecord" for index in range(3)),
         "train_part.manifest.json",
     ]
+
+
+def start_split(write_coco, encoded_image, folder: Path, split: str, *more: object) -> list[str]:
+    """The command that writes a split of images that take a while."""
+    names = [f"{number}.jpg" for number in range(16)]
+    image = encoded_image(width=800, height=600, kind="WEBP")
+    boxes = {name: [(3, 1, 1, 10, 10)] for name in names}
+    sizes = dict.fromkeys(names, (800, 600))
+    path, images = write_coco(dict.fromkeys(names, image), boxes, sizes)
+    command = arguments_for(path, images, folder / "part", "--workers", 1, *more)
+    command[command.index("train")] = split
+    return command
+
+
+def test_two_splits_at_once_with_other_class_lists(
+    write_coco, encoded_image, tmp_path, capsys
+) -> None:
+    command = start_split(write_coco, encoded_image, tmp_path, "train")
+    assert make_tfrecords.main([*command, "--output", str(tmp_path / "model/part")]) == 0
+    rows = (tmp_path / "model/part/classes.csv").read_text().splitlines(keepends=True)
+    reordered = tmp_path / "reordered.csv"
+    reordered.write_text("".join(reversed(rows)))
+    assert len(rows) > 1
+    output = tmp_path / "part"
+    val = [*command, "--classes", str(reordered)]
+    val[val.index("train")] = "val"
+    with subprocess.Popen(
+        [sys.executable, "-m", "tpudet", "make_tfrecords", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        wait_for(lambda: list(output.glob("train_part.progress/*.tfrecord.json")))
+        os.kill(process.pid, signal.SIGSTOP)
+        capsys.readouterr()
+        assert make_tfrecords.main(val) == 2
+        message = capsys.readouterr().err
+        assert "train_part.progress/classes.csv holds other classes" in message
+        assert not list(output.glob("val_part*.tfrecord"))
+        os.kill(process.pid, signal.SIGCONT)
+    assert process.returncode == 0
+    assert (output / "classes.csv").read_text() == "".join(rows)
+    assert make_tfrecords.main(val) == 2
+    assert "row 1 is" in capsys.readouterr().err
+
+
+def test_class_lists_are_compared_once_more_before_publishing(
+    write_coco, encoded_image, tmp_path, capsys, monkeypatch
+) -> None:
+    command = start_split(write_coco, encoded_image, tmp_path, "train")
+    output = tmp_path / "part"
+    real = build_shard.write_shard
+
+    def beside_a_run_elsewhere(path: str, records) -> int:
+        (output / "classes.csv").write_text("other,other\n")
+        return real(path, records)
+
+    monkeypatch.setattr(build_shard, "write_shard", beside_a_run_elsewhere)
+    assert make_tfrecords.main(command) == 2
+    assert "classes.csv holds other classes" in capsys.readouterr().err
+    assert (output / "classes.csv").read_text() == "other,other\n"
+    assert not (output / "train_part.manifest.json").exists()
+
+
+def test_a_claim_lost_while_writing_publishes_nothing(
+    write_coco, encoded_image, tmp_path, capsys, monkeypatch
+) -> None:
+    command = start_split(write_coco, encoded_image, tmp_path, "train")
+    output = tmp_path / "part"
+    real = build_shard.write_shard
+
+    def while_another_takes_over(path: str, records) -> int:
+        claim = output / "train_part.claim.json"
+        fields = json.loads(claim.read_text())
+        claim.write_text(json.dumps(fields | {"token": "other", "host": "elsewhere"}))
+        return real(path, records)
+
+    monkeypatch.setattr(build_shard, "write_shard", while_another_takes_over)
+    assert make_tfrecords.main(command) == 2
+    assert "was taken over by process" in capsys.readouterr().err
+    assert not (output / "train_part.manifest.json").exists()
+    assert not list(output.glob("*.tfrecord"))  # not even the shard that was being written
+
+
+def test_damaged_records_of_an_earlier_run(write_coco, encoded_image, tmp_path, capsys) -> None:
+    path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(8)}, {})
+    output = tmp_path / "part"
+    command = arguments_for(path, images, output, "--workers", 1)
+    assert make_tfrecords.main(command) == 0
+    expected = contents(output)
+    manifest = output / "train_part.manifest.json"
+    manifest.write_text(manifest.read_text()[:100])
+    assert make_tfrecords.main(command) == 2
+    assert f"{manifest} is not JSON, or was cut short" in capsys.readouterr().err
+    assert make_tfrecords.main([*command, "--overwrite"]) == 0
+    assert contents(output) == expected
+    manifest.unlink()
+    progress = output / "train_part.progress"
+    progress.mkdir()
+    for number in range(8):
+        sidecar = progress / f"train_part-0000{number}-of-00008.tfrecord.json"
+        sidecar.write_text(["{", "[]", "{}", '{"findings": 3}'][number % 4])
+    assert make_tfrecords.main(command) == 0
+    assert contents(output) == expected
 
 
 def test_shards_of_unknown_origin_are_not_written_over(

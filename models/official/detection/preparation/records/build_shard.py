@@ -34,12 +34,18 @@ from tpudet.trainkit.records import Record, write_shard
 _PROGRESS_STEP = 16  # images; reporting each one would take a tenth of the time of small ones
 
 
-def build_shard(job: ShardJob, progress: Callable[[int], Any]) -> ShardReport:
+def build_shard(
+    job: ShardJob,
+    progress: Callable[[int], Any],
+    *,
+    verify: Callable[[], None] = lambda: None,
+) -> ShardReport:
     """Checks one shard's images and boxes and, unless only checking, writes its file.
 
     Args:
         job: the shard.
         progress: called with the number of images done since the last call.
+        verify: called before the file gets its name; raises if another run has taken over.
 
     Raises:
         UserError: the file cannot be written, or this machine lacks the folders of images.
@@ -50,7 +56,7 @@ def build_shard(job: ShardJob, progress: Callable[[int], Any]) -> ShardReport:
     size = 0
     try:
         if job.write:
-            write_shard(job.path, shard.records())
+            write_shard(job.path, _and_then(shard.records(), verify))
             size = storage.stat(job.path).size
         else:
             for _ in shard.records():
@@ -69,6 +75,11 @@ def build_shard(job: ShardJob, progress: Callable[[int], Any]) -> ShardReport:
         findings=shard.findings,
         bytes=size,
     )
+
+
+def _and_then(records: Iterator[Record], verify: Callable[[], None]) -> Iterator[Record]:
+    yield from records
+    verify()
 
 
 def _require_folders(directories: Sequence[str]) -> None:

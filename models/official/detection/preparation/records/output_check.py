@@ -1,6 +1,5 @@
 """Checks an output directory for an identical, unfinished or conflicting data set."""
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from tpudet.trainkit.class_list import write_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import remove_dead_claim
+from tpudet.trainkit.record_manifest import PROGRESS_SUFFIX, read_manifest
 from tpudet.trainkit.records import shard_path
 
 
@@ -55,7 +55,7 @@ def begin_classes(plan: Plan) -> None:
     for name in storage.list_folder(plan.directory):
         stem, suffix = os.path.splitext(name)
         prefix = os.path.join(plan.directory, stem)
-        if suffix != ".progress" or prefix == plan.prefix:
+        if suffix != PROGRESS_SUFFIX or prefix == plan.prefix:
             continue
         path = os.path.join(prefix + suffix, "classes.csv")
         text = storage.read_text(path)
@@ -63,12 +63,20 @@ def begin_classes(plan: Plan) -> None:
             raise _other_classes(path, text or "", wanted)
 
 
-def finished_manifest(plan: Plan) -> dict[str, Any] | None:
-    """Returns the manifest of a finished set, None if there is none."""
+def finished_manifest(plan: Plan, *, overwrite: bool) -> dict[str, Any] | None:
+    """Returns the manifest of a finished set, None if there is none.
+
+    Raises:
+        UserError: it is damaged. With `overwrite` it counts as one of a set without shards.
+    """
     if not storage.exists(plan.manifest_path):
         return None
-    with storage.open_file(plan.manifest_path, "r") as file:
-        return json.loads(file.read())
+    try:
+        return read_manifest(plan.manifest_path)
+    except UserError:
+        if overwrite:
+            return {"shards": []}
+        raise
 
 
 def is_current(plan: Plan, manifest: Mapping[str, Any]) -> bool:
@@ -82,7 +90,7 @@ def is_current(plan: Plan, manifest: Mapping[str, Any]) -> bool:
             return False
         if storage.stat(job.path).size != entry["bytes"]:
             return False
-        if entry["inputs"] != inputs_digest(job):
+        if entry.get("inputs") != inputs_digest(job):
             return False
     return True
 
@@ -122,7 +130,7 @@ def check_outputs(plans: Sequence[Plan], *, overwrite: bool) -> None:
         check_classes(plan)
         if overwrite or not storage.is_folder(plan.directory):
             continue
-        finished = finished_manifest(plan)
+        finished = finished_manifest(plan, overwrite=False)
         if finished is None or not is_current(plan, finished):
             refuse_overwriting(plan, is_finished=finished is not None)
 

@@ -11,6 +11,7 @@ from tpudet.detection.preparation.records.shard_job import FORMAT_VERSION, Shard
 from tpudet.detection.preparation.sources.annotations import Annotations, take_images
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, PROGRESS_SUFFIX
 from tpudet.trainkit.records import shard_path
 
 TARGET_SHARD_BYTES = 100 * 10**6
@@ -44,7 +45,7 @@ class Plan(NamedTuple):
     @property
     def manifest_path(self) -> str:
         """Path of the manifest."""
-        return f"{self.prefix}.manifest.json"
+        return f"{self.prefix}{MANIFEST_SUFFIX}"
 
     @property
     def claim_path(self) -> str:
@@ -54,7 +55,7 @@ class Plan(NamedTuple):
     @property
     def progress_directory(self) -> str:
         """Directory that exists while the set is unfinished."""
-        return f"{self.prefix}.progress"
+        return f"{self.prefix}{PROGRESS_SUFFIX}"
 
     def copies_by_file(self) -> dict[str, int]:
         """Returns the number of copies of the files that are written more than once."""

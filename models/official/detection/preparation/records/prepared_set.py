@@ -1,6 +1,5 @@
 """Reads the description of a finished part: class list, manifests, and the paths of its shards."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,13 +8,9 @@ from tpudet.detection.preparation.sources.input_files import list_directory
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.inputs import read_input_text
+from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, PROGRESS_SUFFIX, read_manifest
 
-MANIFEST_SUFFIX = ".manifest.json"
 _SPLIT_ORDER = ("train", "val", "test")
-_MANIFEST_TYPES = {"split": str, "part": str, "images": int, "boxes": int, "shards": list} | {
-    key: dict for key in ("boxes_per_class", "repaired_counts", "left_out_counts", "options")
-}
 
 
 class PreparedSplit(NamedTuple):
@@ -47,7 +42,7 @@ def read_prepared_set(directory: str) -> PreparedSet:
     directory = directory.rstrip("/") or "/"
     names = list_directory(directory, "PART_DIR")
     manifests = [name for name in names if name.endswith(MANIFEST_SUFFIX)]
-    unfinished = tuple(name for name in names if name.endswith(".progress"))
+    unfinished = tuple(name for name in names if name.endswith(PROGRESS_SUFFIX))
     if not manifests:
         begun = f" Still being written, or interrupted: {', '.join(unfinished)}."
         raise UserError(
@@ -73,24 +68,9 @@ def _order(split: str) -> int:
 
 def _read_split(directory: str, name: str) -> PreparedSplit:
     path = os.path.join(directory, name)
-    try:
-        manifest = json.loads(read_input_text(path, "The manifest"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"The manifest {path} is not JSON: {error}.") from error
-    fields = manifest if isinstance(manifest, dict) else {}
-    wrong = [k for k, kind in _MANIFEST_TYPES.items() if not isinstance(fields.get(k), kind)]
-    if not wrong and not all(
-        isinstance(entry, dict) and {"file", "records", "bytes"} <= set(entry)
-        for entry in fields["shards"]
-    ):
-        wrong = ["shards"]
-    if wrong:
-        raise UserError(
-            f"{path} is not a manifest of a prepared set: {', '.join(wrong)} missing or of another "
-            "type. Write the set again with tpudet make_tfrecords --overwrite."
-        )
-    shards = sorted(os.path.join(directory, entry["file"]) for entry in fields["shards"])
-    return PreparedSplit(fields["split"], path, fields, tuple(shards))
+    manifest = read_manifest(path)
+    shards = sorted(os.path.join(directory, entry["file"]) for entry in manifest["shards"])
+    return PreparedSplit(manifest["split"], path, manifest, tuple(shards))
 
 
 def _check_shards(splits: Sequence[PreparedSplit]) -> None:

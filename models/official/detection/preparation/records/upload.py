@@ -17,6 +17,7 @@ from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.digests import file_digest
 from tpudet.trainkit.files.storage import TEMPORARY_SUFFIX, remove_if_there, whole_file
+from tpudet.trainkit.record_manifest import PROGRESS_SUFFIX
 
 _BLOCK_BYTES = 1 << 22
 _FAILURES_SHOWN = 10
@@ -148,7 +149,7 @@ def _files_below(source: str) -> tuple[list[str], list[str]]:
         return [source], []
     found, unfinished = [], []
     for folder, _, names in storage.walk(source):
-        if folder.rstrip("/").endswith(".progress"):
+        if folder.rstrip("/").endswith(PROGRESS_SUFFIX):
             unfinished.append(folder)
             continue
         for path in (os.path.join(folder, name) for name in names if name):

@@ -39,7 +39,7 @@ from tpudet.detection.preparation.records.shard_job import (
 from tpudet.trainkit.class_list import write_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.claims import Claim, ClaimError
+from tpudet.trainkit.files.claims import Claim, ClaimError, ClaimTicket
 from tpudet.trainkit.files.storage import read_text, remove_if_there, write_text
 from tpudet.trainkit.jobs.worker_pool import run_jobs
 
@@ -72,7 +72,7 @@ def write_set(
     """
     check_classes(plan)
     storage.make_folder(plan.directory)
-    finished = finished_manifest(plan)
+    finished = finished_manifest(plan, overwrite=overwrite)
     if finished is not None and is_current(plan, finished):
         _remove_leftover_progress(plan)
         return finished, False
@@ -84,7 +84,7 @@ def write_set(
         if finished is not None:
             storage.remove_if_there(plan.manifest_path)
         remove_leftovers(plan)
-        function = partial(_finish_shard, plan.progress_directory)
+        function = partial(_finish_shard, plan.progress_directory, claim.ticket)
         reports = _run(function, plan.jobs(write=True), plan, workers, cluster)
         manifest = _manifest(plan, reports)
         claim.verify()
@@ -174,7 +174,7 @@ def _check_shard(job: ShardJob, progress: Callable[[int], Any]) -> ShardReport:
 
 
 def _finish_shard(
-    progress_directory: str, job: ShardJob, progress: Callable[[int], Any]
+    progress_directory: str, ticket: ClaimTicket, job: ShardJob, progress: Callable[[int], Any]
 ) -> ShardReport:
     """Returns the report of a shard, which is built unless it is already finished."""
     sidecar = os.path.join(progress_directory, f"{os.path.basename(job.path)}.json")
@@ -184,7 +184,7 @@ def _finish_shard(
             progress(report.images)
             return report
         remove_if_there(sidecar)  # it describes the file that is about to be replaced
-        report = build_shard(job, progress)
+        report = build_shard(job, progress, verify=ticket.verify)
         write_text(sidecar, report_to_json(report))
     except OSError as error:  # errors with a path cannot leave a worker process
         raise UserError(f"{sidecar} cannot be written: {storage.reason(error)}") from None

@@ -1,0 +1,124 @@
+"""Manifests of TFRecord sets, and whether the files on the disk are those that they describe.
+
+`<split>_<part>.manifest.json` is written last, when every shard of a split is finished.
+`<split>_<part>.progress` is a folder that is there while the split is being written.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tpudet.trainkit.errors import UserError, listing
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.inputs import read_input_text
+from tpudet.trainkit.records import count_records, find_shards
+
+MANIFEST_SUFFIX = ".manifest.json"
+PROGRESS_SUFFIX = ".progress"
+
+_TYPES = {"split": str, "part": str, "images": int, "boxes": int, "shards": list} | {
+    key: dict for key in ("boxes_per_class", "repaired_counts", "left_out_counts", "options")
+}
+_SHARD_TYPES = {"file": str, "records": int, "bytes": int}
+
+
+class CheckedSplit(NamedTuple):
+    """The shards of a split, which are those that its manifest describes."""
+
+    shards: list[str]  # paths
+    records_per_shard: list[int]
+    class_names: list[str]  # in the order of the class ids
+    manifest: Mapping[str, Any]
+
+
+def check_manifest(directory: str, split: str) -> CheckedSplit | None:
+    """Compares the shards of a split with its manifest: names, sizes and numbers of records.
+
+    Args:
+        directory: of the part, `converted/<part>`.
+        split: such as train.
+
+    Returns:
+        The split; None if it has no manifest, as records of other programs have not.
+
+    Raises:
+        UserError: the split is being written or was interrupted, its manifest is damaged, or its
+            files are others; names them and says what to run.
+        FileNotFoundError: shards are missing.
+    """
+    directory = directory.rstrip("/")
+    prefix = f"{directory}/{split}_{os.path.basename(directory)}"
+    if storage.is_folder(prefix + PROGRESS_SUFFIX):
+        raise UserError(
+            f"{prefix + PROGRESS_SUFFIX} exists: this split is still being written, or its writing "
+            "was interrupted. Wait until it ends, or run make_tfrecords again; it resumes where it "
+            "stopped."
+        )
+    if not storage.is_file(prefix + MANIFEST_SUFFIX):
+        return None
+    manifest = read_manifest(prefix + MANIFEST_SUFFIX)
+    shards = find_shards(prefix)
+    counts = count_records(shards)
+    found = {
+        os.path.basename(path): (storage.stat(path).size, count)
+        for path, count in zip(shards, counts, strict=True)
+    }
+    described = {entry["file"]: (entry["bytes"], entry["records"]) for entry in manifest["shards"]}
+    mistakes = [*_differences(found, described)]
+    if mistakes:
+        raise UserError(
+            f"The shards of {prefix} are not those of their manifest: {listing(mistakes)}. Copy "
+            "the whole folder again, or write the set again with make_tfrecords --overwrite."
+        )
+    return CheckedSplit(shards, counts, list(manifest["boxes_per_class"]), manifest)
+
+
+def read_manifest(path: str) -> dict[str, Any]:
+    """Reads a manifest and checks its fields.
+
+    Raises:
+        UserError: it cannot be read, or is no manifest.
+    """
+    try:
+        fields = json.loads(read_input_text(path, "The manifest"))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"The manifest {path} is not JSON, or was cut short: {error}. {_REMEDY}"
+        ) from None
+    wrong = _wrong_fields(fields, _TYPES) if isinstance(fields, dict) else list(_TYPES)
+    if not wrong and not all(
+        isinstance(entry, dict) and not _wrong_fields(entry, _SHARD_TYPES)
+        for entry in fields["shards"]
+    ):
+        wrong = ["shards"]
+    if wrong:
+        raise UserError(
+            f"{path} is not a manifest of a prepared set: {', '.join(wrong)} missing or of another "
+            f"type. {_REMEDY}"
+        )
+    return fields
+
+
+_REMEDY = "Copy the whole folder again, or write the set again with make_tfrecords --overwrite."
+
+
+def _wrong_fields(fields: Mapping[str, Any], types: Mapping[str, type]) -> Sequence[str]:
+    return [name for name, kind in types.items() if not isinstance(fields.get(name), kind)]
+
+
+def _differences(
+    found: Mapping[str, tuple[int, int]], described: Mapping[str, tuple[int, int]]
+) -> list[str]:
+    missing, extra = described.keys() - found.keys(), found.keys() - described.keys()
+    mistakes = [f"{name} is missing" for name in sorted(missing)]
+    mistakes += [f"{name} is not in the manifest" for name in sorted(extra)]
+    for name in sorted(found.keys() & described.keys()):
+        (size, records), (bytes_then, records_then) = found[name], described[name]
+        if size != bytes_then:
+            mistakes.append(f"{name} has {size} bytes, its manifest says {bytes_then}")
+        elif records != records_then:
+            mistakes.append(f"{name} has {records} records, its manifest says {records_then}")
+    return mistakes
