@@ -25,11 +25,12 @@ CHANNELS = 16
 
 def make_network(*, blocks: int, checkpointing: bool, dropping: bool = True) -> ResidualNetwork:
     """A stem and one stage of blocks with moving statistics, seeds and counters; weights drawn."""
+    conv_norm = functools.partial(ConvNorm, make_norm=NORM)
     drop_block = functools.partial(DropBlock, keep_prob=0.9, size=3, schedule_steps=2)
 
     def block(stage: int, index: int) -> ResidualBlock:
         return ResidualBlock(
-            convs=basic_convs(ConvNorm, filters=CHANNELS, strides=1),
+            convs=basic_convs(conv_norm, filters=CHANNELS, strides=1),
             shortcut=None,
             drop_block=drop_block if dropping else None,
             seed=10 * index,
@@ -37,7 +38,7 @@ def make_network(*, blocks: int, checkpointing: bool, dropping: bool = True) -> 
         )
 
     network = ResidualNetwork(
-        stem=ConvNorm(CHANNELS, 3, strides=2, name="conv", make_norm=NORM),
+        stem=conv_norm(CHANNELS, 3, strides=2, name="conv"),
         blocks_per_stage=[blocks],
         block=block,
         max_level=2,

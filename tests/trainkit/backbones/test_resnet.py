@@ -69,7 +69,7 @@ def test_levels(depth, channels):
 
 @pytest.mark.parametrize("make", [ResNet, SEResNeXt])
 def test_stages_beyond_the_coarsest_level_are_left_out(make):
-    backbone = make(depth=50, max_level=3)
+    backbone = make(depth=50, max_level=3, make_norm=NORM)
     assert list(backbone(np.zeros((1, 64, 64, 3), np.float32))) == [2, 3] == list(backbone.channels)
     stages = {v.path.split("/")[1] for v in backbone.variables}
     assert stages == {"stem", "stage1", "stage2"}
