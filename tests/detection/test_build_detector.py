@@ -286,7 +286,6 @@ def test_head_anchors_and_what_becomes_of_scores() -> None:
     assert bound(task.postprocess) == (
         postprocess,
         {
-            "canvas_size": CANVAS,
             "score_threshold": 0.25,
             "iou_threshold": 0.75,
             "max_candidates": 70,

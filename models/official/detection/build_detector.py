@@ -204,7 +204,6 @@ def _build_retinanet(
         box_loss_weight=model.box_loss.weight,
         postprocess=functools.partial(
             postprocess,
-            canvas_size=canvas_size,
             score_threshold=model.postprocess.score_threshold,
             iou_threshold=model.postprocess.nms_iou_threshold,
             max_candidates=model.postprocess.max_candidates,

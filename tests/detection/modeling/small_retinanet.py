@@ -51,7 +51,6 @@ DEFAULTS: dict[str, Any] = {
     "box_loss_weight": 50.0,
     "postprocess": functools.partial(
         postprocess,
-        canvas_size=CANVAS,
         score_threshold=0.0,
         iou_threshold=0.5,
         max_candidates=5000,

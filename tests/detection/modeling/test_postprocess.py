@@ -1,11 +1,18 @@
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tpudet.detection.modeling.postprocess import postprocess, top_pairs
-from tpudet.detection.types import RawPredictions
+from tpudet.detection.modeling.retinanet import RetinaNetTask
+from tpudet.detection.types import Batch, RawPredictions
 
 CANVAS = (100, 120)
+
+
+def whole_canvas(batch):
+    return np.tile(np.array([0, 0, *CANVAS], np.float32), (batch, 1))
 
 
 def reference(logits, deltas, anchors, threshold, iou_threshold, candidates, count):
@@ -58,7 +65,7 @@ def test_equals_the_reference(batch, num_anchors, num_classes, candidates, count
     found = postprocess(
         RawPredictions(logits, deltas),
         anchors,
-        canvas_size=CANVAS,
+        whole_canvas(len(logits)),
         score_threshold=threshold,
         iou_threshold=0.45,
         max_candidates=candidates,
@@ -93,7 +100,7 @@ def test_nothing_over_the_threshold():
     found = postprocess(
         RawPredictions(logits, deltas),
         anchors,
-        canvas_size=CANVAS,
+        whole_canvas(len(logits)),
         score_threshold=1.0,
         iou_threshold=0.5,
         max_candidates=5000,
@@ -106,7 +113,6 @@ def test_nothing_over_the_threshold():
 def test_traced_for_any_batch_equals_single_images():
     logits, deltas, anchors = random_case(3, 50, 4)
     settings = {
-        "canvas_size": CANVAS,
         "score_threshold": 0.05,
         "iou_threshold": 0.5,
         "max_candidates": 80,
@@ -120,10 +126,61 @@ def test_traced_for_any_batch_equals_single_images():
         ]
     )
     def traced(logits, deltas):
-        return postprocess(RawPredictions(logits, deltas), anchors, **settings)
+        regions = tf.tile(whole_canvas(1), [tf.shape(logits)[0], 1])
+        return postprocess(RawPredictions(logits, deltas), anchors, regions, **settings)
 
     batched = traced(logits, deltas)
     for image in range(3):
         single = traced(logits[image : image + 1], deltas[image : image + 1])
         for one, other in zip(single[:4], batched[:4], strict=True):
             np.testing.assert_array_equal(one[0], other[image])
+
+
+def test_boxes_in_the_padding_of_the_canvas_do_not_count():
+    """N7: two of four lie beside the image; one that reaches into it is cut at its border."""
+    anchors = np.array([[10, 10, 30, 30], [70, 10, 90, 30], [10, 90, 20, 110], [50, 0, 70, 20]])
+    found = postprocess(
+        RawPredictions(np.array([[[1.0], [4.0], [3.0], [2.0]]], "f4"), np.zeros((1, 4, 4), "f4")),
+        anchors.astype(np.float32),
+        np.array([[0, 0, 60.5, 80]], np.float32),
+        score_threshold=0.0,
+        iou_threshold=0.5,
+        max_candidates=4,
+        max_detections=4,
+    )
+    assert found.num_detections.numpy().tolist() == [2]
+    np.testing.assert_array_equal(found.boxes[0][:2], [[50, 0, 60.5, 20], [10, 10, 30, 30]])
+
+
+def test_a_cut_box_suppresses_by_what_is_seen_of_it():
+    """The two agree within the image and not in the padding: one detection, not two."""
+    anchors = np.array([[40, 0, 60, 20], [40, 0, 100, 20]], np.float32)
+    settings = {"score_threshold": 0.0, "iou_threshold": 0.5}
+    settings |= {"max_candidates": 2, "max_detections": 2}
+    predictions = RawPredictions(np.array([[[2.0], [1.0]]], "f4"), np.zeros((1, 2, 4), "f4"))
+    region = np.array([[0, 0, 60, 80]], np.float32)
+    assert postprocess(predictions, anchors, region, **settings).num_detections[0] == 1
+    assert postprocess(predictions, anchors, whole_canvas(1), **settings).num_detections[0] == 2
+
+
+def test_the_task_clips_to_what_its_batch_says_of_the_images():
+    """An image of 30x40 pixels, scaled by 2 onto a canvas of 100x120."""
+    anchors = np.array([[0, 0, 100, 120], [70, 90, 90, 110]], np.float32)
+    logits, deltas = np.zeros((1, 2, 1), np.float32), np.zeros((1, 2, 4), np.float32)
+    settings = {"score_threshold": 0.0, "iou_threshold": 0.5}
+    task = RetinaNetTask(
+        model=lambda images, training: RawPredictions(logits, deltas),
+        anchors=anchors,
+        sum_over_replicas=lambda value: value,
+        match=None,
+        class_loss=None,
+        box_loss=None,
+        box_loss_weight=1.0,
+        postprocess=functools.partial(postprocess, **settings, max_candidates=2, max_detections=2),
+    )
+    pair = np.full((1, 2), 2.0, np.float32)
+    sizes = np.array([[30, 40]], np.float32)
+    images = np.zeros((1, *CANVAS, 3), np.uint8)
+    found = task.predict(Batch(images, None, None, None, None, sizes, pair, 0 * pair))
+    assert found.num_detections.numpy().tolist() == [1]
+    np.testing.assert_array_equal(found.boxes[0][0], [0, 0, 60, 80])

@@ -7,8 +7,10 @@ from pycocotools import mask as coco_mask
 from tpudet.detection.ops.boxes import (
     box_areas,
     clip_boxes,
+    clip_to_regions,
     decode_boxes,
     encode_boxes,
+    image_regions,
     ioa,
     iou_matrix,
 )
@@ -71,6 +73,26 @@ def test_decode_limits_sizes():
     anchor = np.array([0, 0, 16, 32], np.float32)
     box = decode_boxes(np.array([0, 0, 1e6, 5], np.float32), anchor)
     np.testing.assert_allclose(box[2:] - box[:2], [1000.0, 2000.0], rtol=1e-5)
+
+
+def test_the_region_of_an_image_and_boxes_clipped_to_it():
+    """Fitted with padding below; scaled up and cropped; a filler."""
+    regions = image_regions(
+        np.array([[50, 100], [60, 80], [1, 1]], np.float32),
+        np.array([[1.25, 1.25], [4, 4], [1, 1]], np.float32),
+        np.array([[0, 0], [20, 300], [0, 0]], np.float32),
+        canvas_size=(100, 125),
+    )
+    np.testing.assert_array_equal(regions, [[0, 0, 62.5, 125], [0, 0, 100, 20], [0, 0, 1, 1]])
+    boxes = np.tile(np.array([[[-3, 10, 90, 30], [70, 0, 80, 5]]], np.float32), (3, 1, 1))
+    np.testing.assert_array_equal(
+        clip_to_regions(boxes, regions),
+        [
+            [[0, 10, 62.5, 30], [62.5, 0, 62.5, 5]],
+            [[0, 10, 90, 20], [70, 0, 80, 5]],
+            [[0, 1, 1, 1], [1, 0, 1, 1]],
+        ],
+    )
 
 
 def test_clip_and_areas():

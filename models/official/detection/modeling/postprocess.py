@@ -1,6 +1,6 @@
 """Turns the raw predictions of a one-stage detector into detections."""
 
-from tpudet.detection.ops.boxes import clip_boxes, decode_boxes
+from tpudet.detection.ops.boxes import clip_to_regions, decode_boxes
 from tpudet.detection.ops.nms import non_max_suppression, without_negative_zeros
 from tpudet.detection.types import Detections, RawPredictions
 from tpudet.trainkit.keras_ops import ops
@@ -10,14 +10,17 @@ from tpudet.trainkit.types import Tensor
 def postprocess(
     predictions: RawPredictions,
     anchors: Tensor,
+    regions: Tensor,
     *,
-    canvas_size: tuple[int, int],
     score_threshold: float,
     iou_threshold: float,
     max_candidates: int,
     max_detections: int,
 ) -> Detections:
-    """Decodes boxes, clips them to the canvas and suppresses duplicates within each class.
+    """Decodes boxes, clips them to the image and suppresses duplicates within each class.
+
+    To the image and not to the canvas: a box in the padding would become a detection without area
+    once it is moved to the original image.
 
     Candidates are the `max_candidates` pairs of anchor and class with the highest logits over all
     classes (ties go to the lower anchor, then to the lower class), provided that the score, the
@@ -28,7 +31,7 @@ def postprocess(
     Args:
         predictions: [B, A, C] logits and [B, A, 4] deltas, float32.
         anchors: [A, 4].
-        canvas_size: Height and width in pixels.
+        regions: [B, 4], the part of each canvas that shows the image: `image_regions`.
         score_threshold: Scores must exceed it; 0.0 admits everything.
         iou_threshold: Of two boxes of a class with a higher IoU the lower-scoring one is dropped.
         max_candidates: Pairs per image that enter suppression.
@@ -39,7 +42,7 @@ def postprocess(
     rows = anchor + ops.cast(ops.arange(batch) * num_anchors, "int32")[:, None]
     deltas = ops.take(ops.reshape(predictions.box_deltas, (-1, 4)), rows, axis=0)
     boxes = decode_boxes(deltas, ops.take(ops.convert_to_tensor(anchors), anchor, axis=0))
-    boxes = clip_boxes(boxes, height=canvas_size[0], width=canvas_size[1])
+    boxes = clip_to_regions(boxes, regions)
 
     scores = ops.sigmoid(logits)
     has_area = (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])

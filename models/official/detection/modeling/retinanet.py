@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import keras
 import numpy as np
 
-from tpudet.detection.ops.boxes import decode_boxes
+from tpudet.detection.ops.boxes import decode_boxes, image_regions
 from tpudet.detection.ops.matching import Matches
 from tpudet.detection.ops.overlaps import paired_iou
 from tpudet.detection.types import Batch, Detections, RawPredictions
@@ -18,8 +18,8 @@ Match = Callable[[Tensor, Tensor, Tensor, Tensor], Matches]
 ClassLoss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # (box_deltas [B, A, 4], boxes [B, A, 4], anchors [A, 4], positive [B, A], normalizer) -> scalar
 BoxLoss = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-# (predictions, anchors [A, 4]) -> detections
-Postprocess = Callable[[RawPredictions, Tensor], Detections]
+# (predictions, anchors [A, 4], regions of the images [B, 4]) -> detections
+Postprocess = Callable[[RawPredictions, Tensor, Tensor], Detections]
 
 
 class RetinaNet(keras.Model):
@@ -126,8 +126,13 @@ class RetinaNetTask:
         return {"loss_class": loss_class, "loss_box": loss_box, "loss": loss_class + loss_box}
 
     def predict(self, batch: Batch) -> Detections:
-        """Returns the detections of each image, clipped to the canvas; without masks."""
-        return self.postprocess(self._raw_predictions(batch, training=False), self.anchors)
+        """Returns the detections of each image, clipped to the image; without masks."""
+        height, width = batch.images.shape[1:3]
+        regions = image_regions(
+            batch.original_sizes, batch.scales, batch.offsets, canvas_size=(height, width)
+        )
+        predictions = self._raw_predictions(batch, training=False)
+        return self.postprocess(predictions, self.anchors, regions)
 
     def _raw_predictions(self, batch: Batch, training: bool) -> RawPredictions:
         predictions = self.model(batch.images, training=training)

@@ -7,6 +7,7 @@ from tpudet.trainkit.types import Tensor
 
 # A decoded side is at most 62.5 times its anchor's, which keeps exp finite.
 MAX_LOG_SIZE = math.log(1000.0 / 16.0)
+_LOW, _HIGH = slice(0, 2), slice(2, 4)  # y1 x1 and y2 x2 of a box
 _MIN_AREA = 1e-8  # pixels²; makes the overlap of two empty boxes 0 instead of 0 / 0
 
 
@@ -79,3 +80,25 @@ def decode_boxes(deltas: Tensor, anchors: Tensor) -> Tensor:
 def clip_boxes(boxes: Tensor, *, height: float, width: float) -> Tensor:
     """Clips boxes [..., 4] to 0..height and 0..width."""
     return ops.clip(boxes, 0.0, ops.convert_to_tensor([height, width, height, width], boxes.dtype))
+
+
+def clip_to_regions(boxes: Tensor, regions: Tensor) -> Tensor:
+    """Clips the boxes [B, K, 4] of each image to its region [B, 4]."""
+    low, high = (ops.tile(regions[:, None, side], (1, 1, 2)) for side in (_LOW, _HIGH))
+    return ops.clip(boxes, low, high)
+
+
+def image_regions(
+    original_sizes: Tensor, scales: Tensor, offsets: Tensor, *, canvas_size: tuple[int, int]
+) -> Tensor:
+    """Returns the region [B, 4] of each canvas that shows its image; the rest is padding.
+
+    Args:
+        original_sizes: [B, 2], height and width.
+        scales: [B, 2], as in `Batch`.
+        offsets: [B, 2], as in `Batch`.
+        canvas_size: Height and width in pixels.
+    """
+    ends = ops.multiply(original_sizes, scales) - offsets
+    corners = ops.concatenate([ops.negative(offsets), ends], axis=-1)
+    return ops.clip(corners, 0.0, ops.convert_to_tensor([*canvas_size, *canvas_size], "float32"))
