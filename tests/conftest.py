@@ -155,6 +155,33 @@ def act_when() -> Callable[..., threading.Thread]:
     return start
 
 
+@pytest.fixture(scope="session")
+def run_limited() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs Python on a file that may be a bomb: at most 1 GB of memory and 30 s of a core."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        # The limit of addresses only protects the machine: libraries reserve more than they use.
+        limit = ["bash", "-c", 'ulimit -v 12000000; exec "$@"', "bash"]
+        with (
+            tempfile.TemporaryFile("w+") as output,
+            subprocess.Popen(
+                [*limit, sys.executable, *arguments], stdout=output, stderr=output
+            ) as process,
+        ):
+            timer = threading.Timer(150, process.kill)  # of the wall, on a busy machine
+            timer.start()
+            _, status, usage = os.wait4(process.pid, 0)
+            timer.cancel()
+            process.returncode = os.waitstatus_to_exitcode(status)
+            output.seek(0)
+            text = output.read()
+        assert usage.ru_utime + usage.ru_stime < 30, text
+        assert usage.ru_maxrss < 1_000_000, text  # kB
+        return subprocess.CompletedProcess(process.args, process.returncode, stderr=text)
+
+    return run
+
+
 @pytest.fixture
 def hold_claim() -> Callable[[str | os.PathLike[str]], AbstractContextManager[int]]:
     """Makes another process hold a claim while a block runs; the block gets its process id."""

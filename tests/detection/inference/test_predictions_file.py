@@ -3,9 +3,13 @@
 import io
 import os
 import pickle
+import re
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +18,7 @@ import pytest
 from tpudet.detection.inference.predictions_file import (
     ImagePredictions,
     PredictionsError,
+    open_predictions,
     read_predictions,
     write_predictions,
 )
@@ -163,6 +168,142 @@ def test_a_file_of_another_kind_is_refused_by_name() -> None:
         read_predictions(io.BytesIO(written("p.pkl").getvalue()[:-9]), "cut.pkl")
     with pytest.raises(PredictionsError, match="no dict"):
         read_predictions(io.BytesIO(pickle.dumps([1, 2])), "list.pkl")
+
+
+class _ObjectsOfBytes:
+    """A dtype of objects whose state hides that: NumPy takes the bytes of an array for pointers."""
+
+    def __reduce__(self) -> tuple:
+        return np.dtype, ("O8", False, True), (3, "|", None, None, None, -1, -1, 0)
+
+
+class _ForgedArray:
+    def __reduce__(self) -> tuple:
+        from numpy._core.numeric import _frombuffer
+
+        return _frombuffer, (b"A" * 16, _ObjectsOfBytes(), (2,), "C")
+
+
+def _contents(**changes: object) -> dict:
+    contents = pickle.loads(written("p.pkl").getvalue())
+    contents["images"] = [{**contents["images"][0], **changes}]
+    return contents
+
+
+def test_a_pickle_cannot_forge_objects(tmp_path: Path) -> None:
+    path = tmp_path / "p.pkl"
+    path.write_bytes(pickle.dumps(_contents(labels=_ForgedArray())))
+    command = [sys.executable, "-m", "tpudet", "gen_sub", str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2, result.stderr
+    assert "it has an array of 'O8'; only booleans, integers and floats" in result.stderr
+
+
+class _Reduced:
+    def __init__(self, *parts: object) -> None:
+        self.parts = parts
+
+    def __reduce__(self) -> tuple:
+        return self.parts  # a function, its arguments, and a state
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array(["a"]), "array of 'U1'"),
+        (np.zeros(1, "f4,f4"), "array of 'V8'"),
+        (_Reduced(np.dtype, ("i4",), (3, "<", None, ("a",), {}, 4, 4, 16)), "numbers are"),
+        (_Reduced(np.dtype, ("i4",), 7), "numbers are 7"),
+        (_Reduced(np.ndarray, ((1 << 40,),)), "not callable"),
+        (np.dtype("i4"), "Dtype where a list is expected"),
+    ],
+)
+def test_arrays_of_other_things_are_refused(labels: object, message: str) -> None:
+    for protocol in (4, 5):
+        file = io.BytesIO(pickle.dumps(_contents(labels=labels), protocol))
+        with pytest.raises(PredictionsError, match=message):
+            read_predictions(file, "p.pkl")
+
+
+def test_an_array_must_have_the_bytes_of_its_shape() -> None:
+    data = pickle.dumps(_contents(), 5)
+    shape = b"K\x03\x85"  # (3,) of the labels and the scores
+    assert shape in data
+    with pytest.raises(PredictionsError, match=r"of shape \(200,\) in 12 bytes"):
+        read_predictions(io.BytesIO(data.replace(shape, b"K\xc8\x85")), "p.pkl")
+
+
+def _nested(value: object) -> object:
+    """2**60 values in 60 lists."""
+    for _ in range(60):
+        value = [value, value]
+    return value
+
+
+def _images(count: int, **shared: object) -> list[dict]:
+    return [{**_contents()["images"][0], "image_id": str(i), **shared} for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (pickle.dumps(_contents(labels=_nested(1))), "arrays or lists of numbers"),
+        (pickle.dumps(_contents() | {"metadata": {"x": _nested(1)}}), "50 levels"),
+        (pickle.dumps(_contents() | {"metadata": {"x": [[[0] * 999] * 999] * 9}}), "values"),
+        (
+            pickle.dumps(
+                _contents() | {"images": _images(9000, labels=np.ones(100_000, np.int32))}
+            ),
+            "the same arrays or masks many times",
+        ),
+        # A value that is kept as number 2**31 of the memo, and 2**40 bytes that are not there.
+        (b"\x80\x04Nr\xff\xff\xff\x7f.", "no dict"),
+        (b"\x80\x04\x8e" + (1 << 40).to_bytes(8, "little") + b".", "cannot be read"),
+    ],
+)
+def test_small_pickles_stay_small(
+    data: bytes, message: str, tmp_path: Path, run_limited: Callable
+) -> None:
+    path = tmp_path / "p.pkl"
+    path.write_bytes(data)
+    result = run_limited("-m", "tpudet", "gen_sub", str(path))
+    assert result.returncode == 2, result.stderr
+    assert re.search(message, result.stderr)
+
+
+def test_attributes_that_a_pickle_sets_are_lost() -> None:
+    """BUILD changes what it is given: a function would keep the change for the next file."""
+    reconstruct = b"cnumpy._core.multiarray\n_reconstruct\n"
+    state = b"N}V__defaults__\nN}s\x86b."
+    with pytest.raises(PredictionsError, match="cannot be read"):
+        read_predictions(io.BytesIO(b"\x80\x02" + reconstruct + state), "p.pkl")
+    assert read_predictions(written("p.pkl"), "p.pkl").images
+
+
+class _Watched(io.BytesIO):
+    """A file that notes which threads use it."""
+
+    threads: set[int]
+
+    def read(self, *size: Any) -> bytes:
+        self.threads.add(threading.get_ident())
+        return super().read(*size)
+
+    def write(self, data: Any) -> int:
+        self.threads.add(threading.get_ident())
+        return super().write(data)
+
+
+def test_no_thread_of_arrow_holds_the_file() -> None:
+    """One that let it go while the interpreter ended was killed, and the process aborted."""
+    file = _Watched()
+    file.threads = set()
+    blocks = [[image_of(f"{i}-{k}", [1, 2] * 50) for k in range(50)] for i in range(8)]
+    write_predictions(file, "p.parquet", blocks, class_list_text=CLASSES, metadata={})
+    file.seek(0)
+    stored = open_predictions(file, "p.parquet")
+    assert len(stored.image_ids()) == sum(len(block) for block in stored.blocks()) == 400
+    assert file.threads == {threading.get_ident()}
 
 
 def test_neither_the_file_nor_the_submission_imports_tensorflow() -> None:

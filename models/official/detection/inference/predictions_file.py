@@ -4,13 +4,10 @@ Parquet, one row per image, or a pickle of plain dicts and NumPy arrays; functio
 files, so that any file system works. The class list and free metadata are inside the file.
 """
 
-import io
 import json
-import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from tpudet.detection.inference.predictions import (
@@ -21,18 +18,8 @@ from tpudet.detection.inference.predictions import (
     check_blocks,
 )
 from tpudet.detection.inference.predictions_parquet import open_parquet, write_parquet
+from tpudet.detection.inference.predictions_pickle import open_pickle, write_pickle
 from tpudet.trainkit.class_list import read_class_list
-
-# Everything that a pickled NumPy array of numbers names, in NumPy 1 and 2.
-_ADMITTED = {
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    *(
-        (f"numpy.{core}.{module}", name)
-        for core in ("core", "_core")
-        for module, name in (("multiarray", "_reconstruct"), ("numeric", "_frombuffer"))
-    ),
-}
 
 
 class Predictions(NamedTuple):
@@ -54,8 +41,8 @@ def open_predictions(file: IO[bytes], name: str) -> StoredPredictions:
         PredictionsError: it is of another kind.
     """
     try:
-        return (_open_pickle if name.endswith(".pkl") else open_parquet)(file)
-    except (pa.ArrowException, pickle.UnpicklingError, EOFError, ValueError) as error:
+        return (open_pickle if name.endswith(".pkl") else open_parquet)(file)
+    except (pa.ArrowException, ValueError) as error:
         raise PredictionsError(f"{name} is not a usable predictions file: {error}") from error
 
 
@@ -106,62 +93,5 @@ def write_predictions(
     """
     num_classes = len(read_class_list(class_list_text))
     checked = check_blocks(blocks, num_classes)
-    if name.endswith(".pkl"):
-        images = [image for block in checked for image in block]
-        contents = {
-            "format": FORMAT,
-            "classes": class_list_text,
-            "metadata": json.loads(json.dumps(dict(metadata))),
-            "images": [_to_dict(image) for image in images],
-        }
-        pickle.dump(contents, file, protocol=5)
-        return len(images)
     keys = {"format": FORMAT, "classes": class_list_text, "metadata": json.dumps(dict(metadata))}
-    return write_parquet(file, checked, keys)
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """An unpickler to which only plain values and NumPy arrays exist."""
-
-    def find_class(self, module: str, name: str):
-        if (module, name) not in _ADMITTED:
-            raise pickle.UnpicklingError(
-                f"it needs {module}.{name}; only dicts, lists, text, numbers and NumPy arrays are "
-                "allowed. A pickle can run any program, so do not open this one elsewhere either"
-            )
-        return super().find_class(module, name)
-
-
-def _open_pickle(file: IO[bytes]) -> StoredPredictions:
-    try:
-        contents = _ArraysOnly(io.BytesIO(file.read())).load()
-    except Exception as error:  # damaged bytes raise anything from IndexError to OverflowError
-        raise PredictionsError(f"the pickle cannot be read: {error}") from error
-    if not isinstance(contents, dict) or contents.get("format") != FORMAT:
-        raise PredictionsError(f"the pickle is no dict that says {FORMAT!r}")
-    try:
-        images = [
-            ImagePredictions(
-                str(image["image_id"]),
-                np.asarray(image["labels"], np.int32),
-                np.asarray(image["scores"], np.float32),
-                np.asarray(image["boxes_normalized"], np.float32).reshape(-1, 4),
-                image.get("masks"),
-            )
-            for image in contents["images"]
-        ]
-        return StoredPredictions(
-            contents["classes"],
-            contents["metadata"],
-            len(images),
-            lambda: [image.image_id for image in images],
-            lambda: iter([images]),
-        )
-    except (KeyError, TypeError) as error:
-        raise PredictionsError(
-            f"a part of the pickle is missing or of another kind: {error}"
-        ) from error
-
-
-def _to_dict(image: ImagePredictions) -> dict:
-    return {k: v for k, v in image._asdict().items() if k != "masks" or v is not None}
+    return (write_pickle if name.endswith(".pkl") else write_parquet)(file, checked, keys)

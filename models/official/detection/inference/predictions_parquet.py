@@ -32,7 +32,13 @@ _MASKS = pa.field(
 
 def open_parquet(file: IO[bytes]) -> StoredPredictions:
     """Reads the metadata of a file; raises a PredictionsError if it is of another kind."""
-    source = pq.ParquetFile(pa.PythonFile(_ReadOnly(file), "r"))
+    # Arrow's threads must not hold a Python file: one that lets it go while the interpreter ends
+    # is killed inside a C++ destructor, which aborts the process.
+    source = pq.ParquetFile(pa.PythonFile(_ReadOnly(file), "r"), pre_buffer=False)
+
+    def read_block(number: int) -> Sequence[ImagePredictions]:
+        return [*_from_table(source.read_row_group(number, use_threads=False))]
+
     stored = {k.decode(): v.decode() for k, v in (source.schema_arrow.metadata or {}).items()}
     if stored.get("tpudet.format") != FORMAT:
         raise PredictionsError(f"its metadata does not say {FORMAT!r}")
@@ -44,8 +50,8 @@ def open_parquet(file: IO[bytes]) -> StoredPredictions:
         stored["tpudet.classes"],
         json.loads(stored["tpudet.metadata"]),
         source.metadata.num_rows,
-        lambda: source.read(columns=["image_id"]).column("image_id").to_pylist(),
-        lambda: ([*_from_table(source.read_row_group(i))] for i in range(source.num_row_groups)),
+        lambda: source.read(["image_id"], use_threads=False).column("image_id").to_pylist(),
+        lambda: map(read_block, range(source.num_row_groups)),
     )
 
 

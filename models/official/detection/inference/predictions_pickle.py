@@ -1,0 +1,219 @@
+"""Predictions as a pickle of plain dicts, lists, strings, numbers and NumPy arrays.
+
+A pickle is a program, and even `numpy.dtype` can be given a state that makes NumPy follow pointers
+out of the file. So nothing of NumPy is called from a pickle: the names that a pickled array needs
+stand for methods of `_Unpickler`, which check every value before they build an array themselves.
+"""
+
+import io
+import json
+import math
+import pickle
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, Any
+
+import numpy as np
+
+from tpudet.detection.inference.predictions import (
+    FORMAT,
+    ImagePredictions,
+    PredictionsError,
+    StoredPredictions,
+)
+
+_DTYPES = re.compile(r"b1|[iu][1248]|f[248]")
+_MAX_METADATA_NODES = 1_000_000
+_MAX_METADATA_DEPTH = 50
+# A pickle can name one array, string or list any number of times; those of honest files differ.
+_MAX_REPEATS = 16
+_SMALL_BYTES = 1 << 26  # below which repeats are not counted
+
+
+def write_pickle(
+    file: IO[bytes], blocks: Iterable[Sequence[ImagePredictions]], keys: Mapping[str, str]
+) -> int:
+    """Writes blocks of images; returns their number. `keys` are those of `write_parquet`."""
+    images = [image for block in blocks for image in block]
+    metadata = json.loads(keys["metadata"])
+    contents = {**keys, "metadata": metadata, "images": [_to_dict(image) for image in images]}
+    pickle.dump(contents, file, protocol=5)
+    return len(images)
+
+
+def open_pickle(file: IO[bytes]) -> StoredPredictions:
+    """Reads a file whole; raises a PredictionsError if it is of another kind."""
+    data = file.read()
+    try:
+        contents = _Unpickler(io.BytesIO(data)).load()
+    except Exception as error:  # damaged bytes raise anything from IndexError to OverflowError
+        raise PredictionsError(f"the pickle cannot be read: {error}") from error
+    if not isinstance(contents, dict) or contents.get("format") != FORMAT:
+        raise PredictionsError(f"the pickle is no dict that says {FORMAT!r}")
+    try:
+        classes, metadata = contents["classes"], contents["metadata"]
+        if not isinstance(classes, str) or not isinstance(metadata, dict):
+            raise TypeError("classes must be a string and metadata a dict")
+        _check_metadata(metadata)
+        images = [_from_dict(image) for image in _as_list(contents["images"])]
+    except (KeyError, TypeError, OverflowError) as error:
+        raise PredictionsError(
+            f"a part of the pickle is missing or of another kind: {error}"
+        ) from error
+    _check_repeats(images, len(data))
+    return StoredPredictions(
+        classes,
+        metadata,
+        len(images),
+        lambda: [image.image_id for image in images],
+        lambda: iter([images]),
+    )
+
+
+class _Dtype:
+    """What a pickle says of the numbers of an array."""
+
+    def __init__(self, code: Any) -> None:
+        if not isinstance(code, str) or not _DTYPES.fullmatch(code):
+            raise pickle.UnpicklingError(
+                f"it has an array of {code!r}; only booleans, integers and floats are allowed"
+            )
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: Any) -> None:
+        order = state[1] if isinstance(state, tuple) and len(state) > 1 else None
+        plain = (3, order, None, None, None, -1, -1, 0)
+        if order not in ("<", ">", "|", "=") or state != plain:
+            raise pickle.UnpicklingError(f"it has an array whose numbers are {state!r}")
+        self.dtype = self.dtype.newbyteorder(order)
+
+
+class _Array:
+    """An array of a pickle before its values are known."""
+
+    array: np.ndarray | None = None
+
+    def __setstate__(self, state: Any) -> None:
+        _version, shape, dtype, is_fortran, values = state
+        self.array = _build_array(values, dtype, shape, "F" if is_fortran else "C")
+
+
+class _Unpickler(pickle._Unpickler):
+    """An unpickler to which only plain values and NumPy arrays of numbers exist.
+
+    The one in Python: that in C reserves memory for any number that a pickle calls a place in its
+    memo. Methods stand for the names of NumPy because a pickle can change the attributes of a
+    function, but not those of a method.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = {
+            "numpy.dtype": self._dtype,
+            "numpy.ndarray": "numpy.ndarray",  # an argument of `_reconstruct`
+            **{
+                f"numpy.{core}.{part}": method  # of NumPy 1 and 2
+                for core in ("core", "_core")
+                for part, method in (
+                    ("multiarray._reconstruct", self._reconstruct),
+                    ("numeric._frombuffer", self._from_buffer),
+                )
+            },
+        }.get(f"{module}.{name}")
+        if found is None:
+            raise pickle.UnpicklingError(
+                f"it needs {module}.{name}; only dicts, lists, text, numbers and NumPy arrays are "
+                "allowed. A pickle can run any program, so do not open this one elsewhere either"
+            )
+        return found
+
+    def _dtype(self, code: Any, _align: Any = False, _copy: Any = False) -> _Dtype:
+        return _Dtype(code)
+
+    def _reconstruct(self, *_subtype_shape_code: Any) -> _Array:
+        return _Array()
+
+    def _from_buffer(self, values: Any, dtype: Any, shape: Any, order: Any = "C") -> _Array:
+        array = _Array()
+        array.array = _build_array(values, dtype, shape, order)
+        return array
+
+
+def _build_array(values: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
+    is_plain = isinstance(values, bytes | bytearray) and isinstance(dtype, _Dtype)
+    if not is_plain or not isinstance(shape, tuple) or order not in ("C", "F"):
+        raise pickle.UnpicklingError("it has an array that is not stored as numbers")
+    sizes = [size for size in shape if type(size) is int and size >= 0]
+    if len(sizes) < len(shape) or len(sizes) > 2:
+        raise pickle.UnpicklingError(f"it has an array of shape {shape}")
+    if math.prod(sizes) * dtype.dtype.itemsize != len(values):
+        raise pickle.UnpicklingError(f"it has an array of shape {shape} in {len(values)} bytes")
+    return np.frombuffer(values, dtype.dtype).reshape(sizes, order=order)
+
+
+def _check_metadata(metadata: Any) -> None:
+    """Refuses what JSON has not, and lists that hold one another many times."""
+    waiting, count = [(metadata, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        count += 1
+        if isinstance(value, dict | list | tuple):
+            below = [*value, *value.values()] if isinstance(value, dict) else value
+            if depth > _MAX_METADATA_DEPTH or count + len(below) > _MAX_METADATA_NODES:
+                raise PredictionsError(
+                    f"the metadata of the pickle has more than {_MAX_METADATA_NODES:,} values or "
+                    f"more than {_MAX_METADATA_DEPTH} levels"
+                )
+            count += len(below)
+            waiting += [(child, depth + 1) for child in below if not isinstance(child, str)]
+        elif not isinstance(value, str | int | float | None):
+            raise TypeError(f"metadata with a {type(value).__name__.strip('_')}")
+
+
+def _check_repeats(images: Sequence[ImagePredictions], num_bytes: int) -> None:
+    total = sum(array.nbytes for image in images for array in image[1:4])
+    total += sum(
+        len(mask["counts"])
+        for image in images
+        for mask in image.masks or ()
+        if isinstance(mask, dict) and isinstance(mask.get("counts"), str | bytes)
+    )
+    if total > max(_MAX_REPEATS * num_bytes, _SMALL_BYTES):
+        raise PredictionsError(
+            f"the {num_bytes:,} bytes of the pickle stand for {total:,}: the same arrays or masks "
+            "many times"
+        )
+
+
+def _from_dict(image: Any) -> ImagePredictions:
+    if not isinstance(image, dict) or not isinstance(image["image_id"], str):
+        raise TypeError("an image must be a dict with an image_id")
+    masks = image.get("masks")
+    return ImagePredictions(
+        image["image_id"],
+        _to_array(image["labels"], np.int32),
+        _to_array(image["scores"], np.float32),
+        _to_array(image["boxes_normalized"], np.float32).reshape(-1, 4),
+        None if masks is None else _as_list(masks),
+    )
+
+
+def _to_array(value: Any, dtype: type) -> np.ndarray:
+    """An array of a pickle, or a list of numbers or of boxes."""
+    if isinstance(value, _Array) and value.array is not None:
+        return np.asarray(value.array, dtype)
+    numbers: list[Any] = []
+    for item in _as_list(value):
+        numbers += item if isinstance(item, list | tuple) and len(item) == 4 else [item]
+    if not all(isinstance(number, int | float) for number in numbers):
+        raise TypeError("labels, scores and boxes must be arrays or lists of numbers")
+    return np.array(numbers, dtype)
+
+
+def _as_list(value: Any) -> list:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"a {type(value).__name__.strip('_')} where a list is expected")
+    return list(value)
+
+
+def _to_dict(image: ImagePredictions) -> dict:
+    return {k: v for k, v in image._asdict().items() if k != "masks" or v is not None}
