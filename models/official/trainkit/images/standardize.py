@@ -22,6 +22,7 @@ from tpudet.trainkit.images.headers import (
     parse_png,
     without_orientation,
 )
+from tpudet.trainkit.images.pixel_limit import check_encoded_size, check_size
 
 __all__ = [
     "ImageError",
@@ -72,7 +73,8 @@ def decode_rgb(encoded: bytes) -> np.ndarray:
         [h, w, 3] uint8 RGB, the EXIF orientation applied.
 
     Raises:
-        ImageError: the file is empty, truncated, corrupt, or in no format that OpenCV reads.
+        ImageError: the file is empty, truncated, corrupt, in no format that OpenCV reads, or of
+            more than `pixel_limit.MAX_PIXELS` pixels.
     """
     image = inspect(encoded)
     return _upright(_pixels(encoded, image), image.orientation.value)
@@ -143,16 +145,19 @@ def inspect(encoded: bytes, *, check_pixels: bool = True) -> InspectedImage:
     container = find_container(encoded)
     if container == "JPEG":
         jpeg = parse_jpeg(encoded, walk_scans=check_pixels)
+        check_size(jpeg.height, jpeg.width)
         faults = _jpeg_faults(jpeg)
         if check_pixels or faults or not (jpeg.has_tables and jpeg.height and jpeg.width):
             _decode(encoded, _PROBE)
         return InspectedImage(container, jpeg.height, jpeg.width, jpeg.orientation, faults, None)
     if container == "PNG":
         png = parse_png(encoded)
+        check_size(png.height, png.width)
         pixels = _decode(encoded, _AS_STORED)
         faults = _png_faults(png)
         kept = pixels if faults else None
         return InspectedImage(container, png.height, png.width, png.orientation, faults, kept)
+    check_encoded_size(encoded, container)
     if container == "TIFF":  # OpenCV turns some of the eight orientations whatever its flags say
         orientation = parse_orientation(encoded, 0, len(encoded))
         pixels = _decode(without_orientation(encoded, orientation), _AS_STORED)

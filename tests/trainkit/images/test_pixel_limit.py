@@ -1,0 +1,90 @@
+"""Images that claim too many pixels are refused before anything is decoded."""
+
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from tpudet.trainkit.images import pixel_limit
+from tpudet.trainkit.images.headers import ImageError, find_container
+from tpudet.trainkit.images.standardize import decode_rgb, standardize
+
+SIZE = (40, 60)  # height, width
+EXTENSIONS = (".jpg", ".png", ".webp", ".bmp", ".gif", ".tif", ".avif", ".jp2")
+
+
+def encode(extension: str, *options: int) -> bytes:
+    image = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), dtype=np.uint8)
+    done, encoded = cv2.imencode(extension, image, options)
+    if not done:
+        pytest.skip(f"this OpenCV does not write {extension}")
+    return encoded.tobytes()
+
+
+@pytest.mark.parametrize("extension", EXTENSIONS)
+@pytest.mark.parametrize("limit", [SIZE[0] * SIZE[1], SIZE[0] * SIZE[1] - 1])
+def test_the_size_in_every_header_counts(
+    extension: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = encode(extension)
+    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", limit)
+    if limit == SIZE[0] * SIZE[1]:
+        assert decode_rgb(encoded).shape == (*SIZE, 3)
+        return
+    for read in (decode_rgb, standardize):
+        with pytest.raises(ImageError, match="60 x 40 pixels are too many: at most 2,399 are"):
+            read(encoded)
+
+
+def test_a_lossless_webp(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = encode(".webp", cv2.IMWRITE_WEBP_QUALITY, 101)
+    assert b"VP8L" in encoded[:64]
+    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 10)
+    with pytest.raises(ImageError, match="60 x 40 pixels are too many"):
+        decode_rgb(encoded)
+
+
+@pytest.mark.parametrize("extension", EXTENSIONS[2:])
+def test_a_header_cut_anywhere_is_an_image_error_or_none(extension: str) -> None:
+    encoded = encode(extension)
+    for length in range(1, 64):
+        pixel_limit.check_encoded_size(encoded[:length], find_container(encoded))
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
+
+
+def test_a_bomb_takes_neither_memory_nor_time(tmp_path: Path) -> None:
+    """A PNG of 32,000 x 32,000 pixels in 1 MB, under a limit of 1 GB."""
+    rows = zlib.compressobj(9)
+    row = bytes(1 + 32_000)
+    packed = b"".join(rows.compress(row * 100) for _ in range(320)) + rows.flush()
+    header = struct.pack(">IIBBBBB", 32_000, 32_000, 8, 0, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed)
+    (tmp_path / "bomb.png").write_bytes(bomb + chunk(b"IEND", b""))
+    program = f"""
+import resource
+from tpudet.trainkit.images.standardize import standardize
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    standardize(open({str(tmp_path / "bomb.png")!r}, "rb").read())
+except ValueError as error:
+    print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout.startswith("32000 x 32000 pixels are too many")
+    assert done.stdout.endswith("True\n")
