@@ -16,3 +16,29 @@ def listing(values: Iterable[object], limit: int = 10) -> str:
     shown = [str(value) for value in values]
     more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
     return ", ".join(shown[:limit]) + more
+
+
+def require_utf8(names: Iterable[str], what: str) -> None:
+    """Refuses names that cannot be written as UTF-8, as file names and JSON strings may not.
+
+    Args:
+        names: the names.
+        what: what they name, for the message, such as `file names in FOLDER`.
+
+    Raises:
+        UserError: names the first ten.
+    """
+    wrong = [name for name in names if not _is_utf8(name)]
+    if wrong:
+        raise UserError(
+            f"{len(wrong)} {what} cannot be written as UTF-8, as all results are: "
+            f"{listing(map(ascii, wrong))}. Rename them."
+        )
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

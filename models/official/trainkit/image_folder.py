@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, require_utf8
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.inputs import read_input_text
+from tpudet.trainkit.files.inputs import open_regular_file, read_input_text
 from tpudet.trainkit.images.headers import Container
 from tpudet.trainkit.images.standardize import ImageError, standardize
 
@@ -35,12 +35,14 @@ def list_image_names(directory: str) -> list[str]:
     """Lists the names of the image files in a directory, sorted; subfolders are not searched.
 
     Raises:
-        ImageFolderError: there is no such directory.
+        UserError: there is no such directory, or names in it are not UTF-8.
     """
     if not storage.is_folder(directory):
         raise ImageFolderError(f"no directory {directory}: --images DIR is where the images are")
     names = storage.list_folder(directory)
-    return [name for name in names if os.path.splitext(name)[1].lower() in IMAGE_FORMATS]
+    found = [name for name in names if os.path.splitext(name)[1].lower() in IMAGE_FORMATS]
+    require_utf8(found, f"file names in {directory}")
+    return found
 
 
 def list_images(directory: str, wanted_ids: Sequence[str] | None) -> list[ImageFile]:
@@ -167,5 +169,6 @@ def _read_image(path: str) -> bytes | str:
 
 
 def _read(path: str) -> bytes:
-    with storage.open_file(path, "rb") as file:
+    remote = storage.is_remote(path)
+    with storage.open_file(path, "rb") if remote else open_regular_file(path) as file:
         return file.read()

@@ -80,6 +80,13 @@ def test_every_number_is_written_so_that_it_is_read_back() -> None:
     assert plain(parse_tree(write_yaml({"value": numbers}), "a.yaml"))["value"] == numbers
 
 
+# Ten values in each of ten levels: 400 bytes that stand for 10^10 values.
+ALIAS_BOMB = b"l0: &l0 [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + b"".join(
+    b"l%d: &l%d [%s]\n" % (level, level, b", ".join([b"*l%d" % (level - 1)] * 10))
+    for level in range(1, 10)
+)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -94,6 +101,8 @@ def test_every_number_is_written_so_that_it_is_read_back() -> None:
         (b"a: " + b"[" * 2000 + b"]" * 2000, "are nested too deeply"),
         (b"a: &a {b: 1}\nc:\n  <<: *a\n", ":3: `<<` is not part of YAML 1.2"),
         (b"a: 1\nb: *b\n", ":2: not valid YAML: found undefined alias"),
+        (b"a: " + b"9" * 5000, ":1: not valid YAML: Exceeds the limit"),
+        (ALIAS_BOMB, "11,234,567,910 values where its aliases (`*`) are"),
         (b"a: 1\nb: !!int x\n", ":2: not valid YAML: 'x' cannot be read as `!!int`"),
         (b"a: 1\nb: !!timestamp x\n", ":2: not valid YAML: 'x' cannot be read as `!!timestamp`"),
         (b"a: 1\nb: !!python/name:os.system x\n", ":2: not valid YAML: 'x' cannot be read as"),

@@ -137,6 +137,17 @@ def test_a_really_full_disk(tmp_path) -> None:
     assert list((tmp_path / "made").iterdir()) == []
 
 
+@pytest.mark.parametrize("record", ["", "{", "[]", "{}", '{"finished": true}', "[" * 100_000])
+def test_a_damaged_record_is_that_of_an_unfinished_run(record: str, tmp_path) -> None:
+    write_text(f"{tmp_path}/in.txt", "abc")
+    step = doubling(str(tmp_path))
+    assert run_step(step)
+    write_text(step.step_path, record)
+    assert reason_to_run(step) == "was not finished"
+    assert run_step(step)
+    assert not run_step(step)
+
+
 def test_two_at_once(tmp_path, capsys) -> None:
     (tmp_path / "in.txt").write_text("abc")
     step = doubling(str(tmp_path))

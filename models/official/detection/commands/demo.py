@@ -78,4 +78,6 @@ def _steps(root: str, arguments: argparse.Namespace) -> Iterator[tuple[str, ...]
 
 
 def _saved_model(root: str) -> str:
-    return sorted(glob(f"{root}/final/{_NAME}-*"))[-1]
+    """The SavedModel written last: there may be several, of other resolutions."""
+    found = glob(f"{root}/final/{_NAME}-*/saved_model.pb")
+    return os.path.dirname(max(found, key=os.path.getmtime))

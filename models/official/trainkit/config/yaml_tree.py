@@ -19,6 +19,8 @@ class _Scalar(NamedTuple):
     read: Callable[[str], Any]
 
 
+_MAX_NODES = 100_000  # of a file whose aliases are written out; an experiment has some 300
+
 _TAG = "tag:yaml.org,2002:"
 # The core schema of YAML 1.2.2, section 10.3.2; scalars that match no pattern are strings.
 _SCALARS = {
@@ -73,7 +75,10 @@ def read_scalar(node: yaml.ScalarNode) -> Any:
         tag = node.tag.replace(_TAG, "!!")
         problem = f"{node.value!r} cannot be read as `{tag}`; leave that tag out"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-    return scalar.read(node.value)
+    try:
+        return scalar.read(node.value)
+    except ValueError as error:  # an integer of thousands of digits
+        raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from error
 
 
 def write_yaml(values: Mapping[str, Any]) -> str:
@@ -144,6 +149,7 @@ def parse_tree(text: str, filename: str, *, repeated: list[str] | None = None) -
     """
     with _yaml_errors_in_words(filename):
         node = yaml.compose(text, Loader=Loader)
+        _check_size(node, filename)
         tree = _to_tree(node, filename, repeated) if node else Branch({}, f"{filename}:1")
     if isinstance(tree, Leaf):
         raise ConfigError(f"{filename}: expected a mapping at the top level, got {show(tree)}")
@@ -162,6 +168,26 @@ def _yaml_errors_in_words(filename: str) -> Iterator[None]:
         raise ConfigError(f"{filename}: not valid YAML: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{filename}: lists and mappings are nested too deeply") from error
+
+
+def _check_size(node: yaml.Node | None, filename: str) -> None:
+    """Raises ConfigError where aliases of aliases stand for more than `_MAX_NODES` values."""
+    sizes: dict[int, int] = {}
+
+    def measure(node: yaml.Node) -> int:
+        if id(node) not in sizes:
+            sizes[id(node)] = 0  # of a node that contains itself, which is another mistake
+            nodes = node.value if isinstance(node, yaml.CollectionNode) else []
+            if isinstance(node, yaml.MappingNode):
+                nodes = [one for pair in node.value for one in pair]
+            sizes[id(node)] = 1 + sum(map(measure, nodes))
+        return sizes[id(node)]
+
+    if node is not None and measure(node) > _MAX_NODES:
+        raise ConfigError(
+            f"{filename}: {measure(node):,} values where its aliases (`*`) are written out; at "
+            f"most {_MAX_NODES:,} are read. Write the values without aliases of aliases"
+        )
 
 
 def _to_tree(
@@ -276,6 +302,7 @@ def parse_items(path: str) -> "list[Branch | Leaf | ConfigError]":
     filename = path.rsplit("/", 1)[-1]
     with _yaml_errors_in_words(filename):
         node = yaml.compose(read_file(path), Loader=Loader)
+        _check_size(node, filename)
     if not isinstance(node, yaml.SequenceNode) or not node.value:
         raise ConfigError(f"{filename}: expected a list at the top level, each item after a `- `")
     return [_item(item, filename) for item in node.value]

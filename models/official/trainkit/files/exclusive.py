@@ -17,8 +17,8 @@ if sys.platform != "win32":
 
 TEMPORARY_SUFFIX = ".temporary"
 
-# A link is not followed, and a FIFO without a reader is not waited for.
-NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # for the other end of a FIFO
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | NO_WAIT  # a link at the very end is not followed
 
 _MAX_WRITERS = 1000  # at once, of one file
 

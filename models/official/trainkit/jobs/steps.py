@@ -18,6 +18,7 @@ from tpudet.trainkit.files.digests import code_digest, file_digest
 from tpudet.trainkit.files.storage import list_names, read_text, remove_if_there, write_text
 
 _NEW = "not made yet"
+_RECORDED = {"inputs", "options", "code", "finished", "sizes", "summary"}  # of a finished step
 
 
 class Step(NamedTuple):
@@ -129,14 +130,16 @@ def _state(step: Step) -> dict[str, Any]:
 
 
 def _read_record(step: Step) -> dict[str, Any] | None:
-    """Returns the record, None if there is none; one that is not JSON counts as unfinished."""
+    """Returns the record, None if there is none; a damaged one counts as unfinished."""
     text = read_text(step.step_path)
     if text is None:
         return None
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        recorded = json.loads(text)
+    except (ValueError, RecursionError):
         return {"finished": False}
+    known = isinstance(recorded, dict) and recorded.keys() >= _RECORDED
+    return recorded if known else {"finished": False}
 
 
 def _difference(step: Step, state: Mapping[str, Any], recorded: Mapping[str, Any]) -> str | None:

@@ -58,3 +58,11 @@ def test_run_lengths_are_drawn_compressed_and_not() -> None:
 )
 def test_what_covers_no_pixel_or_is_malformed_is_no_mask(segmentation: object) -> None:
     assert drawn(segmentation) is None
+
+
+@pytest.mark.parametrize(
+    "polygon", [[0, 0, 1e9, 0, 1e9, 1e9], [0, 0, 10**400, 0, 5, 5], [0, 0, 4000, 3] * 10_000]
+)
+def test_a_polygon_too_long_to_draw_is_no_mask(polygon: list[float]) -> None:
+    """Drawn, they would take gigabytes."""
+    assert mask_png([polygon], height=4000, width=4000) is None

@@ -1,4 +1,5 @@
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +189,13 @@ def test_unusable_csv_files(tmp_path, text: str, message: str) -> None:
         read_open_images(str(path), images=str(tmp_path))
 
 
+def coco_text(**changed: object) -> str:
+    """A COCO file with one image, some of whose fields are changed."""
+    image = {"id": 1, "file_name": "a.jpg", "height": 10, "width": 10} | changed
+    categories = [{"id": 1, "name": "cat"}, {"id": "b", "name": "dog"}]
+    return json.dumps({"images": [image], "annotations": [], "categories": categories})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -200,6 +208,13 @@ def test_unusable_csv_files(tmp_path, text: str, message: str) -> None:
             '[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}',
             "used twice: 1",
         ),
+        ("[" * 100_000, "not JSON"),
+        ('{"images": ' + "9" * 5000 + "}", "not JSON"),
+        (coco_text(id=[1]), r"'id' of 1 of 1 entries in 'images' is no number, such as \[1\]"),
+        (coco_text(file_name=3), "'file_name' of 1 of 1 entries in 'images' is no string"),
+        (coco_text(height="tall"), "'height' of 1 of 1 entries .* is no number, such as 'tall'"),
+        (coco_text(width=10**400), "'width' of 1 of 1 entries"),
+        (coco_text(file_name="\udcff.jpg"), r"1 'file_name' of .* as UTF-8, .*\\udcff.jpg"),
     ],
 )
 def test_unusable_json_files(tmp_path, text: str, message: str) -> None:
@@ -207,6 +222,23 @@ def test_unusable_json_files(tmp_path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         read_coco(str(path))
+
+
+def test_boxes_and_category_ids_of_any_size(tmp_path) -> None:
+    content = json.loads(coco_text())
+    boxes = [[10**400, 0, 1, 1], [1e308, 0, 1e308, 1], [0, 0, "1", 1], {}, [True, 0, 1, 1]]
+    content["annotations"] = [
+        {"image_id": 1, "category_id": 1, "bbox": box, "area": 10**400} for box in boxes
+    ]
+    content["categories"] += [{"id": 10 + n, "name": f"c{n}"} for n in range(100_000)]
+    path = tmp_path / "boxes.json"
+    path.write_text(json.dumps(content))
+    begin = time.monotonic()
+    annotations = read_coco(str(path))
+    assert time.monotonic() - begin < 30
+    assert len(annotations.boxes) == 5
+    assert annotations.boxes["area"].isna().all()
+    assert [entry.identifier for entry in annotations.classes][-1] == "b"
 
 
 def test_broken_xml_files_are_counted_and_named(tmp_path) -> None:

@@ -1,12 +1,19 @@
 """The drawn data set: boxes touch what was drawn, and the same seed draws the same files."""
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
 from tpudet.detection.preparation.sources.sample_set import SHAPES, draw_image, write_sample_set
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def test_boxes_enclose_exactly_what_was_drawn() -> None:
@@ -35,17 +42,11 @@ def test_the_same_seed_writes_the_same_files_and_another_seed_others(tmp_path: P
         counts = write_sample_set(str(tmp_path / name), num_images=15, seed=seed)
         assert counts == {"train": 12, "val": 3}
 
-    def contents(name: str) -> dict[str, bytes]:
-        folder = tmp_path / name
-        return {
-            str(path.relative_to(folder)): path.read_bytes()
-            for path in folder.rglob("*")
-            if path.is_file()
-        }
-
-    assert contents("a") == contents("b")
-    assert contents("a").keys() == contents("c").keys()
-    assert contents("a")["train_boxes.csv"] != contents("c")["train_boxes.csv"]
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert contents(tmp_path / "a").keys() == contents(tmp_path / "c").keys()
+    assert (
+        contents(tmp_path / "a")["train_boxes.csv"] != contents(tmp_path / "c")["train_boxes.csv"]
+    )
 
 
 def test_the_box_file_has_the_columns_of_open_images_and_one_image_in_twelve_is_empty(
@@ -58,3 +59,23 @@ def test_the_box_file_has_the_columns_of_open_images_and_one_image_in_twelve_is_
     assert {row["LabelName"] for row in rows} == {f"/sample/{label}" for label in SHAPES}
     images = {path.stem for path in (tmp_path / "train").glob("*.jpg")}
     assert images - {row["ImageID"] for row in rows} == {"train00011", "train00023"}
+
+
+def test_stopped_anywhere_no_box_file_is_short(tmp_path: Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop_in_val(numbers: range) -> Iterator[int]:
+        for number in numbers:
+            if len(numbers) == 4 and number == 2:
+                raise Stopped
+            yield number
+
+    write_sample_set(str(tmp_path / "whole"), num_images=20, seed=0)
+    write_sample_set(str(tmp_path / "stopped"), num_images=30, seed=1)
+    with pytest.raises(Stopped):
+        write_sample_set(str(tmp_path / "stopped"), num_images=20, seed=0, progress=stop_in_val)
+    names = {path.name for path in (tmp_path / "stopped").iterdir()}
+    assert names == {"classes.csv", "train", "train_boxes.csv", "val"}
+    write_sample_set(str(tmp_path / "stopped"), num_images=20, seed=0)
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")

@@ -1,6 +1,9 @@
 """Reads a COCO instances JSON (https://cocodataset.org/#format-data) into `Annotations`."""
 
 import json
+import math
+import reprlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +12,7 @@ import pandas as pd
 from tpudet.detection.preparation.sources.annotations import Annotations, Finding, build_annotations
 from tpudet.detection.preparation.sources.input_files import read_image_list, stem
 from tpudet.trainkit.class_list import ClassEntry, read_classes
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, require_utf8
 from tpudet.trainkit.files.inputs import read_input_text
 
 _NO_BOX = (float("nan"),) * 4
@@ -88,19 +91,33 @@ def _box_row(row: int, annotation: Mapping[str, Any], include_segmentation: bool
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value is a number that fits a float."""
+    try:
+        return _is_of(value, (int, float)) and math.isfinite(float(value))  # pyright: ignore
+    except OverflowError:
+        return False
+
+
+def _is_of(value: object, kinds: tuple[type, ...]) -> bool:
+    if isinstance(value, bool):  # an int to Python
+        return False
+    return isinstance(value, kinds) and (not isinstance(value, int) or abs(value) < 2**63)
+
+
+_KINDS: dict[type, str] = {int: "number", str: "string"}
 
 
 def _load(path: str) -> dict[str, Any]:
     text = read_input_text(path, "--annotations")
     try:
         content = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also lists in lists in lists
         raise UserError(f"--annotations {path} is not JSON: {error}.") from error
+    size = (int, float, type(None))
     needed = {
-        "images": ("id", "file_name"),
-        "annotations": ("image_id", "category_id"),
-        "categories": ("id", "name"),
+        "images": {"id": (int, str), "file_name": (str,), "height": size, "width": size},
+        "annotations": {"image_id": (int, str), "category_id": (int, str)},
+        "categories": {"id": (int, str), "name": (int, str)},
     }
     if not isinstance(content, dict):
         raise UserError(f"--annotations {path} is not COCO JSON: it is not a mapping.")
@@ -110,19 +127,31 @@ def _load(path: str) -> dict[str, Any]:
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             faults.append(f"no list '{section}'")
             continue
-        for key in keys:
-            lacking = sum(key not in entry for entry in entries)
+        for key, kinds in keys.items():
+            # A size that is missing is null.
+            values = [entry[key] for entry in entries if key in entry]
+            lacking = 0 if type(None) in kinds else len(entries) - len(values)
             if lacking:
                 faults.append(f"{lacking} of {len(entries)} entries in '{section}' lack '{key}'")
+            wrong = [value for value in values if not _is_of(value, kinds)]
+            if wrong:
+                faults.append(
+                    f"'{key}' of {len(wrong)} of {len(entries)} entries in '{section}' is no "
+                    f"{_KINDS[kinds[0]]}, such as {reprlib.repr(wrong[0])}"
+                )
     if faults:
         raise UserError(f"--annotations {path} is not COCO JSON: {'; '.join(faults)}.")
+    for section, key in (("images", "file_name"), ("images", "id"), ("categories", "name")):
+        require_utf8((str(entry[key]) for entry in content[section]), f"'{key}' of {path}")
     return content
 
 
 def _categories(categories: list[dict[str, Any]], path: str) -> tuple[ClassEntry, ...]:
-    ordered = sorted(categories, key=lambda category: category["id"])
-    identifiers = [str(category["id"]) for category in ordered]
-    repeated = sorted({name for name in identifiers if identifiers.count(name) > 1})
+    ordered = sorted(
+        categories, key=lambda category: (isinstance(category["id"], str), category["id"])
+    )
+    identifiers = Counter(str(category["id"]) for category in ordered)
+    repeated = sorted(name for name, count in identifiers.items() if count > 1)
     if repeated:
         raise UserError(
             f"--annotations {path}: category ids are used twice: {', '.join(repeated)}."

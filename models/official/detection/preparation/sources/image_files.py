@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from io import FileIO
 
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.inputs import open_regular_file
 
 # Files opened ahead. Two processes that waited for each file read 0.9 GB/s from a disk that gave
 # 1.6 GB/s with eight ahead. If all files are cached in memory, it is no slower.
@@ -42,7 +43,7 @@ def _open(directories: Sequence[str], file: str) -> _Opened:
             if "://" in path:
                 with storage.open_file(path, "rb") as stream:
                     return stream.read()
-            local = open(path, "rb", buffering=0)  # noqa: SIM115
+            local = open_regular_file(path)
             if hasattr(os, "posix_fadvise"):  # not on macOS
                 os.posix_fadvise(local.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
             return local

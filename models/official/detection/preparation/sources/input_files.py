@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, require_utf8
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.inputs import read_input_text
 from tpudet.trainkit.files.storage import list_names
@@ -20,12 +20,14 @@ def list_directory(path: str, name: str) -> list[str]:
         name: the argument that named it, for messages.
 
     Raises:
-        UserError: it is not a directory.
+        UserError: it is not a directory, or names in it are not UTF-8.
     """
     if not storage.is_folder(path):
         found = "is not a directory" if storage.exists(path) else "does not exist"
         raise UserError(f"{name} {path} {found}.")
-    return storage.list_folder(path)
+    names = storage.list_folder(path)
+    require_utf8(names, f"file names in {path}")
+    return names
 
 
 def read_image_list(path: str, name: str = "--image_list") -> list[str]:

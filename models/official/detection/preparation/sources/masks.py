@@ -1,6 +1,5 @@
 """Converts COCO segmentations to PNG masks, with pycocotools."""
 
-import math
 import warnings
 from typing import Any
 
@@ -9,6 +8,10 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from tpudet.detection.ops.numpy_masks import run_lengths
+
+# Pixels along the polygons of one object: pycocotools takes some 100 bytes for each, in the image
+# or not.
+_MAX_PERIMETER = 2**21
 
 
 def mask_png(segmentation: Any, *, height: int, width: int) -> bytes | None:
@@ -21,10 +24,12 @@ def mask_png(segmentation: Any, *, height: int, width: int) -> bytes | None:
 
     Returns:
         A PNG of [height, width], 1 inside and 0 outside; None if the segmentation is missing,
-        malformed, of another size, or covers no pixel.
+        malformed, of another size, too long to draw, or covers no pixel.
     """
     if isinstance(segmentation, list):
         if not segmentation or not all(map(_is_polygon, segmentation)):
+            return None
+        if sum(map(_perimeter, segmentation)) > _MAX_PERIMETER:
             return None
         runs = coco_mask.merge(coco_mask.frPyObjects(segmentation, height, width))
     elif isinstance(segmentation, dict) and segmentation.get("size") == [height, width]:
@@ -48,8 +53,13 @@ def _is_polygon(points: object) -> bool:
         isinstance(points, list)
         and len(points) >= 6
         and len(points) % 2 == 0
-        and all(isinstance(value, int | float) and math.isfinite(value) for value in points)
+        and all(isinstance(value, int | float) and abs(value) < 2**31 for value in points)
     )
+
+
+def _perimeter(points: list[float]) -> float:
+    corners = np.reshape(np.asarray(points, np.float64), (-1, 2))
+    return float(np.abs(corners - np.roll(corners, 1, axis=0)).max(axis=1).sum())
 
 
 def _counts(counts: Any, *, pixels: int) -> list[int] | None:

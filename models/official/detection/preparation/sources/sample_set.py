@@ -5,6 +5,7 @@ For the demo and for tests: every box is known exactly, and the same seed draws 
 
 import csv
 import math
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -133,26 +134,36 @@ def write_sample_set(
 ) -> dict[str, int]:
     """Writes images, boxes and class list.
 
-    Writes `classes.csv` and, for each split, `<split>_boxes.csv` (the 13 columns of Open Images)
-    and `<split>/<ImageID>.jpg` under `directory`.
+    Writes `classes.csv` and, for each split, `<split>/<ImageID>.jpg` and then `<split>_boxes.csv`
+    (the 13 columns of Open Images) under `directory`. A box file that exists is therefore whole.
+    Images that a larger set left there are removed.
 
     Returns:
         The number of images by split.
     """
     storage.make_folder(directory)
-    with storage.open_file(f"{directory}/classes.csv", "w") as file:
-        file.write("".join(f"/sample/{label},{label}\n" for label in SHAPES))
+    storage.write_text(
+        f"{directory}/classes.csv", "".join(f"/sample/{label},{label}\n" for label in SHAPES)
+    )
     counts = {}
     for number, (split, share) in enumerate(SPLIT_SHARES.items()):
         counts[split] = round(num_images * share)
+        storage.remove_if_there(f"{directory}/{split}_boxes.csv")
+        _remove_images(f"{directory}/{split}", split)
         storage.make_folder(f"{directory}/{split}")
-        with storage.open_file(f"{directory}/{split}_boxes.csv", "w") as file:
+        with storage.whole_file(f"{directory}/{split}_boxes.csv", "w") as file:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(ALL_COLUMNS)
             for index in progress(range(counts[split])):
                 rng = np.random.default_rng((seed, number, index))
                 rows.writerows(_write_image(rng, f"{directory}/{split}", f"{split}{index:05d}"))
     return counts
+
+
+def _remove_images(directory: str, split: str) -> None:
+    for name in storage.list_names(directory):
+        if re.fullmatch(split + r"\d{5,}\.jpg", name):
+            storage.remove(f"{directory}/{name}")
 
 
 def _write_image(rng: np.random.Generator, directory: str, image_id: str) -> list[list[Any]]:
