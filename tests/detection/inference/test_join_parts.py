@@ -1,6 +1,7 @@
 """--shard I/N on machines that share nothing, and join_predicted_parts: together one run."""
 
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -167,6 +168,36 @@ def test_what_is_missing_or_twice_is_named(tmp_path: Path, capsys: Any) -> None:
 # For as long as the process: Arrow's threads free the last buffers after a reader has ended, and
 # a pool that is gone by then takes the process with it.
 COUNTING_POOL = pa.proxy_memory_pool(pa.system_memory_pool())
+
+
+def test_one_process_joins_into_a_file(tmp_path: Path, capsys: Any, hold_claim: Any) -> None:
+    target, part = tmp_path / "p.parquet", write(tmp_path / "a.parquet", [image("1")])
+    (tmp_path / "ids").write_text("1\n")
+    command = [str(target), part, "--ids", str(tmp_path / "ids")]
+    with hold_claim(f"{target}.claim.json") as process:
+        assert f"is being written by process {process}" in errors_of(capsys, *command)
+    (tmp_path / "link.parquet").symlink_to(part)
+    text = errors_of(capsys, tmp_path / "link.parquet", *command[1:], "-f")
+    assert "is one of the parts: name RESULT first" in text
+    assert join(command) == 0
+
+
+def test_a_join_that_was_killed_leaves_nothing_to_the_next(tmp_path: Path) -> None:
+    part = write(tmp_path / "a.parquet", [image("1")])
+    (tmp_path / "ids").write_text("1\n")
+    program = f"""
+import os, signal
+from tpudet.detection.inference import join_parts
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+join_parts.write_predictions = die
+join_parts.join_parts({str(tmp_path / "p.parquet")!r}, [{part!r}], ids=["1"])
+"""
+    killed = subprocess.run([sys.executable, "-c", program], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.glob("p.parquet.*"))) == 2  # a temporary file and a claim
+    assert join([str(tmp_path / "p.parquet"), part, "--ids", str(tmp_path / "ids")]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet", "ids", "p.parquet"]
 
 
 def test_joining_holds_one_block_at_a_time(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,18 @@ from tpudet.detection.commands import gen_sub
 from tpudet.detection.commands.predict import main
 from tpudet.detection.inference import parts, run, stream
 from tpudet.detection.inference.export import export_saved_model
-from tpudet.detection.inference.predictions_file import Predictions, read_predictions
+from tpudet.detection.inference.predictions_file import (
+    Predictions,
+    read_predictions,
+    write_predictions,
+)
 from tpudet.detection.inference.run import run_tasks
 from tpudet.detection.inference.saved_detector import (
     find_saved_model,
     load_detector,
     read_saved_detector,
 )
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.image_folder import ImageFile, list_images, read_ids
 
 CLASS_LIST = "/m/01,cat\n/m/02,dog\n/m/03,sheep\n"
@@ -57,6 +63,12 @@ def run_inference(*, batch_size: int, workers: int, **task: Any) -> tuple[int, d
 def read(path: Path) -> Predictions:
     with path.open("rb") as file:
         return read_predictions(file, path.name)
+
+
+def write_foreign_part(path: Path) -> None:
+    metadata = {"key": "of another model", "unreadable": {}}
+    with path.open("wb") as file:
+        write_predictions(file, path.name, [[]], class_list_text=CLASS_LIST, metadata=metadata)
 
 
 def assert_same(found: Predictions, expected: Predictions) -> None:
@@ -220,8 +232,7 @@ def test_parts_of_another_image_list_are_refused_unless_overwritten(
     run_inference(images=list_images(str(folder), None)[:1], **arguments)
     left = tmp_path / "p.parquet.parts"
     left.mkdir()
-    key = {"key": "of another model", "unreadable": {}}
-    parts.write_whole(str(left / "part-00000.parquet"), [[]], arguments["saved"], key)
+    write_foreign_part(left / "part-00000.parquet")
     command = [str(target), str(saved_model), "--images", str(folder)]
     assert main(command) == 2
     assert "p.parquet exists: --overwrite replaces it" in capsys.readouterr().err
@@ -230,6 +241,55 @@ def test_parts_of_another_image_list_are_refused_unless_overwritten(
     assert "another model or another list of images; --overwrite" in capsys.readouterr().err
     assert main([*command, "--overwrite"]) == 0
     assert len(read(target).images) == 4
+
+
+def test_a_second_run_is_told_who_writes_the_file(
+    saved_model: Path, folder: Path, tmp_path: Path, capsys: Any, hold_claim: Any
+) -> None:
+    target = tmp_path / "p.parquet"
+    command = [str(target), str(saved_model), "--images", str(folder)]
+    with hold_claim(f"{target}.claim.json") as process:
+        assert main([*command, "--overwrite"]) == 2
+        assert f"{target} is being written by process {process} on" in capsys.readouterr().err
+    assert not list(tmp_path.glob("p.parquet*"))
+    assert main(command) == 0
+
+
+@pytest.mark.parametrize("taken", ["a part", "the claim", "the file"])
+def test_what_another_process_changes_is_never_joined(
+    taken: str, saved_model: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a process that ignores claims, or took this one's while it was paused."""
+    target = tmp_path / "p.parquet"
+    saved = read_saved_detector(str(saved_model))
+    detect, calls = load_detector(saved), []
+
+    def call(encoded: list[bytes]) -> Any:
+        calls.append(encoded)
+        if len(calls) == 4 and taken == "a part":
+            part = tmp_path / "p.parquet.parts/part-00000.parquet"
+            while not part.exists():
+                time.sleep(0.01)
+            write_foreign_part(part)
+        elif len(calls) == 2 and taken == "the claim":
+            Path(f"{target}.claim.json").unlink()
+        return detect(encoded)
+
+    monkeypatch.setattr(run, "load_detector", lambda _: call)
+    arguments: dict[str, Any] = {"saved": saved, "images": list_images(str(folder), None)}
+    arguments |= {"predictions_path": str(target), "batch_size": 1, "workers": 1}
+    if taken == "the file":
+        target.write_bytes(b"of another run")  # finished since the run was planned
+    message = {
+        "a part": "part-00000.parquet was replaced by a run with another model",
+        "the claim": "p.parquet is no longer claimed",
+        "the file": "p.parquet exists: --overwrite replaces it",
+    }[taken]
+    with pytest.raises(UserError, match=message):
+        run_inference(images_per_part=1, **arguments)
+    assert target.exists() == (taken == "the file")
+    left = [path for path in tmp_path.glob("p.parquet.parts/*")]
+    assert len(left) <= {"a part": 4, "the claim": 1, "the file": 0}[taken]
 
 
 def test_unreadable_images_are_named_and_others_repaired(

@@ -149,6 +149,15 @@ def test_an_existing_result_needs_force(
     assert names() == ["hierarchy.json", "in.csv", "out.csv"]
 
 
+def test_one_process_writes_a_result(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], hold_claim: Callable
+) -> None:
+    with hold_claim("out.csv.claim.json") as process:
+        assert run(TEXT) == 2
+    assert f"out.csv is being written by process {process} on" in capsys.readouterr().err
+    assert names() == ["hierarchy.json", "in.csv"]
+
+
 @pytest.mark.usefixtures("small_blocks")
 def test_an_interrupted_run_leaves_nothing_half_written(
     run: Callable[..., int], monkeypatch: pytest.MonkeyPatch

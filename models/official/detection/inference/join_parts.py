@@ -16,8 +16,10 @@ from tpudet.detection.inference.predictions_file import (
     open_predictions,
     write_predictions,
 )
+from tpudet.detection.submission.writer import is_same_file
 from tpudet.trainkit.errors import UserError, listing
-from tpudet.trainkit.files.storage import is_file, open_file, whole_file
+from tpudet.trainkit.files.claimed_file import claimed_file
+from tpudet.trainkit.files.storage import is_file, open_file
 from tpudet.trainkit.image_folder import read_ids
 
 
@@ -61,21 +63,24 @@ def join_predicted_parts(
     missing = [name for name in sources if not is_file(name)]
     if missing:
         raise PartsError(f"no file {listing(missing)}")
-    if target in sources:
+    if any(is_same_file(source, target) for source in sources):
         raise PartsError(f"{target} is one of the parts: name RESULT first, another file")
     if is_file(target) and not force:
         raise PartsError(f"{target} exists; -f replaces it")
-    count = join_parts(target, sources, ids=read_ids(ids) if ids else None)
+    count = join_parts(target, sources, ids=read_ids(ids) if ids else None, force=force)
     return f"{target}: {count} images of {len(sources)} parts"
 
 
-def join_parts(target: str, sources: Sequence[str], *, ids: Sequence[str] | None = None) -> int:
+def join_parts(
+    target: str, sources: Sequence[str], *, ids: Sequence[str] | None = None, force: bool = False
+) -> int:
     """Checks that parts fit together and are complete, and joins them in the order of the shards.
 
     Args:
-        target: predictions file to write; an existing one is replaced.
+        target: predictions file to write.
         sources: the parts, in any order.
         ids: of all images; None if the parts say which shards they are.
+        force: whether an existing target is replaced.
 
     Returns:
         The number of images.
@@ -83,6 +88,7 @@ def join_parts(target: str, sources: Sequence[str], *, ids: Sequence[str] | None
     Raises:
         PartsError: they do not fit, or something is missing.
         PredictionsError: one is not a usable predictions file.
+        ClaimError: another process writes the target.
         OSError: a file cannot be read or written.
     """
     with ExitStack() as files:
@@ -96,10 +102,10 @@ def join_parts(target: str, sources: Sequence[str], *, ids: Sequence[str] | None
         if mistakes:
             raise PartsError("\n  ".join(["the parts do not fit together:", *mistakes]))
         parts.sort(key=lambda part: part.shard["number"] if part.shard else 0)
-        return _write(target, parts)
+        return _write(target, parts, force=force)
 
 
-def _write(target: str, parts: Sequence[_Part]) -> int:
+def _write(target: str, parts: Sequence[_Part], *, force: bool) -> int:
     metadata = {k: v for k, v in parts[0].stored.metadata.items() if k != "shard"}
     metadata["unreadable"] = {k: v for part in parts for k, v in part.unreadable.items()}
     total = sum(len(part.ids) for part in parts)
@@ -111,7 +117,7 @@ def _write(target: str, parts: Sequence[_Part]) -> int:
                     yield block
                     bar.update(len(block))
 
-    with whole_file(target, "wb") as file:
+    with claimed_file(target, "wb", force=force) as file:
         return write_predictions(
             file,
             target,

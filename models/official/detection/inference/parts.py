@@ -18,6 +18,7 @@ from tpudet.detection.inference.stream import Part
 from tpudet.detection.inference.view_settings import ViewSettings
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claims import ClaimTicket
 from tpudet.trainkit.files.storage import is_file, whole_file
 from tpudet.trainkit.image_folder import ImageFile, Shard
 
@@ -151,27 +152,51 @@ def _remove_foreign_parts(task: PredictionTask, key: str) -> None:
         storage.remove_folder(task.parts_directory)
 
 
-def finish_task(task: PredictionTask) -> tuple[int, dict[str, str]]:
+def finish_task(task: PredictionTask, claim: ClaimTicket) -> tuple[int, dict[str, str]]:
     """Joins the finished parts into the predictions file, and removes them.
 
     Returns:
         The number of images predicted, and the reason for each image left out, by file name.
+
+    Raises:
+        InferenceError: a part is of another task, or lacks images.
+        ClaimError: another process has taken the predictions file over.
     """
-    paths = [part.path for part in task.parts()]
+    key, parts = task.key(), task.parts()
     unreadable: dict[str, str] = {}
-    for path in paths:
-        with storage.open_file(path, "rb") as file:
-            unreadable |= open_predictions(file, path).metadata["unreadable"]
+    for part in parts:
+        with storage.open_file(part.path, "rb") as file:
+            stored = open_predictions(file, part.path)
+            unreadable |= _require_own(part, stored.metadata, stored.image_ids(), key)
 
     def blocks() -> Iterator[Sequence[ImagePredictions]]:
-        for path in paths:
-            with storage.open_file(path, "rb") as file:
-                yield read_predictions(file, path).images
+        for part in parts:
+            with storage.open_file(part.path, "rb") as file:
+                found = read_predictions(file, part.path)
+            # Once more: a process on another machine may have replaced it since.
+            _require_own(part, found.metadata, [image.image_id for image in found.images], key)
+            yield found.images
 
     metadata = {"model": task.saved.metadata, **task.identity(), "unreadable": unreadable}
-    count = write_whole(task.predictions_path, blocks(), task.saved, metadata)
+    count = write_whole(task.predictions_path, blocks(), task.saved, metadata, claim)
     storage.remove_folder(task.parts_directory)
     return count, unreadable
+
+
+def _require_own(part: Part, metadata: dict[str, Any], ids: list[str], key: str) -> dict[str, str]:
+    """Compares a part with the task that it must be of; returns the images left out."""
+    unreadable = metadata.get("unreadable", {})
+    if metadata.get("key") != key:
+        raise InferenceError(
+            f"{part.path} was replaced by a run with another model or another list of images while "
+            "this one ran; nothing was joined. Run it again with --overwrite"
+        )
+    names = {os.path.splitext(name)[0] for name in unreadable}
+    if {*ids, *names} != {image.image_id for image in part.images}:
+        raise InferenceError(
+            f"{part.path} has other images than its run gave it; run it again with --overwrite"
+        )
+    return unreadable
 
 
 def write_whole(
@@ -179,9 +204,12 @@ def write_whole(
     blocks: Iterable[Sequence[ImagePredictions]],
     saved: SavedDetector,
     metadata: dict[str, Any],
+    claim: ClaimTicket,
 ) -> int:
-    """Writes a predictions file, which gets its name when it is whole."""
+    """Writes a predictions file, which gets its name when it is whole and the claim holds."""
     with whole_file(path, "wb") as file:
-        return write_predictions(
+        count = write_predictions(
             file, path, blocks, class_list_text=saved.class_list_text, metadata=metadata
         )
+        claim.verify()
+        return count

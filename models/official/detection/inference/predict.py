@@ -145,7 +145,7 @@ def run_and_report(
         batch_size=batch_size,
         workers=workers,
         cluster=cluster,
-        discard_foreign_parts=overwrite,
+        overwrite=overwrite,
         on_finished=report,
     )
     if timing.images:

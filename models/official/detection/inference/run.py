@@ -13,6 +13,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
@@ -34,6 +35,7 @@ from tpudet.detection.inference.stream import Part, PredictedPart, Timing, predi
 from tpudet.detection.inference.view_settings import ViewSettings
 from tpudet.detection.inference.views import load_view_detector
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claims import Claim, ClaimTicket
 from tpudet.trainkit.files.storage import is_file
 from tpudet.trainkit.jobs.worker_pool import run_jobs
 
@@ -50,6 +52,7 @@ class PartsJob(NamedTuple):
     views: ViewSettings | None
     parts: tuple[Part, ...]
     key: str
+    claim: ClaimTicket  # on the predictions file
     batch_size: int
     workers: int
 
@@ -60,13 +63,13 @@ def run_tasks(
     batch_size: int,
     workers: int,
     cluster: str | None = None,
-    discard_foreign_parts: bool = False,
+    overwrite: bool = False,
     on_finished: Callable[[PredictionTask, int, dict[str, str]], object],
 ) -> Timing:
     """Writes predictions files, one after another or, on a cluster, as its nodes are free.
 
     Parts that an earlier run finished are kept if they are of the same model, image list, views
-    and part size. Others are refused, or removed with `discard_foreign_parts`.
+    and part size. Every predictions file is claimed while this runs.
 
     Args:
         tasks: none without images.
@@ -75,27 +78,60 @@ def run_tasks(
         cluster: address of a Ray cluster, see `trainkit.jobs.ray_pool`; every GPU, or every node
             if there are none, gets a job at a time. Nodes must reach models, images and predictions
             by the same names.
-        discard_foreign_parts: see above.
+        overwrite: replace predictions files, and parts of other runs; both are refused otherwise.
         on_finished: called with a task whose file is written, the number of images predicted,
             and the reason for each image left out, by file name.
 
     Raises:
-        InferenceError: the parts in `<predictions_path>.parts` are of another model or image list.
+        InferenceError: the parts in `<predictions_path>.parts` are of another model or image list,
+            or the predictions file exists.
+        ClaimError: another process writes one of the predictions files.
         PredictionsError: the model gave an unknown class or a number that is not finite.
         UserError: the cluster failed.
     """
-    left = [find_parts_left(task, discard_foreign=discard_foreign_parts) for task in tasks]
-    num_images = sum(len(task.images) for task in tasks)
+    with ExitStack() as stack:
+        claims = [stack.enter_context(_claim(task, overwrite=overwrite)) for task in tasks]
+        return _run_claimed(
+            [(task, claim.ticket) for task, claim in zip(tasks, claims, strict=True)],
+            batch_size=batch_size,
+            workers=workers,
+            cluster=cluster,
+            overwrite=overwrite,
+            on_finished=on_finished,
+        )
+
+
+@contextmanager
+def _claim(task: PredictionTask, *, overwrite: bool) -> Iterator[Claim]:
+    path = task.predictions_path
+    with Claim(f"{path}.claim.json", output=path) as claim:
+        # Looked for once more: another process may have finished it since the task was planned.
+        if is_file(path) and not overwrite:
+            raise InferenceError(f"{path} exists: --overwrite replaces it")
+        yield claim
+
+
+def _run_claimed(
+    tasks: Sequence[tuple[PredictionTask, ClaimTicket]],
+    *,
+    batch_size: int,
+    workers: int,
+    cluster: str | None,
+    overwrite: bool,
+    on_finished: Callable[[PredictionTask, int, dict[str, str]], object],
+) -> Timing:
+    left = [find_parts_left(task, discard_foreign=overwrite) for task, _ in tasks]
+    num_images = sum(len(task.images) for task, _ in tasks)
     done = num_images - sum(len(part.images) for parts in left for part in parts)
     jobs = [
-        PartsJob(number, task.saved, task.views, block, task.key(), batch_size, workers)
-        for number, (task, parts) in enumerate(zip(tasks, left, strict=True))
+        PartsJob(number, task.saved, task.views, block, task.key(), claim, batch_size, workers)
+        for number, ((task, claim), parts) in enumerate(zip(tasks, left, strict=True))
         for block in _blocks(parts, on_cluster=cluster is not None)
     ]
     unfinished = Counter(job.task for job in jobs)
-    for number, task in enumerate(tasks):
+    for number, (task, claim) in enumerate(tasks):
         if not unfinished[number]:  # killed between its last part and the joining
-            on_finished(task, *finish_task(task))
+            on_finished(task, *finish_task(task, claim))
     timing = Timing()
     with tqdm(total=num_images, initial=done, unit=" images", smoothing=0.05) as bar:
         for number, spent in run_jobs(
@@ -104,7 +140,8 @@ def run_tasks(
             timing = timing.plus(spent)
             unfinished[number] -= 1
             if not unfinished[number]:
-                on_finished(tasks[number], *finish_task(tasks[number]))
+                task, claim = tasks[number]
+                on_finished(task, *finish_task(task, claim))
     return timing
 
 
@@ -113,6 +150,7 @@ def run_job(job: PartsJob, progress: Callable[[int], Any]) -> tuple[int, Timing]
 
     Raises:
         InferenceError: the model differs from the one that the job was made with.
+        ClaimError: another process has taken the predictions file over.
     """
     parts = [part for part in job.parts if not is_file(part.path)]
     progress(sum(len(part.images) for part in job.parts) - sum(len(part.images) for part in parts))
@@ -122,7 +160,7 @@ def run_job(job: PartsJob, progress: Callable[[int], Any]) -> tuple[int, Timing]
 
     def write(found: PredictedPart) -> None:
         metadata = {"key": job.key, "unreadable": found.unreadable}
-        write_whole(found.path, [found.predictions], job.saved, metadata)
+        write_whole(found.path, [found.predictions], job.saved, metadata, job.claim)
 
     timing = predict_parts(
         parts,

@@ -18,9 +18,11 @@ from tpudet.detection.submission.hierarchy import (
     read_hierarchy_file,
 )
 from tpudet.detection.submission.open_images_csv import write_submission
+from tpudet.detection.submission.writer import is_same_file
 from tpudet.trainkit.class_list import ClassEntry, read_class_list, read_classes
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.storage import is_file, open_file, whole_file
+from tpudet.trainkit.files.claimed_file import claimed_file
+from tpudet.trainkit.files.storage import is_file, open_file
 
 _NO_HIERARCHY = "none"
 _PART_OF_A_WHOLE = re.compile(r"(_part_[0-9]+_of_[0-9]+|-[0-9]{5}-of-[0-9]{5})\.[a-z]+$")
@@ -70,7 +72,7 @@ def generate_submission(
         identifiers=identifiers,
         ancestors=ancestor_table(tree, list(filter(None, identifiers))) if tree else None,
     )
-    with whole_file(target, "w") as file:
+    with claimed_file(target, "w", force=force) as file:
         num_images = write_submission(file, tqdm(rows, total=len(images), unit=" images", delay=1))
     lines = [f"\n  {counts[key]} {meaning}" for key, meaning in SUMMARY.items() if counts[key]]
     return (
@@ -83,7 +85,7 @@ def generate_submission(
 def _check_paths(source: str, target: str, *, force: bool) -> None:
     if not is_file(source):
         raise SubmissionError(f"no file {source}: PREDICTIONS is written by tpudet predict")
-    if target == source:
+    if is_same_file(source, target):
         raise SubmissionError(f"--out {target} is the predictions file itself; name another file")
     if is_file(target) and not force:
         raise SubmissionError(f"{target} exists; -f replaces it, --out names another file")

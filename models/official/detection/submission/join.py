@@ -58,7 +58,9 @@ def join_submissions(
         files = [stack.enter_context(open_submission(path)) for path in sources]
         images = align(files)
         num_images = len(images.id_files)
-        totals = write_submission_file(target, images, work, threads=threads, skip_bad=skip_bad)
+        totals = write_submission_file(
+            target, images, work, force=force, threads=threads, skip_bad=skip_bad
+        )
         lacking = [num_images - len(file.rows) for file in files]
     remarks = [
         f"{path} has no usable row for {count} of the images"

@@ -82,7 +82,7 @@ def merge_submissions(
     with ExitStack() as stack:
         files = [stack.enter_context(open_submission(path)) for path in sources]
         totals = write_submission_file(
-            target, align(files), work, threads=threads, skip_bad=skip_bad
+            target, align(files), work, force=force, threads=threads, skip_bad=skip_bad
         )
     unseen = [label for label, count in zip(by_label, seen[1:], strict=True) if not count]
     return (

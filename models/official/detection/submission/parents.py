@@ -47,7 +47,7 @@ def add_parents(
         return add_ancestors(rows, table)
 
     totals = rewrite_submission(
-        target, source, change, labels=table.labels, threads=threads, skip_bad=skip_bad
+        target, source, change, labels=table.labels, force=force, threads=threads, skip_bad=skip_bad
     )
     remark = unknown.describe(f"have labels that {hierarchy} lacks and are unchanged")
     return describe(target, totals, remark)
@@ -86,7 +86,7 @@ def drop_parents(
         return rows.take(stays[rows.label_numbers])
 
     totals = rewrite_submission(
-        target, source, change, labels=labels, threads=threads, skip_bad=skip_bad
+        target, source, change, labels=labels, force=force, threads=threads, skip_bad=skip_bad
     )
     fate = "are left out" if classes else "are kept"
     return describe(target, totals, unknown.describe(f"have labels that {file} lacks and {fate}"))

@@ -22,6 +22,7 @@ def rewrite_submission(
     labels: Sequence[str] = (),
     score_decimals: int = DECIMALS,
     box_decimals: int = DECIMALS,
+    force: bool,
     threads: int,
     skip_bad: bool,
 ) -> BlockResult:
@@ -34,6 +35,7 @@ def rewrite_submission(
         labels: what label numbers index, before and after the change.
         score_decimals: 0 to 9 decimals.
         box_decimals: likewise, of the coordinates.
+        force: whether an existing target is replaced.
         threads: at least 1; the result does not depend on it.
         skip_bad: whether bad rows are left out and counted.
 
@@ -57,4 +59,6 @@ def rewrite_submission(
 
     with open_submission(source) as opened:
         images = in_file_order(opened)
-        return write_submission_file(target, images, work, threads=threads, skip_bad=skip_bad)
+        return write_submission_file(
+            target, images, work, force=force, threads=threads, skip_bad=skip_bad
+        )

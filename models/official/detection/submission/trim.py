@@ -52,7 +52,9 @@ def trim_by_threshold(
             chosen |= rows.first_of_image()
         return rows.take(chosen)
 
-    totals = rewrite_submission(target, source, change, threads=threads, skip_bad=skip_bad)
+    totals = rewrite_submission(
+        target, source, change, force=force, threads=threads, skip_bad=skip_bad
+    )
     return describe(target, totals)
 
 
@@ -84,6 +86,7 @@ def trim_decimals(
         lambda _, rows: rows,
         score_decimals=score_digits,
         box_decimals=digits,
+        force=force,
         threads=threads,
         skip_bad=skip_bad,
     )
@@ -128,7 +131,9 @@ def trim_to_number(
     def change(block: Block, rows: ScannedRows) -> ScannedRows:
         return best_of_block(cut, block, rows, keep_first=keep_first) if cut else rows
 
-    totals = rewrite_submission(target, source, change, threads=threads, skip_bad=skip_bad)
+    totals = rewrite_submission(
+        target, source, change, force=force, threads=threads, skip_bad=skip_bad
+    )
     if cut is None:
         return describe(target, totals, f"no more than {max_num} predictions: all are kept")
     first = "the first of each image is kept; " if keep_first else ""

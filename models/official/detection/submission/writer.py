@@ -12,7 +12,8 @@ from tpudet.detection.submission.errors import NO_BAD_ROWS, BadRowsError, Submis
 from tpudet.detection.submission.files import RELEASE_BYTES, BlockResult, cut
 from tpudet.detection.submission.fusion.blocks import Block, SubmissionFile
 from tpudet.detection.submission.open_images_csv import HEADER_LINE
-from tpudet.trainkit.files.storage import is_file, is_remote, whole_file
+from tpudet.trainkit.files.claimed_file import claimed_file
+from tpudet.trainkit.files.storage import is_file, is_remote
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -48,6 +49,7 @@ def write_submission_file(
     images: Block,
     work: Callable[[Block], BlockResult],
     *,
+    force: bool = True,
     threads: int,
     skip_bad: bool,
 ) -> BlockResult:
@@ -56,9 +58,10 @@ def write_submission_file(
     The file gets its name when it is whole.
 
     Args:
-        target: the submission to write; an existing one is replaced.
+        target: the submission to write.
         images: from `in_file_order` or `align`.
         work: a pure function, called in threads.
+        force: whether an existing target is replaced.
         threads: at least 1.
         skip_bad: whether bad rows are left out and counted.
 
@@ -67,12 +70,13 @@ def write_submission_file(
 
     Raises:
         BadRowsError: there are bad rows and `skip_bad` is False; nothing is written then.
+        UserError: another process writes the target, or has written it meanwhile.
         OSError: the target cannot be written.
     """
     totals = BlockResult(b"", 0, 0, 0, NO_BAD_ROWS)
     for source in images.sources:
         totals = totals._replace(bad=totals.bad.plus(source.bad))
-    with whole_file(target, "wb") as file:
+    with claimed_file(target, "wb", force=force) as file:
         file.write(HEADER_LINE.encode())
         for result in run_blocks(images, work, threads):
             totals = BlockResult(
@@ -127,7 +131,7 @@ def check_target(target: str, sources: Iterable[str], *, force: bool) -> None:
     for source in sources:
         if not is_file(source):
             mistakes.append(f"no file {source}")
-        elif _same_file(source, target):
+        elif is_same_file(source, target):
             mistakes.append(f"{target} would be read and written; name another file for RESULT")
     if is_file(target) and not force and not any(target in mistake for mistake in mistakes):
         mistakes.append(f"{target} exists; -f replaces it")
@@ -153,7 +157,8 @@ def _release(sources: Iterable[SubmissionFile]) -> None:
         source.release()
 
 
-def _same_file(source: str, target: str) -> bool:
+def is_same_file(source: str, target: str) -> bool:
+    """Whether two paths name one file, through links too."""
     if is_remote(source) or is_remote(target):
         return source == target
     return os.path.exists(target) and os.path.samefile(source, target)
