@@ -1,4 +1,5 @@
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from tpudet.trainkit.backbones.batch_norm import BatchNorm
 POOLED = np.random.default_rng(0).normal(size=(2, 3, 4, 4, 5)).astype(np.float32)
 
 
-def make_box_head(**settings):
+def make_box_head(**settings) -> Any:
     head = BoxHead(
         **{
             "num_classes": 6,

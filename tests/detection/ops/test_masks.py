@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +90,8 @@ def test_pasting_is_the_inverse_of_cutting(shift):
         target = mask_targets(mask[None, None].astype(np.uint8), box[None, None], instance, size=28)
         pasted = paste_mask(np.array(target)[0, 0], box, height=SIZE[0], width=SIZE[1])
         encoded = [encode_rle(value) for value in (pasted, mask)]
-        assert float(coco_mask.iou(encoded[:1], encoded[1:], [0])[0, 0]) > 0.95
+        overlap: Any = coco_mask.iou(encoded[:1], encoded[1:], [0])
+        assert float(overlap[0, 0]) > 0.95
         centers = [np.argwhere(value).mean(axis=0) for value in (pasted, mask)]
         drifts.append(centers[0] - centers[1])
     # A half-pixel error would show as a drift of half a pixel.

@@ -157,22 +157,22 @@ def test_gradient_is_that_of_the_plain_statement():
     features, boxes = make_features(batch=1, channels=1), make_boxes(batch=1, count=5)
     settings = {"output_size": 3, "sampling_ratio": 2, "aligned": True}
     factors = np.random.default_rng(1).normal(size=(1, 5, 3, 3, 1)).astype(np.float32)
-    inputs = {level: tf.constant(value) for level, value in features.items()}
-    watched = tf.constant(boxes)
+    inputs: Any = {level: tf.constant(value) for level, value in features.items()}
+    watched: Any = tf.constant(boxes)
     with tf.GradientTape() as tape:
-        tape.watch([inputs, watched])
+        tape.watch([*inputs.values(), watched])
         total = tf.reduce_sum(roi_align(inputs, watched, **settings) * factors)
-    gradients: Any = tape.gradient(total, (inputs, watched))
-    assert gradients[1] is None
+    gradients: Any = tape.gradient(total, [*inputs.values(), watched])
+    assert gradients[-1] is None
     rng = np.random.default_rng(2)
-    for level, value in features.items():
+    for (level, value), gradient in zip(features.items(), gradients, strict=False):
         direction = rng.normal(size=value.shape)
         changed = {**features, level: value + direction}
         rise = (
             plain_roi_align(changed, boxes, **settings)
             - plain_roi_align(features, boxes, **settings)
         ) * factors
-        slope = np.sum(tf.convert_to_tensor(gradients[0][level]).numpy() * direction)
+        slope = np.sum(tf.convert_to_tensor(gradient).numpy() * direction)
         np.testing.assert_allclose(slope, rise.sum(), rtol=1e-3, atol=1e-3)
 
 

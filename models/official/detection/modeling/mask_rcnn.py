@@ -115,7 +115,13 @@ class MaskRCNN(keras.Model):
     def predict_masks(
         self, features: Mapping[int, Tensor], rois: Tensor, classes: Tensor, *, training: bool
     ) -> Tensor:
-        """Returns the mask logits [B, K, M, M] of regions [B, K, 4] with classes [B, K]."""
+        """Returns the mask logits [B, K, M, M] of regions [B, K, 4] with classes [B, K].
+
+        Raises:
+            ValueError: The model has no mask head.
+        """
+        if self.mask_head is None:
+            raise ValueError("The model has no mask head.")
         pooled = self._pool(features, rois, self.mask_size)
         return self.mask_head(pooled, classes, training=training)
 

@@ -5,7 +5,8 @@ convolutions and one (Wu and He, arXiv 1803.08494, section 5.2). Mask head: He e
 1703.06870, figure 4.
 """
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import keras
 
@@ -97,7 +98,7 @@ class BoxHead(keras.layers.Layer):
         self.class_agnostic = class_agnostic
 
         def dense(units: int, deviation: float, name: str) -> keras.layers.Dense:
-            initializer = keras.initializers.RandomNormal(0.0, deviation)
+            initializer: Any = keras.initializers.RandomNormal(0.0, deviation)
             return keras.layers.Dense(units, kernel_initializer=initializer, name=name)
 
         self.tower = ConvStack(num_convs=num_convs, num_filters=num_filters, make_norm=make_norm)
@@ -108,8 +109,8 @@ class BoxHead(keras.layers.Layer):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the variables for pooled features [B, K, S, S, channels]."""
         self.tower.build((None, *input_shape[2:]))
-        _, height, width, channels = self.tower.compute_output_shape((None, *input_shape[2:]))
-        shape = (None, height * width * channels)
+        features: Any = self.tower.compute_output_shape((None, *input_shape[2:]))
+        shape = (None, math.prod(features[1:]))
         for dense in self.dense:
             dense.build(shape)
             shape = (None, dense.units)
@@ -120,8 +121,7 @@ class BoxHead(keras.layers.Layer):
         """Predicts for pooled features [B, K, S, S, channels]."""
         count = pooled.shape[1]
         features = self.tower(ops.reshape(pooled, (-1, *pooled.shape[2:])), training=training)
-        _, height, width, channels = features.shape
-        features = ops.reshape(features, (-1, height * width * channels))
+        features = ops.reshape(features, (-1, math.prod(features.shape[1:])))
         for dense in self.dense:
             features = ops.relu(dense(features))
         logits, deltas = self.class_predict(features), self.box_predict(features)
