@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tpudet.trainkit.errors import UserError, require_utf8
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.inputs import open_regular_file, read_input_text
+from tpudet.trainkit.files.inputs import open_bytes, read_input_text
 from tpudet.trainkit.images.headers import Container
 from tpudet.trainkit.images.standardize import ImageError, standardize
 
@@ -169,6 +169,5 @@ def _read_image(path: str) -> bytes | str:
 
 
 def _read(path: str) -> bytes:
-    remote = storage.is_remote(path)
-    with storage.open_file(path, "rb") if remote else open_regular_file(path) as file:
+    with open_bytes(path) as file:
         return file.read()

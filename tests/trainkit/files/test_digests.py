@@ -1,4 +1,5 @@
 import importlib
+import os
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,9 @@ def test_code_counts_in_every_file_of_a_package(tmp_path: Path, monkeypatch) -> 
     assert digest("digested.inner") == before[1]
     with pytest.raises(ModuleNotFoundError, match="missing"):
         digest("digested.missing")
+
+
+def test_a_fifo_is_not_waited_for(tmp_path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="it is a device or FIFO"):
+        file_digest(str(tmp_path / "fifo"))

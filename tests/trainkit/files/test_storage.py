@@ -314,3 +314,16 @@ def test_publishing_in_a_bucket_moves_the_marking_file_last(
     assert read_text(f"{root}variables/z") == "new"
     assert read_text(f"{root}gone") is None
     assert storage.list_folder("ram://bucket") == ["model"]
+
+
+def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    for name in ("a/inner", "b", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "elsewhere/file").touch()
+    (tmp_path / "a/here").symlink_to(".")
+    (tmp_path / "a/inner/up").symlink_to("../..")
+    (tmp_path / "a/to_b").symlink_to("../b")
+    (tmp_path / "b/to_a").symlink_to("../a")
+    (tmp_path / "b/out").symlink_to(tmp_path / "elsewhere")
+    walked = [os.path.relpath(folder, tmp_path) for folder, _, _ in storage.walk(f"{tmp_path}/a")]
+    assert sorted(walked) == ["a", "a/inner", "a/to_b", "a/to_b/out"]

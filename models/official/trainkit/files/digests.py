@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.inputs import open_bytes
 from tpudet.trainkit.files.storage import list_names
 
 _BLOCK_BYTES = 1 << 22
@@ -39,7 +40,7 @@ def file_digest(path: str) -> str:
 def _content_digest(path: str, size: int, modified_ns: int) -> str:
     """Returns the digest of a file; size and time are only the key of the cache."""
     digest = hashlib.sha256()
-    with storage.open_file(path, "rb") as file:
+    with open_bytes(path) as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()

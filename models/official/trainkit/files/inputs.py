@@ -36,6 +36,15 @@ def open_input(path: str, name: str) -> Iterator[Any]:
         raise UserError(f"{name} {path} cannot be read: {storage.reason(error)}") from error
 
 
+def open_bytes(path: str) -> Any:
+    """Opens a file to read bytes; a FIFO, which may never have a writer, is an error.
+
+    Raises:
+        OSError: it cannot be opened, or is no file.
+    """
+    return storage.open_file(path, "rb") if storage.is_remote(path) else open_regular_file(path)
+
+
 def open_regular_file(path: str) -> FileIO:
     """Opens a local file to read bytes; a FIFO, which may never have a writer, is an error.
 

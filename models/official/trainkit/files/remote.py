@@ -3,9 +3,14 @@
 TensorFlow is imported at the first use.
 """
 
+import contextlib
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
+
+from tpudet.trainkit.files.exclusive import TEMPORARY_SUFFIX
+from tpudet.trainkit.files.processes import this_process
 
 
 class RemoteFile:
@@ -60,3 +65,20 @@ def os_errors() -> Iterator[None]:
         raise NotImplementedError(error.message) from error
     except tf.errors.OpError as error:
         raise OSError(error.message) from error
+
+
+@contextmanager
+def whole_object(path: str, mode: Literal["w", "wb"]) -> Iterator[RemoteFile]:
+    """As `storage.whole_file`, in a bucket."""
+    process = this_process()
+    owner = f"{process.host}-{process.process}-{time.monotonic_ns():x}"
+    temporary = f"{path}.{owner}{TEMPORARY_SUFFIX}"
+    try:
+        with RemoteFile(temporary, mode) as file:
+            yield file
+        with os_errors():
+            gfile().rename(temporary, path, overwrite=True)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError), os_errors():
+            gfile().remove(temporary)
+        raise

@@ -11,14 +11,12 @@ import errno
 import glob as builtin_glob
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from tpudet.trainkit.files.exclusive import TEMPORARY_SUFFIX, create_temporary, is_at
-from tpudet.trainkit.files.processes import this_process
-from tpudet.trainkit.files.remote import RemoteFile, gfile, os_errors
+from tpudet.trainkit.files.remote import RemoteFile, gfile, os_errors, whole_object
 
 __all__ = ["TEMPORARY_SUFFIX"]
 
@@ -161,12 +159,27 @@ def list_names(path: str) -> list[str]:
 
 
 def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Like `os.walk`: each folder from the top down, with its folders and files."""
+    """Like `os.walk`: each folder from the top down, with its folders and files.
+
+    Links to folders are followed, but for one that leads back to a folder around it.
+    """
     if not is_remote(path):
-        yield from os.walk(path)
+        yield from _walk_disk(path, ())
         return
     with os_errors():
         yield from gfile().walk(path)
+
+
+def _walk_disk(path: str, around: tuple[str, ...]) -> Iterator[tuple[str, list[str], list[str]]]:
+    for folder, folders, files in os.walk(path):
+        yield folder, folders, files
+        for link in (os.path.join(folder, name) for name in folders):
+            inner = (*around, os.path.realpath(folder))
+            if os.path.islink(link) and not any(
+                one == os.path.realpath(link) or one.startswith(os.path.realpath(link) + os.sep)
+                for one in inner
+            ):
+                yield from _walk_disk(link, inner)
 
 
 def glob(pattern: str) -> list[str]:
@@ -209,7 +222,7 @@ def whole_file(path: str, mode: Literal["w", "wb"]) -> Iterator[Any]:
             temporary file is removed.
     """
     if is_remote(path):
-        with _whole_object(path, mode) as file:
+        with whole_object(path, mode) as file:
             yield file
         return
     path = os.path.realpath(path)
@@ -239,21 +252,6 @@ def _open_descriptor(descriptor: int, path: str, mode: str) -> Any:
     if "b" in mode:
         return open(path, mode, opener=opener)
     return open(path, mode, encoding="utf-8", newline="", opener=opener)
-
-
-@contextmanager
-def _whole_object(path: str, mode: Literal["w", "wb"]) -> Iterator[Any]:
-    """As `whole_file`, in a bucket."""
-    process = this_process()
-    owner = f"{process.host}-{process.process}-{time.monotonic_ns():x}"
-    temporary = f"{path}.{owner}{TEMPORARY_SUFFIX}"
-    try:
-        with open_file(temporary, mode) as file:
-            yield file
-        rename(temporary, path)
-    except BaseException:
-        remove_if_there(temporary)
-        raise
 
 
 def write_text(path: str, text: str) -> None:

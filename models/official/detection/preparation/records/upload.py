@@ -16,6 +16,7 @@ from tqdm import tqdm
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.digests import file_digest
+from tpudet.trainkit.files.inputs import open_bytes
 from tpudet.trainkit.files.storage import TEMPORARY_SUFFIX, remove_if_there, whole_file
 from tpudet.trainkit.record_manifest import PROGRESS_SUFFIX
 
@@ -229,7 +230,7 @@ def _copy(transfer: Transfer, progress: Callable[[int], Any], *, checksum: bool)
     """Copies and verifies one file; returns an error message or None."""
     path = transfer.destination
     try:
-        with storage.open_file(transfer.source, "rb") as source, whole_file(path, "wb") as copy:
+        with open_bytes(transfer.source) as source, whole_file(path, "wb") as copy:
             copy.write(b"")  # also creates an empty file
             while block := source.read(_BLOCK_BYTES):
                 copy.write(block)
