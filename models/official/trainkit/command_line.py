@@ -31,6 +31,7 @@ def run_command(
     Returns:
         The exit code: 2 for wrong usage or wrong input, 130 after Ctrl-C, else what `body` returns.
     """
+    _open_closed_streams()
     words = sys.argv[1:] if argv is None else list(argv)
     if {"-h", "--help"} & set(words):
         parser.parse_args(["--help"])  # intermixed parsing hides the positionals' defaults from it
@@ -50,6 +51,20 @@ def run_command(
     except KeyboardInterrupt:
         print(f"\n{parser.prog}: interrupted; finished files are kept", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _open_closed_streams() -> None:
+    """Sends what a closed standard stream would get to nowhere.
+
+    Otherwise the next file that is opened takes its number, and messages are written into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            mode = "r" if number == 0 else "w"
+            # The lowest free number is that of this stream.
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def new_parser(prog: str, description: str | None, **settings: Any) -> argparse.ArgumentParser:

@@ -136,7 +136,7 @@ def list_part_sets(
             print(f"{head}: to do (its boxes {part_set.boxes} are not made yet)")
             continue
         plan = _plan(part_set, options)
-        manifest = finished_manifest(plan)
+        manifest = finished_manifest(plan, overwrite=True)  # a damaged one is to do
         is_done = manifest is not None and is_current(plan, manifest)
         print(
             f"{head}: {'up to date' if is_done else 'to do'}, {len(plan.order)} records in "
