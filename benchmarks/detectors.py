@@ -83,7 +83,7 @@ def build_ours(images: Any, boxes: Any, classes: Any) -> Detector:
     yaml = Path(__file__).parents[1] / "configs/yaml/retinanet/r50_fpn_640.yaml"
     overrides = [f"data.canvas_size=[{canvas}, {canvas}]", f"train.batch_size={batch_size}"]
     setting = load_config(config.ExperimentConfig, str(yaml), overrides=overrides)
-    cpu = devices.choose_devices("cpu")
+    cpu = devices.choose_tensorflow_devices("cpu")
     with cpu.scope():
         task = build_detector.build_task(
             setting, num_classes=NUM_CLASSES, canvas_size=(canvas, canvas)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tpudet.detection.ops.boxes import encode_boxes, iou_matrix
 from tpudet.detection.ops.matching import match_argmax_iou
-from tpudet.trainkit.training.devices import choose_devices
+from tpudet.trainkit.training.devices import choose_tensorflow_devices
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_two_replicas_equal_one(small, task):
     losses, gradients = train_step(task, batch)
     moved = {v.path: v.numpy() for v in task.model.non_trainable_variables}
 
-    devices = choose_devices("cpu", 2)
+    devices = choose_tensorflow_devices("cpu", 2)
     strategy = devices.strategy
     with strategy.scope():
         split = small.build_task(synchronized=True, sum_over_replicas=devices.sum_over_replicas)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.layers import Conv, ConvNorm, convolve_and_normalize
-from tpudet.trainkit.training.devices import choose_devices
+from tpudet.trainkit.training.devices import choose_tensorflow_devices
 
 NORM = functools.partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 
@@ -160,7 +160,7 @@ def test_two_replicas_equal_one():
     randomize(one)
     outputs, gradients = run_batch_norm(one, inputs, upstream)
 
-    strategy = choose_devices("cpu", 2).strategy
+    strategy = choose_tensorflow_devices("cpu", 2).strategy
     with strategy.scope():
         two = BatchNorm(synchronized=True, momentum=0.99, epsilon=1e-3)
         two.build(inputs.shape)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tpudet.trainkit.training.averaging import WeightAverage
-from tpudet.trainkit.training.devices import choose_devices
+from tpudet.trainkit.training.devices import choose_tensorflow_devices
 from tpudet.trainkit.training.freezing import freeze
 
 
@@ -19,7 +19,7 @@ def make_model() -> keras.Model:
 
 
 def test_averages_by_hand_and_what_they_are_of() -> None:
-    devices = choose_devices("cpu")
+    devices = choose_tensorflow_devices("cpu")
     with devices.scope():
         model = make_model()
     freeze(model, ["frozen/"])
@@ -39,7 +39,7 @@ def test_averages_by_hand_and_what_they_are_of() -> None:
 
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_the_weights_come_back_bit_for_bit_on_every_replica(num_devices: int) -> None:
-    devices = choose_devices("cpu", num_devices)
+    devices = choose_tensorflow_devices("cpu", num_devices)
     with devices.scope():
         model = make_model()
     average = WeightAverage(model=model, decay=0.5, devices=devices)

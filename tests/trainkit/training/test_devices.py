@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tpudet.trainkit.training.devices import (
-    choose_devices,
+    choose_tensorflow_devices,
     choose_precision,
 )
 
@@ -18,14 +18,14 @@ no_gpu = pytest.mark.skipif(
 
 @pytest.mark.parametrize("num_devices", [None, 1, 2])
 def test_cpus_are_counted(num_devices: int | None) -> None:
-    devices = choose_devices("cpu", num_devices)
+    devices = choose_tensorflow_devices("cpu", num_devices)
     assert devices.num_replicas == (num_devices or 1)
     assert devices.precision == "float32"
 
 
 @no_gpu
 def test_auto_takes_one_cpu_where_there_is_no_gpu() -> None:
-    assert choose_devices().strategy.extended.worker_devices == (
+    assert choose_tensorflow_devices().strategy.extended.worker_devices == (
         "/job:localhost/replica:0/task:0/device:CPU:0",
     )
 
@@ -33,18 +33,18 @@ def test_auto_takes_one_cpu_where_there_is_no_gpu() -> None:
 @no_gpu
 def test_a_missing_gpu_is_said_with_a_way_out() -> None:
     with pytest.raises(ValueError, match=r"2 CPU and 0 GPU.*Use device='cpu'"):
-        choose_devices("gpu")
+        choose_tensorflow_devices("gpu")
 
 
 @pytest.mark.parametrize("num_devices", [0, 3])
 def test_too_many_or_no_devices(num_devices: int) -> None:
     with pytest.raises(ValueError, match=f"num_devices={num_devices} .*Choose 1 to 2 devices"):
-        choose_devices("cpu", num_devices)
+        choose_tensorflow_devices("cpu", num_devices)
 
 
 def test_an_unknown_device() -> None:
     with pytest.raises(ValueError, match="device is 'cuda'; allowed are 'auto', 'cpu' and 'gpu'"):
-        choose_devices("cuda")  # pyright: ignore[reportArgumentType]
+        choose_tensorflow_devices("cuda")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_precision(device_type: str, capability: tuple[int, int] | None, expecte
 
 
 def test_sum_over_replicas_is_the_identity_without_replicas() -> None:
-    one = choose_devices("cpu", 1)
+    one = choose_tensorflow_devices("cpu", 1)
     assert float(one.sum_over_replicas(tf.constant(3.0))) == 3.0
     assert float(one.strategy.run(lambda: one.sum_over_replicas(tf.constant(3.0)))) == 3.0
 
 
 def test_shares_normalised_by_a_sum_have_the_gradient_of_the_whole() -> None:
     """The loss sum(w * x) / sum(x) over x = 1, 2 | 3, 4 and its gradient in w, which is 1."""
-    devices = choose_devices("cpu", 2)
+    devices = choose_tensorflow_devices("cpu", 2)
     strategy = devices.strategy
     with devices.scope():
         weight = tf.Variable(tf.constant(2.0))
@@ -111,7 +111,7 @@ class Doubled(NamedTuple):
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_every_batch_is_predicted_once_and_compiled_once(num_devices: int) -> None:
     """Two evaluations of the numbers 0 to 11 in batches of 4; a field that is None stays so."""
-    devices = choose_devices("cpu", num_devices)
+    devices = choose_tensorflow_devices("cpu", num_devices)
     traces = []
 
     def predict(batch: Numbers) -> Doubled:

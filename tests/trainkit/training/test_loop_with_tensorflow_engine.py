@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tpudet.trainkit.training import loop
 from tpudet.trainkit.training.checkpoints import list_checkpoints, read_checkpoint
-from tpudet.trainkit.training.devices import choose_devices
+from tpudet.trainkit.training.devices import choose_tensorflow_devices
 from tpudet.trainkit.training.evaluator import Evaluation
 from tpudet.trainkit.training.optimizers import decayed_variables, lars, momentum_sgd, rmsprop
 from tpudet.trainkit.training.run_log import Ledger
@@ -79,7 +79,7 @@ def make_line_engine(make_optimizer: MakeOptimizer = make_momentum) -> TensorFlo
         return numbers.map(example).with_options(options)
 
     keras.utils.set_random_seed(0)
-    devices = choose_devices("cpu")
+    devices = choose_tensorflow_devices("cpu")
     with devices.scope():
         task = LineTask()
         optimizer = make_optimizer(

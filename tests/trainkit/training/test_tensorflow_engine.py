@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import ops
 
 from tpudet.trainkit.training.checkpoints import Checkpoints
-from tpudet.trainkit.training.devices import Devices, choose_devices
+from tpudet.trainkit.training.devices import Devices, choose_tensorflow_devices
 from tpudet.trainkit.training.freezing import freeze
 from tpudet.trainkit.training.optimizers import decayed_variables, momentum_sgd, with_loss_scaling
 from tpudet.trainkit.training.schedules import stepwise
@@ -90,7 +90,7 @@ def build(
     make_dataset: Callable[[int], tf.data.Dataset] | None = None,
     **arguments: Any,
 ) -> tuple[TensorFlowEngine, Any]:
-    devices = choose_devices("cpu", num_devices)
+    devices = choose_tensorflow_devices("cpu", num_devices)
     with devices.scope():
         keras.utils.set_random_seed(seed)
         model = make_model()

@@ -21,7 +21,7 @@ from tpudet.trainkit.class_list import ClassEntry, write_class_list
 from tpudet.trainkit.config.decode import to_yaml
 from tpudet.trainkit.training.checkpoints import Checkpoints
 from tpudet.trainkit.training.config import TrainConfig
-from tpudet.trainkit.training.devices import choose_devices
+from tpudet.trainkit.training.devices import choose_tensorflow_devices
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.families import TPUDET
 from tpudet.trainkit.weights.pretrained import load_pretrained
@@ -56,7 +56,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoints = Checkpoints(str(folder), keep=1)
     checkpoints.prepare()
     state = experiment.build_training(
-        begun, classes=CATS, train_split=None, devices=choose_devices("cpu")
+        begun, classes=CATS, train_split=None, devices=choose_tensorflow_devices("cpu")
     ).engine.snapshot()
     for path, array in state.items():
         if path.startswith("head/"):  # away from the initial values, which all runs share
@@ -189,7 +189,7 @@ def test_the_class_layer_that_is_left_out_keeps_its_initial_values(run: Path) ->
         resolved,
         classes=DOGS,
         train_split=None,
-        devices=choose_devices("cpu"),
+        devices=choose_tensorflow_devices("cpu"),
         pretrained=pretrained,
     )
     stored = tf.train.load_checkpoint(str(run / NAME))

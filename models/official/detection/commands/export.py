@@ -5,9 +5,9 @@ written to `<export_root>/<name of model_dir>-<resolution>`.
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 
-from tpudet.detection.commands.experiment_arguments import add_backend_argument, choose_backend
 from tpudet.trainkit.command_line import new_parser, run_command, start_logging
 
 
@@ -30,12 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="boxes as fractions of the original image, or in its pixels (normalized)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing SavedModel")
-    add_backend_argument(parser)
     return run_command(parser, argv, _run)
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    choose_backend(arguments)
+    # A SavedModel is TensorFlow's, whichever backend trained the checkpoint.
+    os.environ["KERAS_BACKEND"] = "tensorflow"
     start_logging()
     from tpudet.detection.experiment import export
 

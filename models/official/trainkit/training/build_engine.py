@@ -1,4 +1,8 @@
-"""Builds the engine that trains a task as a TrainConfig says."""
+"""Chooses the devices of a run, and builds the engine that trains a task on them.
+
+The backend is that of Keras: TensorFlow by default, JAX for TPUs. JAX is imported only where it is
+used.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +12,26 @@ import tensorflow as tf
 
 from tpudet.trainkit.training.build_optimizer import build_optimizer, l2_in_loss
 from tpudet.trainkit.training.config import TrainConfig
-from tpudet.trainkit.training.devices import Devices, TensorFlowDevices
+from tpudet.trainkit.training.devices import Devices, TensorFlowDevices, choose_tensorflow_devices
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.freezing import Frozen, freeze
 from tpudet.trainkit.training.optimizers import decayed_variables
 from tpudet.trainkit.training.task import Task
 from tpudet.trainkit.training.tensorflow_engine import TensorFlowEngine
+
+
+def choose_devices(train: TrainConfig) -> Devices:
+    """Returns the devices that `train.device` and `train.num_devices` name.
+
+    Raises:
+        UserError: they are not available.
+    """
+    if keras.backend.backend() == "jax":
+        from tpudet.trainkit.training.jax_devices import choose_jax_devices
+
+        tf.config.set_visible_devices([], "GPU")  # TensorFlow only reads: the memory is JAX's
+        return choose_jax_devices(train.device, train.num_devices)
+    return choose_tensorflow_devices(train.device, train.num_devices)
 
 
 def set_precision(train: TrainConfig, devices: Devices) -> None:
@@ -26,7 +44,7 @@ def build_engine(
     task: Task,
     train: TrainConfig,
     *,
-    devices: TensorFlowDevices,
+    devices: Devices,
     make_dataset: Callable[[int], tf.data.Dataset],
     record_numbers: Callable[[Any], tf.Tensor],
 ) -> tuple[Engine, Frozen]:
@@ -46,16 +64,21 @@ def build_engine(
         frozen = freeze(task.model, train.freeze)
         decayed = decayed_variables(task.model)
         optimizer = build_optimizer(train, task.model, decayed)
-    engine = TensorFlowEngine(
-        task=task,
-        optimizer=optimizer,
-        devices=devices,
-        make_dataset=make_dataset,
-        batch_size=train.batch_size,
-        decayed=decayed,
-        l2_weight_decay=l2_in_loss(train),
-        gradient_clip_norm=train.gradient_clip_norm,
-        ema_decay=train.ema_decay,
-        record_numbers=record_numbers,
-    )
-    return engine, frozen
+    arguments: dict[str, Any] = {
+        "task": task,
+        "optimizer": optimizer,
+        "make_dataset": make_dataset,
+        "batch_size": train.batch_size,
+        "decayed": decayed,
+        "l2_weight_decay": l2_in_loss(train),
+        "gradient_clip_norm": train.gradient_clip_norm,
+        "ema_decay": train.ema_decay,
+        "record_numbers": record_numbers,
+    }
+    if isinstance(devices, TensorFlowDevices):
+        return TensorFlowEngine(devices=devices, **arguments), frozen
+    from tpudet.trainkit.training.jax_devices import JaxDevices
+    from tpudet.trainkit.training.jax_engine import JaxEngine
+
+    assert isinstance(devices, JaxDevices)
+    return JaxEngine(devices=devices, **arguments), frozen

@@ -222,6 +222,7 @@ class TrainConfig:
     weights: WeightsConfig | None = None  # null: random initialisation
     freeze: tuple[str, ...] = ()  # stem, stage1, backbone, neck, head; or regular expressions
     precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = "auto"
-    device: Literal["auto", "cpu", "gpu"] = "auto"
+    device: Literal["auto", "cpu", "gpu", "tpu"] = "auto"  # tpu: with --backend jax
+    num_devices: Count | None = None  # the first so many; None: all GPUs or TPUs, or one CPU
 
     __post_init__ = check

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.types import Tensor
 
-Device = Literal["auto", "cpu", "gpu"]
+Device = Literal["auto", "cpu", "gpu", "tpu"]
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 
 # A NamedTuple of tensors, or None, whose first dimension is the batch.
@@ -122,7 +122,9 @@ class TensorFlowDevices:
         return type(fields)(*map(join, fields))
 
 
-def choose_devices(device: Device = "auto", num_devices: int | None = None) -> TensorFlowDevices:
+def choose_tensorflow_devices(
+    device: Device = "auto", num_devices: int | None = None
+) -> TensorFlowDevices:
     """Returns devices of this machine for Keras on TensorFlow.
 
     Args:
@@ -135,7 +137,10 @@ def choose_devices(device: Device = "auto", num_devices: int | None = None) -> T
         UserError: an unknown device, or more devices than there are.
     """
     if device not in ("auto", "cpu", "gpu"):
-        raise UserError(f"device is {device!r}; allowed are 'auto', 'cpu' and 'gpu'")
+        raise UserError(
+            f"device is {device!r}; Keras on TensorFlow allows 'auto', 'cpu' and 'gpu'. TPUs need "
+            "--backend jax"
+        )
     found = {"cpu": _device_names("CPU"), "gpu": _device_names("GPU")}
     kind = ("gpu" if found["gpu"] else "cpu") if device == "auto" else device
     names = found[kind]

@@ -48,7 +48,7 @@ class TensorFlowEngine:
             is frozen.
         optimizer: created in the devices' scope, by the functions of `optimizers`, not yet used.
             One with loss scaling skips the steps whose gradients overflow.
-        devices: from `devices.choose_devices`.
+        devices: from `devices.choose_tensorflow_devices`.
         make_dataset: from the number of records already consumed to an infinite dataset of
             batches of static shape that starts there.
         batch_size: records per step, over all replicas.

@@ -15,7 +15,7 @@ from tpudet.detection.evaluation.split import build_evaluation
 from tpudet.detection.types import Batch, Detections, ImageDetections
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError, decode, parse_tree
-from tpudet.trainkit.training.devices import choose_devices
+from tpudet.trainkit.training.devices import choose_tensorflow_devices
 from tpudet.trainkit.training.model_dir import load_classes
 
 CLASSES = [ClassEntry("/dog", "Dog"), ClassEntry("/cat", "Cat"), ClassEntry("/animal", "Animal")]
@@ -107,7 +107,7 @@ def test_a_detector_that_knows_the_truth_has_ap_1_by_either_rules(
             decode(ExperimentConfig, parse_tree(text + rules, "x.yaml")),
             predict=predict,
             classes=load_classes(sample_part)[1],
-            devices=choose_devices("cpu"),
+            devices=choose_tensorflow_devices("cpu"),
             image_path=str(tmp_path / "none.png"),
         )
         return evaluation(1).metrics

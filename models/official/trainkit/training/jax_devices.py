@@ -1,0 +1,148 @@
+"""Devices of Keras on JAX: a mesh over all devices of all hosts, along which the batch is split."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+import tensorflow as tf
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.training.devices import Batch, Outputs, Precision
+from tpudet.trainkit.types import Tensor
+
+# NVIDIA's GPUs compute in bfloat16 from Ampere on.
+BFLOAT16_COMPUTE_CAPABILITY = 8.0
+
+
+class JaxDevices:
+    """A mesh of JAX devices; implements `devices.Devices`.
+
+    One program runs on all of them: it sees the whole batch, and the compiler inserts the messages
+    between devices. Means and BatchNorm statistics therefore span the whole batch by themselves.
+
+    Args:
+        devices: of all hosts, in the order of JAX.
+    """
+
+    def __init__(self, devices: list[jax.Device]) -> None:
+        mesh = Mesh(np.array(devices), ("batch",))
+        self.devices = devices
+        self.replicated = NamedSharding(mesh, PartitionSpec())
+        self.split = NamedSharding(mesh, PartitionSpec("batch"))
+        self._compiled: dict[Callable[[Any], Any], Any] = {}
+
+    @property
+    def num_replicas(self) -> int:
+        """As in `Devices`."""
+        return len(self.devices)
+
+    @property
+    def num_processes(self) -> int:
+        """How many processes each read their part of the batch."""
+        return len({device.process_index for device in self.devices})
+
+    @property
+    def precision(self) -> Precision:
+        """As in `Devices`: bfloat16 on TPUs and on GPUs from Ampere on, else float32."""
+        first = self.devices[0]
+        if first.platform == "gpu":
+            capability = float(getattr(first, "compute_capability", 0.0))
+            recent = capability >= BFLOAT16_COMPUTE_CAPABILITY
+            return "mixed_bfloat16" if recent else "float32"
+        return "mixed_bfloat16" if first.platform == "tpu" else "float32"
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """As in `Devices`."""
+        return nullcontext()
+
+    def sum_over_replicas(self, value: Tensor) -> Tensor:
+        """As in `Devices`: the identity, because a step sees the whole batch."""
+        return value
+
+    def place(self, batch: Batch) -> Batch:
+        """Returns this process's part of a batch of NumPy arrays as arrays over all devices.
+
+        int64 becomes int32, JAX's integer: only record numbers are longer, and no step uses them.
+        """
+
+        def place_field(field: np.ndarray) -> jax.Array:
+            short = field.astype(np.int32) if field.dtype == np.int64 else field
+            return jax.make_array_from_process_local_data(self.split, short)
+
+        return jax.tree.map(place_field, batch)
+
+    def predict_batches(
+        self, predict: Callable[[Batch], Outputs], dataset: tf.data.Dataset
+    ) -> Iterator[tuple[Batch, Outputs]]:
+        """As in `Devices`; a batch of another size is filled up with its last row."""
+        for batch in dataset.as_numpy_iterator():
+            size = len(jax.tree.leaves(batch)[0])
+            filled = _fill(batch, -size % self.num_replicas)
+            outputs = self._compile(predict)(self._variables(predict), self.place(filled))
+            yield batch, _first_rows(outputs, size)
+
+    def _variables(self, predict: Callable[[Any], Any]) -> list[jax.Array]:
+        return [variable.value for variable in _model_of(predict).variables]
+
+    def _compile(self, predict: Callable[[Batch], Outputs]) -> Any:
+        if predict not in self._compiled:
+            variables = _model_of(predict).variables
+
+            def run(values: list[jax.Array], batch: Batch) -> Outputs:
+                mapping = list(zip(variables, values, strict=True))
+                with keras.StatelessScope(state_mapping=mapping):
+                    return predict(batch)
+
+            self._compiled[predict] = jax.jit(run, out_shardings=self.replicated)
+        return self._compiled[predict]
+
+
+def _model_of(predict: Callable[[Any], Any]) -> keras.Model:
+    """The model whose weights a task's bound `predict` uses."""
+    return predict.__self__.model  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def _fill(batch: Any, missing: int) -> Any:
+    def fill(field: np.ndarray) -> np.ndarray:
+        return np.concatenate([field, np.repeat(field[-1:], missing, axis=0)])
+
+    return jax.tree.map(fill, batch) if missing else batch
+
+
+def _first_rows(outputs: Any, size: int) -> Any:
+    return jax.tree.map(lambda field: np.asarray(field)[:size], outputs)
+
+
+def choose_jax_devices(device: str = "auto", num_devices: int | None = None) -> JaxDevices:
+    """Returns the devices that JAX sees, those of other hosts among them.
+
+    Args:
+        device: "auto" takes the fastest kind, "cpu", "gpu" or "tpu" that kind.
+        num_devices: the first so many; None means all.
+
+    Raises:
+        UserError: there are none of the kind, or fewer than asked for.
+    """
+    logging.getLogger("jax").setLevel(logging.WARNING)  # it reports each backend that is missing
+    try:
+        devices = jax.devices(None if device == "auto" else device)
+    except RuntimeError as error:
+        raise UserError(
+            f"train.device is {device}, and JAX sees only {_describe(jax.devices())}. Choose auto, "
+            "or install the extra for that device: [tpu] or jax[cuda12]"
+        ) from error
+    if num_devices is not None and not 1 <= num_devices <= len(devices):
+        raise UserError(
+            f"train.num_devices is {num_devices}, and JAX sees {_describe(devices)}: choose 1 to "
+            f"{len(devices)}"
+        )
+    return JaxDevices(devices[:num_devices])
+
+
+def _describe(devices: list[jax.Device]) -> str:
+    return f"{len(devices)} device(s) of kind {devices[0].device_kind}"

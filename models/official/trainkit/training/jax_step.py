@@ -1,0 +1,120 @@
+"""One training step on JAX, as a pure function of everything that it changes."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from tpudet.trainkit.training import step as arithmetic
+from tpudet.trainkit.training.freezing import frozen_paths
+from tpudet.trainkit.training.task import Task
+
+
+class State(NamedTuple):
+    """Everything that a step changes: arrays, or the variables that they belong to."""
+
+    trained: list[Any]
+    others: list[Any]  # the model's other variables: statistics, seeds
+    optimizer: list[Any]
+    averages: list[Any]  # of variables of the model
+
+
+class JaxStep:
+    """A training step of a task; the arguments are those of `JaxEngine`."""
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        optimizer: keras.Optimizer,
+        decayed: Sequence[keras.Variable],
+        l2_weight_decay: float,
+        gradient_clip_norm: float | None,
+        ema_decay: float | None,
+    ) -> None:
+        model, trained = task.model, list(task.model.trainable_variables)
+        ids = {id(variable) for variable in trained}
+        optimizer.build(trained)
+        self.value_names: tuple[
+            str, ...
+        ] = ()  # of the values but the learning rate; set by tracing
+        self.variables = State(
+            trained=trained,
+            others=[variable for variable in model.variables if id(variable) not in ids],
+            optimizer=list(optimizer.variables),
+            averages=_averaged_variables(model) if ema_decay else [],
+        )
+        self._task = task
+        self._optimizer: Any = optimizer
+        decayed_ids = {id(variable) for variable in decayed}
+        self._decays = [id(variable) in decayed_ids for variable in trained]
+        self._l2_weight_decay = l2_weight_decay
+        self._gradient_clip_norm = gradient_clip_norm
+        self._ema_decay = ema_decay
+
+    def take(self, state: State, batch: Any) -> tuple[State, jax.Array]:
+        """Takes one step.
+
+        Returns:
+            The new state; the losses, the gradient norm and the learning rate in one array.
+        """
+
+        def objective(trained: list[jax.Array]) -> tuple[jax.Array, Any]:
+            mapping = [
+                *zip(self.variables.trained, trained, strict=True),
+                *zip(self.variables.others, state.others, strict=True),
+            ]
+            with keras.StatelessScope(state_mapping=mapping) as scope:
+                losses = arithmetic.check_losses(self._task.losses(batch))
+            decayed = [value for value, decays in zip(trained, self._decays, strict=True) if decays]
+            losses = arithmetic.add_l2(
+                losses, decayed, weight_decay=self._l2_weight_decay, num_replicas=1
+            )
+            others = [scope.get_current_value(variable) for variable in self.variables.others]
+            self.value_names = (*losses, arithmetic.GRADIENT_NORM)
+            return losses["loss"], (list(losses.values()), others)
+
+        gradients, (losses, others) = jax.grad(objective, has_aux=True)(state.trained)
+        norm = arithmetic.global_norm(gradients)
+        if self._gradient_clip_norm is not None:
+            factor = arithmetic.clip_factor(norm, self._gradient_clip_norm)
+            gradients = [gradient * factor for gradient in gradients]
+        mapping = list(zip(self.variables.optimizer, state.optimizer, strict=True))
+        with keras.StatelessScope(state_mapping=mapping):
+            number = jnp.asarray(self._optimizer.iterations.value)
+            learning_rate = jnp.asarray(self._optimizer.learning_rate, jnp.float32)
+        trained, optimizer = self._optimizer.stateless_apply(
+            state.optimizer, gradients, state.trained
+        )
+        averages = self._update_averages(state.averages, trained, others, number)
+        values = jnp.stack([*losses, norm, learning_rate])
+        return State(list(trained), others, list(optimizer), averages), values
+
+    def _update_averages(
+        self,
+        averages: list[jax.Array],
+        trained: Sequence[jax.Array],
+        others: Sequence[jax.Array],
+        number: jax.Array,
+    ) -> list[jax.Array]:
+        if self._ema_decay is None:
+            return averages
+        variables, values = (*self.variables.trained, *self.variables.others), (*trained, *others)
+        by_variable = {id(v): value for v, value in zip(variables, values, strict=True)}
+        kept = arithmetic.average_decay(number, self._ema_decay)
+        return [
+            arithmetic.update_average(average, by_variable[id(variable)], kept)
+            for average, variable in zip(averages, self.variables.averages, strict=True)
+        ]
+
+
+def _averaged_variables(model: keras.Model) -> list[keras.Variable]:
+    """The float variables that change: weights, and the statistics that belong to them."""
+    frozen = frozen_paths(model)
+    return [
+        variable
+        for variable in model.variables
+        if jnp.issubdtype(variable.value.dtype, jnp.floating) and variable.path not in frozen
+    ]

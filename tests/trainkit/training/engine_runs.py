@@ -1,0 +1,157 @@
+"""Trains a small network with the engine of Keras' backend and prints what happened, as JSON.
+
+Run in a process of its own, because a process has one backend: `engine_runs.py FOLDER`. The initial
+weights are `FOLDER/initial.npz`; they are written there where they are missing.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.drop_block import DropBlock
+from tpudet.trainkit.training.build_engine import build_engine, choose_devices
+from tpudet.trainkit.training.config import MomentumConfig, StepScheduleConfig, TrainConfig
+from tpudet.trainkit.training.engine import Engine
+
+BATCH_SIZE = 8
+NUM_RECORDS = 40
+TRAIN = TrainConfig(
+    batch_size=BATCH_SIZE,
+    optimizer=MomentumConfig(weight_decay=1e-3),
+    learning_rate=StepScheduleConfig(
+        peak=0.02, drop_steps=(12,), drop_rates=(0.005,), warmup_steps=4
+    ),
+    gradient_clip_norm=1.5,
+    ema_decay=0.9,
+)
+
+
+class Batch(NamedTuple):
+    inputs: Any
+    targets: Any
+    records: Any
+    unused: Any = None  # batches may have optional fields
+
+
+class Regression:
+    """The mean squared error of a small convolutional network."""
+
+    def __init__(self, sum_over_replicas: Any) -> None:
+        images = keras.Input((6, 6, 2))
+        features: Any = keras.layers.Conv2D(4, 3, name="conv")(images)
+        features = BatchNorm(momentum=0.9, epsilon=1e-3, synchronized=True, name="norm")(features)
+        # Draws random numbers, which advances its seed, but practically never drops anything.
+        features = DropBlock(keep_prob=1 - 1e-9, size=1, schedule_steps=0, seed=3, name="drop")(
+            features, training=True
+        )
+        features = keras.layers.GlobalAveragePooling2D()(keras.layers.Activation("relu")(features))
+        self.model = keras.Model(images, keras.layers.Dense(1, name="dense")(features))
+        self.sum_over_replicas = sum_over_replicas
+
+    def losses(self, batch: Batch) -> dict[str, Any]:
+        outputs: Any = self.model(batch.inputs, training=True)
+        errors: Any = ops.square(outputs[:, 0] - batch.targets)
+        loss = ops.sum(errors) / BATCH_SIZE
+        return {"loss_square": loss, "loss": loss}
+
+    def predict(self, batch: Batch) -> Batch:
+        outputs: Any = self.model(batch.inputs)
+        return Batch(outputs[:, 0], batch.targets, batch.records)
+
+
+def data(start: int, spoiled: int | None = None) -> tf.data.Dataset:
+    """Endless batches from record `start` on; the targets of one record may be NaN."""
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(NUM_RECORDS, 6, 6, 2)).astype(np.float32)
+    targets = generator.normal(size=NUM_RECORDS).astype(np.float32)
+    if spoiled is not None:
+        targets[spoiled] = np.nan
+    columns = (inputs, targets, np.arange(NUM_RECORDS, dtype=np.int64) + (1 << 40))
+    endless = tf.data.Dataset.from_tensor_slices(columns).map(Batch).repeat()
+    return endless.skip(start).batch(BATCH_SIZE, drop_remainder=True)
+
+
+def build(weights: dict[str, np.ndarray] | None, spoiled: int | None = None) -> tuple[Engine, Any]:
+    devices = choose_devices(TRAIN)
+    with devices.scope():
+        keras.utils.set_random_seed(1)
+        task = Regression(devices.sum_over_replicas)
+        for variable in task.model.variables if weights else ():
+            if variable.path in weights:
+                variable.assign(weights[variable.path])
+    engine, _ = build_engine(
+        task,
+        TRAIN,
+        devices=devices,
+        make_dataset=lambda start: data(start, spoiled),
+        record_numbers=lambda batch: batch.records,
+    )
+    return engine, task
+
+
+def main(folder: Path) -> dict[str, Any]:
+    initial = folder / "initial.npz"
+    if not initial.exists():
+        engine, _ = build(None)
+        np.savez(initial, **engine.snapshot())
+    weights = dict(np.load(initial))
+    engine, task = build(weights)
+    reports = [engine.train(1) for _ in range(20)]
+    final = engine.snapshot()
+
+    halted, _ = build(weights)
+    halted.train(7)
+    resumed, _ = build(weights)
+    resumed.load(halted.snapshot())
+    resumed.restart_input()
+    resumed.train(13)
+    same = all(np.array_equal(final[key], value) for key, value in resumed.snapshot().items())
+
+    other = folder / "other.npz"  # a snapshot of the other engine
+    continued = None
+    if other.exists():
+        continuing, _ = build(weights)
+        continuing.load(dict(np.load(other)))
+        continuing.restart_input()
+        continued = [continuing.train(1).losses["loss"] for _ in range(5)]
+    np.savez(folder / f"{keras.backend.backend()}.npz", **halted.snapshot())
+
+    spoiled, _ = build(weights, spoiled=21)
+    failed = spoiled.train(10)
+    stopped, _ = build(weights)
+    stopped.request_stop()
+    with engine.averaged_weights():
+        averaged = {v.path: np.asarray(v.value).ravel().tolist() for v in task.model.variables}
+    devices = choose_devices(TRAIN)
+    finite = data(0).unbatch().take(11).batch(4)
+    predicted = [out.inputs.tolist() for _, out in devices.predict_batches(task.predict, finite)]
+    return {
+        "devices": devices.num_replicas,
+        "losses": [report.losses for report in reports],
+        "learning_rates": [report.learning_rate for report in reports],
+        "signature": {
+            key: [list(shape), dtype] for key, (shape, dtype) in engine.signature().items()
+        },
+        "resumed_is_the_same": same,
+        "continued": continued,
+        "nonfinite": failed.nonfinite,
+        "steps_before": failed.steps_done,
+        "stopped_steps": stopped.train(5).steps_done,
+        "averaged_dense": averaged["dense/kernel"],
+        "ema_dense": final["ema/dense/kernel"].ravel().tolist(),
+        "predicted": sum(predicted, []),
+    }
+
+
+if __name__ == "__main__":
+    print("RESULT", json.dumps(main(Path(sys.argv[1]))))
+    sys.stdout.flush()
+    os._exit(0)  # skips the teardown of two frameworks
