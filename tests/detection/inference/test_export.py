@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +18,12 @@ from tpudet.detection.data.tfrecord import EncodedImage, encode_example
 from tpudet.detection.evaluation.ground_truth import load_ground_truth
 from tpudet.detection.inference.export import export_saved_model
 from tpudet.detection.inference.saved_detector import load_detector, read_saved_detector
+from tpudet.detection.inference.saved_files import SavedDetectorError
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.ops.numpy_masks import decode_rle
 from tpudet.detection.types import Batch, Detections
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.records import shard_path, write_shard
 
 CLASS_LIST = "/m/01,cat\n/m/02,dog\n/m/03,sheep\n"
@@ -228,6 +231,73 @@ def test_nothing_appears_under_the_final_name_before_it_is_whole(
     assert not (tmp_path / "x").exists()
     export_saved_model(directory=str(tmp_path / "x"), **arguments)
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_folder_behind_a_link_is_replaced_and_the_link_stays(
+    stand_in: Any, saved_model: Path, tmp_path: Path, hold_claim: Any
+) -> None:
+    """The old model is removed once the new one has its name, and nothing else is."""
+    shutil.copytree(saved_model, tmp_path / "elsewhere/model")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "elsewhere/model")
+
+    def export(directory: Path) -> None:
+        export_saved_model(
+            model=stand_in.model,
+            predict=stand_in.predict,
+            canvas_size=(64, 64),
+            class_list_text=CLASS_LIST,
+            metadata={},
+            boxes="pixels",
+            directory=str(directory),
+            overwrite=True,
+        )
+
+    with hold_claim(f"{link}.claim.json") as process, pytest.raises(ClaimError) as error:
+        export(link)
+    assert f"link is being written by process {process} on" in str(error.value)
+    export(link)
+    assert link.is_symlink()
+    assert read_saved_detector(str(link)).metadata["boxes"] == "pixels"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "link"]
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["model"]
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("")
+    for taken in (precious, precious / "thesis.txt"):
+        with pytest.raises(FileExistsError, match="is no SavedModel, so it is not replaced"):
+            export(taken)
+    assert (precious / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["variables/variables.data-00000-of-00001", "saved_model.pb"])
+def test_half_a_copy_is_recognised(name: str, saved_model: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(saved_model, copy)
+    content = (copy / name).read_bytes()
+    (copy / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(SavedDetectorError, match=rf"copy is not whole: {name} has .* instead of"):
+        read_saved_detector(str(copy))
+    (copy / name).write_bytes(content)
+    index = copy / "variables/variables.index"
+    index.write_bytes(bytes(index.stat().st_size))
+    with pytest.raises(SavedDetectorError, match=r"variables\.index is of another export"):
+        read_saved_detector(str(copy))
+    index.unlink()
+    with pytest.raises(SavedDetectorError, match=r"has no variables/variables\.index"):
+        read_saved_detector(str(copy))
+
+
+def test_damage_that_only_shows_when_loading_is_said_in_words(
+    saved_model: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(saved_model, copy)
+    data = copy / "variables/variables.data-00000-of-00001"
+    data.write_bytes(bytes(data.stat().st_size))
+    saved = read_saved_detector(str(copy))
+    with pytest.raises(SavedDetectorError, match="copy cannot be loaded: .*tpudet export"):
+        load_detector(saved)
 
 
 def test_masks_are_exported_and_pasted_into_the_image(

@@ -14,15 +14,15 @@ from typing import Literal
 import keras
 import tensorflow as tf
 
+from tpudet.detection.inference.saved_files import SAVED_MODEL_FILE, write_file_list
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.types import Batch, Detections
 from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.images.canvas import PlacedImage, decode_to_canvas, resize_to_canvas
 
 BoxConvention = Literal["normalized", "pixels"]
-
-_SAVED_MODEL_FILE = "saved_model.pb"
 
 
 def export_saved_model(
@@ -48,9 +48,10 @@ def export_saved_model(
     from a detector with masks, `detection_masks` [B, K, M, M] float32, 0..1 over the box. Rows from
     `num_detections` on are zero.
 
-    Assets: `classes.csv` as given, and `metadata.json`: `metadata` plus `canvas_size`, `boxes`,
-    `max_detections`, `classes_sha256` and, with masks, `mask_side`. The directory gets its name
-    when it is whole.
+    Assets: `classes.csv` as given; `metadata.json`: `metadata` plus `canvas_size`, `boxes`,
+    `max_detections`, `classes_sha256` and, with masks, `mask_side`; and `files.json`, see
+    `inference.saved_files`. The directory gets its name when it is whole. Where it is a link, the
+    folder that it points to is replaced.
 
     Args:
         model: owns every variable that `predict` reads, with the values to export.
@@ -66,13 +67,13 @@ def export_saved_model(
         `directory`.
 
     Raises:
-        FileExistsError: `directory` exists and `overwrite` is false.
+        FileExistsError: `directory` exists and `overwrite` is false, or it is no SavedModel.
+        ClaimError: another process exports to `directory`.
         ValueError: the class list is not usable, or `metadata` names a key of the list above.
     """
     read_class_list(class_list_text)
     directory = directory.rstrip("/")
-    if _is_taken(directory) and not overwrite:
-        raise FileExistsError(f"{directory} exists: give another directory or allow overwriting")
+    _require_free(directory, overwrite=overwrite)
     module = _Detector(model, predict, canvas_size, boxes)
     image_tensor = module.image_tensor.get_concrete_function()
     outputs = image_tensor.structured_outputs
@@ -84,17 +85,21 @@ def export_saved_model(
     if "detection_masks" in outputs:
         facts["mask_side"] = outputs["detection_masks"].shape[2]
     contents = _metadata_json(metadata, facts, class_list_text)
-    temporary = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.tmp")
-    if storage.exists(temporary):  # left by an export that was killed
-        storage.remove_folder(temporary)
-    with tempfile.TemporaryDirectory() as folder:
-        module.assets = [
-            _asset(os.path.join(folder, "classes.csv"), class_list_text),
-            _asset(os.path.join(folder, "metadata.json"), contents),
-        ]
-        signatures = {"serving_default": module.encoded, "image_tensor": image_tensor}
-        tf.saved_model.save(module, temporary, signatures=signatures)
-    _publish(temporary, directory)
+    with Claim(f"{directory}.claim.json", output=directory) as claim:
+        _require_free(directory, overwrite=overwrite)  # another export may have just ended
+        temporary = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.tmp")
+        if storage.exists(temporary):  # left by an export that was killed
+            storage.remove_folder(temporary)
+        with tempfile.TemporaryDirectory() as folder:
+            module.assets = [
+                _asset(os.path.join(folder, "classes.csv"), class_list_text),
+                _asset(os.path.join(folder, "metadata.json"), contents),
+            ]
+            signatures = {"serving_default": module.encoded, "image_tensor": image_tensor}
+            tf.saved_model.save(module, temporary, signatures=signatures)
+        write_file_list(temporary)
+        claim.verify()
+        storage.publish_folder(temporary, directory, last=SAVED_MODEL_FILE)
     return directory
 
 
@@ -195,26 +200,18 @@ def _asset(path: str, text: str) -> tf.saved_model.Asset:
     return tf.saved_model.Asset(path)
 
 
-def _is_taken(directory: str) -> bool:
-    if storage.is_remote(directory):  # there a directory is only a part of file names
-        return storage.exists(os.path.join(directory, _SAVED_MODEL_FILE))
-    return storage.is_folder(directory) and bool(storage.list_folder(directory))
+def _require_free(directory: str, *, overwrite: bool) -> None:
+    is_model = storage.exists(os.path.join(directory, SAVED_MODEL_FILE))
+    # In a bucket a directory is only a part of file names.
+    is_other = not storage.is_remote(directory) and _is_taken(directory)
+    if is_model and not overwrite:
+        raise FileExistsError(f"{directory} exists: give another directory or allow overwriting")
+    if is_other and not is_model:
+        raise FileExistsError(
+            f"{directory} exists and is no SavedModel, so it is not replaced: give another "
+            "directory, or move it away"
+        )
 
 
-def _publish(temporary: str, directory: str) -> None:
-    """Gives a directory its final name, replacing an older one."""
-    is_local = not storage.is_remote(directory)
-    if _is_taken(directory) or (is_local and storage.is_folder(directory)):
-        storage.remove_folder(directory)
-    if is_local:
-        storage.rename(temporary, directory)
-        return
-    # Object stores rename file by file, so the file that makes it a SavedModel is last.
-    paths = [
-        os.path.join(folder, name) for folder, _, names in storage.walk(temporary) for name in names
-    ]
-    for path in sorted(paths, key=lambda path: os.path.basename(path) == _SAVED_MODEL_FILE):
-        target = os.path.join(directory, os.path.relpath(path, temporary))
-        storage.make_folder(os.path.dirname(target))
-        storage.rename(path, target)
-    storage.remove_folder(temporary)
+def _is_taken(path: str) -> bool:
+    return storage.exists(path) and (not storage.is_folder(path) or bool(storage.list_folder(path)))

@@ -174,14 +174,17 @@ def run_job(job: PartsJob, progress: Callable[[int], Any]) -> tuple[int, Timing]
 
 
 def _load_detector(job: PartsJob) -> Detector:
+    if job.views is None:
+        detect = load_detector(job.saved)
+    else:
+        detect = load_view_detector(job.saved, job.views, job.batch_size)
+    # Compared once it is loaded: another export may have replaced it until then.
     if read_saved_detector(job.saved.directory).fingerprint != job.saved.fingerprint:
         raise InferenceError(
             f"{job.saved.directory} on {socket.gethostname()} is not the model that the run "
             "started with: nodes must share the folder, and it must not change meanwhile"
         )
-    if job.views is None:
-        return load_detector(job.saved)
-    return load_view_detector(job.saved, job.views, job.batch_size)
+    return detect
 
 
 def _blocks(parts: Sequence[Part], *, on_cluster: bool) -> Iterator[tuple[Part, ...]]:

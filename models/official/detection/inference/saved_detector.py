@@ -8,9 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tpudet.detection.inference.saved_files import (
+    SAVED_MODEL_FILE,
+    SavedDetectorError,
+    check_files,
+)
 from tpudet.detection.ops.numpy_masks import Rle, encode_rle, paste_mask
 from tpudet.trainkit.class_list import read_class_list
-from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 
 
@@ -25,10 +29,6 @@ class ImageOutput(NamedTuple):
 
 Detector = Callable[[Sequence[bytes]], list[ImageOutput]]
 CanvasDetector = Callable[[np.ndarray], list[ImageOutput]]
-
-
-class SavedDetectorError(UserError):
-    """There is no SavedModel, or it is not one of this toolkit."""
 
 
 class SavedDetector(NamedTuple):
@@ -51,7 +51,7 @@ def find_saved_model(model_dir: str) -> str:
     found = [
         folder
         for folder, _, names in storage.walk(model_dir)
-        if "saved_model.pb" in names and not os.path.basename(folder.rstrip("/")).startswith(".")
+        if SAVED_MODEL_FILE in names and not os.path.basename(folder.rstrip("/")).startswith(".")
     ]
     if not found:
         there = ", ".join(storage.list_folder(model_dir)[:20]) or "nothing"
@@ -59,7 +59,7 @@ def find_saved_model(model_dir: str) -> str:
             f"no SavedModel (saved_model.pb) in {model_dir} or below; there is: {there}. "
             "tpudet export writes one"
         )
-    age = {f: storage.stat(os.path.join(f, "saved_model.pb")).modified_ns for f in found}
+    age = {f: storage.stat(os.path.join(f, SAVED_MODEL_FILE)).modified_ns for f in found}
     return max(sorted(found), key=lambda folder: age[folder])
 
 
@@ -67,10 +67,11 @@ def read_saved_detector(directory: str) -> SavedDetector:
     """Reads the assets of a SavedModel; the graph itself is not loaded.
 
     Raises:
-        SavedDetectorError: the assets that `inference.export` writes are missing or not usable.
+        SavedDetectorError: the assets that `inference.export` writes are missing or not usable, or
+            a file is cut off or of another export.
     """
     contents: dict[str, bytes] = {}
-    for name in ("assets/classes.csv", "assets/metadata.json", "saved_model.pb"):
+    for name in ("assets/classes.csv", "assets/metadata.json", SAVED_MODEL_FILE):
         path = os.path.join(directory, name)
         if not storage.exists(path):
             raise SavedDetectorError(
@@ -79,7 +80,13 @@ def read_saved_detector(directory: str) -> SavedDetector:
             )
         contents[name] = _read(path)
     # The index of the variables holds a checksum of each, so the weights need not be read.
-    contents["variables"] = _read(os.path.join(directory, "variables", "variables.index"))
+    try:
+        contents["variables"] = _read(os.path.join(directory, "variables", "variables.index"))
+    except FileNotFoundError as error:
+        raise SavedDetectorError(
+            f"{directory} has no variables/variables.index: copy it again, or export it again with "
+            "tpudet export"
+        ) from error
     classes = contents["assets/classes.csv"].decode()
     try:
         read_class_list(classes)
@@ -94,12 +101,17 @@ def read_saved_detector(directory: str) -> SavedDetector:
             f"{directory}/assets/classes.csv is not the list that the model was exported with: its "
             "class ids would get wrong names. Restore that list or export again"
         )
+    check_files(directory)
     digest = hashlib.sha256(b"".join(hashlib.sha256(c).digest() for c in contents.values()))
     return SavedDetector(directory, classes, metadata, digest.hexdigest())
 
 
 def load_detector(saved: SavedDetector) -> Detector:
-    """Loads the graph; the function detects in encoded images."""
+    """Loads the graph; the function detects in encoded images.
+
+    Raises:
+        SavedDetectorError: it is damaged.
+    """
     return _load_signature(saved, "serving_default")
 
 
@@ -114,7 +126,13 @@ def load_canvas_detector(saved: SavedDetector) -> CanvasDetector:
 def _load_signature(saved: SavedDetector, name: str) -> Callable[[Any], list[ImageOutput]]:
     import tensorflow as tf
 
-    model = tf.saved_model.load(saved.directory)
+    try:
+        model = tf.saved_model.load(saved.directory)
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        raise SavedDetectorError(
+            f"{saved.directory} cannot be loaded: {error}. Copy it again, or export it again with "
+            "tpudet export"
+        ) from error
     in_pixels = saved.metadata["boxes"] == "pixels"
 
     def detect(images: Any) -> list[ImageOutput]:

@@ -321,7 +321,9 @@ def _move_objects(source: str, target: str, last: str) -> None:
     if last:
         remove_if_there(os.path.join(target, last))
     if is_folder(target):
-        remove_folder(target)
+        # On ram:// a folder `a` exists as soon as `a.claim.json` does.
+        with contextlib.suppress(FileNotFoundError):
+            remove_folder(target)
     paths = [os.path.join(folder, name) for folder, _, names in walk(source) for name in names]
     for path in sorted(paths, key=lambda path: (path == os.path.join(source, last), path)):
         moved = target + path.removeprefix(source)
