@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from tpudet.detection.inspection.objects import InspectionError
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.files.storage import list_names
 
 PAGE_NAME = "index.html"
-_TEMPORARY = "temporary."  # in front: on ram:// a folder `a` exists as soon as `a.temporary` does
 
 
 def check_output(directory: str, *, force: bool) -> None:
@@ -38,40 +38,36 @@ def check_output(directory: str, *, force: bool) -> None:
 def whole_folder(directory: str) -> Iterator[str]:
     """Makes a new folder, which gets the name `directory` when the block ends.
 
-    An error leaves an existing folder as it was; otherwise it is replaced (see `check_output`).
-    In a bucket, where a folder cannot be renamed at once, the page is written after all images.
+    An error leaves an existing folder as it was; otherwise it is replaced (see `check_output`), by
+    one process at a time. Where `directory` is a link, the folder that it points to is replaced. In
+    a bucket, where a folder cannot be renamed at once, the page is written after all images.
 
     Raises:
+        ClaimError: another process writes the folder.
         OSError: it cannot be written.
     """
     directory = _plain(directory)
-    temporary = os.path.join(os.path.dirname(directory), _TEMPORARY + os.path.basename(directory))
-    _remove(temporary)
-    try:
-        storage.make_folder(temporary)
-        yield temporary
-        _remove(directory)
-        _move(temporary, directory)
-    except BaseException:
+    if not storage.is_remote(directory):
+        directory = os.path.realpath(directory)
+    parent, name = os.path.split(directory)
+    # A dot in front: on ram:// a folder `a` exists as soon as `a.temporary` does.
+    temporary = os.path.join(parent, f".{name}{storage.TEMPORARY_SUFFIX}")
+    with Claim(os.path.join(parent, f".{name}.claim.json"), output=directory) as claim:
         _remove(temporary)
-        raise
+        try:
+            storage.make_folder(temporary)
+            yield temporary
+            claim.verify()
+            storage.publish_folder(temporary, directory, last=PAGE_NAME)
+        except BaseException:
+            _remove(temporary)
+            raise
 
 
 def write_bytes(directory: str, name: str, content: bytes) -> None:
     """Writes a file into the folder of `whole_folder`."""
     with storage.open_file(os.path.join(directory, name), "wb") as file:
         file.write(content)
-
-
-def _move(source: str, target: str) -> None:
-    """Renames a folder; in a bucket its files, the page last."""
-    if not storage.is_remote(target):
-        storage.rename(source, target)
-        return
-    storage.make_folder(target)
-    for name in sorted(list_names(source), key=lambda name: name == PAGE_NAME):
-        storage.rename(os.path.join(source, name), os.path.join(target, name))
-    _remove(source)
 
 
 def _plain(directory: str) -> str:
