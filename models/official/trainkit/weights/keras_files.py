@@ -17,6 +17,7 @@ from tpudet.trainkit.weights.stored_weights import (
     LazyTensors,
     StoredWeights,
     WeightsError,
+    is_inflated,
     listed,
 )
 
@@ -30,6 +31,7 @@ _VARIABLES = {
     "batch_normalization": ("gamma", "beta", "moving_mean", "moving_variance"),
     "normalization": ("mean", "variance", "count"),
 }
+_MAX_DEPTH = 100  # of groups
 _CONTAINER = "layers"  # a group that names no layer
 
 
@@ -46,10 +48,12 @@ def read_keras(opened: Any, path: str, format: str = "") -> StoredWeights:
     """
     try:
         file = h5py.File(opened, "r")
-        group = file.get("model_weights", file)
+        group = _open(file, "model_weights") if "model_weights" in file else file
         is_legacy = bool(_attribute_names(group, "layer_names"))
         names = _legacy_names(group) if is_legacy else _numbered_names(file)
         is_named = is_legacy or bool(file.visititems(_layer_name))
+    except WeightsError as error:
+        raise WeightsError(f"{path}: refused, because {error}") from error
     except Exception as error:  # datasets where groups should be, or none, fail in any way
         raise WeightsError(
             f"{path} is damaged or cut off, or another kind of HDF5 file: {error}. Fetch it again."
@@ -86,9 +90,9 @@ def _legacy_names(group: Any) -> dict[str, Any]:
     """Datasets by `layer/variable`; by `layer/layer/variable` if that is ambiguous."""
     layers = _attribute_names(group, "layer_names")
     places = [
-        (layer, name.removesuffix(":0"), group[layer][name])
+        (layer, name.removesuffix(":0"), _open(group, f"{layer}/{name}"))
         for layer in layers
-        for name in _attribute_names(group[layer], "weight_names")
+        for name in _attribute_names(_open(group, layer), "weight_names")
     ]
     uses = Counter(name for _, name, _ in places)
     return {
@@ -112,16 +116,49 @@ def _numbered_names(file: Any) -> dict[str, Any]:
 
 def _numbered_datasets(file: Any) -> Iterator[tuple[tuple[str, ...], str, Any]]:
     """Groups down to a layer, the number of its variable, and the dataset, in the file's order."""
-    waiting = [()]
+    waiting, seen = [((), file)], set()
     while waiting:
-        groups = waiting.pop()
-        group = file["/".join(groups) or "/"]
-        variables = group.get("vars", {})
+        groups, group = waiting.pop()
+        address = h5py.h5o.get_info(group.id).addr
+        if address in seen:  # one may hold its parent
+            raise WeightsError(f"its group {'/'.join(groups)} has a second name or holds itself.")
+        if len(groups) > _MAX_DEPTH:
+            raise WeightsError(f"its groups are nested more than {_MAX_DEPTH} deep.")
+        seen.add(address)
+        variables = _open(group, "vars") if "vars" in group else {}
         for number in sorted(filter(str.isdecimal, variables), key=int):
-            if variables[number].dtype.kind != "O":
-                yield groups, number, variables[number]
-        below = [name for name in group if name != "vars" and isinstance(group[name], h5py.Group)]
-        waiting += [(*groups, name) for name in reversed(below)]
+            dataset = _open(variables, number)
+            if dataset.dtype.kind != "O":
+                yield groups, number, dataset
+        below = [(name, _open(group, name)) for name in group if name != "vars"]
+        waiting += [
+            ((*groups, name), child)
+            for name, child in reversed(below)
+            if isinstance(child, h5py.Group)
+        ]
+
+
+def _open(group: Any, path: str) -> Any:
+    """Opens what is stored below a group itself; a link could lead to any file of this machine.
+
+    Raises:
+        WeightsError: there is a link, or a dataset is stored elsewhere or is far larger than what
+            is stored of it.
+    """
+    for name in filter(None, path.split("/")):
+        link = group.get(name, getlink=True)
+        if link is not None and not isinstance(link, h5py.HardLink):
+            raise WeightsError(f"its {name} is a link, which may lead to another file.")
+        group = group[name]
+    if isinstance(group, h5py.Dataset):
+        if group.external or group.is_virtual:
+            raise WeightsError(f"its {group.name} is stored in another file.")
+        stored = group.id.get_storage_size()
+        if is_inflated(group.nbytes, stored):
+            raise WeightsError(
+                f"{stored:,} bytes of its {group.name} would become {group.nbytes:,}."
+            )
+    return group
 
 
 def _layer_path(file: Any, groups: tuple[str, ...], number: str) -> str:
@@ -146,6 +183,8 @@ def _layer_name(place: str, item: Any) -> str | None:
 
 def _read(dataset: Any, path: str) -> np.ndarray:
     try:
+        if dataset.dtype.kind not in "biufcV":
+            raise TypeError(f"{dataset.dtype} is no type of numbers")
         array = np.asarray(dataset[()])
         if dataset.attrs.get("dtype") == "bfloat16":
             array = array.view(BFLOAT16)

@@ -12,7 +12,12 @@ from typing import Any
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.weights.keras_files import WEIGHTS_IN_ARCHIVE, read_keras
 from tpudet.trainkit.weights.safetensors_files import read_safetensors
-from tpudet.trainkit.weights.stored_weights import StoredWeights, WeightsError, listed
+from tpudet.trainkit.weights.stored_weights import (
+    StoredWeights,
+    WeightsError,
+    listed,
+    read_member,
+)
 from tpudet.trainkit.weights.tensorflow_checkpoints import (
     find_checkpoint,
     read_tensorflow_checkpoint,
@@ -51,8 +56,10 @@ def read_weights(path: str, *, prefer_averages: bool = True) -> StoredWeights:
         prefix = find_checkpoint(path)
         if prefix is not None:
             stored = read_tensorflow_checkpoint(prefix, prefer_averages=prefer_averages)
-        elif storage.exists(path):
+        elif storage.is_file(path):
             stored = _read_file(path, prefer_averages=prefer_averages)
+        elif storage.exists(path):
+            raise WeightsError(f"{path} is a device or FIFO, not a file. Supported are {_KNOWN}.")
         else:
             raise _missing(path)
     except OSError as error:
@@ -104,18 +111,13 @@ def _read_zip(file: Any, path: str, *, prefer_averages: bool) -> StoredWeights:
         return read_torch_zip(archive, path, prefer_averages=prefer_averages)
     if WEIGHTS_IN_ARCHIVE in names:
         # In memory: for every seek backwards zipfile would read from the start again.
-        return read_keras(io.BytesIO(_member(archive, path)), path, "Keras, .keras")
+        return read_keras(
+            io.BytesIO(read_member(archive, WEIGHTS_IN_ARCHIVE, path)), path, "Keras, .keras"
+        )
     raise WeightsError(
         f"{path} is a zip archive without weights; it holds {listed(names)}. Supported are "
         f"{_KNOWN}."
     )
-
-
-def _member(archive: zipfile.ZipFile, path: str) -> bytes:
-    try:
-        return archive.read(WEIGHTS_IN_ARCHIVE)
-    except Exception as error:  # of any kind, as above
-        raise WeightsError(f"{path} is cut off or damaged: {error}. Fetch it again.") from error
 
 
 def _missing(path: str) -> WeightsError:

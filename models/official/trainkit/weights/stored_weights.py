@@ -2,6 +2,7 @@
 
 import math
 import weakref
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -17,6 +18,9 @@ class WeightsError(UserError):
 
 
 BFLOAT16 = np.dtype(tf.bfloat16.as_numpy_dtype)  # NumPy has none of its own
+
+
+_MAX_COMPRESSION = 20  # of weights: those of a model before training may have many zeros
 
 
 class StoredWeights(NamedTuple):
@@ -85,6 +89,36 @@ class ByteReader:
 
     def _unreadable(self, error: OSError) -> WeightsError:
         return WeightsError(f"{self.path} cannot be read: {storage.reason(error)}")
+
+
+def is_inflated(num_bytes: int, stored_bytes: int, *, spare: int = 1 << 26) -> bool:
+    """Whether so few stored bytes become so many that the file is no file of weights, but a bomb.
+
+    Weights hardly compress; `spare` bytes are always allowed.
+    """
+    return num_bytes > max(_MAX_COMPRESSION * stored_bytes, spare)
+
+
+def read_member(archive: zipfile.ZipFile, name: str, path: str, *, spare: int = 1 << 26) -> bytes:
+    """Reads a member of a zip archive whole; zipfile compares its checksum.
+
+    Raises:
+        WeightsError: it is damaged, or would become far larger than it is stored; see
+            `is_inflated`.
+    """
+    try:
+        member = archive.getinfo(name)
+        if is_inflated(member.file_size, member.compress_size, spare=spare):
+            raise WeightsError(
+                f"{path}: refused, because {member.compress_size:,} bytes of its {name} would "
+                f"become {member.file_size:,}. PyTorch and Keras do not compress weights: store "
+                "them again, or fetch them from elsewhere."
+            )
+        return archive.read(member)
+    except WeightsError:
+        raise
+    except Exception as error:  # zipfile fails in any way where the archive is damaged
+        raise WeightsError(f"{path} is cut off or damaged: {error}. Fetch it again.") from error
 
 
 def is_possible_shape(shape: tuple[int, ...]) -> bool:

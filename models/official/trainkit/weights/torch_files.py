@@ -13,12 +13,14 @@ from tpudet.trainkit.weights.stored_weights import (
     LazyTensors,
     StoredWeights,
     WeightsError,
+    read_member,
 )
 from tpudet.trainkit.weights.torch_pickle import Storage, Tensor, choose_tensors, load_pickle
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 # The old format begins with the pickle of that number, as torch.save writes it.
 OLD_FORMAT_START = b"\x80\x02\x8a\x0a" + _MAGIC.to_bytes(10, "little")
+_SPARE_PICKLE_BYTES = 1 << 20  # a byte of a pickle may become an object of 100
 _LENGTH_BYTES = 8  # before each storage of the old format
 
 
@@ -71,12 +73,13 @@ def read_torch_zip(archive: zipfile.ZipFile, path: str, *, prefer_averages: bool
     """
     names = archive.namelist()
     root = next(name for name in names if is_torch_pickle(name)).removesuffix("data.pkl")
-    if f"{root}byteorder" in names and _member(archive, f"{root}byteorder", path) == b"big":
+    if f"{root}byteorder" in names and read_member(archive, f"{root}byteorder", path) == b"big":
         raise _big_endian(path)
-    content, storages = load_pickle(io.BytesIO(_member(archive, f"{root}data.pkl", path)), path)
+    pickled = read_member(archive, f"{root}data.pkl", path, spare=_SPARE_PICKLE_BYTES)
+    content, storages = load_pickle(io.BytesIO(pickled), path)
 
     def read(key: str) -> bytes:
-        data = _member(archive, f"{root}data/{key}", path)
+        data = read_member(archive, f"{root}data/{key}", path)
         if len(data) != storages[key].length * storages[key].dtype.itemsize:
             raise WeightsError(f"{path} is damaged: {root}data/{key} has {len(data)} bytes.")
         return data
@@ -88,14 +91,6 @@ def read_torch_zip(archive: zipfile.ZipFile, path: str, *, prefer_averages: bool
 def is_torch_pickle(name: str) -> bool:
     """Whether a member of a zip is the pickle that makes it a PyTorch file."""
     return name.count("/") == 1 and name.endswith("/data.pkl")
-
-
-def _member(archive: zipfile.ZipFile, name: str, path: str) -> bytes:
-    """A whole member; zipfile compares its checksum."""
-    try:
-        return archive.read(name)
-    except Exception as error:  # zipfile fails in any way where the archive is damaged
-        raise WeightsError(f"{path} is damaged: {error}. Fetch it again.") from error
 
 
 def _stored(

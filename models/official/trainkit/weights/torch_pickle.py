@@ -28,6 +28,7 @@ _STORAGE_TYPES = {
     "ComplexFloatStorage": np.dtype("<c8"),
     "ComplexDoubleStorage": np.dtype("<c16"),
 }
+_MOST_ENTRIES = 1_000_000  # of containers, each counted as often as it is held
 _MOST_REPEATED = 1 << 24  # numbers of a tensor that has more of them than its storage
 
 
@@ -65,8 +66,12 @@ class _Container(dict):
         del state
 
 
-class _TensorUnpickler(pickle.Unpickler):
-    """Builds dictionaries, lists, tuples, numbers, strings and `Tensor`s, and refuses the rest."""
+class _TensorUnpickler(pickle._Unpickler):
+    """Builds dictionaries, lists, tuples, numbers, strings and `Tensor`s, and refuses the rest.
+
+    The one in Python: that in C reserves memory for any number that a pickle calls a place in its
+    memo.
+    """
 
     def __init__(self, file: Any, path: str) -> None:
         super().__init__(file, encoding="utf-8")
@@ -197,28 +202,28 @@ def _below(content: Any) -> Mapping:
     return next((inner for inner in below if isinstance(inner, Mapping) and inner), content)
 
 
-def _tensors_in(
-    content: Any, path: str, name: str = "", depth: int = 0
-) -> tuple[dict[str, Tensor], list[str]]:
+def _tensors_in(content: Any, path: str) -> tuple[dict[str, Tensor], list[str]]:
     """Tensors by dotted name, and the names of other entries."""
-    if isinstance(content, Tensor):
-        return {name: content}, []
-    if depth > 20:  # a list may hold itself
-        raise WeightsError(f"{path}: containers are nested more than 20 deep in {name}.")
-    tensors, others = {}, []
-    if isinstance(content, Mapping):
-        children = list(content.items())
-    elif isinstance(content, list | tuple):
-        children = list(enumerate(content))
-    else:
-        return {}, [name]
-    for key, child in children:
-        found = _tensors_in(child, path, f"{name}.{key}" if name else str(key), depth + 1)
-        twice = tensors.keys() & found[0].keys()
-        if twice:
-            raise WeightsError(f"{path}: two tensors in it have the name {min(twice)}.")
-        tensors |= found[0]
-        others += found[1]
+    tensors: dict[str, Tensor] = {}
+    others: list[str] = []
+    waiting, num_entries = [(content, "", 0)], 0
+    while waiting:
+        item, name, depth = waiting.pop()
+        if depth > 20:  # a list may hold itself
+            raise WeightsError(f"{path}: containers are nested more than 20 deep in {name}.")
+        if isinstance(item, Tensor):
+            if name in tensors:
+                raise WeightsError(f"{path}: two tensors in it have the name {name}.")
+            tensors[name] = item
+        elif isinstance(item, Mapping | list | tuple):
+            num_entries += len(item)
+            if num_entries > _MOST_ENTRIES:  # a few lists that hold one another many times
+                raise WeightsError(f"{path} has more than {_MOST_ENTRIES:,} entries.")
+            children = item.items() if isinstance(item, Mapping) else enumerate(item)
+            below = [(child, f"{name}.{k}" if name else str(k), depth + 1) for k, child in children]
+            waiting += reversed(below)
+        else:
+            others.append(name)
     return tensors, others
 
 

@@ -1,0 +1,161 @@
+"""Files of weights that read other files, hold themselves or grow: refused within 1 GB and 30 s."""
+
+import json
+import pickle
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+PROGRAM = """
+import sys
+from tpudet.trainkit.weights.read import read_weights
+from tpudet.trainkit.weights.stored_weights import WeightsError
+for path in sys.argv[1:]:
+    try:
+        stored = read_weights(path)
+        print(path, "read", [stored.tensors[name].nbytes for name in stored.tensors])
+    except WeightsError as error:
+        print(error)
+"""
+SECRET = b"\x01\x02\x03\x04" * 4
+
+
+def named(file: h5py.File, *layers: str) -> None:
+    """Variables of layers in Keras's numbered layout."""
+    for layer in layers:
+        variables = file.create_group(f"layers/{layer}/vars")
+        variables.attrs["name"] = layer
+        variables["0"] = np.zeros((2, 2), "f4")
+
+
+def external_storage(file: h5py.File, folder: Path) -> None:
+    named(file, "dense")
+    place = [(str(folder / "secret"), 0, 16)]
+    file["layers/dense/vars"].create_dataset("1", (4,), "f4", external=place)
+
+
+def virtual(file: h5py.File, folder: Path) -> None:
+    named(file, "dense")
+    layout = h5py.VirtualLayout((4,), "f4")
+    layout[:] = h5py.VirtualSource(str(folder / "other.h5"), "x", (4,))
+    file["layers/dense/vars"].create_virtual_dataset("1", layout)
+
+
+def external_link(file: h5py.File, folder: Path) -> None:
+    named(file, "dense")
+    file["layers/dense/vars/1"] = h5py.ExternalLink(str(folder / "other.h5"), "x")
+
+
+def linked_group(file: h5py.File, folder: Path) -> None:
+    named(file, "dense")
+    file["layers/other"] = h5py.ExternalLink(str(folder / "other.h5"), "/")
+
+
+def soft_link(file: h5py.File, _: Path) -> None:
+    named(file, "dense")
+    file["layers/dense/vars/1"] = h5py.SoftLink("/layers/dense/vars/0")
+
+
+def legacy_link(file: h5py.File, folder: Path) -> None:
+    file.attrs["layer_names"] = ["dense"]
+    file.create_group("dense").attrs["weight_names"] = ["dense/kernel:0"]
+    file["dense/dense"] = h5py.ExternalLink(str(folder / "other.h5"), "/")
+
+
+def group_in_itself(file: h5py.File, _: Path) -> None:
+    named(file, "dense")
+    file["layers/dense/again"] = file["layers"]
+
+
+def numbers_that_are_not_there(file: h5py.File, _: Path) -> None:
+    named(file, "dense")
+    file["layers/dense/vars"].create_dataset("1", (1 << 33,), "f4")
+
+
+def compressed(file: h5py.File, _: Path) -> None:
+    named(file, "dense")
+    zeros = file["layers/dense/vars"].create_dataset(
+        "1", (1 << 28,), "f4", chunks=(1 << 24,), compression="gzip"
+    )
+    zeros[: 1 << 24] = 0
+
+
+HDF5 = {
+    external_storage: "its /layers/dense/vars/1 is stored in another file",
+    virtual: "its /layers/dense/vars/1 is stored in another file",
+    external_link: "its 1 is a link",
+    linked_group: "its other is a link",
+    soft_link: "its 1 is a link",
+    legacy_link: "its dense is a link",
+    group_in_itself: "its group layers/dense/again has a second name or holds itself",
+    numbers_that_are_not_there: "0 bytes of its /layers/dense/vars/1 would become 34,359,738,368",
+    compressed: "would become 1,073,741,824",
+}
+
+
+def test_hdf5_files_that_lead_elsewhere_or_grow(tmp_path: Path, run_limited: Callable) -> None:
+    (tmp_path / "secret").write_bytes(SECRET)
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["x"] = np.frombuffer(SECRET, "f4")
+        other["kernel:0"] = np.frombuffer(SECRET, "f4")
+    paths = [tmp_path / f"{build.__name__}.h5" for build in HDF5]
+    for build, path in zip(HDF5, paths, strict=True):
+        with h5py.File(path, "w") as file:
+            build(file, tmp_path)
+    said = run_limited("-c", PROGRAM, *map(str, paths))
+    assert said.returncode == 0, said.stderr
+    for message, path in zip(HDF5.values(), paths, strict=True):
+        assert re.search(f"{path}: refused, because .*{message}", said.stderr), said.stderr
+
+
+def deflated(path: Path, name: str, size: int, byte: bytes, **others: bytes) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for other, content in others.items():
+            archive.writestr(other, content)
+        with archive.open(name, "w", force_zip64=True) as member:
+            for _ in range(size >> 20):
+                member.write(byte * (1 << 20))
+
+
+def shared_lists(depth: int) -> list:
+    value: list = []
+    for _ in range(depth):
+        value = [value] * 10
+    return value
+
+
+def test_pytorch_and_other_files_that_grow(tmp_path: Path, run_limited: Callable) -> None:
+    old_format = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19." + pickle.dumps(1001, 2)
+    old_format += pickle.dumps(({"little_endian": True}, 0), 2)
+    files = {
+        "lists.pth": old_format + pickle.dumps(shared_lists(18), 2) + pickle.dumps([], 2),
+        # A value that is kept as number 2**31 of the memo.
+        "memo.pth": old_format + b"\x80\x04Nr\xff\xff\xff\x7f." + pickle.dumps([], 2),
+        "header.safetensors": (10**8).to_bytes(8, "little") + b"{" + b" " * 100,
+        "shape.safetensors": _safetensors({"dtype": "F32", "shape": [1 << 38], "offsets": [0, 4]}),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    deflated(tmp_path / "lists.pt", "a/data.pkl", 1 << 26, b"]")
+    deflated(tmp_path / "zeros.keras", "model.weights.h5", 1 << 31, b"\0", config=b"{}")
+    messages = {
+        "lists.pth": "has more than 1,000,000 entries",
+        "memo.pth": "holds no tensor",
+        "header.safetensors": "its header would be 100000000 bytes",
+        "shape.safetensors": "is damaged: x",
+        "lists.pt": r"of its a/data.pkl would become 67,108,864\. PyTorch and Keras",
+        "zeros.keras": "of its model.weights.h5 would become 2,147,483,648",
+    }
+    said = run_limited("-c", PROGRAM, *(str(tmp_path / name) for name in messages))
+    assert said.returncode == 0, said.stderr
+    for name, message in messages.items():
+        assert re.search(f"{tmp_path / name}.*{message}", said.stderr), said.stderr
+
+
+def _safetensors(entry: dict) -> bytes:
+    header = json.dumps({"x": entry}).encode()
+    return len(header).to_bytes(8, "little") + header + b"\0" * 4
