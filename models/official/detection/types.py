@@ -1,4 +1,4 @@
-"""The named tuples handed from stage to stage, and the letters that name their shapes.
+"""The named tuples that the stages exchange, and the letters of their shapes.
 
 B images in a batch; H W height and width of the canvas, the fixed-size image that the network
 sees; N instances per image, padded; A anchors per image over all levels; K detections per image,
@@ -31,7 +31,7 @@ class Batch(NamedTuple):
 
 
 class RawPredictions(NamedTuple):
-    """What a one-stage detector says of every anchor, before decoding."""
+    """The outputs of a one-stage detector for every anchor, before decoding."""
 
     class_logits: Tensor  # [B, A, C]; channel k is class k + 1
     box_deltas: Tensor  # [B, A, 4], encoded against the anchors

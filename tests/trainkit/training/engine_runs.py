@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
 
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.drop_block import DropBlock
+from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.training.build_engine import build_engine, choose_devices
 from tpudet.trainkit.training.config import MomentumConfig, StepScheduleConfig, TrainConfig
 from tpudet.trainkit.training.engine import Engine
@@ -85,7 +85,7 @@ def build(weights: dict[str, np.ndarray] | None, spoiled: int | None = None) -> 
         keras.utils.set_random_seed(1)
         task = Regression(devices.sum_over_replicas)
         for variable in task.model.variables if weights else ():
-            if variable.path in weights:
+            if weights and variable.path in weights:
                 variable.assign(weights[variable.path])
     engine, _ = build_engine(
         task,
@@ -97,11 +97,15 @@ def build(weights: dict[str, np.ndarray] | None, spoiled: int | None = None) -> 
     return engine, task
 
 
+def save(path: Path, arrays: dict[str, Any]) -> None:
+    np.savez(path, **arrays)
+
+
 def main(folder: Path) -> dict[str, Any]:
     initial = folder / "initial.npz"
     if not initial.exists():
         engine, _ = build(None)
-        np.savez(initial, **engine.snapshot())
+        save(initial, engine.snapshot())
     weights = dict(np.load(initial))
     engine, task = build(weights)
     reports = [engine.train(1) for _ in range(20)]
@@ -122,7 +126,7 @@ def main(folder: Path) -> dict[str, Any]:
         continuing.load(dict(np.load(other)))
         continuing.restart_input()
         continued = [continuing.train(1).losses["loss"] for _ in range(5)]
-    np.savez(folder / f"{keras.backend.backend()}.npz", **halted.snapshot())
+    save(folder / f"{keras.backend.backend()}.npz", halted.snapshot())
 
     spoiled, _ = build(weights, spoiled=21)
     failed = spoiled.train(10)

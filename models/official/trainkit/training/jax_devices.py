@@ -29,7 +29,7 @@ class JaxDevices:
         devices: of all hosts, in the order of JAX.
     """
 
-    def __init__(self, devices: list[jax.Device]) -> None:
+    def __init__(self, devices: list[Any]) -> None:
         mesh = Mesh(np.array(devices), ("batch",))
         self.devices = devices
         self.replicated = NamedSharding(mesh, PartitionSpec())
@@ -78,7 +78,7 @@ class JaxDevices:
 
     def predict_batches(
         self, predict: Callable[[Batch], Outputs], dataset: tf.data.Dataset
-    ) -> Iterator[tuple[Batch, Outputs]]:
+    ) -> Iterator[tuple[Any, Any]]:
         """As in `Devices`; a batch of another size is filled up with its last row."""
         for batch in dataset.as_numpy_iterator():
             size = len(jax.tree.leaves(batch)[0])
@@ -144,5 +144,5 @@ def choose_jax_devices(device: str = "auto", num_devices: int | None = None) -> 
     return JaxDevices(devices[:num_devices])
 
 
-def _describe(devices: list[jax.Device]) -> str:
+def _describe(devices: list[Any]) -> str:
     return f"{len(devices)} device(s) of kind {devices[0].device_kind}"

@@ -282,7 +282,7 @@ class JaxEngine:
         if failed is not None:
             losses = dict(zip(names, np.asarray(failed.values)[:-1].tolist(), strict=True))
             nonfinite = NonfiniteStep(first_step + len(done) + 1, losses, failed.records)
-        means = np.mean(done, axis=0, dtype=np.float32)[:-1].tolist() if done else []
+        means = np.stack(done).mean(axis=0)[:-1].tolist() if done else []
         return StepReport(
             losses=dict(zip(names, means, strict=True)) if done else {},
             steps_done=len(done),
