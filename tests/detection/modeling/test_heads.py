@@ -1,7 +1,9 @@
 from functools import partial
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tpudet.detection.modeling.heads import RetinaNetHead
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
@@ -117,3 +119,17 @@ def test_frozen_norms_behave_in_training_as_without():
     assert not [v.path for v in head.trainable_variables if "norm" in v.path]
     # Kernel and bias of two convolutions and a prediction, twice.
     assert len(head.trainable_variables) == 2 * 2 * 3
+
+
+def test_predictions_are_float32_and_the_gradient_of_a_bias_is_a_sum_of_all_pixels():
+    """N1: TensorFlow's own gradient of a bias in bfloat16 stops at 0.5 where the sum is 25.6."""
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    head = build()
+    features = {level: tf.cast(values, "bfloat16") for level, values in pyramid().items()}
+    biases = [predict.bias.value for predict in (head.class_predict, head.box_predict)]
+    with tf.GradientTape() as tape:
+        predictions = head(features)
+        loss = sum(tf.reduce_sum(0.01 * found) for found in predictions)
+    assert {found.dtype for found in predictions} == {tf.float32}
+    for gradient in tape.gradient(loss, biases):
+        np.testing.assert_allclose(gradient, 0.01 * 2 * (8 * 4 + 4 * 2), rtol=1e-5)

@@ -124,6 +124,7 @@ class RetinaNetHead(keras.layers.Layer):
                 filters * anchors_per_location,
                 3,
                 kind="separable" if separable else "full",
+                float32_outputs=True,
                 kernel_initializer=_kernel_initializer(separable, 1e-5),
                 bias_initializer=keras.initializers.Constant(bias),
                 name=name,
@@ -165,6 +166,4 @@ def _kernel_initializer(separable: bool, deviation: float) -> keras.initializers
 def _per_anchor(outputs: Tensor, depth: int) -> Tensor:
     # [B, H, W, anchors * depth] -> [B, H * W * anchors, depth]
     _, height, width, channels = outputs.shape
-    return ops.cast(
-        ops.reshape(outputs, (-1, height * width * channels // depth, depth)), "float32"
-    )
+    return ops.reshape(outputs, (-1, height * width * channels // depth, depth))
