@@ -37,6 +37,17 @@ def test_averages_by_hand_and_what_they_are_of() -> None:
     assert seen == pytest.approx([10.0, 0.1 * 10 + 0.9 * 20, 0.15 * 19 + 0.85 * 40])
 
 
+def test_a_step_that_does_not_count_leaves_the_averages() -> None:
+    devices = choose_tensorflow_devices("cpu")
+    with devices.scope():
+        model = make_model()
+    average = WeightAverage(model=model, decay=0.5, devices=devices)
+    before = average.variables["dense/bias"].numpy()
+    model.get_layer("dense").bias.assign([np.inf])  # as a step that overflows may leave statistics
+    average.update(tf.constant(100), counts=tf.constant(False))
+    np.testing.assert_array_equal(average.variables["dense/bias"].numpy(), before)
+
+
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_the_weights_come_back_bit_for_bit_on_every_replica(num_devices: int) -> None:
     devices = choose_tensorflow_devices("cpu", num_devices)

@@ -354,6 +354,54 @@ def test_float16_leaves_out_the_step_that_overflows(num_devices: int) -> None:
     np.testing.assert_allclose(state["dense/bias"], [bias], atol=5e-3)
 
 
+def test_float16_leaves_the_averages_where_it_leaves_out_a_step() -> None:
+    """N8: with a decay of nearly 0 the average would be the weights after any step."""
+    data = records((3,))
+    data.inputs[:4] *= 100  # the first batch overflows
+    keras.config.set_dtype_policy("mixed_float16")
+    engine, task = build(make_dataset=batches(data), loss_scaling=True, ema_decay=0.5)
+    state = engine.snapshot()
+    scale = {"optimizer/loss_scale/dynamic_scale": np.array(1024.0, np.float32)}
+    marked = {"ema/dense/kernel": np.full((3, 1), 7.0, np.float32)}
+    step = {"global_step": np.array(20, np.int64)}  # the average keeps half from here on
+    engine.load(state | scale | marked | step)
+    engine.train(1)
+    assert engine.records_consumed == 2 * BATCH_SIZE
+    expected = 0.5 * 7 + 0.5 * task.model.weights[0].numpy()
+    np.testing.assert_allclose(engine.snapshot()["ema/dense/kernel"], expected, rtol=1e-5)
+
+
+def random_model() -> keras.Model:
+    """Reports what it draws: the loss is that of one weight times a random number."""
+    inputs = keras.Input((3,))
+    drawn = keras.layers.Dropout(0.5, seed=3, name="dropout")(inputs * 0.0 + 1.0)
+    return keras.Model(inputs, keras.layers.Dense(1, name="dense")(drawn))
+
+
+def test_replicas_draw_different_numbers_and_a_resumed_run_the_same_ones() -> None:
+    """N9: two replicas with the same seed dropped the same units of different images."""
+
+    def draw(engine: TensorFlowEngine) -> list[np.ndarray]:
+        dropout = engine._model.get_layer("dropout")
+        strategy = engine._devices.strategy
+        drawn = strategy.run(lambda: dropout(tf.ones((1, 64)), training=True))
+        return [copy.numpy() for copy in strategy.experimental_local_results(drawn)]
+
+    engine, _ = build(random_model, num_devices=2)
+    first, second = draw(engine)
+    assert np.any(first != second)
+    (alone,) = draw(build(random_model)[0])
+    np.testing.assert_array_equal(first, alone)
+    engine.train(2)
+    state = engine.snapshot()
+    expected = draw(engine)
+    assert np.any(expected[0] != expected[1])
+    resumed, _ = build(random_model, num_devices=2, seed=9)
+    # Keras numbers the seeds of the models that a process builds.
+    resumed.load(dict(zip(resumed.signature(), state.values(), strict=True)))
+    np.testing.assert_array_equal(draw(resumed), expected)
+
+
 @pytest.mark.parametrize("loss_scaling", [False, True])
 def test_a_gradient_that_is_never_finite_ends_the_run(loss_scaling: bool) -> None:
     engine, _ = build(

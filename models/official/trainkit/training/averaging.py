@@ -40,11 +40,17 @@ class WeightAverage:
                 for path, source in self._sources.items()
             }
 
-    def update(self, step: Tensor) -> None:
-        """Updates the averages after step `step`, counted from 0; called on every replica."""
+    def update(self, step: Tensor, *, counts: Tensor | bool = True) -> None:
+        """Updates the averages after step `step`, counted from 0; called on every replica.
+
+        Args:
+            step: [] int64.
+            counts: [] bool; False for a step that loss scaling skipped, which changes nothing.
+        """
         kept = average_decay(step, self._decay)
         for path, average in self.variables.items():
-            average.assign(update_average(average, self._sources[path], kept))
+            updated = update_average(average, self._sources[path], kept)
+            average.assign(tf.where(counts, updated, average))
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:

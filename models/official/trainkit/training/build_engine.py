@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.build_optimizer import build_optimizer, l2_in_loss
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.devices import Devices, TensorFlowDevices, choose_tensorflow_devices
@@ -35,9 +36,26 @@ def choose_devices(train: TrainConfig) -> Devices:
 
 
 def set_precision(train: TrainConfig, devices: Devices) -> None:
-    """Makes `train.precision` the precision of the layers built from here on."""
+    """Makes `train.precision` the precision of the layers built from here on.
+
+    Raises:
+        UserError: mixed_float16 on a CPU.
+    """
     wanted = train.precision
+    if wanted == "mixed_float16" and _are_cpus(devices):
+        raise UserError(
+            "train.precision is mixed_float16, and the run is on a CPU, where TensorFlow's sums in "
+            "float16 lose their small terms and gradients come out wrong. Use float32, which is "
+            "also faster there (precision: auto), or mixed_bfloat16."
+        )
     keras.config.set_dtype_policy(devices.precision if wanted == "auto" else wanted)
+
+
+def _are_cpus(devices: Devices) -> bool:
+    if isinstance(devices, TensorFlowDevices):
+        names = devices.strategy.extended.worker_devices
+        return all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in names)
+    return keras.distribution.list_devices()[0].startswith("cpu")
 
 
 def build_engine(

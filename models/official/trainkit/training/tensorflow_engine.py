@@ -18,6 +18,12 @@ from tpudet.trainkit.training.tensorflow_step import ReplicaStep
 from tpudet.trainkit.types import Tensor
 
 
+SEED_NAME = "seed_generator_state"  # of the variable of a keras.random.SeedGenerator
+
+# Between the seeds of replicas; those of a model's layers lie closer together.
+_SEED_DISTANCE = 1 << 24
+
+
 class _Progress(NamedTuple):
     """The state that the loop of steps carries from one to the next."""
 
@@ -92,6 +98,8 @@ class TensorFlowEngine:
         self._trained = list(model.trainable_variables)
         with devices.scope():
             optimizer.build(self._trained)
+        self._devices = devices
+        self._separate_seeds()
         self._average = (
             WeightAverage(model=model, decay=ema_decay, devices=devices) if ema_decay else None
         )
@@ -177,6 +185,7 @@ class TensorFlowEngine:
             raise ValueError(f"these are not the engine's variables; different are {different}")
         for key, variable in state.items():
             variable.assign(arrays[key])
+        self._separate_seeds()
 
     def restart_input(self) -> None:
         """As in `Engine`.
@@ -188,6 +197,18 @@ class TensorFlowEngine:
     def averaged_weights(self) -> AbstractContextManager[None]:
         """As in `Engine`."""
         return self._average.swapped_in() if self._average else nullcontext()
+
+    def _separate_seeds(self) -> None:
+        """Gives each replica seeds of its own, or all would drop the same units of their images.
+
+        The first replica keeps those of the model, which are the ones in checkpoints.
+        """
+        for variable in self._model.variables:
+            if variable.name != SEED_NAME:
+                continue
+            first, *others = self._devices.replica_values(variable.value)
+            for replica, copy in enumerate(others, start=1):
+                copy.assign(first + tf.constant([replica * _SEED_DISTANCE, 0], first.dtype))
 
     def _state(self) -> dict[str, Any]:
         """Every tf.Variable that a checkpoint holds, by its key."""

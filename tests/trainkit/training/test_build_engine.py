@@ -1,0 +1,24 @@
+"""The precision of a run."""
+
+import keras
+import pytest
+
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.training.build_engine import set_precision
+from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.devices import choose_tensorflow_devices
+
+
+def test_float16_is_refused_on_a_cpu() -> None:
+    with pytest.raises(UserError, match="mixed_float16, and the run is on a CPU.* Use float32"):
+        set_precision(TrainConfig(precision="mixed_float16"), choose_tensorflow_devices("cpu"))
+    assert keras.config.dtype_policy().name == "float32"
+
+
+@pytest.mark.parametrize(
+    ("precision", "policy"), [("auto", "float32"), ("mixed_bfloat16", "mixed_bfloat16")]
+)
+def test_other_precisions_become_the_policy(precision: str, policy: str) -> None:
+    train = TrainConfig(precision=precision)  # pyright: ignore[reportArgumentType]
+    set_precision(train, choose_tensorflow_devices("cpu"))
+    assert keras.config.dtype_policy().name == policy
