@@ -4,7 +4,7 @@ BIN := .venv/bin
 SHELL_SCRIPTS := $(wildcard scripts/*.sh scripts/inference/*.sh docker/*.sh) .ci/run
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: install demo test lint clean
+.PHONY: install demo test test-all lint clean
 
 install: .venv/installed  ## everything that the other targets need
 
@@ -19,6 +19,9 @@ demo: .venv/installed  ## draw a data set, train, evaluate, export, predict, sub
 
 test: .venv/installed  ## the default suite; real-data tests where TPUDET_TEST_DATA names them
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+test-all: .venv/installed  ## the slow tests too
+	$(BIN)/python -m pytest -n 2 -m "slow or not slow" $(PYTEST_ARGS)
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -188,7 +188,7 @@ def _copy(job: ShardJob, flushes: bool) -> float:
 
 def _ours(job: ShardJob, flushes: bool) -> float:
     start = time.process_time()
-    build_shard(job, "benchmark", lambda _: None)
+    build_shard(job, lambda _: None)
     if flushes:
         _flush(job.path)
     return time.process_time() - start

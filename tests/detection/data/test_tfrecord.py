@@ -1,4 +1,5 @@
 import hashlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,11 +58,13 @@ def test_keys_of_the_object_detection_api():
     assert feature["image/object/is_crowd"].int64_list.value == [0, 1]
     assert serialized == encode_example(**arguments(masks=[b"png1", b"png2"]))
     assert parse_example(serialized).masks is None
-    assert parse_example(serialized, with_masks=True).masks.numpy().tolist() == [b"png1", b"png2"]
+    masks: Any = parse_example(serialized, with_masks=True).masks
+    assert masks.numpy().tolist() == [b"png1", b"png2"]
 
 
 def test_a_record_without_masks_has_none_to_parse():
-    assert parse_example(encode_example(**arguments()), with_masks=True).masks.shape == (0,)
+    masks: Any = parse_example(encode_example(**arguments()), with_masks=True).masks
+    assert masks.shape == (0,)
 
 
 # Lengths in protocol buffers take a byte for every seven bits.

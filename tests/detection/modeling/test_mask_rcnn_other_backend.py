@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 
@@ -22,6 +23,7 @@ def run_here(task, batch):
     return {name: value.numpy() for name, value in results.items()}
 
 
+@pytest.mark.slow
 def test_jax_under_jit_gives_the_same(small_mask, tmp_path):
     """Losses, gradients of all variables, draws, moving statistics and detections, to 1e-4."""
     weights, here = {}, {}

@@ -103,6 +103,7 @@ def test_every_step_draws_anew_and_a_restored_one_draws_again(small_mask, mask_t
     assert float(mask_task.losses(batch)["loss_rpn_class"]) == losses[0]
 
 
+@pytest.mark.slow
 def test_eager_equals_traced(small_mask, task):
     batch = small_mask.make_batch()
     predicted, traced = task.predict(batch), traced_function(task.predict)(batch)
@@ -201,6 +202,7 @@ def test_half_precision_predicts_in_float32(small_mask):
     assert found.boxes.dtype == found.masks.dtype == tf.float32
 
 
+@pytest.mark.slow
 def test_two_replicas_equal_one(small_mask):
     """Also in the anchors and regions drawn, which depend on the image alone."""
     batch = small_mask.make_batch(batch=4)
@@ -262,6 +264,7 @@ def make_two_objects(side=128) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_one_image_is_learned_by_heart(small_mask):
     """Boxes and masks of a disc and a square, from random weights, on P2 to P6 of a ResNet-18."""
     keras.utils.set_random_seed(0)

@@ -1,5 +1,7 @@
 """Masks against pycocotools and numbers worked out by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
@@ -20,7 +22,8 @@ def test_decoding_gives_back_what_was_encoded_and_so_does_pycocotools() -> None:
             mask = random.random(shape) < density
             rle = encode_rle(mask)
             np.testing.assert_array_equal(decode_rle(rle), mask)
-            assert coco_mask.area({**rle, "counts": rle["counts"].encode()}) == mask.sum()
+            encoded: Any = {**rle, "counts": rle["counts"].encode()}
+            assert coco_mask.area(encoded) == mask.sum()
             check_rle(rle["counts"], height=shape[0], width=shape[1])
             with pytest.raises(ValueError, match="is not the mask of an image"):
                 check_rle(rle["counts"], height=shape[0], width=shape[1] + 1)

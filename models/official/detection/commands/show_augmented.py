@@ -4,6 +4,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tpudet.detection.commands.experiment_arguments import add_config_arguments, experiment_config
 from tpudet.trainkit.command_line import new_parser, positive_integer, run_command, writing
@@ -51,9 +52,8 @@ def _run(arguments: argparse.Namespace) -> str:
     # An image is the same in any batch, and with batches of one no more are read than drawn.
     single = replace(config, train=replace(config.train, batch_size=1))
     dataset = build_train_dataset(single, split, start_record=0)
-    grid = draw_augmented(
-        dataset.as_numpy_iterator(), class_names=names, num_images=arguments.num_images
-    )
+    batches: Any = dataset.as_numpy_iterator()  # annotated as if it gave arrays only
+    grid = draw_augmented(batches, class_names=names, num_images=arguments.num_images)
     with writing(output), whole_file(output, "wb") as file:
         file.write(encode_png(grid))
     return f"Wrote {output}"
