@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs a command in the image as the calling user, on the caller's files.
 # Paths mean inside what they mean outside: the working directory, $DATA, $STORAGE, $MODELS and
-# $PREDICTIONS are mounted under their own names, the data and the models read-only.
+# $PREDICTIONS are mounted under their own names, the data and the models read-only unless they are
+# the working directory, $STORAGE or $PREDICTIONS, to which a command may write.
 set -euo pipefail
 
 usage() {
@@ -27,10 +28,14 @@ fail() {
     exit 2
 }
 
-absolute() { # PATH that need not exist
-    case $1 in
-        /* | *://*) echo "$1" ;;
-        *) echo "$PWD/$1" ;;
+absolute() { # PATH that need not exist; that of a folder is the same however it is written
+    local path=${1#./}
+    case $path in
+        *://*) echo "$path" ;;
+        *) if [ -d "$path" ]; then (CDPATH='' cd -- "$path" && pwd); else
+            [[ $path == /* ]] || path=$PWD/$path
+            echo "${path%/}"
+        fi ;;
     esac
 }
 

@@ -155,6 +155,29 @@ def test_the_command_of_the_readme_as_typed(run, tmp_path: Path) -> None:
     assert (storage / "predictions").is_dir()  # the user's own; docker would make it root's
 
 
+@pytest.mark.parametrize(
+    ("variables", "folders"),
+    [
+        ({"DATA": ".", "STORAGE": "./new/"}, ["work", "work/new", "work/new/predictions"]),
+        (
+            {"DATA": "../data/", "STORAGE": "../output", "MODELS": "../output/."},
+            ["work", "output", "output/predictions", "data,readonly"],
+        ),
+    ],
+)
+def test_no_folder_is_mounted_twice(
+    run, tmp_path: Path, variables: dict[str, str], folders: list[str]
+) -> None:
+    for name in ("data", "output"):
+        (tmp_path / name).mkdir()
+    done, arguments = run("docker_run.sh", "true", **variables)
+    assert done.returncode == 0, done.stderr
+    mounts = [argument for argument in arguments if argument.startswith("type=bind")]
+    assert [mount.partition(",target=")[2] for mount in mounts] == [
+        str(tmp_path / folder) for folder in folders
+    ]
+
+
 def test_where_there_is_a_gpu_the_image_for_it_is_taken(run, tmp_path: Path) -> None:
     variables = {"DATA": str(tmp_path), "STORAGE": "gs://bucket"}
     gpu = tmp_path / "bin" / "nvidia-smi"

@@ -122,6 +122,40 @@ def test_boxes_come_back_to_their_place(jpegs: dict[str, bytes]) -> None:
         assert (seen >= 4).all()  # scales 1 and 1/2, mirrored and not
 
 
+@pytest.mark.parametrize("size", [(1068, 1600), (1600, 1068), (683, 1024), (427, 640), (640, 641)])
+@pytest.mark.parametrize("side", [512, 640])
+def test_an_object_at_a_border_of_the_image_is_whole_in_a_crop(
+    size: tuple[int, int], side: int
+) -> None:
+    """Rounding cuts up to two pixels off the last crop, which is no border within the image."""
+    encoded = cv2.imencode(".jpg", np.zeros((*size, 3), np.uint8))[1].tobytes()
+    place = canvas_placer(side, side)
+    near, far = 0.0, 1.0
+    boxes = np.array(
+        [
+            [[near, 0.45], [0.1, 0.55]],  # y x of two corners: at the top
+            [[0.9, 0.45], [far, 0.55]],
+            [[0.45, near], [0.55, 0.1]],
+            [[0.45, 0.9], [0.55, far]],
+        ]
+    )
+    for flip in (False, True):
+        seen = np.zeros(4, int)
+        views = list(make_views(encoded, place, ViewSettings(flip=True, scales=(1.5,))))[2:]
+        for view in views:
+            if view.is_flipped != flip:
+                continue
+            corners = boxes.copy()
+            if flip:
+                corners[..., 1] = 1 - corners[:, ::-1, 1]
+            pixels = corners * view.size * view.scale - view.offset
+            found = np.clip(pixels, 0, view.extent)  # as the model sees them
+            is_there = (np.abs(found - pixels) < 3).all(axis=(1, 2))
+            fractions = (found / side)[..., ::-1].reshape(-1, 4)
+            seen += restore_boxes(fractions, view)[1] & is_there
+        assert (seen >= 1).all()
+
+
 def test_boxes_at_a_border_that_cuts_the_picture_are_left_out() -> None:
     # A image of 100x300 at scale 1 on a canvas of 100x100; this crop shows columns 100 to 200.
     view = View(

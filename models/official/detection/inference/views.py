@@ -48,6 +48,9 @@ class View(NamedTuple):
     offset: np.ndarray  # [2] canvas pixels
     extent: np.ndarray  # [2] canvas pixels that the image covers
     is_flipped: bool
+    # Whether the image begins and ends with this crop, y and x, though rounding may cut off pixels.
+    begins: tuple[bool, bool] = (False, False)
+    ends: tuple[bool, bool] = (False, False)
 
 
 Place = Callable[[bytes, float, tuple[float, float], bool], View]
@@ -121,14 +124,20 @@ def canvas_placer(height: int, width: int) -> Place:
 def make_views(encoded: bytes, place: Place, settings: ViewSettings) -> Iterator[View]:
     """Yields the views of an image, that at scale 1 first."""
     flips = (False, True) if settings.flip else (False,)
-    first = place(encoded, 1.0, (0.0, 0.0), False)
-    yield first
+    whole = place(encoded, 1.0, (0.0, 0.0), False)
+    yield whole
     if settings.flip:
         yield place(encoded, 1.0, (0.0, 0.0), True)
     for scale in settings.scales:
-        for position in crop_positions(first.size, first.canvas.shape[:2], scale):
+        positions = crop_positions(whole.size, whole.canvas.shape[:2], scale)
+        first, last = positions[0], positions[-1]
+        for y, x in positions:
             for flip in flips:
-                yield place(encoded, scale, position, flip)
+                view = place(encoded, scale, (y, x), flip)
+                left, right = (last[1], first[1]) if flip else (first[1], last[1])
+                yield view._replace(
+                    begins=(y == first[0], x == left), ends=(y == last[0], x == right)
+                )
 
 
 def crop_positions(
@@ -169,8 +178,8 @@ def restore_boxes(boxes: np.ndarray, view: View) -> tuple[np.ndarray, np.ndarray
     )
     corners = np.asarray(boxes, np.float64).reshape(-1, 2, 2)[..., ::-1] * view.canvas.shape[:2]
     # Where the image continues beyond the canvas; half a pixel may be rounding.
-    continues_before = offset > 0.5
-    continues_after = size * scale - offset - extent > 0.5
+    continues_before = (offset > 0.5) & ~np.array(view.begins)
+    continues_after = (size * scale - offset - extent > 0.5) & ~np.array(view.ends)
     is_cut = (corners[:, 0] < _CUT_PIXELS) & continues_before
     is_cut |= (corners[:, 1] > extent - _CUT_PIXELS) & continues_after
     original = boxes_to_original(

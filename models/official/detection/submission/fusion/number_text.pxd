@@ -83,7 +83,7 @@ cdef inline bint parse_number(
     cdef const unsigned char* first
     cdef const unsigned char* point
     cdef uint64_t digits = 0
-    cdef int num_digits, num_decimals = 0
+    cdef Py_ssize_t num_digits, num_decimals = 0
     cdef bint negative
     cdef int fraction
     if stop - text >= 8:
@@ -99,14 +99,14 @@ cdef inline bint parse_number(
     while text < stop and is_digit(text[0]):
         digits = digits * 10 + (text[0] - 48)
         text += 1
-    num_digits = <int>(text - first)
+    num_digits = text - first
     if text < stop and text[0] == 46:
         text += 1
         point = text
         while text < stop and is_digit(text[0]):
             digits = digits * 10 + (text[0] - 48)
             text += 1
-        num_decimals = <int>(text - point)
+        num_decimals = text - point
         num_digits += num_decimals
     if (
         (text < stop and not is_blank(text[0]))
