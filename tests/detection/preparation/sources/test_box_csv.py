@@ -1,5 +1,7 @@
 import csv
 import io
+import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from tpudet.detection.preparation.sources.box_csv import (
     write_boxes,
 )
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import inputs
 
 HEADER = ",".join(ALL_COLUMNS)
 
@@ -142,3 +145,32 @@ def test_missing_files_and_folders(tmp_path) -> None:
     for path, message in ((tmp_path / "none.csv", "does not exist"), (tmp_path, "is a directory")):
         with pytest.raises(UserError, match=message):
             next(stream_boxes(str(path)))
+
+
+@pytest.mark.usefixtures("in_small_pieces")
+@pytest.mark.parametrize("folder", ["local", "ram://threads"])
+def test_no_thread_of_arrow_holds_a_python_file(
+    folder: str, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that let it go while the interpreter ended was killed, and the process aborted."""
+    path = f"{tmp_path if folder == 'local' else folder}/boxes.csv"
+    with tf.io.gfile.GFile(path, "w") as file:
+        file.write("\n".join([HEADER, *[row("a", "/m/1", 0, 1, 0, 1)] * 50]))
+    threads = set()
+
+    class Watched:
+        def __init__(self, file) -> None:
+            self._file = file
+
+        def read(self, *size: int) -> bytes:
+            threads.add(threading.get_ident())
+            return self._file.read(*size)
+
+    @contextmanager
+    def open_input(path: str, name: str):
+        with inputs.open_input(path, name) as file:
+            yield Watched(file)
+
+    monkeypatch.setattr(box_csv, "open_input", open_input)
+    assert len(read_boxes(path)) == 50
+    assert threads == {threading.get_ident()}

@@ -5,7 +5,10 @@ few megabytes, so that a table is never in memory twice.
 """
 
 import csv
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -168,10 +171,10 @@ def _read_batches(
     """Yields pieces of the file as text, each with the line number of its first row."""
     names = _read_header(path, what, required)
     line = 2
-    with open_input(path, what) as file:
+    with open_input(path, what) as file, _native_file(file, path) as native:
         try:
             with open_csv(
-                _Reader(file, bar),
+                native,
                 ReadOptions(column_names=names, skip_rows=1, block_size=_BLOCK_BYTES),
                 ParseOptions(newlines_in_values=True),
                 ConvertOptions(
@@ -184,6 +187,7 @@ def _read_batches(
                     _require_image_ids(path, what, line, batch)
                     yield line, batch
                     line += batch.num_rows
+                    bar.update(native.tell() - bar.n)
         except pa.ArrowInvalid as error:
             raise UserError(f"{what} {path} is not a CSV: {error}.") from error
     if line == 2:
@@ -245,22 +249,21 @@ def _quoted(texts: pa.Array) -> pa.Array:
     return pc.if_else(marked, pc.binary_join_element_wise('"', doubled, '"', ""), texts)
 
 
-class _Reader:
-    """A file for pyarrow that moves a progress bar."""
+@contextmanager
+def _native_file(file: Any, path: str) -> Iterator[pa.NativeFile]:
+    """Opens a file without Python's help: one in a bucket is copied to this machine first.
 
-    closed = False  # required by pyarrow; the file is closed by its owner
-
-    def __init__(self, file: Any, bar: tqdm) -> None:
-        self._file = file
-        self._bar = bar
-
-    def read(self, size: int) -> bytes:
-        content = self._file.read(size)
-        self._bar.update(len(content))
-        return content
-
-    def close(self) -> None:
-        """Does nothing, see `closed`."""
+    Arrow reads ahead in its own threads. One that held a Python file while the interpreter ended
+    would be killed inside a C++ destructor, which aborts the process. The last to use the file
+    closes it, which may be one of these threads.
+    """
+    if not storage.is_remote(path):
+        yield pa.OSFile(os.fsencode(path))
+        return
+    with tempfile.NamedTemporaryFile() as copy:
+        shutil.copyfileobj(file, copy, _BLOCK_BYTES)
+        copy.flush()
+        yield pa.OSFile(os.fsencode(copy.name))
 
 
 @contextmanager
