@@ -23,7 +23,7 @@ from tpudet.detection.build_detector import (
 )
 from tpudet.detection.config import ExperimentConfig, load_experiment
 from tpudet.detection.data.pipeline import train_dataset
-from tpudet.detection.data.splits import Split, check_classes, find_split
+from tpudet.detection.data.splits import Split, find_split
 from tpudet.detection.evaluation.split import build_evaluation
 from tpudet.detection.inference.export import BoxConvention, export_saved_model
 from tpudet.trainkit.class_list import ClassEntry
@@ -87,9 +87,9 @@ def train(
         UserError: config, data set, weights or checkpoints do not fit together, or another process
             writes to the model_dir.
     """
-    split = find_split(config.data, config.data.train_split)
     class_list_text, classes = load_classes(config.data.directory)
-    check_classes(config.data, config.data.train_split, [entry.name for entry in classes])
+    names = [entry.name for entry in classes]
+    split = find_split(config.data, config.data.train_split, names)
     begins = not list_checkpoints(model_dir)
     config, pretrained = resolve_config(config, model_dir, loads_weights=begins and mode != "eval")
     devices = choose_devices(config.train)
@@ -293,6 +293,7 @@ def build_train_dataset(
         config.data,
         shards=split.shards,
         records_per_shard=split.records_per_shard,
+        num_classes=split.num_classes,
         batch_size=config.train.batch_size,
         seed=config.train.seed,
         start_record=start_record,

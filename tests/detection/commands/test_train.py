@@ -98,7 +98,7 @@ def check_export_equals_evaluation(export_dir: str, model_dir: str, part: str) -
     run = load_run(model_dir, load_experiment)
     size = run.config.data.canvas_size
     task = experiment.restore_task(run, select_checkpoint(model_dir, "latest"))
-    shards = find_split(run.config.data, "val").shards
+    shards = find_split(run.config.data, "val", [entry.name for entry in run.classes]).shards
     batch = next(
         iter(eval_dataset(shards=shards, canvas_size=size, batch_size=4, max_instances=50))
     )
@@ -144,6 +144,7 @@ def test_wrong_input_is_one_message_and_exit_code_2(
     [
         *("truncated", "empty classes", "no classes", "fewer classes"),
         *("empty manifest", "truncated manifest", "foreign manifest"),
+        *("other order", "being written", "half overwritten", "order of val"),
     ],
 )
 def test_damaged_data_is_one_message_and_exit_code_2(
@@ -168,6 +169,18 @@ def test_damaged_data_is_one_message_and_exit_code_2(
             manifest.write_text(manifest.read_text()[:-5])
         case "foreign manifest":
             manifest.write_text('{"splits": []}')
+        case "other order":
+            rows = classes.read_text().splitlines(keepends=True)
+            classes.write_text("".join(reversed(rows)))
+        case "being written":
+            (part / "train_tiny.progress").mkdir()
+        case "half overwritten":  # the second shard is one of another conversion
+            shard.write_bytes((part / "train_tiny-00000-of-00002.tfrecord").read_bytes())
+        case "order of val":  # written at the same time with another list
+            text = (part / "val_tiny.manifest.json").read_text()
+            names = json.loads(text)["boxes_per_class"]
+            swapped = json.loads(text) | {"boxes_per_class": dict(reversed(names.items()))}
+            (part / "val_tiny.manifest.json").write_text(json.dumps(swapped))
     command = ["--config", "quickstart", "--model_dir", str(tmp_path / "run")]
     assert train.main([*command, *flags(TINY | {"data.directory": str(part)})]) == 2
     message = capsys.readouterr().err
@@ -175,8 +188,13 @@ def test_damaged_data_is_one_message_and_exit_code_2(
         "truncated": "train_tiny-00001-of-00002.tfrecord ends in the middle of a record",
         "empty classes": "it is empty",
         "no classes": "classes.csv does not exist",
-        "fewer classes": "classes.csv has 1 classes",
-    }.get(damage, "train_tiny.manifest.json is not a manifest of make_tfrecords, or is truncated")
+        "fewer classes": "classes.csv has 1",
+        "other order": "class 1 was disc, in classes.csv it is stick",
+        "foreign manifest": "train_tiny.manifest.json is not a manifest of a prepared set",
+        "being written": "train_tiny.progress exists: this split is still being written",
+        "half overwritten": "train_tiny-00001-of-00002.tfrecord has ",
+        "order of val": "split `val` of",
+    }.get(damage, "train_tiny.manifest.json is not JSON, or was cut short")
     assert message.startswith("tpudet train: ")
     assert expected in message
     assert not (tmp_path / "run").exists()

@@ -297,6 +297,30 @@ def test_what_cannot_be_decoded_is_named(tmp_path):
     assert "[image 1]" in caught.value.message
 
 
+@pytest.mark.parametrize("num_classes", [2, 3, None])
+def test_a_label_beyond_the_classes_is_named_before_a_gpu_trains_on_it(tmp_path, num_classes):
+    """The record in the middle has labels 1, 2 and 3."""
+    image = np.random.default_rng(0).integers(0, 256, (50, 60, 3), np.uint8)
+    encoded = cv2.imencode(".jpg", image)[1].tobytes()
+    path = records.shard_path(str(tmp_path / "train_a"), 0, 1)
+    contents = [encode(k, encoded, 50, 60, count=2 + (k == 1)) for k in range(3)]
+    records.write_shard(path, contents)
+    dataset = train_dataset(
+        DataConfig(canvas_size=OPTIONS["canvas_size"], max_instances=OPTIONS["max_instances"]),
+        shards=[path],
+        records_per_shard=[3],
+        batch_size=3,
+        seed=0,
+        num_classes=num_classes,
+    )
+    if num_classes != 2:
+        assert next(iter(dataset)).classes.numpy().max() == 3
+        return
+    message = r"(?s)not within 1\.\.2, the rows of classes\.csv.*\[1 2 3\].*image 1"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        next(iter(dataset))
+
+
 def test_real_photos_keep_their_boxes(data_dir, tmp_path):
     folder = data_dir / "coco_tiny"
     annotations = json.loads(next((folder / "annotations").glob("*val*.json")).read_text())

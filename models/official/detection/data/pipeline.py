@@ -37,6 +37,7 @@ def train_dataset(
     batch_size: int,
     seed: int,
     start_record: int = 0,
+    num_classes: int | None = None,
     with_masks: bool = False,
     augmentations: Sequence[Augmentation] | None = None,
     cycle_length: int = 16,
@@ -62,6 +63,8 @@ def train_dataset(
         batch_size: images per batch of this process.
         seed: any int64.
         start_record: records consumed since the beginning of the run, by all processes together.
+        num_classes: C. A record with a label beyond it ends the run: a GPU would train on it as if
+            it had no class. None checks nothing.
         with_masks: whether batches carry masks.
         augmentations: used instead of those of `data`.
         cycle_length: files open at once.
@@ -96,7 +99,13 @@ def train_dataset(
     images = augmented_stream(
         records,
         augmentations,
-        prepare=functools.partial(_training_sample, data=data, seed=seed, reads_masks=reads_masks),
+        prepare=functools.partial(
+            _training_sample,
+            data=data,
+            seed=seed,
+            num_classes=num_classes,
+            reads_masks=reads_masks,
+        ),
         pack=pack_sample,
         unpack=unpack_sample,
         finish=lambda sample: _one_image(sample, data.max_instances, with_masks=with_masks),
@@ -113,10 +122,11 @@ def _training_sample(
     *,
     data: DataConfig,
     seed: int,
+    num_classes: int | None,
     reads_masks: bool,
 ) -> Sample:
     """Decodes a record and places its image as drawn from (seed, epoch, record)."""
-    example = _checked(parse_example(serialized, with_masks=reads_masks), record)
+    example = _checked(parse_example(serialized, with_masks=reads_masks), record, num_classes)
     stateless_seed = record_seed(seed, epoch, record)
     drawn = draw_placement(
         stateless_seed, horizontal_flip=data.horizontal_flip, scale_range=data.scale_range
@@ -186,18 +196,24 @@ def select_instances(kept: Tensor, is_crowd: Tensor, max_instances: int, seed: T
     return tf.concat([objects, crowds], axis=0)
 
 
-def _checked(example: Example, record: Tensor) -> Example:
-    """Raises an error that names a record whose bytes are no image before they are decoded."""
+def _checked(example: Example, record: Tensor, num_classes: int | None = None) -> Example:
+    """Raises an error that names a record with unusable bytes or labels before it is decoded."""
     start = tf.strings.substr(example.encoded, 0, 2)
-    known = tf.reduce_any(start == [b"\xff\xd8", b"\x89P"])
+    is_image = tf.reduce_any(start == [b"\xff\xd8", b"\x89P"])
     where = [
-        "The image of this record is neither JPEG nor PNG. Shard index, record in shard, "
-        "source_id (run check_data, write the shard again):",
+        "Shard index, record in shard, source_id (run check_data, write the shard again):",
         record // RECORDS_PER_SHARD_LIMIT,
         record % RECORDS_PER_SHARD_LIMIT,
         example.source_id,
     ]
-    with tf.control_dependencies([tf.debugging.Assert(known, where)]):
+    fault = "The image of this record is neither JPEG nor PNG."
+    checks = [tf.debugging.Assert(is_image, [fault, *where])]
+    if num_classes is not None:
+        labels = example.labels
+        known = tf.reduce_all((labels >= 1) & (labels <= num_classes))
+        fault = f"A label of this record is not within 1..{num_classes}, the rows of classes.csv:"
+        checks.append(tf.debugging.Assert(known, [fault, labels, *where]))
+    with tf.control_dependencies(checks):
         return example._replace(encoded=tf.identity(example.encoded))
 
 

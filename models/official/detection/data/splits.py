@@ -1,13 +1,11 @@
-"""Finds the TFRecord files of a split and checks that they belong to the class list."""
+"""Finds the TFRecord files of a split and checks that they are finished and of these classes."""
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from tpudet.detection.data.config import DataConfig
 from tpudet.trainkit.config.yaml_tree import ConfigError
-from tpudet.trainkit.errors import listing
-from tpudet.trainkit.files.storage import read_text
+from tpudet.trainkit.record_manifest import check_manifest
 from tpudet.trainkit.records import count_records, find_shards
 
 
@@ -16,51 +14,46 @@ class Split(NamedTuple):
 
     shards: list[str]
     records_per_shard: list[int]
+    num_classes: int  # that its labels may name
 
 
-def find_split(data: DataConfig, split: str) -> Split:
+def find_split(data: DataConfig, split: str, class_names: Sequence[str]) -> Split:
     """Finds the shards of a split in `data.directory`.
 
-    Raises:
-        ConfigError: shards are missing or truncated.
-    """
-    if not data.directory.rstrip("/"):
-        raise ConfigError("data.directory is empty: name the folder that make_tfrecords wrote")
-    try:
-        shards = find_shards(_split_path(data, split))
-        return Split(shards, count_records(shards))
-    except (FileNotFoundError, ValueError) as error:
-        directory = data.directory.rstrip("/")
-        raise ConfigError(f"split `{split}` of {directory}: {error}") from error
+    Where the split has a manifest, its files and its classes must be those of the manifest; records
+    of other programs have none.
 
-
-def check_classes(data: DataConfig, split: str, class_names: Sequence[str]) -> None:
-    """Compares the class list with the manifest of a split, if there is one.
+    Args:
+        data: names the folder; the part is the last component of its path.
+        split: such as train.
+        class_names: in the order of the class ids.
 
     Raises:
-        ConfigError: the records were written with other classes, or the manifest is damaged.
+        ConfigError: the split is missing, unfinished or damaged, or was written with other classes
+            or in another order.
     """
-    path = f"{_split_path(data, split)}.manifest.json"
-    text = read_text(path)
-    if text is None:
-        return
-    try:
-        written = list(json.loads(text)["boxes_per_class"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{path} is not a manifest of make_tfrecords, or is truncated ({error!r}): copy the "
-            "whole folder again, or convert again"
-        ) from error
-    if set(written) != set(class_names):
-        different = listing(sorted(set(written) ^ set(class_names)))
-        raise ConfigError(
-            f"{data.directory.rstrip('/')}/classes.csv has {len(class_names)} classes, but {path} "
-            f"was written with {len(written)}; they differ in {different}. Restore the classes.csv "
-            "of the conversion, or convert again"
-        )
-
-
-def _split_path(data: DataConfig, split: str) -> str:
-    """`<directory>/<split>_<part>`, the part being the name of the directory."""
     directory = data.directory.rstrip("/")
-    return f"{directory}/{split}_{directory.rpartition('/')[2]}"
+    try:
+        checked = check_manifest(directory, split)
+        if checked is None:
+            shards = find_shards(f"{directory}/{split}_{directory.rpartition('/')[2]}")
+            return Split(shards, count_records(shards), len(class_names))
+    except (FileNotFoundError, ValueError) as error:
+        raise ConfigError(f"split `{split}` of {directory}: {error}") from error
+    difference = _first_difference(checked.class_names, class_names)
+    if difference:
+        raise ConfigError(
+            f"split `{split}` of {directory} was written with other classes: {difference}. Restore "
+            "the classes.csv of the conversion, or convert the split again"
+        )
+    return Split(checked.shards, checked.records_per_shard, len(class_names))
+
+
+def _first_difference(written: Sequence[str], present: Sequence[str]) -> str:
+    """Describes the first class id that means another class; empty if the lists are equal."""
+    for number, (then, now) in enumerate(zip(written, present, strict=False), start=1):
+        if then != now:
+            return f"class {number} was {then}, in classes.csv it is {now}"
+    if len(written) == len(present):
+        return ""
+    return f"there were {len(written)}, classes.csv has {len(present)}"

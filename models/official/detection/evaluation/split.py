@@ -92,12 +92,12 @@ def build_evaluation(
         image_path: PNG file for the drawn images.
 
     Raises:
-        ConfigError: the split is missing, its labels are not those of classes.csv, or a file of
-            `evaluation.rules` is not usable.
+        ConfigError: the split is missing, unfinished or damaged, its classes are not `classes`, or
+            a file of `evaluation.rules` is not usable.
     """
     data, schedule = config.data, config.evaluation.schedule
-    split = find_split(data, data.eval_split)
     class_names = [entry.name for entry in classes]
+    split = find_split(data, data.eval_split, class_names)
     try:
         truth = load_ground_truth(split.shards, class_names)
         rules = build_rules(config.evaluation.rules, truth, classes)

@@ -35,6 +35,8 @@ def load_classes(directory: str) -> tuple[str, tuple[ClassEntry, ...]]:
     Raises:
         ConfigError: it is missing, or is not a class list.
     """
+    if not directory.rstrip("/"):
+        raise ConfigError("data.directory is empty: name the folder that make_tfrecords wrote")
     path = f"{directory.rstrip('/')}/classes.csv"
     text = read_text(path)
     if text is None:
