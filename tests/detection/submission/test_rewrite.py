@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -147,6 +149,28 @@ def test_an_existing_result_needs_force(
     assert run(TEXT, "-f") == 0
     assert Path("out.csv").read_text() == expected
     assert names() == ["hierarchy.json", "in.csv", "out.csv"]
+
+
+def test_a_source_that_is_cut_while_it_is_read_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the end of the process, which touching the mapped bytes would be."""
+    program = """
+import os, sys
+from tpudet.detection.submission import files, writer
+writer.cut = lambda images: files.cut(images, 1000)
+with files.open_submission("in.csv") as source:
+    def cut_the_file(block):
+        os.truncate("in.csv", 100)
+        return files.print_block(block, *files.scan(block))
+    list(writer.run_blocks(files.in_file_order(source), cut_the_file, 1))
+"""
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{i},/m/01 0.5 0 0 1 1\n" for i in range(100_000))
+    Path("in.csv").write_text(f"ImageId,PredictionString\n{rows}")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"in.csv was cut from 2,388,915 to 100 bytes while it was read" in done.stderr
 
 
 def test_one_process_writes_a_result(

@@ -14,7 +14,8 @@ from tpudet.detection.evaluation.open_images.evaluate import Challenge, Challeng
 from tpudet.detection.evaluation.open_images.metric import Scored, average_precisions
 from tpudet.detection.evaluation.open_images.report import ClassRow, class_rows
 from tpudet.detection.submission.errors import SubmissionError
-from tpudet.trainkit.files.storage import is_file, is_remote, whole_file
+from tpudet.trainkit.files.claimed_file import claimed_file
+from tpudet.trainkit.files.storage import is_file, is_remote
 
 _NUM_SHOWN = 10
 
@@ -153,7 +154,7 @@ def compare_submissions(
         )
     lines += [*labelled.notes, *_largest(rows, changes)]
     if output:
-        with whole_file(output, "w") as file:
+        with claimed_file(output, "w", force=force) as file:
             file.write(_table(rows, changes))
         lines.append(f"written to {output}")
     return "\n".join(lines)

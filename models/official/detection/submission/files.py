@@ -35,7 +35,12 @@ from tpudet.detection.submission.errors import (
     SubmissionError,
     describe_fault,
 )
-from tpudet.detection.submission.fusion.blocks import Block, ScannedRows, SubmissionFile
+from tpudet.detection.submission.fusion.blocks import (
+    Block,
+    ScannedRows,
+    SubmissionFile,
+    require_whole,
+)
 from tpudet.detection.submission.fusion.kernel import load_kernel
 from tpudet.detection.submission.open_images_csv import HEADER_LINE, is_header
 from tpudet.trainkit.files.storage import is_remote, open_file
@@ -187,6 +192,7 @@ def _index(path: str, mapped: mmap.mmap) -> SubmissionFile:
     bad = NO_BAD_ROWS
     index_rows = load_kernel().index_rows
     while start < len(data):
+        require_whole(path, mapped)
         limit = min(start + RELEASE_BYTES, len(data))
         rows, start, line = index_rows(data, start, limit, line)
         good = rows[:, 5] == 0

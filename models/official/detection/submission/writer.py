@@ -104,9 +104,14 @@ def run_blocks(
         images: from `in_file_order` or `align`.
         function: a pure function, called in threads.
         threads: at least 1.
+
+    Raises:
+        SubmissionError: a source was cut while it was read.
     """
 
     def call(block: Block) -> tuple[_Result, int]:
+        for source in block.sources:
+            source.require_whole()
         return function(block), block.num_bytes()
 
     total, unreleased = images.num_bytes(), 0

@@ -28,6 +28,7 @@ from tpudet.detection.evaluation.open_images.truth import LabelledTruth, read_tr
 from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.types import ImageDetections
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.files.storage import is_file, whole_file
 
 TABLE = "classes.csv"
@@ -128,10 +129,13 @@ def evaluate_submission(
     worst = worst_first(rows)
     files = {TABLE: table_text(rows).encode(), **_curves(scores.scored, rows, worst[:num_curves])}
     files[SUMMARY] = _summary(rows, scores.counts, shares).encode()
-    storage.make_folder(folder)
-    for name, content in files.items():  # the summary last
-        with whole_file(f"{folder}/{name}", "wb") as file:
-            file.write(content)
+    with Claim(f"{folder}.claim.json", output=folder) as claim:
+        _check_output(folder, force=force)  # another process may have written it meanwhile
+        storage.make_folder(folder)
+        for name, content in files.items():  # the summary last
+            claim.verify()
+            with whole_file(f"{folder}/{name}", "wb") as file:
+                file.write(content)
     notes = "".join(f"\n  {note}" for note in challenge.labelled.notes)
     return (
         f"mAP {mean_average_precision(rows):.6f} over {len(worst)} classes with ground truth\n"

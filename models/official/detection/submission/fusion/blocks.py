@@ -5,7 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpudet.detection.submission.errors import BadRows
+from tpudet.detection.submission.errors import BadRows, SubmissionError
+
+
+def require_whole(path: str, mapped: mmap.mmap) -> None:
+    """As `SubmissionFile.require_whole`."""
+    if mapped.size() < len(mapped):
+        raise SubmissionError(
+            f"{path} was cut from {len(mapped):,} to {mapped.size():,} bytes while it was read; "
+            "run this again when it is whole"
+        )
 
 
 class SubmissionFile(NamedTuple):
@@ -17,6 +26,15 @@ class SubmissionFile(NamedTuple):
     image_ids: np.ndarray  # [R] bytes
     bad: BadRows  # rows without a usable id, and repeated rows of an image
     map: mmap.mmap | None
+
+    def require_whole(self) -> None:
+        """Called before each block: reading mapped bytes that are gone would end the process.
+
+        Raises:
+            SubmissionError: the file was cut after it was opened.
+        """
+        if self.map is not None:
+            require_whole(self.path, self.map)
 
     def release(self) -> None:
         """Gives the mapped pages back; they are read again when they are needed."""
