@@ -143,7 +143,6 @@ def build_task(
         box_losses=functools.partial(box_head_losses, beta=1 / 9),
         postprocess=functools.partial(
             postprocess_rois,
-            canvas_size=canvas,
             score_threshold=score_threshold,
             iou_threshold=0.5,
             max_candidates=80,

@@ -13,7 +13,6 @@ CANVAS = (40, 60)
 WEIGHTS = (10.0, 10.0, 5.0, 5.0)
 SETTINGS = {
     "box_weights": WEIGHTS,
-    "canvas_size": CANVAS,
     "score_threshold": 0.05,
     "iou_threshold": 0.5,
     "max_candidates": 20,
@@ -23,13 +22,14 @@ ROIS = np.array([[[0, 0, 20, 20], [0, 2, 20, 22], [10, 30, 30, 50]]], np.float32
 VALID = np.ones((1, 3), bool)
 
 
-def find(scores, deltas=None, *, valid=VALID, **settings):
+def find(scores, deltas=None, *, valid=VALID, region=(0, 0, *CANVAS), **settings):
     scores = np.array(scores, np.float64)[None]
     if deltas is None:
         deltas = np.zeros((*scores.shape, 4), np.float32)
     with np.errstate(divide="ignore"):
         logarithms = np.log(scores).astype(np.float32)
-    found = postprocess_rois(logarithms, deltas, ROIS, valid, **{**SETTINGS, **settings})
+    regions = np.array([region], np.float32)
+    found = postprocess_rois(logarithms, deltas, ROIS, valid, regions, **{**SETTINGS, **settings})
     count = int(found.num_detections[0])
     for value in found[:3]:
         assert not np.any(value[0, count:])
@@ -44,6 +44,12 @@ def test_suppression_is_within_each_class():
     np.testing.assert_array_equal(classes, [1, 2, 2])
     boxes, scores, _ = find([[0.9, 0.02], [0.6, 0.3], [0.04, 0.7]], iou_threshold=0.9)
     np.testing.assert_allclose(scores, [0.9, 0.7, 0.6, 0.3], rtol=1e-5)
+
+
+def test_boxes_in_the_padding_of_the_canvas_do_not_count():
+    boxes, scores, _ = find([[0.9, 0.0], [0.1, 0.0], [0.7, 0.0]], region=(0, 0, 15, 30))
+    np.testing.assert_allclose(boxes, [[0, 0, 15, 20]], atol=1e-4)
+    np.testing.assert_allclose(scores, [0.9], rtol=1e-5)
 
 
 def test_invalid_regions_and_low_scores_are_no_candidates():

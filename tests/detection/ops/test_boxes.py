@@ -14,6 +14,7 @@ from tpudet.detection.ops.boxes import (
     ioa,
     iou_matrix,
 )
+from tpudet.detection.types import Batch
 
 
 def random_boxes(rng, shape, extent=100.0):
@@ -78,10 +79,12 @@ def test_decode_limits_sizes():
 def test_the_region_of_an_image_and_boxes_clipped_to_it():
     """Fitted with padding below; scaled up and cropped; a filler."""
     regions = image_regions(
-        np.array([[50, 100], [60, 80], [1, 1]], np.float32),
-        np.array([[1.25, 1.25], [4, 4], [1, 1]], np.float32),
-        np.array([[0, 0], [20, 300], [0, 0]], np.float32),
-        canvas_size=(100, 125),
+        Batch(
+            *(np.zeros((3, 100, 125, 3), np.uint8), None, None, None, None),
+            original_sizes=np.array([[50, 100], [60, 80], [1, 1]], np.float32),
+            scales=np.array([[1.25, 1.25], [4, 4], [1, 1]], np.float32),
+            offsets=np.array([[0, 0], [20, 300], [0, 0]], np.float32),
+        )
     )
     np.testing.assert_array_equal(regions, [[0, 0, 62.5, 125], [0, 0, 100, 20], [0, 0, 1, 1]])
     boxes = np.tile(np.array([[[-3, 10, 90, 30], [70, 0, 80, 5]]], np.float32), (3, 1, 1))

@@ -10,6 +10,7 @@ from tpudet.detection.modeling.roi_heads import BoxPredictions
 from tpudet.detection.modeling.rpn import Proposals
 from tpudet.detection.modeling.two_stage_losses import mask_loss
 from tpudet.detection.modeling.two_stage_postprocess import log_scores, refine_rois
+from tpudet.detection.ops.boxes import image_regions
 from tpudet.detection.ops.masks import mask_targets
 from tpudet.detection.ops.matching import Matches
 from tpudet.detection.ops.sampling import Draw, SampledRois, random_ranks, rematch_rois
@@ -124,7 +125,7 @@ class MaskRCNNTask:
         return {**losses, "loss": sum(losses.values())}
 
     def predict(self, batch: Batch) -> Detections:
-        """Returns the detections of each image, clipped to the canvas, with masks if there are."""
+        """Returns the detections of each image, clipped to the image, with masks if there are."""
         features, predictions = self._first_stage(batch, training=False)
         rois, valid = self.propose(predictions, self.anchors)
         stages: list[BoxPredictions] = []
@@ -137,6 +138,7 @@ class MaskRCNNTask:
             stages[-1].box_deltas,
             rois,
             valid,
+            image_regions(batch),
             box_weights=self.stages[-1].box_weights,
         )
         if self.model.mask_head is None:

@@ -127,12 +127,8 @@ class RetinaNetTask:
 
     def predict(self, batch: Batch) -> Detections:
         """Returns the detections of each image, clipped to the image; without masks."""
-        height, width = batch.images.shape[1:3]
-        regions = image_regions(
-            batch.original_sizes, batch.scales, batch.offsets, canvas_size=(height, width)
-        )
         predictions = self._raw_predictions(batch, training=False)
-        return self.postprocess(predictions, self.anchors, regions)
+        return self.postprocess(predictions, self.anchors, image_regions(batch))
 
     def _raw_predictions(self, batch: Batch, training: bool) -> RawPredictions:
         predictions = self.model(batch.images, training=training)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tpudet.detection.modeling.postprocess import top_pairs
 from tpudet.detection.modeling.roi_heads import BoxPredictions
-from tpudet.detection.ops.boxes import clip_boxes, decode_boxes
+from tpudet.detection.ops.boxes import clip_boxes, clip_to_regions, decode_boxes
 from tpudet.detection.ops.gather import gather_rows
 from tpudet.detection.ops.nms import non_max_suppression
 from tpudet.detection.types import Detections
@@ -54,15 +54,15 @@ def postprocess_rois(
     box_deltas: Tensor,
     rois: Tensor,
     valid: Tensor,
+    regions: Tensor,
     *,
     box_weights: Sequence[float],
-    canvas_size: tuple[int, int],
     score_threshold: float,
     iou_threshold: float,
     max_candidates: int,
     max_detections: int,
 ) -> Detections:
-    """Decodes boxes, clips them to the canvas and suppresses duplicates within each class.
+    """Decodes boxes, clips them to the image and suppresses duplicates within each class.
 
     Candidates are the `max_candidates` pairs of region and class with the highest scores, provided
     that the score exceeds the threshold and the clipped box has an area.
@@ -72,8 +72,8 @@ def postprocess_rois(
         box_deltas: [B, K, C, 4] or [B, K, 1, 4] float32, of the last stage.
         rois: [B, K, 4] float32, that the deltas belong to.
         valid: [B, K] bool.
+        regions: [B, 4], the part of each canvas that shows the image: `image_regions`.
         box_weights: Factors of the deltas: y, x, height, width.
-        canvas_size: Height and width in pixels.
         score_threshold: Scores must exceed it; 0.0 admits everything.
         iou_threshold: Of two boxes of a class with a higher IoU the lower-scoring one is dropped.
         max_candidates: Pairs per image that enter suppression.
@@ -89,7 +89,7 @@ def postprocess_rois(
     deltas = gather_rows(deltas, roi * num_sets + ops.minimum(channel, num_sets - 1))
     weights = ops.convert_to_tensor(box_weights, "float32")
     boxes = decode_boxes(deltas / weights, gather_rows(rois, roi))
-    boxes = clip_boxes(boxes, height=canvas_size[0], width=canvas_size[1])
+    boxes = clip_to_regions(boxes, regions)
 
     scores = ops.exp(ranks)
     has_area = (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])

@@ -2,6 +2,7 @@
 
 import math
 
+from tpudet.detection.types import Batch
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -88,17 +89,9 @@ def clip_to_regions(boxes: Tensor, regions: Tensor) -> Tensor:
     return ops.clip(boxes, low, high)
 
 
-def image_regions(
-    original_sizes: Tensor, scales: Tensor, offsets: Tensor, *, canvas_size: tuple[int, int]
-) -> Tensor:
-    """Returns the region [B, 4] of each canvas that shows its image; the rest is padding.
-
-    Args:
-        original_sizes: [B, 2], height and width.
-        scales: [B, 2], as in `Batch`.
-        offsets: [B, 2], as in `Batch`.
-        canvas_size: Height and width in pixels.
-    """
-    ends = ops.multiply(original_sizes, scales) - offsets
-    corners = ops.concatenate([ops.negative(offsets), ends], axis=-1)
-    return ops.clip(corners, 0.0, ops.convert_to_tensor([*canvas_size, *canvas_size], "float32"))
+def image_regions(batch: Batch) -> Tensor:
+    """Returns the region [B, 4] of each canvas that shows its image; the rest is padding."""
+    height, width = batch.images.shape[1:3]
+    ends = ops.multiply(batch.original_sizes, batch.scales) - batch.offsets
+    corners = ops.concatenate([ops.negative(batch.offsets), ends], axis=-1)
+    return ops.clip(corners, 0.0, ops.convert_to_tensor([height, width] * 2, "float32"))
