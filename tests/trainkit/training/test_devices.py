@@ -133,3 +133,16 @@ def test_every_batch_is_predicted_once_and_compiled_once(num_devices: int) -> No
             assert batch.extra is None
             assert outputs.missing is None
     assert len(traces) == num_devices
+
+
+def test_a_batch_smaller_than_the_number_of_devices_is_predicted_whole() -> None:
+    """The second device gets no row of it."""
+    devices = choose_tensorflow_devices("cpu", 2)
+    dataset = tf.data.Dataset.range(3).batch(1, drop_remainder=True).map(Numbers)
+    outputs = [
+        output.values.tolist()
+        for _, output in devices.predict_batches(
+            lambda batch: Doubled(2 * batch.values, batch.values), dataset
+        )
+    ]
+    assert outputs == [[0], [2], [4]]

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tpudet.trainkit.training.checkpoints import Checkpoints
 from tpudet.trainkit.weights.read import read_weights
 from tpudet.trainkit.weights.stored_weights import WeightsError
+from tpudet.trainkit.weights.tensorflow_checkpoints import find_checkpoint
 
 KERNEL = np.arange(6, dtype="float32").reshape(1, 1, 2, 3)
 
@@ -166,3 +167,17 @@ def test_missing_and_unknown_files_are_errors_with_the_names_nearby(tmp_path: Pa
         read_weights(str(tmp_path))
     with pytest.raises(WeightsError, match="the folder is missing or empty"):
         read_weights(str(tmp_path / "nowhere/resnet50.h5"))
+
+
+def test_the_newest_of_a_run_is_found_beside_a_pointer_one_save_old(tmp_path: Path) -> None:
+    """As a kill leaves it between the checkpoint and the file that names it."""
+    checkpoints = Checkpoints(str(tmp_path), keep=2)
+    for step in (90, 100):
+        pointer = tmp_path / "checkpoint"
+        before = pointer.read_text() if pointer.exists() else ""
+        counters = {"global_step": np.asarray(step), "records_consumed": np.asarray(step)}
+        checkpoints.save({"weight": np.full(2, float(step))} | counters)
+    pointer.write_text(before)
+    assert find_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-100")
+    (tmp_path / "model.ckpt-100.index").write_bytes(b"torn")
+    assert find_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-90")

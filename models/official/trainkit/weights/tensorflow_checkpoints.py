@@ -59,6 +59,9 @@ def _newest_in(directory: str) -> str:
         return saved_model
     names = [name for name in storage.list_names(directory) if name.endswith(INDEX_SUFFIX)]
     prefixes = [name.removesuffix(INDEX_SUFFIX) for name in names]
+    own = _newest_own(directory, prefixes)
+    if own:
+        return own
     pointer = storage.read_text(os.path.join(directory, POINTER_NAME)) or ""
     newest = re.search(r'^model_checkpoint_path: "(?:[^"\n]*/)?([^"\n/]+)"$', pointer, re.M)
     if newest and newest[1] in prefixes:
@@ -74,6 +77,23 @@ def _newest_in(directory: str) -> str:
         f"{directory} is a folder without a checkpoint. Name the file or the checkpoint that is "
         f"meant; it holds {listed(storage.list_names(directory), 10) or 'nothing'}."
     )
+
+
+def _newest_own(directory: str, names: list[str]) -> str | None:
+    """The prefix with the highest step among checkpoints of tpudet; None if there is none.
+
+    Their folder decides and not the pointer, which is one save behind after a kill.
+    """
+    prefixes = {}
+    for name in names:
+        prefix = os.path.join(directory, name)
+        try:
+            reader = open_bundle(prefix)
+            if set(reader.get_variable_to_dtype_map()) >= _OWN_COUNTERS:
+                prefixes[int(read_bundle_tensor(reader, prefix, GLOBAL_STEP))] = prefix
+        except UnreadableCheckpointError:
+            continue
+    return prefixes[max(prefixes)] if prefixes else None
 
 
 def read_tensorflow_checkpoint(prefix: str, *, prefer_averages: bool) -> StoredWeights:
