@@ -130,7 +130,7 @@ def _numbered_datasets(file: Any) -> Iterator[tuple[tuple[str, ...], str, Any]]:
             dataset = _open(variables, number)
             if dataset.dtype.kind != "O":
                 yield groups, number, dataset
-        below = [(name, _open(group, name)) for name in group if name != "vars"]
+        below = [(name, _open(group, str(name))) for name in group if name != "vars"]
         waiting += [
             ((*groups, name), child)
             for name, child in reversed(below)
