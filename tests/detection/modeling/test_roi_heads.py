@@ -115,3 +115,22 @@ def test_norms_take_the_place_of_biases():
     features = POOLED.reshape(6, 4, 4, 5)
     assert stack(features, training=True).shape == (6, 4, 4, 3)
     assert np.any(stack.convs[0].norm.moving_mean.numpy() != before)
+
+
+def test_the_gradient_of_a_predictors_bias_in_low_precision_is_a_sum_over_all_regions():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    head = BoxHead(
+        num_classes=2,
+        num_convs=0,
+        num_filters=4,
+        num_dense=1,
+        num_units=8,
+        class_agnostic=False,
+        make_norm=None,
+    )
+    head.build((None, None, 2, 2, 3))
+    with tf.GradientTape() as tape:
+        loss = sum(tf.reduce_sum(0.01 * x) for x in head(tf.ones((2, 512, 2, 2, 3), "bfloat16")))
+    biases = [predict.bias.value for predict in (head.class_predict, head.box_predict)]
+    for gradient in tape.gradient(loss, biases):
+        np.testing.assert_allclose(gradient, 0.01 * 2 * 512, rtol=1e-5)

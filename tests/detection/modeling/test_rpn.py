@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -94,3 +95,15 @@ def test_order_is_that_of_the_anchors():
     for one, other in zip(before, after, strict=True):
         moved = np.any(np.array(one) != np.array(other), axis=-1)[0]
         np.testing.assert_array_equal(np.flatnonzero(moved), [first, first + 1])
+
+
+def test_the_gradient_of_a_bias_in_low_precision_is_a_sum_over_all_pixels():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    head = RPNHead(anchors_per_location=3, num_filters=8, num_convs=1)
+    head.build((None, None, None, 8))
+    features = {3: tf.ones((2, 40, 40, 8), tf.bfloat16)}
+    with tf.GradientTape() as tape:
+        loss = sum(tf.reduce_sum(0.01 * found) for found in head(features))
+    biases = [predict.bias.value for predict in (head.object_predict, head.box_predict)]
+    for gradient in tape.gradient(loss, biases):
+        np.testing.assert_allclose(gradient, 0.01 * 2 * 40 * 40, rtol=1e-5)

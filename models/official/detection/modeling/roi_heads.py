@@ -97,14 +97,18 @@ class BoxHead(keras.layers.Layer):
         super().__init__(name=name)
         self.class_agnostic = class_agnostic
 
-        def dense(units: int, deviation: float, name: str) -> keras.layers.Dense:
+        def predictor(units: int, deviation: float, name: str) -> keras.layers.Dense:
+            # float32, because the gradient of a bias is a sum over all regions.
             initializer: Any = keras.initializers.RandomNormal(0.0, deviation)
-            return keras.layers.Dense(units, kernel_initializer=initializer, name=name)
+            return keras.layers.Dense(
+                units, kernel_initializer=initializer, dtype="float32", name=name
+            )
 
         self.tower = ConvStack(num_convs=num_convs, num_filters=num_filters, make_norm=make_norm)
         self.dense = [keras.layers.Dense(num_units, name=f"dense{i}") for i in range(num_dense)]
-        self.class_predict = dense(num_classes + 1, 0.01, "class_predict")
-        self.box_predict = dense(4 * (1 if class_agnostic else num_classes), 0.001, "box_predict")
+        self.class_predict = predictor(num_classes + 1, 0.01, "class_predict")
+        num_sets = 1 if class_agnostic else num_classes
+        self.box_predict = predictor(4 * num_sets, 0.001, "box_predict")
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the variables for pooled features [B, K, S, S, channels]."""
@@ -126,8 +130,8 @@ class BoxHead(keras.layers.Layer):
             features = ops.relu(dense(features))
         logits, deltas = self.class_predict(features), self.box_predict(features)
         return BoxPredictions(
-            ops.cast(ops.reshape(logits, (-1, count, logits.shape[-1])), "float32"),
-            ops.cast(ops.reshape(deltas, (-1, count, deltas.shape[-1] // 4, 4)), "float32"),
+            ops.reshape(logits, (-1, count, logits.shape[-1])),
+            ops.reshape(deltas, (-1, count, deltas.shape[-1] // 4, 4)),
         )
 
 

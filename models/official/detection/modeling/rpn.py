@@ -45,13 +45,20 @@ class RPNHead(keras.layers.Layer):
     ):
         super().__init__(name=name)
 
-        def conv(filters: int, kernel_size: int, name: str) -> Conv:
-            initializer = keras.initializers.RandomNormal(0.0, 0.01)
-            return Conv(filters, kernel_size, kernel_initializer=initializer, name=name)
+        def conv(filters: int, kernel_size: int, name: str, *, predicts: bool) -> Conv:
+            return Conv(
+                filters,
+                kernel_size,
+                float32_outputs=predicts,
+                kernel_initializer=keras.initializers.RandomNormal(0.0, 0.01),
+                name=name,
+            )
 
-        self.convs = [conv(num_filters, 3, f"conv{index}") for index in range(num_convs)]
-        self.object_predict = conv(anchors_per_location, 1, "object_predict")
-        self.box_predict = conv(4 * anchors_per_location, 1, "box_predict")
+        self.convs = [
+            conv(num_filters, 3, f"conv{index}", predicts=False) for index in range(num_convs)
+        ]
+        self.object_predict = conv(anchors_per_location, 1, "object_predict", predicts=True)
+        self.box_predict = conv(4 * anchors_per_location, 1, "box_predict", predicts=True)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the variables for pyramid features [B, H, W, channels] of any level."""
@@ -73,10 +80,7 @@ class RPNHead(keras.layers.Layer):
             num_anchors = height * width * self.object_predict.filters
             logits.append(ops.reshape(self.object_predict(shared), (-1, num_anchors, 1)))
             deltas.append(ops.reshape(self.box_predict(shared), (-1, num_anchors, 4)))
-        return RawPredictions(
-            ops.cast(ops.concatenate(logits, axis=1), "float32"),
-            ops.cast(ops.concatenate(deltas, axis=1), "float32"),
-        )
+        return RawPredictions(ops.concatenate(logits, axis=1), ops.concatenate(deltas, axis=1))
 
 
 def propose(
