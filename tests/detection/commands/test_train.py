@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -211,3 +213,18 @@ def test_another_class_list_in_the_model_dir_is_refused_by_name(
     assert train.main([*command, *flags(TINY | {"data.directory": sample_part})]) == 2
     message = capsys.readouterr().err
     assert "class 2 was /sample/circle,circle, now /sample/triangle,triangle" in message
+
+
+def test_a_second_training_in_one_folder_is_refused_with_its_owner(
+    sample_part: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    hold_claim: Callable[[Path], AbstractContextManager[int]],
+) -> None:
+    command = ["--config", "quickstart", "--model_dir", str(tmp_path)]
+    small = TINY | {"model.min_level": "3", "model.max_level": "3", "data.directory": sample_part}
+    with hold_claim(tmp_path / "train.claim.json") as process:
+        assert train.main([*command, *flags(small)]) == 2
+    message = capsys.readouterr().err
+    assert f"the training in {tmp_path} is being written by process {process} on " in message
+    assert list(tmp_path.iterdir()) == []
