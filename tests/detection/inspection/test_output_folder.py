@@ -1,5 +1,6 @@
 """A folder of drawings is replaced whole, by one process at a time, and nothing beside it."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def read(folder: object) -> dict[str, bytes]:
 def test_a_folder_is_replaced_whole(folder: str, tmp_path: Path) -> None:
     folder = folder if "://" in folder else str(tmp_path / "out")
     write(folder, b"old")
-    with pytest.raises(ZeroDivisionError), whole_folder(folder) as temporary:
+    with contextlib.suppress(ZeroDivisionError), whole_folder(folder) as temporary:
         write_bytes(temporary, "b.png", b"half")
         raise ZeroDivisionError
     assert read(folder) == {"a.png": b"old", PAGE_NAME: b"old"}

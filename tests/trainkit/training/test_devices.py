@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from tpudet.trainkit.training.devices import (
-    choose_tensorflow_devices,
     choose_precision,
+    choose_tensorflow_devices,
 )
 
 no_gpu = pytest.mark.skipif(

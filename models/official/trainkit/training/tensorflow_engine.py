@@ -17,7 +17,6 @@ from tpudet.trainkit.training.task import Task
 from tpudet.trainkit.training.tensorflow_step import ReplicaStep
 from tpudet.trainkit.types import Tensor
 
-
 SEED_NAME = "seed_generator_state"  # of the variable of a keras.random.SeedGenerator
 
 # Between the seeds of replicas; those of a model's layers lie closer together.
