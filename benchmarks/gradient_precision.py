@@ -22,7 +22,7 @@ CHANNELS = 64
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--side", type=int, default=80, help="of the feature maps in pixels")
     parser.add_argument("--batch_size", type=int, default=4)
     arguments = parser.parse_args(argv)
@@ -131,7 +131,7 @@ def _gradients(
     training = {"training": True} if "norm" in "".join(v.path for v in variables) else {}
 
     @tf.function(autograph=False)
-    def compute() -> list[tf.Tensor]:
+    def compute() -> Any:
         with tf.GradientTape() as tape:
             outputs = layer(inputs, **training)
         weights = tf.cast(upstream, outputs.dtype)

@@ -1,4 +1,5 @@
 from functools import partial
+from typing import Any
 
 import keras
 import numpy as np
@@ -129,7 +130,8 @@ def test_predictions_are_float32_and_the_gradient_of_a_bias_is_a_sum_of_all_pixe
     biases = [predict.bias.value for predict in (head.class_predict, head.box_predict)]
     with tf.GradientTape() as tape:
         predictions = head(features)
-        loss = sum(tf.reduce_sum(0.01 * found) for found in predictions)
+        loss = tf.add_n([tf.reduce_sum(0.01 * found) for found in predictions])
     assert {found.dtype for found in predictions} == {tf.float32}
-    for gradient in tape.gradient(loss, biases):
+    gradients: Any = tape.gradient(loss, biases)
+    for gradient in gradients:
         np.testing.assert_allclose(gradient, 0.01 * 2 * (8 * 4 + 4 * 2), rtol=1e-5)

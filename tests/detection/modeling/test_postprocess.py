@@ -127,7 +127,7 @@ def test_traced_for_any_batch_equals_single_images():
         ]
     )
     def traced(logits, deltas):
-        regions = tf.tile(tf.constant(whole_canvas(1)), [tf.shape(logits)[0], 1])
+        regions = tf.repeat(tf.constant(whole_canvas(1)), tf.shape(logits)[0], axis=0)
         return postprocess(RawPredictions(logits, deltas), anchors, regions, **settings)
 
     batched = traced(logits, deltas)

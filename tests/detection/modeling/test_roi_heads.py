@@ -120,7 +120,7 @@ def test_norms_take_the_place_of_biases():
 
 def test_the_gradient_of_a_predictors_bias_in_low_precision_is_a_sum_over_all_regions():
     keras.config.set_dtype_policy("mixed_bfloat16")
-    head = BoxHead(
+    head: Any = BoxHead(
         num_classes=2,
         num_convs=0,
         num_filters=4,
@@ -131,7 +131,9 @@ def test_the_gradient_of_a_predictors_bias_in_low_precision_is_a_sum_over_all_re
     )
     head.build((None, None, 2, 2, 3))
     with tf.GradientTape() as tape:
-        loss = sum(tf.reduce_sum(0.01 * x) for x in head(tf.ones((2, 512, 2, 2, 3), "bfloat16")))
+        outputs = head(tf.ones((2, 512, 2, 2, 3), "bfloat16"))
+        loss = tf.add_n([tf.reduce_sum(0.01 * found) for found in outputs])
     biases = [predict.bias.value for predict in (head.class_predict, head.box_predict)]
-    for gradient in tape.gradient(loss, biases):
+    gradients: Any = tape.gradient(loss, biases)
+    for gradient in gradients:
         np.testing.assert_allclose(gradient, 0.01 * 2 * 512, rtol=1e-4)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -103,7 +105,8 @@ def test_the_gradient_of_a_bias_in_low_precision_is_a_sum_over_all_pixels():
     head.build((None, None, None, 8))
     features = {3: tf.ones((2, 40, 40, 8), tf.bfloat16)}
     with tf.GradientTape() as tape:
-        loss = sum(tf.reduce_sum(0.01 * found) for found in head(features))
+        loss = tf.add_n([tf.reduce_sum(0.01 * found) for found in head(features)])
     biases = [predict.bias.value for predict in (head.object_predict, head.box_predict)]
-    for gradient in tape.gradient(loss, biases):
+    gradients: Any = tape.gradient(loss, biases)
+    for gradient in gradients:
         np.testing.assert_allclose(gradient, 0.01 * 2 * 40 * 40, rtol=1e-4)

@@ -43,7 +43,7 @@ def test_too_many_or_no_devices(num_devices: int) -> None:
 
 
 def test_an_unknown_device() -> None:
-    with pytest.raises(ValueError, match="device is 'cuda'; allowed are 'auto', 'cpu' and 'gpu'"):
+    with pytest.raises(ValueError, match="device is 'cuda'; Keras on TensorFlow allows"):
         choose_tensorflow_devices("cuda")  # pyright: ignore[reportArgumentType]
 
 

@@ -373,7 +373,7 @@ def test_float16_leaves_the_averages_where_it_leaves_out_a_step() -> None:
 
 def random_model() -> keras.Model:
     """Reports what it draws: the loss is that of one weight times a random number."""
-    inputs = keras.Input((3,))
+    inputs: Any = keras.Input((3,))
     drawn = keras.layers.Dropout(0.5, seed=3, name="dropout")(inputs * 0.0 + 1.0)
     return keras.Model(inputs, keras.layers.Dense(1, name="dense")(drawn))
 
