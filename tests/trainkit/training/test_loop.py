@@ -24,12 +24,8 @@ import tensorflow as tf
 from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.training import loop
 from tpudet.trainkit.training.best_checkpoint import BestRecord, read_best_record
-from tpudet.trainkit.training.checkpoints import (
-    Checkpoints,
-    list_checkpoints,
-    read_checkpoint,
-    remove_checkpoint,
-)
+from tpudet.trainkit.training.checkpoint_files import remove_checkpoint
+from tpudet.trainkit.training.checkpoints import Checkpoints, list_checkpoints, read_checkpoint
 from tpudet.trainkit.training.engine import NonfiniteStep, Signature, StepReport
 from tpudet.trainkit.training.evaluator import Evaluation
 from tpudet.trainkit.training.modes import claim_model_dir

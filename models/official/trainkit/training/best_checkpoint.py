@@ -12,7 +12,16 @@ import numpy as np
 
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training import checkpoints
-from tpudet.trainkit.weights.tensor_bundle import BEST_FOLDER
+from tpudet.trainkit.training.checkpoint_files import (
+    publish_checkpoint,
+    remove_checkpoint,
+    remove_leftovers,
+    temporary_prefix,
+    verify_checkpoint,
+    write_checkpoint,
+    write_pointer,
+)
+from tpudet.trainkit.weights.tensor_bundle import BEST_FOLDER, DATA_SUFFIX, INDEX_SUFFIX
 
 RECORD_NAME = "best.json"
 
@@ -67,7 +76,7 @@ class BestCheckpoint:
             known = record.step in values
             record = BestRecord(self._metric, values[record.step], record.step) if known else None
         self.record = record
-        checkpoints.remove_leftovers(self.directory, RECORD_NAME)
+        remove_leftovers(self.directory, RECORD_NAME)
         if record is not None:
             self._publish_record(record)
 
@@ -83,17 +92,17 @@ class BestCheckpoint:
         """
         storage.make_folder(self.directory)
         prefix = os.path.join(self.directory, os.path.basename(checkpoint.prefix))
-        temporary = checkpoints.temporary_prefix(prefix)
-        for suffix in (checkpoints.DATA_SUFFIX, checkpoints.INDEX_SUFFIX):
+        temporary = temporary_prefix(prefix)
+        for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
             try:
                 storage.copy(checkpoint.prefix + suffix, temporary + suffix)
             except FileNotFoundError as error:
                 raise checkpoints.UnreadableCheckpointError(
                     f"{checkpoint.prefix}{suffix} is gone"
                 ) from error
-        checkpoints.verify_checkpoint(temporary)
+        verify_checkpoint(temporary)
         self._verify()
-        checkpoints.publish_checkpoint(temporary, prefix)
+        publish_checkpoint(temporary, prefix)
         self._publish_record(BestRecord(self._metric, value, checkpoint.step))
 
     def keep_arrays(
@@ -106,7 +115,7 @@ class BestCheckpoint:
         """
         storage.make_folder(self.directory)
         prefix = os.path.join(self.directory, os.path.basename(checkpoint.prefix))
-        checkpoints.write_checkpoint(prefix, arrays, verify=self._verify)
+        write_checkpoint(prefix, arrays, verify=self._verify)
         self._publish_record(BestRecord(self._metric, value, checkpoint.step))
 
     def _publish_record(self, record: BestRecord) -> None:
@@ -118,10 +127,10 @@ class BestCheckpoint:
         kept = [found for found in checkpoints.list_checkpoints(self.directory)]
         current = [os.path.basename(found.prefix) for found in kept if found.step == record.step]
         if current:
-            checkpoints.write_pointer(self.directory, current)
+            write_pointer(self.directory, current)
             for found in kept:
                 if found.step != record.step:
-                    checkpoints.remove_checkpoint(found.prefix)
+                    remove_checkpoint(found.prefix)
 
 
 def forget_best(model_dir: str, *, beyond: int | None) -> None:

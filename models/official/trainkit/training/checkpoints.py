@@ -14,19 +14,23 @@ import difflib
 import logging
 import os
 import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.training.checkpoint_files import (
+    NAME_PREFIX,
+    remove_checkpoint,
+    remove_leftovers,
+    write_checkpoint,
+    write_pointer,
+)
 from tpudet.trainkit.training.engine import Signature
 from tpudet.trainkit.training.run_log import FILE_NAME as LEDGER_NAME
 from tpudet.trainkit.weights.tensor_bundle import (
-    DATA_SUFFIX,
     GLOBAL_STEP,
     INDEX_SUFFIX,
     POINTER_NAME,
@@ -35,7 +39,6 @@ from tpudet.trainkit.weights.tensor_bundle import (
     read_bundle_tensor,
 )
 
-_NAME_PREFIX = "model.ckpt-"
 _LISTED_NAMES = 30  # differences spelled out in one message
 
 logger = logging.getLogger(__name__)
@@ -139,7 +142,7 @@ class Checkpoints:
             UnreadableCheckpointError: it reads back differently; the earlier ones are untouched.
         """
         step = int(arrays[GLOBAL_STEP])
-        checkpoint = Checkpoint(step, os.path.join(self.directory, f"{_NAME_PREFIX}{step}"))
+        checkpoint = Checkpoint(step, os.path.join(self.directory, f"{NAME_PREFIX}{step}"))
         if self._writes:
             write_checkpoint(checkpoint.prefix, arrays, verify=self._verify)
         others = [kept for kept in self._published if kept.prefix != checkpoint.prefix]
@@ -215,101 +218,11 @@ def read_checkpoint(path: str, keys: Iterable[str] | None = None) -> dict[str, n
     return {key: read_bundle_tensor(reader, prefix, key) for key in wanted}
 
 
-def publish_checkpoint(temporary: str, prefix: str) -> None:
-    """Renames a finished pair, the index last: a checkpoint exists once its index does."""
-    for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
-        storage.sync(temporary + suffix)
-    storage.remove_if_there(prefix + INDEX_SUFFIX)  # an old index never meets new data
-    for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
-        storage.rename(temporary + suffix, prefix + suffix)
-    storage.sync(os.path.dirname(prefix) or ".")
-
-
-def remove_checkpoint(prefix: str) -> None:
-    """Removes a pair, index first, so that a kill in between leaves no index without data."""
-    for suffix in (INDEX_SUFFIX, DATA_SUFFIX):
-        storage.remove_if_there(prefix + suffix)
-
-
-def temporary_prefix(prefix: str) -> str:
-    """Returns a prefix beside `prefix` that no other process writes to."""
-    return f"{prefix}.{uuid.uuid4().hex[:12]}{storage.TEMPORARY_SUFFIX}"
-
-
-def remove_leftovers(directory: str, *files: str) -> None:
-    """Removes data files whose index was never published, and temporary files of checkpoints.
-
-    Those of other files stay, since an evaluator beside the trainer may be writing them.
-
-    Args:
-        directory: the folder, claimed by this process.
-        files: names of further files whose temporary ones are removed.
-    """
-    names = storage.list_names(directory)
-    owned = (_NAME_PREFIX, *(f"{file}." for file in (POINTER_NAME, *files)))
-    for name in names:
-        is_orphan = (
-            name.startswith(_NAME_PREFIX)
-            and name.endswith(DATA_SUFFIX)
-            and name.removesuffix(DATA_SUFFIX) + INDEX_SUFFIX not in names
-        )
-        if is_orphan or (storage.TEMPORARY_SUFFIX in name and name.startswith(owned)):
-            logger.info("Removing %s, left behind by a killed run", os.path.join(directory, name))
-            storage.remove_if_there(os.path.join(directory, name))
-
-
-def write_pointer(directory: str, names: list[str]) -> None:
-    """Replaces TensorFlow's `checkpoint` file (CheckpointState as text), newest name last."""
-    lines = [f'model_checkpoint_path: "{names[-1]}"\n']
-    lines += [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
-    path = os.path.join(directory, POINTER_NAME)
-    if storage.read_text(path) != "".join(lines):
-        storage.write_text(path, "".join(lines))
-
-
-def verify_checkpoint(prefix: str) -> None:
-    """Reads every tensor against its checksum; raises UnreadableCheckpointError."""
-    reader = open_bundle(prefix)
-    for key in reader.get_variable_to_shape_map():
-        read_bundle_tensor(reader, prefix, key)
-
-
-def write_checkpoint(
-    prefix: str, arrays: Mapping[str, np.ndarray], *, verify: Callable[[], None] = lambda: None
-) -> None:
-    """Writes the arrays under a temporary name, reads them back to compare, and publishes them.
-
-    Args:
-        prefix: of the checkpoint.
-        arrays: by checkpoint key.
-        verify: as in `Checkpoints`.
-
-    Raises:
-        UnreadableCheckpointError: it reads back differently; nothing was published.
-    """
-    temporary = temporary_prefix(prefix)
-    keys = sorted(arrays)
-    with tf.device("CPU:0"):
-        tf.raw_ops.SaveV2(
-            prefix=temporary,
-            tensor_names=keys,
-            shape_and_slices=[""] * len(keys),
-            tensors=[tf.convert_to_tensor(arrays[key]) for key in keys],
-        )
-    reader = open_bundle(temporary)
-    for key in keys:
-        # Bytes, not values: a NaN is equal to itself here.
-        if read_bundle_tensor(reader, temporary, key).tobytes() != arrays[key].tobytes():
-            raise UnreadableCheckpointError(f"{temporary}: {key} was read back differently")
-    verify()
-    publish_checkpoint(temporary, prefix)
-
-
 def _find_checkpoints(directory: str) -> tuple[list[Checkpoint], dict[str, str]]:
     """Readable checkpoints by rising step, and prefix -> reason of the others."""
     readable, unreadable = [], {}
     for name in storage.list_names(directory):
-        if not re.fullmatch(re.escape(_NAME_PREFIX) + r"\d+" + re.escape(INDEX_SUFFIX), name):
+        if not re.fullmatch(re.escape(NAME_PREFIX) + r"\d+" + re.escape(INDEX_SUFFIX), name):
             continue
         prefix = os.path.join(directory, name.removesuffix(INDEX_SUFFIX))
         try:
