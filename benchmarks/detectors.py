@@ -29,7 +29,7 @@ WARM_UP_STEPS = 2  # tracing, and buffers that grow in the first steps
 
 
 class Detector(NamedTuple):
-    """What is timed; each call takes the whole batch."""
+    """The functions to time; each call takes the whole batch."""
 
     train: Callable[[], float]  # forward, losses, backward, momentum update; returns the loss
     predict: Callable[[], float] | None  # with decoding and suppression; detections an image
@@ -143,7 +143,7 @@ def build_torchvision(images: Any, boxes: Any, classes: Any) -> Detector:
         detections_per_img=100,  # as ours; the thresholds, 0.05 and 0.5, are both's defaults
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-    pictures = list(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous().float() / 255)
+    tensors = list(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous().float() / 255)
     corners = torch.from_numpy(boxes)[..., [1, 0, 3, 2]]
     labels = torch.from_numpy(classes).long()
     targets = [{"boxes": b, "labels": n} for b, n in zip(corners, labels, strict=True)]
@@ -151,7 +151,7 @@ def build_torchvision(images: Any, boxes: Any, classes: Any) -> Detector:
     def train() -> float:
         model.train()
         optimizer.zero_grad()
-        loss = sum(model(pictures, targets).values())
+        loss = sum(model(tensors, targets).values())
         loss.backward()
         optimizer.step()
         return loss.item()
@@ -159,7 +159,7 @@ def build_torchvision(images: Any, boxes: Any, classes: Any) -> Detector:
     def predict() -> float:
         model.eval()
         with torch.inference_mode():
-            return float(np.mean([len(found["scores"]) for found in model(pictures)]))
+            return float(np.mean([len(found["scores"]) for found in model(tensors)]))
 
     return Detector(train, predict, list(model.parameters()), (torch, torchvision))
 

@@ -6,7 +6,7 @@ same shards in the same two processes; and once the predecessor's algorithm, one
 a table per image and builds whole messages. `warm`: the images are in memory, so that the copy
 goes at the speed of memory. `disk`: they come from the disk and what was written is flushed to it,
 as for any set that is larger than memory; ours then reads ahead, the copy does not. Not counted:
-the start of the processes, and of ours the reading of the CSV. Needs 3 GB of disk temporarily.
+the start of the processes, and, for tpudet, the reading of the CSV. Needs 3 GB of disk temporarily.
 """
 
 import argparse

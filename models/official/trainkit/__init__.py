@@ -1,1 +1,1 @@
-"""What every task shares: configs, records, images, backbones, training. Knows nothing of boxes."""
+"""The parts that every task shares; nothing here knows of boxes."""

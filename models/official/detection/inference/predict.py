@@ -104,7 +104,7 @@ def plan_models(
 
 
 def describe_tasks(tasks: Sequence[PredictionTask]) -> str:
-    """What would be done, a line per predictions file."""
+    """Describes the work to do, one line per predictions file."""
     lines = []
     for task in tasks:
         finished, count = count_finished_parts(task)

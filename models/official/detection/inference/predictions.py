@@ -56,7 +56,7 @@ def check_blocks(
 
 
 def _problem(image: ImagePredictions, num_classes: int) -> str:
-    """What is wrong with the predictions of an image; empty if they are usable."""
+    """Describes the faults of an image's predictions; empty if they are usable."""
     shapes = image.labels.shape, image.scores.shape, image.boxes_normalized.shape
     n = len(image.labels)
     if shapes != ((n,), (n,), (n, 4)):

@@ -71,7 +71,7 @@ def open_pickle(file: IO[bytes]) -> StoredPredictions:
 
 
 class _Dtype:
-    """What a pickle says of the numbers of an array."""
+    """The dtype of an array, as stored in a pickle."""
 
     def __init__(self, code: Any) -> None:
         if not isinstance(code, str) or not _DTYPES.fullmatch(code):

@@ -158,7 +158,7 @@ class ResNet:
 
 @dataclass(frozen=True, kw_only=True)
 class Pyramid:
-    """What `fpn` and `nasfpn` share."""
+    """The settings that `fpn` and `nasfpn` share."""
 
     min_level: int = 3
     max_level: int = 7

@@ -17,7 +17,7 @@ from tpudet.trainkit.types import Tensor
 
 
 class BoxPredictions(NamedTuple):
-    """What a box head says of every region, before decoding."""
+    """The outputs of a box head for every region, before decoding."""
 
     class_logits: Tensor  # [B, K, C + 1] float32; channel 0 is background, channel k class k
     box_deltas: Tensor  # [B, K, C, 4] float32, weighted; [B, K, 1, 4] if all classes share them

@@ -24,7 +24,7 @@ _MAX_SYNCS = 1000  # files; the system's whole cache is flushed for more
 
 
 class FileState(NamedTuple):
-    """What is known of a file without reading it."""
+    """Size, time and kind of a file, known without reading it."""
 
     size: int  # bytes
     modified_ns: int  # nanoseconds since 1970; 0 where the store keeps no times
@@ -343,5 +343,5 @@ def read_text(path: str) -> str | None:
 
 
 def reason(error: OSError) -> str:
-    """What went wrong, without the path that a message has named already."""
+    """Returns the cause of an error without the path, which messages name themselves."""
     return error.strerror or str(error)

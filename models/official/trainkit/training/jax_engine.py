@@ -42,21 +42,12 @@ class JaxEngine:
     64 x 640 x 640 x 3): calls return at once, so the devices never wait for the host as long as the
     input keeps up.
 
+    The arguments are those of `TensorFlowEngine`, except:
+
     Args:
-        task: its model has all its variables, and what is frozen is frozen.
-        optimizer: by the functions of `optimizers`, not yet used, without loss scaling.
+        optimizer: without loss scaling.
         devices: from `choose_jax_devices`.
-        make_dataset: from the number of records already consumed to an infinite dataset of this
-            process's part of the batches, of static shape, that starts there.
-        batch_size: records per step, over all devices.
-        decayed: variables of the L2 term; `optimizers.decayed_variables`.
-        l2_weight_decay: the loss gets `l2_weight_decay * sum(v ** 2) / 2` over `decayed`, 0 or
-            more. Leave it at 0 with AdamW and LARS, which decay the weights themselves.
-        gradient_clip_norm: gradients whose global norm is larger are scaled down to it; None
-            means never.
-        ema_decay: see `step.average_decay`; None keeps no average.
-        record_numbers: from a batch to its record numbers [B] int64, which the report of a
-            non-finite loss names; None if batches have none.
+        make_dataset: its batches are this process's part of the batch.
 
     Raises:
         ValueError: lists every argument that does not fit.

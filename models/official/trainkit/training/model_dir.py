@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Run(NamedTuple, Generic[Config]):
-    """What a model_dir says of its run."""
+    """The config and the class list of a run, read from its model_dir."""
 
     config: Config
     class_list_text: str
