@@ -281,8 +281,7 @@ def test_head_anchors_and_what_becomes_of_scores() -> None:
     # Of 3 strides of 16 pixels: the square, and twice as wide as that and half as high.
     np.testing.assert_allclose(task.anchors[0], [-16, -16, 32, 32])
     np.testing.assert_allclose(task.anchors[1], [-4, -40, 20, 56])
-    np.testing.assert_allclose(task.model.pixel_scale, 2 / 255)
-    np.testing.assert_allclose(task.model.pixel_shift, -1.0)
+    assert task.model.pixel_mean == task.model.pixel_std == (0.5, 0.5, 0.5)
     assert bound(task.postprocess) == (
         postprocess,
         {

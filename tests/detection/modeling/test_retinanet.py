@@ -24,10 +24,18 @@ def train_step(task, batch) -> tuple[dict[str, Any], Any]:
     return losses, tape.gradient(losses["loss"], variables)
 
 
-def test_normalisation_by_hand(task):
-    images = np.array([[0, 255, 51]], np.uint8)
+def test_the_backbone_sees_normalised_pixels(task, monkeypatch):
+    seen, backbone = [], task.model.backbone
+
+    def remember(pixels, **settings):
+        seen.append(np.asarray(pixels))
+        return backbone(pixels, **settings)
+
+    monkeypatch.setattr(task.model, "backbone", remember)
+    images = np.broadcast_to(np.array([0, 255, 51], np.uint8), (1, 64, 64, 3))
+    task.model(images)
     expected = [-0.485 / 0.229, (1 - 0.456) / 0.224, (0.2 - 0.406) / 0.225]
-    np.testing.assert_allclose(task.model.normalize(images)[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(seen[0][0, 0, 0], expected, rtol=1e-5)
 
 
 def test_paths_are_unique_and_begin_with_the_part(task):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import keras
 import numpy as np
 
+from tpudet.detection.modeling.pixels import normalize_pixels
 from tpudet.detection.ops.boxes import decode_boxes, image_regions
 from tpudet.detection.ops.matching import Matches
 from tpudet.detection.ops.overlaps import paired_iou
@@ -50,24 +51,23 @@ class RetinaNet(keras.Model):
         self.backbone = backbone
         self.neck = neck
         self.head = head
-        mean, std = np.asarray(pixel_mean, np.float64), np.asarray(pixel_std, np.float64)
-        self.pixel_scale = tuple(1.0 / (255.0 * std))
-        self.pixel_shift = tuple(-mean / std)
+        self.pixel_mean = tuple(pixel_mean)
+        self.pixel_std = tuple(pixel_std)
         # Built here, outside the model's own name scope: paths begin with the part's name.
         backbone.build((None, None, None, 3))
         neck.build({level: (None, None, None, n) for level, n in backbone.channels.items()})
         head.build((None, None, None, neck.num_filters))
         self.built = True
 
-    def normalize(self, images: Tensor) -> Tensor:
-        """Returns `(images / 255 - mean) / std` as one multiplication and one addition."""
-        scale = ops.convert_to_tensor(self.pixel_scale, "float32")
-        shift = ops.convert_to_tensor(self.pixel_shift, "float32")
-        return ops.cast(ops.cast(images, "float32") * scale + shift, self.compute_dtype)
-
     def call(self, images: Tensor, training: bool = False) -> RawPredictions:
         """Predicts for images [B, H, W, 3] uint8 whose sides are multiples of 2**max_level."""
-        features = self.backbone(self.normalize(images), training=training)
+        pixels = normalize_pixels(
+            images,
+            pixel_mean=self.pixel_mean,
+            pixel_std=self.pixel_std,
+            dtype=self.compute_dtype,
+        )
+        features = self.backbone(pixels, training=training)
         return self.head(self.neck(features, training=training), training=training)
 
 
