@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import keras
 
-from tpudet.detection.modeling.pixels import normalize_pixels
 from tpudet.detection.modeling.roi_heads import BoxPredictions
 from tpudet.detection.ops.roi_align import roi_align
 from tpudet.detection.types import RawPredictions
+from tpudet.trainkit.backbones.pixels import normalize_pixels
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 

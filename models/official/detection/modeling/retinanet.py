@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import keras
 import numpy as np
 
-from tpudet.detection.modeling.pixels import normalize_pixels
 from tpudet.detection.ops.boxes import decode_boxes, image_regions
 from tpudet.detection.ops.matching import Matches
 from tpudet.detection.ops.overlaps import paired_iou
 from tpudet.detection.types import Batch, Detections, RawPredictions
+from tpudet.trainkit.backbones.pixels import normalize_pixels
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 

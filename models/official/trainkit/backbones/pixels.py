@@ -1,4 +1,4 @@
-"""Normalises pixels for a backbone, inside the model."""
+"""Normalises pixels for a backbone, inside the model, so that the host sends bytes."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tpudet.detection.modeling.pixels import normalize_pixels
+from tpudet.trainkit.backbones.pixels import normalize_pixels
 
 IMAGENET = {"pixel_mean": (0.485, 0.456, 0.406), "pixel_std": (0.229, 0.224, 0.225)}
 
