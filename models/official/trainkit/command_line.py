@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from tpudet.trainkit.errors import UserError
@@ -14,6 +15,11 @@ from tpudet.trainkit.files import storage
 
 EXIT_WRONG_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+_CONFIG_HELP = (
+    "experiment file, or a VERSION: the name of a file under configs/yaml without .yaml, its part "
+    "before the first `_`, or a version of the predecessor"
+)
 
 
 def run_command(
@@ -75,6 +81,90 @@ def new_parser(prog: str, description: str | None, **settings: Any) -> argparse.
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **settings,
     )
+
+
+def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --config, --set and --params_override."""
+    parser.add_argument("--config", metavar="FILE|VERSION", required=True, help=_CONFIG_HELP)
+    add_override_arguments(parser)
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds CONFIG, --set and --params_override, for commands that show what a config means."""
+    parser.add_argument("config", metavar="CONFIG", help=_CONFIG_HELP)
+    add_override_arguments(parser)
+
+
+def add_training_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --model_dir, --mode, --eval_timeout, --log_file and --dry_run."""
+    parser.add_argument("--model_dir", required=True, help="checkpoints, log and metrics go here")
+    parser.add_argument(
+        "--mode",
+        choices=("train", "eval", "train_and_eval"),
+        default="train_and_eval",
+        help="eval waits for the checkpoints that another process writes (train_and_eval)",
+    )
+    parser.add_argument(
+        "--eval_timeout",
+        type=float,
+        metavar="SECONDS",
+        help="mode eval ends after this time without a new checkpoint (never)",
+    )
+    parser.add_argument("--log_file", default="", help="local file to append the log to")
+    parser.add_argument(
+        "--dry_run", action="store_true", help="build everything, say what would happen, and stop"
+    )
+
+
+def add_evaluation_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --model_dir, --step, --split and --set."""
+    parser.add_argument("--model_dir", required=True, help="the folder that train wrote")
+    parser.add_argument("--step", default="latest", help="step number, latest or best (latest)")
+    parser.add_argument("--split", default="", help="split to evaluate (data.eval_split)")
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="overrides",
+        help="set one value of the experiment, e.g. data.directory=DIR; may be repeated",
+    )
+
+
+def add_backend_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --backend."""
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "tensorflow", "jax"),
+        default="auto",
+        help="auto: jax if it sees a TPU, else tensorflow (%(default)s)",
+    )
+
+
+def choose_backend(arguments: argparse.Namespace) -> None:
+    """Sets the backend of --backend; Keras reads it when it is first imported.
+
+    Raises:
+        UserError: JAX is asked for and not installed.
+    """
+    backend = arguments.backend
+    if backend == "auto":
+        backend = "jax" if _sees_tpu() else "tensorflow"
+    if backend == "jax" and find_spec("jax") is None:
+        raise UserError(
+            "--backend jax needs JAX, which is not installed: pip install 'tpudet[jax]', or "
+            "'tpudet[tpu]' on a TPU machine"
+        )
+    os.environ["KERAS_BACKEND"] = backend
+
+
+def _sees_tpu() -> bool:
+    """Whether JAX is installed with a TPU's driver and finds one."""
+    if find_spec("jax") is None or find_spec("libtpu") is None:
+        return False
+    import jax
+
+    return jax.default_backend() == "tpu"
 
 
 def add_override_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,24 +7,20 @@ The experiment is that of the model_dir. The metrics are printed and written to
 import argparse
 from collections.abc import Sequence
 
-from tpudet.detection.commands.experiment_arguments import add_backend_argument, choose_backend
-from tpudet.trainkit.command_line import new_parser, run_command, start_logging
+from tpudet.trainkit.command_line import (
+    add_backend_argument,
+    add_evaluation_arguments,
+    choose_backend,
+    new_parser,
+    run_command,
+    start_logging,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; see --help."""
     parser = new_parser("tpudet evaluate", __doc__)
-    parser.add_argument("--model_dir", required=True, help="the folder that train wrote")
-    parser.add_argument("--step", default="latest", help="step number, latest or best (latest)")
-    parser.add_argument("--split", default="", help="split to evaluate (data.eval_split)")
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="overrides",
-        help="set one value of the experiment, e.g. data.directory=DIR; may be repeated",
-    )
+    add_evaluation_arguments(parser)
     add_backend_argument(parser)
     return run_command(parser, argv, _run)
 

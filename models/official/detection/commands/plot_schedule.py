@@ -4,8 +4,8 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from tpudet.detection.commands.experiment_arguments import add_config_arguments, experiment_config
-from tpudet.trainkit.command_line import new_parser, run_command, writing
+from tpudet.detection.commands.experiment_arguments import experiment_config
+from tpudet.trainkit.command_line import add_config_arguments, new_parser, run_command, writing
 
 _EXAMPLES = """examples:
   tpudet plot_schedule quickstart

@@ -6,8 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tpudet.detection.commands.experiment_arguments import add_config_arguments, experiment_config
-from tpudet.trainkit.command_line import new_parser, positive_integer, run_command, writing
+from tpudet.detection.commands.experiment_arguments import experiment_config
+from tpudet.trainkit.command_line import (
+    add_config_arguments,
+    new_parser,
+    positive_integer,
+    run_command,
+    writing,
+)
 from tpudet.trainkit.files.storage import whole_file
 
 _EPILOG = """

@@ -3,11 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
-from tpudet.detection.commands.experiment_arguments import (
-    add_experiment_arguments,
-    experiment_config,
-)
-from tpudet.trainkit.command_line import new_parser, run_command
+from tpudet.detection.commands.experiment_arguments import experiment_config
+from tpudet.trainkit.command_line import add_experiment_arguments, new_parser, run_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,13 +7,16 @@ by SIGTERM or SIGINT with its state saved (start it again), 1 failed.
 import argparse
 from collections.abc import Sequence
 
-from tpudet.detection.commands.experiment_arguments import (
+from tpudet.detection.commands.experiment_arguments import experiment_config
+from tpudet.trainkit.command_line import (
     add_backend_argument,
     add_experiment_arguments,
+    add_training_arguments,
     choose_backend,
-    experiment_config,
+    new_parser,
+    run_command,
+    start_logging,
 )
-from tpudet.trainkit.command_line import new_parser, run_command, start_logging
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,23 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = new_parser("tpudet train", __doc__)
     add_experiment_arguments(parser)
     add_backend_argument(parser)
-    parser.add_argument("--model_dir", required=True, help="checkpoints, log and metrics go here")
-    parser.add_argument(
-        "--mode",
-        choices=("train", "eval", "train_and_eval"),
-        default="train_and_eval",
-        help="eval waits for the checkpoints that another process writes (train_and_eval)",
-    )
-    parser.add_argument(
-        "--eval_timeout",
-        type=float,
-        metavar="SECONDS",
-        help="mode eval ends after this time without a new checkpoint (never)",
-    )
-    parser.add_argument("--log_file", default="", help="local file to append the log to")
-    parser.add_argument(
-        "--dry_run", action="store_true", help="build everything, say what would happen, and stop"
-    )
+    add_training_arguments(parser)
     return run_command(parser, argv, _run)
 
 
