@@ -23,13 +23,13 @@ from tpudet.detection.build_detector import (
 )
 from tpudet.detection.config import ExperimentConfig, load_experiment
 from tpudet.detection.data.pipeline import train_dataset
-from tpudet.detection.data.splits import Split, find_split
 from tpudet.detection.evaluation.split import build_evaluation
 from tpudet.detection.inference.export import BoxConvention, export_saved_model
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import write_text
+from tpudet.trainkit.record_splits import Split, find_split
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.training.build_engine import (
     build_engine,
@@ -89,7 +89,7 @@ def train(
     """
     class_list_text, classes = load_classes(config.data.directory)
     names = [entry.name for entry in classes]
-    split = find_split(config.data, config.data.train_split, names)
+    split = find_split(config.data.directory, config.data.train_split, names)
     begins = not list_checkpoints(model_dir)
     config, pretrained = resolve_config(config, model_dir, loads_weights=begins and mode != "eval")
     devices = choose_devices(config.train)

@@ -14,9 +14,9 @@ from tpudet.detection import experiment
 from tpudet.detection.commands import evaluate, export, train
 from tpudet.detection.config import load_experiment
 from tpudet.detection.data.pipeline import eval_dataset
-from tpudet.detection.data.splits import find_split
 from tpudet.detection.data.tfrecord import parse_example
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
+from tpudet.trainkit.record_splits import find_split
 from tpudet.trainkit.records import read_records
 from tpudet.trainkit.training.model_dir import load_run, select_checkpoint
 
@@ -100,7 +100,9 @@ def check_export_equals_evaluation(export_dir: str, model_dir: str, part: str) -
     run = load_run(model_dir, load_experiment)
     size = run.config.data.canvas_size
     task = experiment.restore_task(run, select_checkpoint(model_dir, "latest"))
-    shards = find_split(run.config.data, "val", [entry.name for entry in run.classes]).shards
+    shards = find_split(
+        run.config.data.directory, "val", [entry.name for entry in run.classes]
+    ).shards
     batch = next(
         iter(eval_dataset(shards=shards, canvas_size=size, batch_size=4, max_instances=50))
     )

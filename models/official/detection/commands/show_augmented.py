@@ -42,10 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    from tpudet.detection.data.splits import find_split
     from tpudet.detection.experiment import build_train_dataset
     from tpudet.detection.inspection.augmented_images import draw_augmented
     from tpudet.trainkit.pages.drawing import encode_png
+    from tpudet.trainkit.record_splits import find_split
     from tpudet.trainkit.training.model_dir import load_classes
 
     config = experiment_config(arguments)
@@ -53,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> str:
     output = arguments.output or f"{stem}_augmented.png"
     _, classes = load_classes(config.data.directory)
     names = [entry.name for entry in classes]
-    split = find_split(config.data, config.data.train_split, names)
+    split = find_split(config.data.directory, config.data.train_split, names)
     # An image is the same in any batch, and with batches of one no more are read than drawn.
     single = replace(config, train=replace(config.train, batch_size=1))
     dataset = build_train_dataset(single, split, start_record=0)

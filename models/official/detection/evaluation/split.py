@@ -16,7 +16,6 @@ from tpudet.detection.config import (
     RulesConfig,
 )
 from tpudet.detection.data.pipeline import eval_dataset
-from tpudet.detection.data.splits import find_split
 from tpudet.detection.evaluation.coco import (
     check_class_names,
     check_columns,
@@ -33,6 +32,7 @@ from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.pages.drawing import encode_png, image_grid
+from tpudet.trainkit.record_splits import find_split
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import Evaluation
 
@@ -97,7 +97,7 @@ def build_evaluation(
     """
     data, schedule = config.data, config.evaluation.schedule
     class_names = [entry.name for entry in classes]
-    split = find_split(data, data.eval_split, class_names)
+    split = find_split(data.directory, data.eval_split, class_names)
     try:
         truth = load_ground_truth(split.shards, class_names)
         rules = build_rules(config.evaluation.rules, truth, classes)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tpudet.detection.data.config import DataConfig
 from tpudet.trainkit.config.yaml_tree import ConfigError
 from tpudet.trainkit.record_manifest import check_manifest
 from tpudet.trainkit.records import count_records, find_shards
@@ -17,14 +16,14 @@ class Split(NamedTuple):
     num_classes: int  # that its labels may name
 
 
-def find_split(data: DataConfig, split: str, class_names: Sequence[str]) -> Split:
-    """Finds the shards of a split in `data.directory`.
+def find_split(directory: str, split: str, class_names: Sequence[str]) -> Split:
+    """Finds the shards of a split.
 
     Where the split has a manifest, its files and its classes must be those of the manifest; records
     of other programs have none.
 
     Args:
-        data: names the folder; the part is the last component of its path.
+        directory: of the data set; the part is the last component of its path.
         split: such as train.
         class_names: in the order of the class ids.
 
@@ -32,7 +31,7 @@ def find_split(data: DataConfig, split: str, class_names: Sequence[str]) -> Spli
         ConfigError: the split is missing, unfinished or damaged, or was written with other classes
             or in another order.
     """
-    directory = data.directory.rstrip("/")
+    directory = directory.rstrip("/")
     try:
         checked = check_manifest(directory, split)
         if checked is None:
