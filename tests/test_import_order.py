@@ -18,8 +18,8 @@ DETECTION = (
     "config → {submission, modeling, data} → ops → types"
 )
 TRAINKIT = (
-    "training → {weights, backbones, record_splits, record_manifest, images, image_folder, saved_model}"
-    " → records → "
+    "training → {weights, backbones, record_splits, record_manifest, images, image_folder, "
+    "saved_model} → records → "
     "{config, files, jobs, pages, command_line, class_list, source_version} → "
     "{errors, types, keras_ops}"
 )

@@ -18,13 +18,13 @@ from tpudet.detection.data.tfrecord import EncodedImage, encode_example
 from tpudet.detection.evaluation.ground_truth import load_ground_truth
 from tpudet.detection.inference.export import export_saved_model
 from tpudet.detection.inference.saved_detector import load_detector, read_saved_detector
-from tpudet.detection.inference.saved_files import SavedDetectorError
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.ops.numpy_masks import decode_rle
 from tpudet.detection.types import Batch, Detections
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.records import shard_path, write_shard
+from tpudet.trainkit.saved_model import SavedModelError
 
 CLASS_LIST = "/m/01,cat\n/m/02,dog\n/m/03,sheep\n"
 NAMES = ["cat", "dog", "sheep"]
@@ -276,15 +276,15 @@ def test_half_a_copy_is_recognised(name: str, saved_model: Path, tmp_path: Path)
     shutil.copytree(saved_model, copy)
     content = (copy / name).read_bytes()
     (copy / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(SavedDetectorError, match=rf"copy is not whole: {name} has .* instead of"):
+    with pytest.raises(SavedModelError, match=rf"copy is not whole: {name} has .* instead of"):
         read_saved_detector(str(copy))
     (copy / name).write_bytes(content)
     index = copy / "variables/variables.index"
     index.write_bytes(bytes(index.stat().st_size))
-    with pytest.raises(SavedDetectorError, match=r"variables\.index is of another export"):
+    with pytest.raises(SavedModelError, match=r"variables\.index is of another export"):
         read_saved_detector(str(copy))
     index.unlink()
-    with pytest.raises(SavedDetectorError, match=r"has no variables/variables\.index"):
+    with pytest.raises(SavedModelError, match=r"has no variables/variables\.index"):
         read_saved_detector(str(copy))
 
 
@@ -296,7 +296,7 @@ def test_damage_that_only_shows_when_loading_is_said_in_words(
     data = copy / "variables/variables.data-00000-of-00001"
     data.write_bytes(bytes(data.stat().st_size))
     saved = read_saved_detector(str(copy))
-    with pytest.raises(SavedDetectorError, match="copy cannot be loaded: .*tpudet export"):
+    with pytest.raises(SavedModelError, match="copy cannot be loaded: .*tpudet export"):
         load_detector(saved)
 
 

@@ -25,13 +25,10 @@ from tpudet.detection.inference.predictions_file import (
     write_predictions,
 )
 from tpudet.detection.inference.run import run_tasks
-from tpudet.detection.inference.saved_detector import (
-    find_saved_model,
-    load_detector,
-    read_saved_detector,
-)
+from tpudet.detection.inference.saved_detector import load_detector, read_saved_detector
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.image_folder import ImageFile, list_images, read_ids
+from tpudet.trainkit.saved_model import find_saved_model
 
 CLASS_LIST = "/m/01,cat\n/m/02,dog\n/m/03,sheep\n"
 SCRIPTS = Path(__file__).parents[3] / "scripts" / "inference"

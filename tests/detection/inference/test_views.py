@@ -14,7 +14,6 @@ from tpudet.detection.inference import views
 from tpudet.detection.inference.predictions_file import read_predictions
 from tpudet.detection.inference.saved_detector import (
     ImageOutput,
-    SavedDetector,
     load_detector,
     read_saved_detector,
 )
@@ -29,6 +28,7 @@ from tpudet.detection.inference.views import (
     restore_boxes,
 )
 from tpudet.trainkit.images.canvas import decode_to_canvas
+from tpudet.trainkit.saved_model import SavedModel
 
 HEIGHT, WIDTH = 64, 96
 # No two boxes overlap more than wholly, so nothing is merged.
@@ -209,7 +209,7 @@ def test_every_object_is_found_once_and_where_it_is(
         for x1, y1, x2, y2 in boxes:
             image[y1:y2, x1:x2, label - 1] = 255
     monkeypatch.setattr(views, "load_canvas_detector", lambda saved: bright_blobs)
-    saved = SavedDetector("", "", {"canvas_size": [HEIGHT, WIDTH]}, "")
+    saved = SavedModel("", "", {"canvas_size": [HEIGHT, WIDTH]}, "")
     augmentation = ViewSettings(flip=True, scales=(0.75, 1.5, 3.0), method=method)
     ((labels, scores, found, _),) = load_view_detector(saved, augmentation, 4)([png(image)])
     assert sorted(labels) == [1, 1, 2]

@@ -4,23 +4,17 @@ Preprocessing is that of the evaluation (`trainkit.images.canvas`), so a SavedMo
 detections that were evaluated.
 """
 
-import hashlib
-import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from typing import Literal
 
 import keras
 import tensorflow as tf
 
-from tpudet.detection.inference.saved_files import SAVED_MODEL_FILE, write_file_list
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.types import Batch, Detections
 from tpudet.trainkit.class_list import read_class_list
-from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.images.canvas import PlacedImage, decode_to_canvas, resize_to_canvas
+from tpudet.trainkit.saved_model import publish_saved_model, require_free
 
 BoxConvention = Literal["normalized", "pixels"]
 
@@ -50,8 +44,7 @@ def export_saved_model(
 
     Assets: `classes.csv` as given; `metadata.json`: `metadata` plus `canvas_size`, `boxes`,
     `max_detections`, `classes_sha256` and, with masks, `mask_side`; and `files.json`, see
-    `inference.saved_files`. The directory gets its name when it is whole. Where it is a link, the
-    folder that it points to is replaced.
+    `trainkit.saved_model`, which also says when the directory gets its name.
 
     Args:
         model: owns every variable that `predict` reads, with the values to export.
@@ -73,7 +66,7 @@ def export_saved_model(
     """
     read_class_list(class_list_text)
     directory = directory.rstrip("/")
-    _require_free(directory, overwrite=overwrite)
+    require_free(directory, overwrite=overwrite)
     module = _Detector(model, predict, canvas_size, boxes)
     image_tensor = module.image_tensor.get_concrete_function()
     outputs = image_tensor.structured_outputs
@@ -84,22 +77,15 @@ def export_saved_model(
     }
     if "detection_masks" in outputs:
         facts["mask_side"] = outputs["detection_masks"].shape[2]
-    contents = _metadata_json(metadata, facts, class_list_text)
-    with Claim(f"{directory}.claim.json", output=directory) as claim:
-        _require_free(directory, overwrite=overwrite)  # another export may have just ended
-        temporary = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.tmp")
-        if storage.exists(temporary):  # left by an export that was killed
-            storage.remove_folder(temporary)
-        with tempfile.TemporaryDirectory() as folder:
-            module.assets = [
-                _asset(os.path.join(folder, "classes.csv"), class_list_text),
-                _asset(os.path.join(folder, "metadata.json"), contents),
-            ]
-            signatures = {"serving_default": module.encoded, "image_tensor": image_tensor}
-            tf.saved_model.save(module, temporary, signatures=signatures)
-        write_file_list(temporary)
-        claim.verify()
-        storage.publish_folder(temporary, directory, last=SAVED_MODEL_FILE)
+    publish_saved_model(
+        module,
+        {"serving_default": module.encoded, "image_tensor": image_tensor},
+        directory=directory,
+        class_list_text=class_list_text,
+        metadata=metadata,
+        facts=facts,
+        overwrite=overwrite,
+    )
     return directory
 
 
@@ -119,7 +105,6 @@ class _Detector(tf.Module):
         self._predict = predict
         self._canvas_size = canvas_size
         self._boxes: BoxConvention = boxes
-        self.assets: list[tf.saved_model.Asset] = []
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="input")])
     def encoded(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -182,36 +167,3 @@ def _outputs(detections: Detections, batch: Batch, boxes: BoxConvention) -> dict
             is_valid[:, :, None, None], tf.cast(detections.masks, tf.float32), 0.0
         )
     return outputs
-
-
-def _metadata_json(
-    given: Mapping[str, object], facts: Mapping[str, object], class_list_text: str
-) -> str:
-    digest = hashlib.sha256(class_list_text.encode()).hexdigest()
-    facts = {**facts, "classes_sha256": digest}
-    if facts.keys() & given.keys():
-        raise ValueError(f"metadata sets {sorted(facts.keys() & given.keys())}: export does so")
-    return json.dumps({**given, **facts}, indent=2) + "\n"
-
-
-def _asset(path: str, text: str) -> tf.saved_model.Asset:
-    with storage.open_file(path, "w") as file:
-        file.write(text)
-    return tf.saved_model.Asset(path)
-
-
-def _require_free(directory: str, *, overwrite: bool) -> None:
-    is_model = storage.exists(os.path.join(directory, SAVED_MODEL_FILE))
-    # In a bucket a directory is only a part of file names.
-    is_other = not storage.is_remote(directory) and _is_taken(directory)
-    if is_model and not overwrite:
-        raise FileExistsError(f"{directory} exists: give another directory or allow overwriting")
-    if is_other and not is_model:
-        raise FileExistsError(
-            f"{directory} exists and is no SavedModel, so it is not replaced: give another "
-            "directory, or move it away"
-        )
-
-
-def _is_taken(path: str) -> bool:
-    return storage.exists(path) and (not storage.is_folder(path) or bool(storage.list_folder(path)))

@@ -17,14 +17,10 @@ import re
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from tpudet.detection.inference.saved_detector import (
-    SavedDetector,
-    SavedDetectorError,
-    find_saved_model,
-    read_saved_detector,
-)
+from tpudet.detection.inference.saved_detector import read_saved_detector
 from tpudet.trainkit.config.decode import ConfigError, load_list
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.saved_model import SavedModel, SavedModelError, find_saved_model
 
 
 class ModelListError(UserError):
@@ -63,7 +59,7 @@ class ListedModel(NamedTuple):
     """A model of the list, found."""
 
     name: str
-    saved: SavedDetector
+    saved: SavedModel
     predictions_path: str
 
 
@@ -106,14 +102,14 @@ def _find(entry: ModelEntry, storage: str) -> ListedModel:
     saved = read_saved_detector(find_saved_model(os.path.join(storage, "final", entry.name)))
     exported = saved.metadata.get("step")
     if isinstance(entry.step, int) and exported != entry.step:
-        raise SavedDetectorError(
+        raise SavedModelError(
             f"{saved.directory} was exported from step {exported}, the list says {entry.step}. "
             "Export that step, or correct the list"
         )
     sides = [int(side) for side in str(entry.resolution).split("x")]
     height, width = sides[0], sides[-1]
     if list(saved.metadata["canvas_size"]) != [height, width]:
-        raise SavedDetectorError(
+        raise SavedModelError(
             f"{saved.directory} has the canvas {saved.metadata['canvas_size']}, "
             f"the list says {[height, width]}"
         )

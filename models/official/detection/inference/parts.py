@@ -13,7 +13,6 @@ from tpudet.detection.inference.predictions_file import (
     read_predictions,
     write_predictions,
 )
-from tpudet.detection.inference.saved_detector import SavedDetector
 from tpudet.detection.inference.stream import Part
 from tpudet.detection.inference.view_settings import ViewSettings
 from tpudet.trainkit.errors import UserError
@@ -21,6 +20,7 @@ from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import ClaimTicket
 from tpudet.trainkit.files.storage import is_file, whole_file
 from tpudet.trainkit.image_folder import ImageFile, Shard
+from tpudet.trainkit.saved_model import SavedModel
 
 IMAGES_PER_PART = 500  # the most that a kill costs; a few minutes of a slow CPU
 
@@ -32,7 +32,7 @@ class InferenceError(UserError):
 class PredictionTask(NamedTuple):
     """A predictions file to write."""
 
-    saved: SavedDetector
+    saved: SavedModel
     images: Sequence[ImageFile]
     predictions_path: str
     views: ViewSettings | None = None
@@ -202,7 +202,7 @@ def _require_own(part: Part, metadata: dict[str, Any], ids: list[str], key: str)
 def write_whole(
     path: str,
     blocks: Iterable[Sequence[ImagePredictions]],
-    saved: SavedDetector,
+    saved: SavedModel,
     metadata: dict[str, Any],
     claim: ClaimTicket,
 ) -> int:

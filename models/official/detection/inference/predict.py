@@ -13,11 +13,7 @@ from tpudet.detection.inference.parts import (
     is_finished,
 )
 from tpudet.detection.inference.run import run_tasks
-from tpudet.detection.inference.saved_detector import (
-    SavedDetector,
-    find_saved_model,
-    read_saved_detector,
-)
+from tpudet.detection.inference.saved_detector import read_saved_detector
 from tpudet.detection.inference.view_settings import ViewSettings
 from tpudet.trainkit.files.locations import storage_path
 from tpudet.trainkit.files.storage import is_file
@@ -29,6 +25,7 @@ from tpudet.trainkit.image_folder import (
     shard_path,
     take_shard,
 )
+from tpudet.trainkit.saved_model import SavedModel, find_saved_model
 
 
 def plan_folder(
@@ -154,7 +151,7 @@ def run_and_report(
 
 
 def _task(
-    saved: SavedDetector,
+    saved: SavedModel,
     target: str,
     listed: Sequence[ImageFile],
     shard: Shard | None,

@@ -25,12 +25,7 @@ from tpudet.detection.inference.parts import (
     finish_task,
     write_whole,
 )
-from tpudet.detection.inference.saved_detector import (
-    Detector,
-    SavedDetector,
-    load_detector,
-    read_saved_detector,
-)
+from tpudet.detection.inference.saved_detector import Detector, load_detector, read_saved_detector
 from tpudet.detection.inference.stream import Part, PredictedPart, Timing, predict_parts
 from tpudet.detection.inference.view_settings import ViewSettings
 from tpudet.detection.inference.views import load_view_detector
@@ -38,6 +33,7 @@ from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim, ClaimTicket
 from tpudet.trainkit.files.storage import is_file
 from tpudet.trainkit.jobs.worker_pool import run_jobs
+from tpudet.trainkit.saved_model import SavedModel
 
 # On a cluster: loading a model takes as long as predicting thousands of images on a GPU.
 _PARTS_PER_JOB = 10
@@ -48,7 +44,7 @@ class PartsJob(NamedTuple):
     """Parts of a task for one process."""
 
     task: int  # its place in the list
-    saved: SavedDetector
+    saved: SavedModel
     views: ViewSettings | None
     parts: tuple[Part, ...]
     key: str

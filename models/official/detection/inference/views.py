@@ -23,16 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tpudet.detection.inference.saved_detector import (
-    Detector,
-    ImageOutput,
-    SavedDetector,
-    load_canvas_detector,
-)
+from tpudet.detection.inference.saved_detector import Detector, ImageOutput, load_canvas_detector
 from tpudet.detection.inference.view_settings import ViewSettings
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.submission.fusion.plain_fusion import Boxes, fuse_class
 from tpudet.trainkit.images.canvas import place_on_canvas
+from tpudet.trainkit.saved_model import SavedModel
 
 _OVERLAP = 0.25  # of two neighbouring crops, as a fraction of the canvas
 _CUT_PIXELS = 2.0  # distance to a border, in canvas pixels, below which a box counts as cut
@@ -56,7 +52,7 @@ class View(NamedTuple):
 Place = Callable[[bytes, float, tuple[float, float], bool], View]
 
 
-def load_view_detector(saved: SavedDetector, settings: ViewSettings, batch_size: int) -> Detector:
+def load_view_detector(saved: SavedModel, settings: ViewSettings, batch_size: int) -> Detector:
     """Loads the graph as `load_detector` does; the function detects in all views and merges.
 
     Args:

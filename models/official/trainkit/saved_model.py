@@ -1,0 +1,263 @@
+"""SavedModels with a class list: written under their name only when whole, and checked when read.
+
+`assets/classes.csv` is the class list, `assets/metadata.json` holds facts about the model, and
+`assets/files.json` the size of every other file in bytes and, of all but the variables, whose index
+has a checksum for each, the SHA-256. SavedModels of before have no such list.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tpudet.trainkit.class_list import read_class_list
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claims import Claim
+
+SAVED_MODEL_FILE = "saved_model.pb"
+_LIST = "assets/files.json"
+_VARIABLES = "variables/variables.data-"
+
+
+class SavedModelError(UserError):
+    """There is no SavedModel, or it is not one of this toolkit."""
+
+
+class SavedModel(NamedTuple):
+    """A SavedModel that `publish_saved_model` wrote."""
+
+    directory: str
+    class_list_text: str
+    metadata: dict  # contents of metadata.json
+    fingerprint: str  # of weights, graph, classes and metadata
+
+
+def require_free(directory: str, *, overwrite: bool) -> None:
+    """Raises FileExistsError if a SavedModel cannot be written to `directory`."""
+    is_model = storage.exists(os.path.join(directory, SAVED_MODEL_FILE))
+    # In a bucket a directory is only a part of file names.
+    is_other = not storage.is_remote(directory) and _is_taken(directory)
+    if is_model and not overwrite:
+        raise FileExistsError(f"{directory} exists: give another directory or allow overwriting")
+    if is_other and not is_model:
+        raise FileExistsError(
+            f"{directory} exists and is no SavedModel, so it is not replaced: give another "
+            "directory, or move it away"
+        )
+
+
+def publish_saved_model(
+    module: Any,
+    signatures: Mapping[str, Callable[..., Any]],
+    *,
+    directory: str,
+    class_list_text: str,
+    metadata: Mapping[str, object],
+    facts: Mapping[str, object],
+    overwrite: bool,
+) -> None:
+    """Writes a SavedModel. The directory gets its name when it is whole.
+
+    Where it is a link, the folder that it points to is replaced.
+
+    Args:
+        module: the tf.Module to save; its attribute `assets` is set.
+        signatures: by name.
+        directory: to write.
+        class_list_text: contents of classes.csv.
+        metadata: JSON values of the caller: version, step, git commit.
+        facts: JSON values about the model, beside `classes_sha256`.
+        overwrite: replace an existing SavedModel.
+
+    Raises:
+        FileExistsError: `directory` exists and `overwrite` is false, or it is no SavedModel.
+        ClaimError: another process exports to `directory`.
+        ValueError: `metadata` names one of the facts.
+    """
+    import tensorflow as tf  # late: those who only look for SavedModels do without
+
+    contents = _metadata_json(metadata, facts, class_list_text)
+    with Claim(f"{directory}.claim.json", output=directory) as claim:
+        require_free(directory, overwrite=overwrite)  # another export may have just ended
+        temporary = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.tmp")
+        if storage.exists(temporary):  # left by an export that was killed
+            storage.remove_folder(temporary)
+        with tempfile.TemporaryDirectory() as folder:
+            module.assets = [
+                _asset(os.path.join(folder, "classes.csv"), class_list_text),
+                _asset(os.path.join(folder, "metadata.json"), contents),
+            ]
+            tf.saved_model.save(module, temporary, signatures=dict(signatures))
+        _write_file_list(temporary)
+        claim.verify()
+        storage.publish_folder(temporary, directory, last=SAVED_MODEL_FILE)
+
+
+def _metadata_json(
+    given: Mapping[str, object], facts: Mapping[str, object], class_list_text: str
+) -> str:
+    digest = hashlib.sha256(class_list_text.encode()).hexdigest()
+    facts = {**facts, "classes_sha256": digest}
+    if facts.keys() & given.keys():
+        raise ValueError(f"metadata sets {sorted(facts.keys() & given.keys())}: export does so")
+    return json.dumps({**given, **facts}, indent=2) + "\n"
+
+
+def _asset(path: str, text: str) -> Any:
+    import tensorflow as tf
+
+    with storage.open_file(path, "w") as file:
+        file.write(text)
+    return tf.saved_model.Asset(path)
+
+
+def _is_taken(path: str) -> bool:
+    return storage.exists(path) and (not storage.is_folder(path) or bool(storage.list_folder(path)))
+
+
+def find_saved_model(model_dir: str) -> str:
+    """Returns the directory of the newest SavedModel at or below `model_dir`.
+
+    Raises:
+        SavedModelError: no such directory, or no SavedModel in it; lists what is there.
+    """
+    if not storage.is_folder(model_dir):
+        raise SavedModelError(f"no directory {model_dir}: MODEL_DIR holds a SavedModel")
+    found = [
+        folder
+        for folder, _, names in storage.walk(model_dir)
+        if SAVED_MODEL_FILE in names and not os.path.basename(folder.rstrip("/")).startswith(".")
+    ]
+    if not found:
+        there = ", ".join(storage.list_folder(model_dir)[:20]) or "nothing"
+        raise SavedModelError(
+            f"no SavedModel (saved_model.pb) in {model_dir} or below; there is: {there}. "
+            "tpudet export writes one"
+        )
+    age = {f: storage.stat(os.path.join(f, SAVED_MODEL_FILE)).modified_ns for f in found}
+    return max(sorted(found), key=lambda folder: age[folder])
+
+
+def read_saved_model(directory: str, *, facts: Sequence[str]) -> SavedModel:
+    """Reads the assets of a SavedModel; the graph itself is not loaded.
+
+    Args:
+        directory: of the SavedModel.
+        facts: names that its metadata must have.
+
+    Raises:
+        SavedModelError: the assets that `publish_saved_model` writes are missing or not usable, or
+            a file is cut off or of another export.
+    """
+    contents: dict[str, bytes] = {}
+    for name in ("assets/classes.csv", "assets/metadata.json", SAVED_MODEL_FILE):
+        path = os.path.join(directory, name)
+        if not storage.exists(path):
+            raise SavedModelError(
+                f"{directory} has no {name}: without it the meaning of its class ids is unknown. "
+                "Export it again with tpudet export"
+            )
+        contents[name] = _read(path)
+    # The index of the variables holds a checksum of each, so the weights need not be read.
+    try:
+        contents["variables"] = _read(os.path.join(directory, "variables", "variables.index"))
+    except FileNotFoundError as error:
+        raise SavedModelError(
+            f"{directory} has no variables/variables.index: copy it again, or export it again with "
+            "tpudet export"
+        ) from error
+    classes = contents["assets/classes.csv"].decode()
+    try:
+        read_class_list(classes)
+        metadata = json.loads(contents["assets/metadata.json"])
+        missing = {*facts, "classes_sha256"} - metadata.keys()
+    except (ValueError, AttributeError) as error:
+        raise SavedModelError(f"{directory}: {error}") from error
+    if missing:
+        raise SavedModelError(f"{directory}/assets/metadata.json lacks {sorted(missing)}")
+    if hashlib.sha256(classes.encode()).hexdigest() != metadata["classes_sha256"]:
+        raise SavedModelError(
+            f"{directory}/assets/classes.csv is not the list that the model was exported with: its "
+            "class ids would get wrong names. Restore that list or export again"
+        )
+    _check_files(directory)
+    digest = hashlib.sha256(b"".join(hashlib.sha256(c).digest() for c in contents.values()))
+    return SavedModel(directory, classes, metadata, digest.hexdigest())
+
+
+def load_saved_model(saved: SavedModel) -> Any:
+    """Loads the graph and the weights.
+
+    Raises:
+        SavedModelError: it is damaged.
+    """
+    import tensorflow as tf
+
+    try:
+        return tf.saved_model.load(saved.directory)
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        raise SavedModelError(
+            f"{saved.directory} cannot be loaded: {error}. Copy it again, or export it again with "
+            "tpudet export"
+        ) from error
+
+
+def _read(path: str) -> bytes:
+    with storage.open_file(path, "rb") as file:
+        return file.read()
+
+
+def _write_file_list(directory: str) -> None:
+    """Adds the list to a SavedModel that is whole."""
+    names = [
+        os.path.relpath(os.path.join(folder, name), directory)
+        for folder, _, names in storage.walk(directory)
+        for name in names
+    ]
+    files = {name: _describe(directory, name) for name in sorted(names)}
+    storage.write_text(os.path.join(directory, _LIST), json.dumps(files, indent=2) + "\n")
+
+
+def _check_files(directory: str) -> None:
+    """Compares a SavedModel with its list, if it has one.
+
+    Raises:
+        SavedModelError: a file is missing, cut off or of another export; names all such files.
+    """
+    text = storage.read_text(os.path.join(directory, _LIST))
+    if text is None:
+        return
+    try:
+        wanted = {os.path.normpath(name): dict(entry) for name, entry in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise SavedModelError(f"{directory}/{_LIST} is damaged: {error}") from error
+    wrong = []
+    for name, entry in wanted.items():
+        if os.path.isabs(name) or name.startswith(".."):
+            raise SavedModelError(f"{directory}/{_LIST} names {name}, which is elsewhere")
+        try:
+            found = _describe(directory, name)
+        except FileNotFoundError:
+            wrong.append(f"{name} is missing")
+            continue
+        if found["size"] != entry.get("size"):
+            wrong.append(f"{name} has {found['size']:,} bytes instead of {entry.get('size'):,}")
+        elif found != entry:
+            wrong.append(f"{name} is of another export")
+    if wrong:
+        raise SavedModelError(
+            f"{directory} is not whole: {'; '.join(wrong)}. It may still be copied; else copy it "
+            "again, or run tpudet export --overwrite"
+        )
+
+
+def _describe(directory: str, name: str) -> dict[str, object]:
+    path = os.path.join(directory, name)
+    size = storage.stat(path).size
+    if name.startswith(_VARIABLES):
+        return {"size": size}
+    with storage.open_file(path, "rb") as file:
+        return {"size": size, "sha256": hashlib.sha256(file.read()).hexdigest()}
