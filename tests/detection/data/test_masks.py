@@ -18,13 +18,20 @@ def place(image: np.ndarray, **changes):
     return place_on_canvas(tf.constant(png(image)), 64, 64, **options)
 
 
+def decode(encoded, placed, *, rows=None, count=None, flip=False) -> tf.Tensor:
+    count = len(encoded) if count is None else count
+    rows = tf.constant(range(count) if rows is None else rows, tf.int64)
+    encoded = tf.constant(encoded, tf.string)
+    return placed_masks(encoded, tf.constant(count), rows, placed, tf.constant(flip))
+
+
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize(("scale", "position"), [(1.0, (0, 0)), (0.4, (0, 0)), (1.9, (0.3, 0.7))])
 def test_a_mask_lies_where_the_image_shows_the_object(flip, scale, position):
     mask = np.zeros((HEIGHT, WIDTH), np.uint8)
     cv2.ellipse(mask, (50, 20), (22, 12), 30, 0, 360, 1, -1)
     placed = place(mask * 255, scale=scale, position=position, flip=flip)
-    drawn = placed_masks(tf.constant([png(mask)]), tf.constant(1), placed, tf.constant(flip))[0]
+    drawn = decode([png(mask)], placed, flip=flip)[0]
     shown = placed.image.numpy()[..., 0]
     assert drawn.shape == shown.shape
     # Where the image is quite black or white; between them lie interpolated edges.
@@ -41,14 +48,23 @@ def test_masks_may_overlap():
     placed = place_on_canvas(
         tf.constant(png(masks[1])), HEIGHT, WIDTH, scale=1.0, position=(0, 0), flip=False
     )
-    encoded = tf.constant([*map(png, masks)])
-    placed_ones = placed_masks(encoded, tf.constant(3), placed, tf.constant(False))
-    np.testing.assert_array_equal(placed_ones, masks > 0)
+    encoded = [*map(png, masks)]
+    np.testing.assert_array_equal(decode(encoded, placed), masks > 0)
+    np.testing.assert_array_equal(decode(encoded, placed, rows=[2, 0]), masks[[2, 0]] > 0)
+    assert decode(encoded, placed, rows=[]).shape == (0, HEIGHT, WIDTH)
+
+
+def test_masks_that_are_not_wanted_are_not_decoded():
+    placed = place(np.ones((HEIGHT, WIDTH), np.uint8))
+    encoded = [b"no PNG", png(np.ones((HEIGHT, WIDTH), np.uint8))]
+    assert decode(encoded, placed, rows=[1]).numpy().all()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        decode(encoded, placed, rows=[0])
 
 
 def test_a_record_without_masks_has_empty_ones():
     placed = place(np.ones((HEIGHT, WIDTH), np.uint8))
-    empty = placed_masks(tf.constant([], tf.string), tf.constant(3), placed, tf.constant(False))
+    empty = decode([], placed, rows=[0, 1, 2], count=3)
     assert empty.shape == (3, *placed.image.shape[:2])
     assert not empty.numpy().any()
 
@@ -71,4 +87,4 @@ def test_packed_masks_are_an_eighth_and_come_back(shape):
 def test_masks_that_do_not_fit_are_named(masks, words):
     placed = place(np.ones((HEIGHT, WIDTH), np.uint8))
     with pytest.raises(tf.errors.InvalidArgumentError, match=words):
-        placed_masks(tf.constant(masks), tf.constant(2), placed, tf.constant(False))
+        decode(masks, placed, rows=[0], count=2)

@@ -260,7 +260,7 @@ def make_two_objects(side=128) -> Any:
         original_sizes=np.full((1, 2), side, np.float32),
         scales=np.ones((1, 2), np.float32),
         offsets=np.zeros((1, 2), np.float32),
-        masks=masks[None],
+        masks=np.packbits(masks[None], axis=-1),
     )
 
 
@@ -295,9 +295,10 @@ def test_one_image_is_learned_by_heart(small_mask):
     found = task.predict(batch)
     assert int(found.num_detections[0]) == 2
     boxes, _, classes, _, masks = (np.array(value)[0] for value in found)
+    true_masks = np.unpackbits(batch.masks[0], axis=-1) > 0
     assert sorted(classes[:2]) == [1, 2]
     for box, mask, number in zip(boxes[:2], masks[:2], classes[:2], strict=True):
-        true_box, true_mask = batch.boxes[:, number - 1], batch.masks[0, number - 1] > 0
+        true_box, true_mask = batch.boxes[:, number - 1], true_masks[number - 1]
         assert float(iou_matrix(box[None], true_box)[0, 0]) > 0.9
         pasted = paste_mask(mask, box, height=128, width=128)
         assert np.sum(pasted & true_mask) / np.sum(pasted | true_mask) >= 0.9

@@ -8,7 +8,7 @@ from pycocotools import mask as coco_mask
 from tpudet.detection.ops.masks import crop_masks, mask_targets
 from tpudet.detection.ops.numpy_masks import encode_rle, paste_mask
 
-SIZE = (60, 90)
+SIZE = (60, 96)
 
 
 def draw_blob(rng):
@@ -18,6 +18,10 @@ def draw_blob(rng):
     angles = np.arctan2(rows + 0.5 - y, columns + 0.5 - x)
     radius = 18 + 4 * np.sin(3 * angles + rng.uniform(0, 6))
     return np.hypot(rows + 0.5 - y, columns + 0.5 - x) < radius
+
+
+def pack(masks):
+    return np.packbits(masks, axis=-1)
 
 
 def tight_box(mask):
@@ -48,8 +52,8 @@ def test_crops_equal_the_plain_statement_at_any_fraction_of_a_pixel():
     boxes = np.concatenate([tops, tops + rng.uniform(0, 45, (2, 8, 2))], axis=-1)
     boxes = boxes.astype(np.float32)
     instances = rng.integers(0, 3, (2, 8)).astype(np.int32)
-    crops = np.array(crop_masks(masks, boxes, instances, size=9))
-    targets = np.array(mask_targets(masks, boxes, instances, size=9))
+    crops = np.array(crop_masks(pack(masks), boxes, instances, size=9))
+    targets = np.array(mask_targets(pack(masks), boxes, instances, size=9))
     for image, number in np.ndindex(2, 8):
         expected = plain_crop(masks[image, instances[image, number]], boxes[image, number], 9)
         np.testing.assert_allclose(crops[image, number], expected, atol=1e-4)
@@ -63,19 +67,23 @@ def test_half_a_box_by_hand():
     mask = np.zeros((1, 1, 8, 8), np.uint8)
     mask[..., 4:] = 1
     whole = np.array([[[0, 0, 8, 8]]], np.float32)
-    targets = np.array(mask_targets(mask, whole, np.zeros((1, 1), int), size=4))[0, 0]
+    targets = np.array(mask_targets(pack(mask), whole, np.zeros((1, 1), int), size=4))[0, 0]
     np.testing.assert_array_equal(targets, [[0, 0, 1, 1]] * 4)
     # A quarter of a pixel further left, the centre of the second cell is still outside.
-    crops = np.array(crop_masks(mask, whole - 0.25, np.zeros((1, 1), int), size=8))[0, 0]
+    crops = np.array(crop_masks(pack(mask), whole - 0.25, np.zeros((1, 1), int), size=8))[0, 0]
     np.testing.assert_allclose(crops[0], [0, 0, 0, 0, 0.75, 1, 1, 1])
 
 
 def test_an_instance_without_pixels_and_a_box_without_area_give_finite_cells():
     masks = np.zeros((1, 2, *SIZE), np.uint8)
     boxes = np.array([[[3, 3, 3, 3], [0, 0, 20, 20]]], np.float32)
-    np.testing.assert_array_equal(mask_targets(masks, boxes, np.zeros((1, 2), int), size=5), 0.0)
+    np.testing.assert_array_equal(
+        mask_targets(pack(masks), boxes, np.zeros((1, 2), int), size=5), 0.0
+    )
     masks[:] = 1
-    np.testing.assert_array_equal(mask_targets(masks, boxes, np.zeros((1, 2), int), size=5), 1.0)
+    np.testing.assert_array_equal(
+        mask_targets(pack(masks), boxes, np.zeros((1, 2), int), size=5), 1.0
+    )
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.3, 0.5, 0.8])
@@ -87,7 +95,7 @@ def test_pasting_is_the_inverse_of_cutting(shift):
         mask = draw_blob(rng)
         box = tight_box(mask) + np.array([-shift, shift - 1, shift, 1], np.float32)
         instance = np.zeros((1, 1), int)
-        target = mask_targets(mask[None, None].astype(np.uint8), box[None, None], instance, size=28)
+        target = mask_targets(pack(mask)[None, None], box[None, None], instance, size=28)
         pasted = paste_mask(np.array(target)[0, 0], box, height=SIZE[0], width=SIZE[1])
         encoded = [encode_rle(value) for value in (pasted, mask)]
         overlap: Any = coco_mask.iou(encoded[:1], encoded[1:], [0])

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tpudet.detection.data.augmentations.build import build_augmentations, needs_masks
 from tpudet.detection.data.boxes import boxes_to_canvas, flip_boxes, has_area
 from tpudet.detection.data.config import DataConfig
-from tpudet.detection.data.masks import placed_masks
+from tpudet.detection.data.masks import pack_masks, placed_masks
 from tpudet.detection.data.sample import Sample, pack_sample, unpack_sample
 from tpudet.detection.data.tfrecord import Example, parse_example
 from tpudet.detection.types import Batch
@@ -26,7 +26,9 @@ NUM_CORES = os.cpu_count() or 1
 # If 1 % of the images have masks, a search of so many misses them once in 20,000 times.
 _RECORDS_SEARCHED = 1000
 _SHARDS_SEARCHED = 100
-_SELECTION = -1  # folded into a sample's seed for `select_instances`; augmentations count from 0
+# Folded into a sample's seed for `select_instances`: among the instances of a record, and of the
+# image that augmentations made. Augmentations count from 0.
+_RECORD_SELECTION, _SELECTION = -2, -1
 
 
 def train_dataset(
@@ -53,11 +55,12 @@ def train_dataset(
 
     Args:
         data: canvas, flip, scales, `max_instances` (N, see `select_instances`) and augmentations.
-            These are applied in their order to the scaled, cropped and mirrored image before it is
-            padded. The seed of each is the record's, folded with its index in the list. Partners
-            of a mixing augmentation are other images of the same process's stream, already changed
-            by the augmentations before it; so with several processes the mixed images depend on
-            the number of processes, and the records do not.
+            So many instances are chosen of each record, before any mask is decoded, and again of
+            a mixed image. Augmentations are applied in their order to the scaled, cropped and
+            mirrored image before it is padded. The seed of each is the record's, folded with its
+            index in the list. Partners of a mixing augmentation are other images of the same
+            process's stream, already changed by the augmentations before it; so with several
+            processes the mixed images depend on the number of processes, and the records do not.
         shards: paths, as `find_shards` lists them.
         records_per_shard: records of each.
         batch_size: images per batch of this process.
@@ -65,7 +68,7 @@ def train_dataset(
         start_record: records consumed since the beginning of the run, by all processes together.
         num_classes: C. A record with a label beyond it ends the run: a GPU would train on it as if
             it had no class. None checks nothing.
-        with_masks: whether batches carry masks.
+        with_masks: whether batches carry masks; the canvas is then a multiple of 8 wide.
         augmentations: used instead of those of `data`.
         cycle_length: files open at once.
         shuffle_buffer: records in the shuffle buffer; None: as many as fit into 256 MiB.
@@ -132,7 +135,15 @@ def _training_sample(
         stateless_seed, horizontal_flip=data.horizontal_flip, scale_range=data.scale_range
     )
     placed = place_on_canvas(example.encoded, *data.canvas_size, **drawn._asdict())
-    return _to_sample(record, example, placed, drawn.flip, stateless_seed, data.canvas_size)
+    return _to_sample(
+        record,
+        example,
+        placed,
+        drawn.flip,
+        stateless_seed,
+        canvas_size=data.canvas_size,
+        max_instances=data.max_instances,
+    )
 
 
 def eval_dataset(
@@ -166,7 +177,15 @@ def eval_dataset(
             example.encoded, *canvas_size, scale=1.0, position=(0.0, 0.0), flip=False
         )
         unused_seed = tf.zeros([2], tf.int64)
-        sample = _to_sample(record, example, placed, False, unused_seed, canvas_size)
+        sample = _to_sample(
+            record,
+            example,
+            placed,
+            False,
+            unused_seed,
+            canvas_size=canvas_size,
+            max_instances=max_instances,
+        )
         return _one_image(sample, max_instances, with_masks=with_masks)
 
     images = read_records(shards).map(prepare, num_parallel_calls=num_parallel_calls)
@@ -238,20 +257,28 @@ def _to_sample(
     placed: PlacedImage,
     flip: Tensor | bool,
     seed: Tensor,
+    *,
     canvas_size: tuple[int, int],
+    max_instances: int,
 ) -> Sample:
-    """Joins the placed image of a record with its objects, moved to where it was placed."""
+    """Joins the placed image of a record with its objects, moved to where it was placed.
+
+    Chosen before masks are decoded, because an image of 400 nuclei would take 160 MB of them.
+    """
     flip = tf.convert_to_tensor(flip)
     boxes = example.boxes_normalized * tf.tile(placed.original_size, [2])
     boxes = tf.cond(flip, lambda: flip_boxes(boxes, placed.original_size[1]), lambda: boxes)
+    boxes = boxes_to_canvas(boxes, placed.scale, placed.offset, *canvas_size)
+    chosen_by = fold_seed(seed, _RECORD_SELECTION)
+    rows = select_instances(has_area(boxes), example.is_crowd, max_instances, chosen_by)
     masks = None
     if example.masks is not None:
-        masks = placed_masks(example.masks, tf.size(example.labels), placed, flip)
+        masks = placed_masks(example.masks, tf.size(example.labels), rows, placed, flip)
     return Sample(
         image=placed.image,
-        boxes=boxes_to_canvas(boxes, placed.scale, placed.offset, *canvas_size),
-        classes=example.labels,
-        is_crowd=example.is_crowd,
+        boxes=tf.gather(boxes, rows),
+        classes=tf.gather(example.labels, rows),
+        is_crowd=tf.gather(example.is_crowd, rows),
         masks=masks,
         seed=seed,
         record=record,
@@ -275,7 +302,7 @@ def _one_image(sample: Sample, max_instances: int, *, with_masks: bool) -> dict[
         "scales": sample.scale,
         "offsets": sample.offset,
     }
-    return fields | ({"masks": tf.gather(sample.masks, rows)} if with_masks else {})
+    return fields | ({"masks": pack_masks(tf.gather(sample.masks, rows))} if with_masks else {})
 
 
 def _filler(*, with_masks: bool) -> dict[str, Tensor]:
@@ -296,6 +323,7 @@ def _batched(
     images: tf.data.Dataset, canvas_size: tuple[int, int], batch_size: int, max_instances: int
 ) -> tf.data.Dataset:
     """Pads to H, W and N with zeros, and batches; what does not fill a batch is dropped."""
+    height, width = canvas_size
     shapes = {
         "images": [*canvas_size, 3],
         "boxes": [max_instances, 4],
@@ -305,9 +333,11 @@ def _batched(
         "original_sizes": [2],
         "scales": [2],
         "offsets": [2],
-        "masks": [max_instances, *canvas_size],
+        "masks": [max_instances, height, width // 8],
     }
     spec: Any = images.element_spec
+    if "masks" in spec and width % 8:
+        raise ValueError(f"Masks take eight pixels per byte, but the canvas is {width} wide.")
     padded = {name: shapes[name] for name in spec}
     batches = images.padded_batch(batch_size, padded_shapes=padded, drop_remainder=True)
     # Only now: `padded_batch` does not take None, which stands for masks that are not there.

@@ -37,8 +37,8 @@ def pixel_unit(image: Tensor) -> Tensor:
 class Sample(NamedTuple):
     """An image cropped and scaled for the canvas but not padded yet, with its `n` instances.
 
-    An instance removed by the crop or an augmentation keeps its row, with the box 0 0 0 0, until
-    the batch is made.
+    An instance removed by an augmentation keeps its row, with the box 0 0 0 0, until the batch is
+    made.
     """
 
     image: Tensor  # [h, w, 3] uint8, h <= H and w <= W

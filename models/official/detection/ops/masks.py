@@ -1,4 +1,4 @@
-"""Training targets of a mask head, cut from the masks of whole images.
+"""Training targets of a mask head, cut from the masks of whole images, which are packed to bits.
 
 Convention: a canvas pixel is a unit square whose value lies at its centre, and the M x M cells of
 a target divide their box evenly. A cell takes the mask's value at its own centre, interpolated
@@ -8,17 +8,22 @@ cell before the same threshold (`ROIAlign` with `aligned=True`); torchvision ave
 half-pixel shift and keeps the averages as soft targets.
 """
 
+import numpy as np
+
 from tpudet.detection.ops.gather import gather_rows
 from tpudet.detection.ops.roi_align import neighbors
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
+
+_ONE = np.uint8(1)
+_SHIFTS = np.arange(7, -1, -1, dtype=np.uint8)  # of the bits of a byte, the leftmost pixel first
 
 
 def mask_targets(masks: Tensor, boxes: Tensor, instances: Tensor, *, size: int) -> Tensor:
     """Returns the part of each box's instance within the box, [B, K, M, M] float32, 0 or 1.
 
     Args:
-        masks: [B, N, H, W] uint8, 0 or 1.
+        masks: [B, N, H, W / 8] uint8, a bit per pixel as in `Batch`.
         boxes: [B, K, 4] float32, canvas pixels.
         instances: [B, K] integer, 0 to N - 1, whose mask is cut.
         size: M, cells along each side.
@@ -29,18 +34,21 @@ def mask_targets(masks: Tensor, boxes: Tensor, instances: Tensor, *, size: int) 
 def crop_masks(masks: Tensor, boxes: Tensor, instances: Tensor, *, size: int) -> Tensor:
     """Returns the interpolated values [B, K, M, M] float32, 0..1, before the threshold.
 
-    Arguments as of `mask_targets`. Rows are gathered, columns weighted by a product of matrices:
-    gathering single bytes is slow on a TPU. Costs two float32 arrays of B x K x M x W: at 4 images,
-    128 boxes, 28 cells and 1024 columns 59 MB each.
+    Arguments as of `mask_targets`. Rows are gathered as bits, columns weighted by a product of
+    matrices: gathering single bytes is slow on a TPU. Costs two float32 arrays of B x K x M x W: at
+    4 images, 128 boxes, 28 cells and 1024 columns 59 MB each.
     """
-    count, height, width = masks.shape[1:]
+    count, height, num_bytes = masks.shape[1:]
+    width = 8 * num_bytes
     rows = neighbors(_cell_centers(boxes[..., 0], boxes[..., 2], size), float(height))
-    # [B, N * H, W]: so that row numbers stay small enough for int32.
-    table = ops.reshape(masks, (-1, count * height, width))
+    # [B, N * H, W / 8]: so that row numbers stay small enough for int32.
+    table = ops.reshape(masks, (-1, count * height, num_bytes))
     first = ops.cast(instances, "int32")[..., None] * height
 
     def take(row: Tensor) -> Tensor:  # [B, K, M] -> [B, K, M, W]
-        return ops.cast(gather_rows(table, first + row), "float32")
+        packed = gather_rows(table, first + row)[..., None]
+        bits = ops.bitwise_and(ops.right_shift(packed, ops.convert_to_tensor(_SHIFTS)), _ONE)
+        return ops.reshape(ops.cast(bits, "float32"), (-1, *row.shape[1:], width))
 
     share = rows.high_weight[..., None]
     lines = take(rows.low) * (1.0 - share) + take(rows.high) * share
