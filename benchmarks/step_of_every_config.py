@@ -25,9 +25,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 
-from tpudet.detection.build_detector import build_task
-from tpudet.detection.config import ExperimentConfig
-from tpudet.detection.modeling.retinanet import RetinaNetTask
+from tpudet.detection.build_detector import DetectorTask, build_task
+from tpudet.detection.config import ExperimentConfig, ModelConfig
+from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
 from tpudet.detection.types import Batch
 from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.config.find import find_config, list_configs
@@ -66,13 +66,14 @@ def read_experiments(versions: Sequence[str] = (), change: Sequence[str] = ()) -
 def small(experiment: Experiment, *, shallow: bool) -> Experiment:
     """Returns the experiment with 16 filters and one repeat where it has more, by its overrides.
 
-    Neck and head have 16 filters, the neck one cell, each tower one convolution. With `shallow` the
+    Neck and head have 16 filters, the neck one cell, each tower one convolution; a two-stage
+    detector has 16 units and looks at 16 regions. With `shallow` the
     backbone too is the shallowest of its kind (ResNet-50 for those of bottleneck blocks,
     EfficientNet-b0), and nothing is frozen, because patterns name blocks that are no longer there.
     Kinds of parts, losses, matching and drop-out stay.
     """
     model = experiment.config.model
-    values: dict[str, Any] = {"model.head.num_filters": 16, "model.head.num_convs": 1}
+    values: dict[str, Any] = {f"model.{key}": value for key, value in _small_head(model).items()}
     for name, value in (("num_filters", 16), ("num_repeats", 1)):
         if hasattr(model.neck, name):
             values |= {"model.neck.kind": model.neck.kind, f"model.neck.{name}": value}
@@ -87,10 +88,24 @@ def small(experiment: Experiment, *, shallow: bool) -> Experiment:
     return read_experiments([experiment.stem], change)[0]
 
 
+def _small_head(model: ModelConfig) -> dict[str, Any]:
+    if not isinstance(model, MaskRCNNConfig):
+        return {"head.num_filters": 16, "head.num_convs": 1}
+    proposals = dict.fromkeys(("max_proposals", "max_proposals_in_training"), 50)
+    return {
+        **{f"rpn.{key}": value for key, value in proposals.items()},
+        "rpn.num_filters": 16,
+        "box_head.num_units": 16,
+        "box_head.regions_per_image": 16,
+        "mask_head.num_filters": 16,
+        "mask_head.num_convs": 1,
+    }
+
+
 def kinds(experiment: Experiment) -> tuple[Hashable, ...]:
     """Returns the kinds of its parts, whatever their numbers."""
     model = experiment.config.model
-    neck, head, backbone = model.neck, model.head, model.backbone
+    neck, backbone = model.neck, model.backbone
     basic_blocks = getattr(backbone, "depth", 50) < 50
     lite = getattr(backbone, "variant", "").startswith("lite")
     return (
@@ -98,7 +113,16 @@ def kinds(experiment: Experiment) -> tuple[Hashable, ...]:
         ("neck", neck.kind, getattr(neck, "separable", False)),
         ("DropBlock", bool(getattr(neck, "drop_block", None))),
         ("drop-connect", bool(getattr(backbone, "drop_connect_rate", 0.0))),
-        ("head", head.separable, head.activation),
+        ("norm", model.kind, model.batch_norm is None),
+        *_kinds_of_head(model),
+    )
+
+
+def _kinds_of_head(model: ModelConfig) -> tuple[Hashable, ...]:
+    if isinstance(model, MaskRCNNConfig):
+        return ("masks", model.include_mask), ("cascade", model.cascade)
+    return (
+        ("head", model.head.separable, model.head.activation),
         ("class loss", model.class_loss.kind),
         ("box loss", model.box_loss.kind),
         ("matching", model.matching.kind),
@@ -143,7 +167,7 @@ def take_step(config: ExperimentConfig) -> Step:
     return Step(losses, len(gradients), faults)
 
 
-def _build(config: ExperimentConfig) -> RetinaNetTask:
+def _build(config: ExperimentConfig) -> DetectorTask:
     task = build_task(config, num_classes=NUM_CLASSES, canvas_size=CANVAS)
     freeze(task.model, config.train.freeze)
     return task
@@ -188,7 +212,7 @@ def _drawn(variable: Any, rng: np.random.Generator) -> np.ndarray:
     """Kernels keep the size of what they are given; scales are 1, seeds, shifts and means 0."""
     shape, name = variable.shape, variable.path.rpartition("/")[2]
     if name.endswith("kernel"):
-        fan_in = np.prod(shape[:3]) if len(shape) == 4 else 1
+        fan_in = np.prod(shape[:3]) if len(shape) == 4 else shape[0]
         return rng.normal(0, fan_in**-0.5, shape).astype(variable.dtype)
     is_one = variable.dtype.startswith("float") and name not in ("bias", "beta", "moving_mean")
     return np.full(shape, int(is_one), variable.dtype)
@@ -196,6 +220,8 @@ def _drawn(variable: Any, rng: np.random.Generator) -> np.ndarray:
 
 def _batch() -> Batch:
     noise = np.random.default_rng(0).integers(0, 256, (1, *CANVAS, 3)).astype(np.uint8)
+    mask = np.zeros((1, 2, *CANVAS), np.uint8)
+    mask[0, 0, 10:70, 20:60] = 1
     return Batch(
         images=noise,
         boxes=np.array([[[10, 20, 70, 90], [0, 0, 0, 0]]], np.float32),
@@ -205,6 +231,7 @@ def _batch() -> Batch:
         original_sizes=np.array([CANVAS], np.float32),
         scales=np.ones((1, 2), np.float32),
         offsets=np.zeros((1, 2), np.float32),
+        masks=np.packbits(mask, axis=-1),
     )
 
 

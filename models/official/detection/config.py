@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tpudet.detection.data.config import DataConfig
-from tpudet.detection.modeling.config import ModelConfig, RetinaNetConfig
+from tpudet.detection.modeling.config import RetinaNetConfig
+from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
 from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.config.ranges import Count, NaturalNumber, check
 from tpudet.trainkit.files.storage import read_text
@@ -55,6 +56,7 @@ class OpenImagesRulesConfig:
     image_labels: str = ""  # CSV of verified labels: ImageID,LabelName,Confidence (or Source)
 
 
+ModelConfig = RetinaNetConfig | MaskRCNNConfig
 RulesConfig = CocoRulesConfig | OpenImagesRulesConfig
 
 

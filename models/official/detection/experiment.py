@@ -297,6 +297,7 @@ def build_train_dataset(
         batch_size=config.train.batch_size,
         seed=config.train.seed,
         start_record=start_record,
+        with_masks=config.model.predicts_masks,
     )
 
 

@@ -60,6 +60,17 @@ def test_top_down_sum_and_coarse_levels_by_hand():
     np.testing.assert_allclose(found[7], np.zeros((1, 1, 1, 1)))  # of the ReLU of level 6
 
 
+def test_without_convolutions_a_coarse_level_is_every_second_pixel_of_the_level_before():
+    neck = make_fpn(min_level=2, max_level=7, coarse_levels="subsample", make_norm=None)
+    neck.build({level: f.shape for level, f in backbone_features().items()})
+    found = {level: np.array(f) for level, f in neck(backbone_features()).items()}
+    assert list(found) == [2, 3, 4, 5, 6, 7]
+    np.testing.assert_array_equal(found[6], found[5][:, ::2, ::2])
+    np.testing.assert_array_equal(found[7], found[5][:, ::4, ::4])
+    names = {variable.path.split("/")[1] for variable in neck.variables}
+    assert names == {f"{kind}{level}" for kind in ("lateral", "conv") for level in (2, 3, 4, 5)}
+
+
 def test_every_convolution_can_be_separable():
     kernels = {}
     for separable in (False, True):

@@ -135,3 +135,11 @@ def test_predictions_are_float32_and_the_gradient_of_a_bias_is_a_sum_of_all_pixe
     gradients: Any = tape.gradient(loss, biases)
     for gradient in gradients:
         np.testing.assert_allclose(gradient, 0.01 * 2 * (8 * 4 + 4 * 2), rtol=1e-5)
+
+
+def test_without_norms_convolutions_have_biases():
+    head = build(make_norm=None)
+    kinds = {variable.path.rpartition("/")[2] for variable in head.variables}
+    assert kinds == {"kernel", "bias"}
+    assert head(pyramid()).class_logits.shape == (2, (8 * 4 + 4 * 2) * 2, 5)
+    assert list(head(pyramid(), training=True)[0].shape) == [2, 80, 5]

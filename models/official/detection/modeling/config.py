@@ -215,7 +215,13 @@ class PyramidConfig:
     normalization: Normalization = "auto"
     backbone: BackboneConfig = field(default_factory=ResNetConfig)
     neck: NeckConfig = field(default_factory=FPNConfig)
-    batch_norm: BatchNormConfig = field(default_factory=BatchNormConfig)  # of neck and heads
+    # Of neck and heads; null: convolutions with biases instead, as in the papers.
+    batch_norm: BatchNormConfig | None = field(default_factory=BatchNormConfig)
+
+    @property
+    def predicts_masks(self) -> bool:
+        """Whether the detector is trained on masks and predicts them."""
+        return False
 
     @property
     def stride(self) -> int:
@@ -227,12 +233,14 @@ class PyramidConfig:
         nas_levels = self.neck.kind != "nas_fpn" or (low, high) == (3, 7)
         identity_levels = self.neck.kind != "identity" or low == high
         bifpn_levels = self.neck.kind != "bifpn" or low < high
+        has_norm = self.batch_norm is not None or self.neck.kind not in ("nas_fpn", "bifpn")
         check(
             self,
             (low <= high, f"min_level must be at most max_level, got {low} and {high}"),
             (nas_levels, f"neck nas_fpn has levels 3 to 7, got {low} to {high}"),
             (identity_levels, f"neck identity has one level, got {low} to {high}"),
             (bifpn_levels, f"neck bifpn has two levels or more, got {low} to {high}"),
+            (has_norm, f"batch_norm is null, which neck {self.neck.kind} does not do without"),
         )
 
 
@@ -247,6 +255,3 @@ class RetinaNetConfig(PyramidConfig):
     class_loss: ClassLossConfig = field(default_factory=FocalLossConfig)
     box_loss: BoxLossConfig = field(default_factory=HuberLossConfig)
     postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
-
-
-ModelConfig = RetinaNetConfig  # a union told apart by `kind` once there are more

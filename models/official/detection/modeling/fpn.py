@@ -1,6 +1,7 @@
-"""The backbone's features as they are."""
+"""The feature pyramid network (Lin et al., arXiv 1612.03144), and a backbone's level as it is."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import keras
 
@@ -11,21 +12,25 @@ from tpudet.trainkit.types import Tensor
 
 COARSEST_BACKBONE_LEVEL = 5
 
+CoarseLevels = Literal["convolution", "subsample"]
+
 
 class FPN(keras.layers.Layer):
     """Turns backbone features into one feature map per level, with `num_filters` channels each.
 
     Levels up to 5: a 1x1 convolution, plus the next coarser level upsampled by 2, then a 3x3
-    convolution. Level 6 is a strided 3x3 convolution of level 5; each level above is one of the
-    ReLU of the level before (arXiv 1708.02002, section 4). Deviation from both papers: batch
-    normalisation, without activation, on all levels.
+    convolution. In RetinaNet level 6 is a strided 3x3 convolution of level 5, and each level above
+    is one of the ReLU of the level before (arXiv 1708.02002, section 4); in two-stage detectors
+    each is every second pixel of the level before (arXiv 1612.03144, section 4.1). With norms,
+    which neither paper has, every level made by a convolution is normalised, without activation.
 
     Args:
         min_level: Finest level, 2 to 5.
         max_level: Coarsest level.
         num_filters: Channels of every level.
         separable: Whether all convolutions are depthwise and then 1x1.
-        make_norm: Makes each `BatchNorm`.
+        coarse_levels: How the levels from 6 on come about.
+        make_norm: Makes each `BatchNorm`; None for none.
         name: Name of the layer, the first part of its variables' paths.
 
     Raises:
@@ -39,7 +44,8 @@ class FPN(keras.layers.Layer):
         max_level: int,
         num_filters: int,
         separable: bool,
-        make_norm: MakeNorm,
+        coarse_levels: CoarseLevels = "convolution",
+        make_norm: MakeNorm | None,
         name: str = "neck",
     ):
         super().__init__(name=name)
@@ -52,6 +58,7 @@ class FPN(keras.layers.Layer):
         self.levels = range(min_level, max_level + 1)
         self.backbone_levels = range(min_level, min(max_level, COARSEST_BACKBONE_LEVEL) + 1)
         self.num_filters = num_filters
+        convolved = self.backbone_levels if coarse_levels == "subsample" else self.levels
         self.laterals = {
             level: Conv(num_filters, 1, kind=kind, name=f"lateral{level}")
             for level in self.backbone_levels
@@ -64,18 +71,18 @@ class FPN(keras.layers.Layer):
                 kind=kind,
                 name=f"conv{level}",
             )
-            for level in self.levels
+            for level in convolved
         }
-        self.norms = {level: make_norm(name=f"norm{level}") for level in self.levels}
+        self.norms = {level: make_norm(name=f"norm{level}") for level in convolved if make_norm}
 
     def build(self, input_shape: Mapping[int, tuple[int | None, ...]]) -> None:
         """Creates the variables for {level: shape of the backbone's features}."""
         shape = (None, None, None, self.num_filters)
         for level, lateral in self.laterals.items():
             lateral.build(input_shape[level])
-        for level in self.levels:
-            self.convs[level].build(shape)
-            self.norms[level].build(shape)
+        for layers in (self.convs, self.norms):
+            for layer in layers.values():
+                layer.build(shape)
 
     def call(self, features: Mapping[int, Tensor], training: bool = False) -> dict[int, Tensor]:
         """Returns {level: [B, H / 2**level, W / 2**level, num_filters]} of the pyramid's levels."""
@@ -87,14 +94,19 @@ class FPN(keras.layers.Layer):
                 merged = merged + upsample_nearest(coarser)
             coarser = merged
             pyramid[level] = self.convs[level](merged)
-        for level in self.levels[len(self.backbone_levels) :]:
-            before = pyramid[level - 1]
-            if level > COARSEST_BACKBONE_LEVEL + 1:
-                before = ops.relu(before)
-            pyramid[level] = self.convs[level](before)
-        return {
-            level: self.norms[level](pyramid[level], training=training) for level in self.levels
-        }
+        coarse = self.levels[len(self.backbone_levels) :]
+        for level in coarse:
+            if level in self.convs:
+                before = pyramid[level - 1]
+                if level > COARSEST_BACKBONE_LEVEL + 1:
+                    before = ops.relu(before)
+                pyramid[level] = self.convs[level](before)
+        for level, norm in self.norms.items():
+            pyramid[level] = norm(pyramid[level], training=training)
+        for level in coarse:
+            if level not in self.convs:
+                pyramid[level] = pyramid[level - 1][:, ::2, ::2]
+        return {level: pyramid[level] for level in self.levels}
 
 
 def upsample_nearest(features: Tensor, factor: int = 2) -> Tensor:

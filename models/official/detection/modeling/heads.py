@@ -15,15 +15,15 @@ _PRIOR_PROBABILITY = 0.01  # of each class at each anchor before training; secti
 
 
 class Tower(keras.layers.Layer):
-    """3x3 convolutions shared by all levels, each followed by batch normalisation per level.
+    """3x3 convolutions shared by all levels, each followed by a norm per level, if there are norms.
 
     Args:
         levels: Levels of the pyramid.
         num_convs: Number of convolutions in sequence.
         num_filters: Channels of each.
         separable: Whether they are depthwise and then 1x1.
-        activation: Activation after each norm.
-        make_norm: Makes each `BatchNorm`.
+        activation: Activation after each convolution and its norm.
+        make_norm: Makes each `BatchNorm`; None for none.
         name: Name of the layer.
     """
 
@@ -35,7 +35,7 @@ class Tower(keras.layers.Layer):
         num_filters: int,
         separable: bool,
         activation: Activation,
-        make_norm: MakeNorm,
+        make_norm: MakeNorm | None,
         name: str,
     ):
         super().__init__(name=name)
@@ -53,6 +53,7 @@ class Tower(keras.layers.Layer):
         self.norms = {
             level: [make_norm(name=f"norm{index}_level{level}") for index in range(num_convs)]
             for level in levels
+            if make_norm
         }
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -67,8 +68,12 @@ class Tower(keras.layers.Layer):
 
     def call(self, features: Tensor, level: int, training: bool = False) -> Tensor:
         """Maps [B, H, W, channels] of this level to [B, H, W, num_filters]."""
-        for conv, norm in zip(self.convs, self.norms[level], strict=True):
-            features = convolve_and_normalize(features, conv, norm, training)
+        for index, conv in enumerate(self.convs):
+            if self.norms:
+                norm = self.norms[level][index]
+                features = convolve_and_normalize(features, conv, norm, training)
+            else:
+                features = conv(features)
             features = activate(features, self.activation)
         return features
 
@@ -84,8 +89,8 @@ class RetinaNetHead(keras.layers.Layer):
         num_convs: Convolutions of each tower; 0 predicts from the features themselves.
         num_filters: Channels of each tower.
         separable: Whether all convolutions are depthwise and then 1x1.
-        activation: Activation after each norm of the towers.
-        make_norm: Makes each `BatchNorm`.
+        activation: Activation after each convolution of the towers and its norm.
+        make_norm: Makes each `BatchNorm`; None for none.
         name: Name of the layer, the first part of its variables' paths.
     """
 
@@ -100,7 +105,7 @@ class RetinaNetHead(keras.layers.Layer):
         num_filters: int,
         separable: bool,
         activation: Activation,
-        make_norm: MakeNorm,
+        make_norm: MakeNorm | None,
         name: str = "head",
     ):
         super().__init__(name=name)

@@ -1,6 +1,7 @@
 """Turns the raw predictions of a one-stage detector into detections."""
 
 from tpudet.detection.ops.boxes import clip_to_regions, decode_boxes
+from tpudet.detection.ops.gather import gather_rows
 from tpudet.detection.ops.nms import non_max_suppression, without_negative_zeros
 from tpudet.detection.types import Detections, RawPredictions
 from tpudet.trainkit.keras_ops import ops
@@ -38,9 +39,7 @@ def postprocess(
         max_detections: K, detections per image.
     """
     logits, anchor, channel = top_pairs(predictions.class_logits, max_candidates)
-    batch, num_anchors = ops.shape(predictions.box_deltas)[:2]
-    rows = anchor + ops.cast(ops.arange(batch) * num_anchors, "int32")[:, None]
-    deltas = ops.take(ops.reshape(predictions.box_deltas, (-1, 4)), rows, axis=0)
+    deltas = gather_rows(predictions.box_deltas, anchor)
     boxes = decode_boxes(deltas, ops.take(ops.convert_to_tensor(anchors), anchor, axis=0))
     boxes = clip_to_regions(boxes, regions)
 
@@ -50,7 +49,7 @@ def postprocess(
     kept = non_max_suppression(
         boxes, ranks, channel, iou_threshold=iou_threshold, max_detections=max_detections
     )
-    return _gather_detections(kept, boxes, scores, channel)
+    return gather_detections(kept, boxes=boxes, scores=scores, channel=channel)
 
 
 def top_pairs(class_logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,9 +65,7 @@ def top_pairs(class_logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]
     best = without_negative_zeros(ops.max(class_logits, axis=-1))  # [B, A]
     anchors = ops.cast(ops.top_k(best, rows)[1], "int32")
     anchors = ops.sort(anchors, axis=-1)  # so that equal logits come in the order of anchors
-    batch = ops.shape(class_logits)[0]
-    places = anchors + ops.cast(ops.arange(batch) * num_anchors, "int32")[:, None]
-    candidates = ops.take(ops.reshape(class_logits, (-1, num_classes)), places, axis=0)
+    candidates = gather_rows(class_logits, anchors)
     flat = without_negative_zeros(ops.reshape(candidates, (-1, rows * num_classes)))
     logits, pairs = ops.top_k(flat, min(count, rows * num_classes))
     pairs = ops.cast(pairs, "int32")
@@ -76,17 +73,21 @@ def top_pairs(class_logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]
     return logits, anchors, pairs % num_classes
 
 
-def _gather_detections(kept: Tensor, boxes: Tensor, scores: Tensor, channel: Tensor) -> Detections:
-    batch, count = ops.shape(scores)
-    valid = kept >= 0
-    rows = ops.maximum(kept, 0) + ops.cast(ops.arange(batch) * count, "int32")[:, None]
+def gather_detections(
+    kept: Tensor, *, boxes: Tensor, scores: Tensor, channel: Tensor
+) -> Detections:
+    """Returns the rows that suppression kept as detections without masks.
 
-    def gather(values: Tensor) -> Tensor:
-        return ops.take(ops.reshape(values, (-1,)), rows)
-
+    Args:
+        kept: [B, K] int32, rows of the candidates; -1 for none.
+        boxes: [B, n, 4] of the candidates.
+        scores: [B, n].
+        channel: [B, n] int32; k is class k + 1.
+    """
+    found, rows = kept >= 0, ops.maximum(kept, 0)
     return Detections(
-        boxes=ops.where(valid[..., None], ops.take(ops.reshape(boxes, (-1, 4)), rows, axis=0), 0.0),
-        scores=ops.where(valid, gather(scores), 0.0),
-        classes=ops.where(valid, gather(channel) + 1, 0),
-        num_detections=ops.sum(ops.cast(valid, "int32"), axis=1),
+        boxes=ops.where(found[..., None], gather_rows(boxes, rows), 0.0),
+        scores=ops.where(found, gather_rows(scores, rows), 0.0),
+        classes=ops.where(found, gather_rows(channel, rows) + 1, 0),
+        num_detections=ops.sum(ops.cast(found, "int32"), axis=1),
     )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from tpudet.detection.modeling.postprocess import top_pairs
+from tpudet.detection.modeling.postprocess import gather_detections, top_pairs
 from tpudet.detection.modeling.roi_heads import BoxPredictions
 from tpudet.detection.ops.boxes import clip_boxes, clip_to_regions, decode_boxes
 from tpudet.detection.ops.gather import gather_rows
@@ -100,10 +100,4 @@ def postprocess_rois(
         iou_threshold=iou_threshold,
         max_detections=max_detections,
     )
-    found, rows = kept >= 0, ops.maximum(kept, 0)
-    return Detections(
-        boxes=ops.where(found[..., None], gather_rows(boxes, rows), 0.0),
-        scores=ops.where(found, gather_rows(scores, rows), 0.0),
-        classes=ops.where(found, gather_rows(channel, rows) + 1, 0),
-        num_detections=ops.sum(ops.cast(found, "int32"), axis=1),
-    )
+    return gather_detections(kept, boxes=boxes, scores=scores, channel=channel)

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from tpudet.detection.ops.boxes import box_areas, intersection_matrix
+from tpudet.detection.ops.gather import gather_rows
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -111,11 +112,10 @@ def gather_matches(
         positive: [B, A] bool.
         ignored: [B, A] bool, used where not positive.
     """
-    found_classes, found_boxes = _gather_instances(classes, boxes, instance)
     background = ops.where(ignored, IGNORED, 0)
     return Matches(
-        ops.where(positive, ops.cast(found_classes, "int32"), background),
-        ops.where(positive[..., None], found_boxes, anchors),
+        ops.where(positive, ops.cast(gather_rows(classes, instance), "int32"), background),
+        ops.where(positive[..., None], gather_rows(boxes, instance), anchors),
     )
 
 
@@ -136,11 +136,3 @@ def _forced_instances(iou: Tensor) -> Tensor:
         ops.cast(indices, "int32"), ops.cast(values, "int32"), (batch, num_anchors + 1)
     )
     return written[:, :num_anchors] - 1
-
-
-def _gather_instances(classes: Tensor, boxes: Tensor, instance: Tensor) -> tuple[Tensor, Tensor]:
-    # [B, N], [B, N, 4] and [B, A] -> [B, A] and [B, A, 4]; as rows of the flattened batch.
-    batch, count = ops.shape(classes)
-    rows = ops.cast(instance, "int32") + ops.cast(ops.arange(batch) * count, "int32")[:, None]
-    found_boxes = ops.take(ops.reshape(boxes, (-1, 4)), rows, axis=0)
-    return ops.take(ops.reshape(classes, (-1,)), rows, axis=0), found_boxes

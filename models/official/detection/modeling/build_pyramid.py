@@ -1,0 +1,91 @@
+"""Builds the parts between image and feature pyramid from their config."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+
+from tpudet.detection.modeling.bifpn import BiFPN
+from tpudet.detection.modeling.config import (
+    BiFPNConfig,
+    FPNConfig,
+    IdentityNeckConfig,
+    NASFPNConfig,
+    PyramidConfig,
+)
+from tpudet.detection.modeling.fpn import COARSEST_BACKBONE_LEVEL, FPN, CoarseLevels, IdentityNeck
+from tpudet.detection.modeling.nas_fpn import NASFPN
+from tpudet.trainkit.backbones.batch_norm import MakeNorm
+from tpudet.trainkit.backbones.build import build_backbone, drop_block_factory, norm_factory
+from tpudet.trainkit.backbones.config import BatchNormConfig
+from tpudet.trainkit.weights.families import NORMALIZATIONS
+
+_NECK_SEED = 1 << 20  # added to the seed, or backbone and neck would drop the same units
+
+
+class Pyramid(NamedTuple):
+    """The parts between image and feature pyramid."""
+
+    backbone: keras.layers.Layer  # [B, H, W, 3] -> {level: features}
+    neck: keras.layers.Layer  # {level: features} -> {level: features}
+    pixel_mean: Sequence[float]  # of red, green, blue, of pixels in 0..1
+    pixel_std: Sequence[float]
+
+
+def build_pyramid(
+    config: PyramidConfig, *, coarse_levels: CoarseLevels, synchronized: bool, seed: int
+) -> Pyramid:
+    """Builds backbone and neck.
+
+    Args:
+        config: of the detector, without `auto`.
+        coarse_levels: as of `FPN`.
+        synchronized: whether batch statistics span all replicas.
+        seed: of the layers that drop units.
+    """
+    pixel_mean, pixel_std = NORMALIZATIONS[config.normalization]
+    backbone = build_backbone(
+        config.backbone,
+        max_level=min(config.max_level, COARSEST_BACKBONE_LEVEL),
+        synchronized=synchronized,
+        seed=seed,
+    )
+    neck = _build_neck(
+        config,
+        coarse_levels=coarse_levels,
+        make_norm=optional_norm_factory(config.batch_norm, synchronized=synchronized),
+        seed=seed + _NECK_SEED,
+    )
+    return Pyramid(backbone, neck, pixel_mean, pixel_std)
+
+
+def optional_norm_factory(config: BatchNormConfig | None, *, synchronized: bool) -> MakeNorm | None:
+    """Returns `norm_factory(config)`; None where the config has no norm."""
+    return config and norm_factory(config, synchronized=synchronized)
+
+
+def _build_neck(
+    config: PyramidConfig, *, coarse_levels: CoarseLevels, make_norm: MakeNorm | None, seed: int
+) -> keras.layers.Layer:
+    neck = config.neck
+    if isinstance(neck, IdentityNeckConfig):
+        return IdentityNeck(level=config.min_level)
+    settings: dict[str, Any] = {
+        "num_filters": neck.num_filters,
+        "min_level": config.min_level,
+        "max_level": config.max_level,
+        "make_norm": make_norm,
+    }
+    match neck:
+        case FPNConfig():
+            return FPN(separable=neck.separable, coarse_levels=coarse_levels, **settings)
+        case NASFPNConfig():
+            return NASFPN(
+                num_repeats=neck.num_repeats,
+                separable=neck.separable,
+                drop_block=drop_block_factory(neck.drop_block),
+                seed=seed,
+                **settings,
+            )
+        case BiFPNConfig():
+            return BiFPN(num_repeats=neck.num_repeats, **settings)

@@ -1,0 +1,142 @@
+"""Builds a RetinaNet and its task from their config."""
+
+import functools
+from collections.abc import Callable
+
+from tpudet.detection.modeling.build_pyramid import build_pyramid, optional_norm_factory
+from tpudet.detection.modeling.config import (
+    ArgmaxIoUConfig,
+    ATSSConfig,
+    BoxLossConfig,
+    ClassLossConfig,
+    FocalLossConfig,
+    HuberLossConfig,
+    OverlapLossConfig,
+    QualityFocalLossConfig,
+    RetinaNetConfig,
+    SmoothL1LossConfig,
+    VarifocalLossConfig,
+)
+from tpudet.detection.modeling.heads import RetinaNetHead
+from tpudet.detection.modeling.losses import (
+    focal_loss,
+    huber_box_loss,
+    overlap_box_loss,
+    quality_focal_loss,
+    smooth_l1_box_loss,
+    varifocal_loss,
+)
+from tpudet.detection.modeling.postprocess import postprocess
+from tpudet.detection.modeling.retinanet import BoxLoss, ClassLoss, Match, RetinaNet, RetinaNetTask
+from tpudet.detection.ops.anchors import anchors_for_canvas, locations_per_level
+from tpudet.detection.ops.atss import match_atss
+from tpudet.detection.ops.matching import match_argmax_iou
+from tpudet.trainkit.types import Tensor
+
+
+def build_retinanet(
+    model: RetinaNetConfig,
+    *,
+    num_classes: int,
+    canvas_size: tuple[int, int],
+    seed: int,
+    synchronized: bool,
+    sum_over_replicas: Callable[[Tensor], Tensor],
+) -> RetinaNetTask:
+    """Builds network, losses and postprocessing.
+
+    Args:
+        model: without `auto`.
+        num_classes: rows of classes.csv.
+        canvas_size: height and width in pixels.
+        seed: of the layers that drop units.
+        synchronized: whether batch statistics span all replicas.
+        sum_over_replicas: adds up a scalar over all replicas.
+    """
+    pyramid = build_pyramid(
+        model, coarse_levels="convolution", synchronized=synchronized, seed=seed
+    )
+    return RetinaNetTask(
+        model=RetinaNet(
+            backbone=pyramid.backbone,
+            neck=pyramid.neck,
+            head=RetinaNetHead(
+                num_classes=num_classes,
+                anchors_per_location=model.anchors.per_location,
+                min_level=model.min_level,
+                max_level=model.max_level,
+                num_convs=model.head.num_convs,
+                num_filters=model.head.num_filters,
+                separable=model.head.separable,
+                activation=model.head.activation,
+                make_norm=optional_norm_factory(model.batch_norm, synchronized=synchronized),
+            ),
+            pixel_mean=pyramid.pixel_mean,
+            pixel_std=pyramid.pixel_std,
+        ),
+        anchors=anchors_for_canvas(
+            canvas_size=canvas_size,
+            min_level=model.min_level,
+            max_level=model.max_level,
+            num_scales=model.anchors.num_scales,
+            aspect_ratios=model.anchors.aspect_ratios,
+            anchor_size=model.anchors.size,
+        ),
+        sum_over_replicas=sum_over_replicas,
+        match=_build_match(model, canvas_size),
+        class_loss=_build_class_loss(model.class_loss),
+        box_loss=_build_box_loss(model.box_loss),
+        box_loss_weight=model.box_loss.weight,
+        postprocess=functools.partial(
+            postprocess,
+            score_threshold=model.postprocess.score_threshold,
+            iou_threshold=model.postprocess.nms_iou_threshold,
+            max_candidates=model.postprocess.max_candidates,
+            max_detections=model.postprocess.max_detections,
+        ),
+    )
+
+
+def _build_match(model: RetinaNetConfig, canvas_size: tuple[int, int]) -> Match:
+    matching = model.matching
+    match matching:
+        case ArgmaxIoUConfig():
+            return functools.partial(
+                match_argmax_iou,
+                match_threshold=matching.match_threshold,
+                unmatched_threshold=matching.unmatched_threshold,
+                force_match=matching.force_match,
+            )
+        case ATSSConfig():
+            return functools.partial(
+                match_atss,
+                locations_per_level=locations_per_level(
+                    canvas_size=canvas_size, min_level=model.min_level, max_level=model.max_level
+                ),
+                candidates_per_level=matching.candidates_per_level,
+            )
+
+
+def _build_class_loss(loss: ClassLossConfig) -> ClassLoss:
+    match loss:
+        case FocalLossConfig():
+            return functools.partial(
+                focal_loss,
+                alpha=loss.alpha,
+                gamma=loss.gamma,
+                label_smoothing=loss.label_smoothing,
+            )
+        case QualityFocalLossConfig():
+            return functools.partial(quality_focal_loss, beta=loss.beta)
+        case VarifocalLossConfig():
+            return functools.partial(varifocal_loss, alpha=loss.alpha, gamma=loss.gamma)
+
+
+def _build_box_loss(loss: BoxLossConfig) -> BoxLoss:
+    match loss:
+        case HuberLossConfig():
+            return functools.partial(huber_box_loss, delta=loss.delta)
+        case SmoothL1LossConfig():
+            return functools.partial(smooth_l1_box_loss, beta=loss.beta)
+        case OverlapLossConfig():
+            return functools.partial(overlap_box_loss, kind=loss.kind)
