@@ -1,8 +1,10 @@
 """The command `tpudet VERB ARGUMENTS`: finds the verb's module and runs its `main`.
 
-A verb is a file of tpudet.detection.commands. Nothing is imported but the one that runs.
+A verb is a file of tpudet.detection.commands or of tpudet.classification.commands; one that both
+have is for the task of its config. Nothing is imported but the one that runs.
 """
 
+import argparse
 import difflib
 import importlib
 import os
@@ -32,8 +34,14 @@ GROUPS: dict[str, dict[str, str]] = {
         "add_pseudo_labels": "add confident predictions to a box CSV",
         "add_data_from_testset": "add confident predictions on the test images to a box CSV",
     },
+    "Classify images": {
+        "split_folders": "divide class folders into train, val and test",
+        "images_to_tfrecords": "write TFRecords from class folders",
+        "classify": "predict the classes of images with an exported classifier",
+    },
     "Train": {
-        "train": "train a detector and evaluate it; the same command resumes",
+        "plan": "compile for a TPU without one: does it fit, how fast can it be",
+        "train": "train a detector or classifier and evaluate it; the same command resumes",
         "evaluate": "evaluate one checkpoint",
         "export": "export a checkpoint as a SavedModel",
         "export_models": "export the models of a list, or all folds",
@@ -71,6 +79,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
 }
 VERBS = [verb for verbs in GROUPS.values() for verb in verbs]
+BOTH_TASKS = ("train", "evaluate", "export", "show_config")
 # zsh runs it through its emulation of bash's completion.
 _COMPLETION = r"""_tpudet() {
     local word=${COMP_WORDS[COMP_CWORD]} words=
@@ -107,13 +116,36 @@ def _run(verb: str, arguments: Sequence[str]) -> int:
     # Read when TensorFlow is imported. Its notes would bury the output of the verb.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        return importlib.import_module(f"tpudet.detection.commands.{verb}").main(arguments)
+        task = _find_task(verb, arguments)
+        return importlib.import_module(f"tpudet.{task}.commands.{verb}").main(arguments)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in ("tensorflow", "jax"):
             raise
         extras = "[cpu], [cuda] or [tpu]" if package == "tensorflow" else "[jax] or [tpu]"
         return _fail(f"{verb} needs {package}: pip install tpudet with the extra {extras}")
+
+
+def _find_task(verb: str, arguments: Sequence[str]) -> str:
+    """The task of a verb; of one that both have, that of its --config or --model_dir."""
+    if verb in GROUPS["Classify images"]:
+        return "classification"
+    if verb not in BOTH_TASKS:
+        return "detection"
+    from tpudet.trainkit.config.find import load_config_tree
+    from tpudet.trainkit.errors import UserError
+
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--config", nargs="?")
+    parser.add_argument("--model_dir", nargs="?")
+    known = parser.parse_known_args(list(arguments))[0]
+    config = known.config or (known.model_dir and f"{known.model_dir}/config.yaml")
+    try:
+        written = load_config_tree(config).children.get("task") if config else None
+    except (UserError, OSError):  # the command says what is wrong with it
+        return "detection"
+    task = getattr(written, "value", None)
+    return "classification" if task == "classification" else "detection"
 
 
 def _fail(message: str) -> int:

@@ -1,0 +1,141 @@
+"""Cloud TPUs of up to 32 chips: their devices, memory and peaks.
+
+A chip has one or two cores. On v2 and v3 each core is a device of JAX with half of the chip's
+memory. On v4 and v5p both cores of a chip are one device, and on v5e and v6e a chip has one core.
+The number in a name counts cores up to v5p, chips on v5e and v6e.
+"""
+
+import difflib
+import math
+from typing import NamedTuple
+
+from tpudet.trainkit.errors import UserError
+
+GIB = 1 << 30
+
+
+class TpuGeneration(NamedTuple):
+    """One generation; figures are per chip, from Google's pages on each ("TPU v5e", ...)."""
+
+    name: str
+    topology_prefix: str  # as libtpu spells it
+    accelerator_prefix: str  # as Cloud TPU spells it
+    cores_per_chip: int
+    devices_per_chip: int
+    name_counts_cores: bool
+    memory_gib: int
+    peak_tflops: float  # bfloat16
+    bandwidth_gb_per_second: float  # of the memory
+    layouts: tuple[tuple[int, ...], ...]  # chips along each axis of the network
+
+
+class TpuMachine(NamedTuple):
+    """A TPU that can be asked for by name."""
+
+    name: str
+    generation: TpuGeneration
+    layout: tuple[int, ...]  # chips along each axis of the network
+
+    @property
+    def num_chips(self) -> int:
+        """Chips over all hosts."""
+        return math.prod(self.layout)
+
+    @property
+    def num_cores(self) -> int:
+        """Cores over all hosts."""
+        return self.num_chips * self.generation.cores_per_chip
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of JAX over all hosts, each with its part of the batch."""
+        return self.num_chips * self.generation.devices_per_chip
+
+    @property
+    def host_layout(self) -> tuple[int, int, int]:
+        """The chips of one host along each axis: 4, but 8 where those are all, and 1 of 1."""
+        whole = (*self.layout, 1)[:3]
+        return whole if self.layout in ((1, 1), (2, 4)) else (2, 2, 1)
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts that read the data."""
+        return self.num_chips // math.prod(self.host_layout)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of a device."""
+        return self.generation.memory_gib * GIB // self.generation.devices_per_chip
+
+    @property
+    def peak_flops(self) -> float:
+        """Operations a device does in a second, in bfloat16."""
+        return self.generation.peak_tflops * 1e12 / self.generation.devices_per_chip
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second between a device and its memory."""
+        return self.generation.bandwidth_gb_per_second * 1e9 / self.generation.devices_per_chip
+
+    @property
+    def accelerator_type(self) -> str:
+        """The name in Google's commands, e.g. v5litepod-8."""
+        return f"{self.generation.accelerator_prefix}-{self.name.partition('-')[2]}"
+
+    @property
+    def topology_name(self) -> str:
+        """The name in libtpu, e.g. v5e:2x4."""
+        layout = "x".join(str(side) for side in self.layout)
+        return f"{self.generation.topology_prefix}:{layout}"
+
+
+_SQUARES = ((2, 2), (4, 4), (4, 8))
+_CUBES = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
+_SMALL = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8))
+GENERATIONS = (
+    TpuGeneration("v2", "v2", "v2", 2, 2, True, 16, 45.0, 700.0, _SQUARES[:2]),
+    TpuGeneration("v3", "v3", "v3", 2, 2, True, 32, 123.0, 900.0, _SQUARES),
+    TpuGeneration("v4", "v4", "v4", 2, 1, True, 32, 275.0, 1228.0, _CUBES),
+    TpuGeneration("v5e", "v5e", "v5litepod", 1, 1, False, 16, 197.0, 819.0, _SMALL),
+    TpuGeneration("v5p", "v5", "v5p", 2, 1, True, 95, 459.0, 2765.0, _CUBES),
+    TpuGeneration("v6e", "v6e", "v6e", 1, 1, False, 32, 918.0, 1638.0, _SMALL),
+)
+
+
+def _machine(generation: TpuGeneration, layout: tuple[int, ...]) -> TpuMachine:
+    counted = math.prod(layout) * (generation.cores_per_chip if generation.name_counts_cores else 1)
+    return TpuMachine(f"{generation.name}-{counted}", generation, layout)
+
+
+MACHINES = {
+    machine.name: machine
+    for generation in GENERATIONS
+    for machine in (_machine(generation, layout) for layout in generation.layouts)
+}
+
+
+def find_tpu(name: str) -> TpuMachine:
+    """Returns the TPU of that name; v5litepod-8 means v5e-8.
+
+    Raises:
+        UserError: there is none, or it has more than 32 chips; lists all.
+    """
+    spelled = name.lower().replace("v5litepod", "v5e").replace("v5lite", "v5e")
+    if spelled in MACHINES:
+        return MACHINES[spelled]
+    near = difflib.get_close_matches(spelled, MACHINES, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise UserError(
+        f"there is no TPU named `{name}` of up to 32 chips.{hint} Known are\n{table_of_machines()}"
+    )
+
+
+def table_of_machines() -> str:
+    """Returns one line a TPU: chips, cores, devices, and the memory of a device."""
+    lines = [f"  {'name':8}{'chips':>6}{'cores':>6}{'devices':>9}{'GiB a device':>14}{'hosts':>7}"]
+    lines += [
+        f"  {machine.name:8}{machine.num_chips:6}{machine.num_cores:6}{machine.num_devices:9}"
+        f"{machine.memory_bytes / GIB:14.0f}{machine.num_hosts:7}"
+        for machine in MACHINES.values()
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,208 @@
+"""What a compiled step means on a TPU: whether it fits, how fast it can be, and what binds it.
+
+Pure arithmetic over what the compiler reports; `tpu_compiler` gets the reports.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tpudet.trainkit.training.tpu_machines import GIB, TpuMachine
+
+# Exit codes of `tpudet plan`, beside 0 (fits) and 2 (wrong usage).
+EXIT_DOES_NOT_FIT = 3
+EXIT_UNSUPPORTED = 4
+EXIT_NO_COMPILER = 5
+
+# XLA's estimate is shown between these multiples of the roofline: outside it cannot be a duration.
+_SANE_ESTIMATE = (0.5, 20.0)
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class CompiledStep(NamedTuple):
+    """What the compiler reports of a step; sizes and counts are those of one device."""
+
+    step: str  # "train" or "evaluate"
+    batch_size: int  # over all devices
+    compile_seconds: float
+    flops: float
+    bytes_accessed: float
+    optimal_seconds: float  # XLA's own estimate of the duration
+    argument_bytes: int
+    output_bytes: int
+    aliased_bytes: int  # outputs that take the place of arguments
+    temporary_bytes: int
+    code_bytes: int
+    waiting_bytes: int  # of the batches that wait on the device
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the step takes of a device's memory."""
+        kept = self.argument_bytes + self.output_bytes - self.aliased_bytes
+        return kept + self.temporary_bytes + self.code_bytes + self.waiting_bytes
+
+
+class FailedStep(NamedTuple):
+    """A step that did not compile."""
+
+    step: str
+    batch_size: int
+    kind: str  # "memory", "unsupported" or "compiler"
+    message: str  # the compiler's, shortened
+    needed_bytes: int | None = None  # of a device's memory, if the compiler says so
+    layer: str = ""  # that the operation comes from, if known
+
+
+Step = CompiledStep | FailedStep
+
+
+class Roofline(NamedTuple):
+    """The least time that a step can take (Williams et al., CACM 2009), in seconds."""
+
+    arithmetic: float
+    memory: float
+
+    @property
+    def bound(self) -> float:
+        """The longer of the two: the step cannot be faster."""
+        return max(self.arithmetic, self.memory)
+
+    @property
+    def binds(self) -> str:
+        """Which of the two it is."""
+        return "memory traffic" if self.memory > self.arithmetic else "arithmetic"
+
+
+def roofline(step: CompiledStep, machine: TpuMachine) -> Roofline:
+    """Returns the time for the step's operations and bytes at the peaks of the machine."""
+    return Roofline(step.flops / machine.peak_flops, step.bytes_accessed / machine.bandwidth)
+
+
+def sane_estimate(step: CompiledStep, line: Roofline) -> float | None:
+    """Returns XLA's estimate in seconds; None where it cannot be one, as -263 on v5e."""
+    estimate, (low, high) = step.optimal_seconds, _SANE_ESTIMATE
+    if not math.isfinite(estimate) or not low * line.bound <= estimate <= high * line.bound:
+        return None
+    return estimate
+
+
+def largest_batch(
+    small: tuple[int, int], large: tuple[int, int], *, capacity: int, multiple: int
+) -> int:
+    """Returns the largest batch whose memory stays within the capacity, by the line through two.
+
+    Args:
+        small: a batch and its bytes on a device.
+        large: another, with more of both.
+        capacity: bytes of a device.
+        multiple: the batch is a multiple of it; 0 is returned if not even that fits.
+
+    Raises:
+        ValueError: the line does not rise.
+    """
+    slope = (large[1] - small[1]) / (large[0] - small[0])
+    if slope <= 0:
+        raise ValueError(f"memory does not grow with the batch: {small} and {large}")
+    batch = small[0] + (capacity - small[1]) / slope
+    return max(0, math.floor(batch / multiple) * multiple)
+
+
+def read_failure(step: str, batch_size: int, message: str, layer: str = "") -> FailedStep:
+    """Tells from the compiler's message what went wrong."""
+    needed = _needed_bytes(message)
+    is_memory = needed is not None or "RESOURCE_EXHAUSTED" in message
+    kind = "memory" if is_memory else "unsupported"
+    short = "\n".join(message.strip().splitlines()[:3])[:600]
+    return FailedStep(step, batch_size, kind, short, needed, layer or _layer(message))
+
+
+def _needed_bytes(message: str) -> int | None:
+    """Reads `Used 20.50G of 15.75G hbm`, as XLA words it."""
+    found = re.search(r"[Uu]sed ([\d.]+)([KMGT]?)i?B? of [\d.]+[KMGT]?i?B? hbm", message)
+    return round(float(found[1]) * _UNITS[found[2]]) if found else None
+
+
+def _layer(message: str) -> str:
+    """Reads the layers of `op_name="jit(take)/jvp(RetinaNet)/head/conv"`, without JAX's own."""
+    found = re.search(r'op_name="([^"]+)"', message)
+    return layer_path(found[1]) if found else ""
+
+
+def layer_path(name_stack: str) -> str:
+    """Returns the layers of a name stack of JAX: `jit(take)/jvp(net)/head` -> `net/head`."""
+    previous, path = "", re.sub(r"\bp?jit\([^()]*\)", "", name_stack)
+    while path != previous:  # from the inside out
+        previous, path = path, re.sub(r"\b(?:jvp|transpose|vmap|remat)\(([^()]*)\)", r"\1", path)
+    return "/".join(part for part in path.split("/") if part)
+
+
+def describe(step: Step, machine: TpuMachine, num_devices: int) -> str:
+    """Returns the report of a step: several lines, without a line break at the end.
+
+    Args:
+        step: what was compiled.
+        machine: for which machine.
+        num_devices: how many of its devices take part.
+    """
+    if isinstance(step, FailedStep):
+        return _describe_failure(step, machine)
+    return _describe_compiled(step, machine, num_devices)
+
+
+def _describe_compiled(step: CompiledStep, machine: TpuMachine, num_devices: int) -> str:
+    line, free = roofline(step, machine), machine.memory_bytes - step.memory_bytes
+    fits = f"{free / GIB:.2f} GiB free" if free >= 0 else f"{-free / GIB:.2f} GiB too much"
+    estimate = sane_estimate(step, line)
+    own = f"{estimate * 1e3:.1f} ms" if estimate else f"not usable ({step.optimal_seconds:g} s)"
+    per_second = step.batch_size / line.bound
+    rows = [
+        ("compiles", f"yes, in {step.compile_seconds:.0f} s"),
+        ("memory a device", f"{step.memory_bytes / GIB:.2f} of {machine.memory_bytes / GIB:.0f} GiB"
+         f" ({fits}): temporaries {_mib(step.temporary_bytes)}, state and batch "
+         f"{_mib(step.argument_bytes)}, program {_mib(step.code_bytes)}, waiting batches "
+         f"{_mib(step.waiting_bytes)}"),
+        ("work a device", f"{step.flops / 1e12:.3f} TFLOP, {step.bytes_accessed / 1e9:.2f} GB"),
+        ("at least", f"{line.bound * 1e3:.1f} ms a step, bound by {line.binds}: arithmetic "
+         f"{line.arithmetic * 1e3:.1f} ms at {machine.peak_flops / 1e12:g} TFLOP/s, memory "
+         f"{line.memory * 1e3:.1f} ms at {machine.bandwidth / 1e9:g} GB/s"),
+        ("at most", f"{per_second:.0f} images/s on {num_devices} device(s)"),
+        ("XLA's estimate", own),
+        ("the input must", f"prepare {per_second / machine.num_hosts:.0f} images/s on each of "
+         f"{machine.num_hosts} host(s)"),
+    ]  # fmt: skip
+    return "\n".join(f"  {name:16}{text}" for name, text in rows)
+
+
+def _describe_failure(step: FailedStep, machine: TpuMachine) -> str:
+    if step.kind == "compiler":
+        return f"  the compiler failed: {step.message}"
+    lines = []
+    if step.kind == "memory":
+        need = ""
+        if step.needed_bytes:
+            over = step.needed_bytes - machine.memory_bytes
+            need = f": it needs {step.needed_bytes / GIB:.2f} GiB a device, {over / GIB:.2f} GiB " \
+                "more than there are"  # fmt: skip
+        lines.append(f"  does not fit into {machine.memory_bytes / GIB:.0f} GiB{need}")
+    else:
+        place = f", in {step.layer}" if step.layer else ""
+        lines.append(f"  does not compile{place}")
+    return "\n".join([*lines, *(f"    {text}" for text in step.message.splitlines())])
+
+
+def exit_code(steps: Sequence[Step], machine: TpuMachine) -> int:
+    """Returns the exit code that the worst of the steps stands for."""
+    codes = [0]
+    for step in steps:
+        if isinstance(step, CompiledStep):
+            codes.append(0 if step.memory_bytes <= machine.memory_bytes else EXIT_DOES_NOT_FIT)
+        else:
+            kinds = {"memory": EXIT_DOES_NOT_FIT, "unsupported": EXIT_UNSUPPORTED}
+            codes.append(kinds.get(step.kind, EXIT_NO_COMPILER))
+    return max(codes)
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.0f} MiB"
