@@ -13,6 +13,13 @@ from typing import NamedTuple
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.inputs import read_input_text
 
+# Headers that class lists of other programs have, lower case.
+_HEADERS = {
+    (identifier, name)
+    for identifier in ("id", "identifier", "class_id", "label", "labelname", "mid", "index")
+    for name in ("name", "class", "class_name", "classname", "displayname", "display_name", "label")
+}
+
 
 class ClassEntry(NamedTuple):
     """One class: its identifier in submissions (an Open Images MID, say) and its name."""
@@ -52,7 +59,11 @@ def read_class_list(text: str) -> tuple[ClassEntry, ...]:
         UserError: there is no class, a row does not have exactly two columns, an identifier or
             name is empty, or one occurs twice. All mistakes are listed with their row numbers.
     """
-    rows = list(csv.reader(io.StringIO(text.removeprefix("\ufeff"))))
+    try:
+        # Line ends of every system: csv itself does not take those of the old Mac, a bare CR.
+        rows = list(csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=None)))
+    except csv.Error as error:
+        raise UserError(f"The class list is not a CSV: {error}.") from error
     while rows and not any(column.strip() for column in rows[-1]):
         rows.pop()
     entries = [ClassEntry(*(column.strip() for column in (*row, "", "")[:2])) for row in rows]
@@ -62,6 +73,8 @@ def read_class_list(text: str) -> tuple[ClassEntry, ...]:
     ]
     if not rows:
         mistakes.append("it is empty")
+    elif tuple(column.lower() for column in entries[0]) in _HEADERS:
+        mistakes.append(f"row 1: '{','.join(entries[0])}' is a header, which would be a class")
     if mistakes:
         raise UserError(
             "The class list cannot be used; each row must be `identifier,name`, both unique:\n"

@@ -31,6 +31,16 @@ class ImageFile(NamedTuple):
     path: str
 
 
+def is_image_name(name: str) -> bool:
+    """Whether a file has the extension of an image and is one by its name."""
+    return os.path.splitext(name)[1].lower() in IMAGE_FORMATS and not is_hidden_copy(name)
+
+
+def is_hidden_copy(name: str) -> bool:
+    """Whether a file is what macOS writes beside each file on foreign disks, `._` and its name."""
+    return os.path.basename(name).startswith("._")
+
+
 def list_image_names(directory: str) -> list[str]:
     """Lists the names of the image files in a directory, sorted; subfolders are not searched.
 
@@ -40,7 +50,7 @@ def list_image_names(directory: str) -> list[str]:
     if not storage.is_folder(directory):
         raise ImageFolderError(f"no directory {directory}: --images DIR is where the images are")
     names = storage.list_folder(directory)
-    found = [name for name in names if os.path.splitext(name)[1].lower() in IMAGE_FORMATS]
+    found = [name for name in names if is_image_name(name)]
     require_utf8(found, f"file names in {directory}")
     return found
 

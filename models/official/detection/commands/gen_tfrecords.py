@@ -115,4 +115,5 @@ def _run(arguments: argparse.Namespace) -> None:
         workers=arguments.workers,
         cluster=arguments.cluster,
         overwrite=arguments.overwrite,
+        allow_empty=arguments.allow_empty,
     )

@@ -17,11 +17,17 @@ _EPILOG = """examples:
       --image_list VOC/ImageSets/Main/train.txt --split train --output $STORAGE/converted/cells
   tpudet make_tfrecords --format coco --annotations all.json --images images \\
       --split train=0.8,val=0.2 --balance 100 --max_copies 20 --output $STORAGE/converted/cells
+  tpudet make_tfrecords --format yolo --annotations data.yaml --split train \\
+      --output $STORAGE/converted/cells
+  tpudet make_tfrecords --format table --annotations train.csv --images images \\
+      --columns image=image_id,xywh=bbox,class=source --split train=0.8,val=0.2 \\
+      --output $STORAGE/converted/wheat
   tpudet make_tfrecords --format coco --annotations all.json --images images \\
       --folds 5 --output $STORAGE/converted/cells      writes cells_fold_0 to cells_fold_4
 
 Splits and folds are stratified: each gets its share of every class. The same command resumes an
-interrupted run; finished files are kept.
+interrupted run; finished files are kept. A set that would lose all its boxes, or all boxes of a
+class, is refused unless --allow_empty is given.
 exit status: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 130 interrupted
 """
 
@@ -105,5 +111,6 @@ def _run(arguments: argparse.Namespace) -> None:
         workers=arguments.workers,
         cluster=arguments.cluster,
         overwrite=arguments.overwrite,
+        allow_empty=arguments.allow_empty,
         dry_run=arguments.dry_run,
     )

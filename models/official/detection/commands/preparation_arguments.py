@@ -20,11 +20,31 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         required=True,
-        choices=("coco", "voc", "open_images"),
-        help="coco: an instances JSON; voc: a folder of XML files; open_images: a CSV",
+        choices=("coco", "voc", "yolo", "open_images", "table"),
+        help="coco: an instances JSON; voc: a folder of XML files; yolo: a data.yaml; open_images: "
+        "a box CSV; table: any CSV or Parquet file, see --columns",
     )
     parser.add_argument("--annotations", required=True, metavar="PATH")
-    parser.add_argument("--images", required=True, metavar="DIR", help="folder of the images")
+    parser.add_argument(
+        "--images",
+        metavar="DIR",
+        help="folder of the images; yolo: what paths in data.yaml are relative to (default: as it "
+        "says)",
+    )
+    parser.add_argument(
+        "--columns",
+        type=named_columns,
+        metavar="KEY=COLUMN,...",
+        help="table: image, the box as xywh, xyxy, yxyx or cxcywh (four numbers in one column), or "
+        "as x1,y1,x2,y2, x,y,w,h or cx,cy,w,h (four columns); and, where there are such columns, "
+        "class, crowd, width and height of the image; such as "
+        "image=image_id,xywh=bbox,class=source",
+    )
+    parser.add_argument(
+        "--coordinates",
+        choices=("pixels", "fractions"),
+        help="table: unit of the boxes (default: pixels)",
+    )
     parser.add_argument(
         "--image_list", metavar="FILE", help="take only these images (VOC: ImageSets/Main/*.txt)"
     )
@@ -37,10 +57,12 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--include_unlabeled",
         action="store_true",
-        help="open_images: also take the images of the folder that have no row",
+        help="open_images, table: also take the images of the folder that have no row",
     )
     parser.add_argument(
-        "--include_masks", action="store_true", help="coco: check and write the segmentations"
+        "--include_masks",
+        action="store_true",
+        help="coco, yolo: check and write the segmentations",
     )
     add_workers_argument(parser)
 
@@ -50,6 +72,17 @@ def build_source(arguments: argparse.Namespace) -> "Source":
     from tpudet.detection.preparation.sources.read import Source
 
     return Source(**{name: getattr(arguments, name) for name in Source._fields})
+
+
+def named_columns(text: str) -> dict[str, str]:
+    """Columns of a table by their meaning, as the `type` of an argument: `image=id,xywh=bbox`."""
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    columns = {key.strip(): name.strip() for key, _, name in pairs}
+    if len(columns) < len(pairs) or not all(key and name for key, name in columns.items()):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a list such as image=image_id,xywh=bbox,class=source, each key once"
+        )
+    return columns
 
 
 def add_workers_argument(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +97,7 @@ def add_workers_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_writing_arguments(parser: argparse.ArgumentParser, *, image_check: str) -> None:
-    """Adds --max_copies, --seed, --cluster, --image_check and --overwrite.
+    """Adds --max_copies, --seed, --cluster, --image_check, --allow_empty and --overwrite.
 
     Args:
         parser: of the command.
@@ -92,6 +125,11 @@ def add_writing_arguments(parser: argparse.ArgumentParser, *, image_check: str) 
         default=image_check,
         help="full: decode every image; headers: read only the structure of JPEGs, several times "
         f"faster (default {image_check})",
+    )
+    parser.add_argument(
+        "--allow_empty",
+        action="store_true",
+        help="also write a set that loses all its boxes, or all boxes of a class",
     )
     add_overwrite_argument(parser, "a finished set made from other inputs")
 
@@ -199,7 +237,16 @@ def build_write_options(arguments: argparse.Namespace) -> "WriteOptions":
     """Builds the options of writing from the values of `add_part_arguments`."""
     from tpudet.detection.preparation.open_images.part_sets import WriteOptions
 
-    names = ("num_shards", "max_copies", "seed", "skip_missing", "workers", "cluster", "overwrite")
+    names = (
+        "num_shards",
+        "max_copies",
+        "seed",
+        "skip_missing",
+        "workers",
+        "cluster",
+        "overwrite",
+        "allow_empty",
+    )
     return WriteOptions(**_pick(arguments, names), check_pixels=arguments.image_check == "full")
 
 

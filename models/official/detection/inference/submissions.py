@@ -17,7 +17,7 @@ from tpudet.detection.submission.hierarchy import (
     default_hierarchy,
     read_hierarchy_file,
 )
-from tpudet.detection.submission.open_images_csv import write_submission
+from tpudet.detection.submission.open_images_csv import require_words, write_submission
 from tpudet.detection.submission.writer import is_same_file
 from tpudet.trainkit.class_list import ClassEntry, read_class_list, read_classes
 from tpudet.trainkit.files import storage
@@ -62,9 +62,11 @@ def generate_submission(
         predictions = read_predictions(file, source)
     predicted = read_class_list(predictions.class_list_text)
     identifiers = _identifiers(predicted, wanted, classes)
+    require_words(filter(None, identifiers), "class identifiers", "give others by --classes")
     unreadable = predictions.metadata.get("unreadable", ())
     images = {os.path.splitext(name)[0]: None for name in unreadable}
     images |= {image.image_id: image for image in predictions.images}
+    require_words(images, "image ids", "rename the images", also=" ")
     counts: Counter[str] = Counter()
     rows = submission_rows(
         images,

@@ -11,9 +11,12 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from tpudet.detection.submission.ancestors import AncestorTable, with_ancestors
+from tpudet.detection.submission.errors import SubmissionError
+from tpudet.trainkit.errors import listing
 
 HEADER_LINE = "ImageId,PredictionString\n"
 DECIMALS = 5
+_MARKS = frozenset(',"')
 _WORDS = 6  # a prediction: MID score x1 y1 x2 y2
 
 
@@ -123,6 +126,30 @@ def read_submission(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
             raise ValueError(f"line {number} is '{shown}', not {expected}")
     if number == 0:
         raise ValueError(f"it is empty; its first line should be '{expected}'")
+
+
+def require_words(texts: Iterable[str], what: str, advice: str, *, also: str = "") -> None:
+    """Refuses text that would be cut in two or quoted in a submission, which no reader takes.
+
+    Args:
+        texts: such as class identifiers.
+        what: they are, for the message.
+        advice: what to do.
+        also: characters that are allowed.
+
+    Raises:
+        SubmissionError: names the first ten.
+    """
+    wrong = [
+        text
+        for text in texts
+        if not text or any(mark in _MARKS or (mark.isspace() and mark not in also) for mark in text)
+    ]
+    if wrong:
+        raise SubmissionError(
+            f"{len(wrong)} {what} are empty or have blanks, commas or quotes, which a submission "
+            f"cannot hold: {listing(map(repr, wrong))}; {advice}"
+        )
 
 
 def write_submission(file: IO[str], rows: Iterable[tuple[str, str]]) -> int:

@@ -1,6 +1,7 @@
 """YAML 1.2 core-schema trees whose values remember the file and line that they come from."""
 
 import dataclasses
+import json
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -285,7 +286,11 @@ def override_tree(overrides: Sequence[str]) -> Branch:
         place = f"--set {override}"
         if not separator or not path.strip():
             raise ConfigError(f"{place}: expected KEY=VALUE, e.g. train.total_steps=500")
-        parsed = parse_tree(f"value: {text}", place).children["value"]
+        # Without a quote or bracket in front, `data/a #2` is a path and has no comment.
+        plain = text.strip()
+        is_text = not plain.startswith(tuple("\"'[{|>&*!")) and (" #" in plain or ": " in plain)
+        value_text = json.dumps(plain) if is_text else text
+        parsed = parse_tree(f"value: {value_text}", place).children["value"]
         value = dataclasses.replace(parsed, place=place)
         for key in reversed(path.strip().split(".")):
             value = Branch({key: value}, place)

@@ -178,26 +178,48 @@ def parse_png(encoded: bytes) -> PngHeader:
     return PngHeader(*header, transparent, orientation)
 
 
+class TiffTag(NamedTuple):
+    """The first value of a tag with 16-bit values, and where it stands."""
+
+    value: int
+    position: int  # index of the first of its two bytes
+    big_endian: bool
+
+
+def find_tiff_tag(encoded: bytes, start: int, end: int, tag: int) -> TiffTag | None:
+    """Finds a tag in the first directory of the TIFF structure `encoded[start:end]`.
+
+    Returns:
+        None where it is missing, or the structure is not understood.
+    """
+    order = {b"II": "<", b"MM": ">"}.get(encoded[start : start + 2])
+    if order is None or start + 8 > end:
+        return None
+    directory = start + struct.unpack_from(order + "I", encoded, start + 4)[0]
+    if directory + 2 > end:
+        return None
+    (num_tags,) = struct.unpack_from(order + "H", encoded, directory)
+    for entry in range(directory + 2, min(directory + 2 + 12 * num_tags, end - 11), 12):
+        found, _, count = struct.unpack_from(order + "HHI", encoded, entry)
+        if found != tag:
+            continue
+        position = entry + 8
+        if count > 2:  # too many for the entry itself, which says where they are
+            position = start + struct.unpack_from(order + "I", encoded, position)[0]
+        if position + 2 > end:
+            return None
+        (value,) = struct.unpack_from(order + "H", encoded, position)
+        return TiffTag(value, position, order == ">")
+    return None
+
+
 def parse_orientation(encoded: bytes, start: int, end: int) -> Orientation:
     """Reads the orientation from the TIFF structure `encoded[start:end]`.
 
     Anything not understood counts as upright: a broken EXIF block is no reason to lose an image.
     """
-    order = {b"II": "<", b"MM": ">"}.get(encoded[start : start + 2])
-    if order is None or start + 8 > end:
-        return UPRIGHT
-    directory = start + struct.unpack_from(order + "I", encoded, start + 4)[0]
-    if directory + 2 > end:
-        return UPRIGHT
-    (count,) = struct.unpack_from(order + "H", encoded, directory)
-    for index in range(count):
-        entry = directory + 2 + 12 * index
-        if entry + 12 > end:
-            break
-        tag, _, _, value = struct.unpack_from(order + "HHIH", encoded, entry)
-        if tag == _ORIENTATION_TAG and 1 <= value <= 8:
-            return Orientation(value=value, position=entry + 8, big_endian=order == ">")
-    return UPRIGHT
+    tag = find_tiff_tag(encoded, start, end, _ORIENTATION_TAG)
+    return Orientation(*tag) if tag and 1 <= tag.value <= 8 else UPRIGHT
 
 
 def without_orientation(encoded: bytes, orientation: Orientation) -> bytes:
@@ -207,5 +229,10 @@ def without_orientation(encoded: bytes, orientation: Orientation) -> bytes:
     """
     if orientation.position < 0:
         return encoded
-    one = (1).to_bytes(2, "big" if orientation.big_endian else "little")
-    return encoded[: orientation.position] + one + encoded[orientation.position + 2 :]
+    return with_tag_of_one(encoded, TiffTag(*orientation))
+
+
+def with_tag_of_one(encoded: bytes, tag: TiffTag) -> bytes:
+    """Returns the file with the value of a tag set to 1."""
+    one = (1).to_bytes(2, "big" if tag.big_endian else "little")
+    return encoded[: tag.position] + one + encoded[tag.position + 2 :]

@@ -17,9 +17,11 @@ from tpudet.trainkit.images.headers import (
     Orientation,
     PngHeader,
     find_container,
+    find_tiff_tag,
     parse_jpeg,
     parse_orientation,
     parse_png,
+    with_tag_of_one,
     without_orientation,
 )
 from tpudet.trainkit.images.pixel_limit import check_encoded_size, check_size
@@ -36,6 +38,9 @@ __all__ = [
 
 _JPEG_QUALITY = 95
 _TENSORFLOW_JPEG_PROCESSES = (0, 1, 2)  # baseline, extended, progressive
+_EXTRA_SAMPLES_TAG, _SAMPLE_FORMAT_TAG = 0x0152, 0x0153  # of TIFF
+_SEPARATE_ALPHA = 2  # "unassociated": colours are not multiplied by it
+_FLOATING_POINT = 3
 _LOSSY_CONTAINERS = frozenset(("JPEG", "AVIF", "JPEG 2000"))
 _AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
 # One pixel in 64, gray: only entropy decoding, the part that can fail; a third of a full decode.
@@ -158,16 +163,30 @@ def inspect(encoded: bytes, *, check_pixels: bool = True) -> InspectedImage:
         kept = pixels if faults else None
         return InspectedImage(container, png.height, png.width, png.orientation, faults, kept)
     check_encoded_size(encoded, container)
+    faults = (f"{container} converted",)
     if container == "TIFF":  # OpenCV turns some of the eight orientations whatever its flags say
         orientation = parse_orientation(encoded, 0, len(encoded))
-        pixels = _decode(without_orientation(encoded, orientation), _AS_STORED)
+        pixels, more = _decode_tiff(without_orientation(encoded, orientation))
+        faults += more
     else:
         pixels = _decode(encoded, _AS_STORED)
         orientation = _exif_orientation(encoded)
     height, width = pixels.shape[:2]
-    return InspectedImage(
-        container, height, width, orientation, (f"{container} converted",), pixels
-    )
+    return InspectedImage(container, height, width, orientation, faults, pixels)
+
+
+def _decode_tiff(encoded: bytes) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns the pixels of a TIFF, and what was changed."""
+    extra = find_tiff_tag(encoded, 0, len(encoded), _EXTRA_SAMPLES_TAG)
+    if extra and extra.value == _SEPARATE_ALPHA:
+        # libtiff would multiply the colours by it; it does not where they are said to be already.
+        encoded = with_tag_of_one(encoded, extra)
+    kind = find_tiff_tag(encoded, 0, len(encoded), _SAMPLE_FORMAT_TAG)
+    if kind and kind.value == _FLOATING_POINT:
+        raise ImageError(
+            "a TIFF of floating-point samples, whose range is not known: convert it to 8 bits"
+        )
+    return _decode(encoded, _AS_STORED), ("alpha channel dropped",) if extra else ()
 
 
 def _jpeg_faults(header: JpegHeader) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def test_types_and_order_of_categories(tmp_path) -> None:
     path = tmp_path / "boxes.csv"
     lines = [
         row("b", "/m/2", 0.1, 0.5, "1e-3", 1, flags="-1,0,1,0,"),
-        row("a", "/m/2", "x", "", 0, 1, flags="1,1,-1,0,1.0"),
+        row("a", "/m/2", "nan", "", 0, 1, flags="1,1,-1,0,1.0"),
         row("b", "", 0, 1, 0, 1),
         row("c", " /m/1", " 0.25", 1, 0, 1),
     ] * 50

@@ -5,6 +5,7 @@ Functions take the content of a file, from any file system; the path is for mess
 
 import csv
 import io
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from tpudet.trainkit.errors import UserError
 
 _SIDES = ("YMin", "XMin", "YMax", "XMax")
 _NUM_SHOWN = 10
+_FAR_OUTSIDE = 1.5  # of a fraction; annotators' boxes overhang an image by less
 
 
 class TruthFileError(UserError):
@@ -90,6 +92,12 @@ def read_box_rows(data: bytes, path: str, *, with_masks: bool = False) -> BoxRow
         mistakes.append((has_mask & ~is_size, "ImageWidth or ImageHeight is not a whole number"))
         sizes[has_mask & is_size] = found[has_mask & is_size]
     _require_good(data, path, mistakes)
+    is_beyond = (boxes[~is_blank] > _FAR_OUTSIDE).any(axis=1)
+    if is_beyond.mean() > 0.5:
+        raise TruthFileError(
+            f"{path} is in pixels: {is_beyond.sum()} of {len(is_beyond)} boxes reach beyond "
+            f"{_FAR_OUTSIDE:g}; fractions of the image, 0..1, are expected"
+        )
     kept = ~is_blank
     masks = None
     if with_masks:
@@ -140,15 +148,20 @@ def _read(data: bytes, path: str, required: Sequence[str]) -> pd.DataFrame:
         if missing:
             shown = head.strip()[:200]
             raise TruthFileError(f"{path} lacks {', '.join(missing)}; its first line is {shown!r}")
-        table = pd.read_csv(
-            io.BytesIO(data),
-            dtype=str,
-            keep_default_na=False,
-            encoding="utf-8-sig",
-            index_col=False,
-            on_bad_lines="error",
-        )
-    except (ValueError, UnicodeError) as error:  # pandas' parser errors are ValueErrors
+        with warnings.catch_warnings():
+            # Otherwise pandas only warns of rows with more fields than the header has.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            table = pd.read_csv(
+                io.BytesIO(data),
+                dtype=str,
+                keep_default_na=False,
+                encoding="utf-8-sig",
+                index_col=False,
+                on_bad_lines="error",
+            )
+    except pd.errors.ParserWarning as error:
+        raise TruthFileError(f"{path} has rows with more fields than its header") from error
+    except (ValueError, UnicodeError, csv.Error) as error:  # pandas' parser errors are ValueErrors
         if isinstance(error, TruthFileError):
             raise
         raise TruthFileError(f"{path} is not a CSV: {error}") from error

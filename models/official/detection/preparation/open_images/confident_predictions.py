@@ -121,7 +121,11 @@ def read_thresholds(path: str, classes: Sequence[ClassEntry] | None) -> dict[str
     thresholds: dict[str, float] = {}
     faults = []
     text = read_input_text(path, "--class_thresholds")
-    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=None)))
+    except csv.Error as error:
+        raise UserError(f"--class_thresholds {path} is not a CSV: {error}.") from error
+    for number, row in enumerate(rows, 1):
         if not row:
             continue
         label, value = (row[0].strip(), _number(row[1])) if len(row) == 2 else ("", None)

@@ -49,6 +49,7 @@ class WriteOptions:
     workers: int
     cluster: str | None
     overwrite: bool
+    allow_empty: bool  # also write a set that lost all its boxes, or all of a class
 
 
 class PartSet(NamedTuple):
@@ -117,6 +118,7 @@ def write_part_sets(sets: Sequence[PartSet], options: WriteOptions) -> None:
             workers=options.workers,
             cluster=options.cluster,
             overwrite=options.overwrite,
+            allow_empty=options.allow_empty,
         )
 
 

@@ -88,7 +88,13 @@ def plan_part(
 
 
 def write_part(
-    plan: Plan, *, display_only: bool, workers: int, cluster: str | None, overwrite: bool
+    plan: Plan,
+    *,
+    display_only: bool,
+    workers: int,
+    cluster: str | None,
+    overwrite: bool,
+    allow_empty: bool,
 ) -> None:
     """Prints the counts of a planned part and writes it, see `write_sets`.
 
@@ -98,13 +104,20 @@ def write_part(
         workers: as for `write_sets`.
         cluster: as for `write_sets`.
         overwrite: as for `write_sets`.
+        allow_empty: as for `write_sets`.
     """
     print(
         f"{plan.options['boxes_taken']} of {plan.options['boxes_read']} boxes are of the classes, "
         f"in {len(plan.annotations.images)} of {plan.options['images_read']} images"
     )
     if not display_only:
-        write_sets([plan], workers=workers, cluster=cluster, overwrite=overwrite)
+        write_sets(
+            [plan],
+            workers=workers,
+            cluster=cluster,
+            overwrite=overwrite,
+            allow_empty=allow_empty,
+        )
         return
     if plan.balance is not None:
         print(format_imbalance(plan.balance, plan.annotations.classes, with_table=True))

@@ -92,6 +92,13 @@ def _require_folders(directories: Sequence[str]) -> None:
         )
 
 
+def _scaled(polygons: list[list[float]] | None, width: int, height: int) -> Any:
+    """Polygons in fractions as polygons in pixels."""
+    if polygons is None:
+        return None
+    return [(np.reshape(p, (-1, 2)) * (width, height)).ravel().tolist() for p in polygons]
+
+
 class _Objects(NamedTuple):
     """The n boxes of one image, or of all images of a shard."""
 
@@ -244,6 +251,9 @@ class _Shard:
     ) -> tuple[list[bytes], _Objects]:
         """Returns the drawable masks and their objects; the others are left out."""
         segmentations = [] if objects.segmentations is None else objects.segmentations.tolist()
+        if self.job.annotations.normalized:
+            scale = (image.width, image.height)
+            segmentations = [_scaled(polygons, *scale) for polygons in segmentations]
         drawn = [mask_png(s, height=image.height, width=image.width) for s in segmentations]
         for row, mask in enumerate(drawn):
             if mask is None:

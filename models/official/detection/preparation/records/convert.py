@@ -18,9 +18,10 @@ from tpudet.detection.preparation.records.subsets import (
     split_by_folds,
     split_by_fractions,
 )
-from tpudet.detection.preparation.records.write_set import check_only, write_sets
-from tpudet.detection.preparation.sources.annotations import Annotations
-from tpudet.detection.preparation.sources.read import Source, read_annotations
+from tpudet.detection.preparation.records.write_set import check_only, require_boxes, write_sets
+from tpudet.detection.preparation.sources.read import ReadSource, Source, read_source
+from tpudet.detection.preparation.sources.yolo_layout import YOLO_SPLITS
+from tpudet.trainkit.class_list import write_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 
@@ -65,6 +66,7 @@ def convert(
     workers: int,
     cluster: str | None,
     overwrite: bool,
+    allow_empty: bool,
     dry_run: bool,
 ) -> None:
     """Reads a source, divides it into sets and writes them, see `write_sets`.
@@ -75,19 +77,32 @@ def convert(
         workers: as for `write_sets`.
         cluster: as for `write_sets`.
         overwrite: as for `write_sets`.
+        allow_empty: as for `write_sets`.
         dry_run: check everything and print counts, but write nothing.
 
     Raises:
         UserError: the source cannot be read or divided, or as `write_sets`.
     """
-    plans = _plan_sets(source, conversion, read_annotations(source))
+    given = conversion.split or {}
+    # Fractions and folds divide what is there to train with; the test split stays apart.
+    yolo_splits = tuple(given) if len(given) == 1 else ("train", "val")
+    plans = _plan_sets(source, conversion, read_source(source, yolo_splits))
     if not dry_run:
-        write_sets(plans, workers=workers, cluster=cluster, overwrite=overwrite)
+        write_sets(
+            plans,
+            workers=workers,
+            cluster=cluster,
+            overwrite=overwrite,
+            allow_empty=allow_empty,
+        )
         return
     for plan in plans:
         if plan.balance is not None:
             print(format_imbalance(plan.balance, plan.annotations.classes, with_table=True))
-        print(format_summary(check_only(plan, workers=workers)))
+        found = check_only(plan, workers=workers)
+        print(format_summary(found))
+        if not allow_empty:
+            require_boxes(plan, found)
         print(f"Dry run: {plan.num_shards} file(s) {plan.prefix}-* would be written.")
 
 
@@ -103,12 +118,13 @@ def check_source(source: Source, *, workers: int, report: str | None) -> bool:
         Whether everything can be used, perhaps after repairs.
 
     Raises:
-        UserError: the source cannot be read.
+        UserError: the source cannot be read, its classes cannot be written, or all boxes, or all of
+            a class, would be left out.
     """
-    annotations = read_annotations(source)
+    annotations, image_directory = read_source(source, YOLO_SPLITS)
     plan = plan_shards(
         annotations,
-        image_directories=(source.images,),
+        image_directories=(image_directory,),
         output="data",
         split="check",
         num_shards=-(-len(annotations.images) // _IMAGES_PER_JOB),
@@ -121,14 +137,17 @@ def check_source(source: Source, *, workers: int, report: str | None) -> bool:
     if report is not None:
         with storage.open_file(report, "w") as file:
             file.write(json.dumps({part: found[part] for part in _REPORTED}, indent=1) + "\n")
+    write_class_list(annotations.classes)
+    require_boxes(plan, found)
     return not found["left_out"]
 
 
-def _plan_sets(source: Source, conversion: Conversion, annotations: Annotations) -> list[Plan]:
+def _plan_sets(source: Source, conversion: Conversion, read: ReadSource) -> list[Plan]:
+    annotations, image_directory = read
     rows = np.arange(len(annotations.images))
     if conversion.split is None or conversion.balance or len(conversion.split) > 1:
         # An image without a file would count for its class here, and be missing later.
-        annotations, rows = leave_out_missing(annotations, (source.images,))
+        annotations, rows = leave_out_missing(annotations, (image_directory,))
     common: dict[str, Any] = {"output": conversion.output, "seed": conversion.seed}
     if conversion.folds:
         folds = {"num_folds": conversion.folds, "fold": conversion.fold}
@@ -137,14 +156,13 @@ def _plan_sets(source: Source, conversion: Conversion, annotations: Annotations)
         subsets = split_by_fractions(annotations, rows, fractions=conversion.split or {}, **common)
     shares = share_findings(annotations, subsets)
     return [
-        _plan_set(source, conversion, own, subset)
+        _plan_set(source, conversion, ReadSource(own, image_directory), subset)
         for own, subset in zip(shares, subsets, strict=True)
     ]
 
 
-def _plan_set(
-    source: Source, conversion: Conversion, annotations: Annotations, subset: Subset
-) -> Plan:
+def _plan_set(source: Source, conversion: Conversion, read: ReadSource, subset: Subset) -> Plan:
+    annotations, image_directory = read
     balance = None
     if conversion.balance and subset.split == "train":
         balance = balance_images(
@@ -156,7 +174,7 @@ def _plan_set(
         )
     return plan_shards(
         annotations,
-        image_directories=(source.images,),
+        image_directories=(image_directory,),
         output=subset.output,
         split=subset.split,
         num_shards=conversion.num_shards,

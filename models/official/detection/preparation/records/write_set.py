@@ -8,11 +8,12 @@ and the directory is then removed.
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from tpudet.detection.preparation.records.balance import format_imbalance
@@ -36,8 +37,10 @@ from tpudet.detection.preparation.records.shard_job import (
     report_from_json,
     report_to_json,
 )
+from tpudet.detection.preparation.sources.annotations import UNLISTED_IMAGE
+from tpudet.detection.preparation.sources.checks import label_class_ids
 from tpudet.trainkit.class_list import write_class_list
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim, ClaimError, ClaimTicket
 from tpudet.trainkit.files.storage import read_text, remove_if_there, write_text
@@ -51,7 +54,12 @@ def check_only(plan: Plan, *, workers: int) -> dict[str, Any]:
 
 
 def write_set(
-    plan: Plan, *, workers: int, cluster: str | None = None, overwrite: bool
+    plan: Plan,
+    *,
+    workers: int,
+    cluster: str | None = None,
+    overwrite: bool,
+    allow_empty: bool,
 ) -> tuple[dict[str, Any], bool]:
     """Writes a set, or resumes one that was interrupted.
 
@@ -62,13 +70,14 @@ def write_set(
         workers: processes; ignored with `cluster`.
         cluster: Ray cluster whose nodes write the shards, see `worker_pool.run_jobs`.
         overwrite: replace a finished set that was made from other inputs.
+        allow_empty: also write a set that lost all its boxes, or all of a class.
 
     Returns:
         The manifest, and whether anything was written; a finished set of the same inputs is kept.
 
     Raises:
         UserError: the output has other classes or another finished set, another run is writing it,
-            no image can be used, or writing fails.
+            no image can be used, all boxes or all of a class are left out, or writing fails.
     """
     check_classes(plan)
     storage.make_folder(plan.directory)
@@ -95,13 +104,56 @@ def write_set(
             raise UserError(
                 f"No image can be used, nothing was written. Left out: {'; '.join(reasons)}."
             )
+        if not allow_empty:
+            require_boxes(plan, manifest)
         _publish(plan, manifest)
         storage.remove_folder(plan.progress_directory)
     return manifest, True
 
 
+def require_boxes(plan: Plan, manifest: Mapping[str, Any]) -> None:
+    """Raises if a set lost all its boxes, or all boxes of a class: mostly a fault of reading.
+
+    Args:
+        plan: the set.
+        manifest: that it gets.
+
+    Raises:
+        UserError: names the classes and the reasons; the finished shards are kept, so that the
+            same command with --allow_empty need not write them again.
+    """
+    annotations = plan.annotations
+    is_own = np.isin(annotations.boxes["image"], np.unique(plan.order))
+    labels = annotations.boxes["label"][is_own]
+    annotated = np.bincount(
+        label_class_ids(labels, annotations.class_ids()), minlength=len(annotations.classes) + 1
+    )
+    unlisted = sum(finding.reason == UNLISTED_IMAGE for finding in annotations.findings)
+    lost = [
+        f"{entry.name} ({count})"
+        for entry, count in zip(annotations.classes, annotated[1:].tolist(), strict=True)
+        if count and not manifest["boxes_per_class"][entry.name]
+    ]
+    if len(labels) + unlisted and not manifest["boxes"]:
+        what = f"all {len(labels) + unlisted} boxes"
+    elif lost:
+        what = f"all boxes of {len(lost)} classes: {listing(lost)}"
+    else:
+        return
+    reasons = [f"{count} {reason}" for reason, count in manifest["left_out_counts"].items()]
+    raise UserError(
+        f"{plan.split}_{plan.part} would lose {what}. Left out: {'; '.join(reasons)}. Correct the "
+        "annotations, or pass --allow_empty."
+    )
+
+
 def write_sets(
-    plans: Sequence[Plan], *, workers: int, cluster: str | None, overwrite: bool
+    plans: Sequence[Plan],
+    *,
+    workers: int,
+    cluster: str | None,
+    overwrite: bool,
+    allow_empty: bool,
 ) -> None:
     """Writes sets one after another as `write_set` does, and prints a summary of each.
 
@@ -114,7 +166,9 @@ def write_sets(
     for plan in plans:
         if plan.balance is not None:
             print(format_imbalance(plan.balance, plan.annotations.classes, with_table=False))
-        manifest, written = write_set(plan, workers=workers, cluster=cluster, overwrite=overwrite)
+        manifest, written = write_set(
+            plan, workers=workers, cluster=cluster, overwrite=overwrite, allow_empty=allow_empty
+        )
         print(format_summary(manifest))
         state = "written" if written else "up to date, nothing was written"
         print(f"{plan.num_shards} file(s) {plan.prefix}-*: {state}. Manifest: {plan.manifest_path}")

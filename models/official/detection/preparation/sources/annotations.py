@@ -1,5 +1,7 @@
 """The table of images, boxes and classes that every source is read into."""
 
+import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +31,10 @@ def distinct_pairs(images: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray,
 
 # Corners of a box, in pixels of the declared frame, or in 0..1 if `normalized`.
 COORDINATES = ("y1", "x1", "y2", "x2")
-MISSING_FILE = "missing file"  # reason of a finding
+_FAR_OUTSIDE = 1.5  # of a fraction; annotators' boxes overhang an image by less
+# Reasons of findings.
+MISSING_FILE = "missing file"
+UNLISTED_IMAGE = "box of an image that is not listed"
 
 
 class Finding(NamedTuple):
@@ -50,7 +55,8 @@ class Annotations(NamedTuple):
     `boxes`, one row per box, ordered by image: image (int64, row number in `images`), label
     (categorical, the source's own class label), y1 x1 y2 x2 (float64), is_crowd (bool), area
     (float64, pixels^2; NaN means that of the box) and, if masks are wanted, segmentation (polygons
-    or run lengths in COCO's form, or None).
+    or run lengths in COCO's form, or None). A reader may add fault (str or None): the text that it
+    could not read as coordinates, which are NaN then.
     """
 
     images: pd.DataFrame
@@ -117,6 +123,34 @@ def _merge_duplicates(
     moved = target[boxes["image"].to_numpy()]
     boxes = boxes[moved >= 0].assign(image=numbers[moved[moved >= 0]])
     return images[~repeated].reset_index(drop=True), boxes, tuple(findings)
+
+
+def require_fractions(boxes: pd.DataFrame, where: str) -> None:
+    """Refuses boxes in pixels where fractions of the image are expected.
+
+    Nearly all of them would be left out, or clipped to the whole image.
+
+    Args:
+        boxes: with the columns y2 and x2.
+        where: the file or folder and the argument that named it.
+
+    Raises:
+        UserError: most boxes reach far beyond 1.
+    """
+    beyond = (boxes[["y2", "x2"]] > _FAR_OUTSIDE).any(axis=1)
+    if beyond.mean() > 0.5:
+        raise UserError(
+            f"{where} is in pixels: {beyond.sum()} of {len(beyond)} boxes end beyond "
+            f"{_FAR_OUTSIDE:g}, where fractions of the image, 0..1, are expected. Divide by the "
+            "sizes of the images; a table may be read with --format table --coordinates pixels."
+        )
+
+
+def image_ids(files: Sequence[str]) -> list[str]:
+    """Returns the names of image files without extension; with folders, if names repeat."""
+    paths = [os.path.splitext(file)[0] for file in files]
+    names = [os.path.basename(path) for path in paths]
+    return names if len(set(names)) == len(set(files)) else paths
 
 
 def missing_image(file: str, num_boxes: int) -> Finding:

@@ -57,7 +57,7 @@ def read_boxes(
 
     Raises:
         UserError: the file is missing, empty, without rows, lacks a column, is not a CSV, or has a
-            row without ImageID or with a flag other than 1, 0 and -1.
+            row without ImageID, with a flag other than 1, 0 and -1, or with text for a number.
     """
     parts = []
     with _progress(path) as bar:
@@ -161,8 +161,17 @@ def _typed(path: str, what: str, first_line: int, name: str, texts: pa.Array) ->
         texts = pc.if_else(pc.equal(texts, ""), None, texts)
     try:
         return texts.cast(pa.float64())
-    except pa.ArrowInvalid:  # other text becomes NaN, which the box checks report
-        return pa.array(pd.to_numeric(texts.to_pandas(), errors="coerce").to_numpy(np.float64))
+    except pa.ArrowInvalid:
+        numbers = pd.to_numeric(texts.to_pandas(), errors="coerce").to_numpy(np.float64)
+    trimmed = pc.utf8_lower(pc.ascii_trim_whitespace(texts)).to_pandas()
+    unread = np.flatnonzero(np.isnan(numbers) & ~trimmed.isin((None, "", "nan")).to_numpy())
+    if unread.size:
+        row = int(unread[0])
+        raise UserError(
+            f"{what} {path}: {name} of line {first_line + row} is '{texts[row].as_py()}', and "
+            f"{unread.size - 1} more of it are no numbers; they are written as 0.358."
+        )
+    return pa.array(numbers)
 
 
 def _read_batches(

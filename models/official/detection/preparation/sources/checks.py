@@ -43,7 +43,10 @@ def check_labels(
 ) -> CheckedBoxes:
     """Adds the column class_id (int32, from 1); leaves out boxes whose label is not a class."""
     class_id = label_class_ids(boxes["label"], class_ids)
-    findings = _report(boxes, class_id == 0, files, "unknown class", repaired=False)
+    is_blank = (boxes["label"] == "").to_numpy()
+    findings = _report(boxes, is_blank, files, "box without a class", repaired=False)
+    is_unknown = (class_id == 0) & ~is_blank
+    findings += _report(boxes, is_unknown, files, "unknown class", repaired=False)
     return CheckedBoxes(boxes.assign(class_id=class_id)[class_id > 0], findings)
 
 
@@ -56,8 +59,9 @@ def label_class_ids(labels: pd.Series, class_ids: Mapping[str, int]) -> np.ndarr
 def check_boxes(boxes: pd.DataFrame, files: pd.Series, frames: np.ndarray) -> CheckedBoxes:
     """Checks boxes against the frames of their images.
 
-    Left out: boxes whose coordinates are not finite, without width or height, fully outside the
-    image, and exact duplicates (equal image, label, corners and crowd flag) except the first.
+    Left out: boxes whose coordinates are no numbers or not finite, without width or height, fully
+    outside the image, and exact duplicates (equal image, label, corners and crowd flag) except the
+    first.
     Repaired: swapped corners, and boxes partly outside the image (clipped).
 
     Args:
@@ -76,6 +80,10 @@ def check_boxes(boxes: pd.DataFrame, files: pd.Series, frames: np.ndarray) -> Ch
         findings.extend(_report(boxes, bad, files, reason, repaired=False))
         boxes = boxes[~bad]
 
+    if "fault" in boxes:
+        unread = boxes["fault"].notna().to_numpy()
+        findings += _report_unread(boxes[unread], files)
+        boxes = boxes[~unread]
     leave_out(_any_of_row(~np.isfinite(_corners(boxes))), "box with NaN or infinite coordinates")
 
     corners = _corners(boxes)
@@ -137,6 +145,15 @@ def _report(
     return [
         Finding(str(name), reason, f"{label} x1 {x1:g} y1 {y1:g} x2 {x2:g} y2 {y2:g}", repaired)
         for name, label, y1, x1, y2, x2 in zip(*columns, strict=True)
+    ]
+
+
+def _report_unread(boxes: pd.DataFrame, files: pd.Series) -> list[Finding]:
+    """Reports boxes whose coordinates the reader could not read, with the text that it found."""
+    columns = (files.to_numpy()[boxes["image"].to_numpy()], boxes["label"], boxes["fault"])
+    return [
+        Finding(str(name), "box whose coordinates are no numbers", f"{label} {fault}", False)
+        for name, label, fault in zip(*columns, strict=True)
     ]
 
 

@@ -3,11 +3,14 @@
 import os
 from collections.abc import Sequence
 
-from tpudet.trainkit.errors import UserError, require_utf8
+import pandas as pd
+
+from tpudet.detection.preparation.sources.annotations import Finding
+from tpudet.trainkit.errors import UserError, listing, require_utf8
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.inputs import read_input_text
 from tpudet.trainkit.files.storage import list_names
-from tpudet.trainkit.image_folder import IMAGE_FORMATS
+from tpudet.trainkit.image_folder import IMAGE_FORMATS, is_image_name
 
 _MISSING_SHOWN = 10
 
@@ -50,9 +53,154 @@ def read_image_list(path: str, name: str = "--image_list") -> list[str]:
 
 def stem(name: str) -> str:
     """Returns a file's name without its directory and its image or XML extension."""
-    base = os.path.basename(name)
+    base = os.path.basename(name.replace("\\", "/"))
     root, extension = os.path.splitext(base)
     return root if extension.lower() in (*IMAGE_FORMATS, ".xml") else base
+
+
+def match_image_list(listed: Sequence[str], files: Sequence[str], directory: str) -> list[int]:
+    """Finds the file that each entry of an image list names.
+
+    An entry may lack folders or the extension, or have more folders than the file: `0001`,
+    `cam1/0001.jpg` and `/data/cam1/0001.jpg` name the file `cam1/0001.jpg`, `cam2/0001` does not.
+
+    Args:
+        listed: as `read_image_list` returns them.
+        files: paths relative to the directory.
+        directory: the folder of the files.
+
+    Returns:
+        For each entry the row number of its file, -1 for none.
+
+    Raises:
+        UserError: an entry could name several files, or entries of several folders one file.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, file in enumerate(files):
+        rows.setdefault(stem(file), []).append(row)
+    home = _folders(f"{directory if '://' in directory else os.path.abspath(directory)}/")
+    found, unclear = [], []
+    owners: dict[int, tuple[tuple[bool, ...], str]] = {}  # the entry that fits a file best
+    for entry in listed:
+        fits = {row: _fit(entry, files[row], home) for row in rows.get(stem(entry), ())}
+        best = max(fits.values(), default=())
+        chosen = [row for row, fit in fits.items() if fit == best and fit]
+        if len(chosen) > 1:
+            unclear.append(f"{entry}: {' or '.join(files[row] for row in chosen[:3])}")
+        row = chosen[0] if chosen else -1
+        found.append((row, best))
+        owner = owners.get(row, (best, entry))
+        if owner[0] == best and _folders(owner[1]) != _folders(entry) and row >= 0:
+            unclear.append(f"{owner[1]} and {entry}: both {files[row]}")
+        owners[row] = max(owner, (best, entry), key=lambda pair: pair[0])
+    if unclear:
+        raise UserError(
+            f"{len(unclear)} names of --image_list do not tell which image they mean; write them "
+            f"with their folders: {listing(unclear, 5)}."
+        )
+    return [row if row >= 0 and owners[row][0] == fit else -1 for row, fit in found]
+
+
+def _fit(entry: str, file: str, home: tuple[str, ...]) -> tuple[bool, ...]:
+    """How well an entry of equal stem fits a file, the higher the better; () if it does not."""
+    wanted, own = _folders(entry), _folders(file)
+    if not _is_end(wanted, own):
+        return ()
+    same_name = os.path.basename(entry.replace("\\", "/")) == os.path.basename(file)
+    return same_name, wanted == own, _is_end(wanted, home + own)
+
+
+def _folders(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.replace("\\", "/").split("/")[:-1] if part not in ("", "."))
+
+
+def _is_end(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """Whether the shorter of two paths is the end of the longer."""
+    count = min(len(some), len(others))
+    return some[len(some) - count :] == others[len(others) - count :]
+
+
+def select_listed(
+    images: pd.DataFrame, boxes: pd.DataFrame, image_list: str, directory: str
+) -> tuple[pd.DataFrame, pd.DataFrame, list[Finding]]:
+    """Returns the images of an image list in the order of `images`, their boxes, and the missing.
+
+    Args:
+        images: as in `Annotations`.
+        boxes: as in `Annotations`.
+        image_list: path.
+        directory: folder of the images.
+
+    Raises:
+        UserError: as `read_image_list` and `match_image_list`.
+    """
+    listed = read_image_list(image_list)
+    rows = match_image_list(listed, images["file"].tolist(), directory)
+    kept = sorted({row for row in rows if row >= 0})
+    numbers = pd.Series(range(len(kept)), index=kept)
+    boxes = boxes[boxes["image"].isin(kept)]
+    boxes = boxes.assign(image=numbers.loc[boxes["image"]].to_numpy())
+    missing = sorted({entry for entry, row in zip(listed, rows, strict=True) if row < 0})
+    findings = [
+        Finding(entry, "in the image list, not in the annotations", "", False) for entry in missing
+    ]
+    return images.iloc[kept].reset_index(drop=True), boxes, findings
+
+
+def find_image_files(directory: str, names: Sequence[str]) -> list[str]:
+    """Returns the file of each image, which may be named without its extension.
+
+    Args:
+        directory: the folder of the images.
+        names: paths relative to it.
+
+    Returns:
+        Paths relative to the directory; `<name>.jpg` where there is no such file.
+
+    Raises:
+        UserError: a name could mean several files.
+    """
+    folders = {os.path.dirname(name) for name in names if not is_image_name(name)}
+    present: dict[str, list[str]] = {}
+    for folder in sorted(folders):
+        for file in filter(is_image_name, list_names(os.path.join(directory, folder))):
+            present.setdefault(os.path.join(folder, os.path.splitext(file)[0]), []).append(file)
+    unclear = [
+        f"{name}: {' or '.join(present[name])}"
+        for name in names
+        if not is_image_name(name) and len(present.get(name, ())) > 1
+    ]
+    if unclear:
+        raise UserError(
+            f"{len(unclear)} images of the annotations have several files in --images "
+            f"{directory}: {listing(unclear, 5)}. Name them with their extension."
+        )
+    return [
+        name
+        if is_image_name(name)
+        else os.path.join(os.path.dirname(name), present.get(name, [f"{stem(name)}.jpg"])[0])
+        for name in names
+    ]
+
+
+def require_inside(directory: str, files: Sequence[str]) -> None:
+    """Raises if a path leads outside the folder that it is relative to.
+
+    Raises:
+        UserError: counts and names them.
+    """
+    home = os.path.abspath(directory)
+    outside = [
+        file
+        for file in files
+        if os.path.normpath(file).startswith("..")
+        or (os.path.isabs(file) and os.path.commonpath([home, os.path.normpath(file)]) != home)
+    ]
+    if outside:
+        raise UserError(
+            f"{len(outside)} file names of the annotations lead outside --images {directory}: "
+            f"{listing(outside, 5)}. Name the folder that holds them all."
+        )
 
 
 def require_some_image(directory: str, files: Sequence[str]) -> None:

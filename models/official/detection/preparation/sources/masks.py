@@ -18,7 +18,8 @@ def mask_png(segmentation: Any, *, height: int, width: int) -> bytes | None:
     """Draws one object's mask.
 
     Args:
-        segmentation: polygons (lists of x, y in pixels), or run lengths, compressed or not.
+        segmentation: polygons (lists of x, y in pixels, or one such list), of which those with
+            less than three corners are ignored, or run lengths, compressed or not.
         height: of the image, in pixels.
         width: of the image, in pixels.
 
@@ -27,11 +28,11 @@ def mask_png(segmentation: Any, *, height: int, width: int) -> bytes | None:
         malformed, of another size, too long to draw, or covers no pixel.
     """
     if isinstance(segmentation, list):
-        if not segmentation or not all(map(_is_polygon, segmentation)):
+        is_flat = any(isinstance(value, int | float) for value in segmentation)
+        polygons = list(filter(_is_polygon, [segmentation] if is_flat else segmentation))
+        if not polygons or sum(map(_perimeter, polygons)) > _MAX_PERIMETER:
             return None
-        if sum(map(_perimeter, segmentation)) > _MAX_PERIMETER:
-            return None
-        runs = coco_mask.merge(coco_mask.frPyObjects(segmentation, height, width))
+        runs = coco_mask.merge(coco_mask.frPyObjects(polygons, height, width))
     elif isinstance(segmentation, dict) and segmentation.get("size") == [height, width]:
         counts = _counts(segmentation.get("counts"), pixels=height * width)
         if counts is None:

@@ -1,11 +1,21 @@
 """Reads Open Images box CSVs (13 columns, relative coordinates) into `Annotations`."""
 
+import os
+
 import numpy as np
 import pandas as pd
 
-from tpudet.detection.preparation.sources.annotations import Annotations, build_annotations
+from tpudet.detection.preparation.sources.annotations import (
+    Annotations,
+    build_annotations,
+    require_fractions,
+)
 from tpudet.detection.preparation.sources.box_csv import read_boxes
-from tpudet.detection.preparation.sources.input_files import read_image_list, stem
+from tpudet.detection.preparation.sources.input_files import (
+    match_image_list,
+    read_image_list,
+    stem,
+)
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.image_folder import list_image_names
 
@@ -37,14 +47,14 @@ def read_open_images(
         what: the argument that named the CSV, for messages.
 
     Raises:
-        UserError: the file is missing, empty, or not a box CSV.
+        UserError: the file is missing, empty, not a box CSV, or in pixels.
     """
     table = read_boxes(path, what, columns=_COLUMNS)
     blank = table["LabelName"].isna() & table[["XMin", "XMax", "YMin", "YMax"]].isna().all(axis=1)
     codes = table["ImageID"].cat.codes.to_numpy(np.int64)
     names = table["ImageID"].cat.categories.tolist()
     if image_list is not None:
-        codes, names = _only_listed(codes, names, image_list)
+        codes, names = _only_listed(codes, names, image_list, images)
     files = [image_file(name) for name in names]
     if include_unlabeled:
         known = set(files)
@@ -54,6 +64,8 @@ def read_open_images(
     kept = ~blank.to_numpy() & (codes >= 0)
     table = table[kept]
     labels = table["LabelName"].cat.add_categories("").fillna("")
+    corners = table.rename(columns={"YMax": "y2", "XMax": "x2"})
+    require_fractions(corners, f"{what} {path}")
     return build_annotations(
         images=pd.DataFrame({"source_id": names, "file": files, "height": np.nan, "width": np.nan}),
         boxes=pd.DataFrame(
@@ -79,14 +91,23 @@ def image_file(image_id: str) -> str:
 
 
 def _only_listed(
-    codes: np.ndarray, names: list[str], image_list: str
+    codes: np.ndarray, names: list[str], image_list: str, directory: str
 ) -> tuple[np.ndarray, list[str]]:
     """Returns the listed image of each row, -1 for none, [rows]; and the ids of listed images."""
-    wanted = list(dict.fromkeys(stem(name) for name in read_image_list(image_list)))
+    listed = read_image_list(image_list)
+    found = match_image_list(listed, [image_file(name) for name in names], directory)
+    wanted = dict.fromkeys(
+        names[row] if row >= 0 else _image_id(entry)
+        for entry, row in zip(listed, found, strict=True)
+    )
     rows = {name: row for row, name in enumerate(wanted)}
-    identifiers = {stem(name): name for name in names}
-    codes = np.array([rows.get(stem(name), -1) for name in names], dtype=np.int64)[codes]
-    return codes, [identifiers.get(name, name) for name in wanted]
+    codes = np.array([rows.get(name, -1) for name in names], dtype=np.int64)[codes]
+    return codes, list(wanted)
+
+
+def _image_id(entry: str) -> str:
+    """The id of a listed image without a row: its name without folder and .jpg, as ids have it."""
+    return stem(entry) if entry.lower().endswith(".jpg") else os.path.basename(entry)
 
 
 def _labels_found(labels: pd.Series) -> tuple[ClassEntry, ...]:

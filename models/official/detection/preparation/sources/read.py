@@ -1,55 +1,115 @@
 """Reads annotations of any supported format."""
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from tpudet.detection.preparation.sources.annotations import Annotations
 from tpudet.detection.preparation.sources.coco import read_coco
-from tpudet.detection.preparation.sources.input_files import require_some_image
+from tpudet.detection.preparation.sources.input_files import require_inside, require_some_image
 from tpudet.detection.preparation.sources.open_images import read_open_images
+from tpudet.detection.preparation.sources.table import Coordinates, read_table
 from tpudet.detection.preparation.sources.voc import read_voc
+from tpudet.detection.preparation.sources.yolo import read_yolo
+from tpudet.detection.preparation.sources.yolo_layout import find_yolo_set
 from tpudet.trainkit.errors import UserError
 
 
 class Source(NamedTuple):
     """Annotations and images, as the user names them."""
 
-    format: Literal["coco", "voc", "open_images"]
-    annotations: str  # COCO JSON, folder of VOC XML files, or box CSV
-    images: str  # folder
+    format: Literal["coco", "voc", "open_images", "yolo", "table"]
+    annotations: str  # COCO JSON, folder of VOC XML files, box CSV, data.yaml, CSV or Parquet
+    images: str | None  # folder; None is that of a data.yaml
     image_list: str | None  # file of the images to take; None takes all
     classes: str | None  # class list; None derives it from the annotations
-    include_unlabeled: bool  # open_images: also take images without a row
-    include_masks: bool  # coco: also read the segmentations
+    include_unlabeled: bool  # open_images, table: also take images without a row
+    include_masks: bool  # coco, yolo: also read the segmentations
+    columns: Mapping[str, str] | None  # table: names of columns by meaning
+    coordinates: Coordinates | None  # table: unit of the boxes
 
 
-def read_annotations(source: Source) -> Annotations:
+class ReadSource(NamedTuple):
+    """What a source holds."""
+
+    annotations: Annotations
+    image_directory: str
+
+
+def read_source(source: Source, yolo_splits: tuple[str, ...]) -> ReadSource:
     """Reads the annotations of a source.
+
+    Args:
+        source: as the user names it.
+        yolo_splits: those of a data.yaml to take.
 
     Raises:
         UserError: a file is missing or malformed, or an option does not suit the format.
     """
-    kind = source.format
-    if source.include_masks and kind != "coco":
-        raise UserError(f"--include_masks is for --format coco only, not {kind}.")
-    if source.include_unlabeled and kind != "open_images":
-        raise UserError(f"--include_unlabeled is for --format open_images only, not {kind}.")
+    _check_options(source)
+    if source.format == "yolo":
+        dataset = find_yolo_set(source.annotations, yolo_splits, source.images)
+        annotations = read_yolo(
+            dataset,
+            image_list=source.image_list,
+            classes=source.classes,
+            include_segmentation=source.include_masks,
+        )
+        directory = dataset.folder
+    elif source.images is None:
+        raise UserError(f"--format {source.format} needs --images, the folder of the images.")
+    else:
+        directory = source.images
+        annotations = _read(source, directory)
+    files = annotations.images["file"].tolist()
+    require_inside(directory, files)
+    require_some_image(directory, files)
+    return ReadSource(annotations, directory)
+
+
+def _read(source: Source, images: str) -> Annotations:
     path, image_list, classes = source.annotations, source.image_list, source.classes
-    if kind == "coco":
-        annotations = read_coco(
+    if source.format == "coco":
+        return read_coco(
             path,
+            images=images,
             image_list=image_list,
             classes=classes,
             include_segmentation=source.include_masks,
         )
-    elif kind == "voc":
-        annotations = read_voc(path, images=source.images, image_list=image_list, classes=classes)
-    else:
-        annotations = read_open_images(
+    if source.format == "voc":
+        return read_voc(path, images=images, image_list=image_list, classes=classes)
+    if source.format == "table":
+        return read_table(
             path,
-            images=source.images,
+            columns=source.columns or {},
+            coordinates=source.coordinates or "pixels",
+            images=images,
             image_list=image_list,
             classes=classes,
             include_unlabeled=source.include_unlabeled,
         )
-    require_some_image(source.images, annotations.images["file"].tolist())
-    return annotations
+    return read_open_images(
+        path,
+        images=images,
+        image_list=image_list,
+        classes=classes,
+        include_unlabeled=source.include_unlabeled,
+    )
+
+
+def _check_options(source: Source) -> None:
+    kind = source.format
+    formats = {
+        "--include_masks": (source.include_masks, ("coco", "yolo")),
+        "--include_unlabeled": (source.include_unlabeled, ("open_images", "table")),
+        "--columns": (source.columns is not None, ("table",)),
+        "--coordinates": (source.coordinates is not None, ("table",)),
+    }
+    for option, (is_given, allowed) in formats.items():
+        if is_given and kind not in allowed:
+            names = " and ".join(allowed)
+            raise UserError(f"{option} is for --format {names} only, not {kind}.")
+    if kind == "table" and source.columns is None:
+        raise UserError(
+            "--format table needs --columns, such as image=image_id,xywh=bbox,class=source."
+        )

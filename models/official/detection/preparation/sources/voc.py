@@ -1,7 +1,9 @@
 """Reads Pascal VOC annotations (one XML file per image) into `Annotations`."""
 
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -11,22 +13,35 @@ import pandas as pd
 from tpudet.detection.preparation.sources.annotations import Annotations, Finding, build_annotations
 from tpudet.detection.preparation.sources.input_files import (
     list_directory,
+    match_image_list,
     read_image_list,
     stem,
 )
 from tpudet.trainkit.class_list import ClassEntry, read_classes
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files.inputs import read_input
-from tpudet.trainkit.image_folder import list_image_names
+from tpudet.trainkit.image_folder import is_hidden_copy, list_image_names
 
 _READERS = 16  # threads, mostly waiting for files
+_SIDES = ("ymin", "xmin", "ymax", "xmax")
+_ENCODING = re.compile(rb"^\s*<\?xml[^>]*encoding=[\"']([A-Za-z0-9._-]+)[\"'][^>]*\?>")
+_XML = ".xml"
+
+
+class _VocBox(NamedTuple):
+    label: str
+    y1: float
+    x1: float
+    y2: float
+    x2: float
+    fault: str | None  # the coordinates that cannot be read
 
 
 class _VocImage(NamedTuple):
     file_name: str
     height: float
     width: float
-    objects: tuple[tuple[str, float, float, float, float], ...]  # name, y1, x1, y2, x2
+    boxes: tuple[_VocBox, ...]
 
 
 def read_voc(
@@ -41,6 +56,7 @@ def read_voc(
     Coordinates are used unchanged. The original VOC files count pixels from 1 and include the last
     one, so their boxes come out half a pixel off and one pixel too small. Most tools that write VOC
     XML today do not, and their boxes are exact. Boxes marked `difficult` are ordinary boxes here.
+    An <object> with several <bndbox> is several boxes of its class.
 
     Args:
         directory: the folder `Annotations`.
@@ -54,19 +70,23 @@ def read_voc(
         UserError: a directory or list is missing, or XML files cannot be parsed; they are counted
             and the first five named.
     """
-    names = list_directory(directory, "--annotations")
-    available = [name[:-4] for name in names if name.endswith(".xml")]
-    if not available:
-        raise UserError(f"--annotations {directory} has no .xml file.")
-    wanted = available if image_list is None else [stem(n) for n in read_image_list(image_list)]
-    present = set(available)
-    needed = [name for name in dict.fromkeys(wanted) if name in present]
+    available = _find_annotations(directory)
+    present = list(available)
+    wanted = present
+    if image_list is not None:
+        listed = read_image_list(image_list)
+        rows = match_image_list(listed, [f"{name}{_XML}" for name in present], directory)
+        wanted = [
+            stem(entry) if row < 0 else present[row]
+            for entry, row in zip(listed, rows, strict=True)
+        ]
+    needed = [name for name in dict.fromkeys(wanted) if name in available]
     if not needed:
         raise UserError(
             f"--annotations {directory} has none of the {len(wanted)} images of --image_list "
-            f"{image_list}, such as {wanted[0]}.xml."
+            f"{image_list}, such as {wanted[0]}{_XML}."
         )
-    parsed = _read_all(directory, needed if classes else available)
+    parsed = _read_all(directory, available, needed if classes else present)
     files = _find_files(images, needed, parsed)
     return build_annotations(
         images=pd.DataFrame(
@@ -84,6 +104,24 @@ def read_voc(
     )
 
 
+def _find_annotations(directory: str) -> dict[str, str]:
+    """Returns the file of each annotation by its name without extension, sorted."""
+    files: dict[str, list[str]] = {}
+    for file in list_directory(directory, "--annotations"):
+        name, extension = os.path.splitext(file)
+        if extension.lower() == _XML and not is_hidden_copy(file):
+            files.setdefault(name, []).append(file)
+    if not files:
+        raise UserError(f"--annotations {directory} has no {_XML} file.")
+    several = [" and ".join(same) for same in files.values() if len(same) > 1]
+    if several:
+        raise UserError(
+            f"--annotations {directory}: it is not known which of two files of one name describes "
+            f"its image: {listing(several)}. Keep one."
+        )
+    return {name: same[0] for name, same in files.items()}
+
+
 def _list_findings(wanted: Sequence[str], files: Mapping[str, str]) -> Iterator[Finding]:
     """Yields findings about the image list; `files` has the images with an XML file."""
     seen: set[str] = set()
@@ -97,26 +135,26 @@ def _list_findings(wanted: Sequence[str], files: Mapping[str, str]) -> Iterator[
 
 def _boxes(images: Sequence[_VocImage]) -> pd.DataFrame:
     rows = [
-        (row, *thing, False, float("nan"))
-        for row, image in enumerate(images)
-        for thing in image.objects
+        (row, *box, False, float("nan")) for row, image in enumerate(images) for box in image.boxes
     ]
-    columns = ["image", "label", "y1", "x1", "y2", "x2", "is_crowd", "area"]
+    columns = ["image", "label", "y1", "x1", "y2", "x2", "fault", "is_crowd", "area"]
     return pd.DataFrame(rows, columns=pd.Index(columns))
 
 
-def _names_found(images) -> tuple[ClassEntry, ...]:
-    names = sorted({thing[0] for image in images for thing in image.objects})
+def _names_found(images: Iterable[_VocImage]) -> tuple[ClassEntry, ...]:
+    names = sorted({box.label for image in images for box in image.boxes} - {""})
     return tuple(ClassEntry(identifier=name, name=name) for name in names)
 
 
-def _read_all(directory: str, names: Sequence[str]) -> dict[str, _VocImage]:
+def _read_all(
+    directory: str, files: Mapping[str, str], names: Sequence[str]
+) -> dict[str, _VocImage]:
     def read(name: str) -> _VocImage | str:
-        path = os.path.join(directory, f"{name}.xml")
+        path = os.path.join(directory, files[name])
         try:
             return _parse(read_input(path, "annotation file"))
-        except (ElementTree.ParseError, ValueError) as error:
-            return f"{name}.xml: {error}"
+        except (ElementTree.ParseError, ValueError, LookupError) as error:
+            return f"{files[name]}: {error}"
 
     with ThreadPoolExecutor(_READERS) as pool:
         results = dict(zip(names, pool.map(read, names), strict=True))
@@ -131,24 +169,39 @@ def _read_all(directory: str, names: Sequence[str]) -> dict[str, _VocImage]:
 
 
 def _parse(content: bytes) -> _VocImage:
-    root = ElementTree.fromstring(content)
+    declared = _ENCODING.match(content)
+    if declared:  # the parser knows no encoding of several bytes but UTF-8 and UTF-16
+        text = content[declared.end() :].decode(declared[1].decode())
+        root = ElementTree.fromstring(text)
+    else:
+        root = ElementTree.fromstring(content)
     if root.tag != "annotation":
         raise UserError(f"the root element is <{root.tag}>, expected <annotation>")
-    objects = []
+    boxes = []
     for thing in root.iter("object"):
         name = (thing.findtext("name") or "").strip()
-        box = thing.find("bndbox")
-        corners = [_number(box, key) for key in ("ymin", "xmin", "ymax", "xmax")]
-        objects.append((name, *corners))
+        found = [_parse_box(name, box) for box in thing.findall("bndbox")]
+        boxes += found or [_VocBox(name, *[float("nan")] * 4, "no <bndbox>")]
     size = root.find("size")
-    height, width = _number(size, "height"), _number(size, "width")
+    height, width = (_number(size, key) for key in ("height", "width"))
     if not (height > 0 and width > 0):  # some tools write 0 for unknown
         height = width = float("nan")
-    return _VocImage((root.findtext("filename") or "").strip(), height, width, tuple(objects))
+    return _VocImage((root.findtext("filename") or "").strip(), height, width, tuple(boxes))
+
+
+def _parse_box(name: str, box: ElementTree.Element) -> _VocBox:
+    corners = [_number(box, side) for side in _SIDES]
+    texts = {side: (box.findtext(side) or "").strip() for side in _SIDES}
+    unread = [
+        f"{side} '{texts[side]}'"
+        for side, corner in zip(_SIDES, corners, strict=True)
+        if math.isnan(corner) and texts[side].lower() != "nan"
+    ]
+    return _VocBox(name, *corners, " ".join(unread) or None)
 
 
 def _number(parent: ElementTree.Element | None, key: str) -> float:
-    """Returns the number in a child element; without one NaN, which the box checks report."""
+    """Returns the number in a child element; without one NaN."""
     try:
         return float((parent.findtext(key) if parent is not None else None) or "nan")
     except ValueError:

@@ -47,7 +47,15 @@ def read_class_settings(text: str, default: FusionSettings) -> dict[str, FusionS
     Raises:
         ValueError: lists unknown columns, no row, repeated labels, values out of range.
     """
-    rows = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), skipinitialspace=True)
+    stream = io.StringIO(text.removeprefix("\ufeff"), newline=None)
+    rows = csv.DictReader(stream, skipinitialspace=True)
+    try:
+        return _read_rows(rows, default)
+    except csv.Error as error:
+        raise ValueError(f"it is not a CSV: {error}") from error
+
+
+def _read_rows(rows: csv.DictReader, default: FusionSettings) -> dict[str, FusionSettings]:
     columns = [name.strip() for name in rows.fieldnames or []]
     rows.fieldnames = columns
     wrong = [name for name in columns if name not in _COLUMNS or columns.count(name) > 1]

@@ -1,0 +1,59 @@
+"""Reads the values of annotations, whatever type the program that wrote them gave them.
+
+Ids come as 1, 1.0 (pandas columns with a gap), "1" and "0001"; sizes as "" or 0 where they are not
+known; flags as "False" or NaN.
+"""
+
+import math
+from collections.abc import Iterable
+
+from tpudet.trainkit.class_list import ClassEntry
+
+_NO = frozenset(("", "0", "0.0", "false", "no", "nan", "none", "null"))
+_YES = frozenset(("1", "1.0", "true", "yes"))
+
+
+def read_id(value: object) -> str | None:
+    """An id as text, the same for 1, 1.0, "1" and "1.0"; None for what is no id."""
+    if isinstance(value, bool):  # an int to Python
+        return None
+    if isinstance(value, str):
+        whole, point, zeros = value.strip().partition(".")
+        return whole if point and whole.isdecimal() and not zeros.strip("0") else value.strip()
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else None
+    return str(value) if isinstance(value, int) and abs(value) < 2**63 else None
+
+
+def read_number(value: object) -> float | None:
+    """A number, also one that is written as text; None for what is none or too large."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def read_flag(value: object) -> bool | None:
+    """A flag; missing, blank and NaN are no. None for what is no flag."""
+    if isinstance(value, list | dict):
+        return None
+    text = str(value).strip().lower()
+    return True if text in _YES else False if text in _NO else None
+
+
+def read_size(value: object) -> float | None:
+    """Pixels of a side, NaN where 0, -1, null or a blank says that it is not known."""
+    number = math.nan if value is None or value == "" else read_number(value)
+    return number if number is None or 0 < number < math.inf else math.nan
+
+
+def sorted_classes(entries: Iterable[ClassEntry]) -> tuple[ClassEntry, ...]:
+    """Sorts classes by identifier: numbers by their value, then text."""
+    return tuple(sorted(entries, key=_by_number))
+
+
+def _by_number(entry: ClassEntry) -> tuple[bool, int, str]:
+    is_number = entry.identifier.isdecimal()
+    return not is_number, int(entry.identifier) if is_number else 0, entry.identifier

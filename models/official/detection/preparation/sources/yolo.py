@@ -1,0 +1,138 @@
+"""Reads YOLO data sets, a data.yaml with images and label files, into `Annotations`.
+
+A label file has a line per object: its class number, from 0, and either `cx cy width height` or the
+corners `x y x y ...` of a polygon, all in fractions of the image.
+"""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tpudet.detection.preparation.sources.annotation_values import read_id, read_number
+from tpudet.detection.preparation.sources.annotations import (
+    Annotations,
+    Finding,
+    build_annotations,
+    image_ids,
+    require_fractions,
+)
+from tpudet.detection.preparation.sources.input_files import select_listed
+from tpudet.detection.preparation.sources.yolo_layout import YoloSet, label_paths
+from tpudet.trainkit.class_list import read_classes
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
+
+_READERS = 16  # threads, mostly waiting for files
+_COLUMNS = ("image", "label", "y1", "x1", "y2", "x2", "fault", "segmentation")
+_NO_BOX = (float("nan"),) * 4
+
+
+class _Line(NamedTuple):
+    label: str
+    y1: float
+    x1: float
+    y2: float
+    x2: float
+    fault: str | None  # what cannot be read
+    polygon: list[list[float]] | None  # x, y, ... as fractions
+
+
+def read_yolo(
+    dataset: YoloSet,
+    *,
+    image_list: str | None = None,
+    classes: str | None = None,
+    include_segmentation: bool = False,
+) -> Annotations:
+    """Reads the label files of the images of a data set.
+
+    An image without a label file is one without objects.
+
+    Args:
+        dataset: its images.
+        image_list: file of image names; only those are taken.
+        classes: a class list that replaces the names; its identifiers are class numbers, from 0.
+        include_segmentation: keep polygons, as fractions, for masks.
+
+    Returns:
+        Annotations whose class identifiers are the class numbers.
+
+    Raises:
+        UserError: no image has a label file, or label files are in pixels.
+    """
+    rows, num_labelled = [], 0
+    with ThreadPoolExecutor(_READERS) as pool:
+        paths = [os.path.join(dataset.folder, file) for file in dataset.files]
+        for row, text in enumerate(pool.map(_read_label_file, paths)):
+            num_labelled += text is not None
+            rows += [(row, *_parse(line)) for line in (text or "").splitlines() if line.strip()]
+    if not num_labelled:
+        raise UserError(
+            f"--annotations {dataset.path}: none of the {len(paths)} images has a label file, such "
+            f"as {' or '.join(label_paths(paths[0]))}."
+        )
+    table = pd.DataFrame(rows, columns=pd.Index(_COLUMNS)).assign(is_crowd=False, area=np.nan)
+    if not include_segmentation:
+        table = table.drop(columns="segmentation")
+    require_fractions(table, f"--annotations {dataset.path}")
+    images = pd.DataFrame(
+        {
+            "source_id": image_ids(dataset.files),
+            "file": dataset.files,
+            "height": np.nan,
+            "width": np.nan,
+        }
+    )
+    findings = list(_labels_without_image(dataset))
+    if image_list is not None:
+        images, table, missing = select_listed(images, table, image_list, dataset.folder)
+        findings += missing
+    return build_annotations(
+        images=images,
+        boxes=table,
+        classes=read_classes(classes) if classes else dataset.classes,
+        normalized=True,
+        findings=tuple(findings),
+    )
+
+
+def _read_label_file(image: str) -> str | None:
+    for path in label_paths(image):
+        text = storage.read_text(path)
+        if text is not None:
+            return text.removeprefix("\ufeff")
+    return None
+
+
+def _parse(line: str) -> _Line:
+    words = line.split()
+    label = read_id(words[0]) or ""
+    numbers = [number for number in map(read_number, words[1:]) if number is not None]
+    if len(numbers) != len(words) - 1 or len(numbers) not in (4, *range(6, len(numbers) + 1, 2)):
+        return _Line(label, *_NO_BOX, f"'{line.strip()[:60]}'", None)
+    if len(numbers) == 4:
+        x, y, width, height = numbers
+        corners = (y - height / 2, x - width / 2, y + height / 2, x + width / 2)
+        return _Line(label, *corners, None, None)
+    xs, ys = numbers[::2], numbers[1::2]
+    return _Line(label, min(ys), min(xs), max(ys), max(xs), None, [numbers])
+
+
+def _labels_without_image(dataset: YoloSet) -> Iterator[Finding]:
+    """Yields label files in folders of their own that belong to no image."""
+    expected: dict[str, set[str]] = {}
+    for file in dataset.files:
+        path = label_paths(os.path.join(dataset.folder, file))[0]
+        folder, name = os.path.split(path)
+        expected.setdefault(folder, set()).add(name)
+    image_folders = {os.path.dirname(os.path.join(dataset.folder, file)) for file in dataset.files}
+    if dataset.is_listed:
+        return
+    for folder in sorted(expected.keys() - image_folders):
+        for name in storage.list_names(folder):
+            if name.endswith(".txt") and name not in expected[folder] and name != "classes.txt":
+                yield Finding(os.path.join(folder, name), "label file without an image", "", False)

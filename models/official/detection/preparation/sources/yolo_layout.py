@@ -1,0 +1,142 @@
+"""Finds the images, label files and classes that the data.yaml of a YOLO data set names."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import yaml
+
+from tpudet.detection.preparation.sources.annotation_values import read_id, sorted_classes
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.errors import UserError, listing, require_utf8
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.inputs import read_input_text
+from tpudet.trainkit.image_folder import is_image_name
+
+YOLO_SPLITS = ("train", "val", "test")
+
+
+class YoloSet(NamedTuple):
+    """The images of some splits and the classes."""
+
+    path: str  # of data.yaml
+    folder: str  # holds all images
+    files: list[str]  # relative to the folder
+    is_listed: bool  # some come from lists, so folders may hold others
+    classes: tuple[ClassEntry, ...]  # identifiers are class numbers, from 0
+
+
+def find_yolo_set(path: str, splits: Sequence[str], base: str | None = None) -> YoloSet:
+    """Reads a data.yaml and lists the images of splits.
+
+    `path`, `train`, `val`, `test`, `names` and `nc` mean what Ultralytics gives them: a split is a
+    folder that is searched with its subfolders, a file that lists images, or several of these,
+    relative to `path`.
+
+    Args:
+        path: the data.yaml.
+        splits: those to take; a name that data.yaml lacks is an error unless there are several.
+        base: folder that replaces `path`, which often is that of another machine.
+
+    Raises:
+        UserError: not a data.yaml, or a split or its images are not found.
+    """
+    content = _load(path)
+    present = [split for split in splits if content.get(split)]
+    if not present or (len(splits) == 1 and present != list(splits)):
+        known = ", ".join(split for split in YOLO_SPLITS if content.get(split)) or "none"
+        raise UserError(
+            f"--annotations {path} has no split {' or '.join(splits)}; it has: {known}."
+        )
+    home = os.path.dirname(path) or "."
+    roots = [base] if base else [os.path.join(home, str(content.get("path") or "")), home]
+    images: dict[str, None] = {}
+    is_listed = False
+    for split in present:
+        entries = content[split] if isinstance(content[split], list) else [content[split]]
+        for entry in entries:
+            found, from_list = _find_images(str(entry), roots, f"{path}: `{split}`")
+            images |= dict.fromkeys(found)
+            is_listed |= from_list
+    require_utf8(images, f"image files of {path}")
+    folder = os.path.dirname(os.path.commonprefix(list(images)))
+    files = [image[len(folder) :].lstrip("/") for image in images]
+    return YoloSet(path, folder, files, is_listed, _classes(content, path))
+
+
+def label_paths(image: str) -> list[str]:
+    """Returns where the label file of an image may be: in `labels` for `images`, or beside it."""
+    folders, name = os.path.split(f"{os.path.splitext(image)[0]}.txt")
+    parts = folders.split("/")
+    beside = os.path.join(folders, name)
+    if "images" not in parts:
+        return [beside]
+    last = len(parts) - 1 - parts[::-1].index("images")
+    return [os.path.join("/".join([*parts[:last], "labels", *parts[last + 1 :]]), name), beside]
+
+
+def _load(path: str) -> Mapping[str, Any]:
+    try:
+        content = yaml.safe_load(read_input_text(path, "--annotations"))
+    except yaml.YAMLError as error:
+        raise UserError(f"--annotations {path} is not YAML: {error}.") from error
+    if not isinstance(content, dict) or "names" not in content:
+        raise UserError(
+            f"--annotations {path} is not the data.yaml of a YOLO data set: it has no `names`, the "
+            "list of classes."
+        )
+    return content
+
+
+def _find_images(entry: str, roots: Sequence[str], where: str) -> tuple[list[str], bool]:
+    """Lists the images of a folder or a list file, and whether it is a list."""
+    # Roboflow writes ../train/images where it means train/images.
+    names = [entry, entry.removeprefix("../")]
+    places = [_place(root, name) for name in names for root in roots]
+    place = next((place for place in places if storage.exists(place)), None)
+    if place is None:
+        raise UserError(
+            f"{where} is {entry}, and there is no {' nor '.join(dict.fromkeys(places))}. --images "
+            "names the folder that paths are relative to."
+        )
+    if storage.is_folder(place):
+        images = sorted(_walk(place))
+        if not images:
+            raise UserError(f"{where}: there is no image in {place}.")
+        return images, False
+    lines = [line.strip() for line in read_input_text(place, where).splitlines()]
+    images = [_listed_image(line, os.path.dirname(place), roots) for line in lines if line]
+    if not images:
+        raise UserError(f"{where}: {place} lists no image.")
+    return images, True
+
+
+def _place(root: str, name: str) -> str:
+    path = os.path.join(root, name)
+    return path if storage.is_remote(path) else os.path.abspath(path)
+
+
+def _walk(folder: str) -> Iterator[str]:
+    for directory, _, names in storage.walk(folder):
+        yield from (os.path.join(directory, name) for name in names if is_image_name(name))
+
+
+def _listed_image(line: str, folder: str, roots: Sequence[str]) -> str:
+    """Returns the path of an image in a list, relative to the list (./) or to the data set."""
+    folders = [folder] if line.startswith("./") else [*roots, folder]
+    places = [_place(root, line) for root in folders]
+    return next((place for place in places if storage.exists(place)), places[0])
+
+
+def _classes(content: Mapping[str, Any], path: str) -> tuple[ClassEntry, ...]:
+    names = content["names"]
+    if not isinstance(names, list | dict) or not names:
+        raise UserError(f"--annotations {path}: `names` is {names!r}; it must list the classes.")
+    pairs = list(names.items()) if isinstance(names, dict) else list(enumerate(names))
+    wrong = [key for key, _ in pairs if not (read_id(key) or "").isdecimal()]
+    if wrong:
+        raise UserError(f"--annotations {path}: `names` has no class numbers: {listing(wrong)}.")
+    count = content.get("nc", len(pairs))
+    if count != len(pairs):
+        raise UserError(f"--annotations {path}: nc is {count}, and there are {len(pairs)} names.")
+    return sorted_classes(ClassEntry(read_id(key) or "", str(name).strip()) for key, name in pairs)
