@@ -8,19 +8,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from tpudet.detection.evaluation.coco import coco_metrics, explain_missing
 from tpudet.detection.evaluation.ground_truth import GroundTruth
+from tpudet.detection.evaluation.mask_jobs import paste_job
 from tpudet.detection.evaluation.split import SplitDetections
+from tpudet.detection.ops.numpy_masks import decode_rle, encode_rle
 from tpudet.detection.types import Batch, Detections, ImageDetections
+from tpudet.trainkit.jobs.worker_pool import run_jobs
 
 TWELVE = ["AP", "AP50", "AP75", "APs", "APm", "APl"]
 TWELVE += ["ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl"]
 # val2014_fake_eval_res.txt to six digits, computed with pycocotools 2.0.11 from the same files.
 PUBLISHED = [0.504581, 0.696973, 0.572982, 0.585626, 0.519400, 0.501398]
 PUBLISHED += [0.386813, 0.593680, 0.595353, 0.639811, 0.566421, 0.564291]
+PUBLISHED_MASKS = [0.319545, 0.562288, 0.298927, 0.387374, 0.310183, 0.326934]
+PUBLISHED_MASKS += [0.268230, 0.415449, 0.416839, 0.469450, 0.376759, 0.381472]
 
 
 def from_xywh(boxes: list[list[float]]) -> np.ndarray:
@@ -55,13 +61,27 @@ def columns_of(truth: dict, results: list[dict]) -> tuple[GroundTruth, ImageDete
     return ground_truth, detections, [c["name"] for c in truth["categories"]]
 
 
-def pycocotools_metrics(truth: dict, results: list[dict]) -> list[float]:
+def with_masks(
+    truth: GroundTruth, detections: ImageDetections, truth_json: dict, results: list[dict]
+) -> tuple[GroundTruth, ImageDetections]:
+    """Adds the masks of COCO JSON, polygons and plain runs encoded by pycocotools."""
+    sizes = {image["id"]: (image["height"], image["width"]) for image in truth_json["images"]}
+    masks: list[Any] = []
+    for annotation in truth_json["annotations"]:
+        plain = annotation["segmentation"]
+        encoded: Any = coco_mask.frPyObjects(plain, *sizes[annotation["image_id"]])
+        masks.append(coco_mask.merge(encoded) if isinstance(plain, list) else encoded)
+    found = [result["segmentation"] for result in results]
+    return truth._replace(masks=masks), detections._replace(masks=found)
+
+
+def pycocotools_metrics(truth: dict, results: list[dict], kind: Any = "bbox") -> list[float]:
     with contextlib.redirect_stdout(io.StringIO()):
         coco = COCO()
         coco.dataset = truth
         coco.createIndex()
         loaded: Any = coco.loadRes  # also takes what it would read from a file
-        evaluation = COCOeval(coco, loaded(results), "bbox")
+        evaluation = COCOeval(coco, loaded(results), kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -88,6 +108,55 @@ def test_equals_pycocotools_and_the_published_figures(fixture_columns: tuple) ->
     assert list(metrics) == [*TWELVE, *(f"AP/{name}" for name in names)]
     assert list(metrics.values()) == pytest.approx(pycocotools_metrics(*fixture_columns), abs=1e-6)
     assert sum(a["iscrowd"] for a in fixture_columns[0]["annotations"]) == 9
+
+
+def test_masks_equal_pycocotools_and_the_published_figures(
+    data_dir: Path, fixture_columns: tuple
+) -> None:
+    truth_json, _ = fixture_columns
+    path = data_dir / "coco_eval_fixture/instances_val2014_fakesegm100_results.json"
+    results = json.loads(path.read_text())
+    boxes = [coco_mask.toBbox(result["segmentation"]).tolist() for result in results]
+    boxed = [r | {"bbox": box} for r, box in zip(results, boxes, strict=True)]
+    truth, detections, names = columns_of(truth_json, boxed)
+    truth, detections = with_masks(truth, detections, truth_json, results)
+    metrics = coco_metrics(truth, detections, names)
+    assert [metrics[f"mask_{k}"] for k in TWELVE] == pytest.approx(PUBLISHED_MASKS, abs=1e-6)
+    keys = [*TWELVE, *(f"AP/{name}" for name in names)]
+    assert list(metrics) == [*keys, *(f"mask_{key}" for key in keys)]
+    expected = pycocotools_metrics(truth_json, results, "segm")
+    assert list(metrics.values())[len(keys) :] == pytest.approx(expected, abs=1e-6)
+
+
+def test_masks_of_real_images_equal_pycocotools(data_dir: Path) -> None:
+    """The objects of coco_tiny, moved by some pixels and with others' masks among them."""
+    folder = data_dir / "coco_tiny/annotations"
+    truth_json = json.loads(next(folder.glob("*val*.json")).read_text())
+    sizes = {image["id"]: (image["height"], image["width"]) for image in truth_json["images"]}
+    random = np.random.default_rng(0)
+    results = []
+    for number, annotation in enumerate(truth_json["annotations"]):
+        height, width = sizes[annotation["image_id"]]
+        encoded: Any = coco_mask.frPyObjects(annotation["segmentation"], height, width)
+        if isinstance(annotation["segmentation"], list):
+            encoded = coco_mask.merge(encoded)
+        mask = np.roll(decode_rle(encoded), random.integers(-4, 5, 2), (0, 1))
+        if number % 7 == 0:
+            mask[:] = False  # a mask without a pixel
+        rle = encode_rle(mask)
+        result = {"image_id": annotation["image_id"], "category_id": annotation["category_id"]}
+        score = float(random.integers(1, 50)) / 50  # many equal ones
+        results.append(result | {"segmentation": rle, "score": score})
+    boxed = [r | {"bbox": coco_mask.toBbox(r["segmentation"]).tolist()} for r in results]
+    truth, detections, names = columns_of(truth_json, boxed)
+    truth, detections = with_masks(truth, detections, truth_json, results)
+    metrics = list(coco_metrics(truth, detections, names).values())
+    half = len(metrics) // 2
+    for kind, found in (("bbox", metrics[:half]), ("segm", metrics[half:])):
+        # Given both, pycocotools takes the area of the box for that of the mask.
+        own = boxed if kind == "bbox" else results
+        assert found == pytest.approx(pycocotools_metrics(truth_json, own, kind), abs=1e-6)
+    assert 0.1 < metrics[half] < 0.9
 
 
 def test_images_without_detections_lower_the_ap(fixture_columns: tuple) -> None:
@@ -153,6 +222,28 @@ def test_boxes_return_to_the_original_picture_and_padding_rows_do_not_count() ->
     assert metrics["AP/cat"] == pytest.approx(1.0)
     assert metrics["AP/dog"] == 0.0
     assert metrics["AP"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_masks_are_pasted_into_the_original_image(workers: int) -> None:
+    """The left half of a box of 28 x 28; the canvas is half as large and moved by 4."""
+    evaluation = SplitDetections(TRUTH, ["cat", "dog"])
+    canvas = [[6, 16, 20, 30], [0, 0, 0, 0]]  # (box + 4) / 0.5 is 20, 40, 48, 68
+    left = np.zeros((2, 2, 28, 28), np.float32)
+    left[..., :14] = 1
+    detections = detections_of([canvas, canvas], [[0.9, 0]] * 2, [[1, 0]] * 2, [1, 1])
+    batch = batch_of([7, -1], scale=0.5, offset=4.0)
+    jobs = [evaluation.add(batch, detections._replace(masks=left))]
+    other = detections_of([canvas], [[0.9, 0]], [[2, 0]], [0])
+    jobs.append(evaluation.add(batch_of([2**32 + 1]), other._replace(masks=left[:1])))
+    for number, masks in run_jobs(paste_job, jobs, workers=workers, progress=lambda _: None):
+        evaluation.set_masks(number, masks)
+    columns = evaluation.columns()
+    assert columns.masks is not None
+    assert len(columns.masks) == len(columns.classes) == 1
+    expected = np.zeros((200, 300), bool)
+    expected[20:48, 40:54] = True
+    np.testing.assert_array_equal(decode_rle(columns.masks[0]), expected)
 
 
 def test_every_image_must_be_seen_exactly_once() -> None:

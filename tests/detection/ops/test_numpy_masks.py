@@ -1,5 +1,7 @@
 """Masks against pycocotools and numbers worked out by hand."""
 
+import itertools
+from math import floor
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,10 @@ from pycocotools import mask as coco_mask
 from tpudet.detection.ops.numpy_masks import (
     check_rle,
     decode_rle,
+    encode_part,
     encode_rle,
     paste_mask,
+    paste_rle,
     run_lengths,
 )
 
@@ -49,6 +53,58 @@ def test_half_a_mask_fills_half_its_box_also_beyond_the_image() -> None:
     expected = np.zeros((6, 6), bool)
     expected[:4] = True  # the right half begins at x 0
     np.testing.assert_array_equal(pasted, expected)
+
+
+def test_a_part_is_encoded_as_the_whole_image_would_be() -> None:
+    random = np.random.default_rng(0)
+    height, width = 12, 9
+    places = [
+        (0, 12, 0, 9),
+        (0, 12, 3, 6),
+        (5, 12, 2, 9),
+        (0, 4, 0, 1),
+        (3, 3, 4, 8),
+        (11, 12, 8, 9),
+    ]
+    for top, bottom, left, right in places:
+        for density in (0, 0.3, 0.9, 1):
+            mask = np.zeros((height, width), bool)
+            mask[top:bottom, left:right] = random.random((bottom - top, right - left)) < density
+            part = mask[top:bottom, left:right]
+            rle = encode_part(part, top=top, left=left, height=height, width=width)
+            assert rle == encode_rle(mask)
+
+
+@pytest.mark.parametrize("beyond", [0, 40])
+def test_pasting_runs_equals_pasting_pixels(beyond: int) -> None:
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        corners = np.sort(random.uniform(-beyond, [48 + beyond, 64 + beyond], (2, 2)), axis=0)
+        mask, size = random.random((28, 28)), {"height": 48, "width": 64}
+        whole = encode_rle(paste_mask(mask, corners.ravel(), **size))
+        assert paste_rle(mask, corners.ravel(), **size) == whole
+
+
+def test_pasting_agrees_with_detectron2s_statement() -> None:
+    """`paste_masks_in_image`: the centre (x + 0.5 - x0) / (x1 - x0) * 2 - 1 is sampled from the
+    mask by `grid_sample` without aligned corners and with zeros outside, and is 1 from 0.5 on.
+
+    torchvision enlarges the box to whole pixels first, so it differs by up to half a pixel.
+    """
+    random = np.random.default_rng(0)
+    for _ in range(4):
+        mask = random.random((14, 14))
+        y0, x0, y1, x1 = np.concatenate([random.uniform(-3, 10, 2), random.uniform(14, 50, 2)])
+        expected = np.zeros((40, 44))
+        for y, x in np.ndindex(40, 44):
+            shares = (y + 0.5 - y0) / (y1 - y0), (x + 0.5 - x0) / (x1 - x0)
+            rows, columns = (((2 * share - 1 + 1) * 14 - 1) / 2 for share in shares)
+            for i, j in itertools.product(*((floor(v), floor(v) + 1) for v in (rows, columns))):
+                if 0 <= i < 14 and 0 <= j < 14:
+                    expected[y, x] += (1 - abs(rows - i)) * (1 - abs(columns - j)) * mask[i, j]
+        pasted = paste_mask(mask, np.array([y0, x0, y1, x1]), height=40, width=44)
+        clear = np.abs(expected - 0.5) > 1e-6
+        np.testing.assert_array_equal(pasted[clear], (expected >= 0.5)[clear])
 
 
 def test_an_empty_box_has_no_pixel_and_its_mask_is_finite() -> None:

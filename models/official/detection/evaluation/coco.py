@@ -5,9 +5,11 @@ image without detections out of the sums would raise the AP of a detector that m
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import hotcoco
 import numpy as np
+from pycocotools import mask as coco_mask
 
 from tpudet.detection.evaluation.ground_truth import GroundTruth
 from tpudet.detection.ops.numpy_boxes import boxes_to_xywh
@@ -16,6 +18,7 @@ from tpudet.trainkit.errors import listing
 
 # The evaluator's names give the number of detections; these say that it is a maximum.
 METRIC_NAMES = {"AR1": "ARmax1", "AR10": "ARmax10", "AR100": "ARmax100"}
+MASK_PREFIX = "mask_"
 SIZE_GROUPS = {
     "s": "no object smaller than 32x32 px",
     "m": "no object between 32x32 and 96x96 px",
@@ -29,8 +32,9 @@ def coco_metrics(
     """Returns the 12 COCO numbers and the AP of each class, all in 0..1.
 
     Keys: AP AP50 AP75 APs APm APl ARmax1 ARmax10 ARmax100 ARs ARm ARl, then `AP/<class name>` in
-    the order of `class_names`. A number that is undefined, because the split has no such
-    object, is -1 (`explain_missing` says why). Equal to pycocotools with its default settings.
+    the order of `class_names`. Where both have masks the same numbers follow for these, each key
+    with `mask_` before it. A number that is undefined, because the split has no such object, is -1
+    (`explain_missing` says why). Equal to pycocotools with its default settings.
 
     Raises:
         ValueError: a class id outside 1..C, an image index outside `truth`, a value that is not
@@ -39,7 +43,21 @@ def coco_metrics(
     check_class_names(class_names)
     for what, table in (("ground truth", truth), ("detections", detections)):
         check_columns(what, table, num_images=len(truth.records), num_classes=len(class_names))
-    evaluator = hotcoco.COCOeval(*_to_hotcoco(truth, detections, len(class_names)), "bbox")
+    metrics = _evaluate(truth, detections, class_names, "bbox")
+    if truth.masks is None or detections.masks is None:
+        return metrics
+    masks = _evaluate(truth, detections, class_names, "segm")
+    return metrics | {f"{MASK_PREFIX}{key}": value for key, value in masks.items()}
+
+
+def _evaluate(
+    truth: GroundTruth,
+    detections: ImageDetections,
+    class_names: Sequence[str],
+    kind: Literal["bbox", "segm"],
+) -> dict[str, float]:
+    tables = _to_hotcoco(truth, detections, len(class_names), with_masks=kind == "segm")
+    evaluator = hotcoco.COCOeval(*tables, kind)
     evaluator.evaluate()
     evaluator.accumulate()
     evaluator.summary_lines()  # computes the summary without printing it
@@ -82,7 +100,7 @@ def explain_missing(metrics: dict[str, float], truth: GroundTruth) -> list[str]:
 
 
 def _to_hotcoco(
-    truth: GroundTruth, detections: ImageDetections, num_classes: int
+    truth: GroundTruth, detections: ImageDetections, num_classes: int, *, with_masks: bool
 ) -> tuple[hotcoco.COCO, hotcoco.COCO]:
     """Converts the columns for hotcoco, images and objects numbered from 1, as in pycocotools."""
     coco_truth = hotcoco.COCO.from_arrays(
@@ -97,6 +115,7 @@ def _to_hotcoco(
         ids=np.arange(1, len(truth.classes) + 1),
         area=truth.areas.astype(np.float64),
         iscrowd=truth.is_crowd.astype(np.int64),
+        segmentation=truth.masks if with_masks else None,
     )
     rows = np.concatenate(
         [
@@ -107,7 +126,14 @@ def _to_hotcoco(
         ],
         axis=1,
     )
-    return coco_truth, coco_truth.load_res(rows)
+    if not with_masks:
+        return coco_truth, coco_truth.load_res(rows)
+    found = coco_truth.load_res(rows, segmentation=detections.masks)
+    if detections.masks:  # else there is no id
+        # The size of a detection is that of its mask, as where results have no boxes.
+        areas = [float(coco_mask.area(mask)) for mask in detections.masks]  # a list overflows
+        found.update_anns(ids=np.arange(1, len(rows) + 1), area=np.array(areas))
+    return coco_truth, found
 
 
 def check_columns(
@@ -122,6 +148,8 @@ def check_columns(
     if len(wrong):
         problems.append(f"image indices {listing(np.unique(wrong))}, there are {num_images} images")
     scores = table.scores if isinstance(table, ImageDetections) else table.areas
+    if table.masks is not None and len(table.masks) != len(table.classes):
+        problems.append(f"{len(table.masks)} masks for {len(table.classes)} boxes")
     if not (np.isfinite(table.boxes).all() and np.isfinite(scores).all()):
         problems.append("boxes, scores or areas that are not finite")
     if problems:

@@ -7,7 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from tpudet.detection.data.tfrecord import parse_example
+from tpudet.detection.evaluation.mask_jobs import NUM_WORKERS, PngJob, png_job
+from tpudet.detection.ops.numpy_masks import Rle
 from tpudet.trainkit.errors import listing
+from tpudet.trainkit.jobs.worker_pool import run_jobs
 from tpudet.trainkit.records import read_records
 
 
@@ -22,25 +25,46 @@ class GroundTruth(NamedTuple):
     is_crowd: np.ndarray  # [G] bool; detections inside such a region count neither way
     areas: np.ndarray  # [G] float, pixels^2; decides small, medium, large
     source_ids: tuple[str, ...] = ()  # I names of the images, if they are known
+    masks: list[Rle] | None = None  # G COCO RLE of whole images; None where they are not wanted
 
 
-def load_ground_truth(shards: Sequence[str], class_names: Sequence[str]) -> GroundTruth:
+def load_ground_truth(
+    shards: Sequence[str],
+    class_names: Sequence[str],
+    *,
+    with_masks: bool = False,
+    workers: int = NUM_WORKERS,
+) -> GroundTruth:
     """Reads the ground truth of every image of a split from its TFRecord files.
 
     No image is decoded, and memory grows with the number of objects only.
 
+    Args:
+        shards: paths, as `find_shards` lists them.
+        class_names: C names.
+        with_masks: whether masks are read too; they are kept as run lengths.
+        workers: processes that decode masks.
+
     Raises:
-        ValueError: the files have no image, or a class id beyond `class_names`.
+        ValueError: the files have no image, a class id beyond `class_names`, or objects without
+            masks where these are wanted.
     """
     records, source_ids, sizes, counts = [], [], [], []
     columns: list[tuple[np.ndarray, ...]] = []
-    for record, source_id, size, *instances in _read_truth(shards):
-        source_ids.append(source_id.decode(errors="replace"))
-        _check_labels(instances[1], source_ids[-1], class_names)
-        records.append(record)
-        sizes.append(size)
-        counts.append(len(instances[1]))
-        columns.append(tuple(instances))
+
+    def read() -> Iterator[PngJob]:
+        for record, source_id, size, encoded, *instances in _read_truth(shards, with_masks):
+            source_ids.append(source_id.decode(errors="replace"))
+            _check_labels(instances[1], source_ids[-1], class_names)
+            records.append(record)
+            sizes.append(size)
+            counts.append(len(instances[1]))
+            columns.append(tuple(instances))
+            if with_masks:
+                _check_number(len(encoded), counts[-1], source_ids[-1])
+                yield PngJob(len(records) - 1, encoded.tolist())
+
+    found = dict(run_jobs(png_job, read(), workers=workers, progress=lambda _: None))
     if not records:
         raise ValueError(f"no image in {', '.join(shards) or 'an empty list of files'}")
     boxes, classes, is_crowd, areas = (np.concatenate(c) for c in zip(*columns, strict=True))
@@ -53,18 +77,49 @@ def load_ground_truth(shards: Sequence[str], class_names: Sequence[str]) -> Grou
         is_crowd=is_crowd,
         areas=areas,
         source_ids=tuple(source_ids),
+        masks=_joined(found, sizes, source_ids) if with_masks else None,
     )
 
 
-def _read_truth(shards: Sequence[str]) -> Iterator[Any]:
-    """Yields (record, source id, [2] size, boxes in pixels, labels, is_crowd, areas) per image."""
+def _joined(
+    found: dict[int, list[Rle]], sizes: Sequence[np.ndarray], source_ids: Sequence[str]
+) -> list[Rle]:
+    """The masks of all images in their order; raises a ValueError where one has another size."""
+    masks: list[Rle] = []
+    for image, size in enumerate(sizes):
+        wrong = [mask["size"] for mask in found[image] if mask["size"] != size.tolist()]
+        if wrong:
+            raise ValueError(
+                f"image {source_ids[image]} is {size.astype(int).tolist()} px high and wide, but "
+                f"has a mask of {wrong[0]}: write the TFRecord files again"
+            )
+        masks += found[image]
+    return masks
+
+
+def _check_number(num_masks: int, num_objects: int, source_id: str) -> None:
+    if num_masks != num_objects:
+        raise ValueError(
+            f"image {source_id} has {num_masks} masks for {num_objects} objects, and the model "
+            "predicts masks: write the records of this split with `tpudet make_tfrecords "
+            "--include_masks`"
+        )
+
+
+def _read_truth(shards: Sequence[str], with_masks: bool) -> Iterator[Any]:
+    """Yields the columns of each image.
+
+    They are record, source id, size [2], masks as PNG files ([0] unless wanted), boxes in pixels,
+    labels, is_crowd and areas.
+    """
 
     def parse(record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        example = parse_example(serialized)
+        example = parse_example(serialized, with_masks=with_masks)
+        masks = tf.constant([], tf.string) if example.masks is None else example.masks
         size = tf.cast(tf.stack([example.height, example.width]), tf.float32)
         boxes = example.boxes_normalized * tf.tile(size, [2])
         instances = (boxes, example.labels, example.is_crowd, example.areas)
-        return record, example.source_id, size, *instances
+        return record, example.source_id, size, masks, *instances
 
     return read_records(shards).map(parse).prefetch(256).as_numpy_iterator()
 

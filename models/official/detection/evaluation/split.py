@@ -2,9 +2,11 @@
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
@@ -23,14 +25,17 @@ from tpudet.detection.evaluation.coco import (
     explain_missing,
 )
 from tpudet.detection.evaluation.ground_truth import GroundTruth, load_ground_truth
+from tpudet.detection.evaluation.mask_jobs import NUM_WORKERS, PasteJob, paste_job
 from tpudet.detection.evaluation.open_images.split import challenge_split
 from tpudet.detection.ops.drawing import draw_comparison
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
+from tpudet.detection.ops.numpy_masks import Rle, decode_rle
 from tpudet.detection.types import Batch, Detections, ImageDetections
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.jobs.worker_pool import run_jobs
 from tpudet.trainkit.pages.drawing import encode_png, image_grid
 from tpudet.trainkit.record_splits import find_split
 from tpudet.trainkit.training.devices import Devices
@@ -99,7 +104,8 @@ def build_evaluation(
     class_names = [entry.name for entry in classes]
     split = find_split(data.directory, data.eval_split, class_names)
     try:
-        truth = load_ground_truth(split.shards, class_names)
+        with_masks = config.model.predicts_masks
+        truth = load_ground_truth(split.shards, class_names, with_masks=with_masks)
         rules = build_rules(config.evaluation.rules, truth, classes)
     except (ValueError, OSError, tf.errors.OpError) as error:
         raise ConfigError(str(error)) from error
@@ -109,8 +115,11 @@ def build_evaluation(
         dataset=eval_dataset(
             shards=split.shards,
             canvas_size=data.canvas_size,
-            batch_size=schedule.batch_size,
+            batch_size=math.ceil(schedule.batch_size / devices.num_processes),
             max_instances=data.max_instances,
+            process_index=devices.process_index,
+            process_count=devices.num_processes,
+            num_records=sum(split.records_per_shard),
         ),
         truth=truth,
         class_names=class_names,
@@ -126,11 +135,12 @@ class SplitEvaluation:
     Args:
         predict: from a replica's batch to its detections.
         devices: they share each batch.
-        dataset: of Batch, every image of the split once, fillers at the end.
+        dataset: of Batch, every image of the split once, fillers at the end. With several processes
+            each has its part of the images.
         truth: ground truth of the same images.
         class_names: C names.
         rules: how detections are scored.
-        num_images: how many images are drawn, the first of the split.
+        num_images: how many images are drawn, the first of the split, by process 0.
         image_path: PNG file that each evaluation overwrites.
     """
 
@@ -159,29 +169,44 @@ class SplitEvaluation:
         """Returns the metrics and the drawn images, which are also written to `image_path`."""
         collected = SplitDetections(self._truth, self._class_names)
         drawn: list[np.ndarray] = []
-        with tqdm(
-            total=len(self._truth.records), desc="evaluating", unit="image", disable=None
-        ) as bar:
-            for batch, detections in self._devices.predict_batches(self._predict, self._dataset):
-                collected.add(batch, detections)
-                bar.update(int((batch.records >= 0).sum()))
-                if len(drawn) < self._num_images:
-                    drawn += draw_batch(batch, detections, self._class_names)
+        # Masks are pasted by workers while the next batches are predicted.
+        jobs = self._predict_all(collected, drawn)
+        for number, masks in run_jobs(
+            paste_job, jobs, workers=NUM_WORKERS, progress=lambda _: None
+        ):
+            collected.set_masks(number, masks)
+        collected.share(self._devices.gather)
         metrics = self._rules.score(collected.columns())
         for line in self._rules.explain(metrics):
             logger.info("%s", line)
-        if not self._num_images:
+        if not self._num_images or self._devices.process_index > 0:
             return Evaluation(metrics, {})
         grid = image_grid(drawn[: self._num_images], columns=2)
         with storage.whole_file(self._image_path, "wb") as file:
             file.write(encode_png(grid))
         return Evaluation(metrics, {"detections": grid})
 
+    def _predict_all(
+        self, collected: "SplitDetections", drawn: list[np.ndarray]
+    ) -> Iterator[PasteJob]:
+        """Adds all detections to `collected`, and images to `drawn`; yields the masks to paste."""
+        with tqdm(
+            total=len(self._truth.records), desc="evaluating", unit="image", disable=None
+        ) as bar:
+            for batch, detections in self._devices.predict_batches(self._predict, self._dataset):
+                job = collected.add(batch, detections)
+                bar.update(int((batch.records >= 0).sum()))
+                if len(drawn) < self._num_images:
+                    drawn += draw_batch(batch, detections, self._class_names, self._truth)
+                if job is not None:
+                    yield job
+
 
 class SplitDetections:
     """Collects the detections of a split batch by batch, to score them together.
 
-    Only valid detections are kept, as columns of numbers: 28 bytes each.
+    Only valid detections are kept, as columns of numbers: 28 bytes each, and some 600 more for the
+    run lengths of a mask.
     """
 
     def __init__(self, truth: GroundTruth, class_names: Sequence[str]):
@@ -191,9 +216,14 @@ class SplitDetections:
         self._index_of_record = {int(record): i for i, record in enumerate(truth.records)}
         self._seen = np.zeros(len(truth.records), bool)
         self._columns: list[ImageDetections] = []
+        self._masks: dict[int, list[Rle]] = {}  # by place in `_columns`
 
-    def add(self, batch: Batch, detections: Detections) -> None:
+    def add(self, batch: Batch, detections: Detections) -> PasteJob | None:
         """Adds the detections of one batch; fillers (record -1) are skipped.
+
+        Returns:
+            The masks that have to be pasted into their images, for `set_masks`; None if the
+            detections have none.
 
         Raises:
             ValueError: a record that is not in the ground truth, one that was added before, one
@@ -213,8 +243,9 @@ class SplitDetections:
             sizes=sizes,
         )
         is_valid = np.arange(scores.shape[1]) < num_detections[is_real, None]
+        rows = np.repeat(indices, is_valid.sum(axis=1))
         columns = ImageDetections(
-            image_indices=np.repeat(indices, is_valid.sum(axis=1)),
+            image_indices=rows,
             boxes=boxes[is_real][is_valid].astype(np.float32),
             scores=scores[is_real][is_valid].astype(np.float32),
             classes=classes[is_real][is_valid].astype(np.int32),
@@ -223,6 +254,38 @@ class SplitDetections:
             "detections", columns, num_images=len(self._seen), num_classes=len(self.class_names)
         )
         self._columns.append(columns)
+        if detections.masks is None:
+            return None
+        return PasteJob(
+            number=len(self._columns) - 1,
+            masks=np.asarray(detections.masks)[is_real][is_valid].astype(np.float32),
+            boxes=columns.boxes,
+            sizes=np.round(self.truth.sizes[rows]).astype(int),
+        )
+
+    def set_masks(self, number: int, masks: list[Rle]) -> None:
+        """Adds the pasted masks of the job of this number."""
+        self._masks[number] = masks
+
+    def share(self, gather: Callable[[Any], list[Any]]) -> None:
+        """Adds what the other processes have added, so that all hold the same.
+
+        Args:
+            gather: returns the values of all processes; every process calls it.
+
+        Raises:
+            ValueError: an image was added by several processes.
+        """
+        parts = gather((self._seen, self._columns, self._masks))
+        times = np.sum([seen for seen, _, _ in parts], axis=0)
+        if (times > 1).any():
+            twice = self.truth.records[times > 1]
+            raise ValueError(f"records {listing(twice)} were evaluated by several processes")
+        self._seen, self._columns, self._masks = times > 0, [], {}
+        for _, columns, masks in parts:
+            first = len(self._columns)
+            self._masks |= {first + place: rles for place, rles in masks.items()}
+            self._columns += columns
 
     def columns(self) -> ImageDetections:
         """Returns everything that was added.
@@ -237,12 +300,13 @@ class SplitDetections:
                 f"(records {listing(unseen)}); the AP of a part of the split would mislead, so "
                 "feed every image once, the last partial batch included"
             )
-        columns = self._columns
+        columns, masks = self._columns, self._masks
         return ImageDetections(
             image_indices=np.concatenate([c.image_indices for c in columns]),
             boxes=np.concatenate([c.boxes for c in columns]),
             scores=np.concatenate([c.scores for c in columns]),
             classes=np.concatenate([c.classes for c in columns]),
+            masks=[m for place in sorted(masks) for m in masks[place]] if masks else None,
         )
 
     def _mark_seen(self, records: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -272,24 +336,51 @@ class SplitDetections:
 
 
 def draw_batch(
-    batch: Batch, detections: Detections, class_names: Sequence[str]
+    batch: Batch, detections: Detections, class_names: Sequence[str], truth: GroundTruth
 ) -> list[np.ndarray]:
-    """Draws ground truth beside detections for every image of a batch; fillers are skipped."""
+    """Draws ground truth beside detections for every image of a batch; fillers are skipped.
+
+    Args:
+        batch: images and where they are on the canvas.
+        detections: of the batch.
+        class_names: C names.
+        truth: of all images.
+    """
     drawn = []
     for i in np.flatnonzero(batch.records >= 0):
+        image = int(np.searchsorted(truth.records, batch.records[i]))
+        rows = np.flatnonzero(truth.image_indices == image)
         size = batch.original_sizes[i] * batch.scales[i] - batch.offsets[i]
         height, width = np.minimum(np.round(size).astype(int), batch.images.shape[1:3])
         drawn.append(
             draw_comparison(
                 batch.images[i, :height, :width],
-                truth_boxes=batch.boxes[i],
-                truth_classes=batch.classes[i],
+                truth_boxes=truth.boxes[rows] * np.tile(batch.scales[i], 2),
+                truth_classes=truth.classes[rows],
+                truth_masks=_scaled_masks(truth, rows, height=height, width=width),
                 boxes=detections.boxes[i],
                 scores=detections.scores[i],
                 classes=detections.classes[i],
+                masks=None if detections.masks is None else detections.masks[i],
                 class_names=class_names,
                 min_score=DRAWN_MIN_SCORE,
                 title=f"record {batch.records[i]}",
             )
         )
     return drawn
+
+
+def _scaled_masks(
+    truth: GroundTruth, rows: np.ndarray, *, height: int, width: int
+) -> list[np.ndarray] | None:
+    """The masks of some objects on an image that was scaled to this size, [height, width] bool."""
+    if truth.masks is None:
+        return None
+    return [
+        cv2.resize(
+            decode_rle(truth.masks[row]).astype(np.uint8),
+            (width, height),
+            interpolation=cv2.INTER_NEAREST,
+        ).astype(bool)
+        for row in rows
+    ]

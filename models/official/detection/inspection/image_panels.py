@@ -10,7 +10,7 @@ import numpy as np
 
 from tpudet.detection.inspection.objects import Objects
 from tpudet.detection.inspection.outcomes import FAULT_NAMES, FOUND, IGNORED, Outcomes
-from tpudet.detection.ops.drawing import Panel, draw_panels, fill_masks
+from tpudet.detection.ops.drawing import Panel, draw_masks, draw_panels
 from tpudet.detection.ops.numpy_masks import Rle, decode_rle
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.pages.drawing import (
@@ -201,11 +201,11 @@ def _colour(mark: Mark) -> Colour:
 
 
 def _fill(image: np.ndarray, marks: list[Mark]) -> np.ndarray:
-    """Fills the masks of marks, where they have one of the size of the image."""
+    """Draws the masks of marks, where they have one of the size of the image; the first on top."""
     size = list(image.shape[:2])
-    masked = [mark for mark in marks if mark.mask and list(mark.mask["size"]) == size]
-    masks = [decode_rle(mark.mask) for mark in masked]
-    return fill_masks(image, masks, [_colour(mark) for mark in masked])
+    masked = [mark for mark in reversed(marks) if mark.mask and list(mark.mask["size"]) == size]
+    masks = (decode_rle(mark.mask) for mark in masked)
+    return draw_masks(image, masks, map(_colour, masked)) if masked else image
 
 
 def _panel(image: np.ndarray, marks: list[Mark], caption: str) -> Panel:

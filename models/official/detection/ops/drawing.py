@@ -1,15 +1,16 @@
-"""Draws labelled boxes on images, and detections beside their ground truth.
+"""Draws labelled boxes and masks on images, and detections beside their ground truth.
 
 Images are [h, w, 3] uint8 RGB; boxes are [n, 4] pixels of the image, y1 x1 y2 x2. Every function
 returns a new image; no argument is changed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 
+from tpudet.detection.ops.numpy_masks import paste_mask
 from tpudet.trainkit.pages.drawing import FONT, Colour, add_caption, class_colour, image_grid
 
 _READABLE_SIDE = 480  # pixels; labels on smaller images would cover the objects
@@ -17,12 +18,13 @@ _MASK_OPACITY = 0.35
 
 
 class Panel(NamedTuple):
-    """The boxes of one of several copies of an image."""
+    """The boxes and masks of one of several copies of an image."""
 
     boxes: np.ndarray  # [n, 4] pixels of the image; the first is drawn on top
     texts: Sequence[str]  # n labels
     colours: Sequence[Colour]  # n
     caption: str
+    masks: Sequence[np.ndarray] = ()  # n, [h, w] bool each, of the image's size; or none
 
 
 def draw_boxes(
@@ -55,14 +57,27 @@ def draw_boxes(
     return canvas
 
 
-def fill_masks(
-    image: np.ndarray, masks: Sequence[np.ndarray], colours: Sequence[Colour]
+def draw_masks(
+    image: np.ndarray, masks: Iterable[np.ndarray], colours: Iterable[Colour]
 ) -> np.ndarray:
-    """Blends a colour over each mask, [h, w] bool; the first mask is on top."""
-    filled = image.astype(np.float32) if len(masks) else image
-    for mask, colour in zip(reversed(masks), reversed(colours), strict=True):
-        filled[mask] += _MASK_OPACITY * (np.array(colour, np.float32) - filled[mask])
-    return np.round(filled).astype(np.uint8) if len(masks) else image
+    """Blends a colour over each mask and draws its outline; the last mask is on top.
+
+    Args:
+        image: [h, w, 3] uint8 RGB.
+        masks: [h, w] bool each; used one after another, so that they may be decoded on the way.
+        colours: one per mask.
+    """
+    drawn = np.ascontiguousarray(image).copy()
+    thickness = max(1, round(min(image.shape[:2]) / 400))
+    for mask, colour in zip(masks, colours, strict=True):
+        inside = drawn[mask]
+        blended = inside + _MASK_OPACITY * (np.array(colour, np.float32) - inside)
+        drawn[mask] = np.round(blended).astype(np.uint8)
+        outlines, _ = cv2.findContours(
+            mask.astype(np.uint8), cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE
+        )
+        cv2.drawContours(drawn, outlines, -1, colour, thickness)
+    return drawn
 
 
 def draw_comparison(
@@ -70,9 +85,11 @@ def draw_comparison(
     *,
     truth_boxes: np.ndarray,
     truth_classes: np.ndarray,
+    truth_masks: Sequence[np.ndarray] | None = None,
     boxes: np.ndarray,
     scores: np.ndarray,
     classes: np.ndarray,
+    masks: np.ndarray | None = None,
     class_names: Sequence[str],
     min_score: float,
     title: str,
@@ -83,9 +100,11 @@ def draw_comparison(
         image: [h, w, 3] uint8 RGB; a small one is enlarged to keep labels readable.
         truth_boxes: [n, 4] pixels.
         truth_classes: [n] 1-based; 0 is padding.
+        truth_masks: n masks [h, w] bool.
         boxes: [k, 4] pixels, by descending score.
         scores: [k] in 0..1; the caption counts detections below `min_score`, which are not drawn.
         classes: [k] 1-based; 0 is padding.
+        masks: [k, M, M] in 0..1, over the boxes.
         class_names: C names.
         min_score: in 0..1.
         title: start of the left caption.
@@ -98,32 +117,55 @@ def draw_comparison(
         f"detections: {int(is_shown.sum())} of score {min_score:g} or more, {hidden} below",
     )
     panels = []
-    for rows, ids, shown_scores, caption in (
-        (truth_boxes[is_truth], truth_classes[is_truth], None, captions[0]),
-        (boxes[is_shown], classes[is_shown], scores[is_shown], captions[1]),
+    shown_masks: list[Sequence[np.ndarray]] = [[], []]
+    if truth_masks is not None:
+        shown_masks[0] = [truth_masks[row] for row in np.flatnonzero(is_truth)]
+    if masks is not None:
+        height, width = image.shape[:2]
+        shown_masks[1] = [
+            paste_mask(mask, box, height=height, width=width)
+            for mask, box in zip(masks[is_shown], boxes[is_shown], strict=True)
+        ]
+    for rows, ids, shown_scores, caption, own_masks in (
+        (truth_boxes[is_truth], truth_classes[is_truth], None, captions[0], shown_masks[0]),
+        (boxes[is_shown], classes[is_shown], scores[is_shown], captions[1], shown_masks[1]),
     ):
         texts = [class_names[int(k) - 1] for k in ids]
         if shown_scores is not None:
             texts = [f"{t} {s:.2f}" for t, s in zip(texts, shown_scores, strict=True)]
-        panels.append(Panel(rows, texts, [class_colour(int(k)) for k in ids], caption))
+        colours = [class_colour(int(k)) for k in ids]
+        panels.append(Panel(rows, texts, colours, caption, own_masks))
     return draw_panels(image, panels)
 
 
 def draw_panels(image: np.ndarray, panels: Sequence[Panel]) -> np.ndarray:
-    """Draws the image once per panel, side by side, each with its boxes and caption.
+    """Draws the image once per panel, side by side, each with its masks, boxes and caption.
 
     Args:
         image: [h, w, 3] uint8 RGB; a small one is enlarged to keep labels readable.
         panels: at least one.
     """
     factor = max(1.0, _READABLE_SIDE / max(image.shape[:2]))
-    if factor > 1:
-        image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
-    drawn = [
-        add_caption(draw_boxes(image, p.boxes * factor, p.texts, p.colours), p.caption)
-        for p in panels
-    ]
+    enlarged = _enlarge(image, factor, cv2.INTER_LINEAR)
+    drawn = []
+    for panel in panels:
+        canvas = enlarged
+        if len(panel.masks):
+            masks = (_enlarge(mask, factor, cv2.INTER_NEAREST) for mask in reversed(panel.masks))
+            canvas = draw_masks(enlarged, masks, reversed(panel.colours))
+        canvas = draw_boxes(canvas, panel.boxes * factor, panel.texts, panel.colours)
+        drawn.append(add_caption(canvas, panel.caption))
     return image_grid(drawn, columns=len(drawn))
+
+
+def _enlarge(layer: np.ndarray, factor: float, interpolation: int) -> np.ndarray:
+    """Resizes an image or a mask; the same where the factor is 1."""
+    if factor == 1:
+        return layer
+    pixels = layer.view(np.uint8)  # OpenCV does not take bool
+    return cv2.resize(pixels, None, fx=factor, fy=factor, interpolation=interpolation).view(
+        layer.dtype
+    )
 
 
 def _draw_label(canvas: np.ndarray, text: str, *, y: int, x: int, colour: Colour) -> None:
