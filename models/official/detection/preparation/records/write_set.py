@@ -137,7 +137,7 @@ def require_boxes(plan: Plan, manifest: Mapping[str, Any]) -> None:
     if len(labels) + unlisted and not manifest["boxes"]:
         what = f"all {len(labels) + unlisted} boxes"
     elif lost:
-        what = f"all boxes of {len(lost)} classes: {listing(lost)}"
+        what = f"all boxes of {listing(lost)}"
     else:
         return
     reasons = [f"{count} {reason}" for reason, count in manifest["left_out_counts"].items()]

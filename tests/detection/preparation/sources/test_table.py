@@ -1,0 +1,135 @@
+"""Tables whose columns the user names: every way to give a box, units, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tpudet.detection.commands import make_tfrecords
+from tpudet.detection.preparation.sources.table import read_table
+from tpudet.trainkit.errors import UserError
+
+CORNERS = ["y1", "x1", "y2", "x2"]
+
+
+def read(path: Path, columns: str, **more):
+    named = dict(pair.split("=") for pair in columns.split(","))
+    options = {"coordinates": "pixels", "images": str(path.parent)} | more
+    return read_table(str(path), columns=named, **options)
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    for name in ("a.jpg", "b.png", "c.jpg"):
+        (tmp_path / name).write_bytes(b"")
+    path = tmp_path / "boxes.csv"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("columns", "header", "row"),
+    [
+        ("xywh=box", "box", '"[4, 5.0, 20, 30]"'),
+        ("xyxy=box", "box", "4 5 24 35"),
+        ("yxyx=box", "box", '"(5,4,35,24)"'),
+        ("cxcywh=box", "box", '"14;20;20;30"'),
+        ("x1=l,y1=t,x2=r,y2=b", "l,t,r,b", "4,5,24,35"),
+        ("x=l,y=t,w=W,h=H", "l,t,W,H", "4,5,20,30"),
+        ("cx=l,cy=t,w=W,h=H", "l,t,W,H", "14,20,20,30"),
+    ],
+)
+def test_every_way_to_give_a_box(tmp_path, columns, header, row) -> None:
+    path = write(tmp_path, f"id,{header},what\na,{row},cat\nb.png,{row},dog\nc,,\n")
+    if "," in header:
+        path.write_text(f"id,{header},what\na,{row},cat\nb.png,{row},dog\nc,,,,,\n")
+    annotations = read(path, f"image=id,{columns},class=what")
+    assert annotations.images["file"].tolist() == ["a.jpg", "b.png", "c.jpg"]
+    assert annotations.boxes[CORNERS].to_numpy().tolist() == [[5, 4, 35, 24]] * 2
+    assert annotations.boxes["label"].tolist() == ["cat", "dog"]
+    assert [entry.name for entry in annotations.classes] == ["cat", "dog"]
+
+
+def test_parquet_with_lists_and_numbers(tmp_path) -> None:
+    path = write(tmp_path, "")
+    frame = pd.DataFrame(
+        {"f": ["a.jpg", "b", "c"], "bbox": [[4.0, 5, 20, 30], [0.0, 0, 9, 9], None]}
+        | {"k": [10.0, 9.0, np.nan], "crowd": [0, 1, 0], "W": 64, "H": [48, 0, 48]}
+    )
+    frame.to_parquet(path)
+    columns = "image=f,xywh=bbox,class=k,crowd=crowd,width=W,height=H"
+    annotations = read(path, columns)
+    assert annotations.boxes[CORNERS].to_numpy().tolist() == [[5, 4, 35, 24], [0, 0, 9, 9]]
+    assert annotations.boxes["is_crowd"].tolist() == [False, True]
+    assert [entry.identifier for entry in annotations.classes] == ["9", "10"]
+    np.testing.assert_array_equal(annotations.images["height"], [48, np.nan, 48])
+
+
+def test_separators_fractions_and_a_single_class(tmp_path) -> None:
+    text = "id;xmin;ymin;xmax;ymax\r\na;0.1;0.2;0.5;0.6\r\nc;;;;\r\n"
+    columns = "image=id,x1=xmin,y1=ymin,x2=xmax,y2=ymax"
+    path = write(tmp_path, "\ufeff" + text)
+    annotations = read(path, columns, coordinates="fractions", include_unlabeled=True)
+    assert annotations.normalized
+    assert annotations.boxes[CORNERS].to_numpy().tolist() == [[0.2, 0.1, 0.6, 0.5]]
+    assert [entry.name for entry in annotations.classes] == ["object"]
+    assert annotations.images["source_id"].tolist() == ["a", "c", "b"]
+    with pytest.raises(UserError, match="pass --coordinates fractions"):
+        read(path, columns)
+
+
+def test_text_for_numbers_is_kept_for_the_report(tmp_path) -> None:
+    path = write(tmp_path, 'id,box,k\na,"[1,2,3]",cat\na,"1 2 x 4",cat\nb,1 2 3 4,\n')
+    boxes = read(path, "image=id,xywh=box,class=k").boxes
+    assert boxes["fault"].tolist()[:2] == ["xywh ['1', '2', '3']", "xywh ['1', '2', 'x', '4']"]
+    assert boxes["label"].tolist() == ["cat", "cat", ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        ("id,b\na,1 2 3 4\n", "image=id,xywh=box", "lacks the columns box; it has id, b"),
+        ("id,b\na,1 2 3 4\n", "image=id", "one of these for the box: xyxy;"),
+        ("id,b\na,1 2 3 4\n", "image=id,xywh=b,xyxy=b", "needs image, and one of these"),
+        ("id,b\na,1 2 3 4\n", "image=id,xywh=b,colour=b", "Unknown: colour"),
+        ("id,b\n", "image=id,xywh=b", "has no row"),
+        ("", "image=id,xywh=b", "lacks the columns id, b"),
+        ("id,b\na,1 2 3 4,5\n", "image=id,xywh=b", "no CSV or Parquet file"),
+        ("id,b\n,1 2 3 4\n", "image=id,xywh=b", "row 1 names no image"),
+        ("id,b,c\na,1 2 3 4,x\n", "image=id,xywh=b,crowd=c", "crowd holds 'x'"),
+        ("id,b,c\na,1 2 3 4,x\n", "image=id,xywh=b,width=c", "width holds 'x'"),
+    ],
+)
+def test_unusable_tables(tmp_path, text, columns, message) -> None:
+    with pytest.raises(UserError, match=message):
+        read(write(tmp_path, text), columns)
+
+
+def test_an_image_with_two_files_is_refused(tmp_path) -> None:
+    path = write(tmp_path, "id,b\na,1 2 3 4\n")
+    (tmp_path / "a.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"a: a.jpg or a.png"):
+        read(path, "image=id,xywh=b")
+
+
+def test_the_columns_of_the_wheat_challenge(tmp_path, encoded_image, read_back, capsys) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    rows = ["image_id,width,height,bbox,source"]
+    for number in range(10):
+        (images / f"w{number}.jpg").write_bytes(encoded_image())
+        rows.append(f'w{number},64,48,"[4.0, 5.0, 20.0, 30.0]",farm_{number % 2}')
+    path = tmp_path / "train.csv"
+    path.write_text("\n".join(rows) + "\n")
+    command = ["--format", "table", "--annotations", str(path), "--images", str(images)]
+    command += ["--workers", "1", "--output", str(tmp_path / "part")]
+    columns = ["--columns", "image=image_id,xywh=bbox,class=source"]
+    assert make_tfrecords.main([*command, *columns, "--split", "train=0.8,val=0.2"]) == 0
+    val = read_back(tmp_path / "part", "val")
+    assert sorted(record.labels for record in val) == [[1], [2]]  # stratified
+    assert val[0].boxes.round().tolist() == [[5, 4, 35, 24]]
+    assert len(read_back(tmp_path / "part", "train")) == 8
+    assert make_tfrecords.main([*command, "--split", "train"]) == 2
+    assert "--format table needs --columns" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        make_tfrecords.main([*command, "--columns", "image", "--split", "train"])

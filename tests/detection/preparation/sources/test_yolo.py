@@ -1,0 +1,138 @@
+"""YOLO data sets: where images and labels are found, boxes and polygons, what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tpudet.detection.commands import check_data, make_tfrecords
+from tpudet.detection.preparation.sources.yolo import read_yolo
+from tpudet.detection.preparation.sources.yolo_layout import find_yolo_set, label_paths
+from tpudet.trainkit.errors import UserError
+
+NAMES = "names: [cat, dog]\nnc: 2\n"
+CORNERS = ["y1", "x1", "y2", "x2"]
+
+
+def write(root: Path, files: dict[str, str | bytes]) -> str:
+    """Writes files and returns the path of data.yaml."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(root / "data.yaml")
+
+
+@pytest.mark.parametrize(
+    ("train", "image", "label"),
+    [
+        ("images/train", "images/train/a.jpg", "labels/train/a.txt"),
+        ("train/images", "train/images/deep/a.jpg", "train/labels/deep/a.txt"),
+        ("../train/images", "train/images/a.PNG", "train/labels/a.txt"),  # as Roboflow writes it
+        ("pictures", "pictures/a.jpg", "pictures/a.txt"),  # labels beside the images
+        ("train.txt", "images/a.jpg", "labels/a.txt"),
+        ("[images/train, other]", "images/train/a.jpg", "labels/train/a.txt"),
+    ],
+)
+def test_images_and_labels_are_found(tmp_path, train, image, label) -> None:
+    files = {image: b"", label: "1 0.5 0.5 0.2 0.4\n", "train.txt": "./images/a.jpg\n"}
+    files |= {"other/b.jpg": b"", "data.yaml": f"train: {train}\n{NAMES}"}
+    annotations = read_yolo(find_yolo_set(write(tmp_path, files), ["train"]))
+    assert annotations.images["source_id"][0] == "a"
+    np.testing.assert_allclose(annotations.boxes[CORNERS].to_numpy(), [[0.3, 0.4, 0.7, 0.6]])
+    assert annotations.boxes["label"].tolist() == ["1"]
+    assert [entry.name for entry in annotations.classes] == ["cat", "dog"]
+
+
+def test_the_path_of_another_machine_is_replaced(tmp_path) -> None:
+    files = {"sub/images/a.jpg": b"", "sub/labels/a.txt": "0 0.5 0.5 1 1\n"}
+    text = f"path: /content/drive\ntrain: images\n{NAMES}"
+    data = write(tmp_path, files | {"data.yaml": text})
+    with pytest.raises(UserError, match="`train` is images, and there is no /content/drive/images"):
+        find_yolo_set(data, ["train"])
+    assert find_yolo_set(data, ["train"], str(tmp_path / "sub")).files == ["a.jpg"]
+
+
+def test_lines_become_boxes_polygons_and_findings(tmp_path) -> None:
+    lines = [
+        "0 0.5 0.5 0.2 0.4",
+        "1.0 0.1 0.2 0.5 0.2 0.5 0.8",  # a polygon: its box is 0.1..0.5, 0.2..0.8
+        "0 0.5 0.5 0.2 0.4 0.93",  # with a score
+        "0 0,5 0.5 0.2 0.4",
+        "",
+    ]
+    files = {"images/a.jpg": b"", "images/b.jpg": b"", "labels/a.txt": "\n".join(lines)}
+    files |= {"labels/gone.txt": "0 0.5 0.5 1 1", "data.yaml": f"val: images\n{NAMES}"}
+    dataset = find_yolo_set(write(tmp_path, files), ["val"])
+    annotations = read_yolo(dataset, include_segmentation=True)
+    boxes = annotations.boxes
+    assert annotations.images["file"].tolist() == ["a.jpg", "b.jpg"]
+    np.testing.assert_allclose(boxes[CORNERS][:2], [[0.3, 0.4, 0.7, 0.6], [0.2, 0.1, 0.8, 0.5]])
+    assert boxes["segmentation"][1] == [[0.1, 0.2, 0.5, 0.2, 0.5, 0.8]]
+    assert boxes["fault"].tolist()[2:] == ["'0 0.5 0.5 0.2 0.4 0.93'", "'0 0,5 0.5 0.2 0.4'"]
+    (finding,) = annotations.findings
+    assert finding.reason == "label file without an image"
+    assert finding.file.endswith("labels/gone.txt")
+
+
+def test_names_that_repeat_keep_their_folders(tmp_path) -> None:
+    files = {f"{split}/images/a.jpg": b"" for split in ("train", "val")}
+    files |= {"val/labels/a.txt": "0 0.5 0.5 1 1"}
+    text = f"train: train/images\nval: val/images\ntest:\n{NAMES}"
+    data = write(tmp_path, files | {"data.yaml": text})
+    annotations = read_yolo(find_yolo_set(data, ["train", "val", "test"]))
+    assert annotations.images["source_id"].tolist() == ["train/images/a", "val/images/a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "message"),
+    [
+        ("train: images\n", "", "has no `names`"),
+        (f"val: images\n{NAMES}", "", "has no split train; it has: val"),
+        (
+            f"train: images\n{NAMES}",
+            None,
+            "none of the 1 images has a label file, such as .*labels",
+        ),
+        (f"train: images\n{NAMES}", "0 320 240 64 96", "is in pixels: 1 of 1"),
+        ("train: images\nnames: [cat]\nnc: 2\n", "", "nc is 2, and there are 1 names"),
+        ("train: images\nnames: {a: cat}\n", "", "no class numbers: a"),
+        ("train: [", "", "is not YAML"),
+        (f"train: empty\n{NAMES}", "", "there is no image in"),
+    ],
+)
+def test_unusable_sets(tmp_path, text, label, message) -> None:
+    files: dict = {"images/a.jpg": b"", "empty/x.md": "", "data.yaml": text}
+    files |= {} if label is None else {"labels/a.txt": label}
+    with pytest.raises(UserError, match=message):
+        read_yolo(find_yolo_set(write(tmp_path, files), ["train"]))
+
+
+def test_the_last_folder_named_images_has_labels_beside_it() -> None:
+    assert label_paths("/images/x/images/1.jpg")[0] == "/images/x/labels/1.txt"
+    assert label_paths("images/1.tar.jpg")[0] == "labels/1.tar.txt"
+
+
+def test_through_the_commands(tmp_path, encoded_image, read_back, capsys) -> None:
+    """Each split of data.yaml, and a division of train and val that leaves test out."""
+    files: dict = {}
+    for number, split in enumerate(["train"] * 4 + ["val"] * 4 + ["test"]):
+        files[f"{split}/images/{number}.jpg"] = encoded_image()
+        files[f"{split}/labels/{number}.txt"] = f"{number % 2} 0.25 0.25 0.5 0.25 0.25 0.5\n"
+    files["data.yaml"] = f"train: train/images\nval: val/images\ntest: test/images\n{NAMES}"
+    data = write(tmp_path, files)
+    command = ["--format", "yolo", "--annotations", data, "--workers", "1"]
+    part = tmp_path / "part"
+    masks = ["--include_masks", "--output", str(part)]
+    assert make_tfrecords.main([*command, "--split", "val", *masks]) == 0
+    records = read_back(part, "val")
+    assert [record.source_id for record in records] == ["4", "5", "6", "7"]
+    assert [record.labels for record in records] == [[1], [2], [1], [2]]
+    np.testing.assert_allclose(records[0].boxes, [[12, 16, 24, 32]])  # of 48 x 64 pixels
+    divided = tmp_path / "divided"
+    fractions = ["--split", "train=0.5,val=0.5", "--output", str(divided)]
+    assert make_tfrecords.main([*command, *fractions]) == 0
+    ids = [record.source_id for split in ("train", "val") for record in read_back(divided, split)]
+    assert sorted(ids) == list("01234567")
+    assert check_data.main(command) == 0
+    assert "9 images, 9 boxes" in capsys.readouterr().out
