@@ -83,7 +83,7 @@ def _compile(
     else:  # filled up to a multiple of the devices, as `JaxDevices.predict_batches` does
         size = config.evaluation.schedule.batch_size
         size += -size % devices.num_replicas
-    batch = empty_batch(config.data, batch_size=size, with_masks=False)
+    batch = empty_batch(config.data, batch_size=size, with_masks=config.model.predicts_masks)
 
     def trace() -> Any:
         if step == "train":

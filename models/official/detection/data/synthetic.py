@@ -1,6 +1,7 @@
 """Batches that are drawn and not read: for compilers, which want shapes, and for benchmarks."""
 
 import numpy as np
+import tensorflow as tf
 
 from tpudet.detection.data.config import DataConfig
 from tpudet.detection.types import Batch
@@ -55,3 +56,13 @@ def draw_batch(
     if batch.masks is not None:
         batch.masks[:, :count, :, : width // 16] = 0xFF
     return batch
+
+
+def synthetic_dataset(
+    data: DataConfig, *, batch_size: int, with_masks: bool, num_classes: int, seed: int
+) -> tf.data.Dataset:
+    """Yields one batch of `draw_batch` without end."""
+    batch = draw_batch(
+        data, batch_size=batch_size, with_masks=with_masks, num_classes=num_classes, seed=seed
+    )
+    return tf.data.Dataset.from_tensors(batch).repeat().prefetch(2)

@@ -1,0 +1,110 @@
+"""Times training steps and prints them as a row of a table."""
+
+import os
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tpudet.trainkit.training.devices import Devices, TensorFlowDevices
+from tpudet.trainkit.training.engine import Engine
+
+HEADER = """\
+| Device | Precision | Network | Batch size | s/batch | images/s |
+|---|---|---|---|---|---|"""
+
+
+class StepTimes(NamedTuple):
+    """The time of training steps, compilation left out."""
+
+    device: str
+    backend: str  # tensorflow or jax
+    precision: str  # float32, mixed_bfloat16 or mixed_float16
+    network: str
+    input: str  # synthetic or real
+    batch_size: int  # over all devices
+    steps: int
+    seconds_per_batch: float
+    images_per_second: float
+    input_wait_share: float  # 0..1
+
+    def row(self) -> str:
+        """Returns the row of the table that `HEADER` begins."""
+        cells = (
+            self.device,
+            self.precision,
+            f"{self.network}, {self.input} input, {self.backend}",
+            self.batch_size,
+            f"{self.seconds_per_batch:.3f}",
+            f"{self.images_per_second:.1f}",
+        )
+        return f"| {' | '.join(map(str, cells))} |"
+
+
+def time_steps(
+    engine: Engine,
+    *,
+    devices: Devices,
+    network: str,
+    input_name: str,
+    warmup_steps: int,
+    steps: int,
+) -> StepTimes:
+    """Trains `warmup_steps` steps untimed, and then times `steps`.
+
+    Args:
+        engine: just built.
+        devices: of the engine.
+        network: its name, for the table.
+        input_name: "synthetic" or "real".
+        warmup_steps: 1 or more: the first compiles.
+        steps: 1 or more.
+
+    Raises:
+        ValueError: a loss was not finite.
+    """
+    for count in (warmup_steps, steps):
+        report = engine.train(count)
+        if report.nonfinite is not None:
+            raise ValueError(f"the loss is not finite at step {report.nonfinite.step}")
+    seconds = report.seconds / report.steps_done
+    return StepTimes(
+        device=describe_devices(devices),
+        backend=keras.backend.backend(),
+        precision=keras.config.dtype_policy().name,
+        network=network,
+        input=input_name,
+        batch_size=engine.batch_size,
+        steps=report.steps_done,
+        seconds_per_batch=round(seconds, 6),
+        images_per_second=round(engine.batch_size / seconds, 3),
+        input_wait_share=round(report.input_wait_share, 4),
+    )
+
+
+def describe_devices(devices: Devices) -> str:
+    """Returns the number and the kind of the devices; of a CPU its cores and its model."""
+    if isinstance(devices, TensorFlowDevices):
+        first = tf.DeviceSpec.from_string(devices.strategy.extended.worker_devices[0])
+        if first.device_type == "CPU":
+            return _describe_cpu()
+        gpu = tf.config.list_physical_devices("GPU")[first.device_index or 0]
+        name = tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
+    else:
+        from tpudet.trainkit.training.jax_devices import JaxDevices
+
+        assert isinstance(devices, JaxDevices)
+        if devices.devices[0].platform == "cpu":
+            return _describe_cpu()
+        name = devices.devices[0].device_kind
+    return f"{devices.num_replicas} x {name}"
+
+
+def _describe_cpu() -> str:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model na")]
+    except OSError:
+        names = []
+    return f"{cores} cores of {names[0] if names else 'a CPU'}"
