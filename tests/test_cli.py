@@ -13,7 +13,7 @@ import pytest
 from tpudet import cli
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ROOT / "models/official/detection/commands"
+COMMANDS = [ROOT / f"models/official/{task}/commands" for task in ("detection", "classification")]
 HEAVY = ("tensorflow", "keras", "jax", "numpy", "pandas", "pyarrow", "cv2", "matplotlib", "h5py")
 # Fails where a heavy package is imported, whatever the speed of the machine.
 GUARDED = f"""
@@ -36,18 +36,26 @@ def tpudet(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_the_table_lists_the_files_of_commands() -> None:
-    files = {path.stem for path in COMMANDS.glob("[a-z]*.py")}
-    assert set(cli.VERBS) == {name for name in files if not name.endswith("_arguments")}
+    files = [
+        {path.stem for path in folder.glob("[a-z]*.py") if not path.stem.endswith("_arguments")}
+        for folder in COMMANDS
+    ]
+    assert set(cli.VERBS) == files[0] | files[1]
+    assert set(cli.BOTH_TASKS) == files[0] & files[1]
+    assert set(cli.GROUPS["Classify images"]) == files[1] - files[0]
     assert len(set(cli.VERBS)) == len(cli.VERBS)
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_every_verb_has_a_main_and_is_no_script(verb: str) -> None:
-    source = (COMMANDS / f"{verb}.py").read_text()
-    functions = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
-    assert "main" in functions
-    assert "__main__" not in source
-    assert f'"tpudet {verb}"' in source  # prog
+    for path in (folder / f"{verb}.py" for folder in COMMANDS):
+        source = path.read_text() if path.exists() else ""
+        functions = {
+            node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
+        }
+        assert not source or "main" in functions
+        assert "__main__" not in source
+        assert not source or f'"tpudet {verb}"' in source  # prog
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)

@@ -42,7 +42,7 @@ def test_an_unfinished_split_is_refused(part: Path) -> None:
     (part / "train_tiny.progress").mkdir()
     message = refused(part)
     assert f"{part}/train_tiny.progress exists" in message
-    assert "run make_tfrecords again" in message
+    assert "run the same command again" in message
     assert check_manifest(str(part), "val")
 
 
@@ -86,6 +86,6 @@ def test_a_damaged_manifest(part: Path, kind: str) -> None:
     )
     message = refused(part)
     assert str(path) in message
-    assert "make_tfrecords --overwrite" in message
+    assert "write the set again with --overwrite" in message
     with pytest.raises(UserError):
         read_manifest(str(path))

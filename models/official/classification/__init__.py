@@ -1,1 +1,1 @@
-"""Image classification on the same trainer; nothing is built here yet."""
+"""Classifiers on the trainer of trainkit: they answer image challenges and pretrain backbones."""

@@ -7,7 +7,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
@@ -17,8 +17,15 @@ from tpudet.trainkit.records import count_records, find_shards
 MANIFEST_SUFFIX = ".manifest.json"
 PROGRESS_SUFFIX = ".progress"
 
-_TYPES = {"split": str, "part": str, "images": int, "boxes": int, "shards": list} | {
-    key: dict for key in ("boxes_per_class", "repaired_counts", "left_out_counts", "options")
+# Of a manifest: what it counts for each class, in the order of the class ids.
+PerClass = Literal["boxes_per_class", "images_per_class"]
+
+_TYPES = {"split": str, "part": str, "images": int, "shards": list} | {
+    key: dict for key in ("repaired_counts", "left_out_counts", "options")
+}
+_TYPES_OF_KIND: dict[PerClass, dict[str, type]] = {
+    "boxes_per_class": {"boxes": int, "boxes_per_class": dict},
+    "images_per_class": {"images_per_class": dict},
 }
 _SHARD_TYPES = {"file": str, "records": int, "bytes": int}
 
@@ -32,12 +39,15 @@ class CheckedSplit(NamedTuple):
     manifest: Mapping[str, Any]
 
 
-def check_manifest(directory: str, split: str) -> CheckedSplit | None:
+def check_manifest(
+    directory: str, split: str, *, per_class: PerClass = "boxes_per_class"
+) -> CheckedSplit | None:
     """Compares the shards of a split with its manifest: names, sizes and numbers of records.
 
     Args:
         directory: of the part, `converted/<part>`.
         split: such as train.
+        per_class: what the manifest counts.
 
     Returns:
         The split; None if it has no manifest, as records of other programs have not.
@@ -52,12 +62,12 @@ def check_manifest(directory: str, split: str) -> CheckedSplit | None:
     if storage.is_folder(prefix + PROGRESS_SUFFIX):
         raise UserError(
             f"{prefix + PROGRESS_SUFFIX} exists: this split is still being written, or its writing "
-            "was interrupted. Wait until it ends, or run make_tfrecords again; it resumes where it "
-            "stopped."
+            "was interrupted. Wait until it ends, or run the same command again; it resumes where "
+            "it stopped."
         )
     if not storage.is_file(prefix + MANIFEST_SUFFIX):
         return None
-    manifest = read_manifest(prefix + MANIFEST_SUFFIX)
+    manifest = read_manifest(prefix + MANIFEST_SUFFIX, per_class=per_class)
     shards = find_shards(prefix)
     counts = count_records(shards)
     found = {
@@ -69,12 +79,12 @@ def check_manifest(directory: str, split: str) -> CheckedSplit | None:
     if mistakes:
         raise UserError(
             f"The shards of {prefix} are not those of their manifest: {listing(mistakes)}. Copy "
-            "the whole folder again, or write the set again with make_tfrecords --overwrite."
+            "the whole folder again, or write the set again with --overwrite."
         )
-    return CheckedSplit(shards, counts, list(manifest["boxes_per_class"]), manifest)
+    return CheckedSplit(shards, counts, list(manifest[per_class]), manifest)
 
 
-def read_manifest(path: str) -> dict[str, Any]:
+def read_manifest(path: str, *, per_class: PerClass = "boxes_per_class") -> dict[str, Any]:
     """Reads a manifest and checks its fields.
 
     Raises:
@@ -88,7 +98,8 @@ def read_manifest(path: str) -> dict[str, Any]:
         raise UserError(
             f"The manifest {path} is not JSON, or was cut short: {error}. {_REMEDY}"
         ) from None
-    wrong = _wrong_fields(fields, _TYPES) if isinstance(fields, dict) else list(_TYPES)
+    types = _TYPES | _TYPES_OF_KIND[per_class]
+    wrong = _wrong_fields(fields, types) if isinstance(fields, dict) else list(types)
     if not wrong and not all(
         isinstance(entry, dict) and not _wrong_fields(entry, _SHARD_TYPES)
         for entry in fields["shards"]
@@ -102,7 +113,7 @@ def read_manifest(path: str) -> dict[str, Any]:
     return fields
 
 
-_REMEDY = "Copy the whole folder again, or write the set again with make_tfrecords --overwrite."
+_REMEDY = "Copy the whole folder again, or write the set again with --overwrite."
 
 
 def _wrong_fields(fields: Mapping[str, Any], types: Mapping[str, type]) -> Sequence[str]:

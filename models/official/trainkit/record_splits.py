@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tpudet.trainkit.config.yaml_tree import ConfigError
-from tpudet.trainkit.record_manifest import check_manifest
+from tpudet.trainkit.record_manifest import PerClass, check_manifest
 from tpudet.trainkit.records import count_records, find_shards
 
 
@@ -16,7 +16,13 @@ class Split(NamedTuple):
     num_classes: int  # that its labels may name
 
 
-def find_split(directory: str, split: str, class_names: Sequence[str]) -> Split:
+def find_split(
+    directory: str,
+    split: str,
+    class_names: Sequence[str],
+    *,
+    per_class: PerClass = "boxes_per_class",
+) -> Split:
     """Finds the shards of a split.
 
     Where the split has a manifest, its files and its classes must be those of the manifest; records
@@ -26,6 +32,7 @@ def find_split(directory: str, split: str, class_names: Sequence[str]) -> Split:
         directory: of the data set; the part is the last component of its path.
         split: such as train.
         class_names: in the order of the class ids.
+        per_class: what a manifest counts.
 
     Raises:
         ConfigError: the split is missing, unfinished or damaged, or was written with other classes
@@ -33,7 +40,7 @@ def find_split(directory: str, split: str, class_names: Sequence[str]) -> Split:
     """
     directory = directory.rstrip("/")
     try:
-        checked = check_manifest(directory, split)
+        checked = check_manifest(directory, split, per_class=per_class)
         if checked is None:
             shards = find_shards(f"{directory}/{split}_{directory.rpartition('/')[2]}")
             return Split(shards, count_records(shards), len(class_names))

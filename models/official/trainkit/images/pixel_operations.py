@@ -123,6 +123,37 @@ def turn_hue(image: Tensor, turns: Tensor | float) -> Tensor:
     return tf.cast(turned * 255.0 + 0.5, tf.uint8)
 
 
+def jitter_colors(
+    image: Tensor,
+    seed: Tensor,
+    *,
+    brightness: float,
+    contrast: float,
+    saturation: float,
+    hue: float,
+) -> Tensor:
+    """Changes brightness, contrast, saturation and hue in this order; an amount of 0 costs nothing.
+
+    Args:
+        image: [h, w, 3] uint8.
+        seed: [2] int, which determines all choices.
+        brightness: 0..1; the factor is uniform in 1 - x .. 1 + x, as for the next two.
+        contrast: 0..1.
+        saturation: 0..1.
+        hue: 0..0.5; the turn is uniform in -x .. x, where 1 is a whole turn.
+    """
+    draws = tf.random.stateless_uniform([4], seed, -1.0, 1.0, alg="philox")
+    if brightness:
+        image = change_brightness(image, 1.0 + brightness * draws[0])
+    if contrast:
+        image = change_contrast(image, 1.0 + contrast * draws[1])
+    if saturation:
+        image = change_color(image, 1.0 + saturation * draws[2])
+    if hue:
+        image = turn_hue(image, hue * draws[3])
+    return image
+
+
 def fill_crossing(image: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Sets pixels to `FILL` where a marked row crosses a marked column.
 

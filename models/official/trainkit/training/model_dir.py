@@ -29,18 +29,24 @@ class Run(NamedTuple, Generic[Config]):
     classes: tuple[ClassEntry, ...]
 
 
-def load_classes(directory: str) -> tuple[str, tuple[ClassEntry, ...]]:
-    """Returns text and entries of `classes.csv` in a data set's folder or a model_dir.
+def load_classes(directory: str, path: str = "") -> tuple[str, tuple[ClassEntry, ...]]:
+    """Returns text and entries of the class list of a data set or a model_dir.
+
+    Args:
+        directory: of the data set, or the model_dir.
+        path: of the list; empty means `classes.csv` in the directory.
 
     Raises:
         ConfigError: it is missing, or is not a class list.
     """
     if not directory.rstrip("/"):
-        raise ConfigError("data.directory is empty: name the folder that make_tfrecords wrote")
-    path = f"{directory.rstrip('/')}/classes.csv"
+        raise ConfigError("data.directory is empty: name the folder of the TFRecords")
+    path = path or f"{directory.rstrip('/')}/classes.csv"
     text = read_text(path)
     if text is None:
-        raise ConfigError(f"{path} does not exist: was this folder written by make_tfrecords?")
+        raise ConfigError(
+            f"{path} does not exist: it lists the classes of the records, `identifier,name` per row"
+        )
     try:
         return text, read_class_list(text)
     except ValueError as error:

@@ -4,12 +4,16 @@ import logging
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeVar
 
 import keras
 
-from tpudet.trainkit.backbones.config import BackboneConfig
+from tpudet.trainkit.backbones.config import BackboneConfig, Normalization
 from tpudet.trainkit.class_list import ClassEntry, first_difference, read_class_list
+from tpudet.trainkit.config.decode import decode
+from tpudet.trainkit.config.find import load_tree
+from tpudet.trainkit.config.yaml_tree import Branch
 from tpudet.trainkit.files.storage import read_text, write_text
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.families import TPUDET, Family, recognize
@@ -28,12 +32,32 @@ _LOGGED_NAMES = 5  # per section; the file in model_dir has them all
 logger = logging.getLogger(__name__)
 
 
-def describe_family(normalization: str, backbone: BackboneConfig) -> Family:
-    """Returns what weights of a run with these settings expect; None for what is still `auto`."""
-    style, epsilon = getattr(backbone, "style", "auto"), backbone.batch_norm.epsilon
+@dataclass(frozen=True, kw_only=True)
+class _ModelConfig:
+    """The part of every task's `model` section that weights depend on."""
+
+    normalization: Normalization = "auto"
+    backbone: BackboneConfig
+
+
+def read_family(path: str) -> Family:
+    """Reads from the `config.yaml` of a run, of whichever task, what weights of that run expect.
+
+    Values that are still `auto` become None.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no backbone.
+    """
+    model = load_tree(path).children.get("model")
+    children = model.children if isinstance(model, Branch) else {}
+    names = [field.name for field in fields(_ModelConfig)]
+    known = {name: children[name] for name in names if name in children}
+    config = decode(_ModelConfig, Branch(known, f"{path}: model"))
+    style = getattr(config.backbone, "style", "auto")
+    epsilon = config.backbone.batch_norm.epsilon
     return Family(
         TPUDET.name,
-        normalization=None if normalization == "auto" else normalization,
+        normalization=None if config.normalization == "auto" else config.normalization,
         style=None if style == "auto" else style,
         batch_norm_epsilon=None if epsilon == "auto" else epsilon,
     )
@@ -49,7 +73,7 @@ class Pretrained(NamedTuple):
     notes: tuple[str, ...] = ()  # sentences on what could not be found out
 
 
-def open_pretrained(weights: WeightsConfig, *, read_family: Callable[[str], Family]) -> Pretrained:
+def open_pretrained(weights: WeightsConfig) -> Pretrained:
     """Opens pretrained weights and detects where they come from.
 
     For weights of an earlier run, `config.yaml` and `classes.csv` are read from the folder of the
@@ -57,7 +81,6 @@ def open_pretrained(weights: WeightsConfig, *, read_family: Callable[[str], Fami
 
     Args:
         weights: which ones.
-        read_family: reads from a `config.yaml` what weights of that run expect.
 
     Raises:
         WeightsError: the weights cannot be read, or are of no known family.

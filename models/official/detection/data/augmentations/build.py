@@ -5,7 +5,7 @@ from functools import partial
 
 from tpudet.detection.data.augmentations.autoaugment import apply_autoaugment
 from tpudet.detection.data.augmentations.mixing import copy_paste, mixup, mosaic
-from tpudet.detection.data.augmentations.pixels import apply_color, apply_grid_mask
+from tpudet.detection.data.augmentations.pixels import apply_grid_mask
 from tpudet.detection.data.augmentations.rand_augment import apply_rand_augment
 from tpudet.detection.data.config import (
     AugmentationConfig,
@@ -24,6 +24,7 @@ from tpudet.trainkit.images.mixed_stream import (
     ImageAugmentation,
     MixingAugmentation,
 )
+from tpudet.trainkit.images.pixel_operations import jitter_colors
 
 
 def build_augmentations(data: DataConfig) -> tuple[Augmentation, ...]:
@@ -63,4 +64,5 @@ def _build(config: AugmentationConfig, canvas_size: tuple[int, int]) -> Augmenta
         case ColorConfig():
             names = ("brightness", "contrast", "saturation", "hue")
             amounts = {name: getattr(config, name) for name in names}
-            return on_image(partial(apply_color, **amounts))
+            jitter = partial(jitter_colors, **amounts)
+            return on_image(lambda one, seed: one._replace(image=jitter(one.image, seed)))

@@ -1,42 +1,10 @@
-"""Augmentations that change pixels and move nothing: colour, cutout, GridMask."""
+"""Augmentations that fill pixels and move nothing: cutout, GridMask."""
 
 import tensorflow as tf
 
 from tpudet.detection.data.sample import AnnotatedImage, is_object
 from tpudet.trainkit.images import pixel_operations
 from tpudet.trainkit.types import Tensor
-
-
-def apply_color(
-    annotated: AnnotatedImage,
-    seed: Tensor,
-    *,
-    brightness: float,
-    contrast: float,
-    saturation: float,
-    hue: float,
-) -> AnnotatedImage:
-    """Changes brightness, contrast, saturation and hue in this order; an amount of 0 costs nothing.
-
-    Args:
-        annotated: the image, its boxes and masks.
-        seed: [2] int, which determines all choices.
-        brightness: 0..1; the factor is uniform in 1 - x .. 1 + x, as for the next two.
-        contrast: 0..1.
-        saturation: 0..1.
-        hue: 0..0.5; the turn is uniform in -x .. x, where 1 is a whole turn.
-    """
-    draws = tf.random.stateless_uniform([4], seed, -1.0, 1.0, alg="philox")
-    changed = annotated.image
-    if brightness:
-        changed = pixel_operations.change_brightness(changed, 1.0 + brightness * draws[0])
-    if contrast:
-        changed = pixel_operations.change_contrast(changed, 1.0 + contrast * draws[1])
-    if saturation:
-        changed = pixel_operations.change_color(changed, 1.0 + saturation * draws[2])
-    if hue:
-        changed = pixel_operations.turn_hue(changed, hue * draws[3])
-    return annotated._replace(image=changed)
 
 
 def cutout(annotated: AnnotatedImage, half_side: Tensor, seed: Tensor) -> AnnotatedImage:

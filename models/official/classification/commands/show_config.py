@@ -1,0 +1,26 @@
+"""Prints the resolved experiment file of a classifier: `tpudet show_config --config VERSION`."""
+
+import argparse
+from collections.abc import Sequence
+
+from tpudet.trainkit.command_line import add_experiment_arguments, new_parser, run_command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; the output is itself an experiment file."""
+    parser = new_parser("tpudet show_config", __doc__)
+    add_experiment_arguments(parser)
+    return run_command(parser, argv, _run)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from tpudet.classification.config import ExperimentConfig
+    from tpudet.trainkit.config.decode import load_config, to_yaml
+
+    config = load_config(
+        ExperimentConfig,
+        arguments.config,
+        overrides=arguments.overrides,
+        params_override=arguments.params_override,
+    )
+    print(to_yaml(config), end="")

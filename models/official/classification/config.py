@@ -1,0 +1,58 @@
+"""The experiment file of a classifier as frozen dataclasses: every key with its unit and its range.
+
+The number of classes is not a key: it is the number of rows in the data set's classes.csv.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tpudet.classification.data.config import DataConfig
+from tpudet.classification.modeling.config import ClassifierConfig
+from tpudet.trainkit.config.decode import load_config
+from tpudet.trainkit.config.ranges import Count, check
+from tpudet.trainkit.training.config import TrainConfig
+
+Metric = Literal["top1", "top5", "macro_f1", "negative_loss"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationScheduleConfig:
+    """When the whole of data.eval_split is evaluated, and what is kept."""
+
+    batch_size: Count = 64  # images
+    every_steps: Count = 1000
+    best_metric: Metric = "top1"  # best/ holds the checkpoint with the highest value
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """When a run is evaluated."""
+
+    schedule: EvaluationScheduleConfig = field(default_factory=EvaluationScheduleConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentConfig:
+    """One experiment."""
+
+    task: Literal["classification"]  # told apart by it from the experiments of detectors
+    model: ClassifierConfig = field(default_factory=ClassifierConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+
+def load_experiment(path: str, overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """Reads the `config.yaml` of a model_dir.
+
+    Args:
+        path: the file.
+        overrides: `KEY=VALUE` texts.
+
+    Raises:
+        ConfigError: lists every mistake.
+    """
+    return load_config(ExperimentConfig, path, overrides=overrides)

@@ -1,0 +1,94 @@
+"""Configuration of the data: records, crops and augmentations."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from tpudet.trainkit.config.ranges import Count, Positive, Range, Share, check
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCropConfig:
+    """Inception's crop: a random part of random shape (Szegedy et al., arXiv 1409.4842)."""
+
+    area_range: tuple[Share, Share] = (0.08, 1.0)  # of the image
+    aspect_range: tuple[Positive, Positive] = (0.75, 4 / 3)  # width / height of the part
+
+    def __post_init__(self) -> None:
+        pairs = {"area_range": self.area_range, "aspect_range": self.aspect_range}
+        check(
+            self,
+            *(
+                (0 < low <= high, f"0 < low <= high for {name}, got [{low}, {high}]")
+                for name, (low, high) in pairs.items()
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColorConfig:
+    """Brightness, contrast and saturation times 1 - x .. 1 + x; hue rotated by -x .. x turns."""
+
+    kind: Literal["color"] = "color"
+    brightness: Share = 0.2
+    contrast: Share = 0.2
+    saturation: Share = 0.2
+    hue: Annotated[float, Range("[0, 0.5]")] = 0.0
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class AffineConfig:
+    """The image turned, shifted and scaled at random; black where nothing is left."""
+
+    kind: Literal["affine"] = "affine"
+    rotation: Annotated[float, Range("[0, 180]")] = 15.0  # degrees, either way
+    shift: Share = 0.0625  # of height and width, either way
+    scale: Annotated[float, Range("[0, 1)")] = 0.1  # by a factor of 1 - x .. 1 + x
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixupConfig:
+    """Mixup: two blended images with the labels of both (arXiv 1710.09412)."""
+
+    kind: Literal["mixup"] = "mixup"
+    probability: Share = 0.5
+    alpha: Positive = 0.2  # shares are drawn from Beta(alpha, alpha)
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutmixConfig:
+    """CutMix: a rectangle of another image, with a share of its labels (arXiv 1905.04899)."""
+
+    kind: Literal["cutmix"] = "cutmix"
+    probability: Share = 0.5
+    alpha: Positive = 1.0  # the rectangle's share of the area is drawn from Beta(alpha, alpha)
+
+    __post_init__ = check
+
+
+AugmentationConfig = ColorConfig | AffineConfig | MixupConfig | CutmixConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where the TFRecords are and how an image reaches the network."""
+
+    directory: str = ""  # holds the TFRecords and, unless `classes` names another, classes.csv
+    classes: str = ""  # class list, `identifier,name` per row; empty: classes.csv of `directory`
+    train_split: str = "train"
+    eval_split: str = "val"
+    image_size: tuple[Count, Count] = (224, 224)  # height, width in pixels
+    random_crop: RandomCropConfig | None = field(default_factory=RandomCropConfig)
+    # Side of the central crop, as a share of the largest that fits: evaluation, and training if
+    # random_crop is null.
+    center_crop: Annotated[float, Range("(0, 1]")] = 0.875
+    horizontal_flip: bool = True
+    augmentations: tuple[AugmentationConfig, ...] = ()  # applied in this order
+    pipeline: Literal["optimized", "basic"] = "optimized"  # basic: one image at a time, to compare
+
+    __post_init__ = check

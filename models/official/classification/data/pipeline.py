@@ -1,0 +1,210 @@
+"""TFRecord shards to batches of images and targets, for training and for evaluation."""
+
+import functools
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tpudet.classification.data.augmentations import build_augmentations
+from tpudet.classification.data.config import DataConfig
+from tpudet.classification.data.record import Example, Schema, find_schema, parse_example
+from tpudet.classification.data.sample import Sample, pack_sample, unpack_sample
+from tpudet.classification.types import Batch
+from tpudet.trainkit.images.crops import Part, center_part, decode_part, random_part
+from tpudet.trainkit.images.mixed_stream import augmented_stream, surplus_records
+from tpudet.trainkit.images.seeds import fold_seed, record_seed
+from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records, read_shuffled
+from tpudet.trainkit.types import Tensor
+
+NUM_CORES = os.cpu_count() or 1
+
+_FLIP = -1  # folded into a record's seed; augmentations count from 0
+
+
+def train_dataset(
+    data: DataConfig,
+    *,
+    shards: Sequence[str],
+    records_per_shard: Sequence[int],
+    num_classes: int,
+    batch_size: int,
+    seed: int,
+    start_record: int = 0,
+    is_multi_label: bool = False,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> tf.data.Dataset:
+    """Yields augmented batches without end; batches span epochs and nothing is dropped.
+
+    Every batch is a function of (seed, its position in the run): see `read_shuffled` for the order.
+
+    Args:
+        data: crop, flip and augmentations, applied in this order.
+        shards: paths.
+        records_per_shard: records of each.
+        num_classes: C. A record with a label beyond it ends the run.
+        batch_size: images per batch of this process.
+        seed: any int64.
+        start_record: records consumed since the beginning of the run, by all processes together.
+        is_multi_label: whether an image may have several labels or none, instead of exactly one.
+        process_index: of this process.
+        process_count: processes that share the records, which take turns.
+
+    Returns:
+        Dataset of `Batch`.
+    """
+    augmentations = build_augmentations(data.augmentations)
+    surplus = surplus_records(augmentations, start_record // process_count)
+    records = read_shuffled(
+        shards, records_per_shard, seed=seed, start_record=start_record - surplus * process_count
+    )
+    if process_count > 1:
+        records = records.shard(process_count, process_index)
+    is_basic = data.pipeline == "basic"
+    samples = augmented_stream(
+        records,
+        augmentations,
+        prepare=functools.partial(
+            _training_sample,
+            data=data,
+            schema=read_schema(shards),
+            seed=seed,
+            num_classes=num_classes,
+            is_multi_label=is_multi_label,
+        ),
+        pack=pack_sample,
+        unpack=unpack_sample,
+        finish=lambda sample: Batch(sample.image, sample.targets, sample.record),
+        canvas_size=data.image_size,
+        num_parallel_calls=1 if is_basic else NUM_CORES,
+    )
+    batches = samples.skip(surplus).batch(batch_size, drop_remainder=True)
+    return _with_options(batches if is_basic else batches.prefetch(2))
+
+
+def eval_dataset(
+    data: DataConfig, *, shards: Sequence[str], num_classes: int, batch_size: int
+) -> tf.data.Dataset:
+    """Yields the centre of every image once, in file order.
+
+    Fillers complete the last batch: record -1, zeros.
+
+    Args:
+        data: image size and central crop.
+        shards: paths.
+        num_classes: C.
+        batch_size: B.
+
+    Returns:
+        Dataset of `Batch`.
+    """
+    schema = read_schema(shards)
+
+    def prepare(record: Tensor, serialized: Tensor) -> Batch:
+        example = parse_example(serialized, schema)
+        image = decode_center(example.encoded, data.image_size, data.center_crop)
+        return Batch(image, _targets(example, record, num_classes, may_lack=True), record)
+
+    images = read_records(shards).map(prepare, num_parallel_calls=NUM_CORES)
+    filler = Batch(
+        tf.zeros([*data.image_size, 3], tf.uint8),
+        tf.zeros([num_classes]),
+        tf.constant(-1, tf.int64),
+    )
+    # With B - 1 fillers at the end, the remainder that is dropped holds nothing but fillers.
+    fillers = tf.data.Dataset.from_tensors(filler).repeat(batch_size - 1)
+    batches = images.concatenate(fillers).batch(batch_size, drop_remainder=True)
+    return _with_options(batches.prefetch(2))
+
+
+def read_schema(shards: Sequence[str]) -> Schema:
+    """Tells the schema of a set by its first record."""
+    for path in shards:
+        for serialized in tf.data.TFRecordDataset(path).take(1).as_numpy_iterator():
+            return find_schema(serialized, path)
+    raise ValueError(f"{shards[0]} and its {len(shards)} shards hold no record")
+
+
+def decode_center(encoded: Tensor, image_size: tuple[int, int], share: float) -> Tensor:
+    """Decodes the centre of an image, [H, W, 3] uint8, as evaluation and export do.
+
+    Args:
+        encoded: [] string.
+        image_size: H and W.
+        share: side of the part over that of the largest that fits, 0..1.
+    """
+    choose = functools.partial(center_part, share=share, aspect=image_size[1] / image_size[0])
+    return decode_part(encoded, choose, *image_size)
+
+
+def _training_sample(
+    epoch: Tensor,
+    record: Tensor,
+    serialized: Tensor,
+    *,
+    data: DataConfig,
+    schema: Schema,
+    seed: int,
+    num_classes: int,
+    is_multi_label: bool,
+) -> Sample:
+    """Decodes the part of an image that is drawn from (seed, epoch, record)."""
+    example = parse_example(serialized, schema)
+    targets = _targets(example, record, num_classes, may_lack=is_multi_label)
+    stateless_seed = record_seed(seed, epoch, record)
+
+    def choose(size: Tensor) -> Part:
+        center = center_part(size, data.center_crop, aspect=data.image_size[1] / data.image_size[0])
+        if data.random_crop is None:
+            return center
+        return random_part(
+            size,
+            stateless_seed,
+            area_range=data.random_crop.area_range,
+            aspect_range=data.random_crop.aspect_range,
+            otherwise=center,
+        )
+
+    image = decode_part(example.encoded, choose, *data.image_size)
+    if data.horizontal_flip:
+        draw = tf.random.stateless_uniform([], fold_seed(stateless_seed, _FLIP), alg="philox")
+        image = tf.cond(draw < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
+    return Sample(image=image, targets=targets, seed=stateless_seed, record=record)
+
+
+def _targets(example: Example, record: Tensor, num_classes: int, *, may_lack: bool) -> Tensor:
+    """Returns 1 for each label, [C] float32, after checks that name the record.
+
+    Args:
+        example: its labels.
+        record: [] int64, its number.
+        num_classes: C.
+        may_lack: whether there may be another number of labels than one.
+    """
+    labels = example.labels
+    where = [
+        "Labels, shard index, record in shard, image:",
+        labels,
+        record // RECORDS_PER_SHARD_LIMIT,
+        record % RECORDS_PER_SHARD_LIMIT,
+        example.image_id,
+    ]
+    known = tf.reduce_all((labels >= 1) & (labels <= num_classes))
+    fault = f"A label of this record is not among the {num_classes} rows of the class list."
+    checks = [tf.debugging.Assert(known, [fault, *where])]
+    if not may_lack:
+        fault = "This record has not exactly one label, as model.loss.kind softmax needs."
+        checks.append(tf.debugging.Assert(tf.size(labels) == 1, [fault, *where]))
+    with tf.control_dependencies(checks):
+        rows = tf.one_hot(labels - 1, num_classes)
+    return tf.minimum(tf.reduce_sum(rows, axis=0), 1.0)
+
+
+def _with_options(batches: tf.data.Dataset) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.deterministic = True
+    # Images are prepared in parallel; splitting one operation over threads would only add cost.
+    options.threading.max_intra_op_parallelism = 1
+    options.autotune.enabled = False  # see detection's pipeline: no gain, and a slow end
+    return batches.with_options(options)

@@ -1,0 +1,139 @@
+"""Evaluates a whole split: predicts every image once and scores the predictions."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from tpudet.classification.config import ExperimentConfig
+from tpudet.classification.data.pipeline import eval_dataset
+from tpudet.classification.evaluation.metrics import (
+    confusion_matrix,
+    multi_label_metrics,
+    single_label_metrics,
+)
+from tpudet.classification.modeling.config import SigmoidLossConfig
+from tpudet.classification.types import Batch, Predictions
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.record_splits import find_split
+from tpudet.trainkit.training.devices import Devices
+from tpudet.trainkit.training.evaluator import Evaluation
+
+
+class SplitPredictions(NamedTuple):
+    """The predictions for the n labelled images of a split, in file order."""
+
+    probabilities: np.ndarray  # [n, C] float32
+    targets: np.ndarray  # [n, C] float32
+
+
+class SplitEvaluation:
+    """Evaluates a split, called with the step as often as wanted; compiled once.
+
+    Args:
+        predict: from a replica's batch to its predictions.
+        devices: they share each batch.
+        dataset: of Batch, every image of the split once, fillers at the end.
+        num_images: of the split.
+        loss: of the model; a sigmoid's images may be of several classes.
+    """
+
+    def __init__(
+        self,
+        *,
+        predict: Callable[[Batch], Predictions],
+        devices: Devices,
+        dataset: tf.data.Dataset,
+        num_images: int,
+        loss: object,
+    ):
+        self._predict = predict
+        self._devices = devices
+        self._dataset = dataset
+        self._num_images = num_images
+        self._loss = loss
+
+    def __call__(self, step: int) -> Evaluation:
+        """Returns the metrics."""
+        return Evaluation(self.score(self.predictions()), {})
+
+    def predictions(self) -> SplitPredictions:
+        """Predicts every image of the split.
+
+        Raises:
+            UserError: an image that must have one label has none.
+        """
+        records, probabilities, targets = [], [], []
+        with tqdm(total=self._num_images, desc="evaluating", unit="image", disable=None) as bar:
+            for batch, predictions in self._devices.predict_batches(self._predict, self._dataset):
+                is_real = batch.records >= 0
+                records.append(batch.records[is_real])
+                probabilities.append(np.asarray(predictions.probabilities)[is_real])
+                targets.append(np.asarray(batch.targets)[is_real])
+                bar.update(int(is_real.sum()))
+        seen = np.concatenate(records)
+        assert len(np.unique(seen)) == len(seen) == self._num_images, "an image twice or never"
+        found = SplitPredictions(np.concatenate(probabilities), np.concatenate(targets))
+        unlabelled = int((found.targets.sum(axis=1) != 1).sum())
+        if unlabelled and not isinstance(self._loss, SigmoidLossConfig):
+            raise UserError(
+                f"{unlabelled} of {len(seen)} images of the split have not exactly one label, so "
+                "it cannot be scored; tpudet classify predicts images without labels"
+            )
+        return found
+
+    def score(self, found: SplitPredictions) -> dict[str, float]:
+        """Returns the metrics of predictions."""
+        if isinstance(self._loss, SigmoidLossConfig):
+            return multi_label_metrics(*found, class_weights=self._loss.class_weights)
+        return single_label_metrics(found.probabilities, found.targets.argmax(axis=1))
+
+
+def count_confusions(found: SplitPredictions) -> np.ndarray:
+    """Returns the confusion matrix, [C, C], of images that are each of one class."""
+    num_classes = found.targets.shape[1]
+    return confusion_matrix(
+        found.probabilities.argmax(axis=1), found.targets.argmax(axis=1), num_classes
+    )
+
+
+def build_evaluation(
+    config: ExperimentConfig,
+    *,
+    predict: Callable[[Batch], Predictions],
+    classes: Sequence[ClassEntry],
+    devices: Devices,
+) -> SplitEvaluation:
+    """Builds the evaluation of `data.eval_split`.
+
+    Args:
+        config: the experiment.
+        predict: from a replica's batch to its predictions.
+        classes: rows of the class list.
+        devices: they share each batch.
+
+    Raises:
+        ConfigError: the split is missing, unfinished or damaged, or its classes are others.
+    """
+    data = config.data
+    split = find_split(
+        data.directory,
+        data.eval_split,
+        [entry.name for entry in classes],
+        per_class="images_per_class",
+    )
+    return SplitEvaluation(
+        predict=predict,
+        devices=devices,
+        dataset=eval_dataset(
+            data,
+            shards=split.shards,
+            num_classes=len(classes),
+            batch_size=config.evaluation.schedule.batch_size,
+        ),
+        num_images=sum(split.records_per_shard),
+        loss=config.model.loss,
+    )

@@ -1,0 +1,297 @@
+"""A whole experiment on one page: training, evaluation and export."""
+
+import functools
+import json
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import pandas as pd
+import tensorflow as tf
+
+from tpudet.classification.build_classifier import build_task, resolve_config
+from tpudet.classification.config import ExperimentConfig, load_experiment
+from tpudet.classification.data.pipeline import train_dataset
+from tpudet.classification.evaluation.metrics import class_table
+from tpudet.classification.evaluation.split import build_evaluation, count_confusions
+from tpudet.classification.inference.export import export_saved_model
+from tpudet.classification.modeling.classifier import ClassifierTask
+from tpudet.classification.modeling.config import SigmoidLossConfig
+from tpudet.classification.modeling.head_names import head_recipe
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.config.decode import ConfigError
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.storage import write_text
+from tpudet.trainkit.record_splits import Split, find_split
+from tpudet.trainkit.source_version import git_commit
+from tpudet.trainkit.training.build_engine import build_engine, choose_devices, set_precision
+from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints
+from tpudet.trainkit.training.devices import Devices
+from tpudet.trainkit.training.engine import Engine
+from tpudet.trainkit.training.evaluator import EvaluationSettings
+from tpudet.trainkit.training.freezing import Frozen
+from tpudet.trainkit.training.model_dir import (
+    Run,
+    describe_run,
+    load_classes,
+    load_run,
+    restore_model,
+    select_checkpoint,
+)
+from tpudet.trainkit.training.modes import Mode, claim_model_dir, run_mode
+from tpudet.trainkit.training.plan import log_frozen, log_plan
+from tpudet.trainkit.weights.pretrained import Pretrained, load_pretrained, write_report
+from tpudet.trainkit.weights.report import LoadReport
+
+_HEADLINE = ("top1", "macro_f1")  # metrics that the log shows by name
+
+
+def train(
+    config: ExperimentConfig,
+    *,
+    model_dir: str,
+    mode: Mode = "train_and_eval",
+    eval_timeout: float | None = None,
+    dry_run: bool = False,
+) -> int:
+    """Trains, evaluates, or both; resumes where an earlier run in `model_dir` stopped.
+
+    Args:
+        config: the experiment.
+        model_dir: checkpoints, log and metrics go there.
+        mode: "eval" waits for the checkpoints that another process writes.
+        eval_timeout: seconds without a new checkpoint after which mode "eval" ends; None: never.
+        dry_run: build everything, log what would happen, and write nothing.
+
+    Returns:
+        The exit code of the process: 0 finished, 75 stopped by a signal, 1 failed.
+
+    Raises:
+        UserError: config, data set, weights or checkpoints do not fit together, or another process
+            writes to the model_dir.
+    """
+    class_list_text, classes = load_classes(config.data.directory, config.data.classes)
+    split = _find_split(config, config.data.train_split, classes)
+    begins = not list_checkpoints(model_dir)
+    config, pretrained = resolve_config(config, model_dir, loads_weights=begins and mode != "eval")
+    devices = choose_devices(config.train)
+    training = build_training(
+        config, classes=classes, train_split=split, devices=devices, pretrained=pretrained
+    )
+    log_plan(
+        config.train,
+        model=training.task.model,
+        kind=f"classifier, {config.model.backbone.kind}",
+        canvas_size=config.data.image_size,
+        num_images=sum(split.records_per_shard),
+        num_classes=len(classes),
+        num_devices=devices.num_replicas,
+    )
+    loaded = training.loaded.loaded if training.loaded else ()
+    log_frozen(training.frozen, loaded=loaded, begins=begins)
+    if dry_run:
+        return 0
+    evaluation = None
+    if mode != "train":
+        evaluation = EvaluationSettings(
+            evaluate=build_evaluation(
+                config, predict=training.task.predict, classes=classes, devices=devices
+            ),
+            every_steps=config.evaluation.schedule.every_steps,
+            best_metric=config.evaluation.schedule.best_metric,
+            headline=_HEADLINE,
+        )
+    is_chief = training.engine.is_chief
+    with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
+        writes = is_chief and mode != "eval"  # the config is the trainer's
+        describe_run(model_dir, config, class_list_text, load_experiment, writes=writes)
+        if writes and pretrained and training.loaded:
+            write_report(model_dir, pretrained.config.path, training.loaded)
+        return run_mode(
+            mode,
+            config.train,
+            engine=training.engine,
+            model_dir=model_dir,
+            evaluation=evaluation,
+            eval_timeout=eval_timeout,
+            verify=verify,
+        )
+
+
+def evaluate(
+    model_dir: str, *, step: str, split: str = "", overrides: Sequence[str] = ()
+) -> tuple[dict[str, float], str]:
+    """Evaluates a checkpoint and writes metrics, class table and confusions beside it.
+
+    Args:
+        model_dir: the folder that `train` wrote.
+        step: a step number, "latest" or "best".
+        split: the split to evaluate; empty means `data.eval_split`.
+        overrides: `KEY=VALUE` changes to the config of the model_dir.
+
+    Returns:
+        The metrics, and the path of the files written, without their endings: `.json` and, where
+        each image is of one class, `_classes.csv` and `_confusions.csv`.
+
+    Raises:
+        UserError: the model_dir, the checkpoint or the split is not usable.
+    """
+    if split:
+        overrides = [*overrides, f"data.eval_split={split}"]
+    run = load_run(model_dir, functools.partial(load_experiment, overrides=overrides))
+    config, checkpoint = run.config, select_checkpoint(model_dir, step)
+    devices = choose_devices(config.train)
+    set_precision(config.train, devices)
+    evaluation = build_evaluation(
+        config,
+        predict=restore_task(run, checkpoint, devices=devices).predict,
+        classes=run.classes,
+        devices=devices,
+    )
+    found = evaluation.predictions()
+    metrics = evaluation.score(found)
+    path = f"{model_dir}/evaluation_{config.data.eval_split}_{checkpoint.step}"
+    write_text(f"{path}.json", json.dumps({"step": checkpoint.step, **metrics}, indent=2) + "\n")
+    if not isinstance(config.model.loss, SigmoidLossConfig):
+        matrix = count_confusions(found)
+        table = class_table(matrix, run.classes)
+        write_text(f"{path}_classes.csv", table.to_csv(index=False, float_format="%.4f"))
+        names = [entry.name for entry in run.classes]
+        confusions = pd.DataFrame(matrix, index=pd.Index(names, name="label"), columns=names)
+        write_text(f"{path}_confusions.csv", confusions.to_csv())
+    return metrics, path
+
+
+def export(model_dir: str, *, export_root: str, step: str, overwrite: bool) -> tuple[str, int]:
+    """Exports a checkpoint as a SavedModel, `<export_root>/<name of model_dir>-<resolution>`.
+
+    Args:
+        model_dir: the folder that `train` wrote.
+        export_root: folder for SavedModels.
+        step: a step number, "latest" or "best".
+        overwrite: replace an existing SavedModel.
+
+    Returns:
+        The directory of the SavedModel, and the step of the checkpoint.
+
+    Raises:
+        UserError: the model_dir or the checkpoint is not usable.
+        FileExistsError: the SavedModel exists and `overwrite` is false.
+    """
+    run = load_run(model_dir, load_experiment)
+    checkpoint, name = select_checkpoint(model_dir, step), os.path.basename(model_dir)
+    data = run.config.data
+    resolution = "x".join(str(side) for side in dict.fromkeys(data.image_size))
+    task = restore_task(run, checkpoint)
+    directory = export_saved_model(
+        model=task.model,
+        predict=task.predict,
+        image_size=data.image_size,
+        center_crop=data.center_crop,
+        class_list_text=run.class_list_text,
+        directory=f"{export_root}/{name}-{resolution}",
+        metadata={"version": name, "step": checkpoint.step, "git_commit": git_commit()},
+        overwrite=overwrite,
+    )
+    return directory, checkpoint.step
+
+
+class Training(NamedTuple):
+    """The classifier and the engine that trains it."""
+
+    task: ClassifierTask
+    engine: Engine
+    frozen: Frozen
+    loaded: LoadReport | None  # on the pretrained weights, if they were loaded
+
+
+def build_training(
+    config: ExperimentConfig,
+    *,
+    classes: Sequence[ClassEntry],
+    train_split: Split | None,
+    devices: Devices,
+    pretrained: Pretrained | None = None,
+) -> Training:
+    """Builds model, optimizer and input.
+
+    Args:
+        config: the experiment, without `auto`.
+        classes: rows of the class list.
+        train_split: the training data; without it the engine can only restore.
+        devices: those that train.
+        pretrained: weights to load.
+
+    Raises:
+        ConfigError: a value that the parts do not accept.
+        WeightsError: the weights do not fit the model.
+    """
+    set_precision(config.train, devices)
+    try:
+        with devices.scope():
+            task = build_task(
+                config,
+                num_classes=len(classes),
+                synchronized=devices.num_replicas > 1,
+                sum_over_replicas=devices.sum_over_replicas,
+            )
+            loaded = pretrained and load_pretrained(
+                task.model,
+                pretrained,
+                normalization=config.model.normalization,
+                classes=classes,
+                class_layers=task.class_layers,
+                other_parts=head_recipe,
+            )
+        engine, frozen = build_engine(
+            task,
+            config.train,
+            devices=devices,
+            make_dataset=functools.partial(build_train_dataset, config, train_split),
+            record_numbers=lambda batch: batch.records,
+        )
+    except UserError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return Training(task, engine, frozen, loaded)
+
+
+def build_train_dataset(
+    config: ExperimentConfig, split: Split | None, start_record: int
+) -> tf.data.Dataset:
+    """Builds the training input from record number `start_record` on."""
+    if split is None:
+        raise ValueError("this engine was built without training data")
+    return train_dataset(
+        config.data,
+        shards=split.shards,
+        records_per_shard=split.records_per_shard,
+        num_classes=split.num_classes,
+        batch_size=config.train.batch_size,
+        seed=config.train.seed,
+        start_record=start_record,
+        is_multi_label=isinstance(config.model.loss, SigmoidLossConfig),
+    )
+
+
+def restore_task(
+    run: Run[ExperimentConfig], checkpoint: Checkpoint, *, devices: Devices | None = None
+) -> ClassifierTask:
+    """Builds a trained classifier with the weights of a checkpoint.
+
+    Args:
+        run: of the model_dir.
+        checkpoint: which weights.
+        devices: those that predict; None means the default device.
+    """
+    with devices.scope() if devices else nullcontext():
+        task = build_task(run.config, num_classes=len(run.classes))
+        restore_model(task.model, checkpoint.prefix)
+    return task
+
+
+def _find_split(config: ExperimentConfig, split: str, classes: Sequence[ClassEntry]) -> Split:
+    names = [entry.name for entry in classes]
+    return find_split(config.data.directory, split, names, per_class="images_per_class")

@@ -1,0 +1,1 @@
+"""The exported classifier, and its predictions for folders and records."""

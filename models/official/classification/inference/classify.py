@@ -1,0 +1,150 @@
+"""Predicts the classes of a folder of images, or of records, with an exported classifier."""
+
+import csv
+import itertools
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tpudet.classification.data.pipeline import read_schema
+from tpudet.classification.data.record import parse_example
+from tpudet.classification.preparation.class_folders import list_split
+from tpudet.trainkit.class_list import ClassEntry, class_ids, read_class_list
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.claimed_file import claimed_file
+from tpudet.trainkit.files.storage import exists
+from tpudet.trainkit.image_folder import ImageFile, read_ahead
+from tpudet.trainkit.record_splits import find_split
+from tpudet.trainkit.records import read_records
+from tpudet.trainkit.saved_model import find_saved_model, load_saved_model, read_saved_model
+
+_READERS = 4  # threads that read images ahead
+EXIT_SOME_UNREADABLE = 1
+
+
+class Image(NamedTuple):
+    """An image to predict."""
+
+    image_id: str
+    encoded: bytes  # as TensorFlow decodes it
+    label: int  # class id; 0 if it is not known
+
+
+class Row(NamedTuple):
+    """The prediction for an image."""
+
+    image_id: str
+    probabilities: np.ndarray  # [C]
+    label: int  # as of the image
+
+
+def classify(
+    output: str,
+    model_dir: str,
+    *,
+    images: str | None,
+    records: str | None,
+    split: str,
+    batch_size: int,
+    with_probabilities: bool,
+    force: bool,
+) -> int:
+    """Writes `id,label` for every image, by rising id, and prints the accuracy if labels are known.
+
+    Args:
+        output: CSV file to write.
+        model_dir: a SavedModel, or a folder that has some; the newest is taken.
+        images: folder of images, or of class folders; None: records.
+        records: folder of TFRecords; None: images.
+        split: of the records.
+        batch_size: images per call.
+        with_probabilities: add a column for each class, named by its identifier.
+        force: replace an existing file.
+
+    Returns:
+        The exit code: 1 if images could not be read; they are listed.
+
+    Raises:
+        UserError: there is no usable model or image, two images have one id, or the file exists.
+    """
+    if exists(output) and not force:
+        raise UserError(f"{output} exists: --force replaces it")
+    saved = read_saved_model(find_saved_model(model_dir), facts=("task", "image_size"))
+    classes = read_class_list(saved.class_list_text)
+    faults: list[str] = []
+    if images is not None:
+        found = _images_of_folder(images, classes, faults)
+    else:
+        found = _images_of_records(records or "", split, classes)
+    signature = load_saved_model(saved).signatures["serving_default"]
+    rows = sorted(_predict(found, signature, batch_size), key=lambda row: row.image_id)
+    _check_ids(rows)
+    with claimed_file(output, "w", force=force) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        names = [entry.identifier for entry in classes]
+        writer.writerow(["id", "label", *(names if with_probabilities else [])])
+        for row in rows:
+            numbers = [f"{value:.6f}" for value in row.probabilities] if with_probabilities else []
+            writer.writerow([row.image_id, names[int(row.probabilities.argmax())], *numbers])
+    print(f"{output}: {len(rows)} images, {saved.directory} of step {saved.metadata['step']}")
+    labelled = [row for row in rows if row.label]
+    if labelled:
+        right = sum(row.probabilities.argmax() + 1 == row.label for row in labelled)
+        print(f"accuracy {right / len(labelled):.4f} of {len(labelled)} images with labels")
+    for fault in faults:
+        print(f"not predicted: {fault}", file=sys.stderr)
+    return EXIT_SOME_UNREADABLE if faults else 0
+
+
+def _images_of_folder(
+    directory: str, classes: tuple[ClassEntry, ...], faults: list[str]
+) -> Iterator[Image]:
+    ids = class_ids(classes)
+    files = list_split(directory.rstrip("/"))
+    labels = {file.filename: ids.get(file.label, 0) for file in files}
+    paths = [ImageFile(file.filename, os.path.join(directory, file.filename)) for file in files]
+    for image, encoded in read_ahead(paths, workers=_READERS, ahead=4 * _READERS):
+        if isinstance(encoded, str):
+            faults.append(f"{image.path}: {encoded}")
+        else:
+            yield Image(_id_of(image.image_id), encoded, labels[image.image_id])
+
+
+def _images_of_records(
+    directory: str, split: str, classes: tuple[ClassEntry, ...]
+) -> Iterator[Image]:
+    names = [entry.name for entry in classes]
+    shards = find_split(directory, split, names, per_class="images_per_class").shards
+    schema = read_schema(shards)
+    examples = read_records(shards).map(lambda _, text: parse_example(text, schema))
+    for example in examples.prefetch(_READERS).as_numpy_iterator():
+        label = int(example.labels[0]) if len(example.labels) == 1 else 0
+        yield Image(_id_of(example.image_id.decode()), example.encoded, label)
+
+
+def _id_of(filename: str) -> str:
+    return os.path.splitext(os.path.basename(filename))[0]
+
+
+def _predict(images: Iterable[Image], signature: Any, batch_size: int) -> Iterator[Row]:
+    images = iter(images)
+    while batch := list(itertools.islice(images, batch_size)):
+        encoded = tf.constant([image.encoded for image in batch])
+        probabilities = signature(input=encoded)["probabilities"].numpy()
+        for image, row in zip(batch, probabilities, strict=True):
+            yield Row(image.image_id, row, image.label)
+
+
+def _check_ids(rows: list[Row]) -> None:
+    if not rows:
+        raise UserError("no image could be predicted")
+    twice = [a.image_id for a, b in itertools.pairwise(rows) if a.image_id == b.image_id]
+    if twice:
+        raise UserError(
+            f"{len(twice)} images have the id of another one, for example {twice[0]}: ids are "
+            "file names without folder and extension"
+        )

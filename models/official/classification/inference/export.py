@@ -1,0 +1,125 @@
+"""Exports a classifier as a SavedModel that takes encoded images and needs nothing of this toolkit.
+
+Preprocessing is that of the evaluation, so a SavedModel gives the probabilities that were
+evaluated.
+"""
+
+from collections.abc import Callable, Mapping
+
+import keras
+import tensorflow as tf
+
+from tpudet.classification.data.pipeline import decode_center
+from tpudet.classification.types import Batch, Predictions
+from tpudet.trainkit.class_list import read_class_list
+from tpudet.trainkit.images.crops import center_part, resize_part
+from tpudet.trainkit.saved_model import publish_saved_model, require_free
+
+
+def export_saved_model(
+    *,
+    model: keras.Model,
+    predict: Callable[[Batch], Predictions],
+    image_size: tuple[int, int],
+    center_crop: float,
+    class_list_text: str,
+    directory: str,
+    metadata: Mapping[str, object],
+    overwrite: bool,
+) -> str:
+    """Writes a SavedModel with two signatures, any batch size B from 1 up.
+
+    - `serving_default`: `input`, [B] string, JPEG or PNG files that TensorFlow decodes correctly
+      (see `trainkit.images.standardize`).
+    - `image_tensor`: `input`, [B, h, w, 3] uint8 RGB, all of one size.
+
+    Both return `probabilities` [B, C] float32 and `classes` [B] int32, 1-based, the most probable.
+
+    Assets: `classes.csv` as given; `metadata.json`: `metadata` plus `task` and `image_size`.
+
+    Args:
+        model: owns every variable that `predict` reads, with the values to export.
+        predict: the classifier, traced with an unknown batch size.
+        image_size: H and W.
+        center_crop: side of the part that is seen over that of the largest that fits.
+        class_list_text: contents of classes.csv.
+        directory: to write.
+        metadata: JSON values: version, step, git commit.
+        overwrite: replace an existing `directory`.
+
+    Returns:
+        `directory`.
+
+    Raises:
+        FileExistsError: `directory` exists and `overwrite` is false, or it is no SavedModel.
+        ClaimError: another process exports to `directory`.
+    """
+    num_classes = len(read_class_list(class_list_text))
+    directory = directory.rstrip("/")
+    require_free(directory, overwrite=overwrite)
+    module = _Classifier(model, predict, image_size, center_crop, num_classes)
+    publish_saved_model(
+        module,
+        {
+            "serving_default": module.encoded,
+            "image_tensor": module.image_tensor.get_concrete_function(),
+        },
+        directory=directory,
+        class_list_text=class_list_text,
+        metadata=metadata,
+        facts={"task": "classification", "image_size": list(image_size)},
+        overwrite=overwrite,
+    )
+    return directory
+
+
+class _Classifier(tf.Module):
+    """The saved object: the variables and the two entry points."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        predict: Callable[[Batch], Predictions],
+        image_size: tuple[int, int],
+        center_crop: float,
+        num_classes: int,
+    ):
+        super().__init__()
+        # Only the TensorFlow variables: the Keras objects would bring their classes along.
+        self.model_variables = [variable.value for variable in model.variables]
+        self._predict = predict
+        self._image_size = image_size
+        self._center_crop = center_crop
+        self._num_classes = num_classes
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="input")])
+    def encoded(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._classify(
+            encoded, lambda image: decode_center(image, self._image_size, self._center_crop)
+        )
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="input")])
+    def image_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        height, width = self._image_size
+
+        def center(image: tf.Tensor) -> tf.Tensor:
+            size = tf.shape(image)[:2]
+            part = center_part(size, self._center_crop, aspect=width / height)
+            return resize_part(image, part, height, width)
+
+        return self._classify(images, center)
+
+    def _classify(
+        self, inputs: tf.Tensor, center: Callable[[tf.Tensor], tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        images = tf.map_fn(
+            center,
+            inputs,
+            fn_output_signature=tf.TensorSpec([*self._image_size, 3], tf.uint8),
+            parallel_iterations=16,  # images decoded at a time, on the available cores
+        )
+        b = tf.shape(images)[0]
+        batch = Batch(images, tf.zeros([b, self._num_classes]), tf.range(tf.cast(b, tf.int64)))
+        probabilities = tf.cast(self._predict(batch).probabilities, tf.float32)
+        classes = tf.argmax(probabilities, axis=-1, output_type=tf.int32) + 1
+        return {"probabilities": probabilities, "classes": classes}

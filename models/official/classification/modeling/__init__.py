@@ -1,0 +1,1 @@
+"""The classifier, its losses, and the names of its head in weights of other origins."""

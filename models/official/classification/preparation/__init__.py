@@ -1,0 +1,1 @@
+"""Folders of images to splits, and splits to TFRecords."""

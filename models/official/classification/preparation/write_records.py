@@ -1,0 +1,289 @@
+"""Writes splits of labelled images: TFRecord shards, classes.csv and a manifest. Resumable.
+
+While a split is written, `<split>_<part>.progress/` holds one report per finished shard; a later
+run keeps the shards whose inputs have not changed. The manifest is written last.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from tpudet.classification.preparation.build_shard import (
+    Finding,
+    ShardJob,
+    ShardReport,
+    build_shard,
+    inputs_digest,
+)
+from tpudet.classification.preparation.class_folders import (
+    LabelledFile,
+    check_labels,
+    classes_of,
+    find_splits,
+    list_split,
+)
+from tpudet.trainkit.class_list import (
+    ClassEntry,
+    class_ids,
+    first_difference,
+    read_class_list,
+    read_classes,
+    write_class_list,
+)
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claims import Claim, ClaimTicket
+from tpudet.trainkit.jobs.worker_pool import run_jobs
+from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, PROGRESS_SUFFIX, read_manifest
+from tpudet.trainkit.records import shard_path
+
+TARGET_SHARD_BYTES = 100 * 10**6
+_SIZE_SAMPLE = 256  # images whose file sizes give the estimate for all
+_NAMES_SHOWN = 3
+
+
+class Plan(NamedTuple):
+    """One split to write."""
+
+    split: str
+    directory: str  # of the images
+    files: list[LabelledFile]  # in the order of the records
+    classes: tuple[ClassEntry, ...]
+    output: str  # converted/<part>
+    num_shards: int
+    presize: int | None
+
+    @property
+    def prefix(self) -> str:
+        """Path of the shards up to their numbers."""
+        return f"{self.output}/{self.split}_{os.path.basename(self.output)}"
+
+    def jobs(self) -> list[ShardJob]:
+        """Returns the shards in order; their lengths differ by at most one record."""
+        ids = class_ids(self.classes)
+        files = [(name, (ids[label],) if label else ()) for name, label in self.files]
+        bounds = np.arange(self.num_shards + 1) * len(files) // self.num_shards
+        return [
+            ShardJob(
+                shard_path(self.prefix, index, self.num_shards),
+                self.directory,
+                tuple(files[bounds[index] : bounds[index + 1]]),
+                self.classes,
+                self.presize,
+            )
+            for index in range(self.num_shards)
+        ]
+
+
+def plan_splits(
+    source: str,
+    output: str,
+    *,
+    classes_file: str | None,
+    num_shards: int | None,
+    presize: int | None,
+    seed: int,
+) -> list[Plan]:
+    """Lists the images of each split and decides their order and their division into shards.
+
+    Images of train are in an order drawn from the seed, so that every shard is a fair sample.
+
+    Args:
+        source: has the folders train, val or validation, and test; see `class_folders`.
+        output: converted/<part>; its last component is the name of the part.
+        classes_file: class list; None: the class folders of train, sorted.
+        num_shards: files per split; None: about 100 MB each.
+        presize: larger images are reduced to this shorter side, pixels.
+        seed: of the order.
+
+    Raises:
+        UserError: a split cannot be used, or has classes that the list lacks.
+    """
+    output = output.rstrip("/")
+    if not os.path.basename(output).strip("."):
+        raise UserError(f"--output {output} must end with the name of the part")
+    folders = find_splits(source.rstrip("/"))
+    files = {split: list_split(folder) for split, folder in folders.items()}
+    classes = read_classes(classes_file) if classes_file else classes_of(files["train"])
+    if len(classes) < 1 or not all(file.label for file in files["train"]):
+        raise UserError(f"the images of {folders['train']} are in no class folders")
+    for split, found in files.items():
+        check_labels(split, found, classes)
+    order = np.random.default_rng(seed).permutation(len(files["train"]))
+    files["train"] = [files["train"][index] for index in order]
+    plans = []
+    for split, found in files.items():
+        shards = num_shards or _default_shards(folders[split], found)
+        if shards > len(found):
+            raise UserError(f"--num_shards {shards}: {split} has only {len(found)} images")
+        plans.append(Plan(split, folders[split], found, classes, output, shards, presize))
+    return plans
+
+
+def _default_shards(directory: str, files: Sequence[LabelledFile]) -> int:
+    sample = files[:: max(1, len(files) // _SIZE_SAMPLE)]
+    sizes = [storage.stat(os.path.join(directory, file.filename)).size for file in sample]
+    total = float(np.mean(sizes)) * len(files)
+    return int(np.clip(round(total / TARGET_SHARD_BYTES), 1, len(files)))
+
+
+def write_splits(plans: Sequence[Plan], *, workers: int, overwrite: bool) -> None:
+    """Writes splits one after another and prints a summary of each.
+
+    Args:
+        plans: of one data set.
+        workers: processes.
+        overwrite: replace finished splits that were made from other inputs.
+
+    Raises:
+        UserError: the output has other classes or a finished split of other inputs, another run is
+            writing it, no image of a split can be used, or writing fails.
+    """
+    for plan in plans:
+        _check_output(plan, overwrite=overwrite)
+    for plan in plans:
+        if _is_current(plan):
+            print(f"{plan.prefix}: up to date, nothing was written")
+            continue
+        manifest = _write_split(plan, workers)
+        print(_summary(manifest))
+
+
+def _check_output(plan: Plan, *, overwrite: bool) -> None:
+    """Refuses to mix class lists, and to replace a finished split unasked."""
+    text = storage.read_text(f"{plan.output}/classes.csv")
+    changed = text is not None and first_difference(read_class_list(text), plan.classes)
+    if changed and not overwrite:
+        raise UserError(f"{plan.output} has other classes: {changed}. Give another --output")
+    finished = storage.is_file(plan.prefix + MANIFEST_SUFFIX)
+    if finished and not overwrite and not _is_current(plan):
+        raise UserError(
+            f"{plan.prefix}{MANIFEST_SUFFIX} is of other images or options: --overwrite replaces it"
+        )
+
+
+def _is_current(plan: Plan) -> bool:
+    """Whether the split is finished and was made from exactly these inputs."""
+    if not storage.is_file(plan.prefix + MANIFEST_SUFFIX):
+        return False
+    manifest = read_manifest(plan.prefix + MANIFEST_SUFFIX, per_class="images_per_class")
+    entries = {entry["file"]: entry for entry in manifest["shards"]}
+    jobs = plan.jobs()
+    return len(entries) == len(jobs) and all(
+        _is_finished(job, entries.get(os.path.basename(job.path), {})) for job in jobs
+    )
+
+
+def _is_finished(job: ShardJob, entry: Mapping[str, Any]) -> bool:
+    return (
+        storage.is_file(job.path)
+        and storage.stat(job.path).size == entry.get("bytes")
+        and inputs_digest(job) == entry.get("inputs")
+    )
+
+
+def _write_split(plan: Plan, workers: int) -> dict[str, Any]:
+    progress_folder = plan.prefix + PROGRESS_SUFFIX
+    storage.make_folder(plan.output)
+    with Claim(f"{plan.prefix}.claim.json", output=plan.prefix) as claim:
+        storage.make_folder(progress_folder)
+        storage.remove_if_there(plan.prefix + MANIFEST_SUFFIX)
+        jobs = plan.jobs()
+        function = partial(_finish_shard, progress_folder, claim.ticket)
+        with tqdm(total=len(plan.files), unit="image", desc=plan.split, mininterval=0.5) as bar:
+            done = run_jobs(function, jobs, workers=min(workers, len(jobs)), progress=bar.update)
+            reports = sorted(done, key=lambda report: report.file)
+        claim.verify()
+        _remove_other_shards(plan, {os.path.basename(job.path) for job in jobs})
+        manifest = _manifest(plan, reports)
+        if not manifest["images"]:
+            raise UserError(f"no image of {plan.directory} can be used:\n{_summary(manifest)}")
+        storage.write_text(f"{plan.output}/classes.csv", write_class_list(plan.classes))
+        text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+        storage.write_text(plan.prefix + MANIFEST_SUFFIX, text)
+        storage.remove_folder(progress_folder)
+    return manifest
+
+
+def _finish_shard(
+    progress_folder: str, ticket: ClaimTicket, job: ShardJob, progress: Callable[[int], Any]
+) -> ShardReport:
+    """Returns the report of a shard, which is built unless it is already finished."""
+    sidecar = os.path.join(progress_folder, f"{os.path.basename(job.path)}.json")
+    try:
+        fields = _read_json(sidecar)
+        if fields and _is_finished(job, fields):
+            progress(len(job.files))
+            findings = [Finding(*finding) for finding in fields.pop("findings")]
+            return ShardReport(**fields, findings=findings)
+        report = build_shard(job, progress, ticket.verify)
+        storage.write_text(sidecar, json.dumps(report._asdict(), ensure_ascii=False))
+    except OSError as error:  # errors with a path cannot leave a worker process
+        raise UserError(f"{job.path} cannot be written: {storage.reason(error)}") from None
+    return report
+
+
+def _read_json(path: str) -> dict[str, Any]:
+    try:
+        return json.loads(storage.read_text(path) or "{}")
+    except ValueError:  # cut short by a power failure
+        return {}
+
+
+def _remove_other_shards(plan: Plan, names: set[str]) -> None:
+    """Removes shards of an earlier writing in another number of files."""
+    start = os.path.basename(plan.prefix) + "-"
+    for name in storage.list_folder(plan.output):
+        if name.startswith(start) and name.endswith(".tfrecord") and name not in names:
+            storage.remove(os.path.join(plan.output, name))
+
+
+def _manifest(plan: Plan, reports: Sequence[ShardReport]) -> dict[str, Any]:
+    """Builds the manifest: a function of the inputs alone, without times or host names."""
+    counts: Counter[str] = Counter()
+    for report in reports:
+        counts.update(report.per_class)
+    findings = [finding for report in reports for finding in report.findings]
+    by_kind = {
+        "repaired": [finding for finding in findings if finding.repaired],
+        "left_out": [finding for finding in findings if not finding.repaired],
+    }
+    return {
+        "split": plan.split,
+        "part": os.path.basename(plan.output),
+        "images": sum(report.records for report in reports),
+        "images_per_class": {entry.name: counts[entry.name] for entry in plan.classes},
+        "shards": [
+            {"file": r.file, "records": r.records, "bytes": r.bytes, "inputs": r.inputs}
+            for r in reports
+        ],
+        **{
+            kind: [{"file": finding.file, "reason": finding.reason} for finding in found]
+            for kind, found in by_kind.items()
+        },
+        **{
+            f"{kind}_counts": dict(Counter(finding.reason for finding in found).most_common())
+            for kind, found in by_kind.items()
+        },
+        "options": {"presize": plan.presize},
+    }
+
+
+def _summary(manifest: Mapping[str, Any]) -> str:
+    per_class = manifest["images_per_class"].values()
+    lines = [
+        f"{manifest['split']}_{manifest['part']}: {manifest['images']} images in "
+        f"{len(manifest['shards'])} files, {min(per_class)} to {max(per_class)} per class"
+    ]
+    for kind, title in (("left_out", "left out"), ("repaired", "repaired")):
+        for reason, count in manifest[f"{kind}_counts"].items():
+            shown = [entry["file"] for entry in manifest[kind] if entry["reason"] == reason]
+            more = ", ..." if count > _NAMES_SHOWN else ""
+            lines.append(f"  {title}: {count} {reason}: {', '.join(shown[:_NAMES_SHOWN])}{more}")
+    return "\n".join(lines)

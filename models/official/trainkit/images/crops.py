@@ -1,0 +1,146 @@
+"""Decodes a part of an image at a fixed size, as classifiers see it.
+
+Only the wanted part of a JPEG is decoded, at 1/2, 1/4 or 1/8 where the result is still no smaller
+than wanted (libjpeg scales in the DCT); the rest is a bilinear reduction by less than 2, as in
+`canvas`. tensorflow/tpu resizes by bicubic interpolation instead, which does not average, so that
+fine patterns of a large image alias.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tpudet.trainkit.types import Tensor
+
+_JPEG_START = b"\xff\xd8\xff"
+_MIN_OBJECT_COVERED = 0.1  # of the image, as in tensorflow/tpu
+_ATTEMPTS = 10
+
+
+class Part(NamedTuple):
+    """A part of an image, in its pixels."""
+
+    begin: Tensor  # [2] int32, y and x
+    size: Tensor  # [2] int32, height and width
+
+
+def center_part(size: Tensor, share: float, *, aspect: float) -> Part:
+    """Returns the central part of an image.
+
+    Args:
+        size: [2] int32, height and width of the image.
+        share: 0..1, side of the part over that of the largest that fits.
+        aspect: width / height of the part.
+    """
+    height, width = tf.unstack(tf.cast(size, tf.float32))
+    largest = tf.minimum(height, width / aspect)
+    wanted = tf.stack([largest, largest * aspect]) * share
+    part = tf.clip_by_value(tf.cast(tf.round(wanted), tf.int32), 1, size)
+    return Part((size - part) // 2, part)
+
+
+def random_part(
+    size: Tensor,
+    seed: Tensor,
+    *,
+    area_range: tuple[float, float],
+    aspect_range: tuple[float, float],
+    otherwise: Part,
+) -> Part:
+    """Returns a part of random area, shape and place (Szegedy et al., arXiv 1409.4842, section 6).
+
+    Args:
+        size: [2] int32, height and width of the image.
+        seed: [2].
+        area_range: of the part, as shares of the image.
+        aspect_range: width / height of the part.
+        otherwise: the part to take if ten attempts find none that fits.
+    """
+    shape = tf.concat([size, [3]], axis=0)
+    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+        shape,
+        tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
+        seed,
+        min_object_covered=min(_MIN_OBJECT_COVERED, area_range[0]),
+        aspect_ratio_range=aspect_range,
+        area_range=area_range,
+        max_attempts=_ATTEMPTS,
+        use_image_if_no_bounding_boxes=True,
+    )
+    failed = tf.reduce_all(extent[:2] == size)  # the whole image is what the op then returns
+    return Part(
+        tf.where(failed, otherwise.begin, begin[:2]),
+        tf.where(failed, otherwise.size, extent[:2]),
+    )
+
+
+def decode_part(
+    encoded: Tensor, choose: Callable[[Tensor], Part], height: int, width: int
+) -> Tensor:
+    """Decodes a part of an image at a fixed size, [height, width, 3] uint8.
+
+    Args:
+        encoded: [] string, a JPEG, PNG, GIF (first frame) or BMP file.
+        choose: from the size of the image, [2] int32, to the part.
+        height: of the result, pixels.
+        width: of the result, pixels.
+    """
+
+    def from_jpeg() -> Tensor:
+        part = choose(tf.image.extract_jpeg_shape(encoded)[:2])
+        return _decode_jpeg(encoded, part, height, width)
+
+    def from_other() -> Tensor:
+        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+        image = tf.ensure_shape(image, [None, None, 3])
+        return resize_part(image, choose(tf.shape(image)[:2]), height, width)
+
+    starts_as_jpeg = tf.strings.substr(encoded, 0, 3) == _JPEG_START
+    pixels = tf.cond(starts_as_jpeg, from_jpeg, from_other)
+    return tf.ensure_shape(pixels, [height, width, 3])
+
+
+def resize_part(image: Tensor, part: Part, height: int, width: int) -> Tensor:
+    """Returns a part of an image [h, w, 3] uint8 at a fixed size, [height, width, 3] uint8."""
+    pixels = tf.slice(
+        image, tf.concat([part.begin, [0]], axis=0), tf.concat([part.size, [3]], axis=0)
+    )
+    ratio = tf.bitwise.left_shift(1, _reduction(part.size, height, width))
+    reduced = tf.cond(
+        ratio > 1, lambda: _resize(pixels, -(-part.size // ratio), "area"), lambda: pixels
+    )
+    return _resize_if_needed(reduced, height, width)
+
+
+def _reduction(size: Tensor, height: int, width: int) -> Tensor:
+    """Returns k: the part may be decoded at 1 / 2**k and still has all the wanted pixels."""
+    reduced = tf.math.ceil(tf.cast(size, tf.float32) / tf.constant([[2.0], [4.0], [8.0]]))
+    return tf.reduce_sum(tf.cast(tf.reduce_all(reduced >= [height, width], axis=-1), tf.int32))
+
+
+def _decode_jpeg(encoded: Tensor, part: Part, height: int, width: int) -> Tensor:
+    """Decodes the part; the reduction is an attribute of the op, hence four branches."""
+
+    def decode_at(ratio: int) -> Tensor:
+        begin = part.begin // ratio
+        size = -(-(part.begin + part.size) // ratio) - begin  # within the image: libjpeg rounds up
+        return tf.io.decode_and_crop_jpeg(
+            encoded, tf.concat([begin, size], axis=0), channels=3, ratio=ratio
+        )
+
+    pixels = tf.switch_case(
+        _reduction(part.size, height, width),
+        [lambda ratio=ratio: decode_at(ratio) for ratio in (1, 2, 4, 8)],
+    )
+    return _resize_if_needed(pixels, height, width)
+
+
+def _resize_if_needed(pixels: Tensor, height: int, width: int) -> Tensor:
+    fits = tf.reduce_all(tf.shape(pixels)[:2] == [height, width])
+    return tf.cond(fits, lambda: pixels, lambda: _resize(pixels, [height, width], "bilinear"))
+
+
+def _resize(image: Tensor, size: Tensor | list[int], method: str) -> Tensor:
+    """Resizes uint8 [h, w, 3], rounding to the nearest level; as in `canvas`."""
+    return tf.cast(tf.image.resize(tf.cast(image, tf.float32) + 0.5, size, method), tf.uint8)
