@@ -105,7 +105,7 @@ def on_tensorflow() -> None:
     """Prints the peak of memory in MB: after a checkpointed step, and after a plain one."""
     import tensorflow as tf
 
-    images = tf.constant(make_images(1024, 1024, batch=1))
+    images = tf.constant(make_images(2048, 1024, batch=1))
     peaks = []
     for checkpointing in (True, False):
         network = make_network(blocks=12, checkpointing=checkpointing, dropping=False)

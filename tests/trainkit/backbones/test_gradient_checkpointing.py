@@ -178,6 +178,6 @@ def test_jax_gives_the_same_and_keeps_less(tmp_path):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_tensorflow_needs_less_memory():
-    """Peak of a step through twelve blocks of 256x256x16, 4 MiB a tensor: 100 MB less."""
+    """Peak of a step through twelve blocks of 512x256x16, 8 MiB a tensor: 100 MB less."""
     checkpointed, plain = map(int, run_blocks("tensorflow").split())
     assert plain - checkpointed > 100
