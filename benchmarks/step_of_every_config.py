@@ -54,9 +54,10 @@ class Step(NamedTuple):
 
 
 def read_experiments(versions: Sequence[str] = (), change: Sequence[str] = ()) -> list[Experiment]:
-    """Reads the experiments of these versions, all where none is named; base/ left out."""
+    """Reads the experiments of these versions; where none is named, those of all detectors."""
     files = [Path(find_config(version).path) for version in versions]
-    files = files or [path for path in list_configs(CONFIGS) if "base" not in path.parts]
+    others = {"base", "classification"}
+    files = files or [path for path in list_configs(CONFIGS) if path.parent.name not in others]
     return [
         Experiment(path.stem, load_config(ExperimentConfig, str(path), overrides=change))
         for path in files

@@ -18,7 +18,7 @@ from tpudet.detection.modeling.config import IdentityNeckConfig
 from tpudet.trainkit.backbones.config import EfficientNetConfig, ResNetConfig
 from tpudet.trainkit.command_line import new_parser, run_command, writing
 from tpudet.trainkit.config.decode import ConfigError, load_config
-from tpudet.trainkit.config.find import config_folder, list_configs
+from tpudet.trainkit.config.find import config_folder, find_task, list_configs
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import read_text, write_text
 
@@ -33,8 +33,8 @@ NUM_CLASSES = 90  # as COCO's models in papers and model zoos
 _TITLE = """\
 # What each experiment costs
 
-One row per file under `configs/yaml` except `base/`, written by `python tools/write_zoo.py`; a test
-holds the table to the configs and the sources of the models.
+One row per detector under `configs/yaml`, written by `python tools/write_zoo.py`; a test holds the
+table to the configs and the sources of the models.
 
 Parameters are the trainable ones, frozen parts included, in millions, for {num_classes} classes;
 statistics of batch normalisation do not count. Multiply-adds (often called FLOPs) are those of the
@@ -99,12 +99,16 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def read_experiments(folder: Path) -> list[Experiment]:
-    """Reads every config below `folder` except base/, sorted by path.
+    """Reads every detector's config below `folder` except base/, sorted by path.
 
     Raises:
         ConfigError: a config that cannot be read, or no config at all.
     """
-    paths = [path for path in list_configs(folder) if path.parent.name != "base"]
+    paths = [
+        path
+        for path in list_configs(folder)
+        if path.parent.name != "base" and find_task(str(path)) == "detection"
+    ]
     if not paths:
         raise ConfigError(f"{folder} holds no experiment, no file that ends in .yaml.")
     return [

@@ -7,10 +7,12 @@ import pytest
 from tpudet.detection.commands import show_config
 from tpudet.detection.config import ExperimentConfig
 from tpudet.trainkit.config.decode import load_config
-from tpudet.trainkit.config.find import list_configs
+from tpudet.trainkit.config.find import find_task, list_configs
 
 ROOT = Path(__file__).parents[3]
-CONFIGS = list_configs(ROOT / "configs/yaml")
+CONFIGS = [
+    path for path in list_configs(ROOT / "configs/yaml") if find_task(str(path)) == "detection"
+]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

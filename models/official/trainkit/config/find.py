@@ -23,6 +23,7 @@ _CONFIGS = "configs/yaml"
 _VERSION_TABLE = "versions.yaml"
 _BASE_FOLDER = "base"  # of files that only others build on
 _NUM_SUGGESTIONS = 5
+_DEFAULT_TASK = "detection"  # its experiments name no task
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +136,19 @@ def load_config_tree(name: str) -> Branch:
     if found.path != name:
         logger.info("VERSION %s: %s", name, found)
     return _load_found(found, ())
+
+
+def find_task(name: str) -> str:
+    """Returns the task of an experiment: its key `task`, "detection" without one.
+
+    Args:
+        name: as `find_config` reads it.
+
+    Raises:
+        ConfigError: as `load_config_tree`.
+    """
+    task = load_config_tree(name).children.get("task")
+    return str(task.value) if isinstance(task, Leaf) else _DEFAULT_TASK
 
 
 def load_tree(path: str, seen: tuple[str, ...] = ()) -> Branch:
