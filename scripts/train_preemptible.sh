@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# usage: train_preemptible.sh NAME ZONE TYPE FLAGS of tpudet train
+# Trains on a TPU that may be taken away: creates the Spot machine NAME, installs tpudet there, runs
+# `tpudet train --backend jax FLAGS` on it, and after a preemption does it all again until the run is
+# finished; then it deletes the machine. It runs where the TPU is not: on any machine with gcloud.
+# The model_dir and the data must be in a bucket, for the disk goes with the machine.
+# variables: RUNTIME (v2-alpha-tpuv5-lite), INSTALL (pip install 'tpudet[tpu]'), RETRY_SECONDS (60)
+# exit codes: 0 finished, 2 wrong usage, else that of tpudet train
+# example: train_preemptible.sh det-1 us-west4-a v5litepod-8 --config r50_fpn_640 \
+#     --model_dir gs://bucket/saved/r50-coco --set data.directory=gs://bucket/converted/coco
+set -uo pipefail
+
+if [[ $# -lt 4 || $1 == -* || $2 == -* || $3 == -* || " $* " != *" --model_dir gs://"* ]]; then
+    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "$0" >&2
+    exit 2
+fi
+name=$1 zone=$2 type=$3
+shift 3
+retry=${RETRY_SECONDS:-60}
+
+say() { echo "$(date '+%F %T') train_preemptible: $*"; }
+tpu() { gcloud compute tpus tpu-vm "$1" "$name" --zone "$zone" "${@:2}"; }
+delete() { tpu delete --quiet || say "could not delete $name: it goes on costing"; }
+on_machine() { tpu ssh --worker=all --command "$1"; }
+
+finish() {
+    delete
+    say "$2"
+    exit "$1"
+}
+
+# Prints the output of the run. The last line says how it ended; it is missing if the machine went
+# away. gcloud's own exit code tells nothing of that.
+train() {
+    local flags
+    printf -v flags ' %q' "$@"
+    on_machine "tpudet train --backend jax$flags; echo tpudet_exit \$?" </dev/null 2>&1
+}
+
+trap 'say "stopped; delete the machine: gcloud compute tpus tpu-vm delete $name --zone $zone"; exit 130' INT TERM
+installed=
+while true; do
+    state=$(tpu describe --format 'value(state)' 2>/dev/null) || state=NONE
+    case $state in
+    READY)
+        if [[ -z $installed ]]; then
+            on_machine "${INSTALL:-pip install 'tpudet[tpu]'}" </dev/null || { sleep "$retry"; continue; }
+            installed=yes
+        fi
+        code=$(train "$@" | tee /dev/stderr | sed -n 's/.*tpudet_exit \([0-9]*\).*/\1/p' | sort -n | tail -1)
+        case $code in
+        0) finish 0 "finished" ;;
+        75) say "stopped with its state saved" ;; # and the machine is about to go
+        "") say "lost the connection" ;;
+        *) finish "$code" "tpudet train ended with $code" ;;
+        esac
+        sleep "$retry"
+        ;;
+    NONE)
+        installed=
+        say "creating $name ($type)"
+        tpu create --accelerator-type "$type" --version "${RUNTIME:-v2-alpha-tpuv5-lite}" --spot ||
+            { say "no machine; trying again in $retry s"; sleep "$retry"; }
+        ;;
+    CREATING | STARTING | RESTARTING | REPAIRING) sleep "$retry" ;;
+    *)
+        say "$name is $state: deleting it"
+        delete
+        ;;
+    esac
+done
