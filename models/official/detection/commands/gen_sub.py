@@ -17,7 +17,7 @@ exit codes: 0 done, 2 wrong arguments or unusable files (nothing is written)
 def main(argv: Sequence[str] | None = None) -> int:
     parser = new_parser(
         "tpudet gen_sub",
-        "Write the submission CSV (ImageId,PredictionString) of a predictions file.",
+        "Write the submission CSV of a predictions file: boxes, or masks with --masks.",
         epilog=_EPILOG,
     )
     parser.add_argument("source", metavar="PREDICTIONS", help="written by tpudet predict")

@@ -19,6 +19,10 @@ merged from the others. Methods: hard (non-maximum suppression), soft_linear and
 (Soft-NMS), wbf (weighted boxes fusion), nmw (non-maximum weighted). Predictions with a score below
 the threshold, after weighting, take no part and are not written.
 
+Submissions of masks (ImageID,ImageWidth,ImageHeight,PredictionString) are merged by votes, whatever
+the method: overlapping masks of a class become one, of the pixels that --mask_votes of them cover;
+its score is the sum of theirs divided by the weights of all files.
+
 --class_settings is a CSV with the header `label` and any of method,iou,sigma,threshold; an empty
 field keeps the value for all classes.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tpudet.detection.submission.fusion.settings import METHODS, FusionSettings
 from tpudet.detection.submission.hierarchy import HIERARCHY
-from tpudet.trainkit.command_line import add_threads_argument, natural_number, new_parser
+from tpudet.trainkit.command_line import add_threads_argument, natural_number, new_parser, share
 
 JOIN_MIN_CONF = 0.02  # predictions with a score above it are joined
 EXIT_CODES = "exit codes: 0 done, 2 wrong arguments or unusable files (nothing is written)\n"
@@ -51,6 +51,9 @@ def add_generating_arguments(parser: argparse.ArgumentParser) -> None:
         "label once, with the best score; `none` adds no ancestors (default: "
         f"$DATA/{HIERARCHY}, $DATA being `data`, if it exists)",
     )
+    parser.add_argument(
+        "--masks", action="store_true", help="submit masks (instance segmentation) instead of boxes"
+    )
     parser.add_argument("-f", "--force", action="store_true", help="replace what exists")
 
 
@@ -92,11 +95,19 @@ def add_fusion_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="keep the N best of an image (default: 0, all)",
     )
+    parser.add_argument(
+        "--mask_votes",
+        type=share,
+        default=0.5,
+        metavar="SHARE",
+        help="of merged masks, by their weights: so many must cover a pixel (default: %(default)s, "
+        "the majority; 0: any, the union)",
+    )
 
 
 def fusion_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The fields of `submission.merge.MergeOptions`."""
-    names = ("class_settings", "weights", "max_per_image")
+    names = ("class_settings", "weights", "max_per_image", "mask_votes")
     settings = FusionSettings(*(getattr(arguments, name) for name in FusionSettings._fields))
     return {"settings": settings, **{name: getattr(arguments, name) for name in names}}
 

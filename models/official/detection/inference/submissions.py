@@ -5,18 +5,29 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from tqdm import tqdm
 
-from tpudet.detection.inference.predictions_file import PredictionsError, read_predictions
+from tpudet.detection.inference.predictions_file import (
+    ImagePredictions,
+    PredictionsError,
+    read_predictions,
+)
 from tpudet.detection.submission.ancestors import ancestor_table
 from tpudet.detection.submission.errors import SubmissionError
-from tpudet.detection.submission.generate import SUMMARY, submission_rows, wanted_identifiers
+from tpudet.detection.submission.generate import (
+    SUMMARY,
+    mask_rows,
+    submission_rows,
+    wanted_identifiers,
+)
 from tpudet.detection.submission.hierarchy import (
     Hierarchy,
     default_hierarchy,
     read_hierarchy_file,
 )
+from tpudet.detection.submission.mask_rows import write_masks
 from tpudet.detection.submission.open_images_csv import require_words, write_submission
 from tpudet.detection.submission.writer import is_same_file
 from tpudet.trainkit.class_list import ClassEntry, read_class_list, read_classes
@@ -34,6 +45,7 @@ def generate_submission(
     target: str | None = None,
     classes: str | None = None,
     hierarchy: str | None = None,
+    masks: bool = False,
     force: bool = False,
 ) -> str:
     """Writes the submission CSV of a predictions file, whole or not at all.
@@ -44,6 +56,7 @@ def generate_submission(
         classes: path of a class list: only its classes are written, with its identifiers.
         hierarchy: path of a class hierarchy, by which ancestors are added; None for the
             challenge's in $DATA if it exists, `none` adds none.
+        masks: whether masks are submitted instead of boxes, see `submission.mask_rows`.
         force: whether an existing target is replaced.
 
     Returns:
@@ -68,20 +81,30 @@ def generate_submission(
     images |= {image.image_id: image for image in predictions.images}
     require_words(images, "image ids", "rename the images", also=" ")
     counts: Counter[str] = Counter()
-    rows = submission_rows(
-        images,
-        counts,
-        identifiers=identifiers,
-        ancestors=ancestor_table(tree, list(filter(None, identifiers))) if tree else None,
-    )
-    with claimed_file(target, "w", force=force) as file:
-        num_images = write_submission(file, tqdm(rows, total=len(images), unit=" images", delay=1))
+    table = ancestor_table(tree, list(filter(None, identifiers))) if tree else None
+    progress = partial(tqdm, total=len(images), unit=" images", delay=1)
+    if masks:
+        _require_masks(predictions.images, source)
+        rows = mask_rows(images, counts, identifiers=identifiers, ancestors=table)
+        counted = ((row, len(row.predictions)) for row in progress(rows))
+        num_images = write_masks(target, counted, [], force=force, skip_bad=False).num_images
+    else:
+        texts = submission_rows(images, counts, identifiers=identifiers, ancestors=table)
+        with claimed_file(target, "w", force=force) as file:
+            num_images = write_submission(file, progress(texts))
     lines = [f"\n  {counts[key]} {meaning}" for key, meaning in SUMMARY.items() if counts[key]]
     return (
         f"{target}: {num_images} images, {counts['predictions']} predictions"
         + "".join(lines)
         + remark
     )
+
+
+def _require_masks(images: Sequence[ImagePredictions], source: str) -> None:
+    if images and all(image.masks is None for image in images):
+        raise SubmissionError(
+            f"--masks: {source} has none; tpudet predict writes them for a model with a mask head"
+        )
 
 
 def _check_paths(source: str, target: str, *, force: bool) -> None:
@@ -106,7 +129,12 @@ def _read_hierarchy(path: str | None) -> tuple[Hierarchy | None, str]:
 
 
 def generate_all_submissions(
-    folder: str, *, classes: str | None = None, hierarchy: str | None = None, force: bool = False
+    folder: str,
+    *,
+    classes: str | None = None,
+    hierarchy: str | None = None,
+    masks: bool = False,
+    force: bool = False,
 ) -> int:
     """Writes the submission of every predictions file of a folder beside it; prints what it does.
 
@@ -116,6 +144,7 @@ def generate_all_submissions(
         folder: with *.parquet and *.pkl; parts that are not joined yet are skipped.
         classes: see `generate_submission`, as the others.
         hierarchy: path.
+        masks: whether masks are submitted.
         force: whether existing submissions are replaced.
 
     Returns:
@@ -144,7 +173,9 @@ def generate_all_submissions(
         else:
             try:
                 print(
-                    generate_submission(source, classes=classes, hierarchy=hierarchy, force=force)
+                    generate_submission(
+                        source, classes=classes, hierarchy=hierarchy, masks=masks, force=force
+                    )
                 )
             except PredictionsError as error:
                 print(error, file=sys.stderr)

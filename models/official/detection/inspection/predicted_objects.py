@@ -17,9 +17,12 @@ from tpudet.detection.inspection.objects import (
     match_classes,
     order_objects,
 )
+from tpudet.detection.ops.numpy_masks import Rle, mask_area, mask_box
 from tpudet.detection.submission.errors import BadRows, BadRowsError
 from tpudet.detection.submission.files import bad_rows, in_file_order, open_submission, scan
 from tpudet.detection.submission.fusion.blocks import Block
+from tpudet.detection.submission.mask_rows import is_mask_submission, open_masks
+from tpudet.detection.submission.mask_text import MaskError, decode_mask
 from tpudet.detection.submission.unknown_labels import UnknownLabels
 from tpudet.detection.submission.writer import run_blocks
 from tpudet.trainkit.class_list import ClassEntry, read_class_list
@@ -69,6 +72,8 @@ def read_predicted_objects(
                 f"{path} is a submission, which names no classes: --classes FILE does (rows "
                 "`identifier,name`), and so does a folder as --groundtruth"
             )
+        if is_mask_submission(path):
+            return _read_masks(path, min_score, tuple(classes), classes_from, wanted, skip_bad)
         return _read_submission(path, min_score, tuple(classes), classes_from, wanted, skip_bad)
     return _read_predictions_file(path, min_score, tuple(classes), classes_from, wanted)
 
@@ -119,6 +124,62 @@ def _masks(images: Sequence[ImagePredictions], chosen: Sequence[np.ndarray]) -> 
     column = np.empty(len(masks), object)
     column[:] = masks
     return column
+
+
+def _read_masks(
+    path: str,
+    min_score: float,
+    classes: tuple[ClassEntry, ...],
+    classes_from: str,
+    wanted: Sequence[str] | None,
+    skip_bad: bool,
+) -> PredictedObjects:
+    """Reads a submission of masks; boxes are those around the masks."""
+    numbers = {entry.identifier: number for number, entry in enumerate(classes, 1)}
+    unknown = UnknownLabels()
+    found: list[tuple[int, int, tuple[float, ...], float]] = []
+    masks: list[Rle] = []
+    ids: list[str] = []
+    with open_masks(path) as file:
+        for image_id in file.image_ids() if wanted is None else wanted:
+            row = file.row(image_id)
+            if row is None:
+                continue
+            ids.append(image_id)
+            unknown.add_labels([p.label for p in row.predictions if p.label not in numbers])
+            for label, score, text in row.predictions:
+                if score < min_score or label not in numbers:
+                    continue
+                try:
+                    mask = decode_mask(text, row.height, row.width)
+                except MaskError as error:
+                    file.refuse(row.line, f"a mask {error}")
+                    break
+                if mask_area(mask):
+                    masks.append(mask)
+                    found.append((len(ids) - 1, numbers[label], mask_box(mask), score))
+        bad = file.bad
+    if bad.total and not skip_bad:
+        raise BadRowsError(bad)
+    others = unknown.describe(f"predictions left out, whose labels are not in {classes_from}")
+    if others and not found:
+        raise InspectionError(
+            f"{path} and {classes_from} have other classes, so they cannot be compared; {others}"
+        )
+    images, labels, boxes, scores = zip(*found, strict=True) if found else ((),) * 4
+    column = np.empty(len(masks), object)
+    column[:] = masks
+    objects = order_objects(
+        ids,
+        np.array(images, np.int64),
+        np.array(labels, np.int32),
+        np.array(boxes, np.float64).reshape(-1, 4),
+        np.array(scores, np.float64),
+        np.zeros(len(found), bool),
+        column,
+    )
+    notes = tuple(note.strip() for note in (others, bad.describe()) if note)
+    return PredictedObjects(objects, classes, notes)
 
 
 def _read_submission(

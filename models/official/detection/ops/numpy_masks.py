@@ -57,6 +57,19 @@ def decode_rle(rle: Rle) -> np.ndarray:
     return np.repeat(inside, runs).reshape(width, height).T  # COCO counts down the columns
 
 
+def mask_area(rle: Rle) -> int:
+    """Returns the number of pixels inside a mask; pycocotools' overflows for lists on NumPy 2."""
+    return int(run_lengths(rle["counts"])[1::2].sum())
+
+
+def mask_box(rle: Rle) -> tuple[float, float, float, float]:
+    """Returns y1 x1 y2 x2 around a mask that is not empty, fractions of the image."""
+    height, width = rle["size"]
+    box: Any = coco_mask.toBbox(rle)
+    x, y, w, h = box.tolist()
+    return y / height, x / width, (y + h) / height, (x + w) / width
+
+
 def paste_mask(mask: np.ndarray, box: np.ndarray, *, height: int, width: int) -> np.ndarray:
     """Pastes the mask of a box into its image, bilinear, as Mask R-CNN does (arXiv 1703.06870).
 

@@ -6,8 +6,12 @@ from typing import Protocol
 
 import numpy as np
 
+from tpudet.detection.ops.numpy_masks import Rle, mask_area
 from tpudet.detection.submission.ancestors import AncestorTable
 from tpudet.detection.submission.errors import SubmissionError
+from tpudet.detection.submission.mask_rewrite import add_mask_ancestors
+from tpudet.detection.submission.mask_rows import MaskPrediction, MaskRow
+from tpudet.detection.submission.mask_text import encode_mask
 from tpudet.detection.submission.open_images_csv import format_predictions
 from tpudet.trainkit.class_list import ClassEntry, class_ids
 
@@ -37,6 +41,11 @@ class DetectedImage(Protocol):
     @property
     def boxes_normalized(self) -> np.ndarray:
         """[n, 4] x1 y1 x2 y2, fractions of the image."""
+        ...
+
+    @property
+    def masks(self) -> list[Rle] | None:
+        """The n masks of the whole image, or None."""
         ...
 
 
@@ -79,6 +88,44 @@ def submission_rows(
         counts["other_classes"] += len(chosen) - int(chosen.sum())
         counts["empty"] += not row.text
         yield image_id, row.text
+
+
+def mask_rows(
+    images: Mapping[str, DetectedImage | None],
+    counts: Counter[str],
+    *,
+    identifiers: Sequence[str],
+    ancestors: AncestorTable | None = None,
+) -> Iterator[MaskRow]:
+    """Yields the rows of a submission of masks by rising image id.
+
+    Arguments as of `submission_rows`; masks without a pixel are left out. The size of an image
+    without predictions is unknown and written as 1 x 1.
+    """
+    numbers = {label: place for place, label in enumerate(ancestors.labels)} if ancestors else {}
+    for image_id, image in sorted(images.items(), key=lambda item: item[0]):
+        found: list[MaskPrediction] = []
+        size = (1, 1)
+        if image is None:
+            counts["unreadable"] += 1
+        else:
+            columns = zip(image.labels.tolist(), image.scores, image.masks or (), strict=True)
+            for label, score, mask in columns:
+                size = tuple(mask["size"])
+                if not identifiers[label - 1]:
+                    counts["other_classes"] += 1
+                elif not mask_area(mask):
+                    counts["without_area"] += 1
+                else:
+                    text = encode_mask(mask)
+                    found.append(MaskPrediction(identifiers[label - 1], float(score), text))
+            counts["empty"] += not found
+        own = len(found)
+        if ancestors is not None:
+            found = list(add_mask_ancestors(tuple(found), ancestors, numbers))
+        counts["added"] += len(found) - own
+        counts["predictions"] += len(found)
+        yield MaskRow(image_id, width=size[1], height=size[0], predictions=tuple(found))
 
 
 def wanted_identifiers(

@@ -14,6 +14,7 @@ from tpudet.detection.submission.files import (
     scan,
 )
 from tpudet.detection.submission.fusion.blocks import Block, ScannedRows
+from tpudet.detection.submission.mask_rewrite import have_masks, join_masks
 from tpudet.detection.submission.writer import check_target, describe, write_submission_file
 
 
@@ -54,6 +55,11 @@ def join_submissions(
         joined = by_falling_score(rows.take(rows.scores > min_conf))
         return print_block(block, joined, faults, num_read=len(rows.scores))
 
+    if have_masks(sources):
+        totals, lacking = join_masks(
+            target, sources, min_conf=min_conf, force=force, skip_bad=skip_bad
+        )
+        return describe(target, totals, *_remarks(sources, lacking))
     with ExitStack() as stack:
         files = [stack.enter_context(open_submission(path)) for path in sources]
         images = align(files)
@@ -62,12 +68,15 @@ def join_submissions(
             target, images, work, force=force, threads=threads, skip_bad=skip_bad
         )
         lacking = [num_images - len(file.rows) for file in files]
-    remarks = [
+    return describe(target, totals, *_remarks(sources, lacking))
+
+
+def _remarks(sources: Sequence[str], lacking: Sequence[int]) -> list[str]:
+    return [
         f"{path} has no usable row for {count} of the images"
         for path, count in zip(sources, lacking, strict=True)
         if count
     ]
-    return describe(target, totals, *remarks)
 
 
 def by_falling_score(rows: ScannedRows) -> ScannedRows:

@@ -23,6 +23,8 @@ from tpudet.detection.submission.fusion.settings import (
     FusionSettings,
     read_class_settings,
 )
+from tpudet.detection.submission.mask_merge import MaskVotes, merge_masks
+from tpudet.detection.submission.mask_rewrite import have_masks
 from tpudet.detection.submission.writer import check_target, write_submission_file
 from tpudet.trainkit.files.storage import open_file
 
@@ -34,6 +36,7 @@ class MergeOptions(NamedTuple):
     class_settings: str = ""  # path of a CSV with settings for some labels, or empty
     weights: Sequence[float] = ()  # one per submission, only their ratios count; empty: all equal
     max_per_image: int = 0  # an image keeps the best so many predictions; 0 for all
+    mask_votes: float = 0.5  # share of masks that must cover a pixel, see `mask_merge.MaskVotes`
 
 
 def merge_submissions(
@@ -46,6 +49,8 @@ def merge_submissions(
     skip_bad: bool,
 ) -> str:
     """Merges submissions into one; the same bytes whatever the number of threads.
+
+    Masks are merged by votes whatever the method, see `mask_merge.fuse_masks`.
 
     Args:
         target: the submission to write.
@@ -64,8 +69,20 @@ def merge_submissions(
     """
     by_label = _read_settings(options, len(sources))
     check_target(target, sources, force=force)
-    table = settings_table(options.settings, by_label)
     relative = relative_weights(options.weights, len(sources))
+    if have_masks(sources):
+        votes = MaskVotes(
+            options.settings,
+            by_label,
+            tuple(relative.tolist()),
+            options.mask_votes,
+            options.max_per_image,
+        )
+        totals = merge_masks(
+            target, sources, votes, force=force, workers=threads, skip_bad=skip_bad
+        )
+        return _summary(target, totals, len(sources))
+    table = settings_table(options.settings, by_label)
     fuse = load_kernel().fuse
     seen = np.zeros(1 + len(by_label), np.int64)
     lock = threading.Lock()
@@ -85,9 +102,13 @@ def merge_submissions(
             target, align(files), work, force=force, threads=threads, skip_bad=skip_bad
         )
     unseen = [label for label, count in zip(by_label, seen[1:], strict=True) if not count]
+    return _summary(target, totals, len(sources), unseen)
+
+
+def _summary(target: str, totals: BlockResult, num_files: int, unseen: Sequence[str] = ()) -> str:
     return (
         f"{target}: {totals.num_images} images, {totals.num_written} predictions of the "
-        f"{totals.num_read} in {len(sources)} files"
+        f"{totals.num_read} in {num_files} files"
         + (f"\n  no prediction has these labels of --class_settings: {unseen}" if unseen else "")
         + totals.bad.describe()
     )
@@ -96,6 +117,8 @@ def merge_submissions(
 def _read_settings(options: MergeOptions, num_files: int) -> dict[str, FusionSettings]:
     """Checks the options; returns the settings for some labels."""
     mistakes = options.settings.mistakes()
+    if not 0 <= options.mask_votes <= 1:
+        mistakes.append(f"mask_votes {options.mask_votes} must be in 0..1")
     try:
         relative_weights(options.weights, num_files)
     except ValueError as error:

@@ -1,10 +1,14 @@
 """Adds the ancestors of each prediction's label to a submission, or keeps only leaf labels."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from tpudet.detection.submission.ancestors import AncestorTable, ancestor_table, with_ancestors
 from tpudet.detection.submission.fusion.blocks import Block, ScannedRows
 from tpudet.detection.submission.hierarchy import default_hierarchy, read_hierarchy_file
+from tpudet.detection.submission.mask_rewrite import add_mask_ancestors, rewrite_masks
+from tpudet.detection.submission.mask_rows import MaskPrediction, is_mask_submission
 from tpudet.detection.submission.rewrite import rewrite_submission
 from tpudet.detection.submission.unknown_labels import UnknownLabels
 from tpudet.detection.submission.writer import check_target, describe
@@ -46,9 +50,24 @@ def add_parents(
         unknown.add(block, rows)
         return add_ancestors(rows, table)
 
-    totals = rewrite_submission(
-        target, source, change, labels=table.labels, force=force, threads=threads, skip_bad=skip_bad
-    )
+    numbers = {label: number for number, label in enumerate(table.labels)}
+
+    def change_masks(predictions: tuple[MaskPrediction, ...]) -> Iterator[MaskPrediction]:
+        unknown.add_labels([p.label for p in predictions if p.label not in numbers])
+        return add_mask_ancestors(predictions, table, numbers)
+
+    if is_mask_submission(source):
+        totals = rewrite_masks(target, source, change_masks, force=force, skip_bad=skip_bad)
+    else:
+        totals = rewrite_submission(
+            target,
+            source,
+            change,
+            labels=table.labels,
+            force=force,
+            threads=threads,
+            skip_bad=skip_bad,
+        )
     remark = unknown.describe(f"have labels that {hierarchy} lacks and are unchanged")
     return describe(target, totals, remark)
 
@@ -85,9 +104,18 @@ def drop_parents(
         unknown.add(block, rows)
         return rows.take(stays[rows.label_numbers])
 
-    totals = rewrite_submission(
-        target, source, change, labels=labels, force=force, threads=threads, skip_bad=skip_bad
-    )
+    kept = dict(zip(labels, stays.tolist(), strict=False))
+
+    def change_masks(predictions: tuple[MaskPrediction, ...]) -> list[MaskPrediction]:
+        unknown.add_labels([p.label for p in predictions if p.label not in kept])
+        return [p for p in predictions if kept.get(p.label, stays[-1])]
+
+    if is_mask_submission(source):
+        totals = rewrite_masks(target, source, change_masks, force=force, skip_bad=skip_bad)
+    else:
+        totals = rewrite_submission(
+            target, source, change, labels=labels, force=force, threads=threads, skip_bad=skip_bad
+        )
     fate = "are left out" if classes else "are kept"
     return describe(target, totals, unknown.describe(f"have labels that {file} lacks and {fate}"))
 

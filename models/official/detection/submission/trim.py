@@ -1,5 +1,6 @@
 """Shorter submissions: without low scores, with fewer predictions, with fewer decimals."""
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,8 @@ from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.files import in_file_order, open_submission, scan
 from tpudet.detection.submission.fusion.blocks import Block, ScannedRows, SubmissionFile
 from tpudet.detection.submission.fusion.printed_numbers import printed_units
+from tpudet.detection.submission.mask_rewrite import above, best_of_file, rewrite_masks
+from tpudet.detection.submission.mask_rows import is_mask_submission
 from tpudet.detection.submission.rewrite import rewrite_submission
 from tpudet.detection.submission.writer import check_target, describe, run_blocks
 
@@ -45,6 +48,9 @@ def trim_by_threshold(
         BadRowsError: there are bad rows and `skip_bad` is False.
     """
     check_target(target, [source], force=force)
+    if is_mask_submission(source):
+        best = partial(above, min_conf=min_conf, keep_first=keep_first)
+        return describe(target, rewrite_masks(target, source, best, force=force, skip_bad=skip_bad))
 
     def change(_: Block, rows: ScannedRows) -> ScannedRows:
         chosen = rows.scores >= min_conf
@@ -80,6 +86,16 @@ def trim_decimals(
     if mistakes:
         raise SubmissionError("\n".join(mistakes))
     check_target(target, [source], force=force)
+    if is_mask_submission(source):
+        totals = rewrite_masks(
+            target,
+            source,
+            lambda predictions: predictions,
+            score_decimals=score_digits,
+            force=force,
+            skip_bad=skip_bad,
+        )
+        return describe(target, totals)
     totals = rewrite_submission(
         target,
         source,
@@ -125,6 +141,10 @@ def trim_to_number(
         BadRowsError: there are bad rows and `skip_bad` is False.
     """
     check_target(target, [source], force=force)
+    if is_mask_submission(source):
+        return _trim_masks_to_number(
+            target, source, max_num, keep_first=keep_first, force=force, skip_bad=skip_bad
+        )
     with open_submission(source) as opened:
         cut = find_cut(opened, max_num, keep_first=keep_first, threads=threads)
 
@@ -134,13 +154,25 @@ def trim_to_number(
     totals = rewrite_submission(
         target, source, change, force=force, threads=threads, skip_bad=skip_bad
     )
-    if cut is None:
-        return describe(target, totals, f"no more than {max_num} predictions: all are kept")
+    score = cut.rank / 1e5 if cut else None
+    return describe(target, totals, _remark(score, max_num, keep_first=keep_first))
+
+
+def _remark(score: float | None, max_num: int, *, keep_first: bool) -> str:
+    """Says which predictions stay: all where `score` is None."""
+    if score is None:
+        return f"no more than {max_num} predictions: all are kept"
     first = "the first of each image is kept; " if keep_first else ""
-    score = f"{cut.rank / 1e5:.5f}"
-    return describe(
-        target, totals, f"{first}kept are scores above {score}, and the earlier ones equal to it"
-    )
+    return f"{first}kept are scores above {score:.5f}, and the earlier ones equal to it"
+
+
+def _trim_masks_to_number(
+    target: str, source: str, max_num: int, *, keep_first: bool, force: bool, skip_bad: bool
+) -> str:
+    best = best_of_file(source, max_num, keep_first=keep_first)
+    keep, score = best or ((lambda predictions: predictions), None)
+    totals = rewrite_masks(target, source, keep, force=force, skip_bad=skip_bad)
+    return describe(target, totals, _remark(score, max_num, keep_first=keep_first))
 
 
 class Cut(NamedTuple):

@@ -1,5 +1,7 @@
 """Counts predictions whose label is not in a hierarchy or class list."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tpudet.detection.submission.fusion.blocks import Block, ScannedRows
@@ -26,6 +28,11 @@ class UnknownLabels:
             labels.append(text.tobytes().decode("utf-8", "replace"))
         if labels:
             self._found.append((int(block.piece_lines[0]), len(unknown), labels))
+
+    def add_labels(self, labels: Sequence[str]) -> None:
+        """Counts predictions by their labels, none of which is known, in the order of the file."""
+        if labels:
+            self._found.append((len(self._found), len(labels), [*labels[:_NUM_SHOWN]]))
 
     def describe(self, what: str) -> str:
         """`<count> <what>: <some labels> …`, or an empty string if there were none."""

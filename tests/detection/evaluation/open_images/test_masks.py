@@ -11,7 +11,7 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from tpudet.detection.commands import evaluate_submission
-from tpudet.detection.evaluation.open_images.mask_text import MaskError, decode_mask
+from tpudet.detection.submission.mask_text import MaskError, decode_mask
 
 SIZE = 20  # pixels, of the pictures here
 TRUTH_HEADER = "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf,ImageWidth,ImageHeight,Mask"

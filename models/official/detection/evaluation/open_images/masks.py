@@ -7,16 +7,13 @@ Recall counts the objects with a mask and, as the published scorer does, every g
 mask or without.
 """
 
-import csv
-import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from tpudet.detection.evaluation.open_images.mask_text import MaskError, decode_mask
 from tpudet.detection.evaluation.open_images.metric import (
     Overlap,
     Scored,
@@ -30,21 +27,16 @@ from tpudet.detection.evaluation.open_images.predictions import ReadCounts, imag
 from tpudet.detection.evaluation.open_images.truth import LabelledTruth
 from tpudet.detection.evaluation.open_images.truth_csv import MaskTexts, TruthFileError
 from tpudet.detection.ops.numpy_masks import Rle as Mask
+from tpudet.detection.ops.numpy_masks import mask_area, mask_box
 from tpudet.detection.submission.errors import (
-    NO_BAD_ROWS,
     NUM_SHOWN,
-    BadRow,
-    BadRows,
     BadRowsError,
-    SubmissionError,
 )
+from tpudet.detection.submission.mask_rows import MaskRow, open_masks
+from tpudet.detection.submission.mask_text import MaskError, decode_mask
 from tpudet.detection.types import ImageDetections
-from tpudet.trainkit.files.storage import open_file
 
-_HEADER = ("imageid", "imagewidth", "imageheight", "predictionstring")
-_MAX_SIDE = 1 << 16
 _LABELS_SHOWN = 5
-csv.field_size_limit(1 << 27)
 
 
 class MaskPredictions(NamedTuple):
@@ -68,7 +60,7 @@ def truth_masks(path: str, texts: MaskTexts) -> list[Mask | None]:
         except MaskError as error:
             bad[int(line)] = str(error)  # an expanded box is one row
             mask = None
-        masks.append(mask if mask and coco_mask.area(mask) else None)
+        masks.append(mask if mask and mask_area(mask) else None)
     if bad:
         shown = [f"  {path}, line {n}: Mask {why}" for n, why in sorted(bad.items())[:NUM_SHOWN]]
         raise TruthFileError(f"{len(bad)} bad masks:\n" + "\n".join(shown))
@@ -92,30 +84,30 @@ def read_mask_predictions(
         SubmissionError: it is not such a file, or none of its images is in the ground truth.
         BadRowsError: there are bad rows and `skip_bad` is False.
     """
-    rows = list(_read_rows(path))
-    ids = np.array([fields[0].encode() for _, fields in rows] or [b""], "S")[: len(rows)]
-    images = image_rows(path, ids, labelled)
     sizes = _truth_sizes(labelled)
-    lines_of: dict[str, int] = {}
-    bad = NO_BAD_ROWS
     counted = _Counted(labelled)
-    for (line, fields), image in zip(rows, images.tolist(), strict=True):
-        try:
-            if fields[0] in lines_of:
-                raise MaskError(f"image {fields[0]!r} is in line {lines_of[fields[0]]} already")
-            predictions = _read_row(fields, sizes.get(image))
-        except MaskError as error:
-            bad = bad.plus(BadRows([BadRow(path, line, str(error))], 1))
-            continue
-        lines_of[fields[0]] = line
-        for label, score, mask in predictions:
-            counted.add(image, label, score, mask)
+    with open_masks(path) as file:
+        names = file.image_ids()
+        ids = np.array([name.encode() for name in names] or [b""], "S")[: len(names)]
+        images = image_rows(path, ids, labelled)
+        for name, image in zip(names, images.tolist(), strict=True):
+            row = file.row(name)
+            if row is None:
+                continue
+            try:
+                predictions = _read_row(row, sizes.get(image))
+            except MaskError as error:
+                file.refuse(row.line, str(error))
+                continue
+            for label, score, mask in predictions:
+                counted.add(image, label, score, mask)
+        bad = file.bad
     if bad.total and not skip_bad:
         raise BadRowsError(bad)
     known = images[images >= 0]
     return counted.predictions(), ReadCounts(
-        images=len(rows),
-        images_elsewhere=len(rows) - len(known),
+        images=len(names),
+        images_elsewhere=len(names) - len(known),
         images_missing=len(labelled.image_ids) - len(np.unique(known)),
         predictions=counted.number,
         elsewhere=counted.elsewhere,
@@ -147,8 +139,8 @@ class _Counted:
             return
         if not self._verified[image, class_id - 1]:
             self.unverified += 1
-        elif coco_mask.area(mask):
-            self._found.append((image, _box_normalized(mask), score, class_id))
+        elif mask_area(mask):
+            self._found.append((image, mask_box(mask), score, class_id))
             self._masks.append(mask)
 
     def predictions(self) -> MaskPredictions:
@@ -226,56 +218,20 @@ def _best_masks(
     return result
 
 
-def _read_rows(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line, four fields), blank lines left out."""
-    with open_file(path, "rb") as file:
-        try:
-            reader = csv.reader(io.StringIO(file.read().decode("utf-8-sig"), newline=""))
-        except UnicodeDecodeError as error:
-            raise SubmissionError(f"{path} is not text: {error}") from error
-    header = next(reader, [])
-    if tuple(name.strip().lower() for name in header) != _HEADER:
-        raise SubmissionError(
-            f"{path} starts with {','.join(header)[:80]!r}; for masks its first line must be "
-            "ImageId,ImageWidth,ImageHeight,PredictionString"
-        )
-    for row in reader:
-        fields = [field.strip() for field in row]
-        if any(fields):
-            yield reader.line_num, fields
-
-
-def _read_row(
-    row: Sequence[str], truth_size: tuple[int, int] | None
-) -> list[tuple[str, float, Mask]]:
+def _read_row(row: MaskRow, truth_size: tuple[int, int] | None) -> list[tuple[str, float, Mask]]:
     """The (label, score, mask) of a row.
 
     Raises:
         MaskError: the row is not usable.
     """
-    if len(row) != len(_HEADER) or not row[0]:
-        raise MaskError(f"{len(row)} fields instead of 4, or no image id")
-    tokens = row[3].split()
-    if len(tokens) % 3:
-        raise MaskError(f"{len(tokens)} tokens, which is not a multiple of 3 (LABEL score mask)")
-    if not all(side.isdecimal() and 0 < int(side) < _MAX_SIDE for side in row[1:3]):
-        raise MaskError(f"ImageWidth,ImageHeight are {row[1]},{row[2]}")
-    width, height = int(row[1]), int(row[2])
-    if tokens and truth_size and truth_size != (height, width):
+    width, height = row.width, row.height
+    if row.predictions and truth_size and truth_size != (height, width):
         raise MaskError(
             f"its masks are {width} x {height}, those of the ground truth {truth_size[1]} x "
             f"{truth_size[0]}"
         )
     found = []
-    for place in range(0, len(tokens), 3):
-        label, score_text, text = tokens[place : place + 3]
-        number = place // 3 + 1
-        try:
-            score = float(score_text)
-        except ValueError:
-            score = -1.0
-        if not 0 <= score <= 1:
-            raise MaskError(f"prediction {number}: the score is {score_text!r}, not in 0..1")
+    for number, (label, score, text) in enumerate(row.predictions, start=1):
         try:
             found.append((label, score, decode_mask(text, height, width)))
         except MaskError as error:
@@ -293,9 +249,3 @@ def _truth_sizes(labelled: LabelledTruth) -> dict[int, tuple[int, int]]:
         image: (height, width)
         for image, (height, width) in zip(images, labelled.masks.sizes[rows].tolist(), strict=True)
     }
-
-
-def _box_normalized(mask: Mask) -> tuple[float, float, float, float]:
-    height, width = mask["size"]
-    x, y, w, h = coco_mask.toBbox(mask).tolist()
-    return y / height, x / width, (y + h) / height, (x + w) / width

@@ -27,3 +27,10 @@ def decode_mask(text: str, height: int, width: int) -> Rle:
     except ValueError as error:
         raise MaskError(str(error)) from error
     return {"size": [height, width], "counts": counts}
+
+
+def encode_mask(rle: Rle) -> str:
+    """Inverse of `decode_mask`."""
+    counts = rle["counts"]
+    data = counts.encode() if isinstance(counts, str) else counts
+    return base64.b64encode(zlib.compress(data)).decode()

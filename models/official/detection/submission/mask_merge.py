@@ -1,0 +1,169 @@
+"""Merges submissions of masks: masks of one class that overlap become one, by votes per pixel."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import numpy as np
+from pycocotools import mask as coco_mask
+
+from tpudet.detection.ops.numpy_masks import Rle, decode_rle, encode_rle
+from tpudet.detection.submission.files import BlockResult
+from tpudet.detection.submission.fusion.settings import FusionSettings
+from tpudet.detection.submission.mask_rewrite import align_rows, count_predictions, first_row
+from tpudet.detection.submission.mask_rows import MaskPrediction, MaskRow, open_masks, write_masks
+from tpudet.detection.submission.mask_text import MaskError, decode_mask, encode_mask
+from tpudet.trainkit.jobs.worker_pool import run_jobs
+
+
+class MaskVotes(NamedTuple):
+    """How masks are merged."""
+
+    settings: FusionSettings  # of which `iou` and `threshold` are used
+    by_label: Mapping[str, FusionSettings]
+    weights: tuple[float, ...]  # one per file, the largest 1
+    share: float  # 0..1, of a group's weight that must cover a pixel; 0: any mask, the union
+    max_per_image: int  # 0: all
+
+
+class _Member(NamedTuple):
+    score: float  # times the weight of its file
+    file: int
+    mask: Rle
+    text: str
+
+
+class _Job(NamedTuple):
+    number: int
+    rows: list[MaskRow | None]
+    votes: MaskVotes
+
+
+def merge_masks(
+    target: str,
+    sources: Sequence[str],
+    votes: MaskVotes,
+    *,
+    force: bool,
+    workers: int,
+    skip_bad: bool,
+) -> BlockResult:
+    """Merges submissions of masks; the same bytes whatever the number of workers.
+
+    Args:
+        target: the submission to write.
+        sources: paths, at least one.
+        votes: how masks are merged, see `fuse_masks`.
+        force: whether an existing target is replaced.
+        workers: processes.
+        skip_bad: whether bad rows, and images with a mask that cannot be read, are left out.
+
+    Raises:
+        SubmissionError: a source is not usable.
+        BadRowsError: there are bad rows and `skip_bad` is False.
+    """
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_masks(path)) for path in sources]
+        jobs = (_Job(k, rows, votes) for k, rows in enumerate(align_rows(files)))
+
+        def merged() -> Iterator[tuple[MaskRow, int]]:
+            waiting: dict[int, tuple] = {}
+            following = 0
+            for number, *result in run_jobs(_run, jobs, workers=workers, progress=lambda _: None):
+                waiting[number] = tuple(result)
+                while following in waiting:
+                    row, count, faults = waiting.pop(following)
+                    following += 1
+                    for file, line, reason in faults:
+                        files[file].refuse(line, reason)
+                    yield row, count
+
+        return write_masks(target, merged(), files, force=force, skip_bad=skip_bad)
+
+
+def _run(
+    job: _Job, progress: Callable[[int], Any]
+) -> tuple[int, MaskRow, int, list[tuple[int, int, str]]]:
+    """Returns the job's number, the merged row, predictions read, and (file, line, fault)s."""
+    del progress
+    row, faults = fuse_masks(job.rows, job.votes)
+    return job.number, row, count_predictions(job.rows), faults
+
+
+def fuse_masks(
+    rows: Sequence[MaskRow | None], votes: MaskVotes
+) -> tuple[MaskRow, list[tuple[int, int, str]]]:
+    """Merges the predictions of one image.
+
+    Class by class, by falling score times the weight of its file: a mask joins the group whose
+    first mask it overlaps most, if the IoU is above `iou`, and else begins a group. A second mask
+    of one file in a group is its duplicate and is dropped. A group becomes one prediction: its
+    score is the sum of its members' divided by the weights of all files, as in weighted boxes
+    fusion (arXiv 1910.13302); its mask has the pixels that masks with at least `share` of the
+    group's weight cover.
+
+    Args:
+        rows: one per file; None where it lacks the image.
+        votes: the settings.
+
+    Returns:
+        The row by falling score, and (file, line, reason) of rows with a mask that cannot be read,
+        which take no part.
+    """
+    by_label: dict[str, list[_Member]] = {}
+    faults = []
+    for file, row in enumerate(rows):
+        try:
+            members = list(_members(row, file, votes)) if row else []
+        except MaskError as error:
+            faults.append((file, row.line if row else 0, str(error)))
+            continue
+        for label, member in members:
+            by_label.setdefault(label, []).append(member)
+    merged = []
+    for label, members in by_label.items():
+        iou = votes.by_label.get(label, votes.settings).iou
+        for group in _groups(sorted(members, key=lambda member: -member.score), iou):
+            score = sum(member.score for member in group) / sum(votes.weights)
+            merged.append(MaskPrediction(label, min(score, 1.0), _vote(group, votes)))
+    merged.sort(key=lambda prediction: -prediction.score)
+    kept = merged[: votes.max_per_image] if votes.max_per_image else merged
+    return first_row(rows)._replace(predictions=tuple(kept)), faults
+
+
+def _members(row: MaskRow, file: int, votes: MaskVotes) -> Iterator[tuple[str, _Member]]:
+    for number, (label, score, text) in enumerate(row.predictions, start=1):
+        weighted = score * votes.weights[file]
+        if weighted < votes.by_label.get(label, votes.settings).threshold:
+            continue
+        try:
+            mask = decode_mask(text, row.height, row.width)
+        except MaskError as error:
+            raise MaskError(f"prediction {number}: its mask {error}") from error
+        yield label, _Member(weighted, file, mask, text)
+
+
+def _groups(members: Sequence[_Member], iou: float) -> list[list[_Member]]:
+    """Groups masks of one class, given by falling score."""
+    groups: list[list[_Member]] = []
+    for member in members:
+        firsts = [group[0].mask for group in groups]
+        overlaps = np.asarray(coco_mask.iou([member.mask], firsts, [0] * len(firsts)))
+        best = int(overlaps[0].argmax()) if firsts else -1
+        if best < 0 or overlaps[0, best] <= iou:
+            groups.append([member])
+        elif all(member.file != other.file for other in groups[best]):
+            groups[best].append(member)
+    return groups
+
+
+def _vote(group: Sequence[_Member], votes: MaskVotes) -> str:
+    """The mask of a group as text; that of a single member as it was."""
+    if len(group) == 1:
+        return group[0].text
+    weights = [votes.weights[member.file] for member in group]
+    covered = np.zeros(group[0].mask["size"])
+    for member, weight in zip(group, weights, strict=True):
+        covered[decode_rle(member.mask)] += weight
+    needed = max(votes.share * sum(weights), 1e-12)
+    return encode_mask(encode_rle(covered >= needed * (1 - 1e-9)))

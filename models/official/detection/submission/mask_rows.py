@@ -1,0 +1,242 @@
+"""Submissions of masks: `ImageID,ImageWidth,ImageHeight,PredictionString`, row by row.
+
+A prediction is `MID score mask`, the mask as in `mask_text`. A row may take megabytes and a file
+many gigabytes, so one row is in memory at a time; an index of images takes some 150 bytes each.
+"""
+
+import csv
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import IO, NamedTuple
+
+from tpudet.detection.submission.errors import (
+    NO_BAD_ROWS,
+    BadRow,
+    BadRows,
+    BadRowsError,
+    SubmissionError,
+)
+from tpudet.detection.submission.files import BlockResult
+from tpudet.detection.submission.mask_text import MaskError
+from tpudet.detection.submission.open_images_csv import DECIMALS
+from tpudet.trainkit.files.claimed_file import claimed_file
+from tpudet.trainkit.files.storage import is_remote, open_file
+
+HEADER = "ImageID,ImageWidth,ImageHeight,PredictionString"
+_FIELDS = tuple(HEADER.lower().split(","))
+_WORDS = 3  # a prediction: MID score mask
+_MAX_SIDE = 1 << 16
+csv.field_size_limit(1 << 30)
+
+
+class MaskPrediction(NamedTuple):
+    """A prediction as it is written."""
+
+    label: str
+    score: float  # 0..1
+    mask: str  # base64; checked only by what decodes it
+
+
+class MaskRow(NamedTuple):
+    """The predictions of one image."""
+
+    image_id: str
+    width: int  # pixels
+    height: int
+    predictions: tuple[MaskPrediction, ...]
+    line: int = 0  # in its file, from 1
+
+
+def is_mask_submission(path: str) -> bool:
+    """Returns whether the first line of a file is the header of a submission of masks.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    with open_file(path, "rb") as file:
+        return _fields(file.readline(1 << 12)) == _FIELDS
+
+
+class MaskFile:
+    """A submission of masks, opened by `open_masks`.
+
+    Attributes:
+        bad: the rows found so far that cannot be used.
+    """
+
+    def __init__(self, path: str, file: IO[bytes]):
+        self.path = path
+        self.bad = NO_BAD_ROWS
+        self._file = file
+        file.seek(0)
+        header = file.readline()
+        if _fields(header) != _FIELDS:
+            shown = header[:80].decode("utf-8", "replace").strip()
+            raise SubmissionError(
+                f"{path} starts with {shown!r}; for masks its first line must be {HEADER} "
+                "(ImageId is read too)"
+            )
+        self._start = file.tell()
+        self._index: dict[str, tuple[int, int]] | None = None
+
+    def rows(self) -> Iterator[MaskRow]:
+        """Yields the usable rows in the order of the file."""
+        seen: dict[str, int] = {}
+        self._file.seek(self._start)
+        for number, line in enumerate(self._file, start=2):
+            row = self._parse(line, number)
+            if row is None:
+                continue
+            if row.image_id in seen:
+                what = f"image {row.image_id!r} is in line {seen[row.image_id]} already"
+                self.refuse(number, what)
+                continue
+            seen[row.image_id] = number
+            yield row
+
+    def image_ids(self) -> Sequence[str]:
+        """Returns the ids of all images, reading the file once; a repeated one is a bad row."""
+        if self._index is None:
+            self._index = {}
+            self._file.seek(self._start)
+            offset = self._start
+            for number, line in enumerate(self._file, start=2):
+                image_id = _image_id(line)
+                if image_id in self._index:
+                    what = f"image {image_id!r} is in line {self._index[image_id][1]} already"
+                    self.refuse(number, what)
+                elif line.strip():
+                    self._index[image_id] = (offset, number)
+                offset += len(line)
+        return tuple(self._index)
+
+    def row(self, image_id: str) -> MaskRow | None:
+        """Returns the row of an image; None if there is none that can be used."""
+        self.image_ids()
+        if self._index is None or image_id not in self._index:
+            return None
+        offset, number = self._index[image_id]
+        self._file.seek(offset)
+        return self._parse(self._file.readline(), number)
+
+    def refuse(self, line: int, reason: str) -> None:
+        """Counts a bad row."""
+        self.bad = self.bad.plus(BadRows([BadRow(self.path, line, reason)], 1))
+
+    def _parse(self, line: bytes, number: int) -> MaskRow | None:
+        if not line.strip():
+            return None
+        try:
+            return parse_row(line)._replace(line=number)
+        except MaskError as error:
+            self.refuse(number, str(error))
+            return None
+
+
+@contextmanager
+def open_masks(path: str) -> Iterator[MaskFile]:
+    """Opens a submission of masks; a file in a bucket is first copied to the local disk.
+
+    Raises:
+        SubmissionError: its first line is another header.
+        OSError: it cannot be opened.
+    """
+    with ExitStack() as stack:
+        file = stack.enter_context(open_file(path, "rb"))
+        if is_remote(path):
+            copy = stack.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(file, copy, 1 << 26)
+            file = copy
+        yield MaskFile(path, file)
+
+
+def parse_row(line: bytes) -> MaskRow:
+    """Reads a line; scores and sizes are checked, masks are not.
+
+    Raises:
+        MaskError: it cannot be used.
+    """
+    try:
+        fields = next(csv.reader([line.decode().strip("\r\n")]), [])
+    except UnicodeDecodeError as error:
+        raise MaskError(f"is not text: {error}") from error
+    fields = [field.strip() for field in fields]
+    if len(fields) != len(_FIELDS) or not fields[0]:
+        raise MaskError(f"{len(fields)} fields instead of {len(_FIELDS)}, or no image id")
+    if not all(side.isdecimal() and 0 < int(side) < _MAX_SIDE for side in fields[1:3]):
+        raise MaskError(f"ImageWidth,ImageHeight are {fields[1]},{fields[2]}")
+    words = fields[3].split()
+    if len(words) % _WORDS:
+        raise MaskError(f"{len(words)} tokens, which is not a multiple of 3 (LABEL score mask)")
+    predictions = []
+    for place in range(0, len(words), _WORDS):
+        label, text, mask = words[place : place + _WORDS]
+        try:
+            score = float(text)
+        except ValueError:
+            score = -1.0
+        if not 0 <= score <= 1:
+            number = place // _WORDS + 1
+            raise MaskError(f"prediction {number}: the score is {text[:40]!r}, not in 0..1")
+        predictions.append(MaskPrediction(label, score, mask))
+    return MaskRow(fields[0], int(fields[1]), int(fields[2]), tuple(predictions))
+
+
+def format_row(row: MaskRow, score_decimals: int = DECIMALS) -> str:
+    """Formats a row as a line; inverse of `parse_row`, up to the rounding of scores."""
+    words = (f"{label} {score:.{score_decimals}f} {mask}" for label, score, mask in row.predictions)
+    return f"{row.image_id},{row.width},{row.height},{' '.join(words)}\n"
+
+
+def write_masks(
+    target: str,
+    rows: Iterable[tuple[MaskRow, int]],
+    sources: Sequence[MaskFile],
+    *,
+    score_decimals: int = DECIMALS,
+    force: bool,
+    skip_bad: bool,
+) -> BlockResult:
+    """Writes a submission of masks, whole or not at all.
+
+    Args:
+        target: the submission to write.
+        rows: in the order of the file, each with the number of predictions read for it.
+        sources: whose bad rows count.
+        score_decimals: 0 to 9 decimals.
+        force: whether an existing target is replaced.
+        skip_bad: whether bad rows are left out and counted.
+
+    Returns:
+        The totals.
+
+    Raises:
+        BadRowsError: there are bad rows and `skip_bad` is False; nothing is written then.
+        UserError: another process writes the target.
+        OSError: the target cannot be written.
+    """
+    num_images = num_read = num_written = 0
+    with claimed_file(target, "w", force=force) as file:
+        file.write(f"{HEADER}\n")
+        for row, count in rows:
+            num_read += count
+            file.write(format_row(row, score_decimals))
+            num_images += 1
+            num_written += len(row.predictions)
+        bad = NO_BAD_ROWS
+        for source in sources:
+            bad = bad.plus(source.bad)
+        if bad.total and not skip_bad:
+            raise BadRowsError(bad)
+    return BlockResult(b"", num_images, num_read, num_written, bad)
+
+
+def _fields(line: bytes) -> tuple[str, ...]:
+    text = line.decode("utf-8-sig", "replace")
+    return tuple(field.strip(' \t\r\n"').lower() for field in text.split(","))
+
+
+def _image_id(line: bytes) -> str:
+    return line.split(b",", 1)[0].decode("utf-8", "replace").strip(' \t\r\n"')

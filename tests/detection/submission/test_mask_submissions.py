@@ -1,0 +1,253 @@
+"""Submissions of masks: every command on them, and votes per pixel worked out by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tpudet.detection.commands import (
+    add_parents,
+    drop_parents,
+    evaluate_submission,
+    gen_sub,
+    join_subs,
+    merge_subs,
+    trim_sub_by_num_of_predicts,
+    trim_sub_by_threshold,
+    trim_sub_decimal_digits,
+)
+from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
+from tpudet.detection.ops.numpy_masks import decode_rle, encode_rle, mask_area, mask_box
+from tpudet.detection.submission.fusion.settings import FusionSettings
+from tpudet.detection.submission.mask_merge import MaskVotes, fuse_masks
+from tpudet.detection.submission.mask_rows import (
+    HEADER,
+    MaskPrediction,
+    MaskRow,
+    format_row,
+    is_mask_submission,
+    open_masks,
+    parse_row,
+)
+from tpudet.detection.submission.mask_text import decode_mask, encode_mask
+
+HEIGHT, WIDTH = 20, 30
+HIERARCHY = {
+    "LabelName": "/root",
+    "Subcategory": [
+        {"LabelName": "/animal", "Subcategory": [{"LabelName": "/cat"}, {"LabelName": "/dog"}]}
+    ],
+}
+
+
+def rectangle(y1: int, x1: int, y2: int, x2: int) -> np.ndarray:
+    mask = np.zeros((HEIGHT, WIDTH), bool)
+    mask[y1:y2, x1:x2] = True
+    return mask
+
+
+def text_of(mask: np.ndarray) -> str:
+    return encode_mask(encode_rle(mask))
+
+
+def row_of(image_id: str, *predictions: tuple[str, float, np.ndarray]) -> MaskRow:
+    found = [MaskPrediction(label, score, text_of(mask)) for label, score, mask in predictions]
+    return MaskRow(image_id, WIDTH, HEIGHT, tuple(found))
+
+
+def write(path: Path, *rows: MaskRow, header: str = HEADER) -> str:
+    path.write_text(f"{header}\n" + "".join(map(format_row, rows)))
+    return str(path)
+
+
+def read(path: str | Path) -> dict[str, list[tuple[str, float, np.ndarray]]]:
+    with open_masks(str(path)) as file:
+        return {
+            row.image_id: [
+                (label, score, decode_rle(decode_mask(text, row.height, row.width)))
+                for label, score, text in row.predictions
+            ]
+            for row in file.rows()
+        }
+
+
+def labels_and_scores(path: str | Path) -> dict[str, list[tuple[str, float]]]:
+    return {
+        name: [(label, score) for label, score, _ in found] for name, found in read(path).items()
+    }
+
+
+A, B, C = rectangle(0, 0, 10, 10), rectangle(0, 0, 10, 9), rectangle(12, 15, 18, 25)
+
+
+def test_a_row_comes_back() -> None:
+    row = row_of("x", ("/cat", 0.12345, A), ("/dog", 1.0, C))
+    assert parse_row(format_row(row).encode()) == row
+    assert parse_row(b'"x",30,20,""\r\n') == MaskRow("x", 30, 20, ())
+
+
+def test_area_and_box_of_a_mask() -> None:
+    assert mask_area(encode_rle(C)) == 60
+    assert mask_box(encode_rle(C)) == (12 / 20, 15 / 30, 18 / 20, 25 / 30)
+
+
+def test_headers_tell_masks_from_boxes(tmp_path: Path) -> None:
+    for header in (HEADER, HEADER.replace("ImageID", "ImageId"), f"\ufeff{HEADER}"):
+        assert is_mask_submission(write(tmp_path / "a.csv", header=header))
+    assert not is_mask_submission(write(tmp_path / "a.csv", header="ImageId,PredictionString"))
+
+
+def test_joining_sorts_by_score_and_counts_lacking_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = write(tmp_path / "1.csv", row_of("b", ("/cat", 0.5, A)), MaskRow("a", 1, 1, ()))
+    second = write(tmp_path / "2.csv", row_of("a", ("/dog", 0.3, C), ("/dog", 0.01, A)))
+    third = write(tmp_path / "3.csv", row_of("b", ("/dog", 0.9, C)), row_of("a", ("/cat", 0.8, A)))
+    assert join_subs.main([f"{tmp_path}/out.csv", first, second, third]) == 0
+    assert f"{second} has no usable row for 1 of the images" in capsys.readouterr().out
+    assert (tmp_path / "out.csv").read_text() == (
+        f"{HEADER}\n"
+        + format_row(row_of("a", ("/cat", 0.8, A), ("/dog", 0.3, C)))
+        + format_row(row_of("b", ("/dog", 0.9, C), ("/cat", 0.5, A)))
+    )
+    boxes = tmp_path / "boxes.csv"
+    boxes.write_text("ImageId,PredictionString\na,/cat 0.5 0 0 1 1\n")
+    assert join_subs.main([f"{tmp_path}/out.csv", "-f", first, str(boxes)]) == 2
+    assert f"{first} is a submission of masks, {boxes} is not" in capsys.readouterr().err
+
+
+def test_trimming_keeps_the_best_and_of_equal_scores_the_earlier(tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "in.csv",
+        row_of("b", ("/cat", 0.5, A), ("/dog", 0.2, C)),
+        row_of("a", ("/cat", 0.5, A), ("/dog", 0.9, C)),
+        row_of("c", ("/dog", 0.1, C)),
+    )
+    out = f"{tmp_path}/out.csv"
+    assert trim_sub_by_threshold.main([out, source, "0.5"]) == 0
+    expected = {"b": [("/cat", 0.5)], "a": [("/cat", 0.5), ("/dog", 0.9)], "c": []}
+    assert labels_and_scores(out) == expected
+    assert trim_sub_by_threshold.main([out, source, "0.5", "--keep_first", "-f"]) == 0
+    assert labels_and_scores(out) == expected | {"c": [("/dog", 0.1)]}
+    assert trim_sub_by_num_of_predicts.main([out, source, "2", "-f"]) == 0
+    assert labels_and_scores(out) == {"b": [("/cat", 0.5)], "a": [("/dog", 0.9)], "c": []}
+    assert trim_sub_decimal_digits.main([out, source, "--score_digits", "0", "-f"]) == 0
+    assert {score for found in labels_and_scores(out).values() for _, score in found} == {0, 1}
+
+
+def test_parents_are_added_once_per_mask_and_dropped_again(tmp_path: Path) -> None:
+    hierarchy = tmp_path / "tree.json"
+    hierarchy.write_text(json.dumps(HIERARCHY))
+    source = write(
+        tmp_path / "in.csv",
+        row_of("a", ("/cat", 0.5, A), ("/dog", 0.7, A), ("/dog", 0.6, C), ("/other", 0.4, C)),
+    )
+    out, back = f"{tmp_path}/out.csv", f"{tmp_path}/back.csv"
+    assert add_parents.main([out, source, "--hierarchy", str(hierarchy)]) == 0
+    own = [("/cat", 0.5), ("/dog", 0.7), ("/animal", 0.7), ("/dog", 0.6), ("/animal", 0.6)]
+    assert labels_and_scores(out) == {"a": [*own, ("/other", 0.4)]}
+    assert add_parents.main([back, out, "--hierarchy", str(hierarchy)]) == 0
+    assert Path(back).read_text() == Path(out).read_text()
+    assert drop_parents.main([back, out, "--hierarchy", str(hierarchy), "-f"]) == 0
+    assert Path(back).read_text() == Path(source).read_text()
+
+
+def votes_of(share: float, *, num_files: int = 3, **changes: Any) -> MaskVotes:
+    settings = FusionSettings(iou=0.5, threshold=0.02)
+    options: dict[str, Any] = {"weights": (1.0,) * num_files, "max_per_image": 0} | changes
+    return MaskVotes(settings=settings, by_label={}, share=share, **options)
+
+
+@pytest.mark.parametrize(
+    ("share", "columns"),
+    [(0.0, range(11)), (0.3, range(11)), (0.5, range(10)), (0.7, range(9)), (1.0, range(9))],
+)
+def test_a_pixel_stays_where_enough_masks_cover_it(share: float, columns: range) -> None:
+    """Three masks of 9, 10 and 11 columns; the scores are 0.9, 0.6 and 0.3 of three files."""
+    widths = {0.6: 10, 0.9: 9, 0.3: 11}
+    rows = [
+        row_of("a", ("/cat", score, rectangle(0, 0, 10, width))) for score, width in widths.items()
+    ]
+    merged, faults = fuse_masks(rows, votes_of(share))
+    assert not faults
+    ((label, score, text),) = merged.predictions
+    assert label == "/cat"
+    assert score == pytest.approx(0.6)
+    found = decode_rle(decode_mask(text, HEIGHT, WIDTH))
+    np.testing.assert_array_equal(found, rectangle(0, 0, 10, len(columns)))
+
+
+def test_weights_decide_votes_and_scores() -> None:
+    rows = [row_of("a", ("/cat", 0.8, A)), row_of("a", ("/cat", 0.8, B)), None]
+    merged, _ = fuse_masks(rows, votes_of(0.6, weights=(0.5, 1.0, 0.5)))
+    ((_, score, text),) = merged.predictions
+    assert score == pytest.approx((0.5 + 1) * 0.8 / 2)
+    np.testing.assert_array_equal(decode_rle(decode_mask(text, HEIGHT, WIDTH)), B)  # 1 of 1.5
+
+
+def test_groups_are_of_one_class_and_one_mask_per_file() -> None:
+    rows = [
+        row_of("a", ("/cat", 0.9, A), ("/cat", 0.8, B), ("/dog", 0.7, A)),
+        row_of("a", ("/cat", 0.6, C), ("/cat", 0.01, A)),
+    ]
+    merged, _ = fuse_masks(rows, votes_of(0.5, num_files=2))
+    assert [(label, round(score, 3)) for label, score, _ in merged.predictions] == [
+        ("/cat", 0.45),
+        ("/dog", 0.35),
+        ("/cat", 0.3),
+    ]
+    best, _ = fuse_masks(rows, votes_of(0.5, num_files=2, max_per_image=1))
+    assert best.predictions == merged.predictions[:1]
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_merging_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], threads: str) -> None:
+    first = write(tmp_path / "1.csv", row_of("b", ("/cat", 0.8, A)), row_of("a", ("/dog", 0.5, C)))
+    second = write(tmp_path / "2.csv", row_of("b", ("/cat", 0.6, B)))
+    out = f"{tmp_path}/out.csv"
+    options = ["--iou", "0.5", "--mask_votes", "0", "--threads", threads]
+    assert merge_subs.main([out, first, second, *options]) == 0
+    assert "2 images, 2 predictions of the 3 in 2 files" in capsys.readouterr().out
+    found = read(out)
+    assert labels_and_scores(out) == {"a": [("/dog", 0.25)], "b": [("/cat", 0.7)]}
+    np.testing.assert_array_equal(found["b"][0][2], A)
+    damaged = Path(first).read_text().replace(text_of(A), "AAAA")
+    Path(first).write_text(damaged)
+    assert merge_subs.main([out, first, second, *options, "-f"]) == 2
+    assert "line 2: prediction 1: its mask is not base64 of zlib" in capsys.readouterr().err
+    assert merge_subs.main([out, first, second, *options, "-f", "--skip_bad"]) == 0
+    assert "1 bad rows left out" in capsys.readouterr().out
+    assert labels_and_scores(out)["b"] == [("/cat", 0.3)]
+
+
+def test_from_predictions_to_a_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Masks of a predictions file are submitted and found again in the ground truth."""
+    images = [
+        ImagePredictions(
+            "a",
+            np.array([1, 2], np.int32),
+            np.array([0.9, 0.8], np.float32),
+            np.array([[0, 0, 1, 1], [0, 0, 0.5, 0.5]], np.float32),
+            [encode_rle(C), encode_rle(rectangle(0, 0, 0, 0))],
+        ),
+        ImagePredictions("b", np.zeros(0, np.int32), np.zeros(0), np.zeros((0, 4), np.float32), []),
+    ]
+    path, sub, truth = tmp_path / "p.parquet", tmp_path / "p.csv", tmp_path / "truth.csv"
+    with path.open("wb") as file:
+        write_predictions(
+            file, path.name, [images], class_list_text="/cat,cat\n/dog,dog\n", metadata={}
+        )
+    assert gen_sub.main([str(path), "--masks", "--hierarchy", "none"]) == 0
+    output = capsys.readouterr().out
+    assert "2 images, 1 predictions" in output
+    assert "1 predictions left out, without area inside the image" in output
+    expected = format_row(row_of("a", ("/cat", 0.9, C))) + "b,1,1,\n"
+    assert sub.read_text() == f"{HEADER}\n{expected}"
+    header = "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf,ImageWidth,ImageHeight,Mask"
+    box = f"a,/cat,{15 / 30},{25 / 30},{12 / 20},{18 / 20},0,30,20,{text_of(C)}"
+    truth.write_text(f"{header}\n{box}\n")
+    command = [str(sub), str(truth), "--masks", "--output", f"{tmp_path}/scores"]
+    assert evaluate_submission.main([*command, "--num_curves", "0"]) == 0
+    assert "mAP 1.000000 over 1 classes" in capsys.readouterr().out
