@@ -15,9 +15,10 @@ EXIT_WRONG_USAGE = 2  # as trainkit.command_line has it, which `tpudet --help` d
 GROUPS: dict[str, dict[str, str]] = {
     "Prepare data": {
         "make_sample_set": "draw a small data set to try everything with",
-        "make_tfrecords": "write TFRecords from COCO, Pascal VOC, Open Images or CSV annotations",
+        "make_tfrecords": "write TFRecords from COCO, VOC, YOLO, Open Images, CSV or Parquet",
         "check_data": "check annotations and images without writing anything",
         "describe_dataset": "write an HTML page about TFRecords: numbers, charts, sample images",
+        "export_annotations": "write a split of a prepared set as COCO ground truth",
         "upload": "copy prepared files to a bucket or folder and verify the copies",
     },
     "Prepare the Open Images challenge": {
@@ -49,8 +50,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "list_runs": "list training runs with their progress and scores",
     },
     "Predict and submit": {
-        "predict": "run SavedModels on a folder of images",
+        "predict": "run SavedModels on folders, images, URLs or videos",
         "join_predicted_parts": "join the predictions of shards",
+        "convert_predictions": "write predictions as COCO results, YOLO text files or a CSV",
         "gen_sub": "write the submission CSV of a predictions file",
         "gen_all_subs": "write the submission of every predictions file",
         "join_subs": "join submissions for different classes",
@@ -133,7 +135,7 @@ def _find_task(verb: str, arguments: Sequence[str]) -> str:
         return "classification"
     if verb not in BOTH_TASKS:
         return "detection"
-    from tpudet.trainkit.config.find import load_config_tree
+    from tpudet.trainkit.config.find import find_task
     from tpudet.trainkit.errors import UserError
 
     parser = argparse.ArgumentParser(add_help=False)
@@ -142,11 +144,10 @@ def _find_task(verb: str, arguments: Sequence[str]) -> str:
     known = parser.parse_known_args(list(arguments))[0]
     config = known.config or (known.model_dir and f"{known.model_dir}/config.yaml")
     try:
-        written = load_config_tree(config).children.get("task") if config else None
+        is_classifier = bool(config) and find_task(config) == "classification"
     except (UserError, OSError):  # the command says what is wrong with it
-        return "detection"
-    task = getattr(written, "value", None)
-    return "classification" if task == "classification" else "detection"
+        is_classifier = False
+    return "classification" if is_classifier else "detection"
 
 
 def _fail(message: str) -> int:
