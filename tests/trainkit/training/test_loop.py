@@ -45,6 +45,7 @@ class CountingEngine:
     """A step takes the next number off the input, and its sine into the weight."""
 
     batch_size = 2
+    num_processes = 1
 
     def __init__(self, *, nonfinite_at: int | None = None, is_chief: bool = True) -> None:
         self.is_chief = is_chief
@@ -74,6 +75,12 @@ class CountingEngine:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return StepReport({"loss": total / (done + 1)}, done + 1, 0.25, 0.1, 0.5, None)
         return StepReport({"loss": total / num_steps}, num_steps, 0.25, 0.1, 0.5, None)
+
+    def any_process(self, flag: bool) -> bool:
+        return flag
+
+    def agree_on_step(self) -> None:
+        pass
 
     def request_stop(self) -> None:
         pass
@@ -171,16 +178,16 @@ def test_an_undisturbed_run(ram_dir: str, caplog: pytest.LogCaptureFixture) -> N
         assert run_once(ram_dir, evaluations, engine) == loop.EXIT_FINISHED
     assert evaluations == [4, 8, 10]  # the last is no multiple of 4
     assert steps(ram_dir, "train") == [2, 4, 6, 8, 10]
-    # Cut at multiples of 3 (loop, checkpoint), 2 (log) and 4 (evaluation).
-    assert np.cumsum(engine.call_lengths).tolist() == [2, 3, 4, 6, 8, 9, 10]
+    # Cut at multiples of 3 (loop, checkpoint), 2 (log) and 4 (evaluation), and after step 1.
+    assert np.cumsum(engine.call_lengths).tolist() == [1, 2, 3, 4, 6, 8, 9, 10]
     assert [found.step for found in list_checkpoints(ram_dir)] == [9, 10]
     assert int(read_checkpoint(f"{ram_dir}/best")["global_step"]) == 8
     assert states(ram_dir) == ["running", "finished"]
     assert "AP50: 0.6000" in [record.getMessage() for record in caplog.records]
     line = next(line for line in Ledger(ram_dir).lines() if line["kind"] == "train")
-    assert line["images_per_second"] == 8.0  # 2 steps of 2 images in half a second
+    assert line["images_per_second"] == 4.0  # 2 calls of 1 step of 2 images in half a second
     assert line["input_wait_share"] == 0.25
-    assert line["eta_seconds"] == 2.0  # 8 steps more at a quarter of a second
+    assert line["eta_seconds"] == 4.0  # 8 steps more at half a second
 
 
 def test_a_kill_at_every_change_of_a_file(ram_dir: str, file_changes: Any) -> None:
@@ -347,6 +354,7 @@ def test_mode_eval_waits_for_checkpoints_and_ends_with_the_last(ram_dir: str) ->
         for step in (4, 6, 8, 10):  # 6 is no multiple of 4
             engine.train(step - engine.step)
             writer.save(engine.snapshot())
+            writer.wait()
             while step != 6 and step not in Ledger(ram_dir).evaluated_steps():
                 if evaluated.wait(0.01):
                     return
@@ -370,6 +378,7 @@ def test_mode_eval_skips_a_torn_or_vanished_one_and_gives_up_in_time(
     for step in (4, 8):
         engine.train(step - engine.step)
         writer.save(engine.snapshot())
+    writer.wait()
     # The index says where the step is, so an intact step beside a torn weight is found only later.
     data = tmp_path / "model.ckpt-4.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-3] + b"xyz")
@@ -472,7 +481,9 @@ def test_mode_eval_waits_in_a_folder_whose_checkpoints_were_removed(
 def test_a_checkpoint_that_goes_while_it_is_evaluated_is_still_kept_as_best(ram_dir: str) -> None:
     engine, trained = CountingEngine(), CountingEngine()
     trained.train(4)
-    saved = Checkpoints(ram_dir, keep=1).save(trained.snapshot())
+    writer = Checkpoints(ram_dir, keep=1)
+    saved = writer.save(trained.snapshot())
+    writer.wait()
 
     def evaluate(step: int) -> Evaluation:
         remove_checkpoint(saved.prefix)

@@ -41,6 +41,19 @@ def warmup_warning(train: TrainConfig) -> str:
     )
 
 
+def drops_warning(train: TrainConfig) -> str:
+    """Returns a warning if training ends before the learning rate drops, else an empty string."""
+    late = [
+        step for step in getattr(train.learning_rate, "drop_steps", ()) if step >= train.total_steps
+    ]
+    if not late:
+        return ""
+    return (
+        f"training ends at step {train.total_steps:,}, before the learning rate drops at "
+        f"{', '.join(f'{step:,}' for step in late)}"
+    )
+
+
 def _unscaled_schedule(train: TrainConfig) -> schedules.Schedule:
     rate = train.learning_rate
     if isinstance(rate, OneCycleScheduleConfig):

@@ -194,10 +194,24 @@ OptimizerConfig = MomentumConfig | AdamConfig | AdamWConfig | LARSConfig | RMSPr
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProfileConfig:
+    """Traces for TensorBoard's profiler: of one, every_steps or every_seconds."""
+
+    every_steps: Count | None = None
+    every_seconds: Positive | None = None  # at least 10 pass between two, in steps too
+    duration_ms: Count = 2000
+
+    def __post_init__(self) -> None:
+        given = [value for value in (self.every_steps, self.every_seconds) if value is not None]
+        check(self, (len(given) == 1, "give either every_steps or every_seconds"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """One training run."""
 
     total_steps: Count = 22500
+    total_epochs: Positive | None = None  # over the training images; instead of total_steps
     batch_size: Count = 64  # over all devices together
     seed: Annotated[int, Range("[0, 2147483648)")] = 0  # layers add to it, within 32 bits
     iterations_per_loop: Count = 100  # steps per call of the compiled function
@@ -224,5 +238,9 @@ class TrainConfig:
     precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = "auto"
     device: Literal["auto", "cpu", "gpu", "tpu"] = "auto"  # tpu: with --backend jax
     num_devices: Count | None = None  # the first so many; None: all GPUs or TPUs, or one CPU
+    # With --backend jax only:
+    accumulate_steps: Count = 1  # parts of a batch, one after another: less memory, more time
+    shard_state: bool = False  # each device holds its part of the optimizer's state and averages
+    step_timeout_seconds: Positive = 600.0  # a longer step is stuck: the process ends
 
     __post_init__ = check

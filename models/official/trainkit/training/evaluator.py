@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from tpudet.trainkit.training.checkpoints import (
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.preemption import Preemption
 from tpudet.trainkit.training.run_log import Ledger, MetricsWriter, finite_number
+from tpudet.trainkit.training.stopping import early_end
 from tpudet.trainkit.weights.tensor_bundle import INDEX_SUFFIX
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ class EvaluationSettings:
     every_steps: Count  # and at the end of the run
     best_metric: str  # its highest value decides which checkpoint `best/` holds
     headline: Sequence[str]  # metrics to log as `NAME: 0.1234`
+    stop_at: Mapping[str, float] | None = None  # see `stopping.early_end`
+    patience: Count | None = None
 
     __post_init__ = check
 
@@ -74,7 +78,7 @@ class Evaluator:
         self._best = BestCheckpoint(model_dir, metric=settings.best_metric, verify=verify)
         self._verify = verify
         self._unusable: set[str] = set()  # prefixes that could not be read
-        self.evaluated_steps: set[int] = set()
+        self._history: dict[int, dict[str, float]] = {}  # finite metrics by step
         self.last_seconds = 0.0  # of the latest evaluation, for the ETA
 
     def prepare(self, published: Sequence[Checkpoint]) -> None:
@@ -90,18 +94,33 @@ class Evaluator:
             for line in self._ledger.lines()
             if line["kind"] == "eval" and line["step"] <= newest
         ]
-        self.evaluated_steps = {line["step"] for line in lines}
+        self._history = {line["step"]: _finite(line) for line in lines}
         if not self._engine.is_chief:
             return
-        found = {
-            line["step"]: finite_number(line.get(self._settings.best_metric)) for line in lines
-        }
-        values = {step: value for step, value in found.items() if value is not None}
+        metric = self._settings.best_metric
+        values = {step: found[metric] for step, found in self._history.items() if metric in found}
         self._verify()
         self._best.prepare(values)
         by_step = {checkpoint.step: checkpoint for checkpoint in published}
         for step in sorted(values.keys() & by_step.keys()):
             self._offer_best(by_step[step], values[step])
+
+    @property
+    def evaluated_steps(self) -> set[int]:
+        """The steps whose evaluation counts."""
+        return set(self._history)
+
+    def check_end(self) -> None:
+        """Raises EarlyEnd if the evaluations so far end the training."""
+        settings = self._settings
+        end = early_end(
+            self._history,
+            best_metric=settings.best_metric,
+            stop_at=settings.stop_at or {},
+            patience=settings.patience,
+        )
+        if end is not None:
+            raise end
 
     def pending(self, published: Sequence[Checkpoint], total_steps: int) -> list[Checkpoint]:
         """Returns those of the checkpoints that are still to be evaluated, oldest first."""
@@ -144,10 +163,16 @@ class Evaluator:
         if step in self.evaluated_steps:
             return
         started = time.monotonic()
-        with self._engine.averaged_weights(), preemption.interruptible():
+        # Several processes finish it: one that left would leave the others waiting.
+        alone = self._engine.num_processes == 1
+        with (
+            self._engine.averaged_weights(),
+            preemption.interruptible() if alone else nullcontext(),
+        ):
             metrics, images = settings.evaluate(step)
         self.last_seconds = time.monotonic() - started
-        missing = sorted({*settings.headline, settings.best_metric} - set(metrics))
+        named = {*settings.headline, settings.best_metric, *(settings.stop_at or {})}
+        missing = sorted(named - set(metrics))
         if missing:
             raise ValueError(
                 f"The evaluation has no metric {', '.join(missing)}; it has {', '.join(metrics)}"
@@ -155,7 +180,7 @@ class Evaluator:
         self._verify()
         writer.write("eval", step, {**metrics, **images})
         self._ledger.append("eval", step, {**metrics, "seconds": round(self.last_seconds, 3)})
-        self.evaluated_steps.add(step)
+        self._history[step] = _finite(metrics)
         logger.info("Evaluated step %d in %.1f s", step, self.last_seconds)
         for name in settings.headline:
             logger.info("%s: %.4f", name, metrics[name])
@@ -180,3 +205,8 @@ class Evaluator:
             return
         metric = self._settings.best_metric
         logger.info("Best %s so far: %.4f at step %d", metric, value, checkpoint.step)
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, float]:
+    numbers = {name: finite_number(value) for name, value in values.items()}
+    return {name: number for name, number in numbers.items() if number is not None}

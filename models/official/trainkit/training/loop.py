@@ -8,7 +8,9 @@ The guarantees (each is a test in tests/trainkit/training/test_loop.py):
 2. The ledger lists the evaluated steps. After a kill between a save and its evaluation only that
    evaluation is made up for; none is done twice. A run that restores an earlier step than before
    discards the evaluations and the best checkpoint beyond it.
-3. SIGTERM or SIGINT saves at the next step boundary; the functions then return EXIT_PREEMPTED.
+3. SIGTERM, SIGINT or the time limit saves at the next step boundary; the functions then return
+   EXIT_PREEMPTED or EXIT_TIME_LIMIT. A target reached, or too many evaluations without gain, ends
+   the run after the evaluation that showed it, with EXIT_TARGET_REACHED or EXIT_NO_GAIN.
 4. A loss that is not finite raises NonfiniteLossError and saves nothing.
 
 At each step boundary the log line comes first, then the checkpoint, then the evaluation. Whatever
@@ -24,7 +26,7 @@ from collections.abc import Callable
 from tpudet.trainkit.training import checkpoints
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.evaluator import EvaluationSettings, Evaluator
-from tpudet.trainkit.training.preemption import Interrupted, Preemption
+from tpudet.trainkit.training.preemption import TIME_LIMIT, Interrupted, Preemption
 from tpudet.trainkit.training.run import (
     EXIT_FINISHED,
     EXIT_PREEMPTED,
@@ -34,10 +36,14 @@ from tpudet.trainkit.training.run import (
     next_multiple,
 )
 from tpudet.trainkit.training.run_log import TensorBoardWriter
+from tpudet.trainkit.training.stopping import EXIT_NO_GAIN, EXIT_TARGET_REACHED, EXIT_TIME_LIMIT
 
 __all__ = [
     "EXIT_FINISHED",
+    "EXIT_NO_GAIN",
     "EXIT_PREEMPTED",
+    "EXIT_TARGET_REACHED",
+    "EXIT_TIME_LIMIT",
     "EvaluationSettings",
     "NonfiniteLossError",
     "RunSettings",
@@ -65,7 +71,7 @@ def train(
         verify: called before each write; raises ClaimError once another process owns the folder.
 
     Returns:
-        The exit code of the process: EXIT_FINISHED or EXIT_PREEMPTED.
+        The exit code of the process: EXIT_FINISHED, EXIT_PREEMPTED or EXIT_TIME_LIMIT.
 
     Raises:
         NonfiniteLossError, CheckpointMismatchError, UnreadableCheckpointError.
@@ -97,7 +103,8 @@ def train_and_eval(
         verify: as in `train`.
 
     Returns:
-        The exit code of the process: EXIT_FINISHED or EXIT_PREEMPTED.
+        The exit code of the process: EXIT_FINISHED, EXIT_PREEMPTED, EXIT_TIME_LIMIT,
+        EXIT_TARGET_REACHED or EXIT_NO_GAIN.
 
     Raises:
         NonfiniteLossError, CheckpointMismatchError, UnreadableCheckpointError; ValueError if the
@@ -113,6 +120,7 @@ def train_and_eval(
         if restored is not None and evaluation.is_due(engine.step, total_steps):
             evaluator.evaluate_once(run.newest(), run.preemption, run.writer)
         while engine.step < total_steps:
+            evaluator.check_end()
             target = min(next_multiple(engine.step, evaluation.every_steps), total_steps)
             evaluations_left = math.ceil((total_steps - engine.step) / evaluation.every_steps)
             run.train_to(target, remaining_eval_seconds=evaluations_left * evaluator.last_seconds)
@@ -129,6 +137,7 @@ def evaluate_checkpoints(
     evaluation: EvaluationSettings,
     poll_seconds: float = 30.0,
     timeout_seconds: float | None = None,
+    deadline: float = math.inf,
     verify: Callable[[], None] = lambda: None,
 ) -> int:
     """Evaluates the checkpoints that another process writes, until that of `total_steps`.
@@ -144,10 +153,11 @@ def evaluate_checkpoints(
         evaluation: as in `train_and_eval`; checkpoints of other steps are skipped.
         poll_seconds: how long to wait before looking again.
         timeout_seconds: give up after so long without a new checkpoint; None: never.
+        deadline: when to stop, by `time.monotonic`.
         verify: as in `train`.
 
     Returns:
-        EXIT_FINISHED, also after the timeout (with a warning), or EXIT_PREEMPTED.
+        EXIT_FINISHED, also after the timeout (with a warning), EXIT_PREEMPTED or EXIT_TIME_LIMIT.
 
     Raises:
         CheckpointMismatchError: a checkpoint belongs to another model.
@@ -157,7 +167,7 @@ def evaluate_checkpoints(
     patience = math.inf if timeout_seconds is None else timeout_seconds
     last_seen = time.monotonic()
     try:
-        with Preemption(engine.request_stop) as preemption:
+        with Preemption(engine.request_stop, deadline=deadline) as preemption:
             while not preemption.requested:
                 # Each time, because the trainer may have been taken back to an earlier step.
                 published = checkpoints.list_checkpoints(model_dir)
@@ -174,7 +184,9 @@ def evaluate_checkpoints(
                     preemption.wait(poll_seconds)
             raise Interrupted(preemption.signal_name)
     except Interrupted as signal_name:
-        logger.info("Stopped by %s; the same command resumes from there", signal_name)
-        return EXIT_PREEMPTED
+        is_limit = str(signal_name) == TIME_LIMIT
+        reason = "the time limit" if is_limit else signal_name
+        logger.info("Stopped by %s; the same command resumes from there", reason)
+        return EXIT_TIME_LIMIT if is_limit else EXIT_PREEMPTED
     finally:
         writer.close()

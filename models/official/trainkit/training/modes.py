@@ -1,6 +1,7 @@
 """Runs a training in one of its modes: train, eval, or both in turn."""
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal
@@ -59,6 +60,8 @@ def run_mode(
     model_dir: str,
     evaluation: EvaluationSettings | None,
     eval_timeout: float | None = None,
+    deadline: float = math.inf,
+    advice_if_slow: str = "",
     verify: Callable[[], None] = lambda: None,
 ) -> int:
     """Trains and evaluates until the run is finished, interrupted, or its loss is not finite.
@@ -70,10 +73,12 @@ def run_mode(
         model_dir: of the run.
         evaluation: how the model is evaluated; None for mode "train".
         eval_timeout: seconds without a new checkpoint after which mode "eval" ends; None: never.
+        deadline: when to save and stop, by `time.monotonic`.
+        advice_if_slow: what to do if the run will take hours, in words.
         verify: from `claim_model_dir`.
 
     Returns:
-        The exit code of the process: 0 finished, 75 stopped by a signal, 1 failed.
+        The exit code of the process: 0 finished, 1 failed, and those of `loop` for other ends.
     """
     settings = RunSettings(
         total_steps=train.total_steps,
@@ -81,6 +86,8 @@ def run_mode(
         log_every_steps=train.log_every_steps,
         checkpoint_every_steps=train.checkpoint_every_steps,
         keep_checkpoints=train.keep_checkpoints,
+        deadline=deadline,
+        advice_if_slow=advice_if_slow,
     )
     try:
         if evaluation is None:
@@ -92,6 +99,7 @@ def run_mode(
                 total_steps=settings.total_steps,
                 evaluation=evaluation,
                 timeout_seconds=eval_timeout,
+                deadline=deadline,
                 verify=verify,
             )
         return loop.train_and_eval(

@@ -1,15 +1,36 @@
 """Says what a run is going to do, before hours are spent on it."""
 
+import dataclasses
 import logging
+import math
 from collections.abc import Collection
 
 import keras
 
-from tpudet.trainkit.training.build_optimizer import warmup_warning
+from tpudet.trainkit.training.build_optimizer import drops_warning, warmup_warning
 from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.engine import StepReport
 from tpudet.trainkit.training.freezing import Frozen, frozen_at_random
+from tpudet.trainkit.training.run_log import format_duration
+
+FIRST_STEPS = 8  # of a run: cut into calls of 1, 1, 2 and 4 steps
+_ENOUGH_SECONDS = 5.0  # of measured steps
+_LONG_HOURS = 2
 
 logger = logging.getLogger(__name__)
+
+
+def with_total_steps(train: TrainConfig, num_images: int) -> TrainConfig:
+    """Returns the config with `total_steps` from `total_epochs`, if it has those.
+
+    Args:
+        train: the config of a run.
+        num_images: training images.
+    """
+    if train.total_epochs is None:
+        return train
+    steps = math.ceil(train.total_epochs * num_images / train.batch_size)
+    return dataclasses.replace(train, total_steps=max(steps, 1))
 
 
 def log_plan(
@@ -49,8 +70,69 @@ def log_plan(
         train.batch_size,
         train.total_steps * train.batch_size / max(num_images, 1),
     )
-    if warning := warmup_warning(train):
+    logger.info("%s", _learning_rate(train))
+    for warning in filter(None, (warmup_warning(train), drops_warning(train))):
         logger.warning("%s", warning)
+
+
+def _learning_rate(train: TrainConfig) -> str:
+    """The highest rate of the run, and where it comes from."""
+    rate, batch, reference = train.learning_rate, train.batch_size, train.reference_batch_size
+    if reference is None:
+        return (
+            f"Learning rate: {rate.kind}, at most {rate.peak:g}, whatever the batch size: there is "
+            "no train.reference_batch_size"
+        )
+    resulting = rate.peak * batch / reference
+    because = f": {rate.peak:g} x {batch} / {reference}, as it is given for batches of {reference}"
+    return (
+        f"Learning rate: {rate.kind}, at most {resulting:g}{because if batch != reference else ''}"
+    )
+
+
+class FirstSteps:
+    """Says from the first steps of a run how long all of them will take on this machine.
+
+    Args:
+        total_steps: of the run.
+        advice: what to do about a run of more than `_LONG_HOURS`; empty says nothing.
+    """
+
+    def __init__(self, total_steps: int, advice: str) -> None:
+        self._total_steps = total_steps
+        self._advice = advice
+        self._steps, self._seconds = 0, 0.0
+        self._is_over = False
+
+    def add(self, report: StepReport, step: int) -> None:
+        """Logs the losses of step 1, then the duration of the run, once it is known.
+
+        Args:
+            report: of the steps since the last call.
+            step: the last of them.
+        """
+        if self._is_over or not 0 < step <= FIRST_STEPS or step == self._total_steps:
+            return
+        if step == 1:  # takes longer than others: buffers are made, kernels are chosen
+            losses = "  ".join(f"{name} {value:.4g}" for name, value in report.losses.items())
+            logger.info("step 1/%d  %s", self._total_steps, losses)
+            return
+        self._steps += report.steps_done
+        self._seconds += report.seconds
+        if self._seconds < _ENOUGH_SECONDS and step < FIRST_STEPS:
+            return
+        self._is_over = True
+        per_step = self._seconds / max(self._steps, 1)
+        remaining = per_step * (self._total_steps - step)
+        logger.info(
+            "%.3g s per step on this machine: the remaining %s steps will take about %s, "
+            "evaluations not counted",
+            per_step,
+            f"{self._total_steps - step:,}",
+            format_duration(remaining),
+        )
+        if self._advice and remaining > _LONG_HOURS * 3600:
+            logger.warning("That is more than %d hours. %s", _LONG_HOURS, self._advice)
 
 
 def log_frozen(frozen: Frozen, *, loaded: Collection[str], begins: bool) -> None:

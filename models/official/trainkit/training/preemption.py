@@ -1,18 +1,23 @@
-"""Stops at the next step boundary on SIGTERM or SIGINT, whatever the main thread is doing.
+"""Stops at the next step boundary on SIGTERM, SIGINT or a deadline, whatever the main thread does.
 
 Python runs signal handlers in the main thread between two bytecodes, so not while that thread is
 inside a TensorFlow call of many steps. `signal.set_wakeup_fd` works below that: the C handler
-writes the signal's number to a pipe at once, and a thread reads it and requests the stop.
+writes the signal's number to a pipe at once, and a thread reads it and requests the stop. The
+deadline is a signal too, SIGALRM, so that it interrupts what the others interrupt.
 """
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
+
+TIME_LIMIT = signal.SIGALRM.name  # the name of the signal that stands for the deadline
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _END_OF_WATCH = b"\0"  # no signal has the number 0
@@ -27,15 +32,17 @@ class Interrupted(BaseException):
 class Preemption:
     """While entered, the first SIGTERM or SIGINT requests a stop; a second ends the process.
 
-    Outside the main thread Python cannot install handlers; a warning says so, and signals keep
-    their former effect.
+    The deadline requests a stop as well. Outside the main thread Python cannot install handlers; a
+    warning says so, signals keep their former effect, and the deadline has none.
 
     Args:
         request_stop: stops the engine; thread-safe, quick, harmless when called twice.
+        deadline: when to stop, by `time.monotonic`; infinity means never.
     """
 
-    def __init__(self, request_stop: Callable[[], None]) -> None:
+    def __init__(self, request_stop: Callable[[], None], *, deadline: float = math.inf) -> None:
         self._request_stop = request_stop
+        self._deadline = deadline
         self._requested = threading.Event()
         self._is_interruptible = False
         self._former_handlers: dict[signal.Signals, object] = {}
@@ -44,7 +51,7 @@ class Preemption:
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has arrived."""
+        """Whether a signal has arrived, or the deadline has passed."""
         return self._requested.is_set()
 
     def wait(self, seconds: float) -> None:
@@ -68,16 +75,24 @@ class Preemption:
     def __enter__(self) -> "Preemption":
         """Installs the handlers and starts the watching thread."""
         if threading.current_thread() is not threading.main_thread():
-            logger.warning("Not in the main thread: SIGTERM will not save before it ends the run")
+            logger.warning(
+                "Not in the main thread: SIGTERM will not save before it ends the run, and a time "
+                "limit has no effect"
+            )
             return self
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
         self._former_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        self._former_handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-        for number in _SIGNALS:
+        handled = _SIGNALS if math.isinf(self._deadline) else (*_SIGNALS, signal.SIGALRM)
+        self._former_handlers = {number: signal.getsignal(number) for number in handled}
+        for number in handled:
             signal.signal(number, self._handle)
         self._watcher = threading.Thread(target=self._watch, name="preemption", daemon=True)
         self._watcher.start()
+        if signal.SIGALRM in handled:
+            # At least a little, because 0 seconds would switch the timer off.
+            seconds = max(self._deadline - time.monotonic(), 1e-3)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
         return self
 
     def __exit__(
@@ -89,6 +104,8 @@ class Preemption:
         """Restores the former handlers."""
         if self._watcher is None:
             return
+        if signal.SIGALRM in self._former_handlers:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in self._former_handlers.items():
             # None stands for a handler that was not installed from Python.
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)  # pyright: ignore[reportArgumentType]
@@ -110,9 +127,9 @@ class Preemption:
         arrived = 0
         while (received := os.read(self._read_end, 1)) != _END_OF_WATCH:
             number = received[0]
-            if number not in _SIGNALS:
+            if number not in self._former_handlers:
                 continue
-            arrived += 1
+            arrived += number in _SIGNALS
             self._note(number)
             if arrived > 1:
                 # The main thread may be deep in a call; only this ends the process at once.
@@ -120,12 +137,15 @@ class Preemption:
                 sys.stderr.flush()
                 os._exit(128 + number)
             self._request_stop()
+            reason = "time limit" if number == signal.SIGALRM else self.signal_name
             print(
-                f"{self.signal_name}: stopping at the next step boundary (again: end at once)",
+                f"{reason}: stopping at the next step boundary (a second signal ends at once)",
                 file=sys.stderr,
                 flush=True,
             )
 
     def _note(self, number: int) -> None:
+        if number == signal.SIGALRM and self.requested:
+            return  # a signal came before: that is why the run ends
         self.signal_name = signal.Signals(number).name
         self._requested.set()

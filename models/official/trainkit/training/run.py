@@ -1,6 +1,7 @@
 """One training run in its model_dir: restores, trains to a step, logs, saves, reports its end."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,8 +12,11 @@ from tpudet.trainkit.training import run_log
 from tpudet.trainkit.training.best_checkpoint import forget_best
 from tpudet.trainkit.training.checkpoints import Checkpoint, Checkpoints
 from tpudet.trainkit.training.engine import Engine, NonfiniteStep
-from tpudet.trainkit.training.preemption import Interrupted, Preemption
+from tpudet.trainkit.training.plan import FIRST_STEPS, FirstSteps
+from tpudet.trainkit.training.preemption import TIME_LIMIT, Interrupted, Preemption
+from tpudet.trainkit.training.progress_display import ProgressDisplay
 from tpudet.trainkit.training.run_log import Ledger, MetricsWriter, State
+from tpudet.trainkit.training.stopping import EXIT_TIME_LIMIT, EarlyEnd
 
 EXIT_FINISHED = 0
 EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: stopped by a signal, state saved, start again
@@ -46,13 +50,20 @@ class RunSettings:
     log_every_steps: Count  # and at the end
     checkpoint_every_steps: Count  # and before each evaluation
     keep_checkpoints: Count  # how many of the newest stay
+    deadline: float = math.inf  # by time.monotonic: the process then saves and stops
+    advice_if_slow: str = ""  # what to do if the run will take hours
 
     __post_init__ = check
 
     def next_cut(self, step: int, target: int) -> int:
-        """Where the next call ends: a function of the step alone, so that a restart cuts alike."""
+        """Where the next call ends: a function of the step alone, so that a restart cuts alike.
+
+        The first calls are short: steps 1, 2, 4 and 8 end one, so that a reader soon sees a loss
+        and the duration of the run.
+        """
         every = (self.iterations_per_loop, self.log_every_steps, self.checkpoint_every_steps)
-        return min(target, *(next_multiple(step, interval) for interval in every))
+        first = 1 << step.bit_length() if step < FIRST_STEPS else target
+        return min(target, first, *(next_multiple(step, interval) for interval in every))
 
 
 class TrainingRun:
@@ -81,28 +92,27 @@ class TrainingRun:
             model_dir, keep=settings.keep_checkpoints, writes=engine.is_chief, verify=verify
         )
         self._verify = verify
-        self.preemption = Preemption(engine.request_stop)
+        self.preemption = Preemption(engine.request_stop, deadline=settings.deadline)
         self._ledger = Ledger(model_dir, writes=engine.is_chief)
         self._progress = run_log.Progress(batch_size=engine.batch_size)
+        self._first_steps = FirstSteps(settings.total_steps, settings.advice_if_slow)
+        self._display = ProgressDisplay(lambda: engine.step, settings.total_steps)
         self._saved_step = engine.step  # a run stopped before its first step saves nothing
         self.writer: MetricsWriter = run_log.DiscardingWriter()  # until restore() knows the step
 
     def supervise(self, body: Callable[[], None]) -> int:
-        """Runs `body`, records its state in the ledger and turns signals into the exit code."""
+        """Runs `body`, records its state in the ledger and turns early ends into the exit code."""
         self.checkpoints.prepare()
         try:
             with self.preemption:
-                body()
+                try:
+                    body()
+                finally:
+                    self.checkpoints.wait()
         except Interrupted as signal_name:
-            self._record_state("stopped", str(signal_name))
-            logger.info(
-                "Stopped by %s at step %d; all steps are saved, and the same command resumes from "
-                "there (exit code %d).",
-                signal_name,
-                self._engine.step,
-                EXIT_PREEMPTED,
-            )
-            return EXIT_PREEMPTED
+            return self._interrupted(str(signal_name))
+        except EarlyEnd as end:
+            return self._ended_early(end)
         except ClaimError:
             raise
         except Exception as error:
@@ -114,6 +124,33 @@ class TrainingRun:
             self._record_state("finished")
         logger.info("Finished at step %d: %s", self._engine.step, self._model_dir)
         return EXIT_FINISHED
+
+    def _interrupted(self, signal_name: str) -> int:
+        is_limit = signal_name == TIME_LIMIT
+        reason = "the time limit" if is_limit else signal_name
+        exit_code = EXIT_TIME_LIMIT if is_limit else EXIT_PREEMPTED
+        self._record_state("stopped", reason)
+        logger.info(
+            "Stopped by %s at step %d; all steps are saved, and the same command resumes from "
+            "there (exit code %d).",
+            reason,
+            self._engine.step,
+            exit_code,
+        )
+        return exit_code
+
+    def _ended_early(self, end: EarlyEnd) -> int:
+        self._record_state("stopped", str(end))
+        logger.info(
+            "Ended at step %d of %d: %s. All steps are saved, and the same command trains on once "
+            "%s (exit code %d).",
+            self._engine.step,
+            self._settings.total_steps,
+            end,
+            end.way_on,
+            end.exit_code,
+        )
+        return end.exit_code
 
     def restore(self) -> int | None:
         """Sets the engine, its input and the ledger to the step of the newest checkpoint.
@@ -134,6 +171,7 @@ class TrainingRun:
         self._ledger.rewind(restored)
         if self._engine.is_chief:
             forget_best(self._model_dir, beyond=restored)
+        self._engine.agree_on_step()
         self._saved_step = self._engine.step
         total_steps = self._settings.total_steps
         if self._engine.step > total_steps:
@@ -160,11 +198,12 @@ class TrainingRun:
             NonfiniteLossError: a loss or the gradient is not finite.
         """
         while self._engine.step < target:
-            if self.preemption.requested:
+            if self._engine.any_process(self.preemption.requested):
                 self._save()
-                raise Interrupted(self.preemption.signal_name)
+                raise Interrupted(self.preemption.signal_name or "a signal to another host")
             before = self._engine.step
-            report = self._engine.train(self._settings.next_cut(before, target) - before)
+            with self._display.shown():
+                report = self._engine.train(self._settings.next_cut(before, target) - before)
             if report.nonfinite is not None:
                 raise NonfiniteLossError(report.nonfinite)
             step = self._engine.step
@@ -172,6 +211,7 @@ class TrainingRun:
                 raise RuntimeError(f"The engine made no step at step {step}: has the input ended?")
             if step > before:
                 self._progress.add(report)
+                self._first_steps.add(report, step)
                 self._log_and_save(step, target, remaining_eval_seconds)
 
     def _log_and_save(self, step: int, target: int, remaining_eval_seconds: float) -> None:
@@ -183,6 +223,7 @@ class TrainingRun:
                 remaining_eval_seconds=remaining_eval_seconds,
             )
             logger.info("%s", run_log.format_line(step, settings.total_steps, summary))
+            self._display.note_line()
             self._verify()
             self._ledger.append("train", step, summary)
             self.writer.write("train", step, summary)
@@ -193,7 +234,6 @@ class TrainingRun:
     def _save(self) -> None:
         if self._engine.step != self._saved_step:
             checkpoint = self.checkpoints.save(self._engine.snapshot())
-            logger.info("Saved %s", checkpoint.prefix)
             self._saved_step = checkpoint.step
             self._progress.reset()
 

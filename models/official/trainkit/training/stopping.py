@@ -1,0 +1,62 @@
+"""Rules that end a run before its last step, and the exit codes that say which one did."""
+
+import math
+from collections.abc import Mapping
+
+EXIT_TIME_LIMIT = 80
+EXIT_TARGET_REACHED = 81
+EXIT_NO_GAIN = 82
+
+
+class EarlyEnd(Exception):
+    """A run ends here by its own rules, with everything saved.
+
+    Args:
+        reason: what was reached, without a full stop.
+        way_on: what to change so that the same command trains on.
+        exit_code: of the process.
+    """
+
+    def __init__(self, reason: str, *, way_on: str, exit_code: int) -> None:
+        super().__init__(reason)
+        self.way_on = way_on
+        self.exit_code = exit_code
+
+
+def early_end(
+    history: Mapping[int, Mapping[str, float]],
+    *,
+    best_metric: str,
+    stop_at: Mapping[str, float],
+    patience: int | None,
+) -> EarlyEnd | None:
+    """Returns why training ends after its newest evaluation; None if it goes on.
+
+    Args:
+        history: metrics by name, of each evaluated step; those that are not finite left out.
+        best_metric: the metric whose gains count.
+        stop_at: training ends when the newest evaluation has at least these values, all of them;
+            none means never.
+        patience: training ends after so many evaluations in a row without a value of best_metric
+            above all before; None means never.
+    """
+    if not history:
+        return None
+    newest = history[max(history)]
+    if stop_at and all(newest.get(name, -math.inf) >= wanted for name, wanted in stop_at.items()):
+        reached = ", ".join(
+            f"{name} is {newest[name]:.4f}, {wanted:g} was wanted"
+            for name, wanted in stop_at.items()
+        )
+        return EarlyEnd(reached, way_on="stop_at is higher or null", exit_code=EXIT_TARGET_REACHED)
+    values = {step: found.get(best_metric, -math.inf) for step, found in history.items()}
+    best = min(values, key=lambda step: (-values[step], step))
+    without_gain = sum(step > best for step in values)
+    if patience is None or without_gain < patience:
+        return None
+    return EarlyEnd(
+        f"{without_gain} evaluations without gain: {best_metric} was highest at step {best}, "
+        f"{values[best]:.4f}",
+        way_on="patience is higher or null",
+        exit_code=EXIT_NO_GAIN,
+    )
