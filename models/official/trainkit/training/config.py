@@ -218,6 +218,9 @@ class TrainConfig:
     log_every_steps: Count = 100
     checkpoint_every_steps: Count = 1000
     keep_checkpoints: Count = 3
+    # Training ends at the first evaluation with these values, all of them: {AP50: 0.9}.
+    stop_at: dict[str, float] | None = None
+    patience: Count | None = None  # training ends after so many evaluations without a better one
     optimizer: OptimizerConfig = field(default_factory=MomentumConfig)
     learning_rate: ScheduleConfig = field(
         default_factory=lambda: StepScheduleConfig(
