@@ -42,7 +42,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Train": {
         "plan": "compile for a TPU without one: does it fit, how fast can it be",
-        "train": "train a detector or classifier and evaluate it; the same command resumes",
+        "train": "train a detector or classifier; the same command resumes",
         "evaluate": "evaluate one checkpoint",
         "export": "export a checkpoint as a SavedModel",
         "export_models": "export the models of a list, or all folds",

@@ -10,22 +10,26 @@ from tpudet.trainkit.errors import UserError, listing, require_utf8
 from tpudet.trainkit.files.inputs import read_input_text
 
 
-def load_coco(path: str) -> dict[str, Any]:
+def load_coco(path: str, what: str = "--annotations") -> dict[str, Any]:
     """Reads the file and checks the keys and values that readers need.
+
+    Args:
+        path: the file.
+        what: the argument that named it, for messages.
 
     Raises:
         UserError: not JSON, or not in COCO's layout; every fault is named with its count.
     """
-    text = read_input_text(path, "--annotations")
+    text = read_input_text(path, what)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:  # also lists in lists in lists
-        raise UserError(f"--annotations {path} is not JSON: {error}.") from error
+        raise UserError(f"{what} {path} is not JSON: {error}.") from error
     if not isinstance(content, dict):
-        raise UserError(f"--annotations {path} is not COCO JSON: it is not a mapping.")
+        raise UserError(f"{what} {path} is not COCO JSON: it is not a mapping.")
     faults = [fault for section in _SECTIONS for fault in _faults(content, section)]
     if faults:
-        raise UserError(f"--annotations {path} is not COCO JSON: {'; '.join(faults)}.")
+        raise UserError(f"{what} {path} is not COCO JSON: {'; '.join(faults)}.")
     for section, key in (("images", "file_name"), ("images", "id"), ("categories", "name")):
         require_utf8((str(entry[key]) for entry in content[section]), f"'{key}' of {path}")
     return content

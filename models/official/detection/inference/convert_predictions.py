@@ -1,0 +1,197 @@
+"""Writes a predictions file in the formats of other programs: COCO results, YOLO, CSV."""
+
+import csv
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from tpudet.detection.inference.predictions import ImagePredictions
+from tpudet.detection.inference.predictions_file import PredictionsError, read_predictions
+from tpudet.detection.inference.result_images import (
+    category_ids,
+    identities_of_coco,
+    identities_of_files,
+    own_identities,
+)
+from tpudet.detection.submission.results import (
+    ImageIdentity,
+    VisibleDetections,
+    coco_entries,
+    template_fields,
+    visible_detections,
+    yolo_class_numbers,
+    yolo_lines,
+)
+from tpudet.detection.submission.row_template import parse_template
+from tpudet.trainkit.class_list import ClassEntry, read_class_list
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claimed_file import claimed_file
+from tpudet.trainkit.files.claims import Claim
+
+ResultFormat = Literal["coco", "yolo", "csv"]
+DEFAULT_TEMPLATE = "{image},{label},{score:.6f},{x1},{y1},{x2},{y2}"
+
+
+class _Results(NamedTuple):
+    images: Sequence[ImagePredictions]
+    identities: Mapping[str, ImageIdentity]
+    classes: tuple[ClassEntry, ...]
+    min_score: float
+
+    def __iter__(self) -> Iterator[tuple[ImagePredictions, ImageIdentity, VisibleDetections]]:
+        """Each image with its identity and the detections to write."""
+        for image in self.images:
+            found = visible_detections(
+                image.labels, image.scores, image.boxes_normalized, min_score=self.min_score
+            )
+            yield image, self.identities[image.image_id], found
+
+
+def convert_predictions(
+    source: str,
+    target: str,
+    *,
+    to: ResultFormat,
+    images: str | None,
+    ground_truth: str | None,
+    template: str | None,
+    header: str | None,
+    pixels: bool,
+    min_score: float,
+    force: bool,
+) -> str:
+    """Writes a predictions file in another format, whole or not at all.
+
+    Args:
+        source: path of the predictions file.
+        target: the JSON or CSV to write; for YOLO a folder with a text file per image.
+        to: the format.
+        images: folder of the images, for their sizes.
+        ground_truth: COCO instances JSON, for ids and sizes of images and ids of categories.
+        template: of a CSV's rows, see `row_template`.
+        header: first line of a CSV; None derives it from the template, "" writes none.
+        pixels: whether boxes of a CSV are in pixels instead of fractions.
+        min_score: detections with lower scores are left out, 0..1.
+        force: whether an existing target is replaced.
+
+    Returns:
+        The summary.
+
+    Raises:
+        UserError: an argument is not usable, or does not suit the format.
+    """
+    _check_arguments(source, target, to, images, ground_truth, template, header, pixels, force)
+    with storage.open_file(source, "rb") as file:
+        predictions = read_predictions(file, source)
+    classes = read_class_list(predictions.class_list_text)
+    ids = [image.image_id for image in predictions.images]
+    if ground_truth is not None:
+        identities = identities_of_coco(ground_truth, ids)
+    elif images is not None:
+        identities = identities_of_files(images, ids)
+    else:
+        identities = own_identities(ids)
+    results = _Results(predictions.images, identities, classes, min_score)
+    if to == "coco":
+        count = _write_coco(target, results, category_ids(classes, ground_truth), force=force)
+    elif to == "yolo":
+        count = _write_yolo(target, results)
+    else:
+        text = template or DEFAULT_TEMPLATE
+        count = _write_csv(target, results, text, header, pixels=pixels, force=force)
+    unread = len(predictions.metadata.get("unreadable") or ())
+    note = f"; {unread} images could not be read when they were predicted" if unread else ""
+    return f"{target}: {count} detections in {len(ids)} images{note}"
+
+
+def _check_arguments(
+    source: str,
+    target: str,
+    to: ResultFormat,
+    images: str | None,
+    ground_truth: str | None,
+    template: str | None,
+    header: str | None,
+    pixels: bool,
+    force: bool,
+) -> None:
+    mistakes = []
+    if not storage.is_file(source):
+        mistakes.append(f"no file {source}: PREDICTIONS is written by tpudet predict")
+    if to != "csv" and (template is not None or header is not None or pixels):
+        mistakes.append("--format, --header and --coordinates pixels are for --to csv")
+    if images is not None and ground_truth is not None:
+        mistakes.append("--images and --ground_truth both state sizes: give one")
+    needs_sizes = to == "coco" or pixels or "{width" in (template or "")
+    needs_sizes = needs_sizes or "{height" in (template or "")
+    if needs_sizes and images is None and ground_truth is None:
+        mistakes.append("pixels need the sizes of the images: give --images or --ground_truth")
+    if storage.exists(target) and (to == "yolo") != storage.is_folder(target):
+        mistakes.append(f"{target} is a {'file' if to == 'yolo' else 'folder'}")
+    elif storage.exists(target) and not force:
+        mistakes.append(f"{target} exists; -f replaces it")
+    if template is not None:
+        parse_template(template)
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+
+
+def _write_coco(target: str, results: _Results, categories: Sequence[int], *, force: bool) -> int:
+    count = 0
+    with claimed_file(target, "w", force=force) as file:
+        for image, identity, found in results:
+            for entry in coco_entries(found, identity, categories, image.masks):
+                file.write(("[" if count == 0 else ",\n") + json.dumps(entry))
+                count += 1
+        file.write("]\n" if count else "[]\n")
+    return count
+
+
+def _write_csv(
+    target: str,
+    results: _Results,
+    template: str,
+    header: str | None,
+    *,
+    pixels: bool,
+    force: bool,
+) -> int:
+    rows, count = parse_template(template), 0
+    with claimed_file(target, "w", force=force) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if header is None:
+            writer.writerow(rows.header())
+        elif header:
+            file.write(f"{header}\n")
+        for image, identity, found in results:
+            fields = template_fields(found, identity, results.classes, pixels=pixels)
+            named = {"image": image.image_id, "width": identity.width, "height": identity.height}
+            writer.writerows(rows.rows(named, fields))
+            count += len(fields)
+    return count
+
+
+def _write_yolo(target: str, results: _Results) -> int:
+    """Writes `<image id>.txt` for each image, and the names of the classes in classes.txt."""
+    target = target.rstrip("/")
+    foreign = [name for name in storage.list_names(target) if not name.endswith(".txt")]
+    if foreign:
+        raise PredictionsError(f"{target} has other files, such as {foreign[0]}; name a new folder")
+    count, numbers = 0, yolo_class_numbers(results.classes)
+    temporary = f"{target}{storage.TEMPORARY_SUFFIX}"
+    with Claim(f"{target}.claim.json", output=target) as claim:
+        if storage.is_folder(temporary):
+            storage.remove_folder(temporary)
+        storage.make_folder(temporary)
+        for image, _, found in results:
+            storage.write_text(
+                os.path.join(temporary, f"{image.image_id}.txt"), yolo_lines(found, numbers)
+            )
+            count += len(found.rows)
+        names = "".join(f"{entry.name}\n" for entry in results.classes)
+        storage.write_text(os.path.join(temporary, "classes.txt"), names)
+        claim.verify()
+        storage.publish_folder(temporary, target, last="classes.txt")
+    return count

@@ -1,0 +1,223 @@
+"""tpudet convert_predictions, export_annotations: formats of other programs, and errors."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from tpudet.detection.commands import convert_predictions, export_annotations, make_tfrecords
+from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
+from tpudet.detection.ops.numpy_masks import encode_rle
+from tpudet.detection.submission.errors import SubmissionError
+from tpudet.detection.submission.row_template import parse_template
+
+# Two images of 64 x 48 pixels: boxes x1 y1 x2 y2 as fractions.
+BOXES = {"a": [[0.25, 0.25, 0.75, 0.5], [0.5, 0.5, 1.25, 1.0]], "b": []}
+
+
+@pytest.fixture
+def predictions(tmp_path: Path) -> Callable[..., str]:
+    def write(classes: str = "/m/1,cat\n/m/2,dog\n", **more) -> str:
+        images = [
+            ImagePredictions(
+                name,
+                np.array([1, 2][: len(boxes)], np.int32),
+                np.array([0.9, 0.4][: len(boxes)], np.float32),
+                np.array(boxes, np.float32).reshape(-1, 4),
+                **more.get(name, {}),
+            )
+            for name, boxes in BOXES.items()
+        ]
+        path = tmp_path / "p.parquet"
+        with path.open("wb") as file:
+            write_predictions(file, path.name, [images], class_list_text=classes, metadata={})
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    images = tmp_path / "images"
+    images.mkdir()
+    for name in BOXES:
+        cv2.imwrite(str(images / f"{name}.jpg"), np.zeros((48, 64, 3), np.uint8))
+    return str(images)
+
+
+def test_yolo_files_have_centres_in_fractions(predictions, tmp_path) -> None:
+    target = tmp_path / "labels"
+    arguments = [predictions(), str(target), "--to", "yolo"]
+    assert convert_predictions.main(arguments) == 0
+    lines = (target / "a.txt").read_text().splitlines()
+    # The second box is cut at the right border: 0.5..1, and its centre moves.
+    assert lines == [
+        "0 0.500000 0.375000 0.500000 0.250000 0.900000",
+        "1 0.750000 0.750000 0.500000 0.500000 0.400000",
+    ]
+    assert (target / "b.txt").read_text() == ""
+    assert (target / "classes.txt").read_text() == "cat\ndog\n"
+    assert convert_predictions.main(arguments) == 2
+    assert convert_predictions.main([*arguments, "-f", "--min_score", "0.5"]) == 0
+    assert len((target / "a.txt").read_text().splitlines()) == 1
+    # Class numbers of a YOLO data set stay what they are.
+    numbers = predictions("0,cat\n7,dog\n")
+    assert convert_predictions.main([numbers, str(target), "--to", "yolo", "-f"]) == 0
+    assert [line[0] for line in (target / "a.txt").read_text().splitlines()] == ["0", "7"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            ["--format", "{image},{score:.4f} {x} {y} {w} {h}"],
+            "image,score x y w h\na,0.9000 0.25 0.25 0.5 0.25 0.4000 0.5 0.5 0.5 0.5\nb,\n",
+        ),
+        (
+            [
+                *("--format", "{image},{score:.2f} {x:.0f} {y:.0f} {w:.0f} {h:.0f}"),
+                *("--header", "image_id,PredictionString", "--coordinates", "pixels"),
+            ],
+            "image_id,PredictionString\na,0.90 16 12 32 12 0.40 32 24 32 24\nb,\n",
+        ),
+        (
+            ["--format", "{name},{image}.jpg,{cx},{y2}", "--min_score", "0.5", "--header", ""],
+            "cat,a.jpg,0.5,0.5\n",
+        ),
+        (
+            ["--format", "{label};{class_id}"],
+            "label;class_id\n/m/1;1\n/m/2;2\n",
+        ),
+        (
+            ["--format", "{width}x{height},{x1}"],
+            "widthxheight,x1\n64x48,0.25 0.5\n64x48,\n",
+        ),
+    ],
+)
+def test_rows_of_a_template(predictions, folder, tmp_path, options, text) -> None:
+    target = tmp_path / "out.csv"
+    needs_sizes = ["--images", folder] if {"pixels", "{width}x{height},{x1}"} & {*options} else []
+    command = [predictions(), str(target), "--to", "csv", *needs_sizes, *options]
+    assert convert_predictions.main(command) == 0
+    assert target.read_text() == text
+
+
+def test_names_with_commas_are_quoted(predictions, tmp_path) -> None:
+    target = tmp_path / "out.csv"
+    path = predictions('1,"cat, old"\n2,dog\n')
+    assert (
+        convert_predictions.main([path, str(target), "--to", "csv", "--format", "{name},{score}"])
+        == 0
+    )
+    assert target.read_text().splitlines()[1] == '"cat, old",0.9'
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{image},{confidence}", r"has \{confidence\}; fields are image, width"),
+        ("{image},{label.__class__}", r"has \{label.__class__\}"),
+        ("{image},{score", "expected '}'"),
+        ("{image}", "has no field of a detection"),
+        ("{image},{x:d}", "Unknown format code 'd'"),
+        ("{score},{}", r"has \{\}"),
+    ],
+)
+def test_templates_that_are_refused(template, message) -> None:
+    with pytest.raises(SubmissionError, match=message):
+        parse_template(template)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--to", "coco"], "pixels need the sizes of the images"),
+        (["--to", "csv", "--coordinates", "pixels"], "pixels need the sizes"),
+        (["--to", "yolo", "--format", "{score}"], "are for --to csv"),
+        (["--to", "coco", "--images", "x", "--ground_truth", "y"], "give one"),
+        (["--to", "coco", "--images", "nowhere"], "no directory nowhere"),
+        (["--to", "coco", "--ground_truth", "nowhere"], "--ground_truth nowhere does not exist"),
+    ],
+)
+def test_arguments_that_are_refused(predictions, tmp_path, capsys, options, message) -> None:
+    target = tmp_path / "out"
+    assert convert_predictions.main([predictions(), str(target), *options]) == 2
+    assert message in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_coco_results_of_images_have_pixels(predictions, folder, tmp_path) -> None:
+    target = tmp_path / "results.json"
+    mask = encode_rle(np.ones((48, 64), bool))
+    path = predictions(a={"masks": [mask, mask]}, b={"masks": []})
+    command = [path, str(target), "--to", "coco", "--images", folder]
+    assert convert_predictions.main(command) == 0
+    first, second = json.loads(target.read_text())
+    assert first["bbox"] == [16, 12, 32, 12]
+    assert second["bbox"] == [32, 24, 32, 24]
+    assert [first["image_id"], first["category_id"], first["score"]] == ["a", 1, 0.9]
+    assert first["segmentation"] == mask
+
+
+def test_a_prepared_set_and_predictions_of_its_boxes_score_one(
+    tmp_path, write_ground_truth, predictions, capsys
+) -> None:
+    """Ids, categories and sizes of both files fit together for pycocotools."""
+    part = write_ground_truth()
+    truth, results = str(tmp_path / "instances.json"), str(tmp_path / "results.json")
+    assert export_annotations.main([part, truth, "--include_masks"]) == 0
+    assert "2 images, 2 objects, 2 classes" in capsys.readouterr().out
+    content = json.loads(Path(truth).read_text())
+    assert [image["id"] for image in content["images"]] == [30, 40]
+    assert [image["file_name"] for image in content["images"]] == ["a.jpg", "b.jpg"]
+    assert [entry["bbox"] for entry in content["annotations"]] == [
+        [16, 12, 32, 12],
+        [32, 24, 32, 24],
+    ]
+    assert content["categories"] == [{"id": 3, "name": "dog"}, {"id": 5, "name": "cat"}]
+    command = [predictions(), results, "--to", "coco", "--ground_truth", truth]
+    assert convert_predictions.main(command) == 0
+    ground_truth = COCO(truth)
+    evaluation = COCOeval(ground_truth, ground_truth.loadRes(results), "bbox")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    assert evaluation.stats[0] == pytest.approx(1)
+    assert export_annotations.main([part, truth]) == 2
+    assert export_annotations.main([part, truth, "-f", "--split", "train"]) == 2
+    assert "has no split train; --split is val" in capsys.readouterr().err
+
+
+@pytest.fixture
+def write_ground_truth(folder, tmp_path) -> Callable[[], str]:
+    """A prepared set whose boxes are those predicted for image a."""
+
+    def write() -> str:
+        square = [[16, 12, 48, 12, 48, 24, 16, 24]]
+        other = [[32, 24, 64, 24, 64, 48, 32, 48]]
+        content = {
+            "images": [{"id": 30, "file_name": "a.jpg"}, {"id": 40, "file_name": "b.jpg"}],
+            "annotations": [
+                {
+                    "image_id": 30,
+                    "category_id": 5,
+                    "bbox": [16, 12, 32, 12],
+                    "segmentation": square,
+                },
+                {"image_id": 30, "category_id": 3, "bbox": [32, 24, 32, 24], "segmentation": other},
+            ],
+            "categories": [{"id": 5, "name": "cat"}, {"id": 3, "name": "dog"}],
+        }
+        path = tmp_path / "annotations.json"
+        path.write_text(json.dumps(content))
+        command = ["--format", "coco", "--annotations", str(path), "--images", folder]
+        command += ["--split", "val", "--output", str(tmp_path / "part"), "--workers", "1"]
+        assert make_tfrecords.main([*command, "--include_masks"]) == 0
+        return str(tmp_path / "part")
+
+    return write
