@@ -22,6 +22,7 @@ def save_steps(directory: str, *steps: int) -> Checkpoints:
     writer.prepare()
     for step in steps:
         writer.save({"weight": np.ones(3, np.float32), "global_step": np.asarray(step, np.int64)})
+    writer.wait()
     return writer
 
 

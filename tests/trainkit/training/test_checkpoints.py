@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import logging
 import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def save_steps(directory: str, *steps: int, keep: int = 5) -> Checkpoints:
     writer.load_newest(SIGNATURE)
     for step in steps:
         writer.save(make_arrays(step))
+    writer.wait()
     return writer
 
 
@@ -147,6 +149,7 @@ def test_a_broken_one_goes_once_a_newer_one_is_whole(tmp_path: Path) -> None:
     assert arrays["global_step"] == 10
     assert (tmp_path / f"model.ckpt-20{DATA}").exists()
     writer.save(make_arrays(15))
+    writer.wait()
     assert not list(tmp_path.glob("model.ckpt-20*"))
     assert [found.step for found in writer.published] == [10, 15]
 
@@ -182,6 +185,7 @@ def test_a_kill_at_any_change_of_a_file_leaves_the_old_or_the_new(
         file_changes.count, file_changes.killed_at = 0, kill
         with contextlib.suppress(file_changes.Killed):
             writer.save(make_arrays(30))
+            writer.wait()
             break
         file_changes.killed_at = None
         outcomes.append(restored_step(directory))
@@ -220,6 +224,7 @@ def test_any_shape_and_dtype_comes_back_bit_for_bit(ram_dir: str) -> None:
     }
     writer = Checkpoints(ram_dir, keep=1)
     writer.save(arrays)
+    writer.wait()
     signature = {key: (array.shape, array.dtype.name) for key, array in arrays.items()}
     assert_arrays_equal(load_checkpoint(f"{ram_dir}/model.ckpt-7", signature), arrays)
 
@@ -234,8 +239,9 @@ def test_what_reads_back_differently_is_not_published(
         return save(tensors=[tensors[0] + 1, *tensors[1:]], **keywords)
 
     monkeypatch.setattr(tf.raw_ops, "SaveV2", save_wrongly)
+    writer.save(make_arrays(20))
     with pytest.raises(UnreadableCheckpointError, match="stem/conv/kernel was read back different"):
-        writer.save(make_arrays(20))
+        writer.wait()
     assert restored_step(ram_dir) == 10
 
 
@@ -265,3 +271,31 @@ def test_reading_without_variables(ram_dir: str) -> None:
     tf.io.gfile.makedirs(f"{ram_dir}/nowhere")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         read_checkpoint(f"{ram_dir}/nowhere")
+
+
+def test_a_save_goes_on_beside_the_caller_and_its_error_comes_at_the_next(
+    ram_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, goes_on = tf.raw_ops.SaveV2, threading.Event()
+
+    def save_late(**keywords: Any) -> Any:
+        assert goes_on.wait(20)
+        return save(**keywords)
+
+    writer = save_steps(ram_dir, 10)
+    monkeypatch.setattr(tf.raw_ops, "SaveV2", save_late)
+    writer.save(make_arrays(20))  # returns although nothing can be written yet
+    assert restored_step(ram_dir) == 10
+    goes_on.set()
+    assert [found.step for found in writer.published] == [10, 20]
+
+    def fail(**keywords: Any) -> Any:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(tf.raw_ops, "SaveV2", fail)
+    writer.save(make_arrays(30))
+    with pytest.raises(OSError, match="disk full"):
+        writer.save(make_arrays(40))
+    monkeypatch.setattr(tf.raw_ops, "SaveV2", save)
+    writer.save(make_arrays(40))
+    assert [found.step for found in writer.published] == [10, 20, 40]

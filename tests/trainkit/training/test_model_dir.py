@@ -36,6 +36,7 @@ def test_an_evaluator_leaves_the_config_to_the_trainer(ram_dir: str) -> None:
 def test_the_best_checkpoint_is_the_recorded_one(ram_dir: str) -> None:
     writer = Checkpoints(ram_dir, keep=1)
     saved = writer.save({"weight": np.ones(2), "global_step": np.asarray(8, np.int64)})
+    writer.wait()
     BestCheckpoint(ram_dir, metric="AP").keep(saved, 0.5)
     assert select_checkpoint(ram_dir, "best").prefix == f"{ram_dir}/best/model.ckpt-8"
     forget_best(ram_dir, beyond=8)

@@ -208,6 +208,7 @@ def test_loading_reaches_every_replica(ram_dir: str) -> None:
     arrays = {key: np.asarray(array + 1, array.dtype) for key, array in engine.snapshot().items()}
     writer = Checkpoints(ram_dir, keep=1)
     writer.save(arrays)
+    writer.wait()
     loaded = writer.load_newest(engine.signature())
     assert loaded is not None
     engine.load(loaded)

@@ -15,6 +15,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,10 +83,16 @@ class Checkpoints:
         self._verify = verify
         self._published: list[Checkpoint] = []  # ascending
         self._unreadable: list[str] = []
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._under_way: Future[None] | None = None  # the save that may still be written
 
     @property
     def published(self) -> list[Checkpoint]:
-        """The checkpoints that load_newest() and save() left in the folder, by rising step."""
+        """The checkpoints that load_newest() and save() left in the folder, by rising step.
+
+        Waits for the save that is under way, and raises what it raised.
+        """
+        self.wait()
         return list(self._published)
 
     def prepare(self) -> None:
@@ -133,18 +140,41 @@ class Checkpoints:
         return None
 
     def save(self, arrays: Mapping[str, np.ndarray]) -> Checkpoint:
-        """Writes, verifies and publishes the arrays, then removes what is too old.
+        """Begins to write, verify and publish the arrays, and returns while that goes on.
+
+        It waits for the save before, so that at most one is under way; what is too old is removed
+        after the new one is published. A process that ends by itself waits for its last save.
 
         Args:
-            arrays: by checkpoint key; `global_step` must be among them.
+            arrays: by checkpoint key, which nobody changes any more; `global_step` must be among
+                them.
 
         Raises:
-            UnreadableCheckpointError: it reads back differently; the earlier ones are untouched.
+            UnreadableCheckpointError: the save before reads back differently; earlier ones are
+                untouched. `wait` raises it for this one.
         """
+        self.wait()
         step = int(arrays[GLOBAL_STEP])
         checkpoint = Checkpoint(step, os.path.join(self.directory, f"{NAME_PREFIX}{step}"))
         if self._writes:
-            write_checkpoint(checkpoint.prefix, arrays, verify=self._verify)
+            self._under_way = self._writer.submit(self._write, checkpoint, arrays)
+        else:
+            self._add(checkpoint)
+        return checkpoint
+
+    def wait(self) -> None:
+        """Waits until the last save is published, and raises what it raised."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def _write(self, checkpoint: Checkpoint, arrays: Mapping[str, np.ndarray]) -> None:
+        """Runs in the writer's thread; nothing else touches this object meanwhile."""
+        write_checkpoint(checkpoint.prefix, arrays, verify=self._verify)
+        self._add(checkpoint)
+        logger.info("Saved %s", checkpoint.prefix)
+
+    def _add(self, checkpoint: Checkpoint) -> None:
         others = [kept for kept in self._published if kept.prefix != checkpoint.prefix]
         self._published = sorted([*others, checkpoint])
         self._publish_pointer_and_prune()
@@ -153,7 +183,6 @@ class Checkpoints:
                 logger.warning("Removing the unreadable checkpoint %s", broken)
                 remove_checkpoint(broken)
         self._unreadable = []
-        return checkpoint
 
     def _publish_pointer_and_prune(self) -> None:
         """Drops names from the pointer before their files go, so that it never names a ghost."""
