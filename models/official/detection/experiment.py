@@ -5,9 +5,11 @@ A config value goes one way: the config is decoded, the pretrained weights are o
 export share the first half and take the weights from a checkpoint.
 """
 
+import dataclasses
 import functools
 import json
 import logging
+import math
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -32,8 +34,10 @@ from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.record_splits import Split, find_split
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.training.build_engine import (
+    are_cpus,
     build_engine,
     choose_devices,
+    keep_compiled_steps,
     set_precision,
 )
 from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints
@@ -50,7 +54,7 @@ from tpudet.trainkit.training.model_dir import (
     select_checkpoint,
 )
 from tpudet.trainkit.training.modes import Mode, claim_model_dir, run_mode
-from tpudet.trainkit.training.plan import log_frozen, log_plan
+from tpudet.trainkit.training.plan import log_frozen, log_plan, with_total_steps
 from tpudet.trainkit.weights.pretrained import (
     Pretrained,
     load_pretrained,
@@ -58,7 +62,7 @@ from tpudet.trainkit.weights.pretrained import (
 )
 from tpudet.trainkit.weights.report import LoadReport
 
-_HEADLINE = ("AP", "AP50")  # metrics that the log shows by name
+_SMALL_CANVAS = 320 * 320  # pixels, of the configs that are made for CPUs
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +73,7 @@ def train(
     model_dir: str,
     mode: Mode = "train_and_eval",
     eval_timeout: float | None = None,
+    deadline: float = math.inf,
     dry_run: bool = False,
 ) -> int:
     """Trains, evaluates, or both; resumes where an earlier run in `model_dir` stopped.
@@ -78,10 +83,11 @@ def train(
         model_dir: checkpoints, log and metrics go there.
         mode: "eval" waits for the checkpoints that another process writes.
         eval_timeout: seconds without a new checkpoint after which mode "eval" ends; None: never.
+        deadline: when to save and stop, by `time.monotonic`.
         dry_run: build everything, log what would happen, and write nothing.
 
     Returns:
-        The exit code of the process: 0 finished, 75 stopped by a signal, 1 failed.
+        The exit code of the process: 0 finished, 1 failed, and those of `trainkit.training.loop`.
 
     Raises:
         UserError: config, data set, weights or checkpoints do not fit together, or another process
@@ -90,6 +96,8 @@ def train(
     class_list_text, classes = load_classes(config.data.directory)
     names = [entry.name for entry in classes]
     split = find_split(config.data.directory, config.data.train_split, names)
+    train = with_total_steps(config.train, sum(split.records_per_shard))
+    config = dataclasses.replace(config, train=train)
     begins = not list_checkpoints(model_dir)
     config, pretrained = resolve_config(config, model_dir, loads_weights=begins and mode != "eval")
     devices = choose_devices(config.train)
@@ -121,7 +129,7 @@ def train(
             ),
             every_steps=config.evaluation.schedule.every_steps,
             best_metric=config.evaluation.schedule.best_metric,
-            headline=_HEADLINE,
+            headline=_headline(config),
         )
     is_chief = training.engine.is_chief
     with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
@@ -129,6 +137,7 @@ def train(
         describe_run(model_dir, config, class_list_text, load_experiment, writes=writes)
         if writes and pretrained and training.loaded:
             write_report(model_dir, pretrained.config.path, training.loaded)
+        keep_compiled_steps(model_dir)
         return run_mode(
             mode,
             config.train,
@@ -136,6 +145,8 @@ def train(
             model_dir=model_dir,
             evaluation=evaluation,
             eval_timeout=eval_timeout,
+            deadline=deadline,
+            advice_if_slow=_advice(config, devices),
             verify=verify,
         )
 
@@ -273,7 +284,9 @@ def build_training(
             task,
             config.train,
             devices=devices,
-            make_dataset=functools.partial(build_train_dataset, config, train_split),
+            make_dataset=functools.partial(
+                build_train_dataset, config, train_split, devices=devices
+            ),
             record_numbers=lambda batch: batch.records,
         )
     except UserError:
@@ -284,19 +297,33 @@ def build_training(
 
 
 def build_train_dataset(
-    config: ExperimentConfig, split: Split | None, start_record: int
+    config: ExperimentConfig,
+    split: Split | None,
+    start_record: int,
+    *,
+    devices: Devices | None = None,
 ) -> tf.data.Dataset:
-    """Builds the training input from record number `start_record` on."""
+    """Builds the training input from record number `start_record` on.
+
+    Args:
+        config: the experiment.
+        split: the training data; None is an error.
+        start_record: records consumed since the beginning of the run.
+        devices: their process reads its part of each batch; None: whole batches.
+    """
     if split is None:
         raise ValueError("this engine was built without training data")
+    process_count = devices.num_processes if devices else 1
     return train_dataset(
         config.data,
         shards=split.shards,
         records_per_shard=split.records_per_shard,
         num_classes=split.num_classes,
-        batch_size=config.train.batch_size,
+        batch_size=config.train.batch_size // process_count,
         seed=config.train.seed,
         start_record=start_record,
+        process_index=devices.process_index if devices else 0,
+        process_count=process_count,
         with_masks=config.model.predicts_masks,
     )
 
@@ -324,6 +351,25 @@ def restore_task(
         )
         restore_model(task.model, checkpoint.prefix)
     return task
+
+
+def _headline(config: ExperimentConfig) -> tuple[str, ...]:
+    """Returns the metrics that the log shows by name."""
+    has_masks = config.model.predicts_masks and config.evaluation.rules.kind == "coco"
+    return ("AP", "AP50", "mask_AP", "mask_AP50") if has_masks else ("AP", "AP50")
+
+
+def _advice(config: ExperimentConfig, devices: Devices) -> str:
+    """What to do about a run of hours on a CPU; empty elsewhere."""
+    if not are_cpus(devices):
+        return ""
+    fewer = "Fewer steps will do for a first look: --set train.total_epochs=10"
+    if math.prod(config.data.canvas_size) <= _SMALL_CANVAS:
+        return f"{fewer}."
+    return (
+        "On a CPU choose a smaller config: lite0_fpn_320, which starts from ImageNet weights, "
+        f"r18_fpn_320 or quickstart. {fewer}."
+    )
 
 
 def _round_up(canvas_size: tuple[int, int], stride: int) -> tuple[int, int]:

@@ -42,12 +42,17 @@ class Batch(NamedTuple):
 
 
 class Regression:
-    """The mean squared error of a small convolutional network."""
+    """The squared error of a small convolutional network.
 
-    def __init__(self, sum_over_replicas: Any) -> None:
+    Its mean with BatchNorm; without, its sum over the number of positive targets plus 1.
+    """
+
+    def __init__(self, sum_over_replicas: Any, *, with_norm: bool) -> None:
         images = keras.Input((6, 6, 2))
         features: Any = keras.layers.Conv2D(4, 3, name="conv")(images)
-        features = BatchNorm(momentum=0.9, epsilon=1e-3, synchronized=True, name="norm")(features)
+        if with_norm:
+            norm = BatchNorm(momentum=0.9, epsilon=1e-3, synchronized=True, name="norm")
+            features = norm(features)
         # Draws random numbers, which advances its seed, but practically never drops anything.
         features = DropBlock(keep_prob=1 - 1e-9, size=1, schedule_steps=0, seed=3, name="drop")(
             features, training=True
@@ -55,11 +60,13 @@ class Regression:
         features = keras.layers.GlobalAveragePooling2D()(keras.layers.Activation("relu")(features))
         self.model = keras.Model(images, keras.layers.Dense(1, name="dense")(features))
         self.sum_over_replicas = sum_over_replicas
+        self.with_norm = with_norm
 
     def losses(self, batch: Batch) -> dict[str, Any]:
         outputs: Any = self.model(batch.inputs, training=True)
         errors: Any = ops.square(outputs[:, 0] - batch.targets)
-        loss = ops.sum(errors) / BATCH_SIZE
+        number = self.sum_over_replicas(ops.sum(ops.cast(batch.targets > 0, "float32")))
+        loss = ops.sum(errors) / (BATCH_SIZE if self.with_norm else number + 1.0)
         return {"loss_square": loss, "loss": loss}
 
     def predict(self, batch: Batch) -> Batch:
@@ -67,8 +74,13 @@ class Regression:
         return Batch(outputs[:, 0], batch.targets, batch.records)
 
 
-def data(start: int, spoiled: int | None = None) -> tf.data.Dataset:
-    """Endless batches from record `start` on; the targets of one record may be NaN."""
+def data(
+    start: int, spoiled: int | None = None, num_processes: int = 1, process_index: int = 0
+) -> tf.data.Dataset:
+    """Endless batches from record `start` on; the targets of one record may be NaN.
+
+    With several processes each has its part of every batch.
+    """
     generator = np.random.default_rng(0)
     inputs = generator.normal(size=(NUM_RECORDS, 6, 6, 2)).astype(np.float32)
     targets = generator.normal(size=NUM_RECORDS).astype(np.float32)
@@ -76,22 +88,31 @@ def data(start: int, spoiled: int | None = None) -> tf.data.Dataset:
         targets[spoiled] = np.nan
     columns = (inputs, targets, np.arange(NUM_RECORDS, dtype=np.int64) + (1 << 40))
     endless = tf.data.Dataset.from_tensor_slices(columns).map(Batch).repeat()
-    return endless.skip(start).batch(BATCH_SIZE, drop_remainder=True)
+    own = endless.skip(start).shard(num_processes, process_index)
+    return own.batch(BATCH_SIZE // num_processes, drop_remainder=True)
 
 
-def build(weights: dict[str, np.ndarray] | None, spoiled: int | None = None) -> tuple[Engine, Any]:
-    devices = choose_devices(TRAIN)
+def build(
+    weights: dict[str, np.ndarray] | None,
+    spoiled: int | None = None,
+    *,
+    train: TrainConfig = TRAIN,
+    with_norm: bool = True,
+) -> tuple[Engine, Any]:
+    devices = choose_devices(train)
     with devices.scope():
         keras.utils.set_random_seed(1)
-        task = Regression(devices.sum_over_replicas)
+        task = Regression(devices.sum_over_replicas, with_norm=with_norm)
         for variable in task.model.variables if weights else ():
             if weights and variable.path in weights:
                 variable.assign(weights[variable.path])
     engine, _ = build_engine(
         task,
-        TRAIN,
+        train,
         devices=devices,
-        make_dataset=lambda start: data(start, spoiled),
+        make_dataset=lambda start: data(
+            start, spoiled, devices.num_processes, devices.process_index
+        ),
         record_numbers=lambda batch: batch.records,
     )
     return engine, task

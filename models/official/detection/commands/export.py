@@ -8,7 +8,12 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from tpudet.trainkit.command_line import new_parser, run_command, start_logging
+from tpudet.trainkit.command_line import (
+    add_tensorflow_argument,
+    new_parser,
+    run_command,
+    start_logging,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="normalized",
         help="boxes as fractions of the original image, or in its pixels (normalized)",
     )
+    add_tensorflow_argument(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace an existing SavedModel")
     return run_command(parser, argv, _run)
 

@@ -1,4 +1,4 @@
-"""The command `tpudet predict`: runs SavedModels on a folder of images."""
+"""The command `tpudet predict`: runs SavedModels on folders, images, URLs and videos."""
 
 import argparse
 import os
@@ -6,13 +6,21 @@ from collections.abc import Sequence
 
 from tpudet.detection.inference.view_settings import DEFAULT_SCALES, ViewSettings, parse_views
 from tpudet.detection.submission.fusion.settings import METHODS
-from tpudet.trainkit.command_line import new_parser, positive_integer, run_command, share
+from tpudet.trainkit.command_line import (
+    add_tensorflow_argument,
+    new_parser,
+    positive_integer,
+    run_command,
+    share,
+)
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.locations import data_path
 
 _EPILOG = """\
 examples:
   tpudet predict predictions.parquet output/final/quickstart-bccd-640 --images data/test
+  tpudet predict predictions.parquet MODEL_DIR --images a.jpg --images https://host/b.png
+  tpudet predict predictions.parquet MODEL_DIR --images clip.mp4 --every 10 --save_images drawn
   tpudet predict predictions.parquet MODEL_DIR --shard 2/8     # this machine's part of eight
   tpudet predict predictions.parquet MODEL_DIR --tta flip,scales
   tpudet predict --models models.yml --cluster auto            # a list of models, on a Ray cluster
@@ -24,7 +32,7 @@ $STORAGE/predictions/<version>-<dataset>-<resolution>.parquet; finished ones are
 A shard of p.parquet is written to p_part_2_of_8.parquet; tpudet join_predicted_parts joins them. A
 run that was killed resumes where it stopped when the same command is given again. Two calls of the
 model run at a time: if memory does not suffice, lower --batch_size. Images that cannot be read are
-named on the screen.
+named on the screen. Frame 120 of clip.mp4 gets the image id clip_000120.
 
 exit codes: 0 done, 1 no image could be predicted, 2 wrong arguments or input, 130 interrupted
 """
@@ -33,7 +41,7 @@ exit codes: 0 done, 1 no image could be predicted, 2 wrong arguments or input, 1
 def main(argv: Sequence[str] | None = None) -> int:
     parser = new_parser(
         "tpudet predict",
-        "Run the newest SavedModel of a directory, or a list of models, on a folder of images.",
+        "Run the newest SavedModel of a directory, or a list of models, on images.",
         epilog=_EPILOG,
     )
     parser.add_argument(
@@ -52,11 +60,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--destination", metavar="PREDICTIONS", help="another way to name PREDICTIONS"
     )
     parser.add_argument("--models", metavar="FILE", help="a list of models instead; see below")
+    add_tensorflow_argument(parser)
     parser.add_argument(
         "--images",
-        metavar="DIR",
-        default=data_path("test"),
-        help="folder of images [$DATA/test, here %(default)s]",
+        metavar="PATH",
+        action="append",
+        help="folder of images, image file, URL of one, or video; may be repeated [$DATA/test, "
+        f"here {data_path('test')}]",
+    )
+    parser.add_argument(
+        "--every",
+        type=positive_integer,
+        default=1,
+        metavar="N",
+        help="take every Nth frame of videos [%(default)s]",
     )
     parser.add_argument("--ids", metavar="FILE", help="take only these image ids, one per line")
     parser.add_argument("--shard", metavar="I/N", help="take part I of N of the images")
@@ -116,7 +133,8 @@ def _run(arguments: argparse.Namespace) -> int | str:
     from tpudet.trainkit.image_folder import parse_shard
 
     options = {
-        "images": arguments.images,
+        "images": arguments.images or [data_path("test")],
+        "every": arguments.every,
         "ids": arguments.ids,
         "shard": parse_shard(arguments.shard) if arguments.shard else None,
         "views": _views(arguments),

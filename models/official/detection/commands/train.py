@@ -1,7 +1,9 @@
 """Trains and evaluates a detector: `tpudet train --config VERSION --model_dir DIR`.
 
-The same command resumes a run where it stopped. Exit codes: 0 finished, 2 wrong usage, 75 stopped
-by SIGTERM or SIGINT with its state saved (start it again), 1 failed.
+The same command resumes a run where it stopped. Exit codes: 0 finished, 1 failed, 2 wrong usage;
+with everything saved, 75 stopped by SIGTERM or SIGINT, or another host
+was lost (start it again), 80 --max_hours is over (start it again), 81 train.stop_at is reached, 82
+train.patience is over.
 """
 
 import argparse
@@ -11,6 +13,7 @@ from tpudet.detection.commands.experiment_arguments import experiment_config
 from tpudet.trainkit.command_line import (
     add_backend_argument,
     add_experiment_arguments,
+    add_hosts_arguments,
     add_training_arguments,
     choose_backend,
     new_parser,
@@ -25,18 +28,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_experiment_arguments(parser)
     add_backend_argument(parser)
     add_training_arguments(parser)
+    add_hosts_arguments(parser)
     return run_command(parser, argv, _run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    choose_backend(arguments)
     start_logging(arguments.log_file)
-    from tpudet.detection.experiment import train
+    from tpudet.trainkit.training.jax_hosts import several_hosts
 
-    return train(
-        experiment_config(arguments),
-        model_dir=arguments.model_dir.rstrip("/"),
-        mode=arguments.mode,
-        eval_timeout=arguments.eval_timeout,
-        dry_run=arguments.dry_run,
-    )
+    with several_hosts(arguments):
+        choose_backend(arguments)
+        from tpudet.detection.experiment import train
+
+        return train(
+            experiment_config(arguments),
+            model_dir=arguments.model_dir.rstrip("/"),
+            mode=arguments.mode,
+            eval_timeout=arguments.eval_timeout,
+            deadline=arguments.deadline,
+            dry_run=arguments.dry_run,
+        )

@@ -30,8 +30,11 @@ def choose_devices(train: TrainConfig) -> Devices:
     if keras.backend.backend() == "jax":
         from tpudet.trainkit.training.jax_devices import choose_jax_devices
 
-        tf.config.set_visible_devices([], "GPU")  # TensorFlow only reads: the memory is JAX's
-        return choose_jax_devices(train.device, train.num_devices)
+        for kind in ("GPU", "TPU"):  # TensorFlow only reads: the memory is JAX's
+            tf.config.set_visible_devices([], kind)
+        return choose_jax_devices(
+            train.device, train.num_devices, step_timeout_seconds=train.step_timeout_seconds
+        )
     return choose_tensorflow_devices(train.device, train.num_devices)
 
 
@@ -39,10 +42,16 @@ def set_precision(train: TrainConfig, devices: Devices) -> None:
     """Makes `train.precision` the precision of the layers built from here on.
 
     Raises:
-        UserError: mixed_float16 on a CPU.
+        UserError: mixed_float16 on a CPU or with JAX.
     """
     wanted = train.precision
-    if wanted == "mixed_float16" and _are_cpus(devices):
+    if wanted == "mixed_float16" and keras.backend.backend() == "jax":
+        raise UserError(
+            "train.precision is mixed_float16, and --backend jax has no loss scaling, without "
+            "which gradients vanish in float16. Use mixed_bfloat16, which TPUs compute in and "
+            "which needs none (precision: auto), or float32."
+        )
+    if wanted == "mixed_float16" and are_cpus(devices):
         raise UserError(
             "train.precision is mixed_float16, and the run is on a CPU, where TensorFlow's sums in "
             "float16 lose their small terms and gradients come out wrong. Use float32, which is "
@@ -51,11 +60,19 @@ def set_precision(train: TrainConfig, devices: Devices) -> None:
     keras.config.set_dtype_policy(devices.precision if wanted == "auto" else wanted)
 
 
-def _are_cpus(devices: Devices) -> bool:
-    if isinstance(devices, TensorFlowDevices):
-        names = devices.strategy.extended.worker_devices
-        return all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in names)
-    return keras.distribution.list_devices()[0].startswith("cpu")
+def are_cpus(devices: Devices) -> bool:
+    """Returns whether training runs on CPUs."""
+    assert isinstance(devices, TensorFlowDevices)
+    names = devices.strategy.extended.worker_devices
+    return all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in names)
+
+
+def keep_compiled_steps(model_dir: str) -> None:
+    """Keeps what JAX compiles beside the checkpoints; TensorFlow has nothing to keep."""
+    if keras.backend.backend() == "jax":
+        from tpudet.trainkit.training.jax_compile_cache import use_compile_cache
+
+        use_compile_cache(f"{model_dir}/compile_cache")
 
 
 def build_engine(
@@ -76,8 +93,16 @@ def build_engine(
         record_numbers: as for the engine.
 
     Raises:
+        UserError: the config asks for what only JAX has.
         ValueError: a value that the parts do not accept.
     """
+    is_tensorflow = isinstance(devices, TensorFlowDevices)
+    if is_tensorflow and (train.accumulate_steps > 1 or train.shard_state):
+        raise UserError(
+            f"train.accumulate_steps is {train.accumulate_steps} and train.shard_state is "
+            f"{train.shard_state}: both need --backend jax. With TensorFlow lower batch_size; "
+            "the learning rate follows train.reference_batch_size"
+        )
     with devices.scope():
         frozen = freeze(task.model, train.freeze)
         decayed = decayed_variables(task.model)
@@ -95,6 +120,7 @@ def build_engine(
     }
     if isinstance(devices, TensorFlowDevices):
         return TensorFlowEngine(devices=devices, **arguments), frozen
+    arguments |= {"accumulate_steps": train.accumulate_steps, "shard_state": train.shard_state}
     from tpudet.trainkit.training.jax_devices import JaxDevices
     from tpudet.trainkit.training.jax_engine import JaxEngine
 

@@ -16,6 +16,7 @@ Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 # A NamedTuple of tensors, or None, whose first dimension is the batch.
 Batch = TypeVar("Batch")
 Outputs = TypeVar("Outputs")
+Value = TypeVar("Value")  # that pickle knows
 
 # NVIDIA's GPUs compute in bfloat16 from Ampere on.
 BFLOAT16_COMPUTE_CAPABILITY = (8, 0)
@@ -26,7 +27,17 @@ class Devices(Protocol):
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas share each batch."""
+        """How many replicas share each batch, over all processes."""
+        ...
+
+    @property
+    def num_processes(self) -> int:
+        """How many processes each read their part of every batch."""
+        ...
+
+    @property
+    def process_index(self) -> int:
+        """The number of this process, from 0; process 0 writes the files."""
         ...
 
     @property
@@ -54,8 +65,13 @@ class Devices(Protocol):
         Args:
             predict: from a replica's part of a batch to its outputs. Compiled at the first call;
                 later calls with the same function reuse that.
-            dataset: finite, of NamedTuples of tensors; a field may be None.
+            dataset: finite, of NamedTuples of tensors; a field may be None. With several processes
+                each has its own, of as many batches of the same sizes.
         """
+        ...
+
+    def gather(self, value: Value) -> list[Value]:
+        """Returns the value of each process, in their order. Collective: every process calls it."""
         ...
 
 
@@ -70,6 +86,16 @@ class TensorFlowDevices:
     def num_replicas(self) -> int:
         """As in `Devices`."""
         return self.strategy.num_replicas_in_sync
+
+    @property
+    def num_processes(self) -> int:
+        """As in `Devices`."""
+        return 1
+
+    @property
+    def process_index(self) -> int:
+        """As in `Devices`."""
+        return 0
 
     @property
     def precision(self) -> Precision:
@@ -106,13 +132,17 @@ class TensorFlowDevices:
             )
         compiled = self._compiled[predict]
         for batch in self.strategy.experimental_distribute_dataset(dataset):
-            yield self._gather(batch), self._gather(compiled(batch))
+            yield self._join(batch), self._join(compiled(batch))
+
+    def gather(self, value: Value) -> list[Value]:
+        """As in `Devices`."""
+        return [value]
 
     def replica_values(self, value: Any) -> Sequence[Any]:
         """Returns the tensor or variable of each replica."""
         return self.strategy.experimental_local_results(value)
 
-    def _gather(self, fields: Any) -> Any:
+    def _join(self, fields: Any) -> Any:
         """Joins the replicas' parts of every field along the batch, as NumPy arrays."""
 
         def join(field: Any) -> np.ndarray | None:

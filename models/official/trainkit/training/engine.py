@@ -40,7 +40,10 @@ class Engine(Protocol):
 
     @property
     def step(self) -> int:
-        """Steps done since the start of the run."""
+        """Steps done since the start of the run.
+
+        Another thread may ask while `train` runs, and learns about how far it is.
+        """
         ...
 
     @property
@@ -61,8 +64,29 @@ class Engine(Protocol):
         """
         ...
 
+    @property
+    def num_processes(self) -> int:
+        """How many processes train together."""
+        ...
+
     def request_stop(self) -> None:
-        """Ends `train` at the next step boundary, and every later call at once; thread-safe."""
+        """Ends `train` soon, and every later call at once; thread-safe.
+
+        With one process at the next step boundary. With several, all end at the same one, a few
+        steps later.
+        """
+        ...
+
+    def any_process(self, flag: bool) -> bool:
+        """Returns whether the flag is set in any process. Collective: every process calls it."""
+        ...
+
+    def agree_on_step(self) -> None:
+        """Waits until every process calls it.
+
+        Raises:
+            UserError: the processes are not at the same step: they do not share the model_dir.
+        """
         ...
 
     def signature(self) -> Signature:

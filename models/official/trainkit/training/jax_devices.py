@@ -1,8 +1,9 @@
 """Devices of Keras on JAX: a mesh over all devices of all hosts, along which the batch is split."""
 
 import logging
+import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -12,7 +13,10 @@ import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.training.devices import Batch, Outputs, Precision
+from tpudet.trainkit.training.devices import Batch, Outputs, Precision, Value
+from tpudet.trainkit.training.jax_accumulation import sum_over_parts
+from tpudet.trainkit.training.jax_hosts import gather_objects, lost_host_error, watch_hosts
+from tpudet.trainkit.training.watchdog import Watchdog
 from tpudet.trainkit.types import Tensor
 
 # NVIDIA's GPUs compute in bfloat16 from Ampere on.
@@ -27,11 +31,13 @@ class JaxDevices:
 
     Args:
         devices: of all hosts, in the order of JAX.
+        watchdog: of the waiting for them; None: nothing runs on them, or it may take for ever.
     """
 
-    def __init__(self, devices: list[Any]) -> None:
+    def __init__(self, devices: list[Any], *, watchdog: Watchdog | None = None) -> None:
         mesh = Mesh(np.array(devices), ("batch",))
         self.devices = devices
+        self._watchdog = watchdog or Watchdog(math.inf)
         self.replicated = NamedSharding(mesh, PartitionSpec())
         self.split = NamedSharding(mesh, PartitionSpec("batch"))
         self._compiled: dict[Callable[[Any], Any], Any] = {}
@@ -43,8 +49,13 @@ class JaxDevices:
 
     @property
     def num_processes(self) -> int:
-        """How many processes each read their part of the batch."""
+        """As in `Devices`."""
         return len({device.process_index for device in self.devices})
+
+    @property
+    def process_index(self) -> int:
+        """As in `Devices`."""
+        return jax.process_index()
 
     @property
     def precision(self) -> Precision:
@@ -61,8 +72,8 @@ class JaxDevices:
         return nullcontext()
 
     def sum_over_replicas(self, value: Tensor) -> Tensor:
-        """As in `Devices`: the identity, because a step sees the whole batch."""
-        return value
+        """As in `Devices`: the identity, unless a step computes its batch in parts."""
+        return sum_over_parts(value)
 
     def place(self, batch: Batch) -> Batch:
         """Returns this process's part of a batch of NumPy arrays as arrays over all devices.
@@ -76,15 +87,44 @@ class JaxDevices:
 
         return jax.tree.map(place_field, batch)
 
+    @contextmanager
+    def waiting(self, what: str, *, is_timed: bool = True) -> Iterator[None]:
+        """Names what hangs or fails while the devices of all hosts work together.
+
+        Args:
+            what: begins the sentence.
+            is_timed: whether the time limit holds; not where something is compiled.
+
+        Raises:
+            LostHostError: the block failed because another host is gone.
+        """
+        try:
+            with self._watchdog.watch(what, is_timed=is_timed):
+                yield
+        except (ValueError, RuntimeError) as error:  # of JAX, which has no narrower ones
+            if self.num_processes == 1 or "RESOURCE_EXHAUSTED" in str(error):
+                raise
+            raise lost_host_error(what, error) from error
+
     def predict_batches(
         self, predict: Callable[[Batch], Outputs], dataset: tf.data.Dataset
     ) -> Iterator[tuple[Any, Any]]:
         """As in `Devices`; a batch of another size is filled up with its last row."""
-        for batch in dataset.as_numpy_iterator():
+        for number, batch in enumerate(dataset.as_numpy_iterator(), start=1):
             size = len(jax.tree.leaves(batch)[0])
-            filled = _fill(batch, -size % self.num_replicas)
-            outputs = self._compile(predict)(self._variables(predict), self.place(filled))
-            yield batch, _first_rows(outputs, size)
+            filled = _fill(batch, -size % (self.num_replicas // self.num_processes))
+            compiled = self._compile(predict)
+            with self.waiting(f"Batch {number} of the evaluation", is_timed=number > 1):
+                outputs = compiled(self._variables(predict), self.place(filled))
+                found = _first_rows(outputs, size)
+            yield batch, found
+
+    def gather(self, value: Value) -> list[Value]:
+        """As in `Devices`."""
+        if self.num_processes == 1:
+            return [value]
+        with self.waiting("An agreement between the hosts"):
+            return gather_objects(value)
 
     def _variables(self, predict: Callable[[Any], Any]) -> list[jax.Array]:
         return [variable.value for variable in _model_of(predict).variables]
@@ -98,7 +138,7 @@ class JaxDevices:
                 with keras.StatelessScope(state_mapping=mapping):
                     return predict(batch)
 
-            self._compiled[predict] = jax.jit(run, out_shardings=self.replicated)
+            self._compiled[predict] = jax.jit(run, out_shardings=self.split)
         return self._compiled[predict]
 
 
@@ -115,15 +155,24 @@ def _fill(batch: Any, missing: int) -> Any:
 
 
 def _first_rows(outputs: Any, size: int) -> Any:
-    return jax.tree.map(lambda field: np.asarray(field)[:size], outputs)
+    return jax.tree.map(lambda field: _own_rows(field)[:size], outputs)
 
 
-def choose_jax_devices(device: str = "auto", num_devices: int | None = None) -> JaxDevices:
+def _own_rows(array: jax.Array) -> np.ndarray:
+    """The rows that the devices of this process hold: the inverse of `place`."""
+    shards = {shard.index[0].start or 0: shard.data for shard in array.addressable_shards}
+    return np.concatenate([np.asarray(shards[start]) for start in sorted(shards)])
+
+
+def choose_jax_devices(
+    device: str, num_devices: int | None, *, step_timeout_seconds: float
+) -> JaxDevices:
     """Returns the devices that JAX sees, those of other hosts among them.
 
     Args:
         device: "auto" takes the fastest kind, "cpu", "gpu" or "tpu" that kind.
         num_devices: the first so many; None means all.
+        step_timeout_seconds: after which a step, or a batch of an evaluation, counts as stuck.
 
     Raises:
         UserError: there are none of the kind, or fewer than asked for.
@@ -136,12 +185,17 @@ def choose_jax_devices(device: str = "auto", num_devices: int | None = None) -> 
             f"train.device is {device}, and JAX sees only {_describe(jax.devices())}. Choose auto, "
             "or install the extra for that device: [tpu] or jax[cuda12]"
         ) from error
+    if num_devices is not None and jax.process_count() > 1:
+        raise UserError(
+            f"train.num_devices is {num_devices}, and there are {jax.process_count()} hosts: only "
+            "the devices of a single host can be counted off. Set it to null"
+        )
     if num_devices is not None and not 1 <= num_devices <= len(devices):
         raise UserError(
             f"train.num_devices is {num_devices}, and JAX sees {_describe(devices)}: choose 1 to "
             f"{len(devices)}"
         )
-    return JaxDevices(devices[:num_devices])
+    return JaxDevices(devices[:num_devices], watchdog=watch_hosts(step_timeout_seconds))
 
 
 def _describe(devices: list[Any]) -> str:

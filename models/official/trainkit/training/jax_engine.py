@@ -1,10 +1,11 @@
 """The engine on JAX: one compiled training step over all devices of a mesh."""
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
@@ -13,24 +14,28 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.engine import NonfiniteStep, Signature, StepReport, model_faults
+from tpudet.trainkit.training.jax_compile_cache import cache_hits
 from tpudet.trainkit.training.jax_devices import JaxDevices
+from tpudet.trainkit.training.jax_state import TrainingState
 from tpudet.trainkit.training.jax_step import JaxStep, State
-from tpudet.trainkit.training.optimizers import slot_variables
 from tpudet.trainkit.training.task import Task
 
 # Steps that the host may be ahead of the devices. It hides the host's work, bounds the batches that
 # wait in device memory, and keeps the records of a failed step at hand.
 STEPS_AHEAD = 2
 
-# What TensorFlow stores as int64, JAX keeps in 32 bits: seeds and counters. Checkpoints hold int64.
-_LONG = {"int32": "int64", "uint32": "int64"}
+_RECORDS = "records_consumed"  # key of the input's position
+
+logger = logging.getLogger(__name__)
 
 
 class _Pending(NamedTuple):
     """A step that the devices may still be working on."""
 
-    values: jax.Array  # [values] losses, gradient norm, learning rate
+    number: int  # of the step, from 1
+    values: jax.Array  # [values] losses, gradient norm, learning rate, whether a host must stop
     records: list[int]
 
 
@@ -48,6 +53,8 @@ class JaxEngine:
         optimizer: without loss scaling.
         devices: from `choose_jax_devices`.
         make_dataset: its batches are this process's part of the batch.
+        accumulate_steps: see `JaxStep`.
+        shard_state: see `TrainingState`.
 
     Raises:
         ValueError: lists every argument that does not fit.
@@ -65,11 +72,11 @@ class JaxEngine:
         l2_weight_decay: float = 0.0,
         gradient_clip_norm: float | None = None,
         ema_decay: float | None = None,
+        accumulate_steps: int = 1,
+        shard_state: bool = False,
         record_numbers: Callable[[Any], Any] | None = None,
     ) -> None:
-        _check_arguments(task.model, optimizer, devices, batch_size)
-        model = task.model
-        self._model = model
+        _check_arguments(task.model, optimizer, devices, batch_size, accumulate_steps)
         self._optimizer: Any = optimizer
         self._devices = devices
         self._make_dataset = make_dataset
@@ -82,20 +89,26 @@ class JaxEngine:
             l2_weight_decay=l2_weight_decay,
             gradient_clip_norm=gradient_clip_norm,
             ema_decay=ema_decay,
+            accumulate_steps=accumulate_steps,
+            num_devices=devices.num_replicas,
         )
-        self._variables = self._step_function.variables
-        for variable in (*model.variables, *self._optimizer.variables):
-            variable.assign(jax.device_put(variable.value, devices.replicated))
-        self._averages = [jnp.copy(variable.value) for variable in self._variables.averages]
+        self._state = TrainingState(
+            task.model, optimizer, self._step_function.variables, devices, shards=shard_state
+        )
+        # Whether its host must stop goes with each device into a step, and comes out on all hosts.
+        self._stops = {stops: devices.place(self._stop_flags(stops)) for stops in (False, True)}
         self._executable: Any = None  # compiled for the shapes of the first batch
         self._records_consumed = 0
         self._stop = threading.Event()
+        self._step_in_call: int | None = None  # while `train` runs and the devices own the state
         self._input: Iterator[Any] | None = None
 
     @property
     def step(self) -> int:
         """As in `Engine`."""
-        return int(self._optimizer.iterations.value)
+        if self._step_in_call is not None:
+            return self._step_in_call
+        return self._state.step
 
     @property
     def batch_size(self) -> int:
@@ -105,7 +118,12 @@ class JaxEngine:
     @property
     def is_chief(self) -> bool:
         """As in `Engine`."""
-        return jax.process_index() == 0
+        return self._devices.process_index == 0
+
+    @property
+    def num_processes(self) -> int:
+        """As in `Engine`."""
+        return self._devices.num_processes
 
     def train(self, num_steps: int) -> StepReport:
         """As in `Engine`.
@@ -118,11 +136,12 @@ class JaxEngine:
         if self._input is None:
             self._input = self._start_input()
         first_step, begin, waited = self.step, time.monotonic(), 0.0
-        state, pending, done = self._state(), deque[_Pending](), list[np.ndarray]()
+        state, pending, done = self._state.values(), deque[_Pending](), list[np.ndarray]()
         failed: _Pending | None = None
+        self._step_in_call = first_step
         try:
             while len(done) + len(pending) < num_steps and failed is None:
-                if self._stop.is_set():
+                if self._must_stop(done):
                     break
                 begin_input = time.monotonic()
                 host_batch = self._next_batch()
@@ -130,113 +149,106 @@ class JaxEngine:
                 if not pending or pending[-1].values.is_ready():  # else the devices are at work
                     waited += time.monotonic() - begin_input
                 if self._executable is None:
-                    begin_compiling = time.monotonic()
-                    self._executable = self.lower_step(batch).compile()
-                    begin += time.monotonic() - begin_compiling  # reports leave compilation out
-                state, values = self._executable(state, batch)
+                    begin += self._compile(batch)  # reports leave compilation out
+                number = first_step + len(done) + len(pending) + 1
+                with self._devices.waiting(f"Step {number}"):
+                    state, values = self._executable(state, batch, self._stops[self._stop.is_set()])
                 self._records_consumed += self._batch_size
-                pending.append(_Pending(values, self._records(host_batch)))
+                pending.append(_Pending(number, values, self._records(host_batch)))
                 if len(pending) > STEPS_AHEAD:
-                    failed = _finish(pending, done)
+                    failed = self._finish(pending, done)
+                self._step_in_call = first_step + len(done)
             while pending and failed is None:
-                failed = _finish(pending, done)
+                failed = self._finish(pending, done)
         finally:
-            self._keep(state)
+            self._state.keep(state)
+            self._step_in_call = None
         return self._report(done, failed, first_step, time.monotonic() - begin, waited)
 
     def request_stop(self) -> None:
         """As in `Engine`."""
         self._stop.set()
 
+    def any_process(self, flag: bool) -> bool:
+        """As in `Engine`."""
+        return any(self._devices.gather(flag))
+
+    def agree_on_step(self) -> None:
+        """As in `Engine`."""
+        steps = self._devices.gather(self.step)
+        if len(set(steps)) > 1:
+            raise UserError(
+                f"the hosts restored different steps: {', '.join(map(str, steps))}. All must share "
+                "one model_dir: a bucket, or a folder that all of them mount"
+            )
+
     def signature(self) -> Signature:
-        """As in `Engine`; integers have the types of the TensorFlow engine."""
-        return {
-            key: (tuple(value.shape), _stored_dtype(key, value))
-            for key, value in self._values().items()
-        }
+        """As in `Engine`."""
+        return {**self._state.signature(), _RECORDS: ((), "int64")}
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """As in `Engine`."""
-        return {
-            key: np.asarray(value).astype(_stored_dtype(key, value))
-            for key, value in self._values().items()
-        }
+        with self._devices.waiting(f"The snapshot of step {self.step}"):
+            return {**self._state.snapshot(), _RECORDS: np.array(self._records_consumed, np.int64)}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """As in `Engine`."""
-        present = self._values()
+        present = self.signature()
         if arrays.keys() != present.keys():
             different = ", ".join(sorted(arrays.keys() ^ present.keys()))
             raise ValueError(f"these are not the engine's variables; different are {different}")
-        variables = {variable.path: variable for variable in self._model.variables}
-        variables |= {
-            f"optimizer/{key}": variable
-            for key, variable in slot_variables(self._optimizer, self._variables.trained).items()
-        }
-        variables["global_step"] = self._optimizer.iterations
-        for key, variable in variables.items():
-            variable.assign(self._replicate(arrays[key].astype(variable.value.dtype)))
-        self._averages = [
-            self._replicate(arrays[f"ema/{variable.path}"]) for variable in self._variables.averages
-        ]
-        self._records_consumed = int(arrays["records_consumed"])
+        self._state.load(arrays)
+        self._records_consumed = int(arrays[_RECORDS])
 
     def restart_input(self) -> None:
         """As in `Engine`."""
         self._input = None
 
-    @contextmanager
-    def averaged_weights(self) -> Iterator[None]:
+    def averaged_weights(self) -> AbstractContextManager[None]:
         """As in `Engine`."""
-        kept = [variable.value for variable in self._variables.averages]
-        try:
-            for variable, average in zip(self._variables.averages, self._averages, strict=True):
-                variable.assign(average)
-            yield
-        finally:
-            for variable, value in zip(self._variables.averages, kept, strict=True):
-                variable.assign(value)
+        return self._state.averaged_weights()
 
     def lower_step(self, batch: Any) -> Any:
         """Lowers the step for a batch of arrays or shapes, without running it."""
-        take = jax.jit(self._step_function.take, donate_argnums=0)
-        return take.lower(self._state(), batch)
 
-    def _state(self) -> State:
-        return State(
-            [variable.value for variable in self._variables.trained],
-            [variable.value for variable in self._variables.others],
-            [variable.value for variable in self._variables.optimizer],
-            list(self._averages),
-        )
+        def take(state: State, batch: Any, stops: jax.Array) -> tuple[State, jax.Array]:
+            state, values = self._step_function.take(state, batch)
+            return state, jnp.append(values, jnp.max(stops))
 
-    def _keep(self, state: State) -> None:
-        """Puts the state of the last step into the variables."""
-        for variables, values in (
-            (self._variables.trained, state.trained),
-            (self._variables.others, state.others),
-            (self._variables.optimizer, state.optimizer),
-        ):
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
-        self._averages = state.averages
+        shardings = (self._state.shardings, self._devices.replicated)
+        take = jax.jit(take, donate_argnums=0, out_shardings=shardings)
+        return take.lower(self._state.values(), batch, self._stops[False])
 
-    def _values(self) -> dict[str, Any]:
-        """Everything that a checkpoint holds, by its key."""
-        slots = slot_variables(self._optimizer, self._variables.trained)
-        averages = zip(self._variables.averages, self._averages, strict=True)
-        return (
-            {variable.path: variable.value for variable in self._model.variables}
-            | {f"optimizer/{key}": variable.value for key, variable in slots.items()}
-            | {f"ema/{variable.path}": average for variable, average in averages}
-            | {
-                "global_step": self._optimizer.iterations.value,
-                "records_consumed": np.int64(self._records_consumed),
-            }
-        )
+    def _compile(self, batch: Any) -> float:
+        """Compiles the step for a batch; returns the seconds that it took."""
+        begin, hits = time.monotonic(), cache_hits()
+        self._executable = self.lower_step(batch).compile()
+        seconds = time.monotonic() - begin
+        source = "from the compile cache" if cache_hits() > hits else "traced and compiled"
+        logger.info("The training step is ready after %.1f s, %s", seconds, source)
+        return seconds
 
-    def _replicate(self, array: np.ndarray) -> jax.Array:
-        return jax.device_put(array, self._devices.replicated)
+    def _stop_flags(self, stops: bool) -> np.ndarray:
+        return np.full(self._devices.num_replicas // self.num_processes, stops, np.float32)
+
+    def _must_stop(self, done: list[np.ndarray]) -> bool:
+        """Whether to take no further step: one process decides alone, several by their last step.
+
+        All hosts see the same values of the same steps, so all of them stop at the same one.
+        """
+        if self.num_processes == 1:
+            return self._stop.is_set()
+        return bool(done) and bool(done[-1][-1])
+
+    def _finish(self, pending: deque[_Pending], done: list[np.ndarray]) -> _Pending | None:
+        """Waits for the oldest step; returns it if it failed, else adds its values to `done`."""
+        oldest = pending.popleft()
+        with self._devices.waiting(f"Step {oldest.number}"):
+            values = np.asarray(oldest.values)
+        if not np.isfinite(values[:-2]).all():
+            return oldest
+        done.append(values)
+        return None
 
     def _start_input(self) -> Iterator[Any]:
         dataset = self._make_dataset(self._records_consumed)
@@ -271,44 +283,32 @@ class JaxEngine:
     ) -> StepReport:
         names, nonfinite = self._step_function.value_names, None
         if failed is not None:
-            losses = dict(zip(names, np.asarray(failed.values)[:-1].tolist(), strict=True))
+            losses = dict(zip(names, np.asarray(failed.values)[:-2].tolist(), strict=True))
             nonfinite = NonfiniteStep(first_step + len(done) + 1, losses, failed.records)
-        means = np.stack(done).mean(axis=0)[:-1].tolist() if done else []
+        means = np.stack(done).mean(axis=0)[:-2].tolist() if done else []
         return StepReport(
             losses=dict(zip(names, means, strict=True)) if done else {},
             steps_done=len(done),
             input_wait_share=min(waited / seconds, 1.0) if seconds > 0 else 0.0,
-            learning_rate=float(done[-1][-1] if done else self._optimizer.learning_rate),
+            learning_rate=float(done[-1][-2] if done else self._optimizer.learning_rate),
             seconds=seconds,
             nonfinite=nonfinite,
         )
 
 
-def _finish(pending: deque[_Pending], done: list[np.ndarray]) -> _Pending | None:
-    """Waits for the oldest step; returns it if it has failed, else adds its values to `done`."""
-    oldest = pending.popleft()
-    values = np.asarray(oldest.values)
-    if not np.isfinite(values[:-1]).all():
-        return oldest
-    done.append(values)
-    return None
-
-
-def _stored_dtype(key: str, value: Any) -> str:
-    """The dtype of a value in checkpoints, which the TensorFlow engine writes and reads too."""
-    dtype = str(value.dtype)
-    is_long = key == "global_step" or key.endswith("seed_generator_state")
-    return _LONG.get(dtype, dtype) if is_long else dtype
-
-
 def _check_arguments(
-    model: keras.Model, optimizer: Any, devices: JaxDevices, batch_size: int
+    model: keras.Model,
+    optimizer: Any,
+    devices: JaxDevices,
+    batch_size: int,
+    accumulate_steps: int,
 ) -> None:
     faults = model_faults(model)
-    if batch_size < 1 or batch_size % devices.num_replicas:
+    if batch_size < 1 or batch_size % (devices.num_replicas * accumulate_steps):
+        parts = f", times the {accumulate_steps} accumulate_steps" if accumulate_steps > 1 else ""
         faults.append(
             f"batch_size is {batch_size}; it must be a multiple of the {devices.num_replicas} "
-            "device(s)"
+            f"device(s){parts}"
         )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         faults.append(

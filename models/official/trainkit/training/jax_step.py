@@ -9,6 +9,7 @@ import keras
 
 from tpudet.trainkit.training import step as arithmetic
 from tpudet.trainkit.training.freezing import frozen_paths
+from tpudet.trainkit.training.jax_accumulation import known_totals, split_batch, totals_of_parts
 from tpudet.trainkit.training.task import Task
 
 
@@ -22,7 +23,15 @@ class State(NamedTuple):
 
 
 class JaxStep:
-    """A training step of a task; the arguments are those of `JaxEngine`."""
+    """A training step of a task; the arguments are those of `JaxEngine`.
+
+    Args:
+        accumulate_steps: the batch is computed in so many parts, which takes less memory. The
+            gradient is that of the whole batch, also of losses that are divided by a sum over it
+            (`Devices.sum_over_replicas`, whose own gradient is left out); but BatchNorm normalises
+            with each part's statistics.
+        num_devices: they share the batch.
+    """
 
     def __init__(
         self,
@@ -33,6 +42,8 @@ class JaxStep:
         l2_weight_decay: float,
         gradient_clip_norm: float | None,
         ema_decay: float | None,
+        accumulate_steps: int = 1,
+        num_devices: int = 1,
     ) -> None:
         model, trained = task.model, list(task.model.trainable_variables)
         ids = {id(variable) for variable in trained}
@@ -53,6 +64,8 @@ class JaxStep:
         self._l2_weight_decay = l2_weight_decay
         self._gradient_clip_norm = gradient_clip_norm
         self._ema_decay = ema_decay
+        self._accumulate_steps = accumulate_steps
+        self._num_devices = num_devices
 
     def take(self, state: State, batch: Any) -> tuple[State, jax.Array]:
         """Takes one step.
@@ -61,22 +74,10 @@ class JaxStep:
             The new state; the losses, the gradient norm and the learning rate in one array.
         """
 
-        def objective(trained: list[jax.Array]) -> tuple[jax.Array, Any]:
-            mapping = [
-                *zip(self.variables.trained, trained, strict=True),
-                *zip(self.variables.others, state.others, strict=True),
-            ]
-            with keras.StatelessScope(state_mapping=mapping) as scope:
-                losses = arithmetic.check_losses(self._task.losses(batch))
-            decayed = [value for value, decays in zip(trained, self._decays, strict=True) if decays]
-            losses = arithmetic.add_l2(
-                losses, decayed, weight_decay=self._l2_weight_decay, num_replicas=1
-            )
-            others = [scope.get_current_value(variable) for variable in self.variables.others]
-            self.value_names = (*losses, arithmetic.GRADIENT_NORM)
-            return losses["loss"], (list(losses.values()), others)
-
-        gradients, (losses, others) = jax.grad(objective, has_aux=True)(state.trained)
+        if self._accumulate_steps == 1:
+            gradients, losses, others = self._gradients(state.trained, state.others, batch)
+        else:
+            gradients, losses, others = self._accumulated_gradients(state, batch)
         norm = arithmetic.global_norm(gradients)
         if self._gradient_clip_norm is not None:
             factor = arithmetic.clip_factor(norm, self._gradient_clip_norm)
@@ -89,8 +90,58 @@ class JaxStep:
             state.optimizer, gradients, state.trained
         )
         averages = self._update_averages(state.averages, trained, others, number)
-        values = jnp.stack([*losses, norm, learning_rate])
+        values = jnp.append(losses, jnp.stack([norm, learning_rate]))
         return State(list(trained), others, list(optimizer), averages), values
+
+    def _gradients(
+        self, trained: list[jax.Array], others: list[jax.Array], batch: Any
+    ) -> tuple[list[jax.Array], jax.Array, list[jax.Array]]:
+        """Returns the gradients of a batch or a part of it, its losses and the other variables."""
+
+        def objective(trained: list[jax.Array]) -> tuple[jax.Array, Any]:
+            losses, scope = self._losses(trained, others, batch)
+            decayed = [value for value, decays in zip(trained, self._decays, strict=True) if decays]
+            losses = arithmetic.add_l2(
+                losses,
+                decayed,
+                weight_decay=self._l2_weight_decay,
+                num_replicas=self._accumulate_steps,
+            )
+            after = [scope.get_current_value(variable) for variable in self.variables.others]
+            self.value_names = (*losses, arithmetic.GRADIENT_NORM)
+            return losses["loss"], (jnp.stack(list(losses.values())), after)
+
+        gradients, (losses, after) = jax.grad(objective, has_aux=True)(trained)
+        return gradients, losses, after
+
+    def _losses(
+        self, trained: list[jax.Array], others: list[jax.Array], batch: Any
+    ) -> tuple[dict[str, Any], keras.StatelessScope]:
+        mapping = [
+            *zip(self.variables.trained, trained, strict=True),
+            *zip(self.variables.others, others, strict=True),
+        ]
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            return arithmetic.check_losses(self._task.losses(batch)), scope
+
+    def _accumulated_gradients(
+        self, state: State, batch: Any
+    ) -> tuple[list[jax.Array], jax.Array, list[jax.Array]]:
+        """Adds up the parts' shares; BatchNorm's statistics go from part to part."""
+        parts = split_batch(batch, self._accumulate_steps, self._num_devices)
+        totals = totals_of_parts(
+            lambda part: self._losses(state.trained, state.others, part), parts
+        )
+
+        def add_part(sums: tuple[Any, Any], part: Any) -> tuple[tuple[Any, Any], jax.Array]:
+            gradients, others = sums
+            with known_totals(totals):
+                shares, losses, others = self._gradients(state.trained, others, part)
+            return (jax.tree.map(jnp.add, gradients, shares), others), losses
+
+        nothing = [jnp.zeros_like(value) for value in state.trained]
+        (gradients, others), losses = jax.lax.scan(add_part, (nothing, state.others), parts)
+        return gradients, jnp.sum(losses, axis=0), others
 
     def _update_averages(
         self,
@@ -116,5 +167,5 @@ def _averaged_variables(model: keras.Model) -> list[keras.Variable]:
     return [
         variable
         for variable in model.variables
-        if jnp.issubdtype(variable.value.dtype, jnp.floating) and variable.path not in frozen
+        if keras.backend.is_float_dtype(variable.dtype) and variable.path not in frozen
     ]

@@ -70,7 +70,8 @@ class TensorFlowEngine:
         ValueError: lists every argument that does not fit.
     """
 
-    is_chief = True  # one process
+    is_chief = True
+    num_processes = 1
 
     def __init__(
         self,
@@ -161,6 +162,13 @@ class TensorFlowEngine:
         after the graph has returned.
         """
         self._stop.assign(True)
+
+    def any_process(self, flag: bool) -> bool:
+        """As in `Engine`."""
+        return flag
+
+    def agree_on_step(self) -> None:
+        """As in `Engine`."""
 
     def signature(self) -> Signature:
         """As in `Engine`."""

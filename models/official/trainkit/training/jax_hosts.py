@@ -1,0 +1,269 @@
+"""Several hosts that train together with JAX: joining them, agreeing, gathering, and their loss.
+
+Each host runs the same command. `jax.distributed` introduces them to each other; from then on every
+process sees the devices of all.
+"""
+
+import argparse
+import ctypes
+import os
+import pickle
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tpudet.trainkit.command_line import require_jax
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.training.watchdog import Watchdog, end_process, restart_sentence
+
+Value = TypeVar("Value")
+
+JOIN_SECONDS = 300  # for all hosts to appear
+LEAVE_SECONDS = 300  # for the slowest host to end
+BEAT_SECONDS = 5.0
+SILENT_SECONDS = 60.0  # without a sign of life a host counts as lost
+
+_FLAGS = ("coordinator_address", "num_processes", "process_id")
+
+
+class LostHostError(RuntimeError):
+    """Another host is gone; nothing since the last checkpoint is saved."""
+
+
+@contextmanager
+def several_hosts(arguments: argparse.Namespace) -> Iterator[None]:
+    """Trains with the other hosts while a block runs; with one host it does nothing.
+
+    It ends the process, without a traceback, if one of them is lost.
+
+    Args:
+        arguments: with `add_hosts_arguments` and `add_backend_argument`.
+
+    Raises:
+        UserError: as `join_hosts`.
+    """
+    if not join_hosts(arguments):
+        yield
+        return
+    import jax
+
+    try:
+        yield
+    except LostHostError as error:
+        end_process(str(error))  # at once: parting would wait for the lost one
+    jax.distributed.shutdown()  # waits for the slowest host
+
+
+def join_hosts(arguments: argparse.Namespace) -> bool:
+    """Joins the hosts that the arguments or a TPU pod's own description name, if there are any.
+
+    Call it before anything else of JAX.
+
+    Args:
+        arguments: with `add_hosts_arguments` and `add_backend_argument`.
+
+    Returns:
+        Whether there are several hosts.
+
+    Raises:
+        UserError: the arguments do not fit together, or the others did not come.
+    """
+    given = {name: getattr(arguments, name) for name in _FLAGS}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) == len(_FLAGS):
+        if arguments.backend == "tensorflow" or pod_size() < 2:
+            return False
+        given = {}  # JAX knows how to ask a pod
+    elif missing:
+        raise UserError(
+            f"--{' and --'.join(missing)} must be given too: several hosts are described by "
+            "--coordinator_address HOST:PORT (of process 0), --num_processes and --process_id"
+        )
+    elif arguments.backend != "jax":
+        raise UserError(
+            f"--num_processes is {given['num_processes']}, and --backend is {arguments.backend}: "
+            "several hosts train with --backend jax only"
+        )
+    elif given["process_id"] >= given["num_processes"]:
+        raise UserError(
+            f"--process_id is {given['process_id']}; with --num_processes "
+            f"{given['num_processes']} it must be 0 to {given['num_processes'] - 1}"
+        )
+    require_jax()
+    import jax
+
+    try:
+        jax.distributed.initialize(
+            **given,
+            initialization_timeout=JOIN_SECONDS,
+            shutdown_timeout_seconds=LEAVE_SECONDS,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"the hosts did not come together within {JOIN_SECONDS} s: {_first_line(error)}. Each "
+            "must run the same command, with the address of process 0"
+        ) from error
+    return True
+
+
+def pod_size() -> int:
+    """Returns how many hosts the TPU slice of this machine has; 1 without a TPU.
+
+    GKE says so in TPU_WORKER_HOSTNAMES, Compute Engine in the metadata of the machine.
+    """
+    names = os.environ.get("TPU_PROCESS_ADDRESSES") or os.environ.get("TPU_WORKER_HOSTNAMES")
+    if names:
+        return len(names.split(","))
+    if not has_tpu_device() or "TPU_SKIP_MDS_QUERY" in os.environ:
+        return 1
+    return len(_metadata("instance/attributes/worker-network-endpoints").split(","))
+
+
+def has_tpu_device() -> bool:
+    """Whether this machine has a TPU: others need not be asked over the network."""
+    return os.path.exists("/dev/accel0") or os.path.exists("/dev/vfio/0")
+
+
+def _metadata(key: str) -> str:
+    """Returns a value of Compute Engine's metadata server; empty if there is none."""
+    host = os.environ.get("GCE_METADATA_IP", "metadata.google.internal")
+    url = f"http://{host}/computeMetadata/v1/{key}"
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.read().decode()
+    except (urllib.error.URLError, OSError):
+        return ""
+
+
+class SignsOfLife:
+    """Tells the other hosts every few seconds that this one is alive, and listens to theirs.
+
+    Over the key-value store of process 0, which all hosts reach while they train.
+
+    Args:
+        index: of this process.
+        count: of processes.
+        silent_seconds: without a sign of life a host counts as lost.
+        beat_seconds: between two signs.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        count: int,
+        *,
+        silent_seconds: float = SILENT_SECONDS,
+        beat_seconds: float = BEAT_SECONDS,
+    ) -> None:
+        from jax._src import distributed  # the store has no public name yet
+
+        self._store: Any = distributed.global_state.client
+        self._index = index
+        self._silent_seconds = silent_seconds
+        self._beat_seconds = beat_seconds
+        now = time.monotonic()
+        self._heard = {other: ("", now) for other in range(count) if other != index}
+        self._unreachable_since: float | None = None
+        threading.Thread(target=self._beat, name="signs of life", daemon=True).start()
+
+    def find_fault(self) -> str:
+        """Says which hosts are silent; empty if none is."""
+        now = time.monotonic()
+        if self._unreachable_since and now - self._unreachable_since > self._silent_seconds:
+            return f"process 0 has not answered for {self._silent_seconds:g} s"
+        silent = [
+            str(other)
+            for other, (_, since) in list(self._heard.items())
+            if now - since > self._silent_seconds
+        ]
+        if not silent or self._unreachable_since:
+            return ""
+        names = f"process{'es' if len(silent) > 1 else ''} {', '.join(silent)}"
+        return f"no sign of life from {names} for {self._silent_seconds:g} s"
+
+    def _beat(self) -> None:
+        count = 0
+        while True:
+            count += 1
+            try:
+                key = f"tpudet/alive/{self._index}"
+                self._store.key_value_set(key, str(count), allow_overwrite=True)
+                self._listen(dict(self._store.key_value_dir_get("tpudet/alive/")))
+                self._unreachable_since = None
+            except Exception:  # the store's errors have no class of their own
+                self._unreachable_since = self._unreachable_since or time.monotonic()
+            time.sleep(self._beat_seconds)
+
+    def _listen(self, beats: dict[str, str]) -> None:
+        for key, beat in beats.items():
+            other = int(key.rpartition("/")[2])
+            if other in self._heard and self._heard[other][0] != beat:
+                self._heard[other] = beat, time.monotonic()
+
+
+def watch_hosts(limit_seconds: float) -> Watchdog:
+    """Returns a watchdog that knows of the other hosts, if there are any.
+
+    Args:
+        limit_seconds: of one watched block.
+    """
+    import jax
+
+    if jax.process_count() == 1:
+        return Watchdog(limit_seconds)
+    signs = SignsOfLife(jax.process_index(), jax.process_count())
+    watchdog = Watchdog(limit_seconds, find_fault=signs.find_fault)
+    _speak_before_abort(watchdog)
+    return watchdog
+
+
+def lost_host_error(what: str, error: Exception) -> LostHostError:
+    """Returns the error of a call that failed between the hosts."""
+    fault = restart_sentence(what, f"another host is gone ({_first_line(error)})")
+    return LostHostError(fault)
+
+
+def _speak_before_abort(watchdog: Watchdog) -> None:
+    """Makes the loss of process 0 end this one with a sentence.
+
+    JAX's client aborts the process as soon as process 0 is gone, with a stack trace. It takes no
+    function of Python to call instead (jaxlib 0.10: std::bad_cast), so this is the handler of the
+    signal that `abort` raises. It runs in the thread of the client, never in one of Python's.
+    """
+
+    def handle(number: int) -> None:
+        what = watchdog.watched or "the work of all hosts"
+        end_process(restart_sentence(what, "process 0 is gone"))
+
+    _speak_before_abort.handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(handle)  # pyright: ignore
+    ctypes.CDLL(None).signal(signal.SIGABRT, _speak_before_abort.handler)  # pyright: ignore
+
+
+def gather_objects(value: Value) -> list[Value]:
+    """Returns the value of each process, in their order, on each. Collective.
+
+    Args:
+        value: that pickle knows; sizes may differ from host to host.
+    """
+    from jax.experimental import multihost_utils
+
+    content = np.frombuffer(pickle.dumps(value), np.uint8)
+    sizes = multihost_utils.process_allgather(np.array([len(content)], np.int32)).ravel()
+    padded = np.pad(content, (0, int(sizes.max()) - len(content)))
+    parts = multihost_utils.process_allgather(padded)
+    return [
+        pickle.loads(part[:size].tobytes())
+        for part, size in zip(np.asarray(parts), sizes, strict=True)
+    ]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]

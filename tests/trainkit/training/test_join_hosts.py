@@ -1,0 +1,124 @@
+"""Which hosts train together: by arguments, and as a TPU pod describes itself."""
+
+import argparse
+import http.server
+import os
+import threading
+
+import pytest
+
+from tpudet.trainkit.command_line import (
+    add_backend_argument,
+    add_hosts_arguments,
+    add_tensorflow_argument,
+    choose_backend,
+    new_parser,
+)
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.training import jax_hosts
+from tpudet.trainkit.training.jax_hosts import join_hosts, pod_size, several_hosts
+
+
+@pytest.fixture(autouse=True)
+def _no_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("TPU_", "COLAB_", "JAX_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # choose_backend changes it
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = new_parser("train", "")
+    add_backend_argument(parser)
+    add_hosts_arguments(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("--num_processes", "2"),
+            "--coordinator_address and --process_id must be given too",
+        ),
+        (
+            ("--coordinator_address", "a:1", "--num_processes", "2", "--process_id", "0"),
+            "--num_processes is 2, and --backend is auto: several hosts train with --backend jax",
+        ),
+        (
+            (
+                *("--backend", "jax", "--coordinator_address", "a:1"),
+                *("--num_processes", "2", "--process_id", "2"),
+            ),
+            "--process_id is 2; with --num_processes 2 it must be 0 to 1",
+        ),
+    ],
+)
+def test_arguments_that_do_not_fit_together_are_refused(
+    words: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        join_hosts(parse(*words))
+
+
+def test_the_environment_gives_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "4")
+    monkeypatch.setenv("JAX_PROCESS_ID", "3")
+    arguments = parse("--coordinator_address", "a:1")
+    assert (arguments.num_processes, arguments.process_id) == (4, 3)
+
+
+def test_one_host_has_nobody_to_join() -> None:
+    with several_hosts(parse()):
+        pass
+    assert not join_hosts(parse("--backend", "jax"))
+
+
+def test_a_pod_says_how_many_hosts_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pod_size() == 1
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "t0,t1,t2,t3")
+    assert pod_size() == 4
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost")
+    assert pod_size() == 1
+
+
+def test_the_metadata_of_compute_engine_say_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Metadata(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.headers["Metadata-Flavor"] == "Google"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3")
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("localhost", 0), Metadata) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        monkeypatch.setenv("GCE_METADATA_IP", f"localhost:{server.server_port}")
+        monkeypatch.setattr(jax_hosts, "has_tpu_device", lambda: True)
+        assert pod_size() == 2
+        thread.join()
+        monkeypatch.setenv("GCE_METADATA_IP", "localhost:1")  # nobody answers
+        assert pod_size() == 1
+
+
+def test_a_cpu_by_the_name_of_a_tpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5e-8")
+    monkeypatch.setattr("tpudet.trainkit.command_line._sees_tpu", lambda: False)
+    with pytest.raises(UserError, match="TPU_ACCELERATOR_TYPE is set.*JAX sees no TPU"):
+        choose_backend(parse())
+    choose_backend(parse("--backend", "tensorflow"))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    choose_backend(parse())
+    assert os.environ["KERAS_BACKEND"] == "tensorflow"
+
+
+def test_jax_does_not_export_and_the_message_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = new_parser("export", "")
+    add_tensorflow_argument(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--backend", "jax"])
+    assert "graph of TensorFlow. Checkpoints that JAX has trained" in capsys.readouterr().err
+    assert parser.parse_args(["--backend", "auto"]).backend == "tensorflow"
