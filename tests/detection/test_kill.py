@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tpudet.trainkit.training.checkpoints import read_checkpoint
 
@@ -33,10 +34,11 @@ SETTINGS = {
 TIMES = {"time", "seconds", "images_per_second", "input_wait_share", "eta_seconds"}
 
 
-def start(model_dir: Path, part: str) -> subprocess.Popen:
+def start(model_dir: Path, part: str, backend: str) -> subprocess.Popen:
     flags = [f"--set={key}={value}" for key, value in SETTINGS.items()]
     command = [sys.executable, "-m", "tpudet", "train", "--config", "quickstart"]
     command += ["--model_dir", str(model_dir), f"--set=data.directory={part}", *flags]
+    command += ["--backend", backend]
     with open(model_dir.with_suffix(".log"), "a") as log:
         return subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env=os.environ.copy()
@@ -68,36 +70,39 @@ def results(model_dir: Path) -> list[dict]:
 
 def files(model_dir: Path) -> list[str]:
     names = (str(path.relative_to(model_dir)) for path in model_dir.rglob("*") if path.is_file())
-    return sorted(name for name in names if "tfevents" not in name)
+    return sorted(name for name in names if not name.startswith(("events.", "compile_cache/")))
 
 
-def test_a_run_killed_three_times_equals_one_that_was_not(sample_part: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
+def test_a_run_killed_three_times_equals_one_that_was_not(
+    backend: str, sample_part: str, tmp_path: Path
+) -> None:
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    reference = start(undisturbed, sample_part)
+    reference = start(undisturbed, sample_part, backend)
     log = killed.with_suffix(".log")
 
     some_step = random.randint(1, 3)
     kill_when(
-        start(killed, sample_part),
+        start(killed, sample_part, backend),
         lambda: any(
             line["kind"] == "train" and line["step"] >= some_step for line in ledger(killed)
         ),
         log,
     )
     kill_when(
-        start(killed, sample_part),
+        start(killed, sample_part, backend),
         lambda: any(killed.glob("model.ckpt-*.temporary*")),
         log,
     )
     assert any(killed.glob("model.ckpt-*.temporary*")), "the kill left no half-written checkpoint"
     kill_when(
-        start(killed, sample_part),
+        start(killed, sample_part, backend),
         lambda: (killed / f"model.ckpt-{EVAL_EVERY}.index").exists(),
         log,
     )
     assert not any(line["kind"] == "eval" for line in ledger(killed)), "it was evaluated already"
 
-    assert start(killed, sample_part).wait() == 0, log.read_text()[-3000:]
+    assert start(killed, sample_part, backend).wait() == 0, log.read_text()[-3000:]
     assert reference.wait() == 0, undisturbed.with_suffix(".log").read_text()[-3000:]
 
     expected, found = read_checkpoint(str(undisturbed)), read_checkpoint(str(killed))

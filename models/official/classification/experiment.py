@@ -1,7 +1,9 @@
 """A whole experiment on one page: training, evaluation and export."""
 
+import dataclasses
 import functools
 import json
+import math
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -25,7 +27,12 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.record_splits import Split, find_split
 from tpudet.trainkit.source_version import git_commit
-from tpudet.trainkit.training.build_engine import build_engine, choose_devices, set_precision
+from tpudet.trainkit.training.build_engine import (
+    build_engine,
+    choose_devices,
+    keep_compiled_steps,
+    set_precision,
+)
 from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.engine import Engine
@@ -40,7 +47,7 @@ from tpudet.trainkit.training.model_dir import (
     select_checkpoint,
 )
 from tpudet.trainkit.training.modes import Mode, claim_model_dir, run_mode
-from tpudet.trainkit.training.plan import log_frozen, log_plan
+from tpudet.trainkit.training.plan import log_frozen, log_plan, with_total_steps
 from tpudet.trainkit.weights.pretrained import Pretrained, load_pretrained, write_report
 from tpudet.trainkit.weights.report import LoadReport
 
@@ -53,6 +60,7 @@ def train(
     model_dir: str,
     mode: Mode = "train_and_eval",
     eval_timeout: float | None = None,
+    deadline: float = math.inf,
     dry_run: bool = False,
 ) -> int:
     """Trains, evaluates, or both; resumes where an earlier run in `model_dir` stopped.
@@ -62,10 +70,11 @@ def train(
         model_dir: checkpoints, log and metrics go there.
         mode: "eval" waits for the checkpoints that another process writes.
         eval_timeout: seconds without a new checkpoint after which mode "eval" ends; None: never.
+        deadline: when to save and stop, by `time.monotonic`.
         dry_run: build everything, log what would happen, and write nothing.
 
     Returns:
-        The exit code of the process: 0 finished, 75 stopped by a signal, 1 failed.
+        The exit code of the process: 0 finished, 1 failed, and those of `trainkit.training.loop`.
 
     Raises:
         UserError: config, data set, weights or checkpoints do not fit together, or another process
@@ -73,6 +82,8 @@ def train(
     """
     class_list_text, classes = load_classes(config.data.directory, config.data.classes)
     split = _find_split(config, config.data.train_split, classes)
+    train = with_total_steps(config.train, sum(split.records_per_shard))
+    config = dataclasses.replace(config, train=train)
     begins = not list_checkpoints(model_dir)
     config, pretrained = resolve_config(config, model_dir, loads_weights=begins and mode != "eval")
     devices = choose_devices(config.train)
@@ -108,6 +119,7 @@ def train(
         describe_run(model_dir, config, class_list_text, load_experiment, writes=writes)
         if writes and pretrained and training.loaded:
             write_report(model_dir, pretrained.config.path, training.loaded)
+        keep_compiled_steps(model_dir)
         return run_mode(
             mode,
             config.train,
@@ -115,6 +127,7 @@ def train(
             model_dir=model_dir,
             evaluation=evaluation,
             eval_timeout=eval_timeout,
+            deadline=deadline,
             verify=verify,
         )
 
@@ -248,7 +261,9 @@ def build_training(
             task,
             config.train,
             devices=devices,
-            make_dataset=functools.partial(build_train_dataset, config, train_split),
+            make_dataset=functools.partial(
+                build_train_dataset, config, train_split, devices=devices
+            ),
             record_numbers=lambda batch: batch.records,
         )
     except UserError:
@@ -259,9 +274,9 @@ def build_training(
 
 
 def build_train_dataset(
-    config: ExperimentConfig, split: Split | None, start_record: int
+    config: ExperimentConfig, split: Split | None, start_record: int, *, devices: Devices
 ) -> tf.data.Dataset:
-    """Builds the training input from record number `start_record` on."""
+    """Builds this process's part of the training input from record number `start_record` on."""
     if split is None:
         raise ValueError("this engine was built without training data")
     return train_dataset(
@@ -269,9 +284,11 @@ def build_train_dataset(
         shards=split.shards,
         records_per_shard=split.records_per_shard,
         num_classes=split.num_classes,
-        batch_size=config.train.batch_size,
+        batch_size=config.train.batch_size // devices.num_processes,
         seed=config.train.seed,
         start_record=start_record,
+        process_index=devices.process_index,
+        process_count=devices.num_processes,
         is_multi_label=isinstance(config.model.loss, SigmoidLossConfig),
     )
 

@@ -4,6 +4,7 @@ The files of one set are named `<prefix>-00000-of-00020.tfrecord`. A record's nu
 `shard index * RECORDS_PER_SHARD_LIMIT + index in the shard`, an int64.
 """
 
+import math
 import os
 import re
 import struct
@@ -138,6 +139,35 @@ def read_records(shards: Sequence[str]) -> tf.data.Dataset:
     indices = tf.range(len(shards), dtype=tf.int64)
     files: Any = tf.data.Dataset.from_tensor_slices((indices, list(shards)))
     return files.flat_map(_read_shard)
+
+
+def evaluation_share(
+    records: tf.data.Dataset,
+    *,
+    batch_size: int,
+    process_index: int,
+    process_count: int,
+    num_records: int | None,
+) -> tuple[tf.data.Dataset, int]:
+    """Returns a process's records of an evaluation, and how many fillers complete its batches.
+
+    The processes take turns. Each makes as many batches as the others, if need be of nothing but
+    fillers.
+
+    Args:
+        records: all of a split.
+        batch_size: of this process.
+        process_index: of this process.
+        process_count: processes that share the records.
+        num_records: of the split; needed with several processes.
+    """
+    if process_count == 1:
+        # The remainder that is dropped holds nothing but fillers.
+        return records, batch_size - 1
+    assert num_records is not None
+    num_batches = math.ceil(num_records / (process_count * batch_size))
+    num_own = len(range(process_index, num_records, process_count))
+    return records.shard(process_count, process_index), num_batches * batch_size - num_own
 
 
 def default_shuffle_buffer(shards: Sequence[str], records_per_shard: Sequence[int]) -> int:

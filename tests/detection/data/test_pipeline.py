@@ -185,6 +185,23 @@ def test_evaluation_sees_each_image_once_and_fills_the_last_batch(shards):
         np.testing.assert_array_equal([*row[5], *row[6], *row[7]], np.concatenate(placed[1:]))
 
 
+def test_processes_share_the_images_of_an_evaluation_in_batches_of_equal_number(shards):
+    """As many as the process with the most images needs; the others have fillers."""
+    for batch_size in (1, 4):
+        options = {"batch_size": batch_size, "process_count": 3, "num_records": TOTAL, **OPTIONS}
+        parts = [
+            [
+                int(row[4])
+                for row in rows(eval_dataset(shards=shards, process_index=i, **options), 99)
+            ]
+            for i in range(3)
+        ]
+        assert len({len(part) for part in parts}) == 1
+        assert len(parts[0]) == -(-TOTAL // (3 * batch_size)) * batch_size
+        found = sorted(number for part in parts for number in part if number >= 0)
+        assert found == [int(number) for number, _ in records.read_records(shards)]
+
+
 @pytest.fixture
 def masked_shard(tmp_path) -> str:
     """Five images of 40x60 with 0..4 boxes, whose masks fill them."""

@@ -14,7 +14,12 @@ from tpudet.classification.types import Batch
 from tpudet.trainkit.images.crops import Part, center_part, decode_part, random_part
 from tpudet.trainkit.images.mixed_stream import augmented_stream, surplus_records
 from tpudet.trainkit.images.seeds import fold_seed, record_seed
-from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records, read_shuffled
+from tpudet.trainkit.records import (
+    RECORDS_PER_SHARD_LIMIT,
+    evaluation_share,
+    read_records,
+    read_shuffled,
+)
 from tpudet.trainkit.types import Tensor
 
 NUM_CORES = os.cpu_count() or 1
@@ -84,7 +89,14 @@ def train_dataset(
 
 
 def eval_dataset(
-    data: DataConfig, *, shards: Sequence[str], num_classes: int, batch_size: int
+    data: DataConfig,
+    *,
+    shards: Sequence[str],
+    num_classes: int,
+    batch_size: int,
+    process_index: int = 0,
+    process_count: int = 1,
+    num_records: int | None = None,
 ) -> tf.data.Dataset:
     """Yields the centre of every image once, in file order.
 
@@ -94,7 +106,10 @@ def eval_dataset(
         data: image size and central crop.
         shards: paths.
         num_classes: C.
-        batch_size: B.
+        batch_size: B, of this process.
+        process_index: of this process.
+        process_count: see `evaluation_share`.
+        num_records: of all shards; needed with several processes.
 
     Returns:
         Dataset of `Batch`.
@@ -106,14 +121,20 @@ def eval_dataset(
         image = decode_center(example.encoded, data.image_size, data.center_crop)
         return Batch(image, _targets(example, record, num_classes, may_lack=True), record)
 
-    images = read_records(shards).map(prepare, num_parallel_calls=NUM_CORES)
+    records, num_fillers = evaluation_share(
+        read_records(shards),
+        batch_size=batch_size,
+        process_index=process_index,
+        process_count=process_count,
+        num_records=num_records,
+    )
+    images = records.map(prepare, num_parallel_calls=NUM_CORES)
     filler = Batch(
         tf.zeros([*data.image_size, 3], tf.uint8),
         tf.zeros([num_classes]),
         tf.constant(-1, tf.int64),
     )
-    # With B - 1 fillers at the end, the remainder that is dropped holds nothing but fillers.
-    fillers = tf.data.Dataset.from_tensors(filler).repeat(batch_size - 1)
+    fillers = tf.data.Dataset.from_tensors(filler).repeat(num_fillers)
     batches = images.concatenate(fillers).batch(batch_size, drop_remainder=True)
     return _with_options(batches.prefetch(2))
 

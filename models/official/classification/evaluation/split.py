@@ -1,5 +1,6 @@
 """Evaluates a whole split: predicts every image once and scores the predictions."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -36,7 +37,8 @@ class SplitEvaluation:
     Args:
         predict: from a replica's batch to its predictions.
         devices: they share each batch.
-        dataset: of Batch, every image of the split once, fillers at the end.
+        dataset: of Batch, every image of the split once, fillers at the end. With several processes
+            each has its part of the images.
         num_images: of the split.
         loss: of the model; a sigmoid's images may be of several classes.
     """
@@ -74,9 +76,12 @@ class SplitEvaluation:
                 probabilities.append(np.asarray(predictions.probabilities)[is_real])
                 targets.append(np.asarray(batch.targets)[is_real])
                 bar.update(int(is_real.sum()))
-        seen = np.concatenate(records)
+        own = [np.concatenate(columns) for columns in (records, probabilities, targets)]
+        parts = self._devices.gather(own)
+        seen, *columns = (np.concatenate(column) for column in zip(*parts, strict=True))
         assert len(np.unique(seen)) == len(seen) == self._num_images, "an image twice or never"
-        found = SplitPredictions(np.concatenate(probabilities), np.concatenate(targets))
+        in_file_order = np.argsort(seen)
+        found = SplitPredictions(*(column[in_file_order] for column in columns))
         unlabelled = int((found.targets.sum(axis=1) != 1).sum())
         if unlabelled and not isinstance(self._loss, SigmoidLossConfig):
             raise UserError(
@@ -132,7 +137,10 @@ def build_evaluation(
             data,
             shards=split.shards,
             num_classes=len(classes),
-            batch_size=config.evaluation.schedule.batch_size,
+            batch_size=math.ceil(config.evaluation.schedule.batch_size / devices.num_processes),
+            process_index=devices.process_index,
+            process_count=devices.num_processes,
+            num_records=sum(split.records_per_shard),
         ),
         num_images=sum(split.records_per_shard),
         loss=config.model.loss,

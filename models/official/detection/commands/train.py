@@ -1,8 +1,8 @@
 """Trains and evaluates a detector: `tpudet train --config VERSION --model_dir DIR`.
 
 The same command resumes a run where it stopped. Exit codes: 0 finished, 1 failed, 2 wrong usage;
-with everything saved, 75 stopped by SIGTERM or SIGINT, or another host
-was lost (start it again), 80 --max_hours is over (start it again), 81 train.stop_at is reached, 82
+75 another host was lost (start it again); with everything saved, 75 stopped by SIGTERM or SIGINT
+(start it again), 80 --max_hours is over (start it again), 81 train.stop_at is reached, 82
 train.patience is over.
 """
 

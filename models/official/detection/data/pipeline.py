@@ -18,7 +18,12 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.canvas import PlacedImage, place_on_canvas
 from tpudet.trainkit.images.mixed_stream import Augmentation, augmented_stream, surplus_records
 from tpudet.trainkit.images.seeds import draw_placement, fold_seed, record_seed
-from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records, read_shuffled
+from tpudet.trainkit.records import (
+    RECORDS_PER_SHARD_LIMIT,
+    evaluation_share,
+    read_records,
+    read_shuffled,
+)
 from tpudet.trainkit.types import Tensor
 
 NUM_CORES = os.cpu_count() or 1
@@ -153,6 +158,9 @@ def eval_dataset(
     batch_size: int,
     max_instances: int,
     with_masks: bool = False,
+    process_index: int = 0,
+    process_count: int = 1,
+    num_records: int | None = None,
     num_parallel_calls: int = NUM_CORES,
 ) -> tf.data.Dataset:
     """Yields every image once, in file order, fitted into the canvas.
@@ -162,9 +170,12 @@ def eval_dataset(
     Args:
         shards: paths, as `find_shards` lists them.
         canvas_size: H and W.
-        batch_size: B.
+        batch_size: B, of this process.
         max_instances: N.
         with_masks: whether batches carry masks; all 0 where a record has none.
+        process_index: of this process.
+        process_count: see `evaluation_share`.
+        num_records: of all shards; needed with several processes.
         num_parallel_calls: images prepared at once.
 
     Returns:
@@ -188,10 +199,16 @@ def eval_dataset(
         )
         return _one_image(sample, max_instances, with_masks=with_masks)
 
-    images = read_records(shards).map(prepare, num_parallel_calls=num_parallel_calls)
+    records, num_fillers = evaluation_share(
+        read_records(shards),
+        batch_size=batch_size,
+        process_index=process_index,
+        process_count=process_count,
+        num_records=num_records,
+    )
+    images = records.map(prepare, num_parallel_calls=num_parallel_calls)
     fillers = tf.data.Dataset.from_tensors(_filler(with_masks=with_masks))
-    # With B - 1 fillers at the end, the remainder that is dropped holds nothing but fillers.
-    padded = images.concatenate(fillers.repeat(batch_size - 1))
+    padded = images.concatenate(fillers.repeat(num_fillers))
     return _batched(padded, canvas_size, batch_size, max_instances)
 
 
