@@ -500,6 +500,38 @@ def test_a_checkpoint_that_goes_while_it_is_evaluated_is_still_kept_as_best(ram_
     assert read_best_record(f"{ram_dir}/best") == BestRecord("AP50", 0.2, 4)
 
 
+def test_the_best_outlives_a_kill_amid_its_recording(
+    ram_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at the ledger's line; the trainer removes the checkpoint before the restart."""
+    trained = CountingEngine()
+    trained.train(4)
+    writer = Checkpoints(ram_dir, keep=1)
+    saved = writer.save(trained.snapshot())
+    writer.wait()
+    evaluate_here = {
+        "engine": CountingEngine(),
+        "model_dir": ram_dir,
+        "total_steps": 10,
+        "evaluation": evaluation_settings(lambda step: Evaluation({"AP50": 0.2}, {})),
+        "timeout_seconds": 0.0,
+    }
+
+    class KilledError(Exception):
+        pass
+
+    def kill(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as context, pytest.raises(KilledError):
+        context.setattr(Ledger, "append", kill)
+        loop.evaluate_checkpoints(**evaluate_here)
+    remove_checkpoint(saved.prefix)
+    loop.evaluate_checkpoints(**evaluate_here)
+    assert read_checkpoint(f"{ram_dir}/best") == trained.snapshot()
+    assert read_best_record(f"{ram_dir}/best") == BestRecord("AP50", 0.2, 4)
+
+
 def test_a_trainer_that_lost_its_claim_writes_nothing_more(tmp_path: Path) -> None:
     engine = CountingEngine()
     path = tmp_path / "train.claim.json"

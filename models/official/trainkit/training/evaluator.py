@@ -20,7 +20,6 @@ from tpudet.trainkit.training.checkpoints import (
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.preemption import Preemption
 from tpudet.trainkit.training.run_log import Ledger, MetricsWriter, finite_number
-from tpudet.trainkit.training.stopping import early_end
 from tpudet.trainkit.weights.tensor_bundle import INDEX_SUFFIX
 
 logger = logging.getLogger(__name__)
@@ -45,8 +44,6 @@ class EvaluationSettings:
     every_steps: Count  # and at the end of the run
     best_metric: str  # its highest value decides which checkpoint `best/` holds
     headline: Sequence[str]  # metrics to log as `NAME: 0.1234`
-    stop_at: Mapping[str, float] | None = None  # see `stopping.early_end`
-    patience: Count | None = None
 
     __post_init__ = check
 
@@ -110,17 +107,10 @@ class Evaluator:
         """The steps whose evaluation counts."""
         return set(self._history)
 
-    def check_end(self) -> None:
-        """Raises EarlyEnd if the evaluations so far end the training."""
-        settings = self._settings
-        end = early_end(
-            self._history,
-            best_metric=settings.best_metric,
-            stop_at=settings.stop_at or {},
-            patience=settings.patience,
-        )
-        if end is not None:
-            raise end
+    @property
+    def history(self) -> dict[int, dict[str, float]]:
+        """The finite metrics of each evaluated step, by name."""
+        return dict(self._history)
 
     def pending(self, published: Sequence[Checkpoint], total_steps: int) -> list[Checkpoint]:
         """Returns those of the checkpoints that are still to be evaluated, oldest first."""
@@ -171,20 +161,21 @@ class Evaluator:
         ):
             metrics, images = settings.evaluate(step)
         self.last_seconds = time.monotonic() - started
-        named = {*settings.headline, settings.best_metric, *(settings.stop_at or {})}
-        missing = sorted(named - set(metrics))
+        missing = sorted({*settings.headline, settings.best_metric} - set(metrics))
         if missing:
             raise ValueError(
                 f"The evaluation has no metric {', '.join(missing)}; it has {', '.join(metrics)}"
             )
         self._verify()
-        writer.write("eval", step, {**metrics, **images})
-        self._ledger.append("eval", step, {**metrics, "seconds": round(self.last_seconds, 3)})
-        self._history[step] = _finite(metrics)
         logger.info("Evaluated step %d in %.1f s", step, self.last_seconds)
         for name in settings.headline:
             logger.info("%s: %.4f", name, metrics[name])
+        # Before it is recorded: a kill between the two costs one more evaluation. The other way
+        # round the best would be lost where the trainer removes its checkpoint meanwhile.
         self._offer_best(checkpoint, metrics[settings.best_metric], self._engine.snapshot)
+        writer.write("eval", step, {**metrics, **images})
+        self._ledger.append("eval", step, {**metrics, "seconds": round(self.last_seconds, 3)})
+        self._history[step] = _finite(metrics)
 
     def _offer_best(
         self,
