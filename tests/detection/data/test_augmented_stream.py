@@ -276,7 +276,7 @@ def coco_shard(folder: Path, count: int) -> str:
                 texts=["thing"] * len(kept),
                 is_crowd=[bool(a["iscrowd"]) for a, _ in kept],
                 areas=[a["area"] for a, _ in kept],
-                masks=[mask for _, mask in kept],
+                masks=[mask.encoded for _, mask in kept],
             )
         )
     path = "ram://augmented_coco-00000-of-00001.tfrecord"

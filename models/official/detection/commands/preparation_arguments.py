@@ -20,9 +20,10 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         required=True,
-        choices=("coco", "voc", "yolo", "open_images", "table"),
+        choices=("coco", "voc", "yolo", "open_images", "table", "mask_folders"),
         help="coco: an instances JSON; voc: a folder of XML files; yolo: a data.yaml; open_images: "
-        "a box CSV; table: any CSV or Parquet file, see --columns",
+        "a box CSV; table: any CSV or Parquet file, see --columns; mask_folders: a folder per "
+        "image, with ID/images and ID/masks, a PNG per object",
     )
     parser.add_argument("--annotations", required=True, metavar="PATH")
     parser.add_argument(
@@ -62,7 +63,17 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--include_masks",
         action="store_true",
-        help="coco, yolo: check and write the segmentations",
+        help="coco, yolo, open_images, mask_folders: check and write masks",
+    )
+    parser.add_argument(
+        "--mask_csv",
+        metavar="FILE",
+        help="open_images: masks by box (MaskPath,ImageID,LabelName,BoxXMin,...)",
+    )
+    parser.add_argument(
+        "--mask_dir",
+        metavar="DIR",
+        help="open_images: folder of the masks, or of the unpacked archives train-masks-0 to -f",
     )
     add_workers_argument(parser)
 

@@ -9,10 +9,12 @@ HEIGHT, WIDTH = 48, 64
 
 
 def drawn(segmentation: object) -> np.ndarray | None:
-    encoded = mask_png(segmentation, height=HEIGHT, width=WIDTH)
-    if encoded is None:
+    found = mask_png(segmentation, height=HEIGHT, width=WIDTH)
+    if found is None:
         return None
-    return cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_UNCHANGED)
+    mask = cv2.imdecode(np.frombuffer(found.encoded, np.uint8), cv2.IMREAD_UNCHANGED)
+    assert found.area == mask.sum()
+    return mask
 
 
 def test_polygons_are_joined() -> None:

@@ -92,10 +92,18 @@ def _require_folders(directories: Sequence[str]) -> None:
         )
 
 
-def _scaled(polygons: list[list[float]] | None, width: int, height: int) -> Any:
-    """Polygons in fractions as polygons in pixels."""
-    if polygons is None:
-        return None
+def _rectangle(
+    y1: float, x1: float, y2: float, x2: float, height: int, width: int
+) -> list[list[float]]:
+    """A box in fractions as a polygon in pixels."""
+    corners = np.array([[x1, y1], [x2, y1], [x2, y2], [x1, y2]]) * (width, height)
+    return [corners.ravel().tolist()]
+
+
+def _scaled(polygons: Any, width: int, height: int) -> Any:
+    """Polygons in fractions as polygons in pixels; a path, or None, as it is."""
+    if not isinstance(polygons, list):
+        return polygons
     return [(np.reshape(p, (-1, 2)) * (width, height)).ravel().tolist() for p in polygons]
 
 
@@ -249,11 +257,23 @@ class _Shard:
     def _masks(
         self, file: str, image: StandardImage, objects: _Objects
     ) -> tuple[list[bytes], _Objects]:
-        """Returns the drawable masks and their objects; the others are left out."""
-        segmentations = [] if objects.segmentations is None else objects.segmentations.tolist()
+        """Returns the drawable masks and their objects; the others are left out.
+
+        A crowd without a mask is its box, for it is a region to ignore.
+        """
+        columns = objects.columns
+        segmentations: list[Any] = [None] * len(columns.labels)
+        if objects.segmentations is not None:
+            segmentations = objects.segmentations.tolist()
         if self.job.annotations.normalized:
             scale = (image.width, image.height)
             segmentations = [_scaled(polygons, *scale) for polygons in segmentations]
+        sides = zip(columns.ymin, columns.xmin, columns.ymax, columns.xmax, strict=True)
+        boxes = [_rectangle(*box, image.height, image.width) for box in sides]
+        segmentations = [
+            box if own is None and is_crowd else own
+            for own, box, is_crowd in zip(segmentations, boxes, columns.is_crowd, strict=True)
+        ]
         drawn = [mask_png(s, height=image.height, width=image.width) for s in segmentations]
         for row, mask in enumerate(drawn):
             if mask is None:
@@ -261,8 +281,13 @@ class _Shard:
                 detail = f"y1 x1 y2 x2 {corners}"
                 self.findings.append(Finding(file, "object without a usable mask", detail, False))
         kept = [row for row, mask in enumerate(drawn) if mask is not None]
-        columns = ObjectColumns._make([[c[row] for row in kept] for c in objects.columns])
-        fractions = [objects.fractions[row] for row in kept]
-        return [mask for mask in drawn if mask is not None], objects._replace(
-            columns=columns, fractions=fractions
+        columns = ObjectColumns._make([[c[row] for row in kept] for c in columns])
+        masks = [mask for mask in drawn if mask is not None]
+        areas = [
+            area if area > 0 else float(mask.area)
+            for area, mask in zip(columns.areas, masks, strict=True)
+        ]
+        return [mask.encoded for mask in masks], objects._replace(
+            columns=columns._replace(areas=areas),
+            fractions=[objects.fractions[row] for row in kept],
         )

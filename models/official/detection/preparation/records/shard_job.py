@@ -11,7 +11,7 @@ from tpudet.detection.preparation.sources.annotations import COORDINATES, Annota
 from tpudet.trainkit.files import storage
 
 # Increase it whenever equal inputs give other bytes, so that finished files count as outdated.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class ShardJob(NamedTuple):
@@ -54,8 +54,8 @@ def report_from_json(text: str) -> ShardReport:
 def inputs_digest(job: ShardJob) -> str:
     """Returns the digest of a shard's annotations, options, format version and image files.
 
-    Local image files count with size and modification time. In buckets only their names count,
-    because each state would cost a request.
+    Local files of images and masks count with size and modification time. In buckets only their
+    names count, because each state would cost a request.
     """
     digest = hashlib.sha256()
     annotations = job.annotations
@@ -69,7 +69,11 @@ def inputs_digest(job: ShardJob) -> str:
     for column in ("image", *COORDINATES, "is_crowd", "area"):
         digest.update(np.ascontiguousarray(boxes[column].to_numpy()).tobytes())
     if "segmentation" in boxes:
-        digest.update(json.dumps(boxes["segmentation"].tolist()).encode())
+        segmentations = boxes["segmentation"].tolist()
+        digest.update(json.dumps(segmentations).encode())
+        for path in segmentations:
+            if isinstance(path, str) and "://" not in path:
+                digest.update(_file_state(path))
     for directory in job.image_directories:
         if "://" not in directory:
             for file in annotations.images["file"]:

@@ -1,32 +1,65 @@
-"""Converts COCO segmentations to PNG masks, with pycocotools."""
+"""Converts segmentations to PNG masks: COCO's, with pycocotools, and files."""
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
 from tpudet.detection.ops.numpy_masks import run_lengths
+from tpudet.detection.preparation.sources.mask_files import read_mask_file
 
 # Pixels along the polygons of one object: pycocotools takes some 100 bytes for each, in the image
 # or not.
 _MAX_PERIMETER = 2**21
 
 
-def mask_png(segmentation: Any, *, height: int, width: int) -> bytes | None:
+class MaskPng(NamedTuple):
+    """A mask as records hold it."""
+
+    encoded: bytes  # a PNG, 1 inside and 0 outside
+    area: int  # pixels inside
+
+
+def mask_png(segmentation: Any, *, height: int, width: int) -> MaskPng | None:
     """Draws one object's mask.
 
     Args:
         segmentation: polygons (lists of x, y in pixels, or one such list), of which those with
-            less than three corners are ignored, or run lengths, compressed or not.
+            less than three corners are ignored; run lengths, compressed or not; or the path of an
+            image, any value above 0 being inside. An image of the same shape but another size, as
+            some of Open Images are, is resampled to the nearest pixel.
         height: of the image, in pixels.
         width: of the image, in pixels.
 
     Returns:
-        A PNG of [height, width], 1 inside and 0 outside; None if the segmentation is missing,
-        malformed, of another size, too long to draw, or covers no pixel.
+        The mask of [height, width]; None if the segmentation is missing, malformed, of another
+        size, too long to draw, or covers no pixel.
     """
+    if isinstance(segmentation, str):
+        mask = _read_file(segmentation, height=height, width=width)
+    else:
+        mask = _draw(segmentation, height=height, width=width)
+    if mask is None or not mask.any():
+        return None
+    done, encoded = cv2.imencode(".png", np.ascontiguousarray(mask))
+    return MaskPng(encoded.tobytes(), int(mask.sum())) if done else None
+
+
+def _read_file(path: str, *, height: int, width: int) -> np.ndarray | None:
+    try:
+        mask = read_mask_file(path)
+    except OSError:
+        return None
+    if mask is None:
+        return None
+    if abs(mask.shape[0] * width - mask.shape[1] * height) > max(*mask.shape, height, width):
+        return None  # more than a pixel of another shape
+    return cv2.resize(mask.astype(np.uint8), (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
+
+
+def _draw(segmentation: Any, *, height: int, width: int) -> np.ndarray | None:
     if isinstance(segmentation, list):
         is_flat = any(isinstance(value, int | float) for value in segmentation)
         polygons = list(filter(_is_polygon, [segmentation] if is_flat else segmentation))
@@ -41,11 +74,7 @@ def mask_png(segmentation: Any, *, height: int, width: int) -> bytes | None:
         runs = coco_mask.frPyObjects(uncompressed, height, width)
     else:
         return None
-    mask = _decode(runs)
-    if not mask.any():
-        return None
-    done, encoded = cv2.imencode(".png", np.ascontiguousarray(mask))
-    return encoded.tobytes() if done else None
+    return _decode(runs)
 
 
 def _is_polygon(points: object) -> bool:

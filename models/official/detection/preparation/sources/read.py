@@ -6,6 +6,10 @@ from typing import Literal, NamedTuple
 from tpudet.detection.preparation.sources.annotations import Annotations
 from tpudet.detection.preparation.sources.coco import read_coco
 from tpudet.detection.preparation.sources.input_files import require_inside, require_some_image
+from tpudet.detection.preparation.sources.mask_files import (
+    add_open_images_masks,
+    read_mask_folders,
+)
 from tpudet.detection.preparation.sources.open_images import read_open_images
 from tpudet.detection.preparation.sources.table import Coordinates, read_table
 from tpudet.detection.preparation.sources.voc import read_voc
@@ -17,13 +21,16 @@ from tpudet.trainkit.errors import UserError
 class Source(NamedTuple):
     """Annotations and images, as the user names them."""
 
-    format: Literal["coco", "voc", "open_images", "yolo", "table"]
-    annotations: str  # COCO JSON, folder of VOC XML files, box CSV, data.yaml, CSV or Parquet
-    images: str | None  # folder; None is that of a data.yaml
+    format: Literal["coco", "voc", "open_images", "yolo", "table", "mask_folders"]
+    # COCO JSON, folder of VOC XML files or of mask folders, box CSV, data.yaml, CSV or Parquet
+    annotations: str
+    images: str | None  # folder; None is that of a data.yaml, or of mask folders
     image_list: str | None  # file of the images to take; None takes all
     classes: str | None  # class list; None derives it from the annotations
     include_unlabeled: bool  # open_images, table: also take images without a row
-    include_masks: bool  # coco, yolo: also read the segmentations
+    include_masks: bool  # also read the segmentations
+    mask_csv: str | None  # open_images: which box has which mask
+    mask_dir: str | None  # open_images: folder of the masks
     columns: Mapping[str, str] | None  # table: names of columns by meaning
     coordinates: Coordinates | None  # table: unit of the boxes
 
@@ -55,6 +62,11 @@ def read_source(source: Source, yolo_splits: tuple[str, ...]) -> ReadSource:
             include_segmentation=source.include_masks,
         )
         directory = dataset.folder
+    elif source.format == "mask_folders":
+        directory = source.annotations
+        annotations = read_mask_folders(
+            directory, image_list=source.image_list, classes=source.classes
+        )
     elif source.images is None:
         raise UserError(f"--format {source.format} needs --images, the folder of the images.")
     else:
@@ -88,19 +100,27 @@ def _read(source: Source, images: str) -> Annotations:
             classes=classes,
             include_unlabeled=source.include_unlabeled,
         )
-    return read_open_images(
+    annotations = read_open_images(
         path,
         images=images,
         image_list=image_list,
         classes=classes,
         include_unlabeled=source.include_unlabeled,
     )
+    if source.mask_csv is None or source.mask_dir is None:
+        return annotations
+    return add_open_images_masks(annotations, source.mask_csv, source.mask_dir)
 
 
 def _check_options(source: Source) -> None:
     kind = source.format
     formats = {
-        "--include_masks": (source.include_masks, ("coco", "yolo")),
+        "--include_masks": (
+            source.include_masks,
+            ("coco", "yolo", "open_images", "mask_folders"),
+        ),
+        "--mask_csv": (source.mask_csv is not None, ("open_images",)),
+        "--mask_dir": (source.mask_dir is not None, ("open_images",)),
         "--include_unlabeled": (source.include_unlabeled, ("open_images", "table")),
         "--columns": (source.columns is not None, ("table",)),
         "--coordinates": (source.coordinates is not None, ("table",)),
@@ -109,6 +129,12 @@ def _check_options(source: Source) -> None:
         if is_given and kind not in allowed:
             names = " and ".join(allowed)
             raise UserError(f"{option} is for --format {names} only, not {kind}.")
+    given = (source.include_masks, source.mask_csv is not None, source.mask_dir is not None)
+    if kind == "open_images" and any(given) and not all(given):
+        raise UserError(
+            "Masks of --format open_images need --include_masks, --mask_csv FILE and "
+            "--mask_dir DIR together."
+        )
     if kind == "table" and source.columns is None:
         raise UserError(
             "--format table needs --columns, such as image=image_id,xywh=bbox,class=source."

@@ -1,0 +1,196 @@
+"""Masks as one PNG per object: those of Open Images, and folders with one image each."""
+
+import os
+from typing import Any
+
+import cv2
+import numpy as np
+import pandas as pd
+
+from tpudet.detection.preparation.sources.annotations import (
+    Annotations,
+    Finding,
+    build_annotations,
+)
+from tpudet.detection.preparation.sources.input_files import list_directory, select_listed, stem
+from tpudet.trainkit.class_list import ClassEntry, read_classes
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.inputs import open_input
+
+_MASK_COLUMNS = ("MaskPath", "ImageID", "LabelName", "BoxXMin", "BoxXMax", "BoxYMin", "BoxYMax")
+_CORNERS = {"y1": "BoxYMin", "x1": "BoxXMin", "y2": "BoxYMax", "x2": "BoxXMax"}
+_DECIMALS = 5  # in which the box of a mask and that of the box CSV agree
+_ONLY_CLASS = "object"
+_NO_BOX = (float("nan"),) * 4
+
+
+def add_open_images_masks(annotations: Annotations, mask_csv: str, mask_dir: str) -> Annotations:
+    """Joins the masks of Open Images to their boxes by image, label and corners.
+
+    A box without a mask is an object whose shape nobody drew: it becomes a region to ignore, as a
+    group-of box is, since as an object it would have no shape and left out it would be background.
+
+    Args:
+        annotations: of the box CSV, corners in 0..1.
+        mask_csv: path; of its columns MaskPath, ImageID, LabelName, BoxXMin, BoxXMax, BoxYMin and
+            BoxYMax are read.
+        mask_dir: folder of the PNG files, or of folders with them named by the first character of
+            the files, as the published archives are (train-masks-0 to train-masks-f).
+
+    Raises:
+        UserError: a file is missing or malformed, or no mask belongs to any box.
+    """
+    table = _read_mask_csv(mask_csv)
+    boxes = annotations.boxes
+    names = annotations.images["source_id"].map(stem)
+    places = pd.Series(np.arange(len(names)), index=names)
+    places = places[~places.index.duplicated()]
+    keys = pd.DataFrame(
+        {"image": boxes["image"], "label": boxes["label"].astype(str)}
+        | {side: boxes[side].round(_DECIMALS) for side in _CORNERS}
+    )
+    masks = pd.DataFrame(
+        {"image": table["ImageID"].map(places), "label": table["LabelName"]}
+        | {side: table[column].round(_DECIMALS) for side, column in _CORNERS.items()}
+        | {"path": _paths(table["MaskPath"], mask_dir)}
+    ).dropna(subset=["image"])
+    masks["image"] = masks["image"].astype("int64")
+    on = ["image", "label", *_CORNERS]
+    paths = keys.merge(masks.drop_duplicates(on), how="left", on=on)["path"]
+    lacking = paths.isna().to_numpy()
+    if lacking.all():
+        raise UserError(
+            f"--mask_csv {mask_csv}: none of its {len(table)} masks has the image, label and "
+            "corners of a box in --annotations: they are of different sets."
+        )
+    is_crowd = boxes["is_crowd"].to_numpy()
+    ignored = int((lacking & ~is_crowd).sum())
+    findings = annotations.findings
+    if ignored:
+        reason = "boxes without a mask: regions to ignore"
+        findings += (Finding(mask_csv, reason, f"{ignored} boxes", repaired=True),)
+    return annotations._replace(
+        boxes=boxes.assign(
+            # An array of text would become a column of text, with NaN for None.
+            segmentation=pd.Series(np.where(lacking, None, paths), boxes.index, dtype=object),
+            is_crowd=is_crowd | lacking,
+        ),
+        findings=findings,
+    )
+
+
+def read_mask_folders(
+    directory: str, *, image_list: str | None = None, classes: str | None = None
+) -> Annotations:
+    """Reads folders with one image each, as the Data Science Bowl 2018 has them.
+
+    `<id>/images/` holds one image and `<id>/masks/` a PNG per object, any value above 0 being
+    inside. A box is the extent of its mask.
+
+    Args:
+        directory: holds the folders.
+        image_list: file of ids to take; None takes all.
+        classes: a class list of one row; None names the class `object`.
+
+    Raises:
+        UserError: there is no such folder, a folder has no image or several, or `classes` has not
+            one row.
+    """
+    entries = read_classes(classes) if classes else (ClassEntry(_ONLY_CLASS, _ONLY_CLASS),)
+    if len(entries) != 1:
+        raise UserError(
+            f"--classes {classes} has {len(entries)} rows; masks in folders are of one class."
+        )
+    names = sorted(list_directory(directory, "--annotations"))
+    ids = [name for name in names if storage.is_folder(os.path.join(directory, name, "images"))]
+    if not ids:
+        raise UserError(f"--annotations {directory} has no folder ID with ID/images and ID/masks.")
+    files = [_only_image(directory, name) for name in ids]
+    rows: list[tuple[Any, ...]] = []
+    sizes = []
+    for image, name in enumerate(ids):
+        own, size = _read_folder(image, os.path.join(directory, name, "masks"))
+        rows += own
+        sizes.append(size)
+    columns = ["image", "y1", "x1", "y2", "x2", "area", "segmentation"]
+    boxes = pd.DataFrame(rows, columns=pd.Index(columns))
+    boxes = boxes.assign(label=entries[0].identifier, is_crowd=False)
+    images = pd.DataFrame({"source_id": ids, "file": files}).assign(
+        height=[size[0] for size in sizes], width=[size[1] for size in sizes]
+    )
+    missing: list[Finding] = []
+    if image_list is not None:
+        images, boxes, missing = select_listed(images, boxes, image_list, directory)
+    return build_annotations(
+        images=images, boxes=boxes, classes=entries, normalized=False, findings=tuple(missing)
+    )
+
+
+def _read_mask_csv(path: str) -> pd.DataFrame:
+    numbers = dict.fromkeys(_CORNERS.values(), "float64")
+    try:
+        with open_input(path, "--mask_csv") as file:
+            return pd.read_csv(
+                file,
+                usecols=list(_MASK_COLUMNS),
+                dtype={"MaskPath": "str", "ImageID": "str", "LabelName": "str", **numbers},
+            )
+    except ValueError as error:  # pandas' parser errors are ValueErrors
+        raise UserError(
+            f"--mask_csv {path} is not a CSV with {', '.join(_MASK_COLUMNS)}: {error}."
+        ) from error
+
+
+def _paths(names: pd.Series, directory: str) -> pd.Series:
+    """Returns the path of each mask, in `directory` or in its folder of the first character."""
+    if not storage.is_folder(directory):
+        raise UserError(
+            f"--mask_dir {directory} is no folder; it holds the PNG files of the masks."
+        )
+    folders = {
+        name[-1].lower(): f"{name}/"
+        for name in storage.list_folder(directory)
+        if storage.is_folder(os.path.join(directory, name))
+    }
+    within = names.str[:1].str.lower().map(folders).fillna("")
+    return f"{directory.rstrip('/')}/" + within + names
+
+
+def _only_image(directory: str, name: str) -> str:
+    found = storage.list_folder(os.path.join(directory, name, "images"))
+    if len(found) != 1:
+        raise UserError(
+            f"{directory}/{name}/images has {len(found)} files; with --format mask_folders it "
+            "holds the one image."
+        )
+    return f"{name}/images/{found[0]}"
+
+
+def _read_folder(image: int, folder: str) -> tuple[list[tuple[Any, ...]], tuple[float, float]]:
+    """The rows of an image's objects, and its height and width, NaN without objects."""
+    rows, size = [], (float("nan"), float("nan"))
+    names = storage.list_folder(folder) if storage.is_folder(folder) else []
+    for name in sorted(names):
+        path = f"{folder}/{name}"
+        mask = read_mask_file(path)
+        if mask is None or not mask.any():
+            rows.append((image, *_NO_BOX, float("nan"), path))
+            continue
+        size = mask.shape
+        lines, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+        corners = (lines[0], columns[0], lines[-1] + 1, columns[-1] + 1)
+        rows.append((image, *map(float, corners), float(mask.sum()), path))
+    return rows, size
+
+
+def read_mask_file(path: str) -> np.ndarray | None:
+    """Reads a mask, [h, w] bool, any value above 0 being inside; None if it is no image.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    with storage.open_file(path, "rb") as file:
+        encoded = np.frombuffer(file.read(), np.uint8)
+    pixels = cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE) if len(encoded) else None
+    return None if pixels is None else pixels > 0

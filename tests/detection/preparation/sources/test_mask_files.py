@@ -1,0 +1,163 @@
+"""Masks as files: the CSV and folders of Open Images, and folders with one image each."""
+
+import zipfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from tpudet.detection.commands import make_tfrecords
+from tpudet.detection.data.tfrecord import parse_example
+from tpudet.detection.preparation.sources.mask_files import read_mask_folders
+from tpudet.detection.preparation.sources.masks import mask_png
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.records import find_shards, read_records
+
+HEIGHT, WIDTH = 40, 80
+BOX_HEADER = "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf"
+MASK_HEADER = "MaskPath,ImageID,LabelName,BoxID,BoxXMin,BoxXMax,BoxYMin,BoxYMax,PredictedIoU,Clicks"
+
+
+def write_png(path: Path, pixels: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cv2.imwrite(str(path), pixels)
+
+
+def read_objects(prefix: Path) -> list[dict[str, np.ndarray]]:
+    """The columns of every record, with masks decoded to [n, h, w] bool."""
+    found = []
+    for _, text in read_records(find_shards(str(prefix))):
+        example = parse_example(text, with_masks=True)
+        columns = {
+            name: getattr(example, name).numpy()
+            for name in ("source_id", "boxes_normalized", "labels", "is_crowd", "areas")
+        }
+        pixels = [cv2.imdecode(np.frombuffer(m, np.uint8), 0) for m in example.masks.numpy()]
+        found.append(columns | {"masks": np.array(pixels) > 0})
+    return found
+
+
+def ellipse(height: int, width: int) -> np.ndarray:
+    mask = np.zeros((height, width), np.uint8)
+    center = (width // 4, height // 2)
+    return cv2.ellipse(mask, center, (width // 8, height // 4), 0, 0, 360, 255, -1)
+
+
+@pytest.fixture
+def open_images(tmp_path: Path) -> Path:
+    """Image 0a with a masked cat, a dog without a mask and a group; its mask is half as large."""
+    write_png(tmp_path / "images/0a.jpg", np.full((HEIGHT, WIDTH, 3), 90, np.uint8))
+    mask = ellipse(HEIGHT // 2, WIDTH // 2)
+    write_png(tmp_path / "masks/train-masks-0/0a_m01yrx_b1.png", mask)
+    rows = ["0a,/m/cat,0.125,0.375,0.25,0.75,0", "0a,/m/dog,0.5,1,0,0.5,0", "0a,/m/cat,0,1,0,1,1"]
+    (tmp_path / "boxes.csv").write_text("\n".join([BOX_HEADER, *rows]) + "\n")
+    path = "0a_m01yrx_b1.png,0a,/m/cat,b1,0.125000,0.375000,0.250000,0.750000,0.9,0 1 2"
+    other = "0b_m01yrx_b2.png,0b,/m/cat,b2,0,1,0,1,0.9,"
+    (tmp_path / "masks.csv").write_text("\n".join([MASK_HEADER, path, other]) + "\n")
+    return tmp_path
+
+
+def convert(folder: Path, *options: str) -> int:
+    arguments = ["--annotations", f"{folder}/boxes.csv", "--images", f"{folder}/images"]
+    arguments += ["--output", f"{folder}/part", "--split", "val", "--workers", "1"]
+    return make_tfrecords.main(["--format", "open_images", *arguments, *options])
+
+
+def test_masks_of_open_images_join_their_boxes(open_images: Path) -> None:
+    options = ["--include_masks", "--mask_csv", f"{open_images}/masks.csv"]
+    assert convert(open_images, *options, "--mask_dir", f"{open_images}/masks") == 0
+    (found,) = read_objects(open_images / "part/val_part")
+    assert found["labels"].tolist() == [1, 2, 1]
+    # The dog has no mask, so it is a region to ignore, as the group is: both are their boxes.
+    assert found["is_crowd"].tolist() == [False, True, True]
+    doubled = np.kron(ellipse(HEIGHT // 2, WIDTH // 2) > 0, np.ones((2, 2), bool))
+    np.testing.assert_array_equal(found["masks"][0], doubled)
+    assert found["areas"][0] == doubled.sum()
+    expected = np.zeros((HEIGHT, WIDTH), bool)
+    expected[: HEIGHT // 2, WIDTH // 2 :] = True
+    assert np.mean(found["masks"][1] != expected) < 0.03  # polygons are drawn with their border
+    assert found["masks"][2].all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--include_masks"], "need --include_masks, --mask_csv FILE and --mask_dir DIR together"),
+        (["--mask_csv", "masks.csv", "--mask_dir", "masks"], "need --include_masks"),
+        (
+            ["--include_masks", "--mask_csv", "boxes.csv", "--mask_dir", "masks"],
+            "boxes.csv is not a CSV with MaskPath",
+        ),
+        (
+            ["--include_masks", "--mask_csv", "masks.csv", "--mask_dir", "nowhere"],
+            "nowhere is no folder",
+        ),
+        (
+            ["--include_masks", "--mask_csv", "other.csv", "--mask_dir", "masks"],
+            "none of its 1 masks has the image, label and corners of a box",
+        ),
+    ],
+)
+def test_masks_that_cannot_be_used_are_refused(
+    open_images: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(open_images)
+    other = "0a_m01yrx_b1.png,0a,/m/cat,b1,0.1,0.375,0.25,0.75,0.9,"
+    (open_images / "other.csv").write_text(f"{MASK_HEADER}\n{other}\n")
+    assert convert(open_images, *options) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_of_another_shape_is_no_mask(tmp_path: Path) -> None:
+    write_png(tmp_path / "mask.png", np.full((HEIGHT, WIDTH), 255, np.uint8))
+    (tmp_path / "text.png").write_text("no image")
+    path = str(tmp_path / "mask.png")
+    drawn = mask_png(path, height=3 * HEIGHT, width=3 * WIDTH - 1)
+    assert drawn is not None
+    assert drawn.area == 3 * HEIGHT * (3 * WIDTH - 1)
+    assert mask_png(path, height=WIDTH, width=HEIGHT) is None
+    assert mask_png(str(tmp_path / "text.png"), height=HEIGHT, width=WIDTH) is None
+    assert mask_png(str(tmp_path / "absent.png"), height=HEIGHT, width=WIDTH) is None
+
+
+def test_folders_with_one_image_each(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        write_png(tmp_path / f"{name}/images/{name}.png", np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+    write_png(tmp_path / "a/masks/1.png", ellipse(HEIGHT, WIDTH))
+    write_png(tmp_path / "a/masks/2.png", np.zeros((HEIGHT, WIDTH), np.uint8))
+    (tmp_path / "README.txt").write_text("not an image")
+    found = read_mask_folders(str(tmp_path))
+    assert found.images["file"].tolist() == ["a/images/a.png", "b/images/b.png"]
+    box = found.boxes.iloc[0]
+    assert box[["y1", "x1", "y2", "x2"]].tolist() == [10, 10, 31, 31]
+    assert box["area"] == (ellipse(HEIGHT, WIDTH) > 0).sum()
+    assert found.boxes["y1"].isna().tolist() == [False, True]  # reported with other such boxes
+    assert [entry.name for entry in found.classes] == ["object"]
+    write_png(tmp_path / "a/images/other.png", np.zeros((HEIGHT, WIDTH), np.uint8))
+    with pytest.raises(UserError, match="a/images has 2 files"):
+        read_mask_folders(str(tmp_path))
+
+
+def test_real_nuclei(data_dir: Path, tmp_path: Path) -> None:
+    """Every mask of three images comes back as it was, with its extent as box."""
+    prefix = "nuclei_dsb2018/stage1_train/"
+    with zipfile.ZipFile(data_dir / "nuclei_dsb2018.zip") as archive:
+        names = [name for name in archive.namelist() if name.startswith(prefix)]
+        ids = sorted({name.split("/")[2] for name in names} - {""})[:3]
+        archive.extractall(tmp_path, [n for n in names if n.split("/")[2] in ids])
+    folder = tmp_path / prefix
+    arguments = ["--format", "mask_folders", "--annotations", str(folder), "--include_masks"]
+    arguments += ["--output", f"{tmp_path}/nuclei", "--split", "val", "--workers", "1"]
+    assert make_tfrecords.main(arguments) == 0
+    records = read_objects(tmp_path / "nuclei/val_nuclei")
+    assert [record["source_id"].decode() for record in records] == ids
+    for record, name in zip(records, ids, strict=True):
+        files = sorted((folder / name / "masks").iterdir())
+        expected = np.array([cv2.imread(str(file), 0) for file in files]) > 0
+        np.testing.assert_array_equal(record["masks"], expected)
+        np.testing.assert_array_equal(record["areas"], expected.sum(axis=(1, 2)))
