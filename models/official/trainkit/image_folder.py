@@ -1,4 +1,7 @@
-"""A folder of images: lists them, takes a machine's part of them, reads their bytes ahead."""
+"""Images to predict: lists them, takes a machine's part of them, reads their bytes ahead.
+
+They are in folders, single files, on web servers, or frames of videos.
+"""
 
 import os
 from collections import deque
@@ -9,8 +12,10 @@ from typing import NamedTuple
 from tpudet.trainkit.errors import UserError, require_utf8
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.inputs import open_bytes, read_input_text
+from tpudet.trainkit.files.web import fetch, is_url, url_file_name
 from tpudet.trainkit.images.headers import Container
 from tpudet.trainkit.images.standardize import ImageError, standardize
+from tpudet.trainkit.images.video import FrameReader, frame_paths, is_frame, is_video_name
 
 # The extensions of image files, lower case, and the formats that they stand for.
 IMAGE_FORMATS: dict[str, Container] = {
@@ -28,7 +33,19 @@ class ImageFile(NamedTuple):
     """An image to predict."""
 
     image_id: str  # file name without its extension
-    path: str
+    path: str  # or URL, or a frame of a video (`trainkit.images.video`)
+
+    @property
+    def name(self) -> str:
+        """File name with its extension."""
+        return url_file_name(self.path) if is_url(self.path) else os.path.basename(self.path)
+
+
+class ListedImages(NamedTuple):
+    """Images, and what a folder holds besides."""
+
+    images: list[ImageFile]  # by rising id
+    other_files: list[str]  # that are no images by their names
 
 
 def is_image_name(name: str) -> bool:
@@ -65,23 +82,92 @@ def list_images(directory: str, wanted_ids: Sequence[str] | None) -> list[ImageF
     Raises:
         ImageFolderError: no image, two files of one id, or an id that has no file.
     """
-    files: dict[str, list[str]] = {}
-    for name in list_image_names(directory):
-        files.setdefault(os.path.splitext(name)[0], []).append(name)
-    if not files:
+    return _chosen(_folder_images(directory), wanted_ids, directory)
+
+
+def _folder_images(directory: str) -> list[str]:
+    """Returns the paths of the images in a folder, at least one."""
+    names = list_image_names(directory)
+    if not names:
         there = ", ".join(storage.list_folder(directory)[:10]) or "nothing"
         raise ImageFolderError(
             f"no image in {directory} ({' '.join(IMAGE_FORMATS)}); there is: {there}"
         )
+    return [os.path.join(directory, name) for name in names]
+
+
+def _chosen(paths: Sequence[str], wanted_ids: Sequence[str] | None, where: str) -> list[ImageFile]:
+    """Returns the images that are wanted, by rising id."""
+    files: dict[str, list[str]] = {}
+    for path in paths:
+        files.setdefault(os.path.splitext(ImageFile("", path).name)[0], []).append(path)
     ids = sorted(files) if wanted_ids is None else sorted(set(wanted_ids))
     problems = [
-        f"{i}: {' and '.join(files[i])} have one id" for i in ids if len(files.get(i, [])) > 1
+        f"{i}: {' and '.join(map(_short, files[i]))} have one id"
+        for i in ids
+        if len(files.get(i, [])) > 1
     ]
-    problems += [f"{i}: no such image in {directory}" for i in ids if i not in files]
+    problems += [f"{i}: no such image in {where}" for i in ids if i not in files]
     if problems:
         more = f"\n  and {len(problems) - 10} more" if len(problems) > 10 else ""
         raise ImageFolderError("\n  ".join(["the images do not fit:", *problems[:10]]) + more)
-    return [ImageFile(i, os.path.join(directory, files[i][0])) for i in ids]
+    return [ImageFile(i, files[i][0]) for i in ids]
+
+
+def _short(path: str) -> str:
+    return path if is_url(path) else os.path.basename(path)
+
+
+def list_inputs(
+    paths: Sequence[str], wanted_ids: Sequence[str] | None, *, every: int = 1
+) -> ListedImages:
+    """Lists images of any origin by rising id.
+
+    Args:
+        paths: folders, image files (whatever their extension), URLs of image files, videos.
+        wanted_ids: image ids to take; None for all.
+        every: take every Nth frame of videos.
+
+    Raises:
+        ImageFolderError: a path is not usable, there is no image, two have one id, or an id has
+            none.
+    """
+    found: list[str] = []
+    others: list[str] = []
+    for path in paths:
+        if is_url(path):
+            if not url_file_name(path):
+                raise ImageFolderError(f"{path} does not end with the name of a file")
+            found.append(path)
+        elif storage.is_folder(path):
+            found += _folder_images(path)
+            others += _other_files(path)
+        elif not storage.is_file(path):
+            raise ImageFolderError(f"no directory or file {path}: --images names what to predict")
+        elif is_video_name(path):
+            found += _frames(path, every)
+        else:
+            found.append(path)
+    return ListedImages(_chosen(found, wanted_ids, ", ".join(paths)), others)
+
+
+def _other_files(folder: str) -> list[str]:
+    """The files of a folder that are no images by their names; hidden ones are not named."""
+    return [
+        name
+        for name in storage.list_folder(folder)
+        if not (name.startswith(".") or is_image_name(name))
+        and not storage.is_folder(os.path.join(folder, name))
+    ]
+
+
+def _frames(path: str, every: int) -> list[str]:
+    if storage.is_remote(path):
+        raise ImageFolderError(f"{path}: videos are read from a disk; copy it to this machine")
+    try:
+        return frame_paths(path, every=every)
+    except ImageError as error:
+        raise ImageFolderError(f"{path}: {error}") from error
 
 
 def read_ids(path: str) -> list[str]:
@@ -154,10 +240,16 @@ def read_ahead(
 ) -> Iterator[tuple[ImageFile, bytes | str]]:
     """Yields each image with its bytes, or with the reason why it has none, in order."""
     pending: deque[tuple[ImageFile, Future[bytes | str]]] = deque()
+    frames = FrameReader()
     with ThreadPoolExecutor(workers, "read") as pool:
         try:
             for image in images:
-                pending.append((image, pool.submit(_read_image, image.path)))
+                if is_frame(image.path):  # in their order, as a video is decoded
+                    future = Future()
+                    future.set_result(_read_frame(frames, image.path))
+                else:
+                    future = pool.submit(_read_image, image.path)
+                pending.append((image, future))
                 if len(pending) > ahead:
                     first, future = pending.popleft()
                     yield first, future.result()
@@ -178,6 +270,15 @@ def _read_image(path: str) -> bytes | str:
         return f"cannot be opened: {storage.reason(error)}"
 
 
+def _read_frame(frames: FrameReader, path: str) -> bytes | str:
+    try:
+        return frames.read(path)
+    except ImageError as error:
+        return str(error)
+
+
 def _read(path: str) -> bytes:
+    if is_url(path):
+        return fetch(path)
     with open_bytes(path) as file:
         return file.read()

@@ -91,6 +91,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     _add_view_arguments(parser)
     parser.add_argument(
+        "--save_images",
+        metavar="DIR",
+        help="also write every image with its detections drawn in",
+    )
+    parser.add_argument(
+        "--min_score",
+        type=share,
+        default=0.3,
+        metavar="X",
+        help="of the detections that --save_images draws [%(default)s]",
+    )
+    parser.add_argument(
         "-f",
         "--force",
         "--overwrite",
@@ -130,6 +142,7 @@ def _add_view_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int | str:
     from tpudet.detection.inference import predict
+    from tpudet.detection.inspection.save_images import check_image_folder, save_images
     from tpudet.trainkit.image_folder import parse_shard
 
     options = {
@@ -143,7 +156,11 @@ def _run(arguments: argparse.Namespace) -> int | str:
     names = [name for name in (arguments.predictions, arguments.model_dir) if name]
     if arguments.destination:
         names.insert(0, arguments.destination)
+    if arguments.save_images:
+        check_image_folder(arguments.save_images)
     if arguments.models:
+        if arguments.save_images:
+            raise UserError("--save_images draws the predictions of one model, not of --models")
         if names:
             raise UserError("--models names the models and their predictions: give no PREDICTIONS")
         tasks = predict.plan_models(arguments.models, **options)
@@ -153,13 +170,24 @@ def _run(arguments: argparse.Namespace) -> int | str:
         tasks = predict.plan_folder(*names, **options)
     if arguments.dry_run:
         return predict.describe_tasks(tasks)
-    return predict.run_and_report(
+    code = predict.run_and_report(
         tasks,
         batch_size=arguments.batch_size,
         workers=arguments.workers,
         cluster=arguments.cluster,
         overwrite=arguments.overwrite,
     )
+    for task in tasks if arguments.save_images else ():
+        print(
+            save_images(
+                task.predictions_path,
+                task.images,
+                arguments.save_images,
+                min_score=arguments.min_score,
+                workers=arguments.workers,
+            )
+        )
+    return code
 
 
 def _views(arguments: argparse.Namespace) -> ViewSettings | None:

@@ -15,12 +15,13 @@ from tpudet.detection.inference.parts import (
 from tpudet.detection.inference.run import run_tasks
 from tpudet.detection.inference.saved_detector import read_saved_detector
 from tpudet.detection.inference.view_settings import ViewSettings
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files.locations import storage_path
 from tpudet.trainkit.files.storage import is_file
 from tpudet.trainkit.image_folder import (
     ImageFile,
     Shard,
-    list_images,
+    list_inputs,
     read_ids,
     shard_path,
     take_shard,
@@ -32,7 +33,8 @@ def plan_folder(
     predictions: str,
     model_dir: str,
     *,
-    images: str,
+    images: Sequence[str],
+    every: int,
     ids: str | None,
     shard: Shard | None,
     views: ViewSettings | None,
@@ -43,7 +45,8 @@ def plan_folder(
     Args:
         predictions: the predictions file to write; that of a shard gets the shard's suffix.
         model_dir: has a SavedModel, or its subfolders have.
-        images: folder of images.
+        images: folders, image files, URLs and videos.
+        every: take every Nth frame of videos.
         ids: path of a list of image ids to predict; None for all images.
         shard: the part of the images to predict.
         views: of test-time augmentation.
@@ -56,7 +59,7 @@ def plan_folder(
     if is_file(target) and not overwrite:
         raise InferenceError(f"{target} exists: --overwrite replaces it")
     saved = read_saved_detector(find_saved_model(model_dir))
-    listed = list_images(images, read_ids(ids) if ids else None)
+    listed = _list(images, every, ids)
     size = "x".join(map(str, saved.metadata["canvas_size"]))
     print(f"model {saved.directory}, canvas {size}; {_count_images(listed, images, shard)}")
     return [_task(saved, target, listed, shard, views)]
@@ -65,7 +68,8 @@ def plan_folder(
 def plan_models(
     models: str,
     *,
-    images: str,
+    images: Sequence[str],
+    every: int,
     ids: str | None,
     shard: Shard | None,
     views: ViewSettings | None,
@@ -76,6 +80,7 @@ def plan_models(
     Args:
         models: path of the list, see `inference.model_list`.
         images: see `plan_folder`, as all others.
+        every: Nth frame.
         ids: path.
         shard: of the images.
         views: of test-time augmentation.
@@ -84,7 +89,7 @@ def plan_models(
     Raises:
         UserError: an argument or the list is not usable; all mistakes of the list at once.
     """
-    listed = list_images(images, read_ids(ids) if ids else None)
+    listed = _list(images, every, ids)
     tasks: list[PredictionTask] = []
 
     def add(model: ListedModel) -> None:
@@ -165,7 +170,18 @@ def _task(
     return PredictionTask(saved, images, target, views, shard, digest_image_list(listed))
 
 
-def _count_images(listed: Sequence[ImageFile], folder: str, shard: Shard | None) -> str:
+def _list(images: Sequence[str], every: int, ids: str | None) -> list[ImageFile]:
+    """Lists the images; says which files of folders are not taken."""
+    listed, others = list_inputs(images, read_ids(ids) if ids else None, every=every)
+    if others:
+        print(
+            f"not taken, as they are no images by their names: {listing(others)}. A file that is "
+            "named by --images itself is taken whatever its name, and a video by its frames"
+        )
+    return listed
+
+
+def _count_images(listed: Sequence[ImageFile], images: Sequence[str], shard: Shard | None) -> str:
     count = len(take_shard(listed, shard) if shard else listed)
     of = f" ({shard.number}/{shard.of} of {len(listed)})" if shard else ""
-    return f"{count} images{of} of {folder}"
+    return f"{count} images{of} of {listing(images, 3)}"

@@ -6,7 +6,6 @@ and which of them share a call, do not depend on any of this.
 """
 
 import itertools
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -104,7 +103,7 @@ def predict_parts(
         nonlocal predicted
         for (image, _), output in zip(batch.images, outputs, strict=True):
             if isinstance(output, str):
-                predicted.unreadable[os.path.basename(image.path)] = output
+                predicted.unreadable[image.name] = output
             else:
                 predicted.predictions.append(ImagePredictions(image.image_id, *output))
         predicted.unreadable.update(batch.unreadable)
@@ -147,7 +146,7 @@ def _batches(parts: Sequence[Part], batch_size: int, workers: int) -> Iterator[_
         unreadable: dict[str, str] = {}
         for number, (image, encoded) in enumerate(itertools.islice(read, len(part.images)), 1):
             if isinstance(encoded, str):
-                unreadable[os.path.basename(image.path)] = encoded
+                unreadable[image.name] = encoded
             else:
                 waiting.append((image, encoded))
             is_last = number == len(part.images)
