@@ -32,7 +32,7 @@ SHUFFLE_BUFFER_BYTES = 256 * 2**20
 READ_AHEAD_RECORDS = 4
 
 
-def shard_path(prefix: str, index: int, count: int) -> str:
+def shard_path(prefix: str, index: int, count: int, ending: str = ".tfrecord") -> str:
     """Returns the path of shard `index` (from 0) of `count`.
 
     Raises:
@@ -42,7 +42,7 @@ def shard_path(prefix: str, index: int, count: int) -> str:
         raise ValueError(
             f"Shard {index} of {count} does not exist: count is at most 99999, index below it."
         )
-    return f"{prefix}-{index:05d}-of-{count:05d}.tfrecord"
+    return f"{prefix}-{index:05d}-of-{count:05d}{ending}"
 
 
 def write_shard(path: str, records: Iterable[Record]) -> int:
@@ -85,15 +85,15 @@ def _masked(checksum: int) -> bytes:
     return struct.pack("<I", (rotated + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def find_shards(prefix: str) -> list[str]:
-    """Lists the shards `<prefix>-?????-of-?????.tfrecord` in order.
+def find_shards(prefix: str, ending: str = ".tfrecord") -> list[str]:
+    """Lists the shards `<prefix>-?????-of-?????<ending>` in order.
 
     Raises:
         FileNotFoundError: there is none, or some are missing; names them.
         UserError: there are shards of several sets (different counts).
     """
     directory, stem = os.path.split(prefix)
-    pattern = re.compile(re.escape(stem) + r"-(\d{5})-of-(\d{5})\.tfrecord")
+    pattern = re.compile(re.escape(stem) + r"-(\d{5})-of-(\d{5})" + re.escape(ending))
     try:
         names = storage.list_folder(directory or ".")
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def find_shards(prefix: str) -> list[str]:
         raise UserError(
             f"{prefix}-* mixes sets of {' and '.join(map(str, counts))} shards. Remove the old one."
         )
-    wanted = [shard_path(prefix, index, counts[0]) for index in range(counts[0])]
+    wanted = [shard_path(prefix, index, counts[0], ending) for index in range(counts[0])]
     found = {os.path.join(directory, match[0]) for match in matches}
     missing = [path for path in wanted if path not in found]
     if missing or len(found) > len(wanted):

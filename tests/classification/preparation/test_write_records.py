@@ -1,0 +1,188 @@
+"""images_to_tfrecords: what records hold, repairs, resuming, ImageNet's flat split, refusals."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpudet.classification.commands.images_to_tfrecords import main
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.record_splits import find_split
+
+RED = (0, 30, 250)  # of OpenCV: blue, green, red
+
+
+def write(path: Path, *, height: int = 20, width: int = 30) -> bytes:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    assert cv2.imwrite(str(path), np.full((height, width, 3), RED, np.uint8))
+    return path.read_bytes()
+
+
+def read(part: Path, split: str) -> list[tf.train.Example]:
+    paths = sorted(str(path) for path in part.glob(f"{split}_*.tfrecord"))
+    records = tf.data.TFRecordDataset(paths).as_numpy_iterator()
+    return [tf.train.Example.FromString(text) for text in records]
+
+
+def values(example: tf.train.Example, key: str) -> list:
+    feature = example.features.feature[key]
+    return list(getattr(feature, feature.WhichOneof("kind")).value)
+
+
+def test_a_record_has_imagenets_keys(colors_part: Path) -> None:
+    assert (colors_part / "classes.csv").read_text() == "blue,blue\ngreen,green\nred,red\n"
+    for split, count in (("train", 18), ("val", 6), ("test", 6)):
+        examples = read(colors_part, split)
+        assert len(examples) == count
+        for example in examples:
+            (label,), (name,) = (
+                values(example, "image/class/label"),
+                values(example, "image/filename"),
+            )
+            color = ["blue", "green", "red"][label - 1]
+            assert name.decode().startswith(f"{color}/{color}_")
+            assert values(example, "image/class/text") == [color.encode()]
+            assert values(example, "image/class/synset") == [color.encode()]
+            assert values(example, "image/height") + values(example, "image/width") == [40, 48]
+            assert values(example, "image/colorspace") == [b"RGB"]
+            pixels = tf.io.decode_image(values(example, "image/encoded")[0]).numpy()
+            channel = {"red": 0, "green": 1, "blue": 2}[color]
+            assert pixels.mean(axis=(0, 1)).argmax() == channel
+    manifest = json.loads((colors_part / "train_colors.manifest.json").read_text())
+    assert manifest["images_per_class"] == {"blue": 6, "green": 6, "red": 6}
+    assert [entry["records"] for entry in manifest["shards"]] == [9, 9]
+    converted = "BMP converted"
+    assert 0 < manifest["repaired_counts"][converted] < 9  # two of ten images of each class
+    split = find_split(
+        str(colors_part), "train", ["blue", "green", "red"], per_class="images_per_class"
+    )
+    assert split.records_per_shard == [9, 9]
+    with pytest.raises(UserError, match="class 1 was blue, in classes.csv it is cyan"):
+        find_split(
+            str(colors_part), "train", ["cyan", "green", "red"], per_class="images_per_class"
+        )
+
+
+def test_what_tensorflow_misreads_is_repaired_and_what_is_damaged_is_left_out(
+    tmp_path: Path, capsys
+) -> None:
+    source, part = tmp_path / "source", tmp_path / "part"
+    jpeg = write(source / "train/a/plain.JPEG")
+    cv2.imwrite(str(source / "train/a/transparent.png"), np.full((20, 30, 4), 128, np.uint8))
+    # Orientation 6: the stored image is turned clockwise to be upright.
+    exif = bytes.fromhex("ffe1002245786966000049492a0008000000010012010300010000000600000000000000")
+    (source / "train/b").mkdir()
+    (source / "train/b/turned.jpg").write_bytes(jpeg[:2] + exif + jpeg[2:])
+    (source / "train/b/cut.jpg").write_bytes(jpeg[: len(jpeg) // 2])
+    (source / "train/b/notes.txt").write_text("no image")
+    assert main([str(source), "--output", str(part), "--workers", "1"]) == 0
+    sizes = {
+        values(e, "image/filename")[0].decode(): values(e, "image/height")
+        + values(e, "image/width")
+        for e in read(part, "train")
+    }
+    assert sizes["b/turned.jpg"] == [30, 20]
+    assert sizes["a/plain.JPEG"] == [20, 30]
+    assert "b/cut.jpg" not in sizes
+    manifest = json.loads((part / "train_part.manifest.json").read_text())
+    assert manifest["images"] == 3
+    assert [entry["file"] for entry in manifest["left_out"]] == ["b/cut.jpg"]
+    assert manifest["repaired_counts"] == {
+        "alpha channel dropped": 1,
+        "turned upright by its EXIF orientation": 1,
+    }
+    assert "left out: 1" in capsys.readouterr().out
+
+
+def test_presizing_reduces_the_shorter_side(tmp_path: Path) -> None:
+    write(tmp_path / "source/train/a/large.jpg", height=60, width=90)
+    write(tmp_path / "source/train/a/small.jpg", height=10, width=16)
+    command = [str(tmp_path / "source"), "--output", str(tmp_path / "part"), "--presize", "20"]
+    assert main([*command, "--workers", "1"]) == 0
+    sizes = [
+        values(e, "image/height") + values(e, "image/width")
+        for e in read(tmp_path / "part", "train")
+    ]
+    assert sorted(sizes) == [[10, 16], [20, 30]]
+
+
+def test_a_finished_shard_of_an_interrupted_run_is_kept(tmp_path: Path, capsys) -> None:
+    source, part = tmp_path / "source", tmp_path / "part"
+    for index in range(4):
+        write(source / f"train/a/{index}.jpg")
+    command = [str(source), "--output", str(part), "--num_shards", "2", "--workers", "1"]
+    assert main(command) == 0
+    whole = {path.name: path.read_bytes() for path in part.iterdir()}
+    assert main(command) == 0
+    assert "up to date" in capsys.readouterr().out
+    # As a run leaves it that was killed after the first shard.
+    manifest = json.loads(whole["train_part.manifest.json"])
+    progress = part / "train_part.progress"
+    progress.mkdir()
+    entry = manifest["shards"][0]
+    report = {**entry, "per_class": {"a": 2}, "findings": []}
+    (progress / f"{entry['file']}.json").write_text(json.dumps(report))
+    (part / "train_part.manifest.json").unlink()
+    (part / manifest["shards"][1]["file"]).unlink()
+    before = (part / entry["file"]).stat().st_ino
+    assert main(command) == 0
+    assert (part / entry["file"]).stat().st_ino == before
+    assert {path.name: path.read_bytes() for path in part.iterdir()} == whole
+    write(source / "train/a/new.jpg")
+    assert main(command) == 2
+    assert "--overwrite replaces it" in capsys.readouterr().err
+    assert main([*command, "--overwrite"]) == 0
+    assert json.loads((part / "train_part.manifest.json").read_text())["images"] == 5
+
+
+def test_imagenets_flat_validation_takes_the_labels_of_a_file(tmp_path: Path, capsys) -> None:
+    source, part = tmp_path / "source", tmp_path / "part"
+    for label in ("n01", "n02"):
+        write(source / f"train/{label}/{label}_1.JPEG")
+    for index in (1, 2, 3):
+        write(source / f"validation/ILSVRC2012_val_0000000{index}.JPEG")
+    (source / "synset_labels.txt").write_text("n02\nn01\nn02\n")
+    (tmp_path / "classes.csv").write_text("n01,tench\nn02,goldfish\n")
+    command = [str(source), "--output", str(part), "--workers", "1"]
+    assert main([*command, "--classes", str(tmp_path / "classes.csv")]) == 0
+    examples = read(part, "val")
+    assert [values(e, "image/class/label") for e in examples] == [[2], [1], [2]]
+    assert values(examples[0], "image/class/text") == [b"goldfish"]
+    (source / "synset_labels.txt").write_text("n02\n")
+    assert main(command) == 2
+    assert "has 1 labels for the 3 images" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        (["a/1.jpg"], "has no folder train; it has a. Divide a folder"),
+        (["train/a/1.jpg", "train/2.jpg"], "beside them 1 images of no class: 2.jpg"),
+        (["train/a/1.jpg", "val/b/1.jpg"], "the split val has 1 classes that the class list lacks"),
+        (["train/a/1.jpg", "val/a/1.jpg", "validation/a/1.jpg"], "val and validation"),
+        (["train/1.jpg"], "are in no class folders"),
+    ],
+)
+def test_what_it_refuses(paths: list[str], message: str, tmp_path: Path, capsys) -> None:
+    for path in paths:
+        write(tmp_path / "source" / path)
+    assert main([str(tmp_path / "source"), "--output", str(tmp_path / "part")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "part").exists()
+
+
+def test_the_real_signs_are_all_written(data_dir: Path, tmp_path: Path) -> None:
+    """One image in 601 has an EXIF orientation; all have upper-case extensions."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/train").symlink_to(data_dir / "sign_digits/images")
+    command = [str(tmp_path / "source"), "--output", str(tmp_path / "part"), "--workers", "1"]
+    assert main([*command, "--presize", "100"]) == 0
+    manifest = json.loads((tmp_path / "part/train_part.manifest.json").read_text())
+    assert manifest["images"] == 601
+    assert manifest["images_per_class"]["7"] == 61
+    turned = "turned upright by its EXIF orientation"
+    assert manifest["repaired_counts"][turned] == 1
+    assert manifest["left_out"] == []

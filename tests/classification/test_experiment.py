@@ -1,0 +1,200 @@
+"""train, evaluate, export and classify of a classifier, through the command."""
+
+import csv
+import json
+from pathlib import Path
+
+import cv2
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpudet.classification.build_classifier import build_task, resolve_config
+from tpudet.classification.config import load_experiment
+from tpudet.classification.modeling.head_names import head_recipe
+from tpudet.cli import main
+from tpudet.detection.build_detector import build_task as build_detector
+from tpudet.detection.config import load_experiment as load_detection
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.training.checkpoints import read_checkpoint
+from tpudet.trainkit.weights.config import WeightsConfig
+from tpudet.trainkit.weights.pretrained import load_pretrained, open_pretrained
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def ledger(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_is_evaluated_and_described(trained_run: Path) -> None:
+    evaluations = [line for line in ledger(trained_run) if line["kind"] == "eval"]
+    assert [line["step"] for line in evaluations] == [2, 4]
+    assert {"top1", "macro_f1", "negative_loss"} <= evaluations[0].keys()
+    assert "top5" not in evaluations[0]  # of three classes every image would be right
+    losses = [line["loss_class"] for line in ledger(trained_run) if line["kind"] == "train"]
+    assert losses[0] == pytest.approx(np.log(3), rel=0.5)
+    assert load_experiment(str(trained_run / "config.yaml")).model.normalization == "imagenet"
+
+
+def test_evaluate_writes_the_class_table_and_the_confusions(trained_run: Path, capsys) -> None:
+    assert main(["evaluate", "--model_dir", str(trained_run), "--split", "test"]) == 0
+    printed = dict(
+        line.split(": ") for line in capsys.readouterr().out.splitlines() if ": 0." in line
+    )
+    path = trained_run / "evaluation_test_4"
+    metrics = json.loads(path.with_suffix(".json").read_text())
+    assert float(printed["top1"]) == pytest.approx(metrics["top1"], abs=1e-4)
+    rows = read_rows(Path(f"{path}_classes.csv"))
+    assert [row["class"] for row in rows] == ["blue", "green", "red"]
+    assert [int(row["images"]) for row in rows] == [2, 2, 2]
+    confusions = np.loadtxt(f"{path}_confusions.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3))
+    assert confusions.sum() == 6
+    assert np.trace(confusions) / 6 == pytest.approx(metrics["top1"])
+
+
+@pytest.fixture(scope="module")
+def saved_model(trained_run: Path) -> str:
+    root = str(trained_run.parent / "final")
+    assert main(["export", "--model_dir", str(trained_run), "--export_root", root]) == 0
+    return f"{root}/run-32"
+
+
+def test_the_export_gives_the_evaluated_probabilities(
+    saved_model: str, trained_run: Path, class_folders: Path
+) -> None:
+    """Bytes of any number of images in, probabilities out; an image as an array gives the same."""
+    paths = sorted(class_folders.glob("red/*.png"))[:2]
+    encoded = [path.read_bytes() for path in paths]
+    model = tf.saved_model.load(saved_model)
+    outputs = model.signatures["serving_default"](input=tf.constant(encoded))
+    probabilities = outputs["probabilities"].numpy()
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(outputs["classes"], probabilities.argmax(axis=1) + 1)
+    images = np.stack([cv2.imread(str(path))[..., ::-1] for path in paths])
+    same = model.signatures["image_tensor"](input=tf.constant(images))["probabilities"]
+    np.testing.assert_allclose(same, probabilities, atol=1e-6)
+    metadata = json.loads(Path(saved_model, "assets/metadata.json").read_text())
+    assert metadata["task"] == "classification"
+    assert (metadata["step"], metadata["image_size"]) == (4, [32, 32])
+
+
+def test_classify_predicts_every_image_once_from_folders_and_from_records(
+    saved_model: str, colors_part: Path, tmp_path: Path, capsys
+) -> None:
+    divided = colors_part.parent / "divided/test"
+    first, second = tmp_path / "folder.csv", tmp_path / "records.csv"
+    command = ["classify", str(first), saved_model, "--images", str(divided), "--batch_size", "4"]
+    assert main([*command, "--probabilities"]) == 0
+    assert "of 6 images with labels" in capsys.readouterr().out
+    rows = read_rows(first)
+    assert [row["id"] for row in rows] == sorted(path.stem for path in divided.glob("*/*"))
+    for row in rows:
+        scores = {name: float(row[name]) for name in ("blue", "green", "red")}
+        assert row["label"] == max(scores, key=lambda name: scores[name])
+    assert main([*command]) == 2
+    assert "--force replaces it" in capsys.readouterr().err
+    assert main(["classify", str(second), saved_model, "--records", str(colors_part)]) == 0
+    labels = {row["id"]: row["label"] for row in rows}
+    assert {row["id"]: row["label"] for row in read_rows(second)} == labels
+    assert list(read_rows(second)[0]) == ["id", "label"]
+
+
+def test_classify_lists_what_it_cannot_read(saved_model: str, tmp_path: Path, capsys) -> None:
+    """A flat folder without labels; one file is cut off."""
+    images = tmp_path / "images"
+    images.mkdir()
+    cv2.imwrite(str(images / "whole.jpg"), np.full((30, 30, 3), 90, np.uint8))
+    (images / "cut.jpg").write_bytes((images / "whole.jpg").read_bytes()[:200])
+    output = tmp_path / "predictions.csv"
+    assert main(["classify", str(output), saved_model, "--images", str(images)]) == 1
+    captured = capsys.readouterr()
+    assert "not predicted: " in captured.err
+    assert "cut.jpg" in captured.err
+    assert "accuracy" not in captured.out
+    assert [row["id"] for row in read_rows(output)] == ["whole"]
+
+
+def test_the_backbone_of_a_classifier_loads_whole_into_a_detector(trained_run: Path) -> None:
+    """The point of pretraining: every tensor of the backbone is taken, by name."""
+    pretrained = open_pretrained(WeightsConfig(path=str(trained_run)))
+    assert pretrained.notes == ()
+    assert pretrained.family[1:] == ("imagenet", "tensorflow", 1e-4)
+    overrides = ["model.max_level=5", "model.backbone.depth=18"]
+    config = load_detection("quickstart", overrides)
+    task = build_detector(config, num_classes=2, canvas_size=(64, 64))
+    report = load_pretrained(
+        task.model,
+        pretrained,
+        normalization="imagenet",
+        classes=[ClassEntry("cat", "cat"), ClassEntry("dog", "dog")],
+        class_layers=task.class_layers,
+        other_parts=lambda path, names: None,
+    )
+    stored = read_checkpoint(str(trained_run / "model.ckpt-4"))
+    backbone = {name for name in stored if name.startswith("backbone/")}
+    assert set(report.loaded) == backbone
+    assert len(backbone) == 100
+    assert report.backbone_share == 1.0
+    assert report.differences == ()
+    weights = {variable.path: np.asarray(variable.value) for variable in task.model.variables}
+    for name in backbone:
+        np.testing.assert_array_equal(weights[name], stored[name])
+
+
+def random_network(build, **settings) -> keras.Model:
+    """A network of keras.applications whose statistics are not those of a new one either."""
+    keras.utils.set_random_seed(7)
+    network = build(weights=None, classes=11, classifier_activation=None, **settings)
+    rng = np.random.default_rng(1)
+    for variable in network.variables:
+        if variable.name == "moving_variance":
+            variable.assign(rng.uniform(0.5, 2.0, variable.shape))
+        elif variable.name in ("moving_mean", "beta", "bias"):
+            variable.assign(rng.normal(0, 0.1, variable.shape))
+    return network
+
+
+@pytest.mark.parametrize(
+    ("build", "backbone"),
+    [
+        (keras.applications.ResNet50, ["model.backbone.kind=resnet", "model.backbone.depth=50"]),
+        (
+            keras.applications.EfficientNetB0,
+            ["model.backbone.kind=efficientnet", "model.backbone.variant=b0"],
+        ),
+    ],
+)
+def test_networks_of_keras_applications_give_the_same_logits(
+    build, backbone: list[str], tmp_path: Path
+) -> None:
+    network = random_network(build)
+    path = tmp_path / "network.weights.h5"
+    network.save_weights(path)
+    (tmp_path / "c.yaml").write_text("task: classification\n")
+    settings = [*backbone, f"train.weights.path={path}"]
+    config, pretrained = resolve_config(
+        load_experiment(str(tmp_path / "c.yaml"), settings), "no_such_run", loads_weights=True
+    )
+    assert pretrained is not None
+    task = build_task(config, num_classes=11)
+    report = load_pretrained(
+        task.model,
+        pretrained,
+        normalization=config.model.normalization,
+        classes=[ClassEntry(str(k), str(k)) for k in range(11)],
+        class_layers=task.class_layers,
+        other_parts=head_recipe,
+    )
+    assert report.missing == report.shape_skipped == report.differences == ()
+    images = np.random.default_rng(2).integers(0, 256, (2, 64, 96, 3)).astype(np.uint8)
+    if "resnet" in backbone[0]:
+        inputs = keras.applications.resnet.preprocess_input(images.astype(np.float32))
+    else:  # the network rescales by itself
+        inputs = images.astype(np.float32)
+    expected = np.asarray(network(inputs, training=False))
+    found = np.asarray(task.model(images, training=False))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())

@@ -1,0 +1,53 @@
+"""Splits that other programs wrote: names, aliases, counts in names, incomplete sets."""
+
+from pathlib import Path
+
+import pytest
+
+from tpudet.trainkit.config.yaml_tree import ConfigError
+from tpudet.trainkit.record_splits import Split, find_split
+from tpudet.trainkit.records import write_shard
+
+
+def write(folder: Path, names: dict[str, int]) -> None:
+    for name, count in names.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        write_shard(str(folder / name), [b"x"] * count)
+
+
+def find(folder: Path, split: str) -> Split:
+    found = find_split(f"{folder}/", split, ["a", "b"])
+    return found._replace(shards=[path.removeprefix(f"{folder}/") for path in found.shards])
+
+
+def test_imagenets_names_have_no_ending_and_val_is_called_validation(tmp_path: Path) -> None:
+    write(tmp_path, {f"train-0000{k}-of-00002": k + 1 for k in range(2)})
+    write(tmp_path, {"validation-00000-of-00001": 3})
+    assert find(tmp_path, "train") == (
+        ["train-00000-of-00002", "train-00001-of-00002"],
+        [1, 2],
+        2,
+    )
+    assert find(tmp_path, "val").shards == ["validation-00000-of-00001"]
+    (tmp_path / "train-00000-of-00002").unlink()
+    with pytest.raises(ConfigError, match="1 of 2 shards .* missing: .*train-00000-of-00002"):
+        find(tmp_path, "train")
+
+
+def test_kaggles_names_tell_how_many_records_there_are(tmp_path: Path) -> None:
+    """The number is believed: counting would read every file of a bucket."""
+    write(tmp_path, {"train/01-224x224-7.tfrec": 2, "train/00-224x224-798.tfrec": 1})
+    assert find(tmp_path, "train") == (
+        ["train/00-224x224-798.tfrec", "train/01-224x224-7.tfrec"],
+        [798, 7],
+        2,
+    )
+    write(tmp_path, {"flowers00-230.tfrec": 1, "flowers01-230.tfrec": 1})
+    assert find(tmp_path, "flowers").records_per_shard == [230, 230]
+
+
+def test_records_without_a_number_are_counted(tmp_path: Path) -> None:
+    write(tmp_path, {"test/one.tfrec": 2, "test/two.tfrecord": 5})
+    assert find(tmp_path, "test").records_per_shard == [2, 5]
+    with pytest.raises(ConfigError, match=r"split `val` of .*: No file .*/val_"):
+        find(tmp_path, "val")
