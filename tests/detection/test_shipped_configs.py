@@ -163,3 +163,20 @@ def test_the_command_begins_where_the_quoted_figure_does(path: Path) -> None:
     has_weights = "--set train.weights.path=FILE" in command
     assert has_weights or "from ImageNet weights" not in expect
     assert not has_weights or "random initialisation" not in purpose
+
+
+def test_every_shipped_rate_follows_the_batch() -> None:
+    """Of two runs of 1,000 images, the one in batches of a quarter has a quarter of the rate."""
+    for path in CONFIGS:
+        if "classification" in path.parts:  # of the other task
+            assert "reference_batch_size" in path.read_text(), path
+            continue
+        train = load_config(ExperimentConfig, str(path)).train
+        assert train.reference_batch_size, f"{path} has no train.reference_batch_size"
+    whole, quarter = (
+        np.asarray(
+            build_schedule(load_config(ExperimentConfig, "r50", overrides=change).train)(500)
+        )
+        for change in ([], ["train.batch_size=16"])
+    )
+    assert (float(whole), float(quarter)) == pytest.approx((0.08, 0.02))

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 import tensorflow as tf
 
 from tpudet.classification.build_classifier import build_task, resolve_config
 from tpudet.classification.config import ExperimentConfig, load_experiment
-from tpudet.classification.data.pipeline import train_dataset
+from tpudet.classification.data.pipeline import read_names, train_dataset
+from tpudet.classification.data.splits import find_joined_split
 from tpudet.classification.evaluation.metrics import class_table
 from tpudet.classification.evaluation.split import build_evaluation, count_confusions
 from tpudet.classification.inference.export import export_saved_model
@@ -25,7 +27,7 @@ from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import write_text
-from tpudet.trainkit.record_splits import Split, find_split
+from tpudet.trainkit.record_splits import Split
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.training.build_engine import (
     build_engine,
@@ -81,7 +83,7 @@ def train(
             writes to the model_dir.
     """
     class_list_text, classes = load_classes(config.data.directory, config.data.classes)
-    split = _find_split(config, config.data.train_split, classes)
+    split = find_joined_split(config.data.directory, config.data.train_split, classes)
     train = with_total_steps(config.train, sum(split.records_per_shard))
     config = dataclasses.replace(config, train=train)
     begins = not list_checkpoints(model_dir)
@@ -176,6 +178,38 @@ def evaluate(
     return metrics, path
 
 
+def predict_split(
+    model_dir: str, *, step: str, split: str, overrides: Sequence[str] = ()
+) -> tuple[list[str], np.ndarray]:
+    """Predicts a split, labelled or not, with a checkpoint.
+
+    Args:
+        model_dir: the folder that `train` wrote.
+        step: a step number, "latest" or "best".
+        split: the split, or several joined by `+`.
+        overrides: `KEY=VALUE` changes to the config of the model_dir.
+
+    Returns:
+        The n names of the images, in file order, and their probabilities [n, C].
+
+    Raises:
+        UserError: the model_dir, the checkpoint or the split is not usable.
+    """
+    overrides = [*overrides, f"data.eval_split={split}"]
+    run = load_run(model_dir, functools.partial(load_experiment, overrides=overrides))
+    config, checkpoint = run.config, select_checkpoint(model_dir, step)
+    devices = choose_devices(config.train)
+    set_precision(config.train, devices)
+    evaluation = build_evaluation(
+        config,
+        predict=restore_task(run, checkpoint, devices=devices).predict,
+        classes=run.classes,
+        devices=devices,
+    )
+    shards = find_joined_split(config.data.directory, split, run.classes).shards
+    return read_names(shards), evaluation.predictions().probabilities
+
+
 def export(model_dir: str, *, export_root: str, step: str, overwrite: bool) -> tuple[str, int]:
     """Exports a checkpoint as a SavedModel, `<export_root>/<name of model_dir>-<resolution>`.
 
@@ -195,6 +229,11 @@ def export(model_dir: str, *, export_root: str, step: str, overwrite: bool) -> t
     run = load_run(model_dir, load_experiment)
     checkpoint, name = select_checkpoint(model_dir, step), os.path.basename(model_dir)
     data = run.config.data
+    if data.windows:
+        raise UserError(
+            f"{model_dir} classifies CT slices from records; a SavedModel takes images: predict "
+            "with tpudet gen_rsna_sub"
+        )
     resolution = "x".join(str(side) for side in dict.fromkeys(data.image_size))
     task = restore_task(run, checkpoint)
     directory = export_saved_model(
@@ -307,8 +346,3 @@ def restore_task(
         task = build_task(run.config, num_classes=len(run.classes))
         restore_model(task.model, checkpoint.prefix)
     return task
-
-
-def _find_split(config: ExperimentConfig, split: str, classes: Sequence[ClassEntry]) -> Split:
-    names = [entry.name for entry in classes]
-    return find_split(config.data.directory, split, names, per_class="images_per_class")

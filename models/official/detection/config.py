@@ -6,7 +6,7 @@ The number of classes is not a key: it is the number of rows in the data set's c
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from tpudet.detection.data.config import DataConfig
 from tpudet.detection.modeling.config import RetinaNetConfig
@@ -24,6 +24,8 @@ _RENAMED_KEYS = """was written by an older version. Rename these keys in it:
 Metric = Literal[
     "AP", "AP50", "AP75", "APs", "APm", "APl",
     "ARmax1", "ARmax10", "ARmax100", "ARs", "ARm", "ARl",
+    "mask_AP", "mask_AP50", "mask_AP75", "mask_APs", "mask_APm", "mask_APl",
+    "mask_ARmax1", "mask_ARmax10", "mask_ARmax100", "mask_ARs", "mask_ARm", "mask_ARl",
 ]
 # fmt: on
 
@@ -86,7 +88,24 @@ class ExperimentConfig:
         stride = self.model.stride
         bad = [side for side in self.data.canvas_size if side % stride]
         text = f"data.canvas_size must be multiples of {stride} (2^model.max_level), got {bad}"
-        check(self, (not bad, text))
+        metric = self.evaluation.schedule.best_metric
+        has_metric = self.model.predicts_masks or not metric.startswith("mask_")
+        known = get_args(Metric)
+        unknown = [name for name in self.train.stop_at or () if name not in known]
+        check(
+            self,
+            (not bad, text),
+            (
+                has_metric,
+                f"evaluation.schedule.best_metric {metric} needs masks, which this model does not "
+                f"predict: use {metric.removeprefix('mask_')}, or model.kind mask_rcnn with "
+                "include_mask",
+            ),
+            (
+                not unknown,
+                f"train.stop_at has no metric {', '.join(unknown)}; known are {', '.join(known)}",
+            ),
+        )
 
 
 def load_experiment(path: str, overrides: Sequence[str] = ()) -> ExperimentConfig:

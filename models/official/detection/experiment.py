@@ -24,7 +24,9 @@ from tpudet.detection.build_detector import (
     tensorflow_parts,
 )
 from tpudet.detection.config import ExperimentConfig, load_experiment
+from tpudet.detection.data.input_errors import explain_input_error
 from tpudet.detection.data.pipeline import train_dataset
+from tpudet.detection.data.sample import describe_lacks, describe_left_out
 from tpudet.detection.evaluation.split import build_evaluation
 from tpudet.detection.inference.export import BoxConvention, export_saved_model
 from tpudet.trainkit.class_list import ClassEntry
@@ -113,6 +115,11 @@ def train(
         num_classes=len(classes),
         num_devices=devices.num_replicas,
     )
+    for lack in describe_lacks(split.manifest):
+        logger.warning("WARNING: split %s: %s", config.data.train_split, lack)
+    left_out = describe_left_out(split.manifest, config.data.max_instances)
+    if left_out:
+        logger.info("%s", left_out)
     loaded = training.loaded.loaded if training.loaded else ()
     log_frozen(training.frozen, loaded=loaded, begins=begins)
     if dry_run:
@@ -138,17 +145,24 @@ def train(
         if writes and pretrained and training.loaded:
             write_report(model_dir, pretrained.config.path, training.loaded)
         keep_compiled_steps(model_dir)
-        return run_mode(
-            mode,
-            config.train,
-            engine=training.engine,
-            model_dir=model_dir,
-            evaluation=evaluation,
-            eval_timeout=eval_timeout,
-            deadline=deadline,
-            advice_if_slow=_advice(config, devices),
-            verify=verify,
-        )
+        try:
+            return run_mode(
+                mode,
+                config.train,
+                engine=training.engine,
+                model_dir=model_dir,
+                evaluation=evaluation,
+                eval_timeout=eval_timeout,
+                deadline=deadline,
+                advice_if_slow=_advice(config, devices),
+                verify=verify,
+            )
+        except tf.errors.InvalidArgumentError as error:
+            other = find_split(config.data.directory, config.data.eval_split, names)
+            explained = explain_input_error(error, [*split.shards, *other.shards])
+            if explained is None:
+                raise
+            raise explained from error
 
 
 def evaluate(
@@ -285,7 +299,11 @@ def build_training(
             config.train,
             devices=devices,
             make_dataset=functools.partial(
-                build_train_dataset, config, train_split, devices=devices
+                build_train_dataset,
+                config,
+                train_split,
+                class_names=[entry.name for entry in classes],
+                devices=devices,
             ),
             record_numbers=lambda batch: batch.records,
         )
@@ -301,6 +319,7 @@ def build_train_dataset(
     split: Split | None,
     start_record: int,
     *,
+    class_names: Sequence[str] = (),
     devices: Devices | None = None,
 ) -> tf.data.Dataset:
     """Builds the training input from record number `start_record` on.
@@ -309,6 +328,7 @@ def build_train_dataset(
         config: the experiment.
         split: the training data; None is an error.
         start_record: records consumed since the beginning of the run.
+        class_names: C names, for records that have no class ids.
         devices: their process reads its part of each batch; None: whole batches.
     """
     if split is None:
@@ -319,6 +339,7 @@ def build_train_dataset(
         shards=split.shards,
         records_per_shard=split.records_per_shard,
         num_classes=split.num_classes,
+        class_names=class_names,
         batch_size=config.train.batch_size // process_count,
         seed=config.train.seed,
         start_record=start_record,

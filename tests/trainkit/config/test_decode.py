@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 
@@ -238,3 +238,44 @@ def test_values_of_the_file_that_an_override_leaves_without_their_kind_are_named
     assert load_config(Drawing, path, overrides=["shape.kind=disc"]).shape == Disc()
     what = "dropped with the change of kind: inner, outer of kind ring (a.yaml:2)"
     assert caplog.messages == [f"--params_override:1: {what}", f"--set shape.kind=disc: {what}"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paint:
+    SHORT: ClassVar[str] = "name"
+    name: str = ""
+    path: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shop:
+    paint: Paint | None = None
+    limits: dict[str, float] | None = None
+
+
+def test_a_string_stands_for_the_key_that_a_dataclass_names() -> None:
+    def shop(text: str) -> Shop:
+        return decode(Shop, parse_tree(text, "a.yaml"))
+
+    assert shop("paint: red") == shop("paint: {name: red}") == Shop(paint=Paint(name="red"))
+    assert shop("paint: null") == Shop()
+    assert shop(to_yaml(shop("paint: red"))) == shop("paint: red")
+    with pytest.raises(ConfigError, match="a.yaml:1: paint must be a mapping of keys or null"):
+        shop("paint: 3")
+
+
+def test_a_mapping_of_numbers_is_read_and_written(tmp_path: Path) -> None:
+    shop = decode(Shop, parse_tree("limits: {wet: 0.5, dry: 1}", "a.yaml"))
+    assert shop.limits == {"wet": 0.5, "dry": 1.0}
+    assert decode(Shop, parse_tree(to_yaml(shop), "b.yaml")) == shop
+    base = tmp_path / "base.yaml"
+    base.write_text(to_yaml(shop))
+    assert load_config(Shop, str(base), overrides=["limits=null"]) == Shop()
+    assert load_config(Shop, str(base), overrides=["limits={wet: 2}"]).limits == {
+        "wet": 2.0,
+        "dry": 1.0,
+    }
+    with pytest.raises(ConfigError, match="a.yaml:2: limits.dry must be a number, got 'x'"):
+        decode(Shop, parse_tree("limits:\n  dry: x", "a.yaml"))
+    with pytest.raises(ConfigError, match="limits must be a mapping of keys or null, got 3"):
+        decode(Shop, parse_tree("limits: 3", "a.yaml"))

@@ -89,9 +89,9 @@ def run(
         time.sleep(evaluation_seconds)
         return Evaluation({"AP50": AP50[step]}, {})
 
-    settings = SETTINGS
+    settings = dataclasses.replace(SETTINGS, stop_at=stop_at, patience=patience)
     if limit is not None:
-        settings = dataclasses.replace(SETTINGS, deadline=time.monotonic() + limit)
+        settings = dataclasses.replace(settings, deadline=time.monotonic() + limit)
     code = loop.train_and_eval(
         engine=engine,
         model_dir=model_dir,
@@ -101,8 +101,6 @@ def run(
             every_steps=4,
             best_metric="AP50",
             headline=["AP50"],
-            stop_at=stop_at,
-            patience=patience,
         ),
     )
     assert [found.step for found in list_checkpoints(model_dir)] == [engine.step]
@@ -120,7 +118,10 @@ def test_a_target_ends_the_run_and_a_higher_one_resumes_it(
         assert run(ram_dir, stop_at={"AP50": 0.6}) == (loop.EXIT_TARGET_REACHED, 8)
     assert reason(ram_dir) == "AP50 is 0.6000, 0.6 was wanted"
     assert "Ended at step 8 of 20: AP50 is 0.6000" in caplog.text
-    assert "the same command trains on once stop_at is higher or null (exit code 81)" in caplog.text
+    assert (
+        "the same command trains on once train.stop_at is higher or null (exit code 81)"
+        in caplog.text
+    )
     assert run(ram_dir, stop_at={"AP50": 0.6}) == (loop.EXIT_TARGET_REACHED, 8)
     assert run(ram_dir, stop_at={"AP50": 0.95}) == (loop.EXIT_FINISHED, 20)
 

@@ -102,6 +102,7 @@ def _train(settings: Settings, frozen: FrozenParts, remarks: list[str]) -> dict[
     values: dict[str, Any] = {
         "total_steps": train.total_steps,
         "batch_size": train.train_batch_size,
+        "reference_batch_size": train.train_batch_size,
         "iterations_per_loop": train.iterations_per_loop,
         "checkpoint_every_steps": settings.eval.num_steps_per_eval,
         "optimizer": _optimizer(settings, remarks),

@@ -3,7 +3,8 @@
 A file may name another under `base:`, whose values it overrides. Alternatives are unions of
 dataclasses told apart by their `kind:` field. `KEY=VALUE` overrides go through the same decoder.
 A missing key, `kind` included, has its value in the default of the enclosing dataclass; a mapping
-with a `kind` starts from the defaults of that kind.
+with a `kind` starts from the defaults of that kind. A class variable `SHORT` of a dataclass names
+the key that a string in place of the mapping stands for.
 """
 
 import dataclasses
@@ -113,6 +114,13 @@ def _decode(
     if dataclasses.is_dataclass(want):
         return _decode_dataclass(typing.cast(type, want), got, path, errors, default)
     members = [arg for arg in typing.get_args(want) if dataclasses.is_dataclass(arg)]
+    mapping = next((arg for arg in typing.get_args(want) if typing.get_origin(arg) is dict), None)
+    if mapping is not None and isinstance(got, Branch):
+        of = typing.get_args(mapping)[1]
+        children = got.children.items()
+        return {key: _decode(of, value, f"{path}.{key}", errors) for key, value in children}
+    if members and isinstance(got, Leaf) and isinstance(got.value, str):
+        got = _written_short(members, got)
     if len(members) == 1 and isinstance(got, Branch):
         return _decode_dataclass(typing.cast(type, members[0]), got, path, errors, default)
     if members and isinstance(got, Branch):
@@ -121,6 +129,12 @@ def _decode(
         errors.append(f"{got.place}: {path} must be {_name(want)}, got {show(got)}")
         return None
     return _freeze(want, got.value)
+
+
+def _written_short(members: list[Any], got: Leaf) -> Branch | Leaf:
+    """Where a dataclass names one key as its `SHORT`, a string in its place is that key's value."""
+    keys = [member.SHORT for member in members if hasattr(member, "SHORT")]
+    return Branch({keys[0]: got}, got.place) if keys else got
 
 
 def _decode_list(want: Any, got: Leaf, path: str, errors: list[str]) -> Any:
@@ -216,7 +230,7 @@ def _fits(want: Any, value: Any) -> bool:
     if want is float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and math.isfinite(value)
-    if dataclasses.is_dataclass(want):
+    if dataclasses.is_dataclass(want) or origin is dict:
         return False
     return isinstance(value, want) and (want is bool or not isinstance(value, bool))
 
@@ -243,7 +257,7 @@ def _name(want: Any) -> str:
         if args[-1] is ...:
             return f"a list, each item {_name(args[0])}"
         return f"a list of {len(args)}: {', '.join(map(_name, args))}"
-    if dataclasses.is_dataclass(want):
+    if dataclasses.is_dataclass(want) or origin is dict:
         return "a mapping of keys"
     words = {
         int: "an integer",

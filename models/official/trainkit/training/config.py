@@ -231,7 +231,8 @@ class TrainConfig:
             warmup_start=0.0067,
         )
     )
-    # The batch size that learning_rate is given for: rates are multiplied by the ratio.
+    # The batch size that learning_rate is given for: rates are multiplied by batch_size over it.
+    # null: rates are those of learning_rate whatever the batch size.
     reference_batch_size: Count | None = None
     gradient_clip_norm: Positive | None = None  # norm over all gradients
     # Of the averaged weights, which evaluation and export use; null: no averages.

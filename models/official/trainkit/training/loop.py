@@ -36,7 +36,12 @@ from tpudet.trainkit.training.run import (
     next_multiple,
 )
 from tpudet.trainkit.training.run_log import TensorBoardWriter
-from tpudet.trainkit.training.stopping import EXIT_NO_GAIN, EXIT_TARGET_REACHED, EXIT_TIME_LIMIT
+from tpudet.trainkit.training.stopping import (
+    EXIT_NO_GAIN,
+    EXIT_TARGET_REACHED,
+    EXIT_TIME_LIMIT,
+    early_end,
+)
 
 __all__ = [
     "EXIT_FINISHED",
@@ -120,7 +125,14 @@ def train_and_eval(
         if restored is not None and evaluation.is_due(engine.step, total_steps):
             evaluator.evaluate_once(run.newest(), run.preemption, run.writer)
         while engine.step < total_steps:
-            evaluator.check_end()
+            end = early_end(
+                evaluator.history,
+                best_metric=evaluation.best_metric,
+                stop_at=settings.stop_at or {},
+                patience=settings.patience,
+            )
+            if end is not None:
+                raise end
             target = min(next_multiple(engine.step, evaluation.every_steps), total_steps)
             evaluations_left = math.ceil((total_steps - engine.step) / evaluation.every_steps)
             run.train_to(target, remaining_eval_seconds=evaluations_left * evaluator.last_seconds)

@@ -88,7 +88,12 @@ def run_mode(
         keep_checkpoints=train.keep_checkpoints,
         deadline=deadline,
         advice_if_slow=advice_if_slow,
+        stop_at=train.stop_at,
+        patience=train.patience,
+        profile=train.profile,
     )
+    if mode == "train" and (train.stop_at or train.patience):
+        logger.warning("train.stop_at and train.patience have no effect without evaluations")
     try:
         if evaluation is None:
             return loop.train(engine=engine, model_dir=model_dir, settings=settings, verify=verify)

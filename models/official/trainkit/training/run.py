@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tpudet.trainkit.config.ranges import Count, check
@@ -11,9 +11,11 @@ from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
 from tpudet.trainkit.training import run_log
 from tpudet.trainkit.training.best_checkpoint import forget_best
 from tpudet.trainkit.training.checkpoints import Checkpoint, Checkpoints
+from tpudet.trainkit.training.config import ProfileConfig
 from tpudet.trainkit.training.engine import Engine, NonfiniteStep
 from tpudet.trainkit.training.plan import FIRST_STEPS, FirstSteps
 from tpudet.trainkit.training.preemption import TIME_LIMIT, Interrupted, Preemption
+from tpudet.trainkit.training.profiling import Profiler
 from tpudet.trainkit.training.progress_display import ProgressDisplay
 from tpudet.trainkit.training.run_log import Ledger, MetricsWriter, State
 from tpudet.trainkit.training.stopping import EXIT_TIME_LIMIT, EarlyEnd
@@ -52,6 +54,9 @@ class RunSettings:
     keep_checkpoints: Count  # how many of the newest stay
     deadline: float = math.inf  # by time.monotonic: the process then saves and stops
     advice_if_slow: str = ""  # what to do if the run will take hours
+    stop_at: Mapping[str, float] | None = None  # see `stopping.early_end`
+    patience: Count | None = None
+    profile: ProfileConfig | None = None
 
     __post_init__ = check
 
@@ -97,6 +102,8 @@ class TrainingRun:
         self._progress = run_log.Progress(batch_size=engine.batch_size)
         self._first_steps = FirstSteps(settings.total_steps, settings.advice_if_slow)
         self._display = ProgressDisplay(lambda: engine.step, settings.total_steps)
+        # Of the chief alone: all hosts do the same.
+        self._profiler = Profiler(model_dir, settings.profile if engine.is_chief else None)
         self._saved_step = engine.step  # a run stopped before its first step saves nothing
         self.writer: MetricsWriter = run_log.DiscardingWriter()  # until restore() knows the step
 
@@ -119,6 +126,7 @@ class TrainingRun:
             self._record_state("failed", f"{type(error).__name__}: {error}")
             raise
         finally:
+            self._profiler.close()
             self.writer.close()
         if self._ledger.last_state() != "finished":
             self._record_state("finished")
@@ -202,6 +210,7 @@ class TrainingRun:
                 self._save()
                 raise Interrupted(self.preemption.signal_name or "a signal to another host")
             before = self._engine.step
+            self._profiler.at_boundary(before)
             with self._display.shown():
                 report = self._engine.train(self._settings.next_cut(before, target) - before)
             if report.nonfinite is not None:

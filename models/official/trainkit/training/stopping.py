@@ -48,7 +48,9 @@ def early_end(
             f"{name} is {newest[name]:.4f}, {wanted:g} was wanted"
             for name, wanted in stop_at.items()
         )
-        return EarlyEnd(reached, way_on="stop_at is higher or null", exit_code=EXIT_TARGET_REACHED)
+        return EarlyEnd(
+            reached, way_on="train.stop_at is higher or null", exit_code=EXIT_TARGET_REACHED
+        )
     values = {step: found.get(best_metric, -math.inf) for step, found in history.items()}
     best = min(values, key=lambda step: (-values[step], step))
     without_gain = sum(step > best for step in values)
@@ -57,6 +59,6 @@ def early_end(
     return EarlyEnd(
         f"{without_gain} evaluations without gain: {best_metric} was highest at step {best}, "
         f"{values[best]:.4f}",
-        way_on="patience is higher or null",
+        way_on="train.patience is higher or null",
         exit_code=EXIT_NO_GAIN,
     )
