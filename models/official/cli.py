@@ -39,6 +39,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "split_folders": "divide class folders into train, val and test",
         "images_to_tfrecords": "write TFRecords from class folders",
         "classify": "predict the classes of images with an exported classifier",
+        "dicom_to_tfrecords": "write TFRecords from CT slices in DICOM, with RSNA's labels",
+        "gen_rsna_sub": "write a submission to the RSNA haemorrhage challenge",
     },
     "Train": {
         "plan": "compile for a TPU without one: does it fit, how fast can it be",

@@ -88,7 +88,16 @@ class DataConfig:
     # random_crop is null.
     center_crop: Annotated[float, Range("(0, 1]")] = 0.875
     horizontal_flip: bool = True
+    # Of CT slices: centre and width of the windows that become red, green and blue, Hounsfield
+    # units, such as brain [40, 80], blood [80, 200] and soft tissue [40, 480].
+    windows: tuple[tuple[float, float], ...] = ()
     augmentations: tuple[AugmentationConfig, ...] = ()  # applied in this order
     pipeline: Literal["optimized", "basic"] = "optimized"  # basic: one image at a time, to compare
 
-    __post_init__ = check
+    def __post_init__(self) -> None:
+        wide = all(width > 0 for _, width in self.windows)
+        check(
+            self,
+            (len(self.windows) in (0, 3), f"windows must be three, got {len(self.windows)}"),
+            (wide, f"windows must have a width above 0, got {[list(w) for w in self.windows]}"),
+        )

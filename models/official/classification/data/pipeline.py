@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -10,7 +10,9 @@ from tpudet.classification.data.augmentations import build_augmentations
 from tpudet.classification.data.config import DataConfig
 from tpudet.classification.data.record import Example, Schema, find_schema, parse_example
 from tpudet.classification.data.sample import Sample, pack_sample, unpack_sample
+from tpudet.classification.data.windows import decode_windows
 from tpudet.classification.types import Batch
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.crops import Part, center_part, decode_part, random_part
 from tpudet.trainkit.images.mixed_stream import augmented_stream, surplus_records
 from tpudet.trainkit.images.seeds import fold_seed, record_seed
@@ -73,7 +75,7 @@ def train_dataset(
         prepare=functools.partial(
             _training_sample,
             data=data,
-            schema=read_schema(shards),
+            schema=_check_windows(data, read_schema(shards)),
             seed=seed,
             num_classes=num_classes,
             is_multi_label=is_multi_label,
@@ -114,11 +116,11 @@ def eval_dataset(
     Returns:
         Dataset of `Batch`.
     """
-    schema = read_schema(shards)
+    schema = _check_windows(data, read_schema(shards))
 
     def prepare(record: Tensor, serialized: Tensor) -> Batch:
         example = parse_example(serialized, schema)
-        image = decode_center(example.encoded, data.image_size, data.center_crop)
+        image = _decode(example, data, functools.partial(_center, data))
         return Batch(image, _targets(example, record, num_classes, may_lack=True), record)
 
     records, num_fillers = evaluation_share(
@@ -147,6 +149,13 @@ def read_schema(shards: Sequence[str]) -> Schema:
     raise ValueError(f"{shards[0]} and its {len(shards)} shards hold no record")
 
 
+def read_names(shards: Sequence[str]) -> list[str]:
+    """Returns the names or ids of all images, in file order."""
+    schema = read_schema(shards)
+    names = read_records(shards).map(lambda _, text: parse_example(text, schema).image_id)
+    return [name.decode() for name in names.as_numpy_iterator()]
+
+
 def decode_center(encoded: Tensor, image_size: tuple[int, int], share: float) -> Tensor:
     """Decodes the centre of an image, [H, W, 3] uint8, as evaluation and export do.
 
@@ -157,6 +166,29 @@ def decode_center(encoded: Tensor, image_size: tuple[int, int], share: float) ->
     """
     choose = functools.partial(center_part, share=share, aspect=image_size[1] / image_size[0])
     return decode_part(encoded, choose, *image_size)
+
+
+def _center(data: DataConfig, size: Tensor) -> Part:
+    return center_part(size, data.center_crop, aspect=data.image_size[1] / data.image_size[0])
+
+
+def _decode(example: Example, data: DataConfig, choose: Callable[[Tensor], Part]) -> Tensor:
+    """Decodes a part of an image or, through the windows, of a CT slice, [H, W, 3] uint8."""
+    if example.rescale is None:
+        return decode_part(example.encoded, choose, *data.image_size)
+    return decode_windows(
+        example.encoded, example.rescale, choose, *data.image_size, windows=data.windows
+    )
+
+
+def _check_windows(data: DataConfig, schema: Schema) -> Schema:
+    """Raises UserError if CT slices have no windows, or if windows have no CT slices."""
+    if (schema == "ct") != bool(data.windows):
+        raise UserError(
+            f"data.windows has {len(data.windows)} windows, and the records of {data.directory} "
+            f"are {'CT slices, which need three' if schema == 'ct' else 'no CT slices'}"
+        )
+    return schema
 
 
 def _training_sample(
@@ -176,7 +208,7 @@ def _training_sample(
     stateless_seed = record_seed(seed, epoch, record)
 
     def choose(size: Tensor) -> Part:
-        center = center_part(size, data.center_crop, aspect=data.image_size[1] / data.image_size[0])
+        center = _center(data, size)
         if data.random_crop is None:
             return center
         return random_part(
@@ -187,7 +219,7 @@ def _training_sample(
             otherwise=center,
         )
 
-    image = decode_part(example.encoded, choose, *data.image_size)
+    image = _decode(example, data, choose)
     if data.horizontal_flip:
         draw = tf.random.stateless_uniform([], fold_seed(stateless_seed, _FLIP), alg="philox")
         image = tf.cond(draw < 0.5, lambda: tf.reverse(image, [1]), lambda: image)

@@ -7,13 +7,16 @@
 | image/class/text, image/class/synset | bytes | names and identifiers of the classes |
 | image/filename | bytes | name of the file, with its folder if images are in folders by class |
 | image/height, image/width, image/channels, image/colorspace | | 3 channels, `RGB` |
-| fold, num_folds | int64 | optional: the image's fold, from 0, of so many |
+
+A slice of a CT has in addition `image/ct/rescale`, slope and intercept (floats); `patient`; and
+`fold`, `num_folds`, the fold of the patient, from 0. Its PNG holds stored values plus 32,768 in 16
+bits, so that windows, and the only rounding to 8 bits, come after the resizing.
 
 Kaggle's flowers have `image` (the JPEG file), `class` (one int64, from 0; absent without a label)
 and `id` (bytes) instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
@@ -23,7 +26,9 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.standardize import StandardImage
 from tpudet.trainkit.types import Tensor
 
-Schema = Literal["imagenet", "flowers"]
+Schema = Literal["imagenet", "flowers", "ct"]
+
+_RESCALE_KEY = "image/ct/rescale"
 
 
 class Example(NamedTuple):
@@ -32,6 +37,7 @@ class Example(NamedTuple):
     encoded: Tensor  # [] string
     labels: Tensor  # [n] int32, from 1; [0] without a label
     image_id: Tensor  # [] string; of ImageNet's records the name of the file
+    rescale: Tensor | None = None  # [2] float32, slope and intercept of a CT's stored values
 
 
 def encode_example(
@@ -45,33 +51,85 @@ def encode_example(
         labels: class ids, from 1; none without a label.
         classes: rows of classes.csv.
     """
+    return _serialize(
+        {
+            "image/encoded": image.encoded,
+            "image/format": image.format.upper(),
+            "image/colorspace": "RGB",
+            "image/filename": filename,
+            "image/height": image.height,
+            "image/width": image.width,
+            "image/channels": 3,
+            **_label_features(labels, classes),
+        }
+    )
+
+
+def encode_slice(
+    png: bytes,
+    *,
+    height: int,
+    width: int,
+    rescale: tuple[float, float],
+    filename: str,
+    labels: Sequence[int],
+    classes: Sequence[ClassEntry],
+    patient: str,
+    fold: tuple[int, int] | None,
+) -> bytes:
+    """Serializes one slice of a CT.
+
+    Args:
+        png: stored values plus 32,768, 16-bit gray.
+        height: pixels.
+        width: pixels.
+        rescale: slope and intercept to Hounsfield units.
+        filename: with the number of the frame, if there are several.
+        labels: class ids, from 1.
+        classes: rows of classes.csv.
+        patient: id.
+        fold: of the patient, from 0, and the number of folds.
+    """
+    folds = dict(zip(("fold", "num_folds"), fold, strict=True)) if fold else {}
+    return _serialize(
+        {
+            "image/encoded": png,
+            "image/format": "PNG",
+            "image/filename": filename,
+            "image/height": height,
+            "image/width": width,
+            "image/channels": 1,
+            _RESCALE_KEY: list(rescale),
+            "patient": patient,
+            **folds,
+            **_label_features(labels, classes),
+        }
+    )
+
+
+def _label_features(labels: Sequence[int], classes: Sequence[ClassEntry]) -> dict[str, list]:
     entries = [classes[label - 1] for label in labels]
-    texts = {
-        "image/encoded": [image.encoded],
-        "image/format": [image.format.upper().encode()],
-        "image/colorspace": [b"RGB"],
-        "image/filename": [filename.encode()],
+    return {
+        "image/class/label": [int(label) for label in labels],
         "image/class/text": [entry.name.encode() for entry in entries],
         "image/class/synset": [entry.identifier.encode() for entry in entries],
     }
-    numbers = {
-        "image/height": [image.height],
-        "image/width": [image.width],
-        "image/channels": [3],
-        "image/class/label": list(labels),
-    }
-    features = {
-        **{
-            key: tf.train.Feature(bytes_list=tf.train.BytesList(value=v))
-            for key, v in texts.items()
-        },
-        **{
-            key: tf.train.Feature(int64_list=tf.train.Int64List(value=v))
-            for key, v in numbers.items()
-        },
-    }
+
+
+def _serialize(values: Mapping[str, Any]) -> bytes:
+    features = {key: _feature(key, value) for key, value in values.items()}
     example = tf.train.Example(features=tf.train.Features(feature=features))
     return example.SerializeToString(deterministic=True)
+
+
+def _feature(key: str, value: Any) -> tf.train.Feature:
+    column = value if isinstance(value, list) else [value]
+    if key in ("image/class/label",) or any(isinstance(item, int) for item in column):
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=column))
+    if any(isinstance(item, float) for item in column):
+        return tf.train.Feature(float_list=tf.train.FloatList(value=column))
+    texts = [item.encode() if isinstance(item, str) else item for item in column]
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=texts))
 
 
 def find_schema(serialized: bytes, path: str) -> Schema:
@@ -86,7 +144,7 @@ def find_schema(serialized: bytes, path: str) -> Schema:
     """
     keys = sorted(tf.train.Example.FromString(serialized).features.feature)
     if "image/encoded" in keys:
-        return "imagenet"
+        return "ct" if _RESCALE_KEY in keys else "imagenet"
     if "image" in keys:
         return "flowers"
     raise UserError(
@@ -100,15 +158,17 @@ def parse_example(serialized: Tensor, schema: Schema) -> Example:
     ragged = tf.io.VarLenFeature(tf.int64)
     text: Any = tf.io.FixedLenFeature([], tf.string)
     optional: Any = tf.io.FixedLenFeature([], tf.string, default_value="")
-    if schema == "imagenet":
-        parsed = tf.io.parse_single_example(
-            serialized,
-            {
-                "image/encoded": text,
-                "image/class/label": ragged,
-                "image/filename": optional,
-            },
-        )
+    rescale = None
+    if schema != "flowers":
+        keys: dict[str, Any] = {
+            "image/encoded": text,
+            "image/class/label": ragged,
+            "image/filename": optional,
+        }
+        if schema == "ct":
+            keys[_RESCALE_KEY] = tf.io.FixedLenFeature([2], tf.float32)
+        parsed = tf.io.parse_single_example(serialized, keys)
+        rescale = parsed.get(_RESCALE_KEY)
         labels = parsed["image/class/label"].values
         labels = tf.boolean_mask(labels, labels != -1)
         image, image_id = parsed["image/encoded"], parsed["image/filename"]
@@ -118,4 +178,4 @@ def parse_example(serialized: Tensor, schema: Schema) -> Example:
         )
         labels = parsed["class"].values + 1
         image, image_id = parsed["image"], parsed["id"]
-    return Example(image, tf.ensure_shape(tf.cast(labels, tf.int32), [None]), image_id)
+    return Example(image, tf.ensure_shape(tf.cast(labels, tf.int32), [None]), image_id, rescale)

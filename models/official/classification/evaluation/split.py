@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from tpudet.classification.config import ExperimentConfig
 from tpudet.classification.data.pipeline import eval_dataset
+from tpudet.classification.data.splits import find_joined_split
 from tpudet.classification.evaluation.metrics import (
     confusion_matrix,
     multi_label_metrics,
@@ -19,7 +20,6 @@ from tpudet.classification.modeling.config import SigmoidLossConfig
 from tpudet.classification.types import Batch, Predictions
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.record_splits import find_split
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import Evaluation
 
@@ -124,12 +124,7 @@ def build_evaluation(
         ConfigError: the split is missing, unfinished or damaged, or its classes are others.
     """
     data = config.data
-    split = find_split(
-        data.directory,
-        data.eval_split,
-        [entry.name for entry in classes],
-        per_class="images_per_class",
-    )
+    split = find_joined_split(data.directory, data.eval_split, classes)
     return SplitEvaluation(
         predict=predict,
         devices=devices,

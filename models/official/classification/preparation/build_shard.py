@@ -4,12 +4,18 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import cv2
 
-from tpudet.classification.data.record import encode_example
+from tpudet.classification.data.record import encode_example, encode_slice
+from tpudet.classification.preparation.dicom import (
+    DicomError,
+    frame_names,
+    read_patient,
+    read_slices,
+)
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.inputs import open_bytes
@@ -22,7 +28,7 @@ from tpudet.trainkit.images.standardize import (
 from tpudet.trainkit.records import write_shard
 
 # Increase it whenever equal inputs give other bytes, so that finished files count as outdated.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _JPEG_QUALITY = 95
 
 
@@ -34,6 +40,8 @@ class ShardJob(NamedTuple):
     files: tuple[tuple[str, tuple[int, ...]], ...]  # names below it, with class ids
     classes: tuple[ClassEntry, ...]
     presize: int | None  # pixels of the shorter side to which larger images are reduced
+    dicom: bool  # whether the files are DICOM, of which a record holds the stored values
+    fold: tuple[int, int] | None  # the fold of the images, from 0, and how many there are
 
 
 class Finding(NamedTuple):
@@ -92,11 +100,10 @@ def build_shard(
 
     def records() -> Iterator[bytes]:
         for name, labels in job.files:
-            image = _read(job, name, findings)
-            progress(1)
-            if image is not None:
+            for record in _records(job, name, labels, findings):
                 per_class.update(job.classes[label - 1].name for label in labels)
-                yield encode_example(image, filename=name, labels=labels, classes=job.classes)
+                yield record
+            progress(1)
         verify()
 
     count = write_shard(job.path, records())
@@ -104,24 +111,47 @@ def build_shard(
     return ShardReport(os.path.basename(job.path), inputs, count, size, dict(per_class), findings)
 
 
-def _read(job: ShardJob, name: str, findings: list[Finding]) -> StandardImage | None:
-    """Returns bytes that TensorFlow decodes; None, with a finding, if there are none."""
+def _records(
+    job: ShardJob, name: str, labels: Sequence[int], findings: list[Finding]
+) -> list[bytes]:
+    """Returns the records of a file; none, with a finding, if it cannot be decoded."""
     try:
         with open_bytes(os.path.join(job.directory, name)) as file:
-            encoded = file.read()
-        image = standardize(encoded)
+            content = file.read()
+        if job.dicom:
+            return _slice_records(job, name, labels, content)
+        image = standardize(content)
         repairs = image.repairs
         if job.presize and min(image.height, image.width) > job.presize:
             image = _presized(image, job.presize)
             repairs += (f"reduced to a shorter side of {job.presize} pixels",)
-    except ImageError as error:
+    except (ImageError, DicomError) as error:
         findings.append(Finding(name, str(error), repaired=False))
     except OSError as error:
         findings.append(Finding(name, f"cannot be read: {storage.reason(error)}", repaired=False))
     else:
         findings.extend(Finding(name, repair, repaired=True) for repair in repairs)
-        return image
-    return None
+        return [encode_example(image, filename=name, labels=labels, classes=job.classes)]
+    return []
+
+
+def _slice_records(job: ShardJob, name: str, labels: Sequence[int], content: bytes) -> list[bytes]:
+    slices = read_slices(content)
+    patient = read_patient(content)
+    return [
+        encode_slice(
+            one.png,
+            height=one.height,
+            width=one.width,
+            rescale=(one.slope, one.intercept),
+            filename=frame,
+            labels=labels,
+            classes=job.classes,
+            patient=patient,
+            fold=job.fold,
+        )
+        for frame, one in zip(frame_names(name, len(slices)), slices, strict=True)
+    ]
 
 
 def _presized(image: StandardImage, side: int) -> StandardImage:

@@ -22,7 +22,6 @@ from tpudet.classification.preparation.build_shard import (
     inputs_digest,
 )
 from tpudet.classification.preparation.class_folders import (
-    LabelledFile,
     check_labels,
     classes_of,
     find_splits,
@@ -53,11 +52,13 @@ class Plan(NamedTuple):
 
     split: str
     directory: str  # of the images
-    files: list[LabelledFile]  # in the order of the records
+    files: list[tuple[str, tuple[int, ...]]]  # names and class ids, in the order of the records
     classes: tuple[ClassEntry, ...]
     output: str  # converted/<part>
     num_shards: int
     presize: int | None
+    dicom: bool = False  # whether the files are DICOM, of which a record holds the stored values
+    fold: tuple[int, int] | None = None  # the fold of the images, from 0, and how many there are
 
     @property
     def prefix(self) -> str:
@@ -66,16 +67,16 @@ class Plan(NamedTuple):
 
     def jobs(self) -> list[ShardJob]:
         """Returns the shards in order; their lengths differ by at most one record."""
-        ids = class_ids(self.classes)
-        files = [(name, (ids[label],) if label else ()) for name, label in self.files]
-        bounds = np.arange(self.num_shards + 1) * len(files) // self.num_shards
+        bounds = np.arange(self.num_shards + 1) * len(self.files) // self.num_shards
         return [
             ShardJob(
                 shard_path(self.prefix, index, self.num_shards),
                 self.directory,
-                tuple(files[bounds[index] : bounds[index + 1]]),
+                tuple(self.files[bounds[index] : bounds[index + 1]]),
                 self.classes,
                 self.presize,
+                self.dicom,
+                self.fold,
             )
             for index in range(self.num_shards)
         ]
@@ -117,18 +118,20 @@ def plan_splits(
         check_labels(split, found, classes)
     order = np.random.default_rng(seed).permutation(len(files["train"]))
     files["train"] = [files["train"][index] for index in order]
-    plans = []
+    ids, plans = class_ids(classes), []
     for split, found in files.items():
-        shards = num_shards or _default_shards(folders[split], found)
+        labelled = [(name, (ids[label],) if label else ()) for name, label in found]
+        shards = num_shards or default_shards(folders[split], [name for name, _ in found])
         if shards > len(found):
             raise UserError(f"--num_shards {shards}: {split} has only {len(found)} images")
-        plans.append(Plan(split, folders[split], found, classes, output, shards, presize))
+        plans.append(Plan(split, folders[split], labelled, classes, output, shards, presize))
     return plans
 
 
-def _default_shards(directory: str, files: Sequence[LabelledFile]) -> int:
+def default_shards(directory: str, files: Sequence[str]) -> int:
+    """Returns a number of shards of about 100 MB for the files of a split."""
     sample = files[:: max(1, len(files) // _SIZE_SAMPLE)]
-    sizes = [storage.stat(os.path.join(directory, file.filename)).size for file in sample]
+    sizes = [storage.stat(os.path.join(directory, file)).size for file in sample]
     total = float(np.mean(sizes)) * len(files)
     return int(np.clip(round(total / TARGET_SHARD_BYTES), 1, len(files)))
 
@@ -271,7 +274,7 @@ def _manifest(plan: Plan, reports: Sequence[ShardReport]) -> dict[str, Any]:
             f"{kind}_counts": dict(Counter(finding.reason for finding in found).most_common())
             for kind, found in by_kind.items()
         },
-        "options": {"presize": plan.presize},
+        "options": {"presize": plan.presize, "fold": plan.fold},
     }
 
 

@@ -1,0 +1,54 @@
+"""Writes the submission of the RSNA haemorrhage challenge from a trained classifier."""
+
+import argparse
+from collections.abc import Sequence
+
+from tpudet.trainkit.command_line import new_parser, run_command, start_logging
+
+_EPILOG = """\
+Every row of the sample submission gets a probability, in its order. Images that could not be
+decoded get the mean of the others, and are listed.
+
+example:
+  tpudet gen_rsna_sub submission.csv --model_dir $STORAGE/saved/rsna-r50-fold_0 \\
+      --sample_submission stage_2_sample_submission.csv
+
+exit status: 0 done, 2 wrong arguments or inputs
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see --help."""
+    parser = new_parser("tpudet gen_rsna_sub", __doc__, epilog=_EPILOG)
+    parser.add_argument("output", metavar="FILE.csv", help="file to write")
+    parser.add_argument("--model_dir", required=True, help="the folder that train wrote")
+    parser.add_argument("--step", default="best", help="step number, latest or best (best)")
+    parser.add_argument("--split", default="test", help="records to predict (test)")
+    parser.add_argument("--sample_submission", required=True, metavar="CSV", help="its rows")
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="overrides",
+        help="set one value of the experiment, e.g. data.directory=DIR; may be repeated",
+    )
+    parser.add_argument("-f", "--force", action="store_true", help="replace FILE.csv")
+    return run_command(parser, argv, _run)
+
+
+def _run(arguments: argparse.Namespace) -> str:
+    start_logging()
+    from tpudet.classification.experiment import predict_split
+    from tpudet.classification.inference.rsna_submission import write_submission
+
+    names, probabilities = predict_split(
+        arguments.model_dir.rstrip("/"),
+        step=arguments.step,
+        split=arguments.split,
+        overrides=arguments.overrides,
+    )
+    by_id = {name.removesuffix(".dcm"): row for name, row in zip(names, probabilities, strict=True)}
+    return write_submission(
+        arguments.output, by_id, sample=arguments.sample_submission, force=arguments.force
+    )

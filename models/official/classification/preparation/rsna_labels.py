@@ -1,0 +1,105 @@
+"""The labels of the RSNA haemorrhage challenge, and folds that keep each patient together."""
+
+import io
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.errors import UserError, listing
+from tpudet.trainkit.files.inputs import read_input
+
+CLASSES = tuple(
+    ClassEntry(name, name)
+    for name in (
+        "any",
+        "epidural",
+        "intraparenchymal",
+        "intraventricular",
+        "subarachnoid",
+        "subdural",
+    )
+)
+_NAMES = [entry.name for entry in CLASSES]
+
+
+def split_row_id(text: str) -> tuple[str, str]:
+    """Divides `ID_12cadc6af_epidural` into the image's id and the class."""
+    image_id, _, name = text.rpartition("_")
+    return image_id, name
+
+
+def read_labels(path: str) -> dict[str, tuple[int, ...]]:
+    """Reads `stage_1_train.csv` or `stage_2_train.csv`: class ids, from 1, by image id.
+
+    Args:
+        path: CSV with rows `ID,Label`, six an image, such as `ID_12cadc6af_epidural,0`. Repeated
+            rows may not differ.
+
+    Raises:
+        UserError: lists missing columns, unknown classes, labels other than 0 and 1, images
+            without all six rows and rows that contradict each other.
+    """
+    table = pd.read_csv(io.BytesIO(read_input(path, "--labels")), dtype=str, keep_default_na=False)
+    if not {"ID", "Label"} <= set(table.columns):
+        raise UserError(
+            f"--labels {path} has the columns {listing(table.columns)}; ID,Label needed"
+        )
+    parts = table["ID"].str.rpartition("_")
+    rows = pd.DataFrame({"image": parts[0], "name": parts[2], "label": table["Label"]})
+    strange = rows[~rows["label"].isin(["0", "1"])]
+    rows = rows.drop_duplicates()
+    twice = rows[rows.duplicated(["image", "name"])]
+    mistakes = [
+        *(f"unknown class in {text}" for text in table["ID"][~parts[2].isin(_NAMES)]),
+        *(
+            f"label {label!r} of {image}"
+            for image, label in zip(strange["image"], strange["label"], strict=True)
+        ),
+        *(
+            f"{image}_{name} is both 0 and 1"
+            for image, name in zip(twice["image"], twice["name"], strict=True)
+        ),
+    ]
+    if not mistakes:
+        counts = rows.groupby("image").size()
+        mistakes = [
+            f"{image} has {count} of 6 rows" for image, count in counts[counts != 6].items()
+        ]
+    if mistakes:
+        raise UserError(f"--labels {path} cannot be used: {listing(mistakes)}")
+    found: dict[str, tuple[int, ...]] = dict.fromkeys(rows["image"], ())
+    positive = rows[rows["label"] == "1"]
+    for image, name in zip(positive["image"], positive["name"], strict=True):
+        found[image] += (_NAMES.index(name) + 1,)
+    return {image: tuple(sorted(ids)) for image, ids in found.items()}
+
+
+def assign_folds(patients: Mapping[str, str], num_folds: int, seed: int) -> dict[str, int]:
+    """Returns the fold of each image, from 0: all images of a patient are in one.
+
+    Patients are drawn in an order of the seed, and each goes to the fold with the fewest images.
+
+    Args:
+        patients: patient by image id; an image without one is a patient of its own.
+        num_folds: 2 or more.
+        seed: of the order.
+
+    Raises:
+        UserError: there are fewer patients than folds.
+    """
+    groups: dict[str, list[str]] = {}
+    for image in sorted(patients):
+        groups.setdefault(patients[image] or f"image {image}", []).append(image)
+    if len(groups) < num_folds:
+        raise UserError(f"--folds {num_folds}: there are only {len(groups)} patients")
+    names: Sequence[str] = sorted(groups)
+    sizes = np.zeros(num_folds, int)
+    folds = {}
+    for index in np.random.default_rng(seed).permutation(len(names)):
+        images = groups[names[index]]
+        fold = int(sizes.argmin())
+        sizes[fold] += len(images)
+        folds |= dict.fromkeys(images, fold)
+    return folds
