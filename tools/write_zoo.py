@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import functools
 import hashlib
 import os
 import re
@@ -13,8 +14,9 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 import tpudet
-from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.config import ExperimentConfig, ModelConfig
 from tpudet.detection.modeling.config import IdentityNeckConfig
+from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
 from tpudet.trainkit.backbones.config import EfficientNetConfig, ResNetConfig
 from tpudet.trainkit.command_line import new_parser, run_command, writing
 from tpudet.trainkit.config.decode import ConfigError, load_config
@@ -38,9 +40,11 @@ table to the configs and the sources of the models.
 
 Parameters are the trainable ones, frozen parts included, in millions, for {num_classes} classes;
 statistics of batch normalisation do not count. Multiply-adds (often called FLOPs) are those of the
-convolutions for one image of the canvas (height x width), in billions. A neck is given as filters x
+convolutions and fully connected layers for one image of the canvas (height x width), in billions;
+of a two-stage detector with all its proposals and detections. A neck is given as filters x
 repeats, and its levels if they are not 3 to 7; a head as filters x convolutions of each of its two
-towers. The last column is the COCO AP that the file expects from published results, if any are
+towers, that of a two-stage detector as units x layers and the proposals that it looks at. The last
+column is the COCO AP that the file expects from published results, if any are
 known: no such training was done here."""
 _COLUMNS = (
     *("experiment", "backbone", "neck", "head", "canvas"),
@@ -130,11 +134,12 @@ def count(config: ExperimentConfig) -> Cost:
     """Builds the experiment's model and counts; takes seconds for the largest."""
     # These import Keras, which --check does without.
     from tpudet.detection.build_detector import build_task
-    from tpudet.detection.modeling.cost import count_flops, count_parameters
+    from tpudet.detection.modeling.cost import count_flops, count_parameters, predict_images
 
     canvas = config.data.canvas_size
-    model = build_task(config, num_classes=NUM_CLASSES, canvas_size=canvas).model
-    parameters, multiply_adds = count_parameters(model), count_flops(model, canvas)
+    task = build_task(config, num_classes=NUM_CLASSES, canvas_size=canvas)
+    parameters = count_parameters(task.model)
+    multiply_adds = count_flops(functools.partial(predict_images, task.predict), canvas)
     return Cost(f"{parameters / 1e6:.1f}", f"{multiply_adds / 1e9:.1f}")
 
 
@@ -148,8 +153,12 @@ def _count_all(experiments: Sequence[Experiment]) -> dict[str, Cost]:
 def _architecture(config: ExperimentConfig) -> tuple[Any, ...]:
     """Returns all config values that decide a model's counts."""
     model = config.model
-    levels = (model.min_level, model.max_level)
-    return (*levels, model.backbone, model.neck, model.head, model.anchors, config.data.canvas_size)
+    shared = (model.min_level, model.max_level, model.backbone, model.neck, model.anchors)
+    if isinstance(model, MaskRCNNConfig):
+        heads = (model.rpn, model.roi_align, model.box_head, model.mask_head, model.postprocess)
+        stages = (model.include_mask, model.cascade, model.batch_norm is None)
+        return (*shared, *heads, *stages, config.data.canvas_size)
+    return (*shared, model.head, config.data.canvas_size)
 
 
 def _digest(experiments: Sequence[Experiment]) -> str:
@@ -203,7 +212,7 @@ def _row(cells: Sequence[str]) -> str:
 
 def _described(config: ExperimentConfig) -> list[str]:
     model, (height, width) = config.model, config.data.canvas_size
-    backbone, neck, head = model.backbone, model.neck, model.head
+    backbone, neck = model.backbone, model.neck
     match backbone:
         case EfficientNetConfig():
             first = f"EfficientNet-{backbone.variant}"
@@ -220,8 +229,17 @@ def _described(config: ExperimentConfig) -> list[str]:
     second += ", DropBlock" if getattr(neck, "drop_block", None) else ""
     if (model.min_level, model.max_level) != (3, 7):
         second += f", levels {model.min_level} to {model.max_level}"
-    third = f"{head.num_filters} x {head.num_convs}" + (", separable" if head.separable else "")
-    return [first, second, third, f"{height} x {width}"]
+    return [first, second, _described_head(model), f"{height} x {width}"]
+
+
+def _described_head(model: ModelConfig) -> str:
+    if isinstance(model, MaskRCNNConfig):
+        head = model.box_head
+        what = "boxes and masks" if model.include_mask else "boxes"
+        stages = "three stages, " if model.cascade else ""
+        return f"{stages}{head.num_units} x {head.num_dense}, {what} of {model.rpn.max_proposals}"
+    head = model.head
+    return f"{head.num_filters} x {head.num_convs}" + (", separable" if head.separable else "")
 
 
 def find_faults(text: str, experiments: Sequence[Experiment]) -> list[str]:

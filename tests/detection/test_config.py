@@ -48,3 +48,13 @@ def test_canvas_sides_are_multiples_of_the_stride_of_the_coarsest_level() -> Non
     with pytest.raises(ConfigError, match=r"multiples of 128 \(2\^model.max_level\), got \[100\]"):
         decoded("data: {canvas_size: [100, 256]}")
     assert decoded("{model: {max_level: 5}, data: {canvas_size: [96, 160]}}").model.stride == 32
+
+
+def test_a_metric_of_masks_needs_a_model_with_masks() -> None:
+    metric = "evaluation: {schedule: {best_metric: mask_AP50}}"
+    assert decoded(f"{{model: {{kind: mask_rcnn}}, {metric}}}").model.predicts_masks
+    for model in ("kind: retinanet", "kind: mask_rcnn, include_mask: false"):
+        with pytest.raises(ConfigError, match=r"best_metric mask_AP50 needs masks.*: use AP50, or"):
+            decoded(f"{{model: {{{model}}}, {metric}}}")
+    with pytest.raises(ConfigError, match="max_level must be 3 or more with include_mask, got 2"):
+        decoded("model: {kind: mask_rcnn, max_level: 2}")

@@ -5,7 +5,7 @@ import keras
 import pytest
 
 from tpudet.detection.modeling.bifpn import BiFPN
-from tpudet.detection.modeling.cost import count_flops, count_parameters
+from tpudet.detection.modeling.cost import count_flops, count_parameters, predict_images
 from tpudet.detection.modeling.fpn import FPN
 from tpudet.detection.modeling.heads import RetinaNetHead
 from tpudet.detection.modeling.nas_fpn import NASFPN
@@ -66,9 +66,11 @@ def test_a_shared_layer_counts_as_often_as_it_is_called():
 
 def test_counting_leaves_nothing_behind():
     before = keras.ops.conv
+    dense = keras.layers.Dense.call
     with pytest.raises(ValueError, match="broken"):
         count_flops(Chain(Conv(5, 3), BrokenPart()), (8, 12))
     assert keras.ops.conv is before
+    assert keras.layers.Dense.call is dense
 
 
 class BrokenPart(keras.layers.Layer):
@@ -118,3 +120,19 @@ def test_efficientdet_d0():
     biases = 64 * (3 * 8 + 5 + 1)
     assert count_parameters(model) + biases == 3_880_067
     assert count_flops(model, (512, 512)) == pytest.approx(2.5e9, rel=0.01)
+
+
+@pytest.mark.parametrize(("include_mask", "cascade"), [(True, False), (False, True)])
+def test_both_stages_of_a_two_stage_detector_by_hand(small_mask, include_mask, cascade):
+    task = small_mask.build_task(include_mask=include_mask, cascade=cascade)
+    whole = count_flops(partial(predict_images, task.predict), small_mask.CANVAS)
+    first = count_flops(task.model, small_mask.CANVAS)
+    # 30 proposals of 7 x 7 x 16 features, 24 units, 3 classes and background, boxes of each class
+    # or of all: one head, or three.
+    heads, num_boxes = (3, 1) if cascade else (1, 3)
+    expected = 30 * heads * (7 * 7 * 16 * 24 + 24 * 4 + 24 * 4 * num_boxes)
+    if include_mask:
+        # 20 detections: two 3x3 convolutions at 14 x 14, a pixel of 28 x 28 sees one of 2 x 2
+        # weights of each channel, and the one channel of its class.
+        expected += 20 * (2 * 14 * 14 * 16 * 9 * 16 + 28 * 28 * 16 * 16 + 28 * 28 * 16)
+    assert whole - first == expected

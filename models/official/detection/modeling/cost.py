@@ -2,11 +2,13 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
+from tpudet.detection.types import Batch, Detections
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -25,44 +27,90 @@ def count_parameters(model: keras.Model) -> int:
     )
 
 
-def count_flops(model: keras.Model, canvas: tuple[int, int]) -> int:
-    """Returns the multiply-adds of the model for one image.
+def count_flops(forward: Callable[[Tensor], Any], canvas: tuple[int, int]) -> int:
+    """Returns the multiply-adds of a model for one image.
 
-    Only convolutions count, one multiply-add per product with a kernel weight, padding included;
-    normalisation, activations, pooling and resizing do not, as in the tables of papers. Nothing is
-    computed: the count is taken while Keras infers the shapes of a call, so a shared layer counts
-    as often as it is called. Convolutions must go through `keras.ops`, as all of
-    `tpudet.trainkit.backbones.layers` do; those of `keras.layers` are not seen.
+    Convolutions, fully connected layers and products of matrices count, one multiply-add per
+    product with a weight, padding included; normalisation, activations, pooling and resizing do
+    not, as in the tables of papers. Nothing is computed: the count is taken while Keras infers the
+    shapes of a call, so a shared layer counts as often as it is called. Convolutions must go
+    through `keras.ops`, as all of `tpudet.trainkit.backbones.layers` do; of `keras.layers` only
+    `Dense` and `Conv2DTranspose` are seen.
 
     Args:
-        model: Takes images [1, H, W, 3] uint8.
+        forward: Takes images [1, H, W, 3] uint8: a model, or `predict_images` of a detector.
         canvas: Height and width of the image in pixels.
     """
-    with _counted_convolutions() as counts:
-        model.compute_output_spec(keras.KerasTensor((1, *canvas, 3), dtype="uint8"))
+    with _counted_products() as counts:
+        _Forward(forward).compute_output_spec(keras.KerasTensor((1, *canvas, 3), dtype="uint8"))
     return sum(counts)
 
 
-@contextlib.contextmanager
-def _counted_convolutions() -> Iterator[list[int]]:
-    # Layers look up keras.ops.conv at each call, so a replacement sees all of them.
-    counts: list[int] = []
-    originals = {name: getattr(ops, name) for name in ("conv", "depthwise_conv")}
+def predict_images(predict: Callable[[Batch], Detections], images: Tensor) -> Detections:
+    """Returns the detections of images [B, H, W, 3] uint8 that fill their canvas."""
+    batch, height, width, _ = images.shape
+    pairs = np.ones((batch, 2), np.float32)
+    return predict(
+        Batch(
+            images=images,
+            boxes=np.zeros((batch, 1, 4), np.float32),
+            classes=np.zeros((batch, 1), np.int32),
+            is_crowd=np.zeros((batch, 1), bool),
+            records=np.arange(batch),
+            original_sizes=pairs * np.float32([height, width]),
+            scales=pairs,
+            offsets=pairs * 0,
+        )
+    )
 
-    def counted(name: str) -> Any:
-        def call(inputs: Tensor, kernel: Tensor, *args: Any, **settings: Any) -> Tensor:
-            outputs = originals[name](inputs, kernel, *args, **settings)
-            # Products per output: kernels are [h, w, channels / groups, filters] or [h, w, C, 1].
-            products = kernel.shape[:-1] if name == "conv" else kernel.shape[:2]
-            counts.append(math.prod((*outputs.shape, *products)))
+
+class _Forward(keras.layers.Layer):
+    """A function as a layer, so that Keras infers shapes through it."""
+
+    def __init__(self, forward: Callable[[Tensor], Any]):
+        super().__init__()
+        self.forward = forward
+
+    def call(self, images: Tensor) -> Any:
+        return self.forward(images)
+
+
+@contextlib.contextmanager
+def _counted_products() -> Iterator[list[int]]:
+    # Layers look up these at each call, so a replacement sees all of them.
+    counts: list[int] = []
+    layers: Any = keras.layers
+    places = [(ops, name) for name in _PRODUCTS_PER_OUTPUT if hasattr(ops, name)]
+    places += [(layers.Dense, "call"), (layers.Conv2DTranspose, "call")]
+    originals = [(owner, name, getattr(owner, name)) for owner, name in places]
+
+    def counted(original: Any, products: Callable[..., int]) -> Any:
+        def call(first: Any, second: Any, *args: Any, **settings: Any) -> Tensor:
+            outputs = original(first, second, *args, **settings)
+            counts.append(math.prod(outputs.shape) * products(first, second))
             return outputs
 
         return call
 
     try:
-        for name in originals:
-            setattr(ops, name, counted(name))
+        for owner, name, original in originals:
+            key = name if owner is ops else owner.__name__
+            setattr(owner, name, counted(original, _PRODUCTS_PER_OUTPUT[key]))
         yield counts
     finally:
-        for name, original in originals.items():
-            setattr(ops, name, original)
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+
+# Products per number of the output, from the first two arguments. Kernels are [h, w, channels /
+# groups, filters] of a convolution, [h, w, C, 1] of a depthwise one, [h, w, filters, channels] of a
+# transposed one; there a place gets its share of the kernel, that of its phase.
+_PRODUCTS_PER_OUTPUT: Mapping[str, Callable[..., int]] = {
+    "conv": lambda inputs, kernel: math.prod(kernel.shape[:-1]),
+    "depthwise_conv": lambda inputs, kernel: math.prod(kernel.shape[:2]),
+    "matmul": lambda first, second: first.shape[-1],
+    "Dense": lambda layer, inputs: inputs.shape[-1],
+    "Conv2DTranspose": lambda layer, inputs: (
+        math.prod(layer.kernel.shape) // layer.filters // math.prod(layer.strides)
+    ),
+}
