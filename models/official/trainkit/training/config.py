@@ -242,6 +242,7 @@ class TrainConfig:
     precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = "auto"
     device: Literal["auto", "cpu", "gpu", "tpu"] = "auto"  # tpu: with --backend jax
     num_devices: Count | None = None  # the first so many; None: all GPUs or TPUs, or one CPU
+    profile: ProfileConfig | None = None  # null: no traces
     # With --backend jax only:
     accumulate_steps: Count = 1  # parts of a batch, one after another: less memory, more time
     shard_state: bool = False  # each device holds its part of the optimizer's state and averages
