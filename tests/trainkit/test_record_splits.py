@@ -23,7 +23,7 @@ def find(folder: Path, split: str) -> Split:
 def test_imagenets_names_have_no_ending_and_val_is_called_validation(tmp_path: Path) -> None:
     write(tmp_path, {f"train-0000{k}-of-00002": k + 1 for k in range(2)})
     write(tmp_path, {"validation-00000-of-00001": 3})
-    assert find(tmp_path, "train") == (
+    assert find(tmp_path, "train")[:3] == (
         ["train-00000-of-00002", "train-00001-of-00002"],
         [1, 2],
         2,
@@ -37,7 +37,7 @@ def test_imagenets_names_have_no_ending_and_val_is_called_validation(tmp_path: P
 def test_kaggles_names_tell_how_many_records_there_are(tmp_path: Path) -> None:
     """The number is believed: counting would read every file of a bucket."""
     write(tmp_path, {"train/01-224x224-7.tfrec": 2, "train/00-224x224-798.tfrec": 1})
-    assert find(tmp_path, "train") == (
+    assert find(tmp_path, "train")[:3] == (
         ["train/00-224x224-798.tfrec", "train/01-224x224-7.tfrec"],
         [798, 7],
         2,

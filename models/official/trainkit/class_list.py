@@ -7,6 +7,7 @@ SavedModels and in the metadata of predictions files.
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -94,6 +95,44 @@ def write_class_list(entries: Iterable[ClassEntry]) -> str:
     text = stream.getvalue()
     read_class_list(text)
     return text
+
+
+def read_label_map(text: str) -> tuple[ClassEntry, ...]:
+    """Reads a label map of the TF Object Detection API; entry `k` has class id `k + 1`.
+
+    Ids that the map leaves out become classes of which no record has objects.
+
+    Args:
+        text: items such as `item { id: 1 name: "n0" display_name: "cat" }`. The identifier is
+            `name`, the name is `display_name` or else `name`.
+
+    Raises:
+        UserError: there is no item, one lacks an id from 1 or a name, or an id occurs twice.
+    """
+    entries: dict[int, ClassEntry] = {}
+    mistakes = []
+    text = re.sub(r"#.*", "", text)
+    for number, item in enumerate(re.findall(r"\bitem\s*:?\s*{([^{}]*)", text), start=1):
+        fields = {
+            key: double or single or plain
+            for key, double, single, plain in re.findall(
+                r"(\w+)\s*:\s*(?:\"([^\"]*)\"|'([^']*)'|(\w+))", item
+            )
+        }
+        row, name = fields.get("id", ""), fields.get("name") or fields.get("display_name")
+        if not (row.isdecimal() and int(row) > 0 and name):
+            mistakes.append(f"item {number} needs an id from 1 and a name")
+        elif int(row) in entries:
+            mistakes.append(f"id {row} occurs twice")
+        else:
+            entries[int(row)] = ClassEntry(name, fields.get("display_name") or name)
+    if mistakes or not entries:
+        raise UserError(f"the label map: {'; '.join(mistakes) or 'has no item'}")
+    missing = ClassEntry("unused_{0}", "unused {0}")
+    return tuple(
+        entries.get(k) or ClassEntry._make(text.format(k) for text in missing)
+        for k in range(1, max(entries) + 1)
+    )
 
 
 def first_difference(before: Sequence[ClassEntry], after: Sequence[ClassEntry]) -> str | None:

@@ -1,17 +1,23 @@
 """Finds the TFRecord files of a split and checks that they are finished and of these classes."""
 
+import logging
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tpudet.trainkit.config.yaml_tree import ConfigError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.record_manifest import PerClass, check_manifest
 from tpudet.trainkit.records import count_records, find_shards
 
 _ALIASES = {"val": ("val", "validation")}
 _ENDINGS = (".tfrec", ".tfrecord")
+_RECORD_ENDINGS = (".record", ".records", ".tfrecord", ".tfrecords")
 _COUNT_IN_NAME = re.compile(r"-(\d+)\.tfrec$")
+
+
+logger = logging.getLogger(__name__)
 
 
 class Split(NamedTuple):
@@ -20,6 +26,7 @@ class Split(NamedTuple):
     shards: list[str]
     records_per_shard: list[int]
     num_classes: int  # that its labels may name
+    manifest: Mapping[str, Any] | None = None  # records of other programs have none
 
 
 def find_split(
@@ -32,8 +39,10 @@ def find_split(
     """Finds the shards of a split: those of this toolkit, else those of another program.
 
     Other programs' are, with `validation` also for val, `<split>-00000-of-01024` with or without
-    .tfrecord; all .tfrec and .tfrecord files of a folder `<split>`; or `<split>*.tfrec`. A name
-    that ends in `-<number>.tfrec`, as Kaggle's do, tells the number of its records.
+    .tfrecord; all .tfrec and .tfrecord files of a folder `<split>`; `<split>*.tfrec`; or one set
+    of .record or .tfrecord files with the split as a word of its name, such as `coco_train.record`
+    or `pascal-train.record-00000-of-00010`. A name that ends in `-<number>.tfrec`, as Kaggle's do,
+    tells the number of its records.
 
     Where the split has a manifest, its files and its classes must be those of the manifest; records
     of other programs have none.
@@ -52,8 +61,13 @@ def find_split(
     try:
         checked = check_manifest(directory, split, per_class=per_class)
         if checked is None:
+            prefix = f"{directory}/{split}_{directory.rpartition('/')[2]}"
             shards = _find_foreign(directory, split)
-            shards = shards or find_shards(f"{directory}/{split}_{directory.rpartition('/')[2]}")
+            if not shards and not storage.glob(f"{prefix}-?????-of-?????.tfrecord"):
+                shards = _find_by_word(directory, split)
+            if shards:
+                logger.info("split %s: %d files, such as %s", split, len(shards), shards[0])
+            shards = shards or find_shards(prefix)
             return Split(shards, _count_records(shards), len(class_names))
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(f"split `{split}` of {directory}: {error}") from error
@@ -63,7 +77,7 @@ def find_split(
             f"split `{split}` of {directory} was written with other classes: {difference}. Restore "
             "the classes.csv of the conversion, or convert the split again"
         )
-    return Split(checked.shards, checked.records_per_shard, len(class_names))
+    return Split(checked.shards, checked.records_per_shard, len(class_names), checked.manifest)
 
 
 def _find_foreign(directory: str, split: str) -> list[str]:
@@ -83,6 +97,36 @@ def _find_foreign(directory: str, split: str) -> list[str]:
         ]
         if found:
             return sorted(found)
+    return []
+
+
+def _find_by_word(directory: str, split: str) -> list[str]:
+    """Returns the shards of the one set that has the split as a word of its name, or none.
+
+    Raises:
+        UserError: there are several.
+        FileNotFoundError: some shards are missing.
+    """
+    sets: dict[str, set[str]] = {}
+    for alias in _ALIASES.get(split, (split,)):
+        pattern = re.compile(
+            rf"((?:.*[._-])?{re.escape(alias)}(?:[._-].*?)??(?:\.(?:tf)?records?)?)"
+            r"(-\d{5}-of-\d{5})?(\.(?:tf)?records?)?"
+        )
+        for name in storage.list_names(directory):
+            match = pattern.fullmatch(name)
+            if match and (match[2] or name.endswith(_RECORD_ENDINGS)):
+                stem = match[1] if match[2] else name
+                sets.setdefault(stem, set()).add(match[3] or "" if match[2] else "whole")
+    if len(sets) > 1:
+        raise UserError(
+            f"several sets of records may be it: {listing(sorted(sets))}. Move the others to "
+            "folders of their own"
+        )
+    for stem, endings in sets.items():
+        if endings == {"whole"}:
+            return [f"{directory}/{stem}"]
+        return find_shards(f"{directory}/{stem}", min(endings))
     return []
 
 

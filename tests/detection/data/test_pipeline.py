@@ -11,7 +11,8 @@ from tpudet.detection.data.augmentations.build import on_image
 from tpudet.detection.data.augmentations.mixing import mosaic
 from tpudet.detection.data.boxes import boxes_to_canvas, flip_boxes, has_area
 from tpudet.detection.data.config import DataConfig, MosaicConfig
-from tpudet.detection.data.pipeline import eval_dataset, select_instances, train_dataset
+from tpudet.detection.data.pipeline import eval_dataset, train_dataset
+from tpudet.detection.data.sample import describe_left_out, select_instances
 from tpudet.detection.data.tfrecord import EncodedImage, encode_example, parse_example
 from tpudet.trainkit import records
 from tpudet.trainkit.images.canvas import decode_to_canvas, place_on_canvas
@@ -292,6 +293,16 @@ def test_too_many_objects_are_left_out_evenly(make_sample):
         assert (np.diff(rows) > 0).all()
         counts += np.bincount(rows // 40, minlength=4)
     np.testing.assert_allclose(counts / 100, 25, atol=1.6)  # five standard deviations
+
+
+def test_boxes_without_room_are_counted():
+    manifest = {"images_per_boxes": {"0": 7, "3": 2, "5": 1, "9": 2}}
+    # Of 0 + 6 + 5 + 18 boxes 1 + 2 * 5 are beyond the fourth of their image.
+    assert describe_left_out(manifest, 4) == (
+        "data.max_instances 4: 3 images have more boxes, up to 9; 11 of all 29 boxes are left out, "
+        "drawn anew every epoch"
+    )
+    assert describe_left_out(manifest, 9) == describe_left_out(None, 4) == ""
 
 
 def test_which_instances_are_left_out_is_drawn_anew_every_epoch_and_again_the_same(shards):

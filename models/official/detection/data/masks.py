@@ -12,12 +12,42 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tpudet.detection.data.tfrecord import parse_example
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.canvas import PlacedImage
+from tpudet.trainkit.records import read_records
 from tpudet.trainkit.types import Tensor
 
 _GATHER_BITS = sum(1 << (63 - 9 * k) for k in range(8)) - (1 << 64)  # as a signed number
+# If 1 % of the images have masks, a search of so many misses them once in 20,000 times.
+_RECORDS_SEARCHED = 1000
+_SHARDS_SEARCHED = 100
+
 # The eight bits of each byte, the highest first.
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
+
+
+def require_masks(shards: Sequence[str], *, needed_by: str) -> None:
+    """Searches records of all shards for masks, because training without any would learn none.
+
+    Args:
+        shards: paths.
+        needed_by: what needs masks, for the message.
+
+    Raises:
+        UserError: no record searched has any.
+    """
+    some = shards[:: -(-len(shards) // _SHARDS_SEARCHED)]
+    count = -(-_RECORDS_SEARCHED // len(some))
+    for shard in some:
+        for _, text in read_records([shard]).take(count):
+            if tf.size(parse_example(text, with_masks=True).masks) > 0:
+                return
+    raise UserError(
+        f"{needed_by} needs masks, and none of the first {count} records of each of {len(some)} "
+        f"shards, from {shards[0]} on, has an image/object/mask. Write the records with `tpudet "
+        "make_tfrecords --include_masks`, or remove copy_paste from data.augmentations."
+    )
 
 
 def placed_masks(

@@ -10,11 +10,10 @@ import tensorflow as tf
 from tpudet.detection.data.augmentations.build import build_augmentations, needs_masks
 from tpudet.detection.data.boxes import boxes_to_canvas, flip_boxes, has_area
 from tpudet.detection.data.config import DataConfig
-from tpudet.detection.data.masks import pack_masks, placed_masks
-from tpudet.detection.data.sample import Sample, pack_sample, unpack_sample
+from tpudet.detection.data.masks import pack_masks, placed_masks, require_masks
+from tpudet.detection.data.sample import Sample, pack_sample, select_instances, unpack_sample
 from tpudet.detection.data.tfrecord import Example, parse_example
 from tpudet.detection.types import Batch
-from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.canvas import PlacedImage, place_on_canvas
 from tpudet.trainkit.images.mixed_stream import Augmentation, augmented_stream, surplus_records
 from tpudet.trainkit.images.seeds import draw_placement, fold_seed, record_seed
@@ -28,9 +27,6 @@ from tpudet.trainkit.types import Tensor
 
 NUM_CORES = os.cpu_count() or 1
 
-# If 1 % of the images have masks, a search of so many misses them once in 20,000 times.
-_RECORDS_SEARCHED = 1000
-_SHARDS_SEARCHED = 100
 # Folded into a sample's seed for `select_instances`: among the instances of a record, and of the
 # image that augmentations made. Augmentations count from 0.
 _RECORD_SELECTION, _SELECTION = -2, -1
@@ -45,6 +41,7 @@ def train_dataset(
     seed: int,
     start_record: int = 0,
     num_classes: int | None = None,
+    class_names: Sequence[str] = (),
     with_masks: bool = False,
     augmentations: Sequence[Augmentation] | None = None,
     cycle_length: int = 16,
@@ -73,6 +70,7 @@ def train_dataset(
         start_record: records consumed since the beginning of the run, by all processes together.
         num_classes: C. A record with a label beyond it ends the run: a GPU would train on it as if
             it had no class. None checks nothing.
+        class_names: C names, for records that have no class ids.
         with_masks: whether batches carry masks; the canvas is then a multiple of 8 wide.
         augmentations: used instead of those of `data`.
         cycle_length: files open at once.
@@ -92,7 +90,7 @@ def train_dataset(
         augmentations = build_augmentations(data)
     reads_masks = with_masks or needs_masks(data)
     if reads_masks:
-        _check_masks(shards, needed_by="the model" if with_masks else "copy_paste")
+        require_masks(shards, needed_by="the model" if with_masks else "copy_paste")
     surplus = surplus_records(augmentations, start_record // process_count)
     records = read_shuffled(
         shards,
@@ -112,6 +110,7 @@ def train_dataset(
             data=data,
             seed=seed,
             num_classes=num_classes,
+            class_names=class_names,
             reads_masks=reads_masks,
         ),
         pack=pack_sample,
@@ -131,10 +130,12 @@ def _training_sample(
     data: DataConfig,
     seed: int,
     num_classes: int | None,
+    class_names: Sequence[str],
     reads_masks: bool,
 ) -> Sample:
     """Decodes a record and places its image as drawn from (seed, epoch, record)."""
-    example = _checked(parse_example(serialized, with_masks=reads_masks), record, num_classes)
+    example = parse_example(serialized, with_masks=reads_masks, class_names=class_names)
+    example = _checked(example, record, num_classes)
     stateless_seed = record_seed(seed, epoch, record)
     drawn = draw_placement(
         stateless_seed, horizontal_flip=data.horizontal_flip, scale_range=data.scale_range
@@ -157,6 +158,7 @@ def eval_dataset(
     canvas_size: tuple[int, int],
     batch_size: int,
     max_instances: int,
+    class_names: Sequence[str] = (),
     with_masks: bool = False,
     process_index: int = 0,
     process_count: int = 1,
@@ -172,6 +174,7 @@ def eval_dataset(
         canvas_size: H and W.
         batch_size: B, of this process.
         max_instances: N.
+        class_names: C names, for records that have no class ids.
         with_masks: whether batches carry masks; all 0 where a record has none.
         process_index: of this process.
         process_count: see `evaluation_share`.
@@ -183,7 +186,8 @@ def eval_dataset(
     """
 
     def prepare(record: Tensor, serialized: Tensor) -> dict[str, Tensor]:
-        example = _checked(parse_example(serialized, with_masks=with_masks), record)
+        example = parse_example(serialized, with_masks=with_masks, class_names=class_names)
+        example = _checked(example, record)
         placed = place_on_canvas(
             example.encoded, *canvas_size, scale=1.0, position=(0.0, 0.0), flip=False
         )
@@ -212,26 +216,6 @@ def eval_dataset(
     return _batched(padded, canvas_size, batch_size, max_instances)
 
 
-def select_instances(kept: Tensor, is_crowd: Tensor, max_instances: int, seed: Tensor) -> Tensor:
-    """Returns the rows of at most `max_instances` kept instances, [m].
-
-    Objects come before crowds, each in their order. If there are too many, those left out are
-    drawn at random: the last ones of a mosaic are all those of its lower right image.
-
-    Args:
-        kept: [n] bool, whether anything is left of the box.
-        is_crowd: [n] bool.
-        max_instances: N.
-        seed: [2], which determines the choice.
-    """
-    draws = tf.random.stateless_uniform(tf.shape(kept), seed, alg="philox")
-    kinds = tf.where(kept & ~is_crowd, 0.0, tf.where(kept, 1.0, 2.0))
-    rank = tf.argsort(tf.argsort(kinds + draws, stable=True))
-    chosen = kept & (rank < max_instances)
-    objects, crowds = (tf.where(chosen & kind)[:, 0] for kind in (~is_crowd, is_crowd))
-    return tf.concat([objects, crowds], axis=0)
-
-
 def _checked(example: Example, record: Tensor, num_classes: int | None = None) -> Example:
     """Raises an error that names a record with unusable bytes or labels before it is decoded."""
     start = tf.strings.substr(example.encoded, 0, 2)
@@ -244,28 +228,16 @@ def _checked(example: Example, record: Tensor, num_classes: int | None = None) -
     ]
     fault = "The image of this record is neither JPEG nor PNG."
     checks = [tf.debugging.Assert(is_image, [fault, *where])]
+    num_boxes, labels = tf.shape(example.boxes_normalized)[0], example.labels
+    fault = "The numbers of boxes and of class ids of this record differ:"
+    counts = [num_boxes, tf.size(labels)]
+    checks.append(tf.debugging.Assert(num_boxes == tf.size(labels), [fault, *counts, *where]))
     if num_classes is not None:
-        labels = example.labels
         known = tf.reduce_all((labels >= 1) & (labels <= num_classes))
         fault = f"A label of this record is not within 1..{num_classes}, the rows of classes.csv:"
         checks.append(tf.debugging.Assert(known, [fault, labels, *where]))
     with tf.control_dependencies(checks):
         return example._replace(encoded=tf.identity(example.encoded))
-
-
-def _check_masks(shards: Sequence[str], *, needed_by: str) -> None:
-    """Searches records of all shards for masks; training on data without any would learn none."""
-    some = shards[:: -(-len(shards) // _SHARDS_SEARCHED)]
-    count = -(-_RECORDS_SEARCHED // len(some))
-    for shard in some:
-        for _, text in read_records([shard]).take(count):
-            if tf.size(parse_example(text, with_masks=True).masks) > 0:
-                return
-    raise UserError(
-        f"{needed_by} needs masks, and none of the first {count} records of each of {len(some)} "
-        f"shards, from {shards[0]} on, has an image/object/mask. Write the records with `tpudet "
-        "make_tfrecords --include_masks`, or remove copy_paste from data.augmentations."
-    )
 
 
 def _to_sample(

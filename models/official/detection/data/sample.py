@@ -1,12 +1,13 @@
 """A training image with its objects, on its way from the record to the batch."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tpudet.detection.data.boxes import has_area
 from tpudet.detection.data.masks import pack_masks, unpack_masks
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.types import Tensor
 
 COCO_LONGER_SIDE = 640.0  # pixels; the distances of published augmentations were chosen for it
@@ -66,6 +67,69 @@ def apply_to_image(
     annotated = AnnotatedImage(sample.image, sample.boxes, sample.is_crowd, sample.masks)
     image, boxes, _, masks = change(annotated, seed)
     return sample._replace(image=image, boxes=boxes, masks=masks)
+
+
+def select_instances(kept: Tensor, is_crowd: Tensor, max_instances: int, seed: Tensor) -> Tensor:
+    """Returns the rows of at most `max_instances` kept instances, [m].
+
+    Objects come before crowds, each in their order. If there are too many, those left out are
+    drawn at random: the last ones of a mosaic are all those of its lower right image.
+
+    Args:
+        kept: [n] bool, whether anything is left of the box.
+        is_crowd: [n] bool.
+        max_instances: N.
+        seed: [2], which determines the choice.
+    """
+    draws = tf.random.stateless_uniform(tf.shape(kept), seed, alg="philox")
+    kinds = tf.where(kept & ~is_crowd, 0.0, tf.where(kept, 1.0, 2.0))
+    rank = tf.argsort(tf.argsort(kinds + draws, stable=True))
+    chosen = kept & (rank < max_instances)
+    objects, crowds = (tf.where(chosen & kind)[:, 0] for kind in (~is_crowd, is_crowd))
+    return tf.concat([objects, crowds], axis=0)
+
+
+def describe_left_out(manifest: Mapping[str, Any] | None, max_instances: int) -> str:
+    """Says how many boxes of a split `max_instances` has no room for; empty if there are none.
+
+    Args:
+        manifest: of the split; its `images_per_boxes` is used. Records of other programs have none.
+        max_instances: N, see `select_instances`.
+    """
+    images_per_boxes = (manifest or {}).get("images_per_boxes", {})
+    beyond = {int(n): k for n, k in images_per_boxes.items() if int(n) > max_instances}
+    if not beyond:
+        return ""
+    boxes = sum(int(n) * k for n, k in images_per_boxes.items())
+    left_out = sum((n - max_instances) * k for n, k in beyond.items())
+    return (
+        f"data.max_instances {max_instances}: {sum(beyond.values()):,} images have more boxes, up "
+        f"to {max(beyond)}; {left_out:,} of all {boxes:,} boxes are left out, drawn anew every epoch"
+    )
+
+
+def describe_lacks(manifest: Mapping[str, Any] | None) -> list[str]:
+    """Says which classes a split has nothing of to learn from.
+
+    Args:
+        manifest: of the split; records of other programs have none.
+    """
+    if manifest is None:
+        return []
+    boxes, crowds = manifest["boxes_per_class"], manifest.get("crowds_per_class", {})
+    if not manifest["boxes"]:
+        return [f"no image of the {manifest['images']} has a box: nothing can be learned from them"]
+    empty = [name for name, count in boxes.items() if not count]
+    crowded = [name for name, count in boxes.items() if count and count == crowds.get(name)]
+    lacks = []
+    if empty:
+        lacks.append(f"{len(empty)} of {len(boxes)} classes have no box: {listing(empty)}")
+    if crowded:
+        lacks.append(
+            f"{len(crowded)} of {len(boxes)} classes have only crowd regions, from which nothing "
+            f"is learned: {listing(crowded)}"
+        )
+    return lacks
 
 
 def pack_sample(sample: Sample) -> dict[str, Tensor]:

@@ -11,6 +11,8 @@
 | image/object/is_crowd | int64s | 1: a region to ignore |
 | image/object/area | floats | pixels² of the image |
 | image/object/mask | bytes | optional, one PNG per object |
+
+Records of that API itself may have class names without labels, and group_of for is_crowd.
 """
 
 import hashlib
@@ -220,7 +222,9 @@ def _field(number: int, length: int) -> bytes:
     return bytes((*start, length))
 
 
-def parse_example(serialized: Tensor, *, with_masks: bool = False) -> Example:
+def parse_example(
+    serialized: Tensor, *, with_masks: bool = False, class_names: Sequence[str] = ()
+) -> Example:
     """Parses one serialized record without decoding its image or masks.
 
     A record without is_crowd has no crowds; one without areas gets those of its boxes.
@@ -228,6 +232,8 @@ def parse_example(serialized: Tensor, *, with_masks: bool = False) -> Example:
     Args:
         serialized: [] string.
         with_masks: parse the masks too.
+        class_names: C names, by which objects without class/label get their class ids from
+            class/text; 0 for another name.
 
     Raises:
         tf.errors.InvalidArgumentError: a key is missing or its columns differ in length.
@@ -237,9 +243,11 @@ def parse_example(serialized: Tensor, *, with_masks: bool = False) -> Example:
         "image/encoded": tf.io.FixedLenFeature([], tf.string),
         "image/height": tf.io.FixedLenFeature([], tf.int64),
         "image/width": tf.io.FixedLenFeature([], tf.int64),
-        "image/source_id": tf.io.FixedLenFeature([], tf.string),
+        "image/source_id": tf.io.FixedLenFeature([], tf.string, ""),
         "image/object/class/label": ragged(tf.int64),
+        "image/object/class/text": ragged(tf.string),
         "image/object/is_crowd": ragged(tf.int64),
+        "image/object/group_of": ragged(tf.int64),
         "image/object/area": ragged(tf.float32),
         **{f"image/object/bbox/{side}": ragged(tf.float32) for side in _SIDES},
     }
@@ -249,7 +257,13 @@ def parse_example(serialized: Tensor, *, with_masks: bool = False) -> Example:
     boxes = tf.stack([parsed[f"image/object/bbox/{side}"].values for side in _SIDES], axis=-1)
     height, width = (tf.cast(parsed[f"image/{side}"], tf.int32) for side in ("height", "width"))
     labels = tf.cast(parsed["image/object/class/label"].values, tf.int32)
+    if class_names:
+        texts = parsed["image/object/class/text"].values
+        is_named = (tf.size(labels) == 0) & (tf.size(texts) > 0)
+        labels = tf.cond(is_named, lambda: _class_ids(texts, class_names), lambda: labels)
     is_crowd = parsed["image/object/is_crowd"].values
+    is_group = parsed["image/object/group_of"].values
+    is_crowd = tf.cond(tf.size(is_crowd) > 0, lambda: is_crowd, lambda: is_group)
     areas = parsed["image/object/area"].values
     count = tf.shape(boxes)[0]
     sides = boxes[:, 2:] - boxes[:, :2]
@@ -267,6 +281,13 @@ def parse_example(serialized: Tensor, *, with_masks: bool = False) -> Example:
         areas=tf.cond(tf.size(areas) > 0, lambda: areas, lambda: box_areas),
         masks=parsed["image/object/mask"].values if with_masks else None,
     )
+
+
+def _class_ids(texts: Tensor, class_names: Sequence[str]) -> Tensor:
+    """[n] int32: the class id of each name, [n] string; 0 for a name that is none."""
+    is_name = texts[:, None] == tf.constant([name.encode() for name in class_names])
+    found = tf.cast(tf.argmax(is_name, axis=1), tf.int32) + 1
+    return tf.where(tf.reduce_any(is_name, axis=1), found, 0)
 
 
 def _value_mistakes(boxes: np.ndarray, labels: Sequence[int]) -> list[str]:

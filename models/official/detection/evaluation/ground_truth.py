@@ -53,7 +53,9 @@ def load_ground_truth(
     columns: list[tuple[np.ndarray, ...]] = []
 
     def read() -> Iterator[PngJob]:
-        for record, source_id, size, encoded, *instances in _read_truth(shards, with_masks):
+        for record, source_id, size, encoded, *instances in _read_truth(
+            shards, class_names, with_masks
+        ):
             source_ids.append(source_id.decode(errors="replace"))
             _check_labels(instances[1], source_ids[-1], class_names)
             records.append(record)
@@ -106,7 +108,9 @@ def _check_number(num_masks: int, num_objects: int, source_id: str) -> None:
         )
 
 
-def _read_truth(shards: Sequence[str], with_masks: bool) -> Iterator[Any]:
+def _read_truth(
+    shards: Sequence[str], class_names: Sequence[str], with_masks: bool
+) -> Iterator[Any]:
     """Yields the columns of each image.
 
     They are record, source id, size [2], masks as PNG files ([0] unless wanted), boxes in pixels,
@@ -114,7 +118,7 @@ def _read_truth(shards: Sequence[str], with_masks: bool) -> Iterator[Any]:
     """
 
     def parse(record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        example = parse_example(serialized, with_masks=with_masks)
+        example = parse_example(serialized, with_masks=with_masks, class_names=class_names)
         masks = tf.constant([], tf.string) if example.masks is None else example.masks
         size = tf.cast(tf.stack([example.height, example.width]), tf.float32)
         boxes = example.boxes_normalized * tf.tile(size, [2])

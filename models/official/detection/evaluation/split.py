@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
@@ -24,12 +23,12 @@ from tpudet.detection.evaluation.coco import (
     coco_metrics,
     explain_missing,
 )
+from tpudet.detection.evaluation.drawing import draw_batch
 from tpudet.detection.evaluation.ground_truth import GroundTruth, load_ground_truth
 from tpudet.detection.evaluation.mask_jobs import NUM_WORKERS, PasteJob, paste_job
 from tpudet.detection.evaluation.open_images.split import challenge_split
-from tpudet.detection.ops.drawing import draw_comparison
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
-from tpudet.detection.ops.numpy_masks import Rle, decode_rle
+from tpudet.detection.ops.numpy_masks import Rle
 from tpudet.detection.types import Batch, Detections, ImageDetections
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
@@ -40,9 +39,6 @@ from tpudet.trainkit.pages.drawing import encode_png, image_grid
 from tpudet.trainkit.record_splits import find_split
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import Evaluation
-
-# Detections with lower scores are not drawn; the metrics take all.
-DRAWN_MIN_SCORE = 0.3
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +113,7 @@ def build_evaluation(
             canvas_size=data.canvas_size,
             batch_size=math.ceil(schedule.batch_size / devices.num_processes),
             max_instances=data.max_instances,
+            class_names=class_names,
             process_index=devices.process_index,
             process_count=devices.num_processes,
             num_records=sum(split.records_per_shard),
@@ -333,54 +330,3 @@ class SplitDetections:
             )
         self._seen[indices] = True
         return indices
-
-
-def draw_batch(
-    batch: Batch, detections: Detections, class_names: Sequence[str], truth: GroundTruth
-) -> list[np.ndarray]:
-    """Draws ground truth beside detections for every image of a batch; fillers are skipped.
-
-    Args:
-        batch: images and where they are on the canvas.
-        detections: of the batch.
-        class_names: C names.
-        truth: of all images.
-    """
-    drawn = []
-    for i in np.flatnonzero(batch.records >= 0):
-        image = int(np.searchsorted(truth.records, batch.records[i]))
-        rows = np.flatnonzero(truth.image_indices == image)
-        size = batch.original_sizes[i] * batch.scales[i] - batch.offsets[i]
-        height, width = np.minimum(np.round(size).astype(int), batch.images.shape[1:3])
-        drawn.append(
-            draw_comparison(
-                batch.images[i, :height, :width],
-                truth_boxes=truth.boxes[rows] * np.tile(batch.scales[i], 2),
-                truth_classes=truth.classes[rows],
-                truth_masks=_scaled_masks(truth, rows, height=height, width=width),
-                boxes=detections.boxes[i],
-                scores=detections.scores[i],
-                classes=detections.classes[i],
-                masks=None if detections.masks is None else detections.masks[i],
-                class_names=class_names,
-                min_score=DRAWN_MIN_SCORE,
-                title=f"record {batch.records[i]}",
-            )
-        )
-    return drawn
-
-
-def _scaled_masks(
-    truth: GroundTruth, rows: np.ndarray, *, height: int, width: int
-) -> list[np.ndarray] | None:
-    """The masks of some objects on an image that was scaled to this size, [height, width] bool."""
-    if truth.masks is None:
-        return None
-    return [
-        cv2.resize(
-            decode_rle(truth.masks[row]).astype(np.uint8),
-            (width, height),
-            interpolation=cv2.INTER_NEAREST,
-        ).astype(bool)
-        for row in rows
-    ]

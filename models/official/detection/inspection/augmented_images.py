@@ -32,7 +32,7 @@ def draw_augmented(
 
 
 def draw_row(row: Batch, class_names: Sequence[str]) -> np.ndarray:
-    """Draws one image of a batch with its boxes; crowds are labelled as such.
+    """Draws one image of a batch with its boxes and masks; crowds are labelled as such.
 
     Args:
         row: NumPy arrays without their B.
@@ -50,5 +50,6 @@ def draw_row(row: Batch, class_names: Sequence[str]) -> np.ndarray:
         ],
         colours=[class_colour(number) for number in classes],
         caption=f"shard {shard}, record {record}: {len(classes)} boxes",
+        masks=() if row.masks is None else np.unpackbits(row.masks[is_instance], axis=-1) > 0,
     )
     return draw_panels(row.images, [panel])

@@ -57,19 +57,17 @@ def draw_boxes(
     return canvas
 
 
-def draw_masks(
-    image: np.ndarray, masks: Iterable[np.ndarray], colours: Iterable[Colour]
-) -> np.ndarray:
+def draw_masks(image: np.ndarray, masks: Iterable[tuple[np.ndarray, Colour]]) -> np.ndarray:
     """Blends a colour over each mask and draws its outline; the last mask is on top.
 
     Args:
         image: [h, w, 3] uint8 RGB.
-        masks: [h, w] bool each; used one after another, so that they may be decoded on the way.
-        colours: one per mask.
+        masks: [h, w] bool each, with its colour; used one after another, so that they may be
+            decoded on the way.
     """
     drawn = np.ascontiguousarray(image).copy()
     thickness = max(1, round(min(image.shape[:2]) / 400))
-    for mask, colour in zip(masks, colours, strict=True):
+    for mask, colour in masks:
         inside = drawn[mask]
         blended = inside + _MASK_OPACITY * (np.array(colour, np.float32) - inside)
         drawn[mask] = np.round(blended).astype(np.uint8)
@@ -152,7 +150,7 @@ def draw_panels(image: np.ndarray, panels: Sequence[Panel]) -> np.ndarray:
         canvas = enlarged
         if len(panel.masks):
             masks = (_enlarge(mask, factor, cv2.INTER_NEAREST) for mask in reversed(panel.masks))
-            canvas = draw_masks(enlarged, masks, reversed(panel.colours))
+            canvas = draw_masks(enlarged, zip(masks, reversed(panel.colours), strict=True))
         canvas = draw_boxes(canvas, panel.boxes * factor, panel.texts, panel.colours)
         drawn.append(add_caption(canvas, panel.caption))
     return image_grid(drawn, columns=len(drawn))

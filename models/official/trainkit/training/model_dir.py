@@ -7,7 +7,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import keras
 
-from tpudet.trainkit.class_list import ClassEntry, first_difference, read_class_list
+from tpudet.trainkit.class_list import (
+    ClassEntry,
+    first_difference,
+    read_class_list,
+    read_label_map,
+    write_class_list,
+)
 from tpudet.trainkit.config.decode import ConfigError, to_yaml
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import read_text, write_text
@@ -34,7 +40,8 @@ def load_classes(directory: str, path: str = "") -> tuple[str, tuple[ClassEntry,
 
     Args:
         directory: of the data set, or the model_dir.
-        path: of the list; empty means `classes.csv` in the directory.
+        path: of the list; empty means `classes.csv` in the directory, or else the label map
+            (*.pbtxt) that the TF Object Detection API has beside its records.
 
     Raises:
         ConfigError: it is missing, or is not a class list.
@@ -44,11 +51,32 @@ def load_classes(directory: str, path: str = "") -> tuple[str, tuple[ClassEntry,
     path = path or f"{directory.rstrip('/')}/classes.csv"
     text = read_text(path)
     if text is None:
+        text = _label_map_classes(directory)
+    if text is None:
         raise ConfigError(
-            f"{path} does not exist: it lists the classes of the records, `identifier,name` per row"
+            f"{path} does not exist, nor does a label map, *.pbtxt: it lists the classes of the "
+            "records, `identifier,name` per row"
         )
     try:
         return text, read_class_list(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _label_map_classes(directory: str) -> str | None:
+    """Returns the one label map of a folder as a class list; None if there is none.
+
+    Raises:
+        ConfigError: there are several, or it is not usable.
+    """
+    names = [name for name in storage.list_names(directory) if name.endswith(".pbtxt")]
+    if not names:
+        return None
+    if len(names) > 1:
+        raise ConfigError(f"{directory} has several label maps: {', '.join(names)}; keep one")
+    path = f"{directory.rstrip('/')}/{names[0]}"
+    try:
+        return write_class_list(read_label_map(read_text(path) or ""))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -71,7 +71,9 @@ def build_shard(
         images=len(job.annotations.images),
         records=shard.num_records,
         boxes=shard.labels.total(),
-        boxes_per_class=shard.boxes_per_class(),
+        boxes_per_class=shard.per_class(shard.labels),
+        crowds_per_class=shard.per_class(shard.crowds),
+        images_per_boxes={str(n): count for n, count in sorted(shard.images_per_boxes.items())},
         findings=shard.findings,
         bytes=size,
     )
@@ -136,13 +138,15 @@ class _Shard:
         self.progress = progress
         self.num_records = 0
         self.labels: Counter[int] = Counter()  # boxes written, by class id
+        self.crowds: Counter[int] = Counter()  # crowd regions among them
+        self.images_per_boxes: Counter[int] = Counter()  # images written, by number of boxes
         self.findings: list[Finding] = []
         self._class_names = [entry.name for entry in job.annotations.classes]
 
-    def boxes_per_class(self) -> dict[str, int]:
-        """Returns the boxes written so far by class name; classes without boxes are left out."""
+    def per_class(self, boxes: Counter[int]) -> dict[str, int]:
+        """Returns numbers of boxes by class name; classes without boxes are left out."""
         counts: Counter[str] = Counter()
-        for label, count in sorted(self.labels.items()):
+        for label, count in sorted(boxes.items()):
             counts[self._class_names[label - 1]] += count
         return dict(counts)
 
@@ -241,6 +245,9 @@ class _Shard:
             reason = "all its boxes left out: kept as an image without objects"
             self.findings.append(Finding(file, reason, "", repaired=True))
         self.labels.update(columns.labels)
+        pairs = zip(columns.labels, columns.is_crowd, strict=True)
+        self.crowds.update(label for label, is_crowd in pairs if is_crowd)
+        self.images_per_boxes[len(columns.labels)] += 1
         self.num_records += 1
         if not self.job.write:
             return b""

@@ -24,12 +24,17 @@ def build_manifest(
     """Builds the manifest for JSON: a function of the inputs alone, without times or host names.
 
     `images` and `boxes` count what was written, copies included; `boxes_per_class` lists every
-    class in the order of the class ids, even without boxes. `copies` holds the files that are
-    written more than once; the findings of an image are listed once.
+    class in the order of the class ids, even without boxes, `crowds_per_class` those with crowd
+    regions, and `images_per_boxes` how many images have so many boxes. `copies` holds the files
+    that are written more than once; the findings of an image are listed once.
     """
     counts: Counter[str] = Counter()
+    crowds: Counter[str] = Counter()
+    images_per_boxes: Counter[int] = Counter()
     for report in reports:
         counts.update(report.boxes_per_class)
+        crowds.update(report.crowds_per_class)
+        images_per_boxes.update({int(n): k for n, k in report.images_per_boxes.items()})
     found = _found_once((f for report in reports for f in report.findings), copies)
     findings = [*annotations.findings, *found]
     repaired = [finding for finding in findings if finding.repaired]
@@ -40,6 +45,8 @@ def build_manifest(
         "images": sum(report.records for report in reports),
         "boxes": sum(report.boxes for report in reports),
         "boxes_per_class": {entry.name: counts[entry.name] for entry in annotations.classes},
+        "crowds_per_class": dict(crowds),
+        "images_per_boxes": {str(n): k for n, k in sorted(images_per_boxes.items())},
         "shards": [
             {
                 "file": report.file,

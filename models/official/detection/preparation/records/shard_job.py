@@ -34,6 +34,8 @@ class ShardReport(NamedTuple):
     records: int  # written
     boxes: int  # written
     boxes_per_class: dict[str, int]  # by name
+    crowds_per_class: dict[str, int]  # crowd regions among them
+    images_per_boxes: dict[str, int]  # by the number of their boxes
     findings: list[Finding]
     bytes: int  # of the file; 0 where none was written
 

@@ -1,0 +1,190 @@
+"""Records of other programs with the keys of the TF Object Detection API, and damaged ones."""
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpudet.detection.commands import train
+from tpudet.detection.data.config import DataConfig
+from tpudet.detection.data.input_errors import explain_input_error
+from tpudet.detection.data.pipeline import train_dataset
+from tpudet.detection.data.sample import describe_lacks
+from tpudet.detection.evaluation.ground_truth import load_ground_truth
+from tpudet.trainkit.class_list import read_label_map
+from tpudet.trainkit.config.yaml_tree import ConfigError
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.record_splits import find_split
+from tpudet.trainkit.records import write_shard
+from tpudet.trainkit.training.model_dir import load_classes
+
+LABEL_MAP = """
+# of a detector
+item { name: "/m/1" id: 1 display_name: "cat" }
+item {
+  id: 3
+  name: 'dog'
+}
+"""
+TINY = {
+    "data.canvas_size": "[128, 128]",
+    "train.batch_size": "2",
+    "train.total_steps": "1",
+    "evaluation.schedule.batch_size": "2",
+    "evaluation.schedule.num_images": "2",
+}
+
+
+def photo(seed: int) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (48, 64, 3), np.uint8)
+    return cv2.imencode(".jpg", pixels)[1].tobytes()
+
+
+def record(number: int, encoded: bytes, **objects: list) -> bytes:
+    """As dataset_tools of the API write it: no key that a list of objects does not need."""
+    values: dict[str, Any] = {
+        "image/encoded": [encoded],
+        "image/format": [b"jpeg"],
+        "image/filename": [f"{number}.jpg".encode()],
+        "image/height": [48],
+        "image/width": [64],
+        "image/object/bbox/ymin": [0.25],
+        "image/object/bbox/xmin": [0.25],
+        "image/object/bbox/ymax": [0.75],
+        "image/object/bbox/xmax": [0.5],
+    } | {f"image/object/{name.replace('__', '/')}": column for name, column in objects.items()}
+    features = {}
+    for name, column in values.items():
+        if isinstance(column[0], bytes):
+            features[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=column))
+        elif isinstance(column[0], float):
+            features[name] = tf.train.Feature(float_list=tf.train.FloatList(value=column))
+        else:
+            features[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=column))
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+@pytest.fixture
+def foreign_set(tmp_path: Path) -> str:
+    """Names, not labels, as create_coco_tf_record writes; labels and group_of, as others do."""
+    train_records = [
+        record(0, photo(0), class__text=[b"dog"], is_crowd=[0], area=[100.0]),
+        record(1, photo(1), class__label=[1], group_of=[1]),
+    ]
+    for part, one in enumerate(train_records):
+        write_shard(str(tmp_path / f"coco_train.record-0000{part}-of-00002"), [one])
+    write_shard(str(tmp_path / "coco_val.record-00000-of-00001"), [train_records[0]])
+    (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
+    return str(tmp_path)
+
+
+def test_classes_come_from_labels_or_names(foreign_set: str) -> None:
+    text, classes = load_classes(foreign_set)
+    assert text == "/m/1,cat\nunused_2,unused 2\ndog,dog\n"
+    names = [entry.name for entry in classes]
+    split = find_split(foreign_set, "train", names)
+    assert split.records_per_shard == [1, 1]
+    dataset = train_dataset(
+        DataConfig(canvas_size=(64, 64), max_instances=2),
+        shards=split.shards,
+        records_per_shard=split.records_per_shard,
+        batch_size=2,
+        seed=0,
+        num_classes=3,
+        class_names=names,
+    )
+    batch = next(iter(dataset))
+    found = {(int(c[0]), bool(k[0])) for c, k in zip(batch.classes, batch.is_crowd, strict=True)}
+    assert found == {(3, False), (1, True)}
+    truth = load_ground_truth(split.shards, names)
+    assert truth.classes.tolist() == [3, 1]
+    np.testing.assert_allclose(truth.boxes[0], [12, 16, 36, 32])
+    assert truth.areas.tolist() == [100, 24 * 16]  # without areas: those of the boxes
+
+
+def test_they_are_trained_on_through_the_command(foreign_set: str, tmp_path: Path, capsys) -> None:
+    command = ["--config", "quickstart", "--model_dir", str(tmp_path / "run")]
+    values = TINY | {"data.directory": foreign_set}
+    command += [text for key, value in values.items() for text in ("--set", f"{key}={value}")]
+    assert train.main(command) == 0
+    assert "split train: 2 files, such as" in capsys.readouterr().out
+    assert (tmp_path / "run/classes.csv").read_text().startswith("/m/1,cat\n")
+
+
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [
+        (["train.record"], 1),
+        (["train.tfrecord", "val.tfrecord"], 1),
+        (["pascal-train.record-00000-of-00002", "pascal-train.record-00001-of-00002"], 2),
+        (["cells_train-00000-of-00001.tfrecord", "strain.record"], 1),
+        (["2017_train_all.tfrecords"], 1),
+    ],
+)
+def test_the_one_set_with_the_split_in_its_name_is_found(tmp_path, names, count) -> None:
+    for name in names:
+        write_shard(str(tmp_path / name), [b"x"])
+    assert len(find_split(str(tmp_path), "train", ["a"]).shards) == count
+
+
+def test_several_sets_or_missing_shards_are_refused(tmp_path: Path) -> None:
+    write_shard(str(tmp_path / "a_train.record"), [b"x"])
+    write_shard(str(tmp_path / "b_train.record-00000-of-00002"), [b"x"])
+    with pytest.raises(ConfigError, match=r"several sets .*: a_train.record, b_train.record"):
+        find_split(str(tmp_path), "train", ["a"])
+    (tmp_path / "a_train.record").unlink()
+    with pytest.raises(ConfigError, match="1 of 2 shards"):
+        find_split(str(tmp_path), "train", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no item"),
+        ("item { id: 0 name: 'a' }", "item 1 needs an id from 1 and a name"),
+        ("item { id: 1 }", "item 1 needs an id"),
+        ("item { id: 1 name: 'a' } item { id: 1 name: 'b' }", "id 1 occurs twice"),
+    ],
+)
+def test_label_maps_that_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_label_map(text)
+
+
+def test_a_damaged_image_is_named(tmp_path: Path) -> None:
+    """Its end marker is in place, so that only decoding finds it."""
+    good = photo(0)
+    damaged = good[:700] + b"\xff\xc4\x00\x03\xff" * 40 + good[900:]
+    path = str(tmp_path / "train_a-00000-of-00001.tfrecord")
+    write_shard(path, [record(k, e, class__label=[1]) for k, e in enumerate((good, damaged))])
+    dataset = train_dataset(
+        DataConfig(canvas_size=(64, 64), max_instances=2),
+        shards=[path],
+        records_per_shard=[2],
+        batch_size=2,
+        seed=0,
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        next(iter(dataset))
+    explained = explain_input_error(caught.value, [path])
+    expected = "1.jpg (record 1 of train_a-00000-of-00001.tfrecord). Look for all damaged"
+    assert expected in str(explained)
+    write_shard(path, [record(k, good, class__label=[1, 2]) for k in range(2)])
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        next(iter(dataset))
+    said = str(explain_input_error(caught.value, [path]))
+    assert said.startswith("[The numbers of boxes and of class ids of this record differ:]")
+
+
+def test_what_a_split_has_nothing_of_is_said() -> None:
+    manifest = {"images": 3, "boxes": 5, "boxes_per_class": {"a": 3, "b": 2, "c": 0}}
+    manifest["crowds_per_class"] = {"b": 2, "a": 1}
+    assert describe_lacks(manifest) == [
+        "1 of 3 classes have no box: c",
+        "1 of 3 classes have only crowd regions, from which nothing is learned: b",
+    ]
+    assert "no image of the 3 has a box" in describe_lacks(manifest | {"boxes": 0})[0]
+    assert describe_lacks(None) == []
