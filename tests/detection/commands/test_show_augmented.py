@@ -55,6 +55,27 @@ def test_boxes_have_the_colours_of_their_classes_where_the_batch_has_them() -> N
         assert y1 < y2
 
 
+def test_masks_are_filled_and_outlined() -> None:
+    masks = np.zeros((2, 480, 480), np.uint8)
+    masks[0, 200:300, 100:150] = 1
+    row = Batch(
+        images=np.full([480, 480, 3], 90, np.uint8),
+        boxes=np.array([[200, 100, 300, 200], [0, 0, 0, 0]], np.float32),
+        classes=np.array([1, 0]),
+        is_crowd=np.zeros(2, bool),
+        records=np.int64(0),
+        original_sizes=np.ones(2),
+        scales=np.ones(2),
+        offsets=np.zeros(2),
+        masks=np.packbits(masks, axis=-1),
+    )
+    drawn = draw_row(row, ["cat"])[24:]
+    colour = np.array(class_colour(1))
+    np.testing.assert_allclose(drawn[250, 125], 90 + 0.35 * (colour - 90), atol=1)
+    np.testing.assert_array_equal(drawn[250, 149], colour)
+    np.testing.assert_array_equal(drawn[250, 160], 90)
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -1,5 +1,6 @@
 """The command: which images it draws, where, and what the page says."""
 
+import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -11,12 +12,14 @@ import cv2
 import numpy as np
 import pytest
 import tensorflow as tf
+from pycocotools import mask as coco_mask
 
-from tpudet.detection.commands import draw_predictions
+from tpudet.detection.commands import draw_predictions, make_tfrecords
 from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
 from tpudet.detection.inspection import image_panels
 from tpudet.detection.inspection.image_panels import file_names
 from tpudet.detection.ops.numpy_masks import encode_rle
+from tpudet.detection.submission.mask_text import encode_mask
 from tpudet.trainkit.pages.drawing import class_colour
 
 WHOLE = (0.1, 0.1, 0.5, 0.5)  # x1 y1 x2 y2
@@ -157,6 +160,58 @@ def test_masks_are_filled(write_images, draw, tmp_path) -> None:
     expected = 90 + 0.35 * (np.array(class_colour(1)) - 90)
     np.testing.assert_allclose(drawn[120, 240], expected, atol=2)
     np.testing.assert_allclose(drawn[240, 240], 90, atol=2)
+
+
+def test_masks_of_the_ground_truth_are_drawn_where_a_set_has_them(
+    write_found, draw, tmp_path
+) -> None:
+    """The right half of the object's box is masked; images are gray 90."""
+    mask = np.zeros((40, 60), np.uint8)
+    mask[:, 30:] = 1
+    image = np.full((40, 60, 3), 90, np.uint8)
+    (tmp_path / "images").mkdir()
+    cv2.imwrite(str(tmp_path / "images/a.png"), image)
+    annotation = {"id": 1, "image_id": 1, "category_id": 1, "iscrowd": 0, "area": 1200}
+    rle = coco_mask.encode(np.asfortranarray(mask))  # pyright: ignore[reportArgumentType]
+    rle["counts"] = rle["counts"].decode()
+    annotation |= {"bbox": [0, 0, 60, 40], "segmentation": rle}
+    content = {
+        "images": [{"id": 1, "file_name": "a.png", "height": 40, "width": 60}],
+        "annotations": [annotation],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    (tmp_path / "truth.json").write_text(json.dumps(content))
+    command = ["--format", "coco", "--annotations", f"{tmp_path}/truth.json", "--include_masks"]
+    command += ["--images", f"{tmp_path}/images", "--output", f"{tmp_path}/part", "--workers", "1"]
+    assert make_tfrecords.main([*command, "--split", "val"]) == 0
+    found = write_found({"a": []}, classes="1,cat\n")
+    arguments = (found, "--images", tmp_path / "images", "--output", tmp_path / "out")
+    assert draw(*arguments, "--groundtruth", tmp_path / "part") == 0
+    png = cv2.imread(str(tmp_path / "out/a.png"), cv2.IMREAD_COLOR_RGB)
+    assert png is not None
+    drawn = png[-320:, :480]  # enlarged eight times
+    missed = np.array(image_panels.COLOURS["missed"])
+    np.testing.assert_allclose(drawn[160, 360], 90 + 0.35 * (missed - 90), atol=2)
+    np.testing.assert_allclose(drawn[160, 120], 90, atol=2)
+    np.testing.assert_allclose(drawn[164, 244], missed, atol=12)  # the outline, enlarged
+
+
+def test_a_submission_of_masks_is_drawn(write_images, draw, tmp_path) -> None:
+    mask = np.zeros((40, 60), bool)
+    mask[:20] = True
+    text = encode_mask(encode_rle(mask))
+    submission = tmp_path / "sub.csv"
+    submission.write_text(
+        f"ImageID,ImageWidth,ImageHeight,PredictionString\na,60,40,/m/1 0.9 {text}\n"
+    )
+    (tmp_path / "classes.csv").write_text("/m/1,cat\n")
+    arguments = (submission, "--images", write_images("a"), "--output", tmp_path / "out")
+    assert draw(*arguments, "--classes", tmp_path / "classes.csv") == 0
+    png = cv2.imread(str(tmp_path / "out/a.png"), cv2.IMREAD_COLOR_RGB)
+    assert png is not None
+    expected = 90 + 0.35 * (np.array(class_colour(1)) - 90)
+    np.testing.assert_allclose(png[-320:][80, 240], expected, atol=2)
+    np.testing.assert_allclose(png[-320:][240, 240], 90, atol=2)
 
 
 def test_chosen_images_keep_their_order_and_num_spreads_evenly(

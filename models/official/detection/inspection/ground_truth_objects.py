@@ -63,11 +63,13 @@ def read_split_objects(prepared: PreparedSet, split: str) -> GroundTruthObjects:
             f"the shards of {found.manifest_path} are damaged: {error.message}. Write the set "
             "again with --overwrite"
         ) from error
-    empty = (np.zeros((0, 4)), np.zeros(0, np.int32), np.zeros(0, bool))
-    boxes, labels, is_crowd = (np.concatenate(c) for c in zip(empty, *columns, strict=True))
+    empty = (np.zeros((0, 4)), np.zeros(0, np.int32), np.zeros(0, bool), np.zeros(0, object))
+    boxes, labels, is_crowd, masks = (np.concatenate(c) for c in zip(empty, *columns, strict=True))
     _check_labels(labels, prepared)
     images = np.repeat(np.arange(len(columns)), [len(image[1]) for image in columns])
-    objects = order_objects(list(rows), images, labels, boxes, np.ones(len(images)), is_crowd)
+    objects = order_objects(
+        list(rows), images, labels, boxes, np.ones(len(images)), is_crowd, masks
+    )
     return GroundTruthObjects(objects, ())
 
 
@@ -118,17 +120,23 @@ def read_box_csv_objects(
 
 
 def _read_records(split: PreparedSplit) -> Iterator[Any]:
-    """Yields (file name, boxes, labels, is_crowd) per image."""
+    """Yields (file name, boxes, labels, is_crowd, masks) per image.
+
+    Masks are PNG files, or None where the record has none.
+    """
 
     def parse(_: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
         key = {"image/filename": tf.io.FixedLenFeature([], tf.string, "")}
         name = tf.io.parse_single_example(serialized, key)["image/filename"]
-        example = parse_example(serialized)
+        example = parse_example(serialized, with_masks=True)
         name = tf.where(tf.strings.length(name) > 0, name, example.source_id)
-        return name, example.boxes_normalized, example.labels, example.is_crowd
+        objects = (example.boxes_normalized, example.labels, example.is_crowd, example.masks)
+        return name, *objects
 
     parsed = read_records(split.shards).map(parse, num_parallel_calls=2)
-    return parsed.prefetch(256).as_numpy_iterator()
+    for *columns, masks in parsed.prefetch(256).as_numpy_iterator():
+        complete = masks if len(masks) == len(columns[2]) else np.full(len(columns[2]), None)
+        yield *columns, complete.astype(object)
 
 
 def _same(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> bool:

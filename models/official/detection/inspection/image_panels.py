@@ -39,7 +39,7 @@ class Mark(NamedTuple):
     box: np.ndarray  # [4] y1 x1 y2 x2, fractions of the image
     class_id: int
     text: str  # its label
-    mask: Rle | None = None  # of the whole image
+    mask: Rle | bytes | None = None  # of the whole image; bytes are a PNG file
 
 
 class ImageCard(NamedTuple):
@@ -159,9 +159,9 @@ def _ground_truth_marks(comparison: Comparison, row: int) -> list[Mark]:
         state = "ignored" if ground_truth.is_group[i] else state
         name = comparison.classes[int(ground_truth.class_ids[i]) - 1].name
         what = "group region" if ground_truth.is_group[i] else state
-        marks.append(
-            Mark(state, ground_truth.boxes[i], int(ground_truth.class_ids[i]), f"{name}: {what}")
-        )
+        class_id, text = int(ground_truth.class_ids[i]), f"{name}: {what}"
+        mask = None if ground_truth.masks is None else ground_truth.masks[i]
+        marks.append(Mark(state, ground_truth.boxes[i], class_id, text, mask))
     return sorted(marks, key=lambda mark: mark.state != "missed")
 
 
@@ -202,10 +202,18 @@ def _colour(mark: Mark) -> Colour:
 
 def _fill(image: np.ndarray, marks: list[Mark]) -> np.ndarray:
     """Draws the masks of marks, where they have one of the size of the image; the first on top."""
-    size = list(image.shape[:2])
-    masked = [mark for mark in reversed(marks) if mark.mask and list(mark.mask["size"]) == size]
-    masks = (decode_rle(mark.mask) for mark in masked)
-    return draw_masks(image, masks, map(_colour, masked)) if masked else image
+    size = image.shape[:2]
+    masked = [mark for mark in reversed(marks) if mark.mask]
+    decoded = ((_decode(mark.mask, size), _colour(mark)) for mark in masked)
+    return draw_masks(image, ((m, colour) for m, colour in decoded if m is not None))
+
+
+def _decode(mask: Rle | bytes | None, size: tuple[int, ...]) -> np.ndarray | None:
+    """Returns a mask as [h, w] bool; None if it is not of this size."""
+    if isinstance(mask, bytes):
+        pixels = cv2.imdecode(np.frombuffer(mask, np.uint8), cv2.IMREAD_GRAYSCALE)
+        return pixels > 0 if pixels is not None and pixels.shape == size else None
+    return decode_rle(mask) if mask and tuple(mask["size"]) == size else None
 
 
 def _panel(image: np.ndarray, marks: list[Mark], caption: str) -> Panel:

@@ -23,7 +23,8 @@ class Objects(NamedTuple):
     boxes: np.ndarray  # [n, 4] float64, y1 x1 y2 x2, fractions of the image
     scores: np.ndarray  # [n] float64 in 0..1; 1 for ground truth
     is_group: np.ndarray  # [n] bool: a ground-truth region with any number of objects
-    masks: np.ndarray | None = None  # [n] object: COCO RLE of the whole image
+    # [n] object: of the whole image, COCO RLE or the content of a PNG file, or None
+    masks: np.ndarray | None = None
 
     def of_image(self, row: int) -> slice:
         """The objects of one image."""
