@@ -44,7 +44,7 @@ def main(killed: int) -> None:
         predicted |= dict(zip(map(str, out.records.tolist()), out.inputs.tolist(), strict=True))
     everything = {key: value for part in devices.gather(predicted) for key, value in part.items()}
 
-    variants = {}
+    variants, changed = {}, engine
     for name, changes in VARIANTS.items():
         changed, _ = build(None, train=dataclasses.replace(TRAIN, **changes), with_norm=False)
         steps = [changed.train(1).losses for _ in range(4)]
@@ -67,10 +67,9 @@ def main(killed: int) -> None:
     }
     print("RESULT", json.dumps(result), "END", flush=True)
     if devices.num_processes > 1:
-        engine, _ = build(None)
         if devices.process_index == killed:
             threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
-        engine.train(100_000)
+        changed.train(100_000)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def run_hosts(num_processes: int, killed: int = 1) -> list[Ended]:
         for index in range(num_processes)
     ]
     try:
-        outputs = [process.communicate(timeout=180) for process in started]
+        outputs = [process.communicate(timeout=600) for process in started]
     finally:
         for process in started:
             process.kill()

@@ -90,7 +90,7 @@ def test_the_metadata_of_compute_engine_say_it_too(monkeypatch: pytest.MonkeyPat
             self.end_headers()
             self.wfile.write(b"unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3")
 
-        def log_message(self, *arguments: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
     with http.server.HTTPServer(("localhost", 0), Metadata) as server:

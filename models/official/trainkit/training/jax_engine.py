@@ -149,7 +149,8 @@ class JaxEngine:
                 if not pending or pending[-1].values.is_ready():  # else the devices are at work
                     waited += time.monotonic() - begin_input
                 if self._executable is None:
-                    begin += self._compile(batch)  # reports leave compilation out
+                    self._executable, seconds = self._compile(batch)
+                    begin += seconds  # reports leave compilation out
                 number = first_step + len(done) + len(pending) + 1
                 with self._devices.waiting(f"Step {number}"):
                     state, values = self._executable(state, batch, self._stops[self._stop.is_set()])
@@ -219,14 +220,14 @@ class JaxEngine:
         take = jax.jit(take, donate_argnums=0, out_shardings=shardings)
         return take.lower(self._state.values(), batch, self._stops[False])
 
-    def _compile(self, batch: Any) -> float:
-        """Compiles the step for a batch; returns the seconds that it took."""
+    def _compile(self, batch: Any) -> tuple[Any, float]:
+        """Compiles the step for a batch; returns it with the seconds that this took."""
         begin, hits = time.monotonic(), cache_hits()
-        self._executable = self.lower_step(batch).compile()
+        executable = self.lower_step(batch).compile()
         seconds = time.monotonic() - begin
         source = "from the compile cache" if cache_hits() > hits else "traced and compiled"
         logger.info("The training step is ready after %.1f s, %s", seconds, source)
-        return seconds
+        return executable, seconds
 
     def _stop_flags(self, stops: bool) -> np.ndarray:
         return np.full(self._devices.num_replicas // self.num_processes, stops, np.float32)

@@ -5,10 +5,12 @@ process sees the devices of all.
 """
 
 import argparse
+import atexit
 import ctypes
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import urllib.error
@@ -19,14 +21,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tpudet.trainkit.command_line import require_jax
+from tpudet.trainkit.command_line import EXIT_WRONG_USAGE, require_jax
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.watchdog import Watchdog, end_process, restart_sentence
 
 Value = TypeVar("Value")
 
 JOIN_SECONDS = 300  # for all hosts to appear
-LEAVE_SECONDS = 300  # for the slowest host to end
 BEAT_SECONDS = 5.0
 SILENT_SECONDS = 60.0  # without a sign of life a host counts as lost
 
@@ -57,8 +58,26 @@ def several_hosts(arguments: argparse.Namespace) -> Iterator[None]:
     try:
         yield
     except LostHostError as error:
-        end_process(str(error))  # at once: parting would wait for the lost one
+        end_process(str(error))
+    except BaseException as error:
+        _leave_at_once(error)
+        raise
     jax.distributed.shutdown()  # waits for the slowest host
+
+
+def _leave_at_once(error: BaseException) -> None:
+    """Makes the end of the process, with its message, not wait for the other hosts.
+
+    They wait for this one, and learn that it is gone when their connections break.
+    """
+    code = EXIT_WRONG_USAGE if isinstance(error, UserError | OSError) else 1
+
+    def leave() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    atexit.register(leave)
 
 
 def join_hosts(arguments: argparse.Namespace) -> bool:
@@ -99,12 +118,10 @@ def join_hosts(arguments: argparse.Namespace) -> bool:
     require_jax()
     import jax
 
+    if hasattr(jax.config, "jax_enable_preemption_service"):
+        jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM from us
     try:
-        jax.distributed.initialize(
-            **given,
-            initialization_timeout=JOIN_SECONDS,
-            shutdown_timeout_seconds=LEAVE_SECONDS,
-        )
+        jax.distributed.initialize(**given, initialization_timeout=JOIN_SECONDS)
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"the hosts did not come together within {JOIN_SECONDS} s: {_first_line(error)}. Each "
