@@ -4,7 +4,7 @@ BIN := .venv/bin
 SHELL_SCRIPTS := $(wildcard scripts/*.sh scripts/inference/*.sh docker/*.sh) .ci/run
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: install demo test test-all lint clean
+.PHONY: install demo test test-all tpu-plans lint clean
 
 install: .venv/installed  ## everything that the other targets need
 
@@ -22,6 +22,13 @@ test: .venv/installed  ## the default suite; real-data tests where TPUDET_TEST_D
 
 test-all: .venv/installed  ## the slow tests too
 	$(BIN)/python -m pytest -n 2 -m "slow or not slow" $(PYTEST_ARGS)
+
+build/libtpu/installed:
+	$(BIN)/python -m pip install --quiet --no-deps --target build/libtpu libtpu==0.0.52
+	touch $@
+
+tpu-plans: .venv/installed build/libtpu/installed  ## docs/tpu_plans.md, minutes a config; goes on where it stopped
+	PYTHONPATH=build/libtpu $(BIN)/python tools/write_tpu_plans.py
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -137,7 +137,7 @@ class TrainingState:
         array = np.array(value)  # a copy: a CPU device would share the memory, and steps reuse it
         sharding = self._devices.replicated
         if divided and self._shards:
-            sharding = _divided(array.shape, self._devices)
+            sharding = divided_sharding(array.shape, self._devices)
         return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
 
     def _whole(self, value: jax.Array) -> np.ndarray:
@@ -146,7 +146,7 @@ class TrainingState:
         return np.asarray(value)
 
 
-def _divided(shape: tuple[int, ...], devices: JaxDevices) -> NamedSharding:
+def divided_sharding(shape: tuple[int, ...], devices: JaxDevices) -> NamedSharding:
     """Divides the first axis whose length the devices divide; what has none is on every device."""
     for axis, length in enumerate(shape):
         if length and length % devices.num_replicas == 0:

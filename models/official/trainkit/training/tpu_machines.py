@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tpudet.trainkit.errors import UserError
 
 GIB = 1 << 30
+_RESERVED_BYTES = GIB // 4  # by the system; what libtpu says for v5e
 
 
 class TpuGeneration(NamedTuple):
@@ -64,8 +65,9 @@ class TpuMachine(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of a device."""
-        return self.generation.memory_gib * GIB // self.generation.devices_per_chip
+        """Memory of a device that a program can have."""
+        whole = self.generation.memory_gib * GIB // self.generation.devices_per_chip
+        return whole - _RESERVED_BYTES
 
     @property
     def peak_flops(self) -> float:
@@ -135,7 +137,7 @@ def table_of_machines() -> str:
     lines = [f"  {'name':8}{'chips':>6}{'cores':>6}{'devices':>9}{'GiB a device':>14}{'hosts':>7}"]
     lines += [
         f"  {machine.name:8}{machine.num_chips:6}{machine.num_cores:6}{machine.num_devices:9}"
-        f"{machine.memory_bytes / GIB:14.0f}{machine.num_hosts:7}"
+        f"{machine.memory_bytes / GIB:14.2f}{machine.num_hosts:7}"
         for machine in MACHINES.values()
     ]
     return "\n".join(lines)

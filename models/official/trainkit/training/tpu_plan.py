@@ -119,8 +119,8 @@ def read_failure(step: str, batch_size: int, message: str, layer: str = "") -> F
 
 
 def _needed_bytes(message: str) -> int | None:
-    """Reads `Used 20.50G of 15.75G hbm`, as XLA words it."""
-    found = re.search(r"[Uu]sed ([\d.]+)([KMGT]?)i?B? of [\d.]+[KMGT]?i?B? hbm", message)
+    """Reads `Used 20.50G of 15.75G hbm` of an older libtpu, or `temporaries (43.00G)` of 0.0.52."""
+    found = re.search(r"(?:[Uu]sed |HLO temporaries \()([\d.]+)([KMGT]?)\b", message)
     return round(float(found[1]) * _UNITS[found[2]]) if found else None
 
 
@@ -159,7 +159,7 @@ def _describe_compiled(step: CompiledStep, machine: TpuMachine, num_devices: int
     per_second = step.batch_size / line.bound
     rows = [
         ("compiles", f"yes, in {step.compile_seconds:.0f} s"),
-        ("memory a device", f"{step.memory_bytes / GIB:.2f} of {machine.memory_bytes / GIB:.0f} GiB"
+        ("memory a device", f"{step.memory_bytes / GIB:.2f} of {machine.memory_bytes / GIB:.2f} GiB"
          f" ({fits}): temporaries {_mib(step.temporary_bytes)}, state and batch "
          f"{_mib(step.argument_bytes)}, program {_mib(step.code_bytes)}, waiting batches "
          f"{_mib(step.waiting_bytes)}"),
@@ -185,7 +185,7 @@ def _describe_failure(step: FailedStep, machine: TpuMachine) -> str:
             over = step.needed_bytes - machine.memory_bytes
             need = f": it needs {step.needed_bytes / GIB:.2f} GiB a device, {over / GIB:.2f} GiB " \
                 "more than there are"  # fmt: skip
-        lines.append(f"  does not fit into {machine.memory_bytes / GIB:.0f} GiB{need}")
+        lines.append(f"  does not fit into {machine.memory_bytes / GIB:.2f} GiB{need}")
     else:
         place = f", in {step.layer}" if step.layer else ""
         lines.append(f"  does not compile{place}")

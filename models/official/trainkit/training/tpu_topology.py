@@ -5,7 +5,7 @@ the one that `JaxEngine` runs, over a mesh of the topology's devices.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.freezing import freeze
 from tpudet.trainkit.training.jax_devices import JaxDevices
 from tpudet.trainkit.training.jax_engine import STEPS_AHEAD
+from tpudet.trainkit.training.jax_state import divided_sharding
 from tpudet.trainkit.training.jax_step import JaxStep, State
 from tpudet.trainkit.training.optimizers import decayed_variables
 from tpudet.trainkit.training.task import Task
@@ -57,13 +58,21 @@ def lower_training(task: Task, train: TrainConfig, devices: JaxDevices, batch: A
         l2_weight_decay=l2_in_loss(train),
         gradient_clip_norm=train.gradient_clip_norm,
         ema_decay=train.ema_decay,
+        accumulate_steps=train.accumulate_steps,
+        num_devices=devices.num_replicas,
     )
+    weights, others, optimizer, averages = step.variables
+    shards = train.shard_state
     state = State(
-        *([_variable_shape(variable, devices) for variable in part]
-          for part in step.variables)
-    )  # fmt: skip
+        trained=_variable_shapes(weights, devices),
+        others=_variable_shapes(others, devices),
+        optimizer=_variable_shapes(optimizer, devices, divided=shards),
+        averages=_variable_shapes(averages, devices, divided=shards),
+    )
+    shardings = State(*([shape.sharding for shape in shapes] for shapes in state))
+    take = jax.jit(step.take, donate_argnums=0, out_shardings=(shardings, devices.replicated))
     with without_values():
-        return jax.jit(step.take, donate_argnums=0).trace(state, _batch_shapes(batch, devices))
+        return take.trace(state, _batch_shapes(batch, devices))
 
 
 def lower_prediction(task: Task, devices: JaxDevices, batch: Any) -> Any:
@@ -74,7 +83,7 @@ def lower_prediction(task: Task, devices: JaxDevices, batch: Any) -> Any:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             return task.predict(batch)
 
-    values = [_variable_shape(variable, devices) for variable in variables]
+    values = _variable_shapes(variables, devices)
     jitted = jax.jit(run, out_shardings=devices.replicated)
     with without_values():
         return jitted.trace(values, _batch_shapes(batch, devices))
@@ -130,8 +139,19 @@ def without_values() -> keras.StatelessScope:
     return keras.StatelessScope(initialize_variables=False)
 
 
-def _variable_shape(variable: keras.Variable, devices: JaxDevices) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(variable.shape, variable.dtype, sharding=devices.replicated)
+def _variable_shapes(
+    variables: Sequence[Any], devices: JaxDevices, *, divided: bool = False
+) -> list[jax.ShapeDtypeStruct]:
+    """As `TrainingState` puts them on the devices."""
+    shapes = [tuple(variable.shape) for variable in variables]
+    return [
+        jax.ShapeDtypeStruct(
+            shape,
+            variable.dtype,
+            sharding=divided_sharding(shape, devices) if divided else devices.replicated,
+        )
+        for shape, variable in zip(shapes, variables, strict=True)
+    ]
 
 
 def _batch_shapes(batch: Any, devices: JaxDevices) -> Any:
