@@ -1,6 +1,7 @@
 """The submission CSV, against lines written by hand."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,28 @@ b,/m/02 0.87654 0.10000 0.20000 0.30000 0.40000 /m/01 0.50000 0.00000 0.00000 1.
 broken,
 c,
 """
+
+
+@pytest.mark.parametrize(
+    ("classes", "image_id", "message"),
+    [
+        ("traffic light,x\ncar,y\n", "a", "1 class identifiers .*: 'traffic light'; give others"),
+        ('"a,b",x\n"c""d",y\n', "a", "2 class identifiers"),
+        ("a,x\nb,y\n", "one,two", "1 image ids .*: 'one,two'; rename the images"),
+        ("a,x\nb,y\n", 'a"b', "1 image ids"),
+        ("a,x\nb,y\n", "my photo (1)", ""),  # a blank in an id cuts nothing
+    ],
+)
+def test_what_readers_would_cut_in_two_is_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], classes: str, image_id: str, message: str
+) -> None:
+    path = tmp_path / "p.parquet"
+    images = [image_of(image_id, [(1, 0.5, 0.1, 0.1, 0.2, 0.2)])]
+    with path.open("wb") as file:
+        write_predictions(file, path.name, [images], class_list_text=classes, metadata={})
+    assert main([str(path)]) == (2 if message else 0)
+    assert re.search(message, capsys.readouterr().err)
+    assert (tmp_path / "p.csv").exists() == (not message)
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import pytest
 
 from tpudet.trainkit.config.decode import ConfigError, decode, load_config, parse_tree, to_yaml
+from tpudet.trainkit.config.yaml_tree import override_tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +131,23 @@ def test_overrides_win_in_order_and_name_themselves_in_errors(tmp_path: Path) ->
         load_config(Drawing, str(path), overrides=["stps=3"])
     with pytest.raises(ConfigError, match="expected KEY=VALUE"):
         load_config(Drawing, str(path), overrides=["steps"])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("data/a #b/c", "data/a #b/c"),
+        ("a: b/c", "a: b/c"),
+        ("'a # b'", "a # b"),
+        ("[1, 2]", [1, 2]),
+        ("0.5", 0.5),
+        ("#2", "#2"),
+        ("", None),
+    ],
+)
+def test_an_override_has_no_comment(text: str, value: object) -> None:
+    leaf = override_tree([f"key={text}"]).children["key"]
+    assert leaf.value == value  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_yaml_of_a_config_decodes_to_the_same_config() -> None:

@@ -30,7 +30,8 @@ def draw_batch(
         image = int(np.searchsorted(truth.records, batch.records[i]))
         rows = np.flatnonzero(truth.image_indices == image)
         size = batch.original_sizes[i] * batch.scales[i] - batch.offsets[i]
-        height, width = np.minimum(np.round(size).astype(int), batch.images.shape[1:3])
+        # A side of 3 pixels beside one of 4000 is shorter than half a pixel of the canvas.
+        height, width = np.clip(np.round(size).astype(int), 1, batch.images.shape[1:3])
         drawn.append(
             draw_comparison(
                 batch.images[i, :height, :width],

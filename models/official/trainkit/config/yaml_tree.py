@@ -288,7 +288,9 @@ def override_tree(overrides: Sequence[str]) -> Branch:
             raise ConfigError(f"{place}: expected KEY=VALUE, e.g. train.total_steps=500")
         # Without a quote or bracket in front, `data/a #2` is a path and has no comment.
         plain = text.strip()
-        is_text = not plain.startswith(tuple("\"'[{|>&*!")) and (" #" in plain or ": " in plain)
+        is_text = not plain.startswith(tuple("\"'[{|>&*!")) and (
+            " #" in f" {plain}" or ": " in plain
+        )
         value_text = json.dumps(plain) if is_text else text
         parsed = parse_tree(f"value: {value_text}", place).children["value"]
         value = dataclasses.replace(parsed, place=place)

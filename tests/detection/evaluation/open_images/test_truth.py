@@ -154,3 +154,16 @@ def test_other_files_are_refused(write) -> None:
         read_truth(good, image_labels=write("labels.csv", "ImageID,LabelName", "a,/car"))
     with pytest.raises(TruthFileError, match="no box is of a class that is scored"):
         read_truth(good, classes=write("classes.csv", "/boat,Boat"))
+
+
+def test_rows_with_more_fields_than_the_header_are_refused(write) -> None:
+    with pytest.raises(TruthFileError, match="rows with more fields than its header"):
+        read_truth(write("gt.csv", HEADER, row("a", "/car") + ",1", row("b", "/car") + ",1"))
+    with pytest.raises(TruthFileError, match="Expected 13 fields in line 3, saw 14"):
+        read_truth(write("gt.csv", HEADER, row("a", "/car"), row("b", "/car") + ",1"))
+
+
+def test_ground_truth_in_pixels_is_refused(write) -> None:
+    rows = [row("a", "/car", "10,500,20,600"), row("b", "/car", "0,40,0,30"), row("c", "/car")]
+    with pytest.raises(TruthFileError, match="is in pixels: 2 of 3 boxes reach beyond 1.5"):
+        read_truth(write("gt.csv", HEADER, *rows))
