@@ -1,11 +1,12 @@
-"""Sample images of a prepared set: chooses them and draws thumbnails with boxes."""
+"""Sample images of a prepared set: chooses them and draws thumbnails with boxes and masks."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 
-from tpudet.detection.ops.drawing import draw_boxes
+from tpudet.detection.ops.drawing import draw_boxes, draw_masks
 from tpudet.detection.preparation.records.prepared_set import PreparedSet
 from tpudet.detection.preparation.report.set_statistics import SplitColumns, read_example
 from tpudet.detection.preparation.sources.annotations import distinct_pairs
@@ -75,7 +76,7 @@ def choose_samples(columns: Sequence[SplitColumns], count: int) -> list[tuple[in
 def draw_sample(
     prepared: PreparedSet, columns: Sequence[SplitColumns], place: tuple[int, int], max_bytes: int
 ) -> SampleImage:
-    """Reads one image and draws its boxes, each in the colour of its class.
+    """Reads one image and draws its boxes and masks, each in the colour of its class.
 
     Args:
         prepared: the set.
@@ -97,6 +98,9 @@ def draw_sample(
             "set again with --overwrite."
         ) from error
     boxes, class_ids = example.boxes_normalized.numpy(), example.labels.numpy()
+    masks = [] if example.masks is None else example.masks.numpy().tolist()
+    if len(masks) == len(class_ids):
+        image = _draw_masks(image, masks, class_ids)
     (height, width), jpeg = thumbnail_jpeg(
         image, max_bytes, lambda small: _draw_boxes(small, boxes, class_ids)
     )
@@ -110,6 +114,20 @@ def draw_sample(
         width=width,
         original=image.shape[:2],
         classes=tuple(zip(ids[order].tolist(), counts[order].tolist(), strict=True)),
+    )
+
+
+def _draw_masks(image: np.ndarray, encoded: Sequence[bytes], class_ids: np.ndarray) -> np.ndarray:
+    """Draws the masks that have the size of the image."""
+    masks = (cv2.imdecode(np.frombuffer(e, np.uint8), cv2.IMREAD_GRAYSCALE) for e in encoded)
+    colours = map(class_colour, class_ids.tolist())
+    return draw_masks(
+        image,
+        (
+            (mask > 0, colour)
+            for mask, colour in zip(masks, colours, strict=True)
+            if mask is not None and mask.shape == image.shape[:2]
+        ),
     )
 
 

@@ -124,7 +124,7 @@ def read_example(split: PreparedSplit, columns: SplitColumns, row: int) -> Examp
     """Reads the record of one image, without those before it."""
     with storage.open_file(split.shards[columns.shards[row]], "rb") as file:
         file.seek(int(columns.offsets[row]))
-        return parse_example(file.read(int(columns.lengths[row])))
+        return parse_example(file.read(int(columns.lengths[row])), with_masks=True)
 
 
 def _damaged(shards: tuple[str, ...]) -> str | None:
