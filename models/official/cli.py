@@ -45,6 +45,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Train": {
         "plan": "compile for a TPU without one: does it fit, how fast can it be",
         "train": "train a detector or classifier; the same command resumes",
+        "find_lr": "find a learning rate: it grows until the loss diverges",
         "evaluate": "evaluate one checkpoint",
         "export": "export a checkpoint as a SavedModel",
         "export_models": "export the models of a list, or all folds",
@@ -77,6 +78,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "plot_schedule": "plot the learning rate of a config",
         "import_legacy_config": "convert a RetinaNet config of tensorflow/tpu or tpu_models",
         "list_checkpoint": "list the tensors of a file of weights",
+        "list_weights": "list the pretrained weights that are fetched by name",
     },
     "This installation": {
         "check": "show versions, devices and folders, and whether training can run",
@@ -84,7 +86,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
 }
 VERBS = [verb for verbs in GROUPS.values() for verb in verbs]
-BOTH_TASKS = ("train", "evaluate", "export", "show_config")
+BOTH_TASKS = ("train", "find_lr", "evaluate", "export", "show_config")
 # zsh runs it through its emulation of bash's completion.
 _COMPLETION = r"""_tpudet() {
     local word=${COMP_WORDS[COMP_CWORD]} words=

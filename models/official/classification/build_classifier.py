@@ -31,13 +31,13 @@ _HEAD_SEED = 1 << 20  # added to the seed, or backbone and head would drop the s
 
 
 def resolve_config(
-    config: ExperimentConfig, model_dir: str, *, loads_weights: bool
+    config: ExperimentConfig, model_dir: str | None, *, loads_weights: bool
 ) -> tuple[ExperimentConfig, Pretrained | None]:
     """Opens `train.weights` if they are needed, and replaces every `auto` of the model.
 
     Args:
         config: as decoded.
-        model_dir: of the run; may not exist yet.
+        model_dir: of the run; may not exist yet, and is None where nothing is saved.
         loads_weights: whether the run will load the weights.
 
     Returns:

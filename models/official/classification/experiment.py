@@ -40,6 +40,11 @@ from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.evaluator import EvaluationSettings
 from tpudet.trainkit.training.freezing import Frozen
+from tpudet.trainkit.training.lr_finder import (
+    RangeTest,
+    find_learning_rate,
+    range_test_config,
+)
 from tpudet.trainkit.training.model_dir import (
     Run,
     describe_run,
@@ -132,6 +137,34 @@ def train(
             deadline=deadline,
             verify=verify,
         )
+
+
+def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps: int) -> RangeTest:
+    """Trains from the beginning with a rate that grows, see `find_learning_rate`.
+
+    Args:
+        config: the experiment.
+        start: first rate.
+        end: rate of the last step.
+        num_steps: steps of the test.
+
+    Raises:
+        UserError: config, data set and weights do not fit together.
+    """
+    _, classes = load_classes(config.data.directory, config.data.classes)
+    split = find_joined_split(config.data.directory, config.data.train_split, classes)
+    train = range_test_config(config.train, start=start, end=end, num_steps=num_steps)
+    config, pretrained = resolve_config(
+        dataclasses.replace(config, train=train), None, loads_weights=True
+    )
+    training = build_training(
+        config,
+        classes=classes,
+        train_split=split,
+        devices=choose_devices(config.train),
+        pretrained=pretrained,
+    )
+    return find_learning_rate(training.engine, num_steps)
 
 
 def evaluate(

@@ -28,13 +28,13 @@ _NECK_AND_HEAD_EPSILON = 1e-4
 
 
 def resolve_config(
-    config: ExperimentConfig, model_dir: str, *, loads_weights: bool
+    config: ExperimentConfig, model_dir: str | None, *, loads_weights: bool
 ) -> tuple[ExperimentConfig, Pretrained | None]:
     """Opens `train.weights` if they are needed, and replaces every `auto` of the model.
 
     Args:
         config: as decoded.
-        model_dir: of the run; may not exist yet.
+        model_dir: of the run; may not exist yet, and is None where nothing is saved.
         loads_weights: whether the run will load the weights.
 
     Returns:

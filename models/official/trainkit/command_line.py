@@ -128,6 +128,25 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_range_test_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --start, --end, --num_steps and --output."""
+    numbers = {"start": (1e-8, "first rate"), "end": (100.0, "rate of the last step")}
+    for name, (default, text) in numbers.items():
+        parser.add_argument(
+            f"--{name}",
+            type=positive_number,
+            default=default,
+            metavar="RATE",
+            help=f"{text} (%(default)g)",
+        )
+    parser.add_argument(
+        "--num_steps", type=positive_integer, default=150, metavar="N", help="(%(default)s)"
+    )
+    parser.add_argument(
+        "--output", default="learning_rate.png", metavar="FILE.png", help="curve (%(default)s)"
+    )
+
+
 def add_evaluation_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --model_dir, --step, --split and --set."""
     parser.add_argument("--model_dir", required=True, help="the folder that train wrote")

@@ -187,3 +187,47 @@ def test_loss_scaling_keeps_its_scale_beside_the_slots() -> None:
         "loss_scale/step_counter",
         "weight/momentum",
     }
+
+
+def moved_by(optimizer: keras.Optimizer, gradients: list[float]) -> list[float]:
+    """The values of one variable, from 0, after each step."""
+    variable = keras.Variable(np.zeros(1, np.float32), name="kernel")
+    optimizer.build([variable])
+    values = []
+    for gradient in gradients:
+        optimizer.apply([np.full(1, gradient, np.float32)])
+        values.append(float(variable.numpy()[0]))
+    return values
+
+
+def test_a_momentum_that_moves_is_that_of_each_step() -> None:
+    """Velocities -0.1, 0.8 * -0.1 - 0.1, 0.6 * -0.18 - 0.1; the momentum of step 0 finds none."""
+    rate = stepwise(peak=0.1)
+    momentum = stepwise(peak=0.9, levels=[0.8, 0.6], boundaries=[1, 2])
+    optimizer = optimizers.MovingMomentum(rate, momentum, nesterov=False)
+    np.testing.assert_allclose(moved_by(optimizer, [1.0] * 3), [-0.1, -0.28, -0.488], rtol=1e-5)
+    assert list(optimizers.slot_variables(optimizer, optimizer._trainable_variables)) == [
+        "kernel/momentum"
+    ]
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_momentum_that_stays_is_plain_momentum(nesterov: bool) -> None:
+    rate, constant = stepwise(peak=0.1), stepwise(peak=0.9)
+    gradients = [1.0, -0.5, 0.25, 2.0]
+    plain = optimizers.momentum_sgd(rate, momentum=0.9, nesterov=nesterov)
+    moving = optimizers.MovingMomentum(rate, constant, nesterov=nesterov)
+    np.testing.assert_allclose(moved_by(moving, gradients), moved_by(plain, gradients), rtol=1e-5)
+
+
+def test_a_beta1_that_stays_is_plain_adam_and_one_that_moves_is_not() -> None:
+    rate, gradients = stepwise(peak=0.1), [1.0, -0.5, 0.25, 2.0]
+    plain = moved_by(optimizers.adam(rate, beta_1=0.9, beta_2=0.99), gradients)
+    staying = optimizers.MovingBeta(rate, stepwise(peak=0.9), beta_2=0.99)
+    np.testing.assert_allclose(moved_by(staying, gradients), plain, rtol=1e-5)
+    falling = stepwise(peak=0.9, levels=[0.5], boundaries=[1])
+    moved = moved_by(optimizers.MovingBeta(rate, falling, beta_2=0.99), gradients)
+    # Step 1: m is 0.5 * 0.1 + 0.5 * -0.5 = -0.2, and 1 - 0.5^2 its correction.
+    v = 0.99 * 0.01 + 0.01 * 0.25
+    step = 0.1 * (-0.2 / 0.75) / np.sqrt(v / (1 - 0.99**2))
+    np.testing.assert_allclose(moved[1], -0.1 - step, rtol=1e-4)

@@ -16,7 +16,9 @@ from tpudet.trainkit.training.schedules import (
     cosine_cyclic,
     exponential,
     one_cycle,
+    one_cycle_momentum,
     polynomial,
+    range_test,
     scaled,
     stepwise,
 )
@@ -30,6 +32,8 @@ def every_schedule() -> list[Schedule]:
         one_cycle(peak=0.3, total_steps=60, rise_share=0.4, start_divisor=25.0, end_divisor=1e4),
         polynomial(peak=0.3, total_steps=50, end_learning_rate=0.0, power=1.0),
         exponential(peak=0.3, decay_rate=0.9, decay_steps=20, staircase=False),
+        one_cycle_momentum(highest=0.95, lowest=0.85, total_steps=60, rise_share=0.4),
+        range_test(start=1e-4, end=0.3, total_steps=60),
     ]
 
 
@@ -175,3 +179,10 @@ def test_jax_under_jit_gives_the_same(tmp_path: Path) -> None:
     ]
     expected = [np.asarray(schedule(steps)) for schedule in here]
     np.testing.assert_allclose(np.load(tmp_path / "rates.npy"), expected, atol=1e-6)
+
+
+def test_one_cycles_momentum_falls_while_the_rate_rises() -> None:
+    """0.95 to 0.85 over 40 of 100 steps in a line, back along half a cosine over 60."""
+    momentum = one_cycle_momentum(highest=0.95, lowest=0.85, total_steps=100, rise_share=0.4)
+    found = np.asarray(momentum(np.array([0, 20, 40, 70, 100, 120])))
+    np.testing.assert_allclose(found, [0.95, 0.9, 0.85, 0.9, 0.95, 0.95], rtol=1e-6)

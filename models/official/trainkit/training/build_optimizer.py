@@ -15,6 +15,7 @@ from tpudet.trainkit.training.config import (
     MomentumConfig,
     OneCycleScheduleConfig,
     PolynomialScheduleConfig,
+    RangeTestScheduleConfig,
     RMSPropConfig,
     StepScheduleConfig,
     TrainConfig,
@@ -56,6 +57,8 @@ def drops_warning(train: TrainConfig) -> str:
 
 def _unscaled_schedule(train: TrainConfig) -> schedules.Schedule:
     rate = train.learning_rate
+    if isinstance(rate, RangeTestScheduleConfig):
+        return schedules.range_test(start=rate.start, end=rate.end, total_steps=train.total_steps)
     if isinstance(rate, OneCycleScheduleConfig):
         return schedules.one_cycle(
             peak=rate.peak,
@@ -118,16 +121,43 @@ def build_optimizer(
     return optimizers.with_loss_scaling(optimizer) if scaled else optimizer
 
 
+def build_momentum(train: TrainConfig) -> schedules.Schedule | None:
+    """Returns the momentum as a function of the step; None where it is the optimizer's constant.
+
+    Raises:
+        ValueError: the optimizer has no momentum that moves.
+    """
+    rate = train.learning_rate
+    if not isinstance(rate, OneCycleScheduleConfig) or rate.momentum_range is None:
+        return None
+    if not isinstance(train.optimizer, MomentumConfig | AdamConfig):
+        raise ValueError(
+            f"train.learning_rate.momentum_range needs train.optimizer momentum or adam, which is "
+            f"{train.optimizer.kind}: choose one of them, or set momentum_range to null"
+        )
+    highest, lowest = rate.momentum_range
+    return schedules.one_cycle_momentum(
+        highest=highest,
+        lowest=lowest,
+        total_steps=train.total_steps,
+        rise_share=rate.rise_share,
+    )
+
+
 def _unscaled_optimizer(
     train: TrainConfig, model: keras.Model, decayed: Sequence[keras.Variable]
 ) -> keras.Optimizer:
-    schedule, chosen = build_schedule(train), train.optimizer
+    schedule, chosen, momentum = build_schedule(train), train.optimizer, build_momentum(train)
     match chosen:
         case MomentumConfig():
+            if momentum:
+                return optimizers.MovingMomentum(schedule, momentum, nesterov=chosen.nesterov)
             return optimizers.momentum_sgd(
                 schedule, momentum=chosen.momentum, nesterov=chosen.nesterov
             )
         case AdamConfig():
+            if momentum:
+                return optimizers.MovingBeta(schedule, momentum, beta_2=chosen.beta2)
             return optimizers.adam(schedule, beta_1=chosen.beta1, beta_2=chosen.beta2)
         case AdamWConfig():
             return optimizers.adamw(

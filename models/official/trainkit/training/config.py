@@ -86,6 +86,22 @@ class OneCycleScheduleConfig:
     rise_share: Annotated[float, Range("(0, 1)")] = 0.4  # of train.total_steps
     start_divisor: Annotated[float, Range("[1, inf)")] = 25.0  # first rate = peak / start_divisor
     end_divisor: Annotated[float, Range("[1, inf)")] = 1e4  # last rate = first rate / end_divisor
+    # Of the optimizer's momentum, Adam's beta1, at the ends and at the peak, such as [0.95, 0.85];
+    # null: that of the optimizer throughout.
+    momentum_range: (
+        tuple[Annotated[float, Range("[0, 1)")], Annotated[float, Range("[0, 1)")]] | None
+    ) = None
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeTestScheduleConfig:
+    """A rate that grows by the same factor each step: the range test of tpudet find_lr."""
+
+    kind: Literal["range_test"] = "range_test"
+    start: Positive = 1e-8
+    end: Positive = 100.0  # at train.total_steps
 
     __post_init__ = check
 
@@ -126,7 +142,7 @@ WarmedUpScheduleConfig = (
     | PolynomialScheduleConfig
     | ExponentialScheduleConfig
 )
-ScheduleConfig = WarmedUpScheduleConfig | OneCycleScheduleConfig
+ScheduleConfig = WarmedUpScheduleConfig | OneCycleScheduleConfig | RangeTestScheduleConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,48 @@ def adam(schedule: Schedule, *, beta_1: float, beta_2: float) -> keras.optimizer
     return keras.optimizers.Adam(_scheduled(schedule), beta_1=beta_1, beta_2=beta_2)
 
 
+class MovingMomentum(keras.optimizers.SGD):
+    """`momentum_sgd` with another momentum each step.
+
+    Args:
+        schedule: the learning rate.
+        momentum: of each step, 0 to 1.
+        nesterov: as for `momentum_sgd`.
+    """
+
+    def __init__(self, schedule: Schedule, momentum: Schedule, *, nesterov: bool) -> None:
+        super().__init__(_scheduled(schedule), momentum=0.5, nesterov=nesterov)  # any: it has slots
+        self._momentum_of = momentum
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one variable."""
+        velocity: Any = self.momentums[self._get_variable_index(variable)]
+        momentum = ops.cast(self._momentum_of(self.iterations), variable.dtype)
+        step = ops.cast(learning_rate, variable.dtype) * ops.cast(gradient, variable.dtype)
+        self.assign(velocity, velocity * momentum - step)
+        moved = velocity * momentum - step if self.nesterov else velocity
+        self.assign_add(variable, moved)
+
+
+class MovingBeta(keras.optimizers.Adam):
+    """`adam` with another beta1 each step; its bias correction takes that of the step.
+
+    Args:
+        schedule: the learning rate.
+        beta_1: of each step, 0 to 1.
+        beta_2: as for `adam`.
+    """
+
+    def __init__(self, schedule: Schedule, beta_1: Schedule, *, beta_2: float) -> None:
+        super().__init__(_scheduled(schedule), beta_2=beta_2)
+        self._beta_of = beta_1
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one variable."""
+        self.beta_1: Any = ops.cast(self._beta_of(self.iterations), variable.dtype)
+        super().update_step(gradient, variable, learning_rate)
+
+
 def adamw(
     schedule: Schedule,
     *,

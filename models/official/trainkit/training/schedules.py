@@ -80,8 +80,8 @@ def one_cycle(
     """Returns one rise and one fall (Smith and Topin, arXiv 1708.07120).
 
     From `peak / start_divisor` up to `peak` in a straight line, then down along half a cosine to
-    `peak / start_divisor / end_divisor` at `total_steps`, where it stays. Deviates from the paper
-    in that the momentum is constant; there it moves the other way.
+    `peak / start_divisor / end_divisor` at `total_steps`, where it stays. In the paper the momentum
+    moves the other way: see `one_cycle_momentum`.
 
     Args:
         peak: highest rate, above 0.
@@ -97,6 +97,30 @@ def one_cycle(
         end_learning_rate=start / end_divisor,
     )
     return after_warmup(fall, warmup_learning_rate=start, peak=peak, warmup_steps=rise_steps)
+
+
+def one_cycle_momentum(
+    *, highest: float, lowest: float, total_steps: int, rise_share: float
+) -> Schedule:
+    """Returns the momentum of `one_cycle`: down in a straight line, then up along half a cosine.
+
+    Large where the rate is small and the other way round (arXiv 1803.09820, section 4.3).
+
+    Args:
+        highest: at the first and the last step, 0 to 1.
+        lowest: where the rate is highest, 0 to 1.
+        total_steps: as in `one_cycle`.
+        rise_share: as in `one_cycle`.
+    """
+    rise_steps = round(rise_share * total_steps)
+
+    def momentum(step: Tensor | int) -> Tensor:
+        falling = _progress(step, max(rise_steps, 1))
+        rest = ops.cast(step, "float32") - rise_steps
+        rising = 1.0 - _half_cosine(_progress(rest, max(total_steps - rise_steps, 1)))
+        return highest - (highest - lowest) * (falling - rising)
+
+    return momentum
 
 
 def polynomial(
@@ -132,6 +156,22 @@ def exponential(*, peak: float, decay_rate: float, decay_steps: int, staircase: 
         decays = ops.cast(step, "float32") / decay_steps
         decays = ops.floor(decays) if staircase else decays
         return peak * ops.exp(math.log(decay_rate) * decays)
+
+    return rate
+
+
+def range_test(*, start: float, end: float, total_steps: int) -> Schedule:
+    """Returns a rate that grows by the same factor each step (arXiv 1506.01186, section 3.3).
+
+    Args:
+        start: first rate, above 0.
+        end: rate of the last step, above 0.
+        total_steps: steps of the test, 1 or more.
+    """
+
+    def rate(step: Tensor | int) -> Tensor:
+        share = ops.cast(step, "float32") / max(total_steps - 1, 1)
+        return start * ops.exp(math.log(end / start) * share)
 
     return rate
 

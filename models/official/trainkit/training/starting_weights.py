@@ -8,7 +8,7 @@ from tpudet.trainkit.weights.pretrained import Pretrained, open_pretrained, read
 
 
 def open_starting_weights(
-    weights: WeightsConfig | None, model_dir: str, *, loads_weights: bool
+    weights: WeightsConfig | None, model_dir: str | None, *, loads_weights: bool
 ) -> tuple[Family, Pretrained | None]:
     """Opens `train.weights` if they are needed.
 
@@ -17,7 +17,7 @@ def open_starting_weights(
 
     Args:
         weights: which ones; None: random initialisation.
-        model_dir: of the run; may not exist yet.
+        model_dir: of the run; may not exist yet, and is None where nothing is saved.
         loads_weights: whether the run will load the weights.
 
     Returns:
@@ -28,7 +28,7 @@ def open_starting_weights(
         WeightsError: the weights cannot be read, or are of no known family.
     """
     earlier = f"{model_dir}/config.yaml"
-    resumes = bool(list_checkpoints(model_dir)) and read_text(earlier) is not None
+    resumes = bool(model_dir and list_checkpoints(model_dir)) and read_text(earlier) is not None
     expected = read_family(earlier) if resumes else None
     pretrained = None
     if weights and (loads_weights or expected is None):

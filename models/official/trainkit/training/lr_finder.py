@@ -1,0 +1,128 @@
+"""The range test of the learning rate: it grows each step until the loss diverges.
+
+After Smith, arXiv 1506.01186, section 3.3, with the numbers of fastai and of the packages that
+follow it.
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from tpudet.trainkit.command_line import writing
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.training.config import RangeTestScheduleConfig, TrainConfig
+from tpudet.trainkit.training.engine import Engine
+
+SMOOTHING = 0.05  # share of a step's loss in the smoothed loss
+DIVERGENCE = 5.0  # the test ends where the smoothed loss exceeds the lowest so many times
+_TRIMMED = (10, 5)  # points at the beginning and at the end that no suggestion is drawn from
+
+
+class RangeTest(NamedTuple):
+    """The result of a range test over n steps."""
+
+    rates: list[float]
+    losses: list[float]
+    smoothed: list[float]
+    suggestion: float | None  # rate where the loss falls fastest; None from fewer than 17 steps
+
+
+def range_test_config(
+    train: TrainConfig, *, start: float, end: float, num_steps: int
+) -> TrainConfig:
+    """Returns the config of a range test of a run: as it is, but for its rate and length."""
+    return dataclasses.replace(
+        train,
+        total_steps=num_steps,
+        total_epochs=None,
+        reference_batch_size=None,
+        learning_rate=RangeTestScheduleConfig(start=start, end=end),
+    )
+
+
+def find_learning_rate(engine: Engine, num_steps: int) -> RangeTest:
+    """Trains while the rate grows, then restores weights, optimizer and input position.
+
+    Ends early where a loss is not finite, or where the smoothed one exceeds `DIVERGENCE` times its
+    lowest value.
+
+    Args:
+        engine: built with `range_test_config`.
+        num_steps: of the test, 1 or more.
+    """
+    before = engine.snapshot()
+    rates: list[float] = []
+    losses: list[float] = []
+    smoothed: list[float] = []
+    try:
+        for _ in range(num_steps):
+            report = engine.train(1)
+            if report.nonfinite is not None or not report.steps_done:
+                break
+            loss = report.losses["loss"]
+            last = smoothed[-1] if smoothed else loss
+            rates.append(report.learning_rate)
+            losses.append(loss)
+            smoothed.append(SMOOTHING * loss + (1.0 - SMOOTHING) * last)
+            if smoothed[-1] > DIVERGENCE * min(smoothed):
+                break
+    finally:
+        engine.load(before)
+        engine.restart_input()
+    return RangeTest(rates, losses, smoothed, suggest(rates, smoothed))
+
+
+def suggest(rates: list[float], smoothed: list[float]) -> float | None:
+    """Returns the rate where the smoothed loss falls fastest; None of fewer than 17 points."""
+    begin, end = _TRIMMED[0], len(smoothed) - _TRIMMED[1]
+    if end - begin < 2:
+        return None
+    slopes = np.gradient(np.asarray(smoothed[begin:end]))
+    return rates[begin + int(slopes.argmin())]
+
+
+def write_range_test(found: RangeTest, output: str, *, title: str) -> str:
+    """Writes the curve as PNG and its points as CSV beside it; returns a summary.
+
+    Args:
+        found: the test.
+        output: PNG file.
+        title: of the drawing.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    points = pd.DataFrame(
+        {"learning_rate": found.rates, "loss": found.losses, "smoothed": found.smoothed}
+    )
+    table = f"{output.removesuffix('.png')}.csv"
+    with writing(output), storage.whole_file(output, "wb") as file:
+        draw_range_test(found, title=title).savefig(file, format="png", dpi=120)
+    with writing(table):
+        storage.write_text(table, points.to_csv(index=False))
+    steps = f"{len(found.rates)} steps, {output} and {table}"
+    if found.suggestion is None:
+        return f"No suggestion from so few steps: {steps}. Raise --num_steps, or lower --end"
+    return f"Suggestion: {found.suggestion:.2e}, where the loss falls fastest; {steps}"
+
+
+def draw_range_test(found: RangeTest, *, title: str) -> Figure:
+    """Draws losses over the rate, with the suggestion."""
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(found.rates, found.losses, color="#c5d5e8", lw=1, label="loss")
+    axes.plot(found.rates, found.smoothed, color="#1f5fa8", lw=1.8, label="smoothed")
+    if found.suggestion is not None:
+        axes.axvline(
+            found.suggestion, color="#b3402a", lw=1, label=f"suggestion {found.suggestion:.2g}"
+        )
+    finite = [value for value in found.smoothed if math.isfinite(value)]
+    top = 1.5 * max(finite[: max(len(finite) // 2, 1)], default=1.0)
+    axes.set(xscale="log", xlabel="learning rate", ylabel="loss", title=title, ylim=(0, top))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure

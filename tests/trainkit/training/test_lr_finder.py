@@ -1,0 +1,76 @@
+"""The range test: rates by formula, where it ends, what it suggests, and that nothing remains."""
+
+import numpy as np
+import pytest
+
+from tpudet.trainkit.training.build_optimizer import build_schedule
+from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.engine import NonfiniteStep, StepReport
+from tpudet.trainkit.training.lr_finder import (
+    draw_range_test,
+    find_learning_rate,
+    range_test_config,
+    suggest,
+)
+
+
+class StandIn:
+    """An engine whose losses are given."""
+
+    def __init__(self, losses: list[float]) -> None:
+        self.losses = losses
+        self.step = 0
+        self.log: list[str] = []
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        return {"step": np.array(self.step)}
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        self.step = int(arrays["step"])
+        self.log.append("load")
+
+    def restart_input(self) -> None:
+        self.log.append("restart_input")
+
+    def train(self, num_steps: int) -> StepReport:
+        assert num_steps == 1
+        loss = self.losses[self.step]
+        self.step += 1
+        if np.isnan(loss):
+            return StepReport({}, 0, 0.0, 0.0, 1.0, NonfiniteStep(self.step, {"loss": loss}, []))
+        return StepReport({"loss": loss}, 1, 0.0, 10.0**self.step, 1.0, None)
+
+
+def test_rates_grow_by_the_same_factor_whatever_the_batch_size() -> None:
+    train = range_test_config(TrainConfig(batch_size=64), start=1e-8, end=100.0, num_steps=11)
+    rates = np.asarray(build_schedule(train)(np.arange(11)))
+    np.testing.assert_allclose(rates, np.logspace(-8, 2, 11), rtol=1e-4)
+    assert train.total_steps == 11
+
+
+def test_it_ends_where_the_smoothed_loss_is_five_times_the_lowest_and_restores_the_engine() -> None:
+    """After nine losses of 1, 0.95 + 0.05 x 100 is 5.95."""
+    engine = StandIn([1.0] * 9 + [100.0] + [1.0] * 10)
+    found = find_learning_rate(engine, 20)  # pyright: ignore[reportArgumentType]
+    assert found.losses == [1.0] * 9 + [100.0]
+    assert found.smoothed[-1] == pytest.approx(5.95)
+    assert found.rates == pytest.approx([10.0**k for k in range(1, 11)])
+    assert (engine.step, engine.log) == (0, ["load", "restart_input"])
+
+
+def test_a_loss_that_is_not_finite_ends_it_too() -> None:
+    engine = StandIn([1.0, 2.0, float("nan")])
+    found = find_learning_rate(engine, 20)  # pyright: ignore[reportArgumentType]
+    assert found.smoothed == pytest.approx([1.0, 1.05])
+    assert found.suggestion is None
+    assert (engine.step, engine.log) == (0, ["load", "restart_input"])
+    draw_range_test(found, title="short")
+
+
+def test_the_suggestion_is_where_the_loss_falls_fastest_between_the_trimmed_ends() -> None:
+    losses = [10.0] * 12 + [9.5, 8.0, 5.0, 4.0, 3.8] + [3.8] * 8
+    rates = [float(k) for k in range(len(losses))]
+    assert suggest(rates, losses) == 13.0  # from 9.5 to 5.0 around it
+    assert suggest(rates[:16], losses[:16]) is None
+    falling_at_once = [10.0, 1.0, *[1.0 - 0.01 * k for k in range(28)]]
+    assert (suggest([float(k) for k in range(30)], falling_at_once) or 0) >= 10
