@@ -30,6 +30,7 @@ class StepReport(NamedTuple):
     learning_rate: float  # of the last step done, or of the next one if none was done
     seconds: float  # duration of the steps themselves, without tracing
     nonfinite: NonfiniteStep | None  # if set, the weights are spoiled: do not save them
+    peak_share: float | None = None  # 0..1, used of the devices' bfloat16 peak; None: unknown
 
 
 class Engine(Protocol):

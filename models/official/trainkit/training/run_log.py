@@ -3,6 +3,7 @@
 The ledger holds one JSON object per line. Each has `kind`, `step` and `time` (seconds since 1970);
 in addition
 - `train`: the losses by name, `learning_rate`, `images_per_second`, `input_wait_share` (0..1),
+  `peak_share` (0..1, used of the devices' bfloat16 peak, where the compiler and the kind say it),
   `eta_seconds`, `steps` (how many steps the losses are the mean of);
 - `eval`: the metrics by name, and the `seconds` that the evaluation took;
 - `state`: `state` (running, finished, stopped, failed), `total_steps`, `reason`.
@@ -55,6 +56,7 @@ class Progress:
         self._seconds = 0.0
         self._waited_seconds = 0.0
         self._learning_rate = 0.0
+        self._peak_seconds: float | None = None  # share of the peak, times seconds
         self._loss_sums: dict[str, float] = {}
 
     def add(self, report: StepReport) -> None:
@@ -63,17 +65,21 @@ class Progress:
         self._seconds += report.seconds
         self._waited_seconds += report.input_wait_share * report.seconds
         self._learning_rate = report.learning_rate
+        if report.peak_share is not None:
+            self._peak_seconds = (self._peak_seconds or 0.0) + report.peak_share * report.seconds
         for name, value in report.losses.items():
             self._loss_sums[name] = self._loss_sums.get(name, 0.0) + value * report.steps_done
 
     def summary(self, *, remaining_steps: int, remaining_eval_seconds: float) -> dict[str, Any]:
         """Returns the values of a train line."""
         steps, seconds = max(self._steps, 1), max(self._seconds, 1e-9)
+        peak = self._peak_seconds
         return {
             **{name: total / steps for name, total in self._loss_sums.items()},
             "learning_rate": self._learning_rate,
             "images_per_second": round(self._steps * self._batch_size / seconds, 3),
             "input_wait_share": round(self._waited_seconds / seconds, 4),
+            **({} if peak is None else {"peak_share": round(peak / seconds, 4)}),
             "eta_seconds": round(remaining_steps * seconds / steps + remaining_eval_seconds, 1),
             "steps": self._steps,
         }
@@ -84,10 +90,11 @@ def format_line(step: int, total_steps: int, summary: Mapping[str, Any]) -> str:
     losses = "  ".join(
         f"{name} {value:.4g}" for name, value in summary.items() if name.startswith("loss")
     )
+    peak = f"{summary['peak_share']:.0%} of peak  " if "peak_share" in summary else ""
     return (
         f"step {step}/{total_steps}  {losses}  learning rate {summary['learning_rate']:.4g}  "
         f"{summary['images_per_second']:.1f} images/s  "
-        f"waiting for input {summary['input_wait_share']:.0%}  "
+        f"waiting for input {summary['input_wait_share']:.0%}  {peak}"
         f"ETA {format_duration(summary['eta_seconds'])}"
     )
 

@@ -21,6 +21,7 @@ class TpuGeneration(NamedTuple):
     name: str
     topology_prefix: str  # as libtpu spells it
     accelerator_prefix: str  # as Cloud TPU spells it
+    device_kind: str  # as JAX spells it
     cores_per_chip: int
     devices_per_chip: int
     name_counts_cores: bool
@@ -95,12 +96,12 @@ _SQUARES = ((2, 2), (4, 4), (4, 8))
 _CUBES = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 _SMALL = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8))
 GENERATIONS = (
-    TpuGeneration("v2", "v2", "v2", 2, 2, True, 16, 45.0, 700.0, _SQUARES[:2]),
-    TpuGeneration("v3", "v3", "v3", 2, 2, True, 32, 123.0, 900.0, _SQUARES),
-    TpuGeneration("v4", "v4", "v4", 2, 1, True, 32, 275.0, 1228.0, _CUBES),
-    TpuGeneration("v5e", "v5e", "v5litepod", 1, 1, False, 16, 197.0, 819.0, _SMALL),
-    TpuGeneration("v5p", "v5", "v5p", 2, 1, True, 95, 459.0, 2765.0, _CUBES),
-    TpuGeneration("v6e", "v6e", "v6e", 1, 1, False, 32, 918.0, 1638.0, _SMALL),
+    TpuGeneration("v2", "v2", "v2", "TPU v2", 2, 2, True, 16, 45.0, 700.0, _SQUARES[:2]),
+    TpuGeneration("v3", "v3", "v3", "TPU v3", 2, 2, True, 32, 123.0, 900.0, _SQUARES),
+    TpuGeneration("v4", "v4", "v4", "TPU v4", 2, 1, True, 32, 275.0, 1228.0, _CUBES),
+    TpuGeneration("v5e", "v5e", "v5litepod", "TPU v5 lite", 1, 1, False, 16, 197.0, 819.0, _SMALL),
+    TpuGeneration("v5p", "v5", "v5p", "TPU v5", 2, 1, True, 95, 459.0, 2765.0, _CUBES),
+    TpuGeneration("v6e", "v6e", "v6e", "TPU v6 lite", 1, 1, False, 32, 918.0, 1638.0, _SMALL),
 )
 
 
