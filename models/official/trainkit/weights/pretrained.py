@@ -1,5 +1,6 @@
 """Loads pretrained weights, and tells what they expect of the model that takes them."""
 
+import dataclasses
 import logging
 import os
 import re
@@ -20,6 +21,7 @@ from tpudet.trainkit.weights.families import TPUDET, Family, recognize
 from tpudet.trainkit.weights.load import OtherParts, load_weights
 from tpudet.trainkit.weights.read import read_weights
 from tpudet.trainkit.weights.report import LoadReport
+from tpudet.trainkit.weights.sources import fetch_weights
 from tpudet.trainkit.weights.stored_weights import StoredWeights
 from tpudet.trainkit.weights.tensor_bundle import BEST_FOLDER
 from tpudet.trainkit.weights.tensorflow_checkpoints import find_checkpoint
@@ -74,7 +76,7 @@ class Pretrained(NamedTuple):
 
 
 def open_pretrained(weights: WeightsConfig) -> Pretrained:
-    """Opens pretrained weights and detects where they come from.
+    """Opens pretrained weights, fetched if they have a name, and detects where they come from.
 
     For weights of an earlier run, `config.yaml` and `classes.csv` are read from the folder of the
     checkpoint, or from the one above `best/`. Missing or unreadable files become notes.
@@ -84,7 +86,10 @@ def open_pretrained(weights: WeightsConfig) -> Pretrained:
 
     Raises:
         WeightsError: the weights cannot be read, or are of no known family.
+        UserError: named weights cannot be fetched.
     """
+    if weights.name:
+        weights = dataclasses.replace(weights, name="", path=fetch_weights(weights.name))
     stored = read_weights(weights.path)
     family = recognize(stored.tensors.keys(), prefix=weights.prefix, path=weights.path).family
     if family != TPUDET:
