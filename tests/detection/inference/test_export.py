@@ -23,6 +23,7 @@ from tpudet.detection.ops.numpy_masks import decode_rle
 from tpudet.detection.types import Batch, Detections
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import ClaimError
+from tpudet.trainkit.images.canvas import decode_to_canvas
 from tpudet.trainkit.records import shard_path, write_shard
 from tpudet.trainkit.saved_model import SavedModelError
 
@@ -97,6 +98,33 @@ def test_jpeg_bytes_give_what_the_evaluation_path_gives(
                 assert (found[n:] == 0).all()
             assert (pixels[n:] == 0).all()
     assert 4 < num_compared < 4 * 7  # some rows are valid and some are not
+
+
+def test_examples_and_canvases_give_what_files_give(loaded: Any, jpegs: dict[str, bytes]) -> None:
+    """A tf.Example as its file; a canvas as the image that it is, to a thousandth of its side."""
+    files = list(jpegs.values())
+    examples = [
+        encode_example(
+            EncodedImage(
+                source_id="1", filename="1.jpg", encoded=file, format="jpeg", height=1, width=1
+            ),
+            boxes_normalized=np.zeros((0, 4)),
+            labels=[],
+            texts=[],
+            is_crowd=[],
+            areas=[],
+        )
+        for file in files
+    ]
+    expected = call(loaded, files)
+    for key, value in loaded.signatures["tf_example"](input=tf.constant(examples)).items():
+        np.testing.assert_array_equal(value, expected[key], err_msg=key)
+    canvases = tf.stack([decode_to_canvas(file, 64, 96).image for file in files])
+    found = loaded.signatures["canvas"](input=canvases)
+    assert found["image_sizes"].numpy().tolist() == [[64, 96]] * len(files)
+    resized = loaded.signatures["image_tensor"](input=canvases)
+    for key, value in found.items():
+        np.testing.assert_allclose(value, resized[key], atol=1e-6, err_msg=key)
 
 
 def test_ground_truth_of_all_images_in_pixels(shards: list[str]) -> None:

@@ -30,13 +30,15 @@ def export_saved_model(
     boxes: BoxConvention,
     overwrite: bool = False,
 ) -> str:
-    """Writes a SavedModel with two signatures, any batch size B from 1 up.
+    """Writes a SavedModel with four signatures, any batch size B from 1 up, each with one `input`.
 
-    - `serving_default`: `input`, [B] string, JPEG or PNG files that TensorFlow decodes correctly
-      (see `trainkit.images.standardize`).
-    - `image_tensor`: `input`, [B, h, w, 3] uint8 RGB, all of one size.
+    - `serving_default`: [B] string, JPEG or PNG files that TensorFlow decodes correctly (see
+      `trainkit.images.standardize`).
+    - `tf_example`: [B] string, tf.Example protos with such a file under `image/encoded`.
+    - `image_tensor`: [B, h, w, 3] uint8 RGB, all of one size, which are resized.
+    - `canvas`: [B, H, W, 3] uint8 RGB of the canvas's size, which counts as the original.
 
-    Both return `num_detections` [B] int32; `detection_boxes` [B, K, 4] float32, y1 x1 y2 x2 of the
+    All return `num_detections` [B] int32; `detection_boxes` [B, K, 4] float32, y1 x1 y2 x2 of the
     *original* image, clipped to it; `detection_classes` [B, K] int32, 1-based; `detection_scores`
     [B, K] float32, falling; `image_sizes` [B, 2] float32, height and width of the originals; and,
     from a detector with masks, `detection_masks` [B, K, M, M] float32, 0..1 over the box. Rows from
@@ -79,7 +81,12 @@ def export_saved_model(
         facts["mask_side"] = outputs["detection_masks"].shape[2]
     publish_saved_model(
         module,
-        {"serving_default": module.encoded, "image_tensor": image_tensor},
+        {
+            "serving_default": module.encoded,
+            "tf_example": module.tf_example,
+            "image_tensor": image_tensor,
+            "canvas": module.canvas,
+        },
         directory=directory,
         class_list_text=class_list_text,
         metadata=metadata,
@@ -90,7 +97,7 @@ def export_saved_model(
 
 
 class _Detector(tf.Module):
-    """The saved object: the variables and the two entry points."""
+    """The saved object: the variables and the entry points."""
 
     def __init__(
         self,
@@ -105,20 +112,41 @@ class _Detector(tf.Module):
         self._predict = predict
         self._canvas_size = canvas_size
         self._boxes: BoxConvention = boxes
+        canvas, pair = tf.TensorSpec([None, *canvas_size, 3], tf.uint8), tf.TensorSpec([None, 2])
+        # Traced once for all entry points; it is nearly all of the graph.
+        self._detect_placed = tf.function(
+            self._detect_placed_once,
+            input_signature=[PlacedImage(canvas, pair, pair, pair)],
+            autograph=False,
+        )
+        self.canvas = tf.function(
+            self._detect_canvas,
+            input_signature=[tf.TensorSpec([None, *canvas_size, 3], tf.uint8, name="input")],
+            autograph=False,
+        )
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="input")])
     def encoded(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._detect(encoded, decode_to_canvas)
 
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="input")])
+    def tf_example(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        keys = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
+        return self._detect(tf.io.parse_example(examples, keys)["image/encoded"], decode_to_canvas)
+
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="input")])
     def image_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._detect(images, resize_to_canvas)
+
+    def _detect_canvas(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        sizes = tf.tile(tf.constant([self._canvas_size], tf.float32), [tf.shape(images)[0], 1])
+        placed = PlacedImage(images, sizes, tf.ones_like(sizes), tf.zeros_like(sizes))
+        return self._detect_placed(placed)
 
     def _detect(
         self, inputs: tf.Tensor, to_canvas: Callable[..., PlacedImage]
     ) -> dict[str, tf.Tensor]:
         height, width = self._canvas_size
-
         pair = tf.TensorSpec([2], tf.float32)
         placed = tf.map_fn(
             lambda image: to_canvas(image, height, width),
@@ -128,6 +156,9 @@ class _Detector(tf.Module):
             ),
             parallel_iterations=16,  # images decoded at a time, on the available cores
         )
+        return self._detect_placed(placed)
+
+    def _detect_placed_once(self, placed: PlacedImage) -> dict[str, tf.Tensor]:
         b = tf.shape(placed.image)[0]
         batch = Batch(
             images=placed.image,
