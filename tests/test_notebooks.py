@@ -1,0 +1,84 @@
+"""The notebooks run from top to bottom on a CPU, on a sample set, and resume by the same cells."""
+
+import ast
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpudet.cli import main
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+NAMES = sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))
+SMALL = [
+    *("data.canvas_size=[64,64]", "train.batch_size=4", "train.total_steps=4"),
+    *("train.learning_rate.warmup_steps=1", "evaluation.schedule.every_steps=4"),
+]
+
+
+def read_cells(name: str) -> list[tuple[str, bool]]:
+    """The source of each code cell, and whether it is the one with the parameters."""
+    cells = json.loads((NOTEBOOKS / name).read_text())["cells"]
+    return [
+        ("".join(cell["source"]), "parameters" in cell["metadata"].get("tags", []))
+        for cell in cells
+        if cell["cell_type"] == "code"
+    ]
+
+
+def run_cells(name: str, **parameters: Any) -> dict[str, Any]:
+    """Runs the cells in one namespace, with other parameters."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for source, is_parameters in read_cells(name):
+        exec(compile(source, name, "exec"), namespace)
+        if is_parameters:
+            unknown = parameters.keys() - namespace.keys()
+            assert not unknown, f"{name} has no parameters {unknown}"
+            namespace |= parameters
+    return namespace
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cells_are_python_with_one_of_parameters_and_hold_no_outputs(name: str) -> None:
+    cells = read_cells(name)
+    assert [is_parameters for _, is_parameters in cells].count(True) == 1
+    for source, _ in cells:
+        ast.parse(source)
+    whole = json.loads((NOTEBOOKS / name).read_text())
+    assert not any(cell.get("outputs") for cell in whole["cells"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kaggle_tpu.ipynb", "colab.ipynb"])
+def test_a_notebook_trains_resumes_and_submits(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", {**os.environ, "KERAS_BACKEND": "tensorflow"})
+    images = f"{tmp_path}/images"
+    assert main(["make_sample_set", "--output", images, "--num_images", "20"]) == 0
+    common = ["--format", "open_images", "--classes", f"{images}/classes.csv"]
+    parameters: dict[str, Any] = {
+        "SPLITS": [
+            [*common, "--annotations", f"{images}/{split}_boxes.csv"]
+            + ["--images", f"{images}/{split}", "--split", split]
+            for split in ("train", "val")
+        ],
+        "TEST_IMAGES": f"{images}/val",
+        "CONFIG": "quickstart",
+        "SETTINGS": SMALL,
+        "STORAGE": f"{tmp_path}/output",
+    }
+    first = run_cells(name, **parameters, MAX_HOURS=1e-6)
+    assert first["code"] == 80
+    if name == "kaggle_tpu.ipynb":  # the next session has another disk
+        (tmp_path / "output").rename(tmp_path / "earlier")
+        parameters["EARLIER"] = f"{tmp_path}/earlier"
+    second = run_cells(name, **parameters, MAX_HOURS=1.0)
+    assert second["code"] == 0
+    submission = tmp_path / "output/predictions/quickstart-mine.csv"
+    assert submission.read_text().startswith("ImageId,PredictionString\n")
+    assert sys.modules.get("google.colab") is None
