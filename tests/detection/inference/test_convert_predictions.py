@@ -221,3 +221,21 @@ def write_ground_truth(folder, tmp_path) -> Callable[[], str]:
         return str(tmp_path / "part")
 
     return write
+
+
+def test_coco_images_come_out_as_they_went_in(data_dir, tmp_path) -> None:
+    source = data_dir / "coco_tiny/annotations/instances_val2017.json"
+    part, target = str(tmp_path / "part"), tmp_path / "instances.json"
+    command = ["--format", "coco", "--annotations", str(source), "--output", part]
+    command += ["--images", str(data_dir / "coco_tiny/val2017"), "--split", "val", "--workers", "1"]
+    assert make_tfrecords.main(command) == 0
+    assert export_annotations.main([part, str(target)]) == 0
+
+    def rows(path: Path) -> list[tuple]:
+        content = json.loads(path.read_text())
+        return sorted(
+            (a["image_id"], a["category_id"], a["iscrowd"], *np.round(a["bbox"], 1))
+            for a in content["annotations"]
+        )
+
+    np.testing.assert_allclose(rows(target), rows(source), atol=0.11)

@@ -133,3 +133,21 @@ def test_the_columns_of_the_wheat_challenge(tmp_path, encoded_image, read_back, 
     assert "--format table needs --columns" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         make_tfrecords.main([*command, "--columns", "image", "--split", "train"])
+
+
+def test_the_table_of_the_blood_cells_has_the_boxes_of_their_xml_files(data_dir) -> None:
+    from tpudet.detection.preparation.sources.voc import read_voc
+
+    images = str(data_dir / "bccd/BCCD/JPEGImages")
+    columns = "image=filename,class=cell_type,x1=xmin,y1=ymin,x2=xmax,y2=ymax"
+    table = read(data_dir / "bccd/test.csv", columns, images=images)
+    xml = read_voc(str(data_dir / "bccd/BCCD/Annotations"), images=images)
+
+    def rows(annotations) -> list[tuple]:
+        files = annotations.images["file"].to_numpy()[annotations.boxes["image"]]
+        labels = annotations.boxes["label"].astype(str)
+        corners = annotations.boxes[CORNERS].to_numpy().tolist()
+        return sorted((f, k, *c) for f, k, c in zip(files, labels, corners, strict=True))
+
+    assert len(rows(table)) == 4888
+    assert rows(table) == rows(xml)
