@@ -75,56 +75,43 @@ def wait_for_step(model_dir: Path, step: int, process: subprocess.Popen) -> None
         time.sleep(0.05)
 
 
-def test_two_hosts_train_as_one_with_as_many_devices_and_restart_without_compiling(
-    sample_part: str, tmp_path: Path
+@pytest.fixture(scope="module")
+def one_host(sample_part: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model_dir of one process with two devices."""
+    model_dir = tmp_path_factory.mktemp("one") / "run"
+    process = start(model_dir, sample_part, index=0, count=1, address="")
+    assert process.wait() == 0, log_of(model_dir, 0)[-3000:]
+    return model_dir
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_two_hosts_train_as_one_stop_together_and_never_hang(
+    lost: int, one_host: Path, sample_part: str, tmp_path: Path
 ) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert start(one, sample_part, index=0, count=1, address="").wait() == 0, log_of(one, 0)
-    hosts = start_two(two, sample_part)
-    assert [host.wait() for host in hosts] == [0, 0], log_of(two, 0) + log_of(two, 1)
+    model_dir = tmp_path / "run"
+    hosts = start_two(model_dir, sample_part, **{"train.total_steps": "100000"})
+    wait_for_step(model_dir, 5, hosts[0])
     for kind in ("train", "eval"):
-        expected, found = ledger(one, kind), ledger(two, kind)
-        assert [line["step"] for line in found] == [line["step"] for line in expected]
-        for ours, theirs in zip(found, expected, strict=True):
+        for theirs, ours in zip(ledger(one_host, kind), ledger(model_dir, kind), strict=False):
+            assert ours["step"] == theirs["step"]
             for key in {"loss", "AP", "AP50"} & theirs.keys():
                 assert ours[key] == pytest.approx(theirs[key], rel=1e-4, abs=1e-4)
-    assert [found.step for found in list_checkpoints(str(two))] == [2, 4]
-    assert "traced and compiled" in log_of(two, 0)
+    assert len(ledger(one_host, "eval")) == 1
 
-    hosts = start_two(two, sample_part, **{"train.total_steps": "6"})
-    assert [host.wait() for host in hosts] == [0, 0], log_of(two, 0) + log_of(two, 1)
-    assert [found.step for found in list_checkpoints(str(two))][-1] == 6
+    hosts[lost].send_signal(signal.SIGTERM)
+    assert [host.wait(300) for host in hosts] == [75, 75], log_of(model_dir, 1 - lost)[-3000:]
+    saved = list_checkpoints(str(model_dir))[-1].step
     for index in (0, 1):
-        assert "from the compile cache" in log_of(two, index)
+        assert f"at step {saved}; all steps are saved" in log_of(model_dir, index)
+        assert "traced and compiled" in log_of(model_dir, index)
 
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_sigterm_on_either_host_saves_one_step_on_both(
-    index: int, sample_part: str, tmp_path: Path
-) -> None:
-    model_dir = tmp_path / "run"
-    hosts = start_two(model_dir, sample_part, **{"train.total_steps": "10000"})
-    wait_for_step(model_dir, 2, hosts[0])
-    hosts[index].send_signal(signal.SIGTERM)
-    assert [host.wait(120) for host in hosts] == [75, 75], log_of(model_dir, 1 - index)[-3000:]
-    step = list_checkpoints(str(model_dir))[-1].step
-    for host in (0, 1):
-        assert f"at step {step}; all steps are saved" in log_of(model_dir, host)
-
-
-@pytest.mark.parametrize("killed", [0, 1])
-def test_one_host_killed_lets_the_other_end_and_both_start_again(
-    killed: int, sample_part: str, tmp_path: Path
-) -> None:
-    model_dir = tmp_path / "run"
-    hosts = start_two(model_dir, sample_part, **{"train.total_steps": "10000"})
-    wait_for_step(model_dir, 3, hosts[0])
-    hosts[killed].kill()
-    assert hosts[1 - killed].wait(120) == 75, log_of(model_dir, 1 - killed)[-3000:]
-    sentences = log_of(model_dir, 1 - killed)
+    hosts = start_two(model_dir, sample_part, **{"train.total_steps": "100000"})
+    wait_for_step(model_dir, saved + 2, hosts[0])
+    for index in (0, 1):
+        assert "from the compile cache" in log_of(model_dir, index)
+    hosts[lost].kill()
+    assert hosts[1 - lost].wait(300) == 75, log_of(model_dir, 1 - lost)[-3000:]
+    sentences = log_of(model_dir, 1 - lost)
     assert "cannot be finished" in sentences
     assert "the run goes on from the newest checkpoint" in sentences
-    restored = list_checkpoints(str(model_dir))[-1].step
-    again = start_two(model_dir, sample_part, **{"train.total_steps": str(restored + 2)})
-    assert [host.wait() for host in again] == [0, 0], log_of(model_dir, 0) + log_of(model_dir, 1)
-    assert list_checkpoints(str(model_dir))[-1].step == restored + 2
+    assert list_checkpoints(str(model_dir))[-1].step >= saved

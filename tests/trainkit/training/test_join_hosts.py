@@ -122,3 +122,15 @@ def test_jax_does_not_export_and_the_message_says_why(capsys: pytest.CaptureFixt
         parser.parse_args(["--backend", "jax"])
     assert "graph of TensorFlow. Checkpoints that JAX has trained" in capsys.readouterr().err
     assert parser.parse_args(["--backend", "auto"]).backend == "tensorflow"
+
+
+@pytest.mark.parametrize(
+    ("per_device", "is_warned"), [(8, False), (64, False), (4, True), (12, True)]
+)
+def test_a_batch_that_a_tpu_cannot_fill_is_warned_of(per_device: int, is_warned: bool) -> None:
+    pytest.importorskip("jax")
+    from tpudet.trainkit.training.jax_devices import small_batch_warning
+
+    warning = small_batch_warning(per_device)
+    assert bool(warning) == is_warned
+    assert not warning or f"gets {per_device} images" in warning

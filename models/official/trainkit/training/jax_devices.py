@@ -15,7 +15,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.devices import Batch, Outputs, Precision, Value
 from tpudet.trainkit.training.jax_accumulation import sum_over_parts
-from tpudet.trainkit.training.jax_hosts import gather_objects, lost_host_error, watch_hosts
+from tpudet.trainkit.training.jax_hosts import (
+    gather_objects,
+    lost_host_error,
+    wait_for_hosts,
+    watch_hosts,
+)
 from tpudet.trainkit.training.watchdog import Watchdog
 from tpudet.trainkit.types import Tensor
 
@@ -106,6 +111,12 @@ class JaxDevices:
                 raise
             raise lost_host_error(what, error) from error
 
+    def meet(self, what: str) -> None:
+        """Waits until all processes have come here: only then connections can be made."""
+        if self.num_processes > 1:
+            with self.waiting(f"The meeting of all hosts ({what})", is_timed=False):
+                wait_for_hosts(what)
+
     def predict_batches(
         self, predict: Callable[[Batch], Outputs], dataset: tf.data.Dataset
     ) -> Iterator[tuple[Any, Any]]:
@@ -140,6 +151,20 @@ class JaxDevices:
 
             self._compiled[predict] = jax.jit(run, out_shardings=self.split)
         return self._compiled[predict]
+
+
+def small_batch_warning(per_device: int) -> str:
+    """Says why a TPU is idle for a part of each step; empty if it is not.
+
+    Args:
+        per_device: images that a device works on at a time.
+    """
+    if per_device >= 8 and per_device % 8 == 0:
+        return ""
+    return (
+        f"Each core of the TPU gets {per_device} images at a time. It works on 8 rows at once, so "
+        "choose train.batch_size, and train.accumulate_steps, for a multiple of 8"
+    )
 
 
 def _model_of(predict: Callable[[Any], Any]) -> keras.Model:

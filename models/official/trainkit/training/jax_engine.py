@@ -15,9 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.training.device_peaks import compiled_flops, peak_share
 from tpudet.trainkit.training.engine import NonfiniteStep, Signature, StepReport, model_faults
 from tpudet.trainkit.training.jax_compile_cache import cache_hits
-from tpudet.trainkit.training.jax_devices import JaxDevices
+from tpudet.trainkit.training.jax_devices import JaxDevices, small_batch_warning
 from tpudet.trainkit.training.jax_state import TrainingState
 from tpudet.trainkit.training.jax_step import JaxStep, State
 from tpudet.trainkit.training.task import Task
@@ -77,6 +78,9 @@ class JaxEngine:
         record_numbers: Callable[[Any], Any] | None = None,
     ) -> None:
         _check_arguments(task.model, optimizer, devices, batch_size, accumulate_steps)
+        per_device = batch_size // devices.num_replicas // accumulate_steps
+        if devices.devices[0].platform == "tpu" and (warning := small_batch_warning(per_device)):
+            logger.warning("%s", warning)
         self._optimizer: Any = optimizer
         self._devices = devices
         self._make_dataset = make_dataset
@@ -98,17 +102,17 @@ class JaxEngine:
         # Whether its host must stop goes with each device into a step, and comes out on all hosts.
         self._stops = {stops: devices.place(self._stop_flags(stops)) for stops in (False, True)}
         self._executable: Any = None  # compiled for the shapes of the first batch
+        self._flops: float | None = None  # of a step on each device
+        self._is_one_pass = accumulate_steps == 1  # else the compiler counts one part of it
         self._records_consumed = 0
         self._stop = threading.Event()
-        self._step_in_call: int | None = None  # while `train` runs and the devices own the state
+        self._step = self._state.step  # known also where the devices' counter is lost with a host
         self._input: Iterator[Any] | None = None
 
     @property
     def step(self) -> int:
         """As in `Engine`."""
-        if self._step_in_call is not None:
-            return self._step_in_call
-        return self._state.step
+        return self._step
 
     @property
     def batch_size(self) -> int:
@@ -135,10 +139,9 @@ class JaxEngine:
             raise ValueError(f"num_steps is {num_steps}; it must be 1 or more")
         if self._input is None:
             self._input = self._start_input()
-        first_step, begin, waited = self.step, time.monotonic(), 0.0
+        first_step, begin, waited = self._step, time.monotonic(), 0.0
         state, pending, done = self._state.values(), deque[_Pending](), list[np.ndarray]()
         failed: _Pending | None = None
-        self._step_in_call = first_step
         try:
             while len(done) + len(pending) < num_steps and failed is None:
                 if self._must_stop(done):
@@ -158,12 +161,12 @@ class JaxEngine:
                 pending.append(_Pending(number, values, self._records(host_batch)))
                 if len(pending) > STEPS_AHEAD:
                     failed = self._finish(pending, done)
-                self._step_in_call = first_step + len(done)
+                self._step = first_step + len(done)
             while pending and failed is None:
                 failed = self._finish(pending, done)
         finally:
             self._state.keep(state)
-            self._step_in_call = None
+            self._step = first_step + len(done)
         return self._report(done, failed, first_step, time.monotonic() - begin, waited)
 
     def request_stop(self) -> None:
@@ -176,6 +179,7 @@ class JaxEngine:
 
     def agree_on_step(self) -> None:
         """As in `Engine`."""
+        self._devices.meet("restored")
         steps = self._devices.gather(self.step)
         if len(set(steps)) > 1:
             raise UserError(
@@ -199,6 +203,7 @@ class JaxEngine:
             different = ", ".join(sorted(arrays.keys() ^ present.keys()))
             raise ValueError(f"these are not the engine's variables; different are {different}")
         self._state.load(arrays)
+        self._step = self._state.step
         self._records_consumed = int(arrays[_RECORDS])
 
     def restart_input(self) -> None:
@@ -226,7 +231,9 @@ class JaxEngine:
         executable = self.lower_step(batch).compile()
         seconds = time.monotonic() - begin
         source = "from the compile cache" if cache_hits() > hits else "traced and compiled"
+        self._flops = compiled_flops(executable) if self._is_one_pass else None
         logger.info("The training step is ready after %.1f s, %s", seconds, source)
+        self._devices.meet("compiled")
         return executable, seconds
 
     def _stop_flags(self, stops: bool) -> np.ndarray:
@@ -294,6 +301,12 @@ class JaxEngine:
             learning_rate=float(done[-1][-2] if done else self._optimizer.learning_rate),
             seconds=seconds,
             nonfinite=nonfinite,
+            peak_share=peak_share(
+                self._flops,
+                steps=len(done),
+                seconds=seconds,
+                device_kind=self._devices.devices[0].device_kind,
+            ),
         )
 
 

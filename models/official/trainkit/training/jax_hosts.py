@@ -28,6 +28,7 @@ from tpudet.trainkit.training.watchdog import Watchdog, end_process, restart_sen
 Value = TypeVar("Value")
 
 JOIN_SECONDS = 300  # for all hosts to appear
+MEET_SECONDS = 3600  # for the slowest host to restore or to compile
 BEAT_SECONDS = 5.0
 SILENT_SECONDS = 60.0  # without a sign of life a host counts as lost
 
@@ -180,9 +181,7 @@ class SignsOfLife:
         silent_seconds: float = SILENT_SECONDS,
         beat_seconds: float = BEAT_SECONDS,
     ) -> None:
-        from jax._src import distributed  # the store has no public name yet
-
-        self._store: Any = distributed.global_state.client
+        self._store = _client()
         self._index = index
         self._silent_seconds = silent_seconds
         self._beat_seconds = beat_seconds
@@ -262,6 +261,23 @@ def _speak_before_abort(watchdog: Watchdog) -> None:
 
     _speak_before_abort.handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(handle)  # pyright: ignore
     ctypes.CDLL(None).signal(signal.SIGABRT, _speak_before_abort.handler)  # pyright: ignore
+
+
+def wait_for_hosts(what: str) -> None:
+    """Waits until every process has called it as often with `what`."""
+    _meetings.append(what)
+    name = f"tpudet/{what}/{_meetings.count(what)}"
+    _client().wait_at_barrier(name, MEET_SECONDS * 1000)
+
+
+_meetings: list[str] = []  # in whose order all processes come
+
+
+def _client() -> Any:
+    """Returns the connection to process 0, which has no public name yet."""
+    from jax._src import distributed
+
+    return distributed.global_state.client
 
 
 def gather_objects(value: Value) -> list[Value]:

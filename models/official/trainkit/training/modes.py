@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.training import loop
 from tpudet.trainkit.training.config import TrainConfig
@@ -79,6 +80,9 @@ def run_mode(
 
     Returns:
         The exit code of the process: 0 finished, 1 failed, and those of `loop` for other ends.
+
+    Raises:
+        UserError: several hosts in mode "eval".
     """
     settings = RunSettings(
         total_steps=train.total_steps,
@@ -94,6 +98,11 @@ def run_mode(
     )
     if mode == "train" and (train.stop_at or train.patience):
         logger.warning("train.stop_at and train.patience have no effect without evaluations")
+    if mode == "eval" and engine.num_processes > 1:
+        raise UserError(
+            f"--mode eval runs on one host, and there are {engine.num_processes}. Start it on a "
+            "machine of its own beside --mode train, or train with --mode train_and_eval"
+        )
     try:
         if evaluation is None:
             return loop.train(engine=engine, model_dir=model_dir, settings=settings, verify=verify)
