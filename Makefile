@@ -14,7 +14,7 @@ install: .venv/installed  ## everything that the other targets need
 	$(BIN)/python -m pip install --quiet --editable '.[cpu,jax,cluster,dev]'
 	touch $@
 
-demo: .venv/installed  ## draw a data set, train, evaluate, export, predict, submit: 8 to 9 minutes
+demo: .venv/installed  ## draw a data set, train, evaluate, export, predict, submit: minutes
 	$(BIN)/tpudet demo
 
 test: .venv/installed  ## the default suite; real-data tests where TPUDET_TEST_DATA names them

@@ -14,6 +14,8 @@ TINY = {
     "model.min_level": "3",
     "model.max_level": "3",
     "data.canvas_size": "[64, 64]",
+    "train.weights": "null",
+    "train.freeze": "[]",
     "train.total_steps": "5",
     "train.batch_size": "2",
     "train.iterations_per_loop": "5",
@@ -87,9 +89,9 @@ def test_the_wheel_runs_the_whole_chain(tpudet, tmp_path: Path) -> None:
     flags = [text for key, value in TINY.items() for text in ("--set", f"{key}={value}")]
     out = tpudet("demo", "--num_images", "16", *flags)
     folder = tmp_path / "output/demo"
-    assert f"Submission:  {folder.relative_to(tmp_path)}/predictions/quickstart-sample.csv" in out
-    lines = (folder / "predictions/quickstart-sample.csv").read_text().splitlines()
+    assert f"Submission:  {folder.relative_to(tmp_path)}/predictions/demo-sample.csv" in out
+    lines = (folder / "predictions/demo-sample.csv").read_text().splitlines()
     assert lines[0] == "ImageId,PredictionString"
     assert len(lines) > 1
-    assert (folder / "saved/quickstart-sample/metrics.jsonl").is_file()
-    assert (folder / "final/quickstart-sample-64/saved_model.pb").is_file()
+    assert (folder / "saved/demo-sample/metrics.jsonl").is_file()
+    assert (folder / "final/demo-sample-64/saved_model.pb").is_file()

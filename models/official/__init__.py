@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 def load(path: str | os.PathLike[str]) -> "LoadedDetector":
     """Loads an exported detector, for three lines in a notebook.
 
-        detections = tpudet.load("output/final/quickstart-sample-160").predict("images")
+        detections = tpudet.load("output/final/demo-sample-160").predict("images")
         plt.imshow(detections.draw())
         detections.to_pandas()
 

@@ -82,11 +82,11 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "This installation": {
         "check": "show versions, devices and folders, and whether training can run",
-        "demo": "run the whole chain on a sample set: 8 to 9 minutes on two cores",
+        "demo": "run the whole chain on a sample set, within minutes on two cores",
     },
 }
 VERBS = [verb for verbs in GROUPS.values() for verb in verbs]
-BOTH_TASKS = ("train", "find_lr", "evaluate", "export", "show_config")
+BOTH_TASKS = ("train", "find_lr", "evaluate", "export", "show_augmented", "show_config")
 # zsh runs it through its emulation of bash's completion.
 _COMPLETION = r"""_tpudet() {
     local word=${COMP_WORDS[COMP_CWORD]} words=
@@ -134,7 +134,7 @@ def _run(verb: str, arguments: Sequence[str]) -> int:
 
 
 def _find_task(verb: str, arguments: Sequence[str]) -> str:
-    """The task of a verb; of one that both have, that of its --config or --model_dir."""
+    """The task of a verb; of one that both have, that of its CONFIG, --config or --model_dir."""
     if verb in GROUPS["Classify images"]:
         return "classification"
     if verb not in BOTH_TASKS:
@@ -145,13 +145,14 @@ def _find_task(verb: str, arguments: Sequence[str]) -> str:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--config", nargs="?")
     parser.add_argument("--model_dir", nargs="?")
-    known = parser.parse_known_args(list(arguments))[0]
-    config = known.config or (known.model_dir and f"{known.model_dir}/config.yaml")
-    try:
-        is_classifier = bool(config) and find_task(config) == "classification"
-    except (UserError, OSError):  # the command says what is wrong with it
-        is_classifier = False
-    return "classification" if is_classifier else "detection"
+    known, others = parser.parse_known_args(list(arguments))
+    named = [known.config, known.model_dir and f"{known.model_dir}/config.yaml"]
+    for config in filter(None, named if any(named) else others):
+        try:
+            return find_task(config)
+        except (UserError, OSError):  # no config, or one of which the command says what is wrong
+            continue
+    return "detection"
 
 
 def _fail(message: str) -> int:
