@@ -130,8 +130,8 @@ def _read_records(split: PreparedSplit) -> Iterator[Any]:
         name = tf.io.parse_single_example(serialized, key)["image/filename"]
         example = parse_example(serialized, with_masks=True)
         name = tf.where(tf.strings.length(name) > 0, name, example.source_id)
-        objects = (example.boxes_normalized, example.labels, example.is_crowd, example.masks)
-        return name, *objects
+        masks = tf.constant([], tf.string) if example.masks is None else example.masks
+        return name, example.boxes_normalized, example.labels, example.is_crowd, masks
 
     parsed = read_records(split.shards).map(parse, num_parallel_calls=2)
     for *columns, masks in parsed.prefetch(256).as_numpy_iterator():

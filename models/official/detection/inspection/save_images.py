@@ -81,9 +81,9 @@ def _draw(
     rows = np.flatnonzero(found.scores >= min_score)
     labels, scores = found.labels[rows].tolist(), found.scores[rows].tolist()
     colours = [class_colour(label) for label in labels]
-    boxes = found.boxes_normalized[rows][:, [1, 0, 3, 2]] * np.tile(pixels.shape[:2], 2)
+    boxes = found.boxes_normalized[rows][:, [1, 0, 3, 2]] * np.tile(np.array(pixels.shape[:2]), 2)
     texts = [f"{classes[k - 1].name} {s:.2f}" for k, s in zip(labels, scores, strict=True)]
     if found.masks is not None:
         masks = (decode_rle(found.masks[row]) for row in rows[::-1])  # the best is on top
-        pixels = draw_masks(pixels, masks, colours[::-1])
+        pixels = draw_masks(pixels, zip(masks, colours[::-1], strict=True))
     return draw_boxes(pixels, boxes, texts, colours)

@@ -24,7 +24,8 @@ class Panel(NamedTuple):
     texts: Sequence[str]  # n labels
     colours: Sequence[Colour]  # n
     caption: str
-    masks: Sequence[np.ndarray] = ()  # n, [h, w] bool each, of the image's size; or none
+    # n, [h, w] bool each, of the image's size; or none
+    masks: Sequence[np.ndarray] | np.ndarray = ()
 
 
 def draw_boxes(

@@ -112,13 +112,14 @@ def mask_rows(
             columns = zip(image.labels.tolist(), image.scores, image.masks or (), strict=True)
             for label, score, mask in columns:
                 size = tuple(mask["size"])
-                if not identifiers[label - 1]:
+                identifier = identifiers[int(label) - 1]
+                if not identifier:
                     counts["other_classes"] += 1
                 elif not mask_area(mask):
                     counts["without_area"] += 1
                 else:
                     text = encode_mask(mask)
-                    found.append(MaskPrediction(identifiers[label - 1], float(score), text))
+                    found.append(MaskPrediction(identifier, float(score), text))
             counts["empty"] += not found
         own = len(found)
         if ancestors is not None:

@@ -73,7 +73,11 @@ def add_open_images_masks(annotations: Annotations, mask_csv: str, mask_dir: str
     return annotations._replace(
         boxes=boxes.assign(
             # An array of text would become a column of text, with NaN for None.
-            segmentation=pd.Series(np.where(lacking, None, paths), boxes.index, dtype=object),
+            segmentation=pd.Series(
+                [None if absent else path for path, absent in zip(paths, lacking, strict=True)],
+                boxes.index,
+                dtype=object,
+            ),
             is_crowd=is_crowd | lacking,
         ),
         findings=findings,
