@@ -118,6 +118,32 @@ def test_classify_lists_what_it_cannot_read(saved_model: str, tmp_path: Path, ca
     assert [row["id"] for row in read_rows(output)] == ["whole"]
 
 
+def test_training_images_are_drawn_with_their_classes(
+    colors_part: Path, trained_run: Path, tmp_path: Path
+) -> None:
+    config, output = str(trained_run / "config.yaml"), tmp_path / "images.png"
+    mix = "data.augmentations=[{kind: mixup, probability: 1.0}]"
+    command = ["show_augmented", config, "--output", str(output), "--num_images", "4"]
+    assert main([*command, "--set", mix]) == 0
+    grid = cv2.imread(str(output))
+    assert grid is not None
+    assert grid.shape[1] == 2 * 32 + 4  # two columns and a gap
+    assert len(np.unique(grid.reshape(-1, 3), axis=0)) > 500
+
+
+def test_find_lr_writes_the_curve(trained_run: Path, tmp_path: Path, capsys) -> None:
+    """Twenty rates of the same ratio, and of these a suggestion within the trimmed ends."""
+    output = tmp_path / "rate.png"
+    command = ["find_lr", "--config", str(trained_run / "config.yaml"), "--output", str(output)]
+    assert main([*command, "--start", "1e-6", "--end", "1e-2", "--num_steps", "20"]) == 0
+    rows = read_rows(tmp_path / "rate.csv")
+    rates = np.array([float(row["learning_rate"]) for row in rows])
+    np.testing.assert_allclose(rates, np.logspace(-6, -2, 20), rtol=1e-3)
+    suggested = float(capsys.readouterr().out.partition("Suggestion: ")[2].split(",")[0])
+    assert rates[10] * 0.99 < suggested < rates[14] * 1.01
+    assert cv2.imread(str(output)) is not None
+
+
 def test_the_backbone_of_a_classifier_loads_whole_into_a_detector(trained_run: Path) -> None:
     """The point of pretraining: every tensor of the backbone is taken, by name."""
     pretrained = open_pretrained(WeightsConfig(path=str(trained_run)))

@@ -7,7 +7,7 @@ import pandas as pd
 
 from tpudet.trainkit.class_list import ClassEntry
 
-_FEW_CLASSES = 5  # of five classes or fewer, every label is among the five best
+FEW_CLASSES = 5  # of five classes or fewer, every label is among the five best
 _SMALLEST = 1e-15  # probability for the logarithm, as Kaggle's
 _THRESHOLD = 0.5  # of the probability from which an image counts as of a class, of several
 
@@ -30,7 +30,7 @@ def single_label_metrics(probabilities: np.ndarray, labels: np.ndarray) -> dict[
     better = (probabilities > own) | ((probabilities == own) & (columns < labels[:, None]))
     rank = better.sum(axis=1)
     metrics = {"top1": float(np.mean(rank < 1))}
-    if probabilities.shape[1] > _FEW_CLASSES:
+    if probabilities.shape[1] > FEW_CLASSES:
         metrics["top5"] = float(np.mean(rank < 5))
     matrix = confusion_matrix(probabilities.argmax(axis=1), labels, probabilities.shape[1])
     metrics["macro_f1"] = macro_f1(matrix)

@@ -12,6 +12,7 @@ from tpudet.classification.config import ExperimentConfig
 from tpudet.classification.data.pipeline import eval_dataset
 from tpudet.classification.data.splits import find_joined_split
 from tpudet.classification.evaluation.metrics import (
+    FEW_CLASSES,
     confusion_matrix,
     multi_label_metrics,
     single_label_metrics,
@@ -19,6 +20,7 @@ from tpudet.classification.evaluation.metrics import (
 from tpudet.classification.modeling.config import SigmoidLossConfig
 from tpudet.classification.types import Batch, Predictions
 from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.config.yaml_tree import ConfigError
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import Evaluation
@@ -121,9 +123,18 @@ def build_evaluation(
         devices: they share each batch.
 
     Raises:
-        ConfigError: the split is missing, unfinished or damaged, or its classes are others.
+        ConfigError: the split is missing, unfinished or damaged, its classes are others, or the
+            best metric is not among its metrics.
     """
     data = config.data
+    is_single = not isinstance(config.model.loss, SigmoidLossConfig)
+    if config.evaluation.schedule.best_metric == "top5" and not (
+        is_single and len(classes) > FEW_CLASSES
+    ):
+        raise ConfigError(
+            f"evaluation.schedule.best_metric is top5, which needs more than {FEW_CLASSES} classes "
+            f"and model.loss softmax; there are {len(classes)} classes: choose top1"
+        )
     split = find_joined_split(data.directory, data.eval_split, classes)
     return SplitEvaluation(
         predict=predict,
