@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpudet.detection.ops.numpy_masks import Rle, encode_rle, paste_mask
+from tpudet.detection.ops.numpy_masks import Rle, paste_rle
 from tpudet.trainkit.saved_model import SavedModel, load_saved_model, read_saved_model
 
 
@@ -76,6 +76,6 @@ def _paste_masks(outputs: dict[str, np.ndarray], image: int, boxes: np.ndarray) 
     pixels = boxes[:, [1, 0, 3, 2]] * [height, width, height, width]
     masks = outputs["detection_masks"][image]
     return [
-        encode_rle(paste_mask(mask, box, height=height, width=width))
+        paste_rle(mask, box, height=height, width=width)
         for mask, box in zip(masks[: len(boxes)], pixels, strict=True)
     ]

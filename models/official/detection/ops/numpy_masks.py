@@ -116,15 +116,27 @@ def _paste(
 ) -> tuple[slice, slice, np.ndarray]:
     """The rows and columns of the image that a box touches, and its mask there."""
     y1, x1, y2, x2 = (float(side) for side in box)
-    rows, row_weights = _interpolation(y1, y2, height, mask.shape[0])
-    columns, column_weights = _interpolation(x1, x2, width, mask.shape[1])
-    return rows, columns, row_weights @ mask @ column_weights.T >= 0.5
+    # Outside the box the mask is 0: two cells around it are enough for any pixel.
+    framed = np.zeros((mask.shape[0] + 4, mask.shape[1] + 4))
+    framed[2:-2, 2:-2] = mask
+    rows, low, share = _cells(y1, y2, height, mask.shape[0])
+    lines = framed[low] * (1 - share)[:, None] + framed[low + 1] * share[:, None]
+    columns, low, share = _cells(x1, x2, width, mask.shape[1])
+    # Gathered, for products with matrices of weights take eight times as long.
+    values = np.take(lines, low, axis=1) * (1 - share) + np.take(lines, low + 1, axis=1) * share
+    return rows, columns, values >= 0.5
 
 
-def _interpolation(start: float, stop: float, length: int, side: int) -> tuple[slice, np.ndarray]:
-    """The n pixels of a box along an axis, and [n, side] the weights of a mask's cells there."""
+def _cells(
+    start: float, stop: float, length: int, side: int
+) -> tuple[slice, np.ndarray, np.ndarray]:
+    """The n pixels of a box along an axis: the framed cell before each, and the next one's share.
+
+    A pixel's value is that at its centre, and a cell's lies at the centre of the cell.
+    """
     first = min(max(math.floor(start), 0), length)
     last = max(min(math.ceil(stop), length), first)
     centres = np.arange(first, last) + 0.5
     cells = (centres - start) / max(stop - start, 1e-9) * side - 0.5
-    return slice(first, last), np.maximum(1 - np.abs(cells[:, None] - np.arange(side)), 0)
+    low = np.floor(cells)
+    return slice(first, last), np.clip(low, -2, side).astype(np.intp) + 2, cells - low
