@@ -70,13 +70,13 @@ def log_plan(
         train.batch_size,
         train.total_steps * train.batch_size / max(num_images, 1),
     )
-    logger.info("%s", _learning_rate(train))
+    logger.info("%s", describe_learning_rate(train))
     for warning in filter(None, (warmup_warning(train), drops_warning(train))):
         logger.warning("%s", warning)
 
 
-def _learning_rate(train: TrainConfig) -> str:
-    """The highest rate of the run, and where it comes from."""
+def describe_learning_rate(train: TrainConfig) -> str:
+    """Returns a sentence on the highest rate of the run, and where it comes from."""
     rate, batch, reference = train.learning_rate, train.batch_size, train.reference_batch_size
     if reference is None:
         return (

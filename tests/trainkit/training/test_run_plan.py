@@ -1,0 +1,43 @@
+"""What a run says before it begins: its length by the data, its learning rate, what is odd."""
+
+from typing import Any
+
+from tpudet.trainkit.training.build_optimizer import drops_warning
+from tpudet.trainkit.training.config import CosineScheduleConfig, StepScheduleConfig, TrainConfig
+from tpudet.trainkit.training.plan import describe_learning_rate, with_total_steps
+
+COSINE = CosineScheduleConfig(peak=0.08)
+
+
+def config(**values: Any) -> TrainConfig:
+    return TrainConfig(learning_rate=COSINE, **values)
+
+
+def test_epochs_become_steps_rounded_up() -> None:
+    """2.5 epochs of 205 images are 512.5 images: 65 steps of 8."""
+    train = config(total_steps=600, batch_size=8, total_epochs=2.5)
+    assert with_total_steps(train, 205).total_steps == 65
+    assert with_total_steps(train, 205).total_epochs == 2.5  # so that a resumed run finds as many
+    assert with_total_steps(config(total_steps=600), 205).total_steps == 600
+    assert with_total_steps(config(total_epochs=0.001, batch_size=64), 205).total_steps == 1
+
+
+def test_the_rate_that_results_from_the_batch_is_named() -> None:
+    assert describe_learning_rate(config(batch_size=8, reference_batch_size=64)) == (
+        "Learning rate: cosine, at most 0.01: 0.08 x 8 / 64, as it is given for batches of 64"
+    )
+    assert describe_learning_rate(config(batch_size=64, reference_batch_size=64)) == (
+        "Learning rate: cosine, at most 0.08"
+    )
+    assert "there is no train.reference_batch_size" in describe_learning_rate(config())
+
+
+def test_drops_that_never_come_are_named() -> None:
+    rate = StepScheduleConfig(
+        peak=0.1, warmup_steps=0, drop_steps=(50, 1000), drop_rates=(0.01, 0.001)
+    )
+    train = TrainConfig(learning_rate=rate, total_steps=1000)
+    assert drops_warning(train) == (
+        "training ends at step 1,000, before the learning rate drops at 1,000"
+    )
+    assert not drops_warning(config(total_steps=1))
