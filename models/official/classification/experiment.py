@@ -346,9 +346,21 @@ def build_training(
 
 
 def build_train_dataset(
-    config: ExperimentConfig, split: Split | None, start_record: int, *, devices: Devices
+    config: ExperimentConfig,
+    split: Split | None,
+    start_record: int,
+    *,
+    devices: Devices | None = None,
 ) -> tf.data.Dataset:
-    """Builds this process's part of the training input from record number `start_record` on."""
+    """Builds the training input from record number `start_record` on.
+
+    Args:
+        config: the experiment.
+        split: the training data; None is an error.
+        start_record: records consumed since the beginning of the run.
+        devices: their process reads its part of each batch; None: whole batches.
+    """
+    process_count = devices.num_processes if devices else 1
     if split is None:
         raise ValueError("this engine was built without training data")
     return train_dataset(
@@ -356,11 +368,11 @@ def build_train_dataset(
         shards=split.shards,
         records_per_shard=split.records_per_shard,
         num_classes=split.num_classes,
-        batch_size=config.train.batch_size // devices.num_processes,
+        batch_size=config.train.batch_size // process_count,
         seed=config.train.seed,
         start_record=start_record,
-        process_index=devices.process_index,
-        process_count=devices.num_processes,
+        process_index=devices.process_index if devices else 0,
+        process_count=process_count,
         is_multi_label=isinstance(config.model.loss, SigmoidLossConfig),
     )
 
