@@ -4,7 +4,7 @@ BIN := .venv/bin
 SHELL_SCRIPTS := $(wildcard scripts/*.sh scripts/inference/*.sh docker/*.sh) .ci/run
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: install demo test test-all tpu-plans lint clean
+.PHONY: install demo test test-all test-tpu tpu-plans lint clean
 
 install: .venv/installed  ## everything that the other targets need
 
@@ -26,6 +26,9 @@ test-all: .venv/installed  ## the slow tests too
 build/libtpu/installed:
 	$(BIN)/python -m pip install --quiet --no-deps --target build/libtpu libtpu==0.0.52
 	touch $@
+
+test-tpu: .venv/installed build/libtpu/installed  ## small steps through the TPU's compiler
+	PYTHONPATH=build/libtpu $(BIN)/python -m pytest -m "slow or not slow" tests/trainkit/training/test_tpu_topology.py
 
 tpu-plans: .venv/installed build/libtpu/installed  ## docs/tpu_plans.md, minutes a config; goes on where it stopped
 	PYTHONPATH=build/libtpu $(BIN)/python tools/write_tpu_plans.py

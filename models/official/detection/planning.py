@@ -90,7 +90,8 @@ def _compile(
             return lower_training(task, config.train, devices, batch)
         return lower_prediction(task, devices, batch)
 
-    return compile_traced(step, trace, batch, devices)
+    parts = config.train.accumulate_steps if step == "train" else 1
+    return compile_traced(step, trace, batch, devices, parts=parts)
 
 
 def _emit(event: dict[str, Any]) -> None:

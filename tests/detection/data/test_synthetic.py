@@ -35,6 +35,7 @@ def test_boxes_have_an_area_within_the_canvas_and_classes_exist() -> None:
     assert set(np.unique(classes)) == {1, 2, 3}
     assert not batch.boxes[:, 8:].any()
     assert not batch.classes[:, 8:].any()
+    assert batch.masks is not None
     assert np.unpackbits(batch.masks[0, 0], axis=-1).mean() == 0.5
 
 

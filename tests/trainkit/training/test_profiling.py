@@ -90,7 +90,7 @@ def test_the_duration_ends_a_trace() -> None:
 
 
 def test_a_trace_that_fails_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(directory: str) -> None:
+    def fail(*directory: str) -> None:
         raise RuntimeError("another profiler is active")
 
     profiler = Profiler("m", ProfileConfig(every_steps=1), lambda: Tracer(fail, fail), iter_clock())

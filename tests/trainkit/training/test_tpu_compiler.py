@@ -46,9 +46,17 @@ def test_a_crash_is_the_failure_of_the_step_at_hand() -> None:
     steps = run(COMPILED + "print('boom', file=sys.stderr)\nos.kill(os.getpid(), signal.SIGSEGV)")
     assert isinstance(steps[1], FailedStep)
     assert (steps[1].step, steps[1].kind) == ("evaluate", "compiler")
-    assert "signal SIGSEGV" in steps[1].message
+    assert "died of SIGSEGV" in steps[1].message
     assert "libtpu==0.0.52" in steps[1].message
     assert "boom" in steps[1].message
+
+
+def test_an_error_of_the_process_shows_its_last_lines() -> None:
+    (step,) = run("raise KeyError('missing')")
+    assert isinstance(step, FailedStep)
+    assert (step.step, step.kind) == ("train", "compiler")
+    assert step.message.startswith("its process ended with exit code 1\n")
+    assert step.message.endswith("KeyError: 'missing'")
 
 
 def test_wrong_input_of_the_process_is_a_message_here() -> None:

@@ -34,7 +34,7 @@ class Eigenvalues(keras.layers.Layer):
 class Task:
     """The mean square of a convolution's means, times a matrix of `width` columns."""
 
-    def __init__(self, *, width: int = 8, unsupported: bool = False) -> None:
+    def __init__(self, *, width: int, unsupported: bool) -> None:
         inputs = keras.Input((32, 32, 3))
         features = keras.layers.Conv2D(8, 3, name="stem")(inputs)
         if unsupported:
@@ -54,9 +54,9 @@ def main() -> None:
     devices = topology_devices(find_tpu("v5e-1"))
     train = TrainConfig(batch_size=8, optimizer=MomentumConfig(), ema_decay=0.9)
     batch = Batch(np.zeros([8, 32, 32, 3], np.uint8))
-    for arguments in ({}, {"width": 1 << 28}, {"unsupported": True}):
+    for width, unsupported in ((8, False), (1 << 28, False), (8, True)):
         with without_values():
-            task = Task(**arguments)
+            task = Task(width=width, unsupported=unsupported)
         event = compile_traced(
             "train",
             lambda task=task: lower_training(task, train, devices, batch),
@@ -65,7 +65,7 @@ def main() -> None:
         )
         print(json.dumps(event), flush=True)
     with without_values():
-        task = Task()
+        task = Task(width=8, unsupported=False)
     event = compile_traced(
         "evaluate", lambda: lower_prediction(task, devices, batch), batch, devices
     )

@@ -7,11 +7,9 @@ minutes for each on two cores. It needs JAX and libtpu, of which nothing else is
 """
 
 import argparse
-import functools
 import json
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from tpudet.detection.commands.experiment_arguments import experiment_config
 from tpudet.trainkit.command_line import (
@@ -21,10 +19,6 @@ from tpudet.trainkit.command_line import (
     run_command,
     writing,
 )
-
-if TYPE_CHECKING:
-    from tpudet.trainkit.training.tpu_machines import TpuMachine
-    from tpudet.trainkit.training.tpu_plan import Step
 
 _EPILOG = """
 exit codes: 0 compiles and fits, 2 wrong usage, 3 does not fit, 4 does not compile, 5 libtpu is
@@ -61,9 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from tpudet.trainkit.training import tpu_plan
     from tpudet.trainkit.training.tpu_compiler import NoCompilerError, check_compiler
     from tpudet.trainkit.training.tpu_machines import find_tpu
+    from tpudet.trainkit.training.tpu_plan import EXIT_NO_COMPILER
+    from tpudet.trainkit.training.tpu_planner import Planner
 
     machine = find_tpu(arguments.tpu)
     config = experiment_config(arguments)
@@ -71,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
         check_compiler()
     except NoCompilerError as error:
         print(f"tpudet plan: {error}", file=sys.stderr)
-        return tpu_plan.EXIT_NO_COMPILER
+        return EXIT_NO_COMPILER
     num_devices = min(config.train.num_devices or machine.num_devices, machine.num_devices)
     num_classes = arguments.num_classes or _count_classes(config.data.directory)
     print(
@@ -79,69 +74,24 @@ def _run(arguments: argparse.Namespace) -> int:
         f"core(s), {num_devices} device(s); batch {config.train.batch_size}, {num_classes} classes",
         flush=True,
     )
-    names = ["train", "evaluate"] if arguments.steps == "both" else [arguments.steps]
-    compile_steps = functools.partial(_compile, arguments, num_classes)
-    steps = compile_steps(config.train.batch_size, names)
-    for step in steps:
-        print(f"{step.step} step, batch {step.batch_size}:")
-        print(tpu_plan.describe(step, machine, num_devices), flush=True)
-    code = tpu_plan.exit_code(steps, machine)
-    if "train" in names and (arguments.search or code == tpu_plan.EXIT_DOES_NOT_FIT):
-        steps += _search(compile_steps, steps[0], machine, num_devices)
-    if arguments.json:
-        with writing(arguments.json), open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump([{**step._asdict(), "tpu": machine.name} for step in steps], file, indent=2)
-    return code
-
-
-def _compile(
-    arguments: argparse.Namespace, num_classes: int, batch_size: int, steps: list[str]
-) -> "list[Step]":
-    """Compiles steps in a process of its own."""
-    from tpudet.trainkit.training.tpu_compiler import compile_steps, compiler_environment
-    from tpudet.trainkit.training.tpu_machines import find_tpu
-
-    return compile_steps(
-        [sys.executable, "-m", _PROCESS],
-        {
+    planner = Planner(
+        process=_PROCESS,
+        request={
             "config": arguments.config,
             "overrides": arguments.overrides,
             "params_override": arguments.params_override,
             "num_classes": num_classes,
-            "tpu": arguments.tpu,
-            "steps": steps,
-            "batch_size": batch_size,
+            "tpu": machine.name,
         },
-        environment=compiler_environment(find_tpu(arguments.tpu)),
-        progress=_show,
+        machine=machine,
+        num_devices=num_devices,
     )
-
-
-def _search(
-    compile_steps: "Callable[[int, list[str]], list[Step]]",
-    first: "Step",
-    machine: "TpuMachine",
-    num_devices: int,
-) -> "list[Step]":
-    """Prints and returns the step with the largest batch that fits, if there is one."""
-    from tpudet.trainkit.training.tpu_plan import describe
-    from tpudet.trainkit.training.tpu_search import search_batch
-
-    def compile_batch(batch_size: int) -> "Step":
-        _show(f"trying batch {batch_size}")
-        return compile_steps(batch_size, ["train"])[0]
-
-    best = search_batch(compile_batch, first, machine=machine, num_devices=num_devices)
-    if best is None:
-        print(f"no batch was found that fits on {num_devices} device(s)")
-        return []
-    print(f"the largest training batch that was compiled and fits is {best.batch_size}:")
-    print(describe(best, machine, num_devices))
-    return [best]
-
-
-def _show(line: str) -> None:
-    print(f"... {line}", file=sys.stderr, flush=True)
+    names = ["train", "evaluate"] if arguments.steps == "both" else [arguments.steps]
+    steps, code = planner.plan(names, config.train.batch_size, searches=arguments.search)
+    if arguments.json:
+        with writing(arguments.json), open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump([{**step._asdict(), "tpu": machine.name} for step in steps], file, indent=2)
+    return code
 
 
 def _count_classes(directory: str) -> int:

@@ -163,9 +163,11 @@ def _take(
 
 def _crash(code: int, errors: str, request: Mapping[str, Any], done: Sequence[Step]) -> FailedStep:
     step = request["steps"][min(len(done), len(request["steps"]) - 1)]
-    reason = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
     last = "\n".join(errors.strip().splitlines()[-3:])
-    message = f"its process ended with {reason}. {_INSTALL}\n{last}"
+    if code > 0:
+        message = f"its process ended with exit code {code}\n{last}"
+    else:
+        message = f"its process died of {signal.Signals(-code).name}. {_INSTALL}\n{last}"
     return FailedStep(step, request["batch_size"], "compiler", message)
 
 

@@ -56,8 +56,8 @@ class TpuMachine(NamedTuple):
     @property
     def host_layout(self) -> tuple[int, int, int]:
         """The chips of one host along each axis: 4, but 8 where those are all, and 1 of 1."""
-        whole = (*self.layout, 1)[:3]
-        return whole if self.layout in ((1, 1), (2, 4)) else (2, 2, 1)
+        whole = {(1, 1): (1, 1, 1), (2, 4): (2, 4, 1)}
+        return whole.get(self.layout, (2, 2, 1))
 
     @property
     def num_hosts(self) -> int:

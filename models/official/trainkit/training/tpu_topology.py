@@ -90,7 +90,7 @@ def lower_prediction(task: Task, devices: JaxDevices, batch: Any) -> Any:
 
 
 def compile_traced(
-    step: str, trace: Callable[[], Any], batch: Any, devices: JaxDevices
+    step: str, trace: Callable[[], Any], batch: Any, devices: JaxDevices, *, parts: int = 1
 ) -> dict[str, Any]:
     """Traces and compiles a step; returns the event that reports it.
 
@@ -99,6 +99,8 @@ def compile_traced(
         trace: traces it.
         batch: as for `trace`.
         devices: as for `trace`.
+        parts: of a batch, computed one after another. The compiler counts the operations and bytes
+            of a loop once, so they are multiplied, and those of the optimizer with them.
     """
     batch_size = len(jax.tree.leaves(batch)[0])
     failed = {"step": step, "batch_size": batch_size}
@@ -117,8 +119,8 @@ def compile_traced(
         step=step,
         batch_size=batch_size,
         compile_seconds=time.monotonic() - begin,
-        flops=cost.get("flops", 0.0),
-        bytes_accessed=cost.get("bytes accessed", 0.0),
+        flops=parts * cost.get("flops", 0.0),
+        bytes_accessed=parts * cost.get("bytes accessed", 0.0),
         optimal_seconds=cost.get("optimal_seconds", float("nan")),
         argument_bytes=memory.argument_size_in_bytes,
         output_bytes=memory.output_size_in_bytes,

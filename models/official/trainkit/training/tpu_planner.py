@@ -1,0 +1,81 @@
+"""Plans the steps of an experiment for a TPU: compiles them, reports them, searches a batch."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tpudet.trainkit.training import tpu_plan
+from tpudet.trainkit.training.tpu_compiler import compile_steps, compiler_environment
+from tpudet.trainkit.training.tpu_machines import TpuMachine
+from tpudet.trainkit.training.tpu_plan import Step
+from tpudet.trainkit.training.tpu_search import search_batch
+
+
+class Planner:
+    """Plans one experiment for one machine and prints what it finds.
+
+    Args:
+        process: the module that answers a request by compiling, see `tpu_compiler`.
+        request: what it needs beside the steps and the batch size.
+        machine: to compile for.
+        num_devices: how many of its devices take part.
+    """
+
+    def __init__(
+        self, *, process: str, request: Mapping[str, Any], machine: TpuMachine, num_devices: int
+    ) -> None:
+        self._command = [sys.executable, "-m", process]
+        self._request = request
+        self._machine = machine
+        self._num_devices = num_devices
+
+    def plan(
+        self, steps: Sequence[str], batch_size: int, *, searches: bool
+    ) -> tuple[list[Step], int]:
+        """Compiles and prints the steps, then searches a batch if asked to or if they do not fit.
+
+        Args:
+            steps: "train", "evaluate" or both.
+            batch_size: of training, over all devices.
+            searches: whether to search the largest batch also where the steps fit.
+
+        Returns:
+            The steps with that of the batch found, and the exit code that they stand for.
+        """
+        found = self._compile(steps, batch_size)
+        for step in found:
+            print(f"{step.step} step, batch {step.batch_size}:")
+            print(tpu_plan.describe(step, self._machine, self._num_devices), flush=True)
+        code = tpu_plan.exit_code(found, self._machine)
+        if found[0].step == "train" and (searches or code == tpu_plan.EXIT_DOES_NOT_FIT):
+            found += self._search(found[0])
+        return found, code
+
+    def _compile(self, steps: Sequence[str], batch_size: int) -> list[Step]:
+        return compile_steps(
+            self._command,
+            {**self._request, "steps": list(steps), "batch_size": batch_size},
+            environment=compiler_environment(self._machine),
+            progress=_show,
+        )
+
+    def _search(self, first: Step) -> list[Step]:
+        """Prints and returns the step with the largest batch that fits, if there is one."""
+
+        def compile_batch(batch_size: int) -> Step:
+            _show(f"trying batch {batch_size}")
+            return self._compile(["train"], batch_size)[0]
+
+        best = search_batch(
+            compile_batch, first, machine=self._machine, num_devices=self._num_devices
+        )
+        if best is None:
+            print(f"no batch was found that fits on {self._num_devices} device(s)")
+            return []
+        print(f"the largest training batch that was compiled and fits is {best.batch_size}:")
+        print(tpu_plan.describe(best, self._machine, self._num_devices))
+        return [best]
+
+
+def _show(line: str) -> None:
+    print(f"... {line}", file=sys.stderr, flush=True)
