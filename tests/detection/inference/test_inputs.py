@@ -42,7 +42,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         self.wfile.write(content)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         pass
 
 

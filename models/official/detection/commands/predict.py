@@ -61,20 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--models", metavar="FILE", help="a list of models instead; see below")
     add_tensorflow_argument(parser)
-    parser.add_argument(
-        "--images",
-        metavar="PATH",
-        action="append",
-        help="folder of images, image file, URL of one, or video; may be repeated [$DATA/test, "
-        f"here {data_path('test')}]",
-    )
-    parser.add_argument(
-        "--every",
-        type=positive_integer,
-        default=1,
-        metavar="N",
-        help="take every Nth frame of videos [%(default)s]",
-    )
+    _add_input_arguments(parser)
     parser.add_argument("--ids", metavar="FILE", help="take only these image ids, one per line")
     parser.add_argument("--shard", metavar="I/N", help="take part I of N of the images")
     parser.add_argument(
@@ -90,6 +77,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="reading threads [%(default)s]",
     )
     _add_view_arguments(parser)
+    _add_drawing_arguments(parser)
+    parser.add_argument(
+        "-f",
+        "--force",
+        "--overwrite",
+        dest="overwrite",
+        action="store_true",
+        help="replace PREDICTIONS, and parts left by a run with another model or other images",
+    )
+    parser.add_argument("--dry_run", action="store_true", help="say what would be done")
+    return run_command(parser, argv, _run)
+
+
+def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--images",
+        metavar="PATH",
+        action="append",
+        help="folder of images, image file, URL of one, or video; may be repeated [$DATA/test, "
+        f"here {data_path('test')}]",
+    )
+    parser.add_argument(
+        "--every",
+        type=positive_integer,
+        default=1,
+        metavar="N",
+        help="take every Nth frame of videos [%(default)s]",
+    )
+
+
+def _add_drawing_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save_images",
         metavar="DIR",
@@ -102,16 +120,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="X",
         help="of the detections that --save_images draws [%(default)s]",
     )
-    parser.add_argument(
-        "-f",
-        "--force",
-        "--overwrite",
-        dest="overwrite",
-        action="store_true",
-        help="replace PREDICTIONS, and parts left by a run with another model or other images",
-    )
-    parser.add_argument("--dry_run", action="store_true", help="say what would be done")
-    return run_command(parser, argv, _run)
 
 
 def _add_view_arguments(parser: argparse.ArgumentParser) -> None:

@@ -32,20 +32,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the images; yolo: what paths in data.yaml are relative to (default: as it "
         "says)",
     )
-    parser.add_argument(
-        "--columns",
-        type=named_columns,
-        metavar="KEY=COLUMN,...",
-        help="table: image, the box as xywh, xyxy, yxyx or cxcywh (four numbers in one column), or "
-        "as x1,y1,x2,y2, x,y,w,h or cx,cy,w,h (four columns); and, where there are such columns, "
-        "class, crowd, width and height of the image; such as "
-        "image=image_id,xywh=bbox,class=source",
-    )
-    parser.add_argument(
-        "--coordinates",
-        choices=("pixels", "fractions"),
-        help="table: unit of the boxes (default: pixels)",
-    )
+    _add_table_arguments(parser)
     parser.add_argument(
         "--image_list", metavar="FILE", help="take only these images (VOC: ImageSets/Main/*.txt)"
     )
@@ -76,6 +63,23 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         help="open_images: folder of the masks, or of the unpacked archives train-masks-0 to -f",
     )
     add_workers_argument(parser)
+
+
+def _add_table_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--columns",
+        type=named_columns,
+        metavar="KEY=COLUMN,...",
+        help="table: image, the box as xywh, xyxy, yxyx or cxcywh (four numbers in one column), or "
+        "as x1,y1,x2,y2, x,y,w,h or cx,cy,w,h (four columns); and, where there are such columns, "
+        "class, crowd, width and height of the image; such as "
+        "image=image_id,xywh=bbox,class=source",
+    )
+    parser.add_argument(
+        "--coordinates",
+        choices=("pixels", "fractions"),
+        help="table: unit of the boxes (default: pixels)",
+    )
 
 
 def build_source(arguments: argparse.Namespace) -> "Source":

@@ -23,7 +23,7 @@ from tpudet.detection.submission.results import (
     yolo_class_numbers,
     yolo_lines,
 )
-from tpudet.detection.submission.row_template import parse_template
+from tpudet.detection.submission.row_template import RowTemplate, parse_template
 from tpudet.trainkit.class_list import ClassEntry, read_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
@@ -40,7 +40,7 @@ class _Results(NamedTuple):
     classes: tuple[ClassEntry, ...]
     min_score: float
 
-    def __iter__(self) -> Iterator[tuple[ImagePredictions, ImageIdentity, VisibleDetections]]:
+    def detections(self) -> Iterator[tuple[ImagePredictions, ImageIdentity, VisibleDetections]]:
         """Each image with its identity and the detections to write."""
         for image in self.images:
             found = visible_detections(
@@ -82,7 +82,13 @@ def convert_predictions(
     Raises:
         UserError: an argument is not usable, or does not suit the format.
     """
-    _check_arguments(source, target, to, images, ground_truth, template, header, pixels, force)
+    if to != "csv" and (template is not None or header is not None or pixels):
+        raise UserError("--format, --header and --coordinates pixels are for --to csv")
+    text = template or DEFAULT_TEMPLATE
+    needs_sizes = to == "coco" or pixels or "{width" in text or "{height" in text
+    _check_sizes(images, ground_truth, are_needed=needs_sizes)
+    _check_paths(source, target, to, force=force)
+    rows = parse_template(text)  # refused before the predictions are read
     with storage.open_file(source, "rb") as file:
         predictions = read_predictions(file, source)
     classes = read_class_list(predictions.class_list_text)
@@ -99,49 +105,32 @@ def convert_predictions(
     elif to == "yolo":
         count = _write_yolo(target, results)
     else:
-        text = template or DEFAULT_TEMPLATE
-        count = _write_csv(target, results, text, header, pixels=pixels, force=force)
+        count = _write_csv(target, results, rows, header, pixels=pixels, force=force)
     unread = len(predictions.metadata.get("unreadable") or ())
     note = f"; {unread} images could not be read when they were predicted" if unread else ""
     return f"{target}: {count} detections in {len(ids)} images{note}"
 
 
-def _check_arguments(
-    source: str,
-    target: str,
-    to: ResultFormat,
-    images: str | None,
-    ground_truth: str | None,
-    template: str | None,
-    header: str | None,
-    pixels: bool,
-    force: bool,
-) -> None:
-    mistakes = []
-    if not storage.is_file(source):
-        mistakes.append(f"no file {source}: PREDICTIONS is written by tpudet predict")
-    if to != "csv" and (template is not None or header is not None or pixels):
-        mistakes.append("--format, --header and --coordinates pixels are for --to csv")
+def _check_sizes(images: str | None, ground_truth: str | None, *, are_needed: bool) -> None:
     if images is not None and ground_truth is not None:
-        mistakes.append("--images and --ground_truth both state sizes: give one")
-    needs_sizes = to == "coco" or pixels or "{width" in (template or "")
-    needs_sizes = needs_sizes or "{height" in (template or "")
-    if needs_sizes and images is None and ground_truth is None:
-        mistakes.append("pixels need the sizes of the images: give --images or --ground_truth")
+        raise UserError("--images and --ground_truth both state sizes: give one")
+    if are_needed and images is None and ground_truth is None:
+        raise UserError("pixels need the sizes of the images: give --images or --ground_truth")
+
+
+def _check_paths(source: str, target: str, to: ResultFormat, *, force: bool) -> None:
+    if not storage.is_file(source):
+        raise UserError(f"no file {source}: PREDICTIONS is written by tpudet predict")
     if storage.exists(target) and (to == "yolo") != storage.is_folder(target):
-        mistakes.append(f"{target} is a {'file' if to == 'yolo' else 'folder'}")
-    elif storage.exists(target) and not force:
-        mistakes.append(f"{target} exists; -f replaces it")
-    if template is not None:
-        parse_template(template)
-    if mistakes:
-        raise UserError("\n".join(mistakes))
+        raise UserError(f"{target} is a {'file' if to == 'yolo' else 'folder'}")
+    if storage.exists(target) and not force:
+        raise UserError(f"{target} exists; -f replaces it")
 
 
 def _write_coco(target: str, results: _Results, categories: Sequence[int], *, force: bool) -> int:
     count = 0
     with claimed_file(target, "w", force=force) as file:
-        for image, identity, found in results:
+        for image, identity, found in results.detections():
             for entry in coco_entries(found, identity, categories, image.masks):
                 file.write(("[" if count == 0 else ",\n") + json.dumps(entry))
                 count += 1
@@ -152,20 +141,20 @@ def _write_coco(target: str, results: _Results, categories: Sequence[int], *, fo
 def _write_csv(
     target: str,
     results: _Results,
-    template: str,
+    rows: RowTemplate,
     header: str | None,
     *,
     pixels: bool,
     force: bool,
 ) -> int:
-    rows, count = parse_template(template), 0
+    count = 0
     with claimed_file(target, "w", force=force) as file:
         writer = csv.writer(file, lineterminator="\n")
         if header is None:
             writer.writerow(rows.header())
         elif header:
             file.write(f"{header}\n")
-        for image, identity, found in results:
+        for image, identity, found in results.detections():
             fields = template_fields(found, identity, results.classes, pixels=pixels)
             named = {"image": image.image_id, "width": identity.width, "height": identity.height}
             writer.writerows(rows.rows(named, fields))
@@ -185,7 +174,7 @@ def _write_yolo(target: str, results: _Results) -> int:
         if storage.is_folder(temporary):
             storage.remove_folder(temporary)
         storage.make_folder(temporary)
-        for image, _, found in results:
+        for image, _, found in results.detections():
             storage.write_text(
                 os.path.join(temporary, f"{image.image_id}.txt"), yolo_lines(found, numbers)
             )

@@ -1,21 +1,23 @@
 """Tables whose columns the user names: every way to give a box, units, and what is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from tpudet.detection.commands import make_tfrecords
+from tpudet.detection.preparation.sources.annotations import Annotations
 from tpudet.detection.preparation.sources.table import read_table
 from tpudet.trainkit.errors import UserError
 
 CORNERS = ["y1", "x1", "y2", "x2"]
 
 
-def read(path: Path, columns: str, **more):
+def read(path: Path, columns: str, **more: Any) -> Annotations:
     named = dict(pair.split("=") for pair in columns.split(","))
-    options = {"coordinates": "pixels", "images": str(path.parent)} | more
+    options: dict[str, Any] = {"coordinates": "pixels", "images": str(path.parent)} | more
     return read_table(str(path), columns=named, **options)
 
 

@@ -64,29 +64,8 @@ def read_coco(
     entries = content["images"]
     ids = [read_id(entry["id"]) or "" for entry in entries]
     require_own_files(ids, [entry["file_name"] for entry in entries], path)
-    image_rows = rows_by_id(ids)
     categories = _categories(content["categories"], path)
-    category_rows = rows_by_id([entry.identifier for entry in categories])
-    boxes, findings = [], []
-    for annotation in content["annotations"]:
-        image_id = read_id(annotation["image_id"]) or ""
-        row = find_row(image_rows, image_id)
-        if row is None:
-            detail = f"annotation {annotation.get('id')}"
-            findings.append(Finding(f"image_id {image_id}", UNLISTED_IMAGE, detail, False))
-            continue
-        label = read_id(annotation["category_id"]) or ""
-        category = find_row(category_rows, label)
-        label = label if category is None else categories[category].identifier
-        corners, fault, is_drawn = _corners(annotation)
-        if is_drawn:
-            reason = "box without bbox: that of its polygons"
-            findings.append(Finding(entries[row]["file_name"], reason, label, repaired=True))
-        is_crowd = bool(read_flag(annotation.get("iscrowd")))
-        area = read_number(annotation.get("area"))
-        segmentation = annotation.get("segmentation") or None
-        boxes.append((row, label, *corners, is_crowd, area, fault, segmentation))
-    table = pd.DataFrame(boxes, columns=pd.Index(_COLUMNS))
+    table, findings = _boxes(content, rows_by_id(ids), categories)
     if not include_segmentation:
         table = table.drop(columns="segmentation")
     image_table = pd.DataFrame(
@@ -107,6 +86,34 @@ def read_coco(
         normalized=False,
         findings=tuple(findings),
     )
+
+
+def _boxes(
+    content: Mapping[str, Any], image_rows: dict[str, int], categories: Sequence[ClassEntry]
+) -> tuple[pd.DataFrame, list[Finding]]:
+    """Returns a row for each annotation of a listed image, and what was repaired or left out."""
+    category_rows = rows_by_id([entry.identifier for entry in categories])
+    boxes, findings = [], []
+    for annotation in content["annotations"]:
+        image_id = read_id(annotation["image_id"]) or ""
+        row = find_row(image_rows, image_id)
+        if row is None:
+            detail = f"annotation {annotation.get('id')}"
+            findings.append(Finding(f"image_id {image_id}", UNLISTED_IMAGE, detail, False))
+            continue
+        label = read_id(annotation["category_id"]) or ""
+        category = find_row(category_rows, label)
+        label = label if category is None else categories[category].identifier
+        corners, fault, is_drawn = _corners(annotation)
+        if is_drawn:
+            reason = "box without bbox: that of its polygons"
+            file = content["images"][row]["file_name"]
+            findings.append(Finding(file, reason, label, repaired=True))
+        is_crowd = bool(read_flag(annotation.get("iscrowd")))
+        area = read_number(annotation.get("area"))
+        segmentation = annotation.get("segmentation") or None
+        boxes.append((row, label, *corners, is_crowd, area, fault, segmentation))
+    return pd.DataFrame(boxes, columns=pd.Index(_COLUMNS)), findings
 
 
 def _corners(annotation: Mapping[str, Any]) -> tuple[tuple[float, ...], str | None, bool]:

@@ -10,7 +10,7 @@ from tpudet.detection.preparation.sources.annotations import (
     build_annotations,
     require_fractions,
 )
-from tpudet.detection.preparation.sources.box_csv import read_boxes
+from tpudet.detection.preparation.sources.box_csv import CORNER_COLUMNS, read_boxes
 from tpudet.detection.preparation.sources.input_files import (
     match_image_list,
     read_image_list,
@@ -64,22 +64,19 @@ def read_open_images(
     kept = ~blank.to_numpy() & (codes >= 0)
     table = table[kept]
     labels = table["LabelName"].cat.add_categories("").fillna("")
-    corners = table.rename(columns={"YMax": "y2", "XMax": "x2"})
-    require_fractions(corners, f"{what} {path}")
+    boxes = pd.DataFrame(
+        {
+            "image": codes[kept],
+            "label": labels.cat.remove_unused_categories(),
+            "is_crowd": table["IsGroupOf"] == 1,
+            "area": np.nan,
+            **{side: table[column] for side, column in CORNER_COLUMNS.items()},
+        }
+    )
+    require_fractions(boxes, f"{what} {path}")
     return build_annotations(
         images=pd.DataFrame({"source_id": names, "file": files, "height": np.nan, "width": np.nan}),
-        boxes=pd.DataFrame(
-            {
-                "image": codes[kept],
-                "label": labels.cat.remove_unused_categories(),
-                "y1": table["YMin"],
-                "x1": table["XMin"],
-                "y2": table["YMax"],
-                "x2": table["XMax"],
-                "is_crowd": table["IsGroupOf"] == 1,
-                "area": np.nan,
-            }
-        ),
+        boxes=boxes,
         classes=read_classes(classes) if classes else _labels_found(table["LabelName"]),
         normalized=True,
     )

@@ -26,6 +26,7 @@ _READERS = 16  # threads, mostly waiting for files
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 _ENCODING = re.compile(rb"^\s*<\?xml[^>]*encoding=[\"']([A-Za-z0-9._-]+)[\"'][^>]*\?>")
 _XML = ".xml"
+_NO_BOX = (math.nan, math.nan, math.nan, math.nan)
 
 
 class _VocBox(NamedTuple):
@@ -181,7 +182,7 @@ def _parse(content: bytes) -> _VocImage:
     for thing in root.iter("object"):
         name = (thing.findtext("name") or "").strip()
         found = [_parse_box(name, box) for box in thing.findall("bndbox")]
-        boxes += found or [_VocBox(name, *[float("nan")] * 4, "no <bndbox>")]
+        boxes += found or [_VocBox(name, *_NO_BOX, "no <bndbox>")]
     size = root.find("size")
     height, width = (_number(size, key) for key in ("height", "width"))
     if not (height > 0 and width > 0):  # some tools write 0 for unknown
@@ -190,14 +191,14 @@ def _parse(content: bytes) -> _VocImage:
 
 
 def _parse_box(name: str, box: ElementTree.Element) -> _VocBox:
-    corners = [_number(box, side) for side in _SIDES]
+    y1, x1, y2, x2 = (_number(box, side) for side in _SIDES)
     texts = {side: (box.findtext(side) or "").strip() for side in _SIDES}
     unread = [
         f"{side} '{texts[side]}'"
-        for side, corner in zip(_SIDES, corners, strict=True)
+        for side, corner in zip(_SIDES, (y1, x1, y2, x2), strict=True)
         if math.isnan(corner) and texts[side].lower() != "nan"
     ]
-    return _VocBox(name, *corners, " ".join(unread) or None)
+    return _VocBox(name, y1, x1, y2, x2, " ".join(unread) or None)
 
 
 def _number(parent: ElementTree.Element | None, key: str) -> float:

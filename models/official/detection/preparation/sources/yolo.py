@@ -4,6 +4,7 @@ A label file has a line per object: its class number, from 0, and either `cx cy 
 corners `x y x y ...` of a polygon, all in fractions of the image.
 """
 
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ from tpudet.trainkit.files import storage
 
 _READERS = 16  # threads, mostly waiting for files
 _COLUMNS = ("image", "label", "y1", "x1", "y2", "x2", "fault", "segmentation")
-_NO_BOX = (float("nan"),) * 4
+_NO_BOX = (math.nan, math.nan, math.nan, math.nan)
 
 
 class _Line(NamedTuple):
