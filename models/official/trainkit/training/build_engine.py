@@ -62,9 +62,10 @@ def set_precision(train: TrainConfig, devices: Devices) -> None:
 
 def are_cpus(devices: Devices) -> bool:
     """Returns whether training runs on CPUs."""
-    assert isinstance(devices, TensorFlowDevices)
-    names = devices.strategy.extended.worker_devices
-    return all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in names)
+    if isinstance(devices, TensorFlowDevices):
+        names = devices.strategy.extended.worker_devices
+        return all(tf.DeviceSpec.from_string(name).device_type == "CPU" for name in names)
+    return keras.distribution.list_devices()[0].startswith("cpu")
 
 
 def keep_compiled_steps(model_dir: str) -> None:
