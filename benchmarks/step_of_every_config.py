@@ -114,14 +114,13 @@ def kinds(experiment: Experiment) -> tuple[Hashable, ...]:
         ("neck", neck.kind, getattr(neck, "separable", False)),
         ("DropBlock", bool(getattr(neck, "drop_block", None))),
         ("drop-connect", bool(getattr(backbone, "drop_connect_rate", 0.0))),
-        ("norm", model.kind, model.batch_norm is None),
         *_kinds_of_head(model),
     )
 
 
 def _kinds_of_head(model: ModelConfig) -> tuple[Hashable, ...]:
     if isinstance(model, MaskRCNNConfig):
-        return ("masks", model.include_mask), ("cascade", model.cascade)
+        return (("detector", model.kind),)
     return (
         ("head", model.head.separable, model.head.activation),
         ("class loss", model.class_loss.kind),
@@ -131,11 +130,16 @@ def _kinds_of_head(model: ModelConfig) -> tuple[Hashable, ...]:
 
 
 def sizes(experiment: Experiment) -> tuple[Hashable, ...]:
-    """Returns which backbone it has, and what it freezes."""
-    config = experiment.config
-    backbone = config.model.backbone
+    """Returns which backbone and which stages it has, and what it freezes."""
+    config, model = experiment.config, experiment.config.model
+    backbone = model.backbone
     which = getattr(backbone, "depth", None) or getattr(backbone, "variant", None)
-    return ("size", backbone.kind, which), ("freeze", config.train.freeze)
+    stages = (model.predicts_masks, getattr(model, "cascade", False), model.batch_norm is None)
+    return (
+        ("size", backbone.kind, which),
+        ("freeze", config.train.freeze),
+        ("stages", model.kind, *stages),
+    )
 
 
 def few_with_all(
