@@ -49,6 +49,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "evaluate": "evaluate one checkpoint",
         "export": "export a checkpoint as a SavedModel",
         "export_models": "export the models of a list, or all folds",
+        "convert_model": "convert a SavedModel to LiteRT or ONNX, float32 or int8",
         "benchmark_train": "time the training steps of a config, with and without reading data",
         "list_runs": "list training runs with their progress and scores",
     },

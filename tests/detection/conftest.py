@@ -47,7 +47,7 @@ def stand_in() -> StandIn:
         sides = 4.0 * STRIDE * ops.sigmoid(answers[..., 5:7])
         boxes = ops.concatenate([centres - sides / 2, centres + sides / 2], axis=-1)
         scores, places = ops.top_k(ops.sigmoid(answers[..., 7]), MAX_DETECTIONS)
-        classes = ops.cast(ops.argmax(answers[..., :3], axis=-1), "int32") + 1
+        classes = ops.cast(ops.top_k(answers[..., :3], 1)[1][..., 0], "int32") + 1
         return Detections(  # rows beyond num_detections are not zero, as a trap
             boxes=ops.take_along_axis(boxes, places[..., None], axis=1),
             scores=scores,

@@ -1,0 +1,194 @@
+"""Converts SavedModels to LiteRT and ONNX, suppression included, for one canvas at a time.
+
+Either file takes `input`, [1, H, W, 3] uint8 RGB, an image on its canvas, and gives the outputs of
+the SavedModel's signature `canvas`. Beside it, `<path>.json` says what the canvas is, what comes
+out, and the class names. Of the exporters to ONNX, tf2onnx converts the graph as it is; torch's and
+Keras' own would need the model rebuilt, and Keras' calls tf2onnx.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import numpy as np
+
+from tpudet.detection.inference.saved_detector import read_saved_detector
+from tpudet.trainkit.class_list import read_class_list
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.inputs import read_input
+from tpudet.trainkit.files.storage import whole_file
+from tpudet.trainkit.image_folder import list_images
+from tpudet.trainkit.images.standardize import standardize
+from tpudet.trainkit.saved_model import SavedModel, load_saved_model
+
+PortableFormat = Literal["litert", "onnx"]
+
+FORMATS: dict[str, PortableFormat] = {".tflite": "litert", ".onnx": "onnx"}
+_OPSET = 17  # of ONNX: the first with everything here; runtimes of 2022 read it
+_PLACEMENT = "resized to fit into the canvas, aspect kept, at its upper left; the rest is 0"
+
+
+def convert(
+    directory: str,
+    path: str,
+    *,
+    calibration: Iterable[np.ndarray] | None = None,
+    overwrite: bool = False,
+) -> int:
+    """Writes `path` and `<path>.json`.
+
+    Args:
+        directory: of a SavedModel.
+        path: ends in one of `FORMATS`.
+        calibration: canvases [H, W, 3] uint8 whose activations decide the scales of an int8 LiteRT
+            model, some hundreds; None for float32.
+        overwrite: replace the file.
+
+    Returns:
+        The size of the file in bytes.
+
+    Raises:
+        UserError: the SavedModel is unusable or of an export without the signature `canvas`; the
+            name, the format or its converter does not fit; the file exists.
+    """
+    extension = os.path.splitext(path)[1].lower()
+    if extension not in FORMATS:
+        raise UserError(
+            f"{path}: the name must end in {' or '.join(FORMATS)}, which says the format"
+        )
+    if calibration is not None and FORMATS[extension] != "litert":
+        raise UserError(f"{path}: int8 is made for LiteRT only, a name that ends in .tflite")
+    saved = read_saved_detector(directory)
+    with Claim(f"{path}.claim.json", output=path) as claim:
+        if storage.exists(path) and not overwrite:
+            raise UserError(f"{path} exists: --overwrite replaces it")
+        if FORMATS[extension] == "onnx":
+            encoded = _to_onnx(saved)
+        else:
+            encoded = _to_litert(saved, calibration)
+        claim.verify()
+        with whole_file(f"{path}.json", "w") as file:
+            file.write(_description(saved, is_int8=calibration is not None))
+        with whole_file(path, "wb") as file:
+            file.write(encoded)
+    return len(encoded)
+
+
+def read_canvases(source: str, canvas_size: tuple[int, int], limit: int) -> list[np.ndarray]:
+    """Reads images as the detector sees them, [H, W, 3] uint8, evenly from the whole source.
+
+    Args:
+        source: a folder of images, or a split of a prepared set, `<folder>/<split>_<part>`.
+        canvas_size: height and width.
+        limit: at most so many images.
+
+    Raises:
+        UserError: there is neither, or an image cannot be decoded.
+    """
+    import tensorflow as tf
+
+    from tpudet.trainkit.images.canvas import decode_to_canvas
+    from tpudet.trainkit.records import count_records, find_shards, read_records
+
+    if storage.is_folder(source):
+        files = list_images(source, None)
+        chosen = [files[row].path for row in _spread(len(files), limit)]
+        encoded = [standardize(read_input(path, "--calibrate")).encoded for path in chosen]
+    else:
+        try:
+            shards = find_shards(source)
+        except FileNotFoundError as error:
+            raise UserError(
+                f"--calibrate {source}: neither a folder of images nor a split of a prepared set"
+            ) from error
+        wanted = {*_spread(sum(count_records(shards)), limit)}
+        keys = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
+        encoded = [
+            tf.io.parse_single_example(record, keys)["image/encoded"]
+            for row, (_, record) in enumerate(read_records(shards))
+            if row in wanted
+        ]
+    return [decode_to_canvas(file, *canvas_size).image.numpy() for file in encoded]
+
+
+def _spread(count: int, limit: int) -> list[int]:
+    return np.unique(np.linspace(0, count - 1, min(count, limit)).round().astype(int)).tolist()
+
+
+def _to_litert(saved: SavedModel, calibration: Iterable[np.ndarray] | None) -> bytes:
+    import tensorflow as tf
+
+    model, detect = _one_canvas(saved)
+    converter: Any = tf.lite.TFLiteConverter.from_concrete_functions(
+        [detect.get_concrete_function()], model
+    )
+    if calibration is not None:
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.representative_dataset = lambda: ([image[None]] for image in calibration)
+        # Suppression and decoding stay in float32: they are a thousandth of the arithmetic.
+        converter.target_spec.supported_ops = [
+            tf.lite.OpsSet.TFLITE_BUILTINS_INT8,
+            tf.lite.OpsSet.TFLITE_BUILTINS,
+        ]
+    return converter.convert()
+
+
+def _to_onnx(saved: SavedModel) -> bytes:
+    try:
+        import onnx
+        import tf2onnx
+    except ImportError as error:
+        raise UserError(
+            f"{error.name} is not installed: pip install 'tpudet[onnx]' brings what ONNX needs"
+        ) from error
+    _, detect = _one_canvas(saved)
+    model, _ = tf2onnx.convert.from_function(
+        detect, input_signature=detect.input_signature, opset=_OPSET
+    )
+    for key, value in json.loads(_description(saved, is_int8=False)).items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, json.dumps(value)
+    with tempfile.TemporaryDirectory() as folder:
+        # By its path: a model of more than 2 GB cannot be checked in memory.
+        path = os.path.join(folder, "model.onnx")
+        onnx.save(model, path)
+        onnx.checker.check_model(path)
+    return model.SerializeToString()
+
+
+def _one_canvas(saved: SavedModel) -> tuple[Any, Any]:
+    """The loaded model, which owns the variables, and its function of a batch of one canvas."""
+    import tensorflow as tf
+
+    model = load_saved_model(saved)
+    if "canvas" not in model.signatures:
+        raise UserError(
+            f"{saved.directory} has no signature `canvas`: export it again with tpudet export"
+        )
+    signature: Callable[..., Any] = model.signatures["canvas"]
+    shape = [1, *saved.metadata["canvas_size"], 3]
+
+    @tf.function(input_signature=[tf.TensorSpec(shape, tf.uint8, name="input")], autograph=False)
+    def detect(images: Any) -> Any:
+        return signature(input=images)
+
+    return model, detect
+
+
+def _description(saved: SavedModel, *, is_int8: bool) -> str:
+    classes = read_class_list(saved.class_list_text)
+    return json.dumps(
+        {
+            **saved.metadata,
+            "precision": "int8" if is_int8 else "float32",
+            "input": {"shape": [1, *saved.metadata["canvas_size"], 3], "type": "uint8 RGB"},
+            "placement": _PLACEMENT,
+            "box_order": "y1 x1 y2 x2 of the canvas",
+            "classes": [[entry.identifier, entry.name] for entry in classes],  # from id 1
+        },
+        indent=2,
+    )
