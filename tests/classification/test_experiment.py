@@ -17,6 +17,7 @@ from tpudet.cli import main
 from tpudet.detection.build_detector import build_task as build_detector
 from tpudet.detection.config import load_experiment as load_detection
 from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.images.standardize import decode_rgb
 from tpudet.trainkit.training.checkpoints import read_checkpoint
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.pretrained import load_pretrained, open_pretrained
@@ -74,7 +75,7 @@ def test_the_export_gives_the_evaluated_probabilities(
     probabilities = outputs["probabilities"].numpy()
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
     np.testing.assert_array_equal(outputs["classes"], probabilities.argmax(axis=1) + 1)
-    images = np.stack([cv2.imread(str(path))[..., ::-1] for path in paths])
+    images = np.stack([decode_rgb(one) for one in encoded])
     same = model.signatures["image_tensor"](input=tf.constant(images))["probabilities"]
     np.testing.assert_allclose(same, probabilities, atol=1e-6)
     metadata = json.loads(Path(saved_model, "assets/metadata.json").read_text())
@@ -101,6 +102,18 @@ def test_classify_predicts_every_image_once_from_folders_and_from_records(
     labels = {row["id"]: row["label"] for row in rows}
     assert {row["id"]: row["label"] for row in read_rows(second)} == labels
     assert list(read_rows(second)[0]) == ["id", "label"]
+
+
+def test_images_of_one_name_in_two_folders_have_ids_with_the_folder(
+    saved_model: str, class_folders: Path, tmp_path: Path
+) -> None:
+    for label in ("blue", "red"):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        content = (class_folders / label / f"{label}_0.jpg").read_bytes()
+        (tmp_path / "images" / label / "1.jpg").write_bytes(content)
+    output = tmp_path / "predictions.csv"
+    assert main(["classify", str(output), saved_model, "--images", str(tmp_path / "images")]) == 0
+    assert [row["id"] for row in read_rows(output)] == ["blue/1", "red/1"]
 
 
 def test_classify_lists_what_it_cannot_read(saved_model: str, tmp_path: Path, capsys) -> None:
@@ -184,6 +197,7 @@ def random_network(build, **settings) -> keras.Model:
     return network
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "backbone"),
     [

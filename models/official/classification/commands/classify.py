@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from tpudet.trainkit.command_line import new_parser, positive_integer, run_command
 
 _EPILOG = """\
-The CSV has one row an image, `id,label`, by rising id: the id is the name of the file without its
-extension, or that of the record; the label is the identifier of the most probable class. With
---probabilities a column for each class follows. If the images have labels, the accuracy is printed.
+The CSV has one row an image, `id,label`, by rising id. The id is the name of the file without its
+extension, with its class folder if two have one name, or that of the record; the label is the
+identifier of the most probable class. With --probabilities a column for each class follows. If the
+images have labels, the accuracy is printed.
 
 examples:
-  tpudet classify predictions.csv output/final/lite0_160-signs-160 --images photos
+  tpudet classify predictions.csv output/final/flowers-112 --images photos
   tpudet classify submission.csv MODEL --records $STORAGE/converted/flowers --split test
 
 exit status: 0 done, 1 some images could not be read (they are listed), 2 wrong arguments or input

@@ -33,5 +33,6 @@ def draw_training_images(
 
 def _caption(shares: np.ndarray, classes: Sequence[ClassEntry]) -> str:
     """`rose`, `rose 70%, daisy 30%` of a mixed image, `-` of one without a class."""
-    found = [(classes[k].name, shares[k]) for k in np.flatnonzero(shares >= _SMALLEST_SHARE)]
+    places = np.flatnonzero(shares >= _SMALLEST_SHARE).tolist()
+    found = [(classes[k].name, shares[k]) for k in places]
     return ", ".join(n if s == 1 else f"{n} {s:.0%}" for n, s in found) or "-"

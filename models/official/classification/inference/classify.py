@@ -29,7 +29,7 @@ EXIT_SOME_UNREADABLE = 1
 class Image(NamedTuple):
     """An image to predict."""
 
-    image_id: str
+    name: str  # of the file, with its class folder, or the id of the record
     encoded: bytes  # as TensorFlow decodes it
     label: int  # class id; 0 if it is not known
 
@@ -37,7 +37,7 @@ class Image(NamedTuple):
 class Row(NamedTuple):
     """The prediction for an image."""
 
-    image_id: str
+    name: str  # as of the image
     probabilities: np.ndarray  # [C]
     label: int  # as of the image
 
@@ -81,15 +81,14 @@ def classify(
     else:
         found = _images_of_records(records or "", split, classes)
     signature = load_saved_model(saved).signatures["serving_default"]
-    rows = sorted(_predict(found, signature, batch_size), key=lambda row: row.image_id)
-    _check_ids(rows)
+    rows = _with_ids(list(_predict(found, signature, batch_size)))
     with claimed_file(output, "w", force=force) as file:
         writer = csv.writer(file, lineterminator="\n")
         names = [entry.identifier for entry in classes]
         writer.writerow(["id", "label", *(names if with_probabilities else [])])
         for row in rows:
             numbers = [f"{value:.6f}" for value in row.probabilities] if with_probabilities else []
-            writer.writerow([row.image_id, names[int(row.probabilities.argmax())], *numbers])
+            writer.writerow([row.name, names[int(row.probabilities.argmax())], *numbers])
     print(f"{output}: {len(rows)} images, {saved.directory} of step {saved.metadata['step']}")
     labelled = [row for row in rows if row.label]
     if labelled:
@@ -111,7 +110,7 @@ def _images_of_folder(
         if isinstance(encoded, str):
             faults.append(f"{image.path}: {encoded}")
         else:
-            yield Image(_id_of(image.image_id), encoded, labels[image.image_id])
+            yield Image(image.image_id, encoded, labels[image.image_id])
 
 
 def _images_of_records(
@@ -123,11 +122,7 @@ def _images_of_records(
     examples = read_records(shards).map(lambda _, text: parse_example(text, schema))
     for example in examples.prefetch(_READERS).as_numpy_iterator():
         label = int(example.labels[0]) if len(example.labels) == 1 else 0
-        yield Image(_id_of(example.image_id.decode()), example.encoded, label)
-
-
-def _id_of(filename: str) -> str:
-    return os.path.splitext(os.path.basename(filename))[0]
+        yield Image(example.image_id.decode(), example.encoded, label)
 
 
 def _predict(images: Iterable[Image], signature: Any, batch_size: int) -> Iterator[Row]:
@@ -136,15 +131,28 @@ def _predict(images: Iterable[Image], signature: Any, batch_size: int) -> Iterat
         encoded = tf.constant([image.encoded for image in batch])
         probabilities = signature(input=encoded)["probabilities"].numpy()
         for image, row in zip(batch, probabilities, strict=True):
-            yield Row(image.image_id, row, image.label)
+            yield Row(image.name, row, image.label)
 
 
-def _check_ids(rows: list[Row]) -> None:
+def _with_ids(rows: list[Row]) -> list[Row]:
+    """Names each row by its id and sorts the rows by it.
+
+    Raises:
+        UserError: there is no row, or two images have one id.
+    """
     if not rows:
         raise UserError("no image could be predicted")
-    twice = [a.image_id for a, b in itertools.pairwise(rows) if a.image_id == b.image_id]
+    whole = [os.path.splitext(row.name)[0] for row in rows]
+    stems = [os.path.basename(name) for name in whole]
+    # Two classes may each have a `1.jpg`.
+    ids = stems if len(set(stems)) == len(stems) else whole
+    found = sorted(
+        (row._replace(name=i) for row, i in zip(rows, ids, strict=True)), key=lambda row: row.name
+    )
+    twice = [one.name for one, other in itertools.pairwise(found) if one.name == other.name]
     if twice:
         raise UserError(
             f"{len(twice)} images have the id of another one, for example {twice[0]}: ids are "
-            "file names without folder and extension"
+            "names of files without extension"
         )
+    return found

@@ -113,12 +113,13 @@ def _rescale(dataset: Any, frame: int) -> tuple[float, float]:
 def _slice(frame: np.ndarray, slope: float, intercept: float) -> Slice:
     values = (frame.astype(np.int32) + BIAS).clip(0, 65535).astype(np.uint16)
     _, png = cv2.imencode(".png", values)
-    return Slice(png.tobytes(), *values.shape, slope, intercept)
+    height, width = values.shape
+    return Slice(png.tobytes(), height, width, slope, intercept)
 
 
 def hounsfield(found: Slice) -> np.ndarray:
     """Returns the Hounsfield units of a slice, [h, w] float64."""
-    values = cv2.imdecode(np.frombuffer(found.png, np.uint8), cv2.IMREAD_UNCHANGED)
+    values: Any = cv2.imdecode(np.frombuffer(found.png, np.uint8), cv2.IMREAD_UNCHANGED)
     return (values.astype(np.float64) - BIAS) * found.slope + found.intercept
 
 
