@@ -43,7 +43,8 @@ def random_case(seed, batch, rows, num_classes):
 
 @pytest.mark.parametrize(
     ("batch", "rows", "num_classes", "count"),
-    [(1, 150, 1, 20), (3, 150, 3, 150), (5, 200, 500, 60), (2, 7, 2, 10)],
+    # The last ones take several blocks of candidates.
+    [(1, 150, 1, 20), (3, 150, 3, 150), (5, 200, 500, 60), (2, 7, 2, 10), (2, 600, 60, 500)],
 )
 @pytest.mark.parametrize("threshold", [0.3, 0.5])
 def test_equals_the_reference(batch, rows, num_classes, count, threshold):
@@ -66,6 +67,19 @@ def test_dropped_rows_drop_nothing():
         boxes, scores, np.zeros((1, 3), np.int32), iou_threshold=0.4, max_detections=3
     )
     np.testing.assert_array_equal(found, [[0, 2, -1]])
+
+
+def test_of_a_chain_every_second_row_stays():
+    """Each box overlaps its neighbours alone, so what is kept hangs on all rows before it."""
+    count = 300
+    starts = 4.0 * np.arange(count, dtype=np.float32)
+    boxes = np.stack([0 * starts, starts, 0 * starts + 10, starts + 10], axis=-1)[None]
+    scores = np.linspace(1, 0.1, count, dtype=np.float32)[None]
+    found = non_max_suppression(
+        boxes, scores, np.zeros((1, count), np.int32), iou_threshold=0.4, max_detections=200
+    )
+    np.testing.assert_array_equal(found[0][:150], np.arange(0, count, 2))
+    np.testing.assert_array_equal(found[0][150:], np.full(50, -1))
 
 
 def test_no_candidates():

@@ -57,7 +57,7 @@ def predict_images(predict: Callable[[Batch], Detections], images: Tensor) -> De
             classes=np.zeros((batch, 1), np.int32),
             is_crowd=np.zeros((batch, 1), bool),
             records=np.arange(batch),
-            original_sizes=pairs * np.float32([height, width]),
+            original_sizes=pairs * np.array([height, width], np.float32),
             scales=pairs,
             offsets=pairs * 0,
         )
