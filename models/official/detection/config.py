@@ -71,8 +71,9 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         metric, kind = self.schedule.best_metric, self.rules.kind
-        text = f"schedule.best_metric {metric} is not a metric of rules.kind {kind}: use AP or AP50"
-        check(self, (kind == "coco" or metric in ("AP", "AP50"), text))
+        known = ("AP", "AP50", "mask_AP", "mask_AP50")
+        text = f"schedule.best_metric {metric} is not a metric of rules.kind {kind}: use one of "
+        check(self, (kind == "coco" or metric in known, text + ", ".join(known)))
 
 
 @dataclass(frozen=True, kw_only=True)

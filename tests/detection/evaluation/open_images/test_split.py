@@ -12,6 +12,7 @@ from tpudet.detection.config import ExperimentConfig, Metric, OpenImagesRulesCon
 from tpudet.detection.evaluation.ground_truth import GroundTruth
 from tpudet.detection.evaluation.open_images.split import challenge_split
 from tpudet.detection.evaluation.split import build_evaluation
+from tpudet.detection.ops.numpy_masks import encode_rle
 from tpudet.detection.types import Batch, Detections, ImageDetections
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError, decode, parse_tree
@@ -67,6 +68,32 @@ def test_objects_and_detections_count_for_their_ancestors_too(tree: str) -> None
     assert plain.explanations(metrics) == ["AP is -1 for 1 classes without ground truth: Animal"]
 
 
+def test_masks_are_scored_by_masks_and_count_for_ancestors_too(tree: str) -> None:
+    """The dog is the left half of its box: a detection of the right half has its box, not it."""
+    left, right, cat = (np.zeros((100, 100), bool) for _ in range(3))
+    left[:50, :25] = right[:50, 25:50] = cat[50:90, 50:90] = True
+    truth = TRUTH._replace(masks=[encode_rle(left), encode_rle(cat)])
+    detections = ImageDetections(
+        np.array([0, 0, 1]), np.array([DOG, DOG, [60, 60, 70, 70]], float),
+        np.array([0.9, 0.8, 0.7]), np.array([1, 1, 2]),
+        [encode_rle(right), encode_rle(left), encode_rle(cat)],
+    )  # fmt: skip
+    rules = challenge_split(truth, CLASSES, hierarchy=tree, image_labels="")
+    metrics = rules.metrics(detections)
+    assert metrics["AP/Dog"] == 1.0
+    # Found by the second detection only; of the two animals (a dog, a group) one by the second
+    # and one by the third.
+    expected = {"Dog": 0.5, "Cat": 1.0, "Animal": 0.5 * (2 / 3) + 0.5 * (2 / 3)}
+    for name, value in expected.items():
+        assert metrics[f"mask_AP/{name}"] == pytest.approx(value)
+    assert (
+        metrics["mask_AP"] == metrics["mask_AP50"] == pytest.approx(np.mean([*expected.values()]))
+    )
+    assert not any(
+        key.startswith("mask_") for key in rules.metrics(detections._replace(masks=None))
+    )
+
+
 def test_verified_labels_make_false_positives(tree: str, tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_text("ImageID,LabelName,Confidence\na,/cat,0\nelsewhere,/dog,1\n")
@@ -116,6 +143,7 @@ def test_a_detector_that_knows_the_truth_has_ap_1_by_either_rules(
     assert coco["AP50"] == pytest.approx(1)
     assert challenge["AP"] == challenge["AP50"] == 1
     assert "AP75" in coco
-    assert set(coco) - set(challenge) == set(get_args(Metric)) - {"AP", "AP50"}
+    of_boxes = {name for name in get_args(Metric) if not name.startswith("mask_")}
+    assert set(coco) - set(challenge) == of_boxes - {"AP", "AP50"}
     with pytest.raises(ConfigError, match=r"none\.json"):
         evaluate(f"  rules: {{kind: open_images, hierarchy: {tmp_path}/none.json}}\n")

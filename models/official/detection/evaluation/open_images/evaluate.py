@@ -89,9 +89,9 @@ class Challenge:
             )
             scored = score_boxes(self.labelled.truth, detections)
             return SubmissionScores(scored, detections, counts)
-        predictions, counts = read_mask_predictions(path, self.labelled, skip_bad=self._skip_bad)
-        scored = score_masks(self.labelled, self._masks, predictions)
-        return SubmissionScores(scored, predictions.detections, counts)
+        detections, counts = read_mask_predictions(path, self.labelled, skip_bad=self._skip_bad)
+        scored = score_masks(self.labelled.truth, self._masks, detections)
+        return SubmissionScores(scored, detections, counts)
 
 
 def evaluate_submission(

@@ -9,12 +9,13 @@ mask or without.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pycocotools import mask as coco_mask
 
 from tpudet.detection.evaluation.open_images.metric import (
+    ChallengeTruth,
     Overlap,
     Scored,
     assign,
@@ -37,13 +38,6 @@ from tpudet.detection.submission.mask_text import MaskError, decode_mask
 from tpudet.detection.types import ImageDetections
 
 _LABELS_SHOWN = 5
-
-
-class MaskPredictions(NamedTuple):
-    """Detections with masks: `boxes` are around the masks, in 0..1 of the image."""
-
-    detections: ImageDetections
-    masks: list[Mask]  # D COCO RLE
 
 
 def truth_masks(path: str, texts: MaskTexts) -> list[Mask | None]:
@@ -69,10 +63,10 @@ def truth_masks(path: str, texts: MaskTexts) -> list[Mask | None]:
 
 def read_mask_predictions(
     path: str, labelled: LabelledTruth, *, skip_bad: bool = False
-) -> tuple[MaskPredictions, ReadCounts]:
+) -> tuple[ImageDetections, ReadCounts]:
     """Reads the predictions of a submission of masks whose class is verified on their image.
 
-    Empty masks have no box and are left out.
+    Boxes are around the masks, in 0..1 of the image. Empty masks have no box and are left out.
 
     Args:
         path: `ImageId,ImageWidth,ImageHeight,PredictionString`, a prediction being
@@ -143,17 +137,17 @@ class _Counted:
             self._found.append((image, mask_box(mask), score, class_id))
             self._masks.append(mask)
 
-    def predictions(self) -> MaskPredictions:
+    def predictions(self) -> ImageDetections:
         """All predictions that count."""
         found = self._found
         images, boxes, scores, classes = zip(*found, strict=True) if found else ((),) * 4
-        detections = ImageDetections(
+        return ImageDetections(
             np.array(images, np.int64),
             np.array(boxes, np.float64).reshape(-1, 4),
             np.array(scores, np.float64),
             np.array(classes, np.int64),
+            self._masks,
         )
-        return MaskPredictions(detections, self._masks)
 
     def describe_unknown(self) -> str:
         """The number of predictions with unknown labels, in words; empty if there are none."""
@@ -164,14 +158,15 @@ class _Counted:
 
 
 def score_masks(
-    labelled: LabelledTruth, masks: Sequence[Mask | None], predictions: MaskPredictions
+    truth: ChallengeTruth, masks: Sequence[Mask | None], detections: ImageDetections
 ) -> Scored:
-    """Matches masks with the ground truth; `masks` are those of `truth_masks`."""
-    truth, detections = labelled.truth, predictions.detections
+    """Matches detections, which have masks, with the ground truth and its masks."""
+    if detections.masks is None:
+        raise ValueError("the detections have no masks")
     has_mask = np.array([mask is not None for mask in masks], bool)
     rows = countable_rows(truth, detections)
     keys, boxes = image_class_keys(truth, detections, rows), detections.boxes[rows]
-    found = [predictions.masks[row] for row in rows.tolist()]
+    found = [detections.masks[row] for row in rows.tolist()]
     group = truth.is_group_of
     overlaps = []
     for chosen, over_detection in ((~group, False), (group, True)):

@@ -6,14 +6,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tpudet.detection.evaluation.coco import MASK_PREFIX
 from tpudet.detection.evaluation.ground_truth import GroundTruth
+from tpudet.detection.evaluation.open_images.masks import score_masks
 from tpudet.detection.evaluation.open_images.metric import (
     ChallengeTruth,
+    Scored,
     average_precisions,
     expand,
     score_boxes,
 )
 from tpudet.detection.evaluation.open_images.truth_csv import read_image_labels
+from tpudet.detection.ops.numpy_masks import Rle, mask_area
 from tpudet.detection.submission.hierarchy import Hierarchy, read_hierarchy_file
 from tpudet.detection.types import ImageDetections
 from tpudet.trainkit.class_list import ClassEntry, class_ids
@@ -26,14 +30,25 @@ class ChallengeSplit(NamedTuple):
     truth: ChallengeTruth
     class_names: tuple[str, ...]
     ancestors: list[list[int]]  # of each class; classes from 0
+    # COCO RLE of the expanded ground truth, None for an empty one; None without masks at all
+    masks: list[Rle | None] | None = None
 
     def metrics(self, detections: ImageDetections) -> dict[str, float]:
         """Returns AP, AP50, which is the same number, and `AP/<class name>`.
 
-        AP is the mean over classes with ground truth; the others have -1. Detections also count for
-        the ancestors of their class, each box once per class, with its best score.
+        Where both have masks the same keys follow for these, with `mask_` before them. AP is the
+        mean over classes with ground truth; the others have -1. Detections also count for the
+        ancestors of their class, each box (or mask) once per class, with its best score.
         """
-        scored = score_boxes(self.truth, _with_ancestors(detections, self.ancestors))
+        boxes = _with_ancestors(detections._replace(masks=None), self.ancestors)
+        metrics = self._summarize(score_boxes(self.truth, boxes))
+        if self.masks is None or detections.masks is None:
+            return metrics
+        expanded = _with_ancestors(detections, self.ancestors)
+        masks = self._summarize(score_masks(self.truth, self.masks, expanded))
+        return metrics | {f"{MASK_PREFIX}{key}": value for key, value in masks.items()}
+
+    def _summarize(self, scored: Scored) -> dict[str, float]:
         precisions = average_precisions(scored).tolist()
         known = [value for value in precisions if not math.isnan(value)]
         mean = float(np.mean(known)) if known else -1.0
@@ -107,6 +122,7 @@ def challenge_split(
         ),
         tuple(entry.name for entry in classes),
         ancestors,
+        None if truth.masks is None else [_or_none(truth.masks[row]) for row in rows.tolist()],
     )
 
 
@@ -116,7 +132,10 @@ def _with_ancestors(detections: ImageDetections, ancestors: list[list[int]]) -> 
     rows, classes = expand(detections.classes - 1, ancestors)
     order = np.argsort(-detections.scores[rows], kind="stable")
     rows, classes = rows[order], classes[order]
-    keys = np.column_stack([detections.image_indices[rows], classes, detections.boxes[rows]])
+    places = detections.boxes
+    if detections.masks is not None:
+        places = np.unique([mask["counts"] for mask in detections.masks], return_inverse=True)[1]
+    keys = np.column_stack([detections.image_indices[rows], classes, places[rows]])
     kept = np.sort(np.unique(keys, axis=0, return_index=True)[1])  # the first has the best score
     rows = rows[kept]
     return ImageDetections(
@@ -124,4 +143,9 @@ def _with_ancestors(detections: ImageDetections, ancestors: list[list[int]]) -> 
         detections.boxes[rows],
         detections.scores[rows],
         classes[kept] + 1,
+        None if detections.masks is None else [detections.masks[row] for row in rows.tolist()],
     )
+
+
+def _or_none(mask: Rle) -> Rle | None:
+    return mask if mask_area(mask) else None
