@@ -17,6 +17,7 @@ from tpudet.trainkit.errors import listing
 HEADER_LINE = "ImageId,PredictionString\n"
 DECIMALS = 5
 _MARKS = frozenset(',"')
+_MAX_BYTES = 255  # of a word that readers take
 _WORDS = 6  # a prediction: MID score x1 y1 x2 y2
 
 
@@ -140,16 +141,20 @@ def require_words(texts: Iterable[str], what: str, advice: str, *, also: str = "
     Raises:
         SubmissionError: names the first ten.
     """
-    wrong = [
-        text
-        for text in texts
-        if not text or any(mark in _MARKS or (mark.isspace() and mark not in also) for mark in text)
-    ]
+    wrong = [text for text in texts if not _is_word(text, also)]
     if wrong:
         raise SubmissionError(
-            f"{len(wrong)} {what} are empty or have blanks, commas or quotes, which a submission "
-            f"cannot hold: {listing(map(repr, wrong))}; {advice}"
+            f"{len(wrong)} {what} are empty, too long, or have blanks, commas or quotes, which a "
+            f"submission cannot hold: {listing(map(repr, wrong))}; {advice}"
         )
+
+
+def _is_word(text: str, also: str) -> bool:
+    is_short = 0 < len(text.encode()) <= _MAX_BYTES
+    return is_short and all(
+        mark in also or (mark.isprintable() and not mark.isspace() and mark not in _MARKS)
+        for mark in text
+    )
 
 
 def write_submission(file: IO[str], rows: Iterable[tuple[str, str]]) -> int:
