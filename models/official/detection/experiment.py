@@ -24,6 +24,7 @@ from tpudet.detection.build_detector import (
     tensorflow_parts,
 )
 from tpudet.detection.config import ExperimentConfig, load_experiment
+from tpudet.detection.data.config import MixupConfig, MosaicConfig
 from tpudet.detection.data.input_errors import explain_input_error
 from tpudet.detection.data.pipeline import train_dataset
 from tpudet.detection.data.sample import describe_lacks, describe_left_out
@@ -33,7 +34,7 @@ from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import write_text
-from tpudet.trainkit.record_splits import Split, find_split
+from tpudet.trainkit.record_splits import Split, find_split, first_records
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.training.build_engine import (
     are_cpus,
@@ -69,6 +70,7 @@ from tpudet.trainkit.weights.pretrained import (
 )
 from tpudet.trainkit.weights.report import LoadReport
 
+_CLOSED = (MosaicConfig, MixupConfig)  # augmentations that data.close_mosaic_steps ends
 _SMALL_CANVAS = 320 * 320  # pixels, of the configs that are made for CPUs
 
 logger = logging.getLogger(__name__)
@@ -103,6 +105,7 @@ def train(
     class_list_text, classes = load_classes(config.data.directory)
     names = [entry.name for entry in classes]
     split = find_split(config.data.directory, config.data.train_split, names)
+    split = first_records(split, config.data.fraction)
     train = with_total_steps(config.train, sum(split.records_per_shard))
     config = dataclasses.replace(config, train=train)
     begins = not list_checkpoints(model_dir)
@@ -367,20 +370,30 @@ def build_train_dataset(
     """
     if split is None:
         raise ValueError("this engine was built without training data")
+    data, train = config.data, config.train
     process_count = devices.num_processes if devices else 1
-    return train_dataset(
-        config.data,
+    build = functools.partial(
+        train_dataset,
         shards=split.shards,
         records_per_shard=split.records_per_shard,
         num_classes=split.num_classes,
         class_names=class_names,
-        batch_size=config.train.batch_size // process_count,
-        seed=config.train.seed,
-        start_record=start_record,
+        batch_size=train.batch_size // process_count,
+        seed=train.seed,
         process_index=devices.process_index if devices else 0,
         process_count=process_count,
         with_masks=config.model.predicts_masks,
     )
+    if not data.close_mosaic_steps:
+        return build(data, start_record=start_record)
+    unmixed = tuple(one for one in data.augmentations if not isinstance(one, _CLOSED))
+    closed = dataclasses.replace(data, augmentations=unmixed)
+    mixed_steps = train.total_steps - data.close_mosaic_steps - start_record // train.batch_size
+    if mixed_steps <= 0:
+        return build(closed, start_record=start_record)
+    mixed = build(data, start_record=start_record).take(mixed_steps)
+    first_closed = start_record + mixed_steps * train.batch_size
+    return mixed.concatenate(build(closed, start_record=first_closed))
 
 
 def restore_task(

@@ -1,6 +1,7 @@
 """Finds the TFRecord files of a split and checks that they are finished and of these classes."""
 
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -136,6 +137,17 @@ def _count_records(shards: Sequence[str]) -> list[int]:
     if all(told):
         return [int(match[1]) for match in told if match]
     return count_records(shards)
+
+
+def first_records(split: Split, fraction: float) -> Split:
+    """Returns the split with a part of its records, the first of each file, one at least.
+
+    Args:
+        split: of whole files.
+        fraction: above 0, at most 1; rounded up to whole records.
+    """
+    counts = [math.ceil(fraction * count) for count in split.records_per_shard]
+    return split._replace(records_per_shard=counts)
 
 
 def _first_difference(written: Sequence[str], present: Sequence[str]) -> str:

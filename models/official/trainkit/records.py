@@ -184,6 +184,7 @@ def read_shuffled(
     start_record: int = 0,
     cycle_length: int = 16,
     shuffle_buffer: int | None = None,
+    whole_files: bool = True,
 ) -> tf.data.Dataset:
     """Reads the records epoch after epoch without end, in an order fixed by (seed, epoch) alone.
 
@@ -196,12 +197,14 @@ def read_shuffled(
 
     Args:
         shards: paths, as `find_shards` lists them.
-        records_per_shard: records of each; a file with another number is an error.
+        records_per_shard: records of each; a file with another number is an error, unless
+            `whole_files` is false.
         seed: any int64.
         start_record: records consumed since the beginning of the run, over all epochs.
         cycle_length: files open at once.
         shuffle_buffer: records to choose from. None: as many as fit into
             `SHUFFLE_BUFFER_BYTES`, about 2,200 photos of 120 KB.
+        whole_files: whether the files end there; else their first records are read.
 
     Returns:
         Dataset of (epoch [] int64, record number [] int64, serialized [] string).
@@ -227,6 +230,7 @@ def read_shuffled(
         shuffle_buffer=shuffle_buffer or default_shuffle_buffer(shards, records_per_shard),
         first_window=first_window,
         skip=skip,
+        whole_files=whole_files,
     )
     windows = tf.data.Dataset.range(first_window, np.iinfo(np.int64).max)
     records = windows.flat_map(lambda window: _read_window(plan, window))
@@ -243,6 +247,7 @@ class _Plan(NamedTuple):
     shuffle_buffer: int  # records
     first_window: int  # counted over all epochs
     skip: int  # records of the first window that were consumed before
+    whole_files: bool
 
 
 def _read_window(plan: _Plan, number: Tensor) -> tf.data.Dataset:
@@ -254,7 +259,9 @@ def _read_window(plan: _Plan, number: Tensor) -> tf.data.Dataset:
 
     def read_counted(index: Tensor) -> tf.data.Dataset:
         # Zipped, because a map that attaches the epoch would cost a function call per record.
-        columns = (epochs, _record_numbers(index), tf.data.TFRecordDataset(plan.paths[index]))
+        records = tf.data.TFRecordDataset(plan.paths[index])
+        records = records if plan.whole_files else records.take(plan.counts[index])
+        columns = (epochs, _record_numbers(index), records)
         counted = tf.data.experimental.assert_cardinality(plan.counts[index])
         return tf.data.Dataset.zip(columns).apply(counted)
 

@@ -12,7 +12,11 @@ MIN_BOX_SIDE = 1.0
 
 
 def boxes_to_canvas(
-    boxes: Tensor, scale: Tensor, offset: Tensor, canvas_height: int, canvas_width: int
+    boxes: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    canvas_height: int | Tensor,
+    canvas_width: int | Tensor,
 ) -> Tensor:
     """Moves boxes onto the canvas and clips them; inverse of `(box + offset) / scale`.
 
@@ -28,7 +32,8 @@ def boxes_to_canvas(
         on the border would become a box again when the image is rotated.
     """
     corners = tf.reshape(boxes, [-1, 2, 2]) * scale - offset
-    corners = tf.clip_by_value(corners, 0.0, tf.constant([canvas_height, canvas_width], tf.float32))
+    canvas = tf.cast(tf.stack([canvas_height, canvas_width]), tf.float32)
+    corners = tf.clip_by_value(corners, 0.0, canvas)
     clipped = tf.reshape(corners, [-1, 4])
     return tf.where(has_area(clipped)[:, None], clipped, 0.0)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from tpudet.trainkit.config.ranges import Count, Positive, Range, Share, check
+from tpudet.trainkit.config.ranges import Count, NaturalNumber, Positive, Range, Share, check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,12 @@ class DataConfig:
     eval_split: str = "val"
     canvas_size: tuple[Count, Count] = (640, 640)  # height, width in pixels
     max_instances: Count = 100  # boxes per image; of more, a random choice is drawn every epoch
+    # Of the training images, the first of each file: for a quick try.
+    fraction: Annotated[float, Range("(0, 1]")] = 1.0
+    close_mosaic_steps: NaturalNumber = 0  # of the run's last ones, without mosaic and mixup
     horizontal_flip: bool = True
+    vertical_flip: bool = False
+    quarter_turns: bool = False  # by 0, 90, 180 or 270 degrees
     # Relative to the size that just fits the canvas; (0.1, 2.0) is large-scale jitter.
     scale_range: tuple[float, float] = (1.0, 1.0)
     augmentations: tuple[AugmentationConfig, ...] = ()  # applied in this order

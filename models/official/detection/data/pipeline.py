@@ -13,6 +13,7 @@ from tpudet.detection.data.config import DataConfig
 from tpudet.detection.data.masks import pack_masks, placed_masks, require_masks
 from tpudet.detection.data.sample import Sample, pack_sample, select_instances, unpack_sample
 from tpudet.detection.data.tfrecord import Example, parse_example
+from tpudet.detection.data.turns import canvas_before, draw_turn, turn_sample
 from tpudet.detection.types import Batch
 from tpudet.trainkit.images.canvas import PlacedImage, place_on_canvas
 from tpudet.trainkit.images.mixed_stream import Augmentation, augmented_stream, surplus_records
@@ -30,6 +31,7 @@ NUM_CORES = os.cpu_count() or 1
 # Folded into a sample's seed for `select_instances`: among the instances of a record, and of the
 # image that augmentations made. Augmentations count from 0.
 _RECORD_SELECTION, _SELECTION = -2, -1
+_TURN = -3  # for `draw_turn`
 
 
 def train_dataset(
@@ -99,6 +101,7 @@ def train_dataset(
         start_record=start_record - surplus * process_count,
         cycle_length=cycle_length,
         shuffle_buffer=shuffle_buffer,
+        whole_files=data.fraction == 1.0,
     )
     if process_count > 1:
         records = records.shard(process_count, process_index)
@@ -140,16 +143,24 @@ def _training_sample(
     drawn = draw_placement(
         stateless_seed, horizontal_flip=data.horizontal_flip, scale_range=data.scale_range
     )
-    placed = place_on_canvas(example.encoded, *data.canvas_size, **drawn._asdict())
-    return _to_sample(
+    turn = draw_turn(
+        fold_seed(stateless_seed, _TURN),
+        vertical_flip=data.vertical_flip,
+        quarter_turns=data.quarter_turns,
+    )
+    turns = data.vertical_flip or data.quarter_turns
+    canvas_size = canvas_before(turn, data.canvas_size) if turns else data.canvas_size
+    placed = place_on_canvas(example.encoded, *canvas_size, **drawn._asdict())
+    sample = _to_sample(
         record,
         example,
         placed,
         drawn.flip,
         stateless_seed,
-        canvas_size=data.canvas_size,
+        canvas_size=canvas_size,
         max_instances=data.max_instances,
     )
+    return turn_sample(sample, turn) if turns else sample
 
 
 def eval_dataset(
@@ -247,7 +258,7 @@ def _to_sample(
     flip: Tensor | bool,
     seed: Tensor,
     *,
-    canvas_size: tuple[int, int],
+    canvas_size: tuple[int | Tensor, int | Tensor],
     max_instances: int,
 ) -> Sample:
     """Joins the placed image of a record with its objects, moved to where it was placed.

@@ -63,8 +63,8 @@ def decode_to_canvas(encoded: Tensor, canvas_height: int, canvas_width: int) -> 
 
 def place_on_canvas(
     encoded: Tensor,
-    canvas_height: int,
-    canvas_width: int,
+    canvas_height: int | Tensor,
+    canvas_width: int | Tensor,
     *,
     scale: Tensor | float,
     position: Tensor | tuple[float, float],
@@ -126,14 +126,14 @@ def pad_image(pixels: Tensor, height: int | Tensor, width: int | Tensor) -> Tens
 
 def _plan_window(
     size: Tensor,
-    canvas: tuple[int, int],
+    canvas: tuple[int | Tensor, int | Tensor],
     scale: Tensor | float,
     position: Tensor | tuple[float, float],
     *,
     is_jpeg: bool,
 ) -> _Window:
     """Chooses reduction and crop for an image of `size` [2] int32, height and width."""
-    canvas_size = tf.constant(canvas, tf.float32)
+    canvas_size = tf.cast(tf.stack(canvas), tf.float32)
     original = tf.cast(size, tf.float32)
     factor = tf.reduce_min(canvas_size / original) * scale  # canvas pixels per original pixel
     wanted = tf.maximum(tf.round(original * factor), 1.0)
@@ -187,7 +187,7 @@ def _place(
     pixels: Tensor,
     size: Tensor,
     window: _Window,
-    canvas: tuple[int, int],
+    canvas: tuple[int | Tensor, int | Tensor],
     flip: Tensor | bool,
 ) -> PlacedImage:
     """Resizes, mirrors and crops the decoded window, and computes its scale and offset."""
