@@ -20,6 +20,7 @@ from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.images.standardize import decode_rgb
 from tpudet.trainkit.training.checkpoints import read_checkpoint
 from tpudet.trainkit.weights.config import WeightsConfig
+from tpudet.trainkit.weights.families import NORMALIZATIONS
 from tpudet.trainkit.weights.pretrained import load_pretrained, open_pretrained
 
 
@@ -198,6 +199,7 @@ def random_network(build, **settings) -> keras.Model:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize(
     ("build", "backbone"),
     [
@@ -233,8 +235,9 @@ def test_networks_of_keras_applications_give_the_same_logits(
     images = np.random.default_rng(2).integers(0, 256, (2, 64, 96, 3)).astype(np.uint8)
     if "resnet" in backbone[0]:
         inputs = keras.applications.resnet.preprocess_input(images.astype(np.float32))
-    else:  # the network rescales by itself
-        inputs = images.astype(np.float32)
+    else:  # without ImageNet's weights, which bring mean and deviation, it only divides by 255
+        mean, deviation = map(np.array, NORMALIZATIONS["imagenet"])
+        inputs = (255.0 * (images / 255.0 - mean) / deviation).astype(np.float32)
     expected = np.asarray(network(inputs, training=False))
     found = np.asarray(task.model(images, training=False))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
