@@ -213,7 +213,7 @@ def random_network(build, **settings) -> keras.Model:
 def test_networks_of_keras_applications_give_the_same_logits(
     build, backbone: list[str], tmp_path: Path
 ) -> None:
-    network = random_network(build)
+    network = random_network(build, input_shape=(64, 96, 3))
     path = tmp_path / "network.weights.h5"
     network.save_weights(path)
     (tmp_path / "c.yaml").write_text("task: classification\n")
