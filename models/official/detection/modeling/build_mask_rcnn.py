@@ -41,7 +41,7 @@ def build_mask_rcnn(
     stages = _stages(model)
     propose_for = _build_propose(model, canvas_size)
     rpn, box_head, post = model.rpn, model.box_head, model.postprocess
-    max_positives = round(box_head.positive_share * box_head.regions_per_image)
+    max_positives = _share(box_head.positive_share, box_head.regions_per_image)
     return MaskRCNNTask(
         model=_build_network(
             model, len(stages), num_classes=num_classes, seed=seed, synchronized=synchronized
@@ -64,7 +64,7 @@ def build_mask_rcnn(
         draw_anchors=functools.partial(
             draw_balanced,
             count=rpn.anchors_per_image,
-            max_positives=round(rpn.positive_share * rpn.anchors_per_image),
+            max_positives=_share(rpn.positive_share, rpn.anchors_per_image),
         ),
         rpn_losses=functools.partial(rpn_losses, beta=rpn.beta),
         propose_in_training=propose_for(
@@ -89,6 +89,10 @@ def build_mask_rcnn(
             max_detections=post.max_detections,
         ),
     )
+
+
+def _share(share: float, count: int) -> int:
+    return max(1, round(share * count))
 
 
 def _stages(model: MaskRCNNConfig) -> Sequence[BoxStage]:

@@ -108,4 +108,14 @@ class MaskRCNNConfig(PyramidConfig):
         super().__post_init__()
         # Masks travel with eight pixels of a row in a byte.
         text = f"max_level must be 3 or more with include_mask, got {self.max_level}"
-        check(self, (not self.include_mask or self.max_level >= 3, text))
+        threshold = self.box_head.iou_threshold
+        has_effect = not self.cascade or threshold == BoxHeadConfig.iou_threshold
+        check(
+            self,
+            (not self.include_mask or self.max_level >= 3, text),
+            (
+                has_effect,
+                f"box_head.iou_threshold is {threshold:g}, but the stages of a cascade have 0.5, "
+                "0.6 and 0.7: leave it out, or set cascade to false",
+            ),
+        )
