@@ -105,13 +105,24 @@ def test_classes_come_from_labels_or_names(foreign_set: str) -> None:
     assert truth.areas.tolist() == [100, 24 * 16]  # without areas: those of the boxes
 
 
-def test_they_are_trained_on_through_the_command(foreign_set: str, tmp_path: Path, capsys) -> None:
-    command = ["--config", "quickstart", "--model_dir", str(tmp_path / "run")]
-    values = TINY | {"data.directory": foreign_set}
-    command += [text for key, value in values.items() for text in ("--set", f"{key}={value}")]
-    assert train.main(command) == 0
-    assert "split train: 2 files, such as" in capsys.readouterr().out
+def command(directory: str, model_dir: Path) -> list[str]:
+    values = TINY | {"data.directory": directory}
+    sets = [text for key, value in values.items() for text in ("--set", f"{key}={value}")]
+    return ["--config", "quickstart", "--model_dir", str(model_dir), *sets]
+
+
+def test_the_command_says_which_files_it_takes(foreign_set: str, tmp_path: Path, capsys) -> None:
+    assert train.main([*command(foreign_set, tmp_path / "run"), "--dry_run"]) == 0
+    said = capsys.readouterr().out
+    assert "split train: 2 files, such as" in said
+    assert "2 training images" in said
+
+
+@pytest.mark.slow
+def test_they_are_trained_on_through_the_command(foreign_set: str, tmp_path: Path) -> None:
+    assert train.main(command(foreign_set, tmp_path / "run")) == 0
     assert (tmp_path / "run/classes.csv").read_text().startswith("/m/1,cat\n")
+    assert '"eval"' in (tmp_path / "run/metrics.jsonl").read_text()
 
 
 @pytest.mark.parametrize(
