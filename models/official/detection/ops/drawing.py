@@ -118,7 +118,7 @@ def draw_comparison(
     panels = []
     shown_masks: list[Sequence[np.ndarray]] = [[], []]
     if truth_masks is not None:
-        shown_masks[0] = [truth_masks[row] for row in np.flatnonzero(is_truth)]
+        shown_masks[0] = [truth_masks[row] for row in np.flatnonzero(is_truth).tolist()]
     if masks is not None:
         height, width = image.shape[:2]
         shown_masks[1] = [

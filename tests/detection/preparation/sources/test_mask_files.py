@@ -33,6 +33,7 @@ def read_objects(prefix: Path) -> list[dict[str, np.ndarray]]:
             name: getattr(example, name).numpy()
             for name in ("source_id", "boxes_normalized", "labels", "is_crowd", "areas")
         }
+        assert example.masks is not None
         pixels = [cv2.imdecode(np.frombuffer(m, np.uint8), 0) for m in example.masks.numpy()]
         found.append(columns | {"masks": np.array(pixels) > 0})
     return found
