@@ -14,6 +14,8 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("host_runs.py")
 
+pytestmark = pytest.mark.slow
+
 
 class Ended(NamedTuple):
     """A process that has ended."""
@@ -135,6 +137,5 @@ def test_a_host_whose_partner_is_killed_ends_by_itself_and_says_why(two_hosts: l
     check_killed(two_hosts, killed=1)
 
 
-@pytest.mark.slow
 def test_a_host_also_ends_if_the_first_one_is_killed(one_host: Ended) -> None:
     check_killed(run_hosts(2, killed=0), killed=0)
