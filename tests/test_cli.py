@@ -124,7 +124,7 @@ def test_completion_knows_verbs_and_their_flags(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         return done.stdout.split()
 
-    assert complete("tpudet", "list_") == ["list_runs", "list_checkpoint"]
+    assert complete("tpudet", "list_") == ["list_runs", "list_checkpoint", "list_weights"]
     assert complete("tpudet", "list_runs", "--wa") == ["--watch"]
     assert complete("tpudet", "list_runs", "out") == []
 
