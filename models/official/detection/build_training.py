@@ -1,0 +1,166 @@
+"""Builds a detector with its weights, its training input and the engine that trains it."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tpudet.detection.build_detector import DetectorTask, build_task, tensorflow_parts
+from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.data.config import MixupConfig, MosaicConfig
+from tpudet.detection.data.pipeline import train_dataset
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.config.decode import ConfigError
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.record_splits import Split
+from tpudet.trainkit.training.build_engine import build_engine, set_precision
+from tpudet.trainkit.training.checkpoints import Checkpoint
+from tpudet.trainkit.training.devices import Devices
+from tpudet.trainkit.training.engine import Engine
+from tpudet.trainkit.training.freezing import Frozen
+from tpudet.trainkit.training.model_dir import Run, restore_model
+from tpudet.trainkit.weights.pretrained import Pretrained, load_pretrained
+from tpudet.trainkit.weights.report import LoadReport
+
+_CLOSED = (MosaicConfig, MixupConfig)  # augmentations that data.close_mosaic_steps ends
+
+
+class Training(NamedTuple):
+    """The detector and the engine that trains it."""
+
+    task: DetectorTask
+    engine: Engine
+    frozen: Frozen
+    loaded: LoadReport | None  # on the pretrained weights, if they were loaded
+
+
+def build_training(
+    config: ExperimentConfig,
+    *,
+    classes: Sequence[ClassEntry],
+    train_split: Split | None,
+    devices: Devices,
+    pretrained: Pretrained | None = None,
+) -> Training:
+    """Builds model, optimizer and input.
+
+    Args:
+        config: the experiment, without `auto`.
+        classes: rows of classes.csv.
+        train_split: the training data; without it the engine can only restore.
+        devices: those that train.
+        pretrained: weights to load.
+
+    Raises:
+        ConfigError: a value that the parts do not accept.
+        WeightsError: the weights do not fit the model.
+    """
+    set_precision(config.train, devices)
+    try:
+        with devices.scope():
+            task = build_task(
+                config,
+                num_classes=len(classes),
+                canvas_size=config.data.canvas_size,
+                synchronized=devices.num_replicas > 1,
+                sum_over_replicas=devices.sum_over_replicas,
+            )
+            loaded = pretrained and load_pretrained(
+                task.model,
+                pretrained,
+                normalization=config.model.normalization,
+                classes=classes,
+                class_layers=task.class_layers,
+                other_parts=tensorflow_parts(config.model),
+            )
+        engine, frozen = build_engine(
+            task,
+            config.train,
+            devices=devices,
+            make_dataset=functools.partial(
+                build_train_dataset,
+                config,
+                train_split,
+                class_names=[entry.name for entry in classes],
+                devices=devices,
+            ),
+            record_numbers=lambda batch: batch.records,
+        )
+    except UserError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return Training(task, engine, frozen, loaded)
+
+
+def build_train_dataset(
+    config: ExperimentConfig,
+    split: Split | None,
+    start_record: int,
+    *,
+    class_names: Sequence[str] = (),
+    devices: Devices | None = None,
+) -> tf.data.Dataset:
+    """Builds the training input from record number `start_record` on.
+
+    Args:
+        config: the experiment.
+        split: the training data; None is an error.
+        start_record: records consumed since the beginning of the run.
+        class_names: C names, for records that have no class ids.
+        devices: their process reads its part of each batch; None: whole batches.
+    """
+    if split is None:
+        raise ValueError("this engine was built without training data")
+    data, train = config.data, config.train
+    process_count = devices.num_processes if devices else 1
+    build = functools.partial(
+        train_dataset,
+        shards=split.shards,
+        records_per_shard=split.records_per_shard,
+        num_classes=split.num_classes,
+        class_names=class_names,
+        batch_size=train.batch_size // process_count,
+        seed=train.seed,
+        process_index=devices.process_index if devices else 0,
+        process_count=process_count,
+        with_masks=config.model.predicts_masks,
+    )
+    if not data.close_mosaic_steps:
+        return build(data, start_record=start_record)
+    unmixed = tuple(one for one in data.augmentations if not isinstance(one, _CLOSED))
+    closed = dataclasses.replace(data, augmentations=unmixed)
+    mixed_steps = train.total_steps - data.close_mosaic_steps - start_record // train.batch_size
+    if mixed_steps <= 0:
+        return build(closed, start_record=start_record)
+    mixed = build(data, start_record=start_record).take(mixed_steps)
+    first_closed = start_record + mixed_steps * train.batch_size
+    return mixed.concatenate(build(closed, start_record=first_closed))
+
+
+def restore_task(
+    run: Run[ExperimentConfig],
+    checkpoint: Checkpoint,
+    *,
+    canvas_size: tuple[int, int] | None = None,
+    devices: Devices | None = None,
+) -> DetectorTask:
+    """Builds a trained detector with the weights of a checkpoint.
+
+    Args:
+        run: of the model_dir.
+        checkpoint: which weights.
+        canvas_size: height and width in pixels; None means that of training.
+        devices: those that predict; None means the default device.
+    """
+    with devices.scope() if devices else nullcontext():
+        task = build_task(
+            run.config,
+            num_classes=len(run.classes),
+            canvas_size=canvas_size or run.config.data.canvas_size,
+        )
+        restore_model(task.model, checkpoint.prefix)
+    return task
