@@ -97,7 +97,9 @@ def config_of(text: str) -> ExperimentConfig:
 def built(text: str, **settings: Any) -> RetinaNetTask:
     """The detector without values for its variables, which would take most of the time."""
     with keras.StatelessScope(initialize_variables=False):
-        return build_task(config_of(text), num_classes=3, canvas_size=CANVAS, **settings)
+        task = build_task(config_of(text), num_classes=3, canvas_size=CANVAS, **settings)
+    assert isinstance(task, RetinaNetTask)
+    return task
 
 
 def parts(layer: keras.layers.Layer, kind: type) -> list[Any]:

@@ -111,7 +111,9 @@ def test_an_efficientdet_trains_as_its_authors_did(version: str) -> None:
     model, data, train = config.model, config.data, config.train
     assert (model.min_level, model.max_level) == (3, 7)
     for norm in (model.batch_norm, model.backbone.batch_norm):
+        assert norm is not None
         assert (norm.momentum, norm.frozen, norm.synchronized) == (0.99, False, True)
+    assert model.batch_norm is not None
     assert model.batch_norm.epsilon == 1e-3
     epsilon = model.backbone.batch_norm.epsilon
     assert (BACKBONE_EPSILON["efficientnet"] if epsilon == "auto" else epsilon) == 1e-3

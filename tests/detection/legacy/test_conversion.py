@@ -44,6 +44,7 @@ def test_later_keys_with_a_counterpart_are_converted() -> None:
     assert config.data.augmentations == (AutoAugmentConfig(policy="v2"),)
     assert isinstance(config.model.backbone, ResNetConfig)
     assert config.model.backbone.batch_norm.synchronized
+    assert config.model.batch_norm is not None
     assert not config.model.batch_norm.synchronized
     assert config.train.freeze == ("stem", "stage1")
     assert converted("{}")[0].train.gradient_clip_norm is None  # 0.0 there

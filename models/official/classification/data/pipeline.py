@@ -144,8 +144,8 @@ def eval_dataset(
 def read_schema(shards: Sequence[str]) -> Schema:
     """Tells the schema of a set by its first record."""
     for path in shards:
-        for serialized in tf.data.TFRecordDataset(path).take(1):
-            return find_schema(serialized.numpy(), path)
+        for serialized in tf.data.TFRecordDataset(path).take(1).as_numpy_iterator():
+            return find_schema(bytes(serialized), path)
     raise ValueError(f"{shards[0]} and its {len(shards)} shards hold no record")
 
 

@@ -5,7 +5,7 @@ detections that were evaluated.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
@@ -132,14 +132,16 @@ class _Detector(tf.Module):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="input")])
     def tf_example(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
         keys = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
-        return self._detect(tf.io.parse_example(examples, keys)["image/encoded"], decode_to_canvas)
+        encoded: Any = tf.io.parse_example(examples, keys)["image/encoded"]
+        return self._detect(encoded, decode_to_canvas)
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="input")])
     def image_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._detect(images, resize_to_canvas)
 
     def _detect_canvas(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        sizes = tf.tile(tf.constant([self._canvas_size], tf.float32), [tf.shape(images)[0], 1])
+        size = tf.constant([self._canvas_size], tf.float32)
+        sizes = tf.repeat(size, tf.shape(images)[0], axis=0)
         placed = PlacedImage(images, sizes, tf.ones_like(sizes), tf.zeros_like(sizes))
         return self._detect_placed(placed)
 

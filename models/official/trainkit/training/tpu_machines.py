@@ -56,8 +56,9 @@ class TpuMachine(NamedTuple):
     @property
     def host_layout(self) -> tuple[int, int, int]:
         """The chips of one host along each axis: 4, but 8 where those are all, and 1 of 1."""
-        whole = {(1, 1): (1, 1, 1), (2, 4): (2, 4, 1)}
-        return whole.get(self.layout, (2, 2, 1))
+        if self.layout == (1, 1):
+            return 1, 1, 1
+        return (2, 4, 1) if self.layout == (2, 4) else (2, 2, 1)
 
     @property
     def num_hosts(self) -> int:

@@ -13,6 +13,7 @@ def drawn(segmentation: object) -> np.ndarray | None:
     if found is None:
         return None
     mask = cv2.imdecode(np.frombuffer(found.encoded, np.uint8), cv2.IMREAD_UNCHANGED)
+    assert mask is not None
     assert found.area == mask.sum()
     return mask
 
