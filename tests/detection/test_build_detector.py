@@ -85,7 +85,7 @@ TEXTS: dict[type, str] = {
 UNIONS = {
     name: typing.get_args(hint)
     for name, hint in typing.get_type_hints(RetinaNetConfig).items()
-    if any(dataclasses.is_dataclass(member) for member in typing.get_args(hint))
+    if sum(dataclasses.is_dataclass(member) for member in typing.get_args(hint)) > 1
 }
 
 
