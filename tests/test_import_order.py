@@ -25,8 +25,8 @@ TRAINKIT = (
     "{errors, types, keras_ops}"
 )
 CLASSIFICATION = (
-    "commands → experiment → build_classifier → {inference, evaluation, preparation} → config → "
-    "{modeling, data} → types"
+    "commands → experiment → build_training → build_classifier → "
+    "{inference, evaluation, preparation} → config → {modeling, data} → types"
 )
 PACKAGES = {"detection": DETECTION, "classification": CLASSIFICATION, "trainkit": TRAINKIT}
 TASKS = ("detection", "classification")  # import trainkit, never each other

@@ -37,10 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> str:
+    from tpudet.classification.build_training import build_train_dataset
     from tpudet.classification.config import ExperimentConfig
     from tpudet.classification.data.splits import find_joined_split
     from tpudet.classification.evaluation.draw import draw_training_images
-    from tpudet.classification.experiment import build_train_dataset
     from tpudet.trainkit.config.decode import load_config
     from tpudet.trainkit.files.storage import whole_file
     from tpudet.trainkit.pages.drawing import encode_png

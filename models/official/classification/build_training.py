@@ -1,0 +1,144 @@
+"""Builds a classifier with its weights, its training input and the engine that trains it."""
+
+import functools
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tpudet.classification.build_classifier import build_task
+from tpudet.classification.config import ExperimentConfig
+from tpudet.classification.data.pipeline import train_dataset
+from tpudet.classification.modeling.classifier import ClassifierTask
+from tpudet.classification.modeling.config import SigmoidLossConfig
+from tpudet.classification.modeling.head_names import head_recipe
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.config.decode import ConfigError
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.record_splits import Split
+from tpudet.trainkit.training.build_engine import (
+    build_engine,
+    set_precision,
+)
+from tpudet.trainkit.training.checkpoints import Checkpoint
+from tpudet.trainkit.training.devices import Devices
+from tpudet.trainkit.training.engine import Engine
+from tpudet.trainkit.training.freezing import Frozen
+from tpudet.trainkit.training.model_dir import (
+    Run,
+    restore_model,
+)
+from tpudet.trainkit.weights.pretrained import Pretrained, load_pretrained
+from tpudet.trainkit.weights.report import LoadReport
+
+
+class Training(NamedTuple):
+    """The classifier and the engine that trains it."""
+
+    task: ClassifierTask
+    engine: Engine
+    frozen: Frozen
+    loaded: LoadReport | None  # on the pretrained weights, if they were loaded
+
+
+def build_training(
+    config: ExperimentConfig,
+    *,
+    classes: Sequence[ClassEntry],
+    train_split: Split | None,
+    devices: Devices,
+    pretrained: Pretrained | None = None,
+) -> Training:
+    """Builds model, optimizer and input.
+
+    Args:
+        config: the experiment, without `auto`.
+        classes: rows of the class list.
+        train_split: the training data; without it the engine can only restore.
+        devices: those that train.
+        pretrained: weights to load.
+
+    Raises:
+        ConfigError: a value that the parts do not accept.
+        WeightsError: the weights do not fit the model.
+    """
+    set_precision(config.train, devices)
+    try:
+        with devices.scope():
+            task = build_task(
+                config,
+                num_classes=len(classes),
+                synchronized=devices.num_replicas > 1,
+                sum_over_replicas=devices.sum_over_replicas,
+            )
+            loaded = pretrained and load_pretrained(
+                task.model,
+                pretrained,
+                normalization=config.model.normalization,
+                classes=classes,
+                class_layers=task.class_layers,
+                other_parts=head_recipe,
+            )
+        engine, frozen = build_engine(
+            task,
+            config.train,
+            devices=devices,
+            make_dataset=functools.partial(
+                build_train_dataset, config, train_split, devices=devices
+            ),
+            record_numbers=lambda batch: batch.records,
+        )
+    except UserError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return Training(task, engine, frozen, loaded)
+
+
+def build_train_dataset(
+    config: ExperimentConfig,
+    split: Split | None,
+    start_record: int,
+    *,
+    devices: Devices | None = None,
+) -> tf.data.Dataset:
+    """Builds the training input from record number `start_record` on.
+
+    Args:
+        config: the experiment.
+        split: the training data; None is an error.
+        start_record: records consumed since the beginning of the run.
+        devices: their process reads its part of each batch; None: whole batches.
+    """
+    process_count = devices.num_processes if devices else 1
+    if split is None:
+        raise ValueError("this engine was built without training data")
+    return train_dataset(
+        config.data,
+        shards=split.shards,
+        records_per_shard=split.records_per_shard,
+        num_classes=split.num_classes,
+        batch_size=config.train.batch_size // process_count,
+        seed=config.train.seed,
+        start_record=start_record,
+        process_index=devices.process_index if devices else 0,
+        process_count=process_count,
+        is_multi_label=isinstance(config.model.loss, SigmoidLossConfig),
+    )
+
+
+def restore_task(
+    run: Run[ExperimentConfig], checkpoint: Checkpoint, *, devices: Devices | None = None
+) -> ClassifierTask:
+    """Builds a trained classifier with the weights of a checkpoint.
+
+    Args:
+        run: of the model_dir.
+        checkpoint: which weights.
+        devices: those that predict; None means the default device.
+    """
+    with devices.scope() if devices else nullcontext():
+        task = build_task(run.config, num_classes=len(run.classes))
+        restore_model(task.model, checkpoint.prefix)
+    return task
