@@ -21,7 +21,8 @@ DETECTION = (
 TRAINKIT = (
     "training → {weights, backbones, record_splits, record_manifest, images, image_folder, "
     "saved_model} → records → "
-    "{config, files, jobs, pages, command_line, class_list, source_version} → "
+    "{config, files, jobs, pages, backend_arguments, command_line, class_list, "
+    "source_version} → "
     "{errors, types, keras_ops}"
 )
 CLASSIFICATION = (

@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from tpudet.trainkit.command_line import (
+from tpudet.trainkit.backend_arguments import (
     add_backend_argument,
     add_hosts_arguments,
     add_tensorflow_argument,
     choose_backend,
-    new_parser,
 )
+from tpudet.trainkit.command_line import new_parser
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training import jax_hosts
 from tpudet.trainkit.training.jax_hosts import join_hosts, pod_size, several_hosts
@@ -106,7 +106,7 @@ def test_the_metadata_of_compute_engine_say_it_too(monkeypatch: pytest.MonkeyPat
 
 def test_a_cpu_by_the_name_of_a_tpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5e-8")
-    monkeypatch.setattr("tpudet.trainkit.command_line._sees_tpu", lambda: False)
+    monkeypatch.setattr("tpudet.trainkit.backend_arguments._sees_tpu", lambda: False)
     with pytest.raises(UserError, match="TPU_ACCELERATOR_TYPE is set.*JAX sees no TPU"):
         choose_backend(parse())
     choose_backend(parse("--backend", "tensorflow"))

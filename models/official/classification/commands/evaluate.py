@@ -8,10 +8,9 @@ beside it as CSV.
 import argparse
 from collections.abc import Sequence
 
+from tpudet.trainkit.backend_arguments import add_backend_argument, choose_backend
 from tpudet.trainkit.command_line import (
-    add_backend_argument,
     add_evaluation_arguments,
-    choose_backend,
     new_parser,
     run_command,
     start_logging,

@@ -7,11 +7,10 @@ of the test, train.batch_size.
 import argparse
 from collections.abc import Sequence
 
+from tpudet.trainkit.backend_arguments import add_backend_argument, choose_backend
 from tpudet.trainkit.command_line import (
-    add_backend_argument,
     add_experiment_arguments,
     add_range_test_arguments,
-    choose_backend,
     new_parser,
     run_command,
     start_logging,

@@ -9,12 +9,14 @@ train.patience is over.
 import argparse
 from collections.abc import Sequence
 
-from tpudet.trainkit.command_line import (
+from tpudet.trainkit.backend_arguments import (
     add_backend_argument,
-    add_experiment_arguments,
     add_hosts_arguments,
-    add_training_arguments,
     choose_backend,
+)
+from tpudet.trainkit.command_line import (
+    add_experiment_arguments,
+    add_training_arguments,
     new_parser,
     run_command,
     start_logging,

@@ -11,10 +11,9 @@ import json
 from collections.abc import Sequence
 
 from tpudet.detection.commands.experiment_arguments import experiment_config
+from tpudet.trainkit.backend_arguments import add_backend_argument, choose_backend
 from tpudet.trainkit.command_line import (
-    add_backend_argument,
     add_config_arguments,
-    choose_backend,
     new_parser,
     positive_integer,
     run_command,

@@ -8,12 +8,8 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from tpudet.trainkit.command_line import (
-    add_tensorflow_argument,
-    new_parser,
-    run_command,
-    start_logging,
-)
+from tpudet.trainkit.backend_arguments import add_tensorflow_argument
+from tpudet.trainkit.command_line import new_parser, run_command, start_logging
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,11 +8,10 @@ import argparse
 from collections.abc import Sequence
 
 from tpudet.detection.commands.experiment_arguments import experiment_config
+from tpudet.trainkit.backend_arguments import add_backend_argument, choose_backend
 from tpudet.trainkit.command_line import (
-    add_backend_argument,
     add_experiment_arguments,
     add_range_test_arguments,
-    choose_backend,
     new_parser,
     run_command,
     start_logging,

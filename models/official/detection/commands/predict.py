@@ -6,13 +6,8 @@ from collections.abc import Sequence
 
 from tpudet.detection.inference.view_settings import DEFAULT_SCALES, ViewSettings, parse_views
 from tpudet.detection.submission.fusion.settings import METHODS
-from tpudet.trainkit.command_line import (
-    add_tensorflow_argument,
-    new_parser,
-    positive_integer,
-    run_command,
-    share,
-)
+from tpudet.trainkit.backend_arguments import add_tensorflow_argument
+from tpudet.trainkit.command_line import new_parser, positive_integer, run_command, share
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.locations import data_path
 

@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tpudet.trainkit.command_line import EXIT_WRONG_USAGE, require_jax
+from tpudet.trainkit.backend_arguments import require_jax
+from tpudet.trainkit.command_line import EXIT_WRONG_USAGE
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.watchdog import Watchdog, end_process, restart_sentence
 
