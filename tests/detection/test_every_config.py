@@ -32,7 +32,7 @@ def test_a_step_on_tensorflow_is_finite(experiment) -> None:
     assert config.model.backbone == experiment.config.model.backbone
     step = STEPS.take_step(config)
     assert step.faults == []
-    assert step.num_gradients > 80
+    assert step.num_gradients > 70
     parts = [value for name, value in step.losses.items() if name != "loss"]
     assert step.losses["loss"] == pytest.approx(sum(parts), rel=1e-5)
     assert min(step.losses.values()) > 0

@@ -62,7 +62,8 @@ def read_class_list(text: str) -> tuple[ClassEntry, ...]:
     """
     try:
         # Line ends of every system: csv itself does not take those of the old Mac, a bare CR.
-        rows = list(csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=None)))
+        stream = io.StringIO(text.removeprefix("\ufeff"), newline=None)
+        rows = list(csv.reader(stream, strict=True))
     except csv.Error as error:
         raise UserError(f"The class list is not a CSV: {error}.") from error
     while rows and not any(column.strip() for column in rows[-1]):

@@ -10,13 +10,16 @@ from tpudet.trainkit.config.decode import ConfigError, decode, load_config
 from tpudet.trainkit.config.yaml_tree import parse_tree
 from tpudet.trainkit.training.build_optimizer import build_schedule
 from tpudet.trainkit.training.config import (
+    RangeTestScheduleConfig,
     ScheduleConfig,
     StepScheduleConfig,
     TrainConfig,
     WarmedUpScheduleConfig,
 )
 
-KINDS = [member.kind for member in get_args(ScheduleConfig)]
+KINDS = [
+    member.kind for member in get_args(ScheduleConfig) if member is not RangeTestScheduleConfig
+]  # those that have a peak
 WARMED_UP = [member.kind for member in get_args(WarmedUpScheduleConfig)]
 NEEDED = {"cosine_cyclic": ", trough_step: 900"}  # beside the peak
 

@@ -79,7 +79,9 @@ def test_auto_becomes_what_the_weights_expect_and_stays_when_the_run_resumes(
     assert resolved.model.backbone.style == "tensorflow"
     assert resolved.model.backbone.batch_norm.epsilon == 1e-3
     (tmp_path / "config.yaml").write_text(to_yaml(resolved))
-    Checkpoints(str(tmp_path), keep=1).save({"global_step": np.asarray(1, np.int64)})
+    checkpoints = Checkpoints(str(tmp_path), keep=1)
+    checkpoints.save({"global_step": np.asarray(1, np.int64)})
+    checkpoints.wait()
     gone = dataclasses.replace(config, train=TrainConfig(weights=WeightsConfig(path="gone.pth")))
     assert resolve(gone, str(tmp_path)).model == resolved.model
     chosen = dataclasses.replace(

@@ -129,6 +129,7 @@ def test_our_own_checkpoint_gives_averages_and_no_optimizer(folder: str, tmp_pat
     checkpoints = Checkpoints(directory, keep=1)
     checkpoints.prepare()
     saved = checkpoints.save(state)
+    checkpoints.wait()
     for path in (directory, saved.prefix):
         stored = read_weights(path)
         assert stored.format == "TensorFlow, of tpudet"
@@ -177,6 +178,7 @@ def test_the_newest_of_a_run_is_found_beside_a_pointer_one_save_old(tmp_path: Pa
         before = pointer.read_text() if pointer.exists() else ""
         counters = {"global_step": np.asarray(step), "records_consumed": np.asarray(step)}
         checkpoints.save({"weight": np.full(2, float(step))} | counters)
+        checkpoints.wait()
     pointer.write_text(before)
     assert find_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-100")
     (tmp_path / "model.ckpt-100.index").write_bytes(b"torn")

@@ -62,6 +62,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if path.startswith("head/"):  # away from the initial values, which all runs share
             state[path] = array + 1
     checkpoints.save(state)
+    checkpoints.wait()
     (folder / "best").mkdir()
     for file in folder.glob(f"{NAME}.*"):
         shutil.copy(file, folder / "best")
