@@ -27,7 +27,9 @@ def work(job, progress):
         raise ValueError("a broken shard")
     if kind.startswith("ends_by"):
         os.kill(os.getpid(), int(kind[7:]))
-    with whole_file(f"{folder}/{kind}.out", "w"):
+    with whole_file(f"{folder}/{kind}.out", "w") as file:
+        file.write("begun")
+        file.flush()
         time.sleep(300)
 
 def jobs():
@@ -82,7 +84,8 @@ def expect_the_end(tmp_path: Path, begin: float) -> None:
 def test_every_amount_of_work_is_reported(tmp_path: Path) -> None:
     with started(tmp_path, *["counts"] * 5) as process:
         assert process.communicate(timeout=60)[0] == "5 jobs 100000 done\n"
-    assert len(set(worker_ids(tmp_path))) == 2
+    # One may have done all of them before the other had started.
+    assert 1 <= len(set(worker_ids(tmp_path))) <= 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -101,8 +104,8 @@ def test_a_failed_job_ends_the_others_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_an_interrupted_run_ends_its_workers_at_once(tmp_path: Path, number: int, wait_for) -> None:
     with started(tmp_path, *["slow"] * 6) as process:
-        writing = (tmp_path / "out").glob
-        wait_for(lambda: len(list(writing("*.temporary"))) == 2, process)
+        files = (tmp_path / "out").glob
+        wait_for(lambda: sum(f.stat().st_size > 0 for f in files("*.temporary")) == 2, process)
         begin = time.monotonic()
         process.send_signal(number)
         output = process.communicate(timeout=60)[0]

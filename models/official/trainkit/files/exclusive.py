@@ -70,9 +70,13 @@ def create_temporary(target: str) -> tuple[str, int]:
         except FileExistsError:
             number += not _remove_abandoned(path)
             continue
-        # Another process may have taken the file for abandoned before it was locked.
-        if lock_file(descriptor) is not False and is_at(descriptor, path):
-            return path, descriptor
+        try:
+            # Another process may have taken the file for abandoned before it was locked.
+            if lock_file(descriptor) is not False and is_at(descriptor, path):
+                return path, descriptor
+        except BaseException:  # a signal, too
+            os.unlink(path)
+            raise
         os.close(descriptor)
         number += 1
     raise FileExistsError(
