@@ -4,6 +4,7 @@ import pytest
 from benchmarks import input_pipeline
 
 
+@pytest.mark.slow  # nearly a minute
 def test_prints_every_pipeline_of_both_settings(capsys):
     flags = "--images 2 --rounds 1 --seconds 0.05 --batch_size 2 --scale_range 0.5 1.5"
     flags += " --augmentations copy_paste grid_mask"

@@ -38,6 +38,7 @@ def test_a_step_on_tensorflow_is_finite(experiment) -> None:
     assert min(step.losses.values()) > 0
 
 
+@pytest.mark.slow  # 150 s; other tests hold each part on JAX to TensorFlow
 def test_a_step_on_jax_is_finite() -> None:
     stems = [experiment.stem for experiment in ON_JAX]
     done = subprocess.run(

@@ -53,7 +53,11 @@ def read_ledger(model_dir: str) -> list[dict]:
         return [json.loads(line) for line in file.read().splitlines()]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version",
+    # A minute each; test_every_config takes a step of the others.
+    [one if "mosaic" in one else pytest.param(one, marks=pytest.mark.slow) for one in VERSIONS],
+)
 def test_a_config_trains_and_evaluates_through_the_command(
     version: str, sample_part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,7 +55,10 @@ def load(backbone, path, family):
     return report
 
 
-@pytest.mark.parametrize(("size", "file"), [("B0", "w.weights.h5"), ("B3", "m.keras")])
+@pytest.mark.parametrize(
+    ("size", "file"),
+    [("B0", "w.weights.h5"), pytest.param("B3", "m.keras", marks=pytest.mark.slow)],
+)
 def test_efficientnet(size, file, networks, tmp_path):
     shape = (64, 96, 3)
     make = getattr(keras.applications, f"EfficientNet{size}")
