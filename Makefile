@@ -30,7 +30,7 @@ build/libtpu/installed:
 test-tpu: .venv/installed build/libtpu/installed  ## small steps through the TPU's compiler
 	PYTHONPATH=build/libtpu $(BIN)/python -m pytest -m "slow or not slow" tests/trainkit/training/test_tpu_topology.py
 
-tpu-plans: .venv/installed build/libtpu/installed  ## docs/tpu_plans.md, minutes a config; goes on where it stopped
+tpu-plans: .venv/installed build/libtpu/installed  ## docs/tpu_plans.md, minutes a config; resumes where it stopped
 	PYTHONPATH=build/libtpu $(BIN)/python tools/write_tpu_plans.py
 
 lint: .venv/installed

@@ -20,7 +20,7 @@ retry=${RETRY_SECONDS:-60}
 
 say() { echo "$(date '+%F %T') train_preemptible: $*"; }
 tpu() { gcloud compute tpus tpu-vm "$1" "$name" --zone "$zone" "${@:2}"; }
-delete() { tpu delete --quiet || say "could not delete $name: it goes on costing"; }
+delete() { tpu delete --quiet || say "could not delete $name: it still costs money"; }
 on_machine() { tpu ssh --worker=all --command "$1"; }
 
 finish() {

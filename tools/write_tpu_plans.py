@@ -1,7 +1,7 @@
 """Writes docs/tpu_plans.md: what the TPU compiler says of shipped experiments.
 
 Each plan takes minutes, so what was found is kept in docs/tpu_plans.json and only what is missing
-is compiled; stopped at any time, the same command goes on. The page says which plans are missing.
+is compiled; stopped at any time, the same command resumes. The page says which plans are missing.
 """
 
 import argparse

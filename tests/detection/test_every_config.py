@@ -32,7 +32,12 @@ def test_a_step_on_tensorflow_is_finite(experiment) -> None:
     assert config.model.backbone == experiment.config.model.backbone
     step = STEPS.take_step(config)
     assert step.faults == []
-    assert step.num_gradients > 70
+    if experiment.stem == "faster-r50_fpn_1024":
+        # Kernels of 53 convolutions less 11 frozen; kernel and bias of 8 in the FPN, 3 in the RPN
+        # and 4 in the box head. Its norms are frozen.
+        assert step.num_gradients == 53 - 11 + 2 * (8 + 3 + 4)
+    else:
+        assert step.num_gradients > 80
     parts = [value for name, value in step.losses.items() if name != "loss"]
     assert step.losses["loss"] == pytest.approx(sum(parts), rel=1e-5)
     assert min(step.losses.values()) > 0

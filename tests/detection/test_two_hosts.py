@@ -113,5 +113,5 @@ def test_two_hosts_train_as_one_stop_together_and_never_hang(
     assert hosts[1 - lost].wait(300) == 75, log_of(model_dir, 1 - lost)[-3000:]
     sentences = log_of(model_dir, 1 - lost)
     assert "cannot be finished" in sentences
-    assert "the run goes on from the newest checkpoint" in sentences
+    assert "the run resumes from the newest checkpoint" in sentences
     assert list_checkpoints(str(model_dir))[-1].step >= saved

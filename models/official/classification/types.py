@@ -19,6 +19,6 @@ class Batch(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """What a classifier says of each image."""
+    """The output of a classifier for each image."""
 
     probabilities: Tensor  # [B, C] float32; they add up to 1 only if classes exclude each other

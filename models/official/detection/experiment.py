@@ -304,7 +304,7 @@ def _headline(config: ExperimentConfig) -> tuple[str, ...]:
 
 
 def _advice(config: ExperimentConfig, devices: Devices) -> str:
-    """What to do about a run of hours on a CPU; empty elsewhere."""
+    """Advice on a run of hours on a CPU; empty elsewhere."""
     if not are_cpus(devices):
         return ""
     fewer = "Fewer steps will do for a first look: --set train.total_epochs=10"

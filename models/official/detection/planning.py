@@ -25,7 +25,7 @@ from tpudet.trainkit.training.tpu_topology import (
 
 
 class Request(TypedDict):
-    """What to compile."""
+    """The steps to compile."""
 
     config: str  # file or VERSION
     overrides: list[str]

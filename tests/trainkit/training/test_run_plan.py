@@ -1,4 +1,4 @@
-"""What a run says before it begins: its length by the data, its learning rate, what is odd."""
+"""The log before a run begins: its length by the data, its learning rate, what is odd."""
 
 from typing import Any
 

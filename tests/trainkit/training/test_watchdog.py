@@ -1,4 +1,4 @@
-"""What is waited for in vain is named."""
+"""The watchdog names the step that is waited for in vain."""
 
 import threading
 import time

@@ -24,7 +24,7 @@ class Batch(NamedTuple):
 
 
 class Eigenvalues(keras.layers.Layer):
-    """What no TPU computes."""
+    """An operation that no TPU has."""
 
     def call(self, inputs: Any) -> Any:
         matrix = jnp.ones([3, 3]) * jax.lax.stop_gradient(jnp.mean(inputs))

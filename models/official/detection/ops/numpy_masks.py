@@ -100,7 +100,7 @@ def encode_part(part: np.ndarray, *, top: int, left: int, height: int, width: in
     framed[:, 1:-1] = part.T  # COCO counts down the columns
     column, row = np.nonzero(framed[:, 1:] != framed[:, :-1])  # starts and ends of runs by turns
     edges = (left + column) * height + top + row
-    # A run to the bottom goes on where the next column begins with one.
+    # A run to the bottom continues where the next column begins with one.
     joins = np.flatnonzero(edges[1:-1:2] == edges[2::2])
     edges = np.delete(edges, np.concatenate([2 * joins + 1, 2 * joins + 2]))
     counts = np.diff(edges, prepend=0, append=height * width).tolist()

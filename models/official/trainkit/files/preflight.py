@@ -47,7 +47,7 @@ def check_storage(directory: str) -> str:
 
 
 def _explain(directory: str, error: OSError) -> str:
-    """What to do about a bucket that refuses; empty for other errors."""
+    """Advice on a bucket that refuses access; empty for other errors."""
     refused = isinstance(error, PermissionError) or "403" in str(error)
     if not refused or not storage.is_remote(directory):
         return ""

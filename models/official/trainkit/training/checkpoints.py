@@ -140,7 +140,7 @@ class Checkpoints:
         return None
 
     def save(self, arrays: Mapping[str, np.ndarray]) -> Checkpoint:
-        """Begins to write, verify and publish the arrays, and returns while that goes on.
+        """Begins to write, verify and publish the arrays, and returns before that is done.
 
         It waits for the save before, so that at most one is under way; what is too old is removed
         after the new one is published. A process that ends by itself waits for its last save.

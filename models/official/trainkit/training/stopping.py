@@ -30,7 +30,7 @@ def early_end(
     stop_at: Mapping[str, float],
     patience: int | None,
 ) -> EarlyEnd | None:
-    """Returns why training ends after its newest evaluation; None if it goes on.
+    """Returns why training ends after its newest evaluation; None if it continues.
 
     Args:
         history: metrics by name, of each evaluated step; those that are not finite left out.

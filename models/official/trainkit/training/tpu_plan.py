@@ -1,4 +1,4 @@
-"""What a compiled step means on a TPU: whether it fits, how fast it can be, and what binds it.
+"""The verdict on a compiled step on a TPU: whether it fits, its least time, and what bounds it.
 
 Pure arithmetic over what the compiler reports; `tpu_compiler` gets the reports.
 """
@@ -22,7 +22,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class CompiledStep(NamedTuple):
-    """What the compiler reports of a step; sizes and counts are those of one device."""
+    """The compiler's report on a step; sizes and counts are those of one device."""
 
     step: str  # "train" or "evaluate"
     batch_size: int  # over all devices
@@ -39,7 +39,7 @@ class CompiledStep(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """What the step takes of a device's memory."""
+        """Memory of a device that the step takes."""
         kept = self.argument_bytes + self.output_bytes - self.aliased_bytes
         return kept + self.temporary_bytes + self.code_bytes + self.waiting_bytes
 

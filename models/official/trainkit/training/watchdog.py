@@ -47,7 +47,7 @@ class Watchdog:
 
     @property
     def watched(self) -> str:
-        """What is being waited for; empty if nothing."""
+        """The step being waited for; empty if none."""
         return self._watched[0] if self._watched else ""
 
     @contextmanager
@@ -86,9 +86,9 @@ class Watchdog:
 
 
 def restart_sentence(what: str, fault: str) -> str:
-    """Says what failed and that the same command goes on from the newest checkpoint."""
+    """Says what failed and that the same command resumes from the newest checkpoint."""
     return (
         f"{what} cannot be finished: {fault}. This process ends with exit code "
         f"{EXIT_START_AGAIN}; start it again, with all its hosts if there are several: the run "
-        "goes on from the newest checkpoint."
+        "resumes from the newest checkpoint."
     )

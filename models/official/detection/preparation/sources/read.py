@@ -36,7 +36,7 @@ class Source(NamedTuple):
 
 
 class ReadSource(NamedTuple):
-    """What a source holds."""
+    """The contents of a source."""
 
     annotations: Annotations
     image_directory: str
