@@ -143,6 +143,48 @@ def add_range_test_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --tpu, --steps, --search, --num_classes and --json."""
+    parser.add_argument("--tpu", required=True, metavar="NAME", help="v5e-8, v3-8, v6e-1, ...")
+    parser.add_argument(
+        "--steps",
+        choices=("train", "evaluate", "both"),
+        default="both",
+        help="which steps to compile (%(default)s)",
+    )
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="search the largest training batch that fits: at least two compilations more",
+    )
+    parser.add_argument(
+        "--num_classes",
+        type=positive_integer,
+        metavar="N",
+        help="default: the rows of the data set's class list, or where there is none those of COCO "
+        "or ImageNet",
+    )
+    parser.add_argument("--json", default="", metavar="FILE", help="write what was found there too")
+
+
+def add_step_time_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --input, --steps, --warmup_steps and --json."""
+    parser.add_argument(
+        "--input", choices=("synthetic", "real", "both"), default="synthetic", help="(%(default)s)"
+    )
+    parser.add_argument(
+        "--steps", type=positive_integer, default=20, metavar="N", help="timed steps (%(default)s)"
+    )
+    parser.add_argument(
+        "--warmup_steps",
+        type=positive_integer,
+        default=3,
+        metavar="N",
+        help="untimed steps before (%(default)s)",
+    )
+    parser.add_argument("--json", default="", metavar="FILE", help="write the times there too")
+
+
 def add_evaluation_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --model_dir, --step, --split and --set."""
     parser.add_argument("--model_dir", required=True, help="the folder that train wrote")

@@ -3,6 +3,7 @@
 import http.server
 import threading
 import time
+import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -117,6 +118,14 @@ def test_a_slow_server_is_given_up(server: str) -> None:
     with pytest.raises(OSError, match="not usable|cannot be reached"):
         fetch("http://[/a.jpg")
     assert url_file_name("https://host/a%20b.jpg?x=1.5#top") == "a b.jpg"
+
+
+def test_a_refusal_closes_its_connection(server: str) -> None:
+    with pytest.raises(OSError, match="the server says 404") as caught:
+        fetch(f"{server}/gone.jpg")
+    refusal = caught.value.__cause__
+    assert isinstance(refusal, urllib.error.HTTPError)
+    assert refusal.closed
 
 
 def test_frames_of_a_video_are_images_with_their_numbers(video: str) -> None:

@@ -5,6 +5,7 @@ import io
 import sys
 import threading
 import time
+import urllib.error
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -105,8 +106,6 @@ def test_weights_are_fetched_once(page: str, server: str, cache: Path) -> None:
     assert [file.name for file in cache.iterdir()] == ["some.h5"]
 
 
-# urlretrieve leaves the socket of a download that failed to the garbage collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("page", "reason"),
     [
@@ -129,6 +128,16 @@ def test_a_broken_download_leaves_nothing_and_says_what_to_do(
     assert CACHE_VARIABLE in message
     assert list(cache.iterdir()) == []
     assert fetch(f"{server}/whole")  # the next attempt is not disturbed
+
+
+def test_a_refusal_closes_its_connection(server: str, cache: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        fetch(f"{server}/missing")
+    of_keras = caught.value.__cause__
+    assert of_keras is not None
+    refusal = of_keras.__context__
+    assert isinstance(refusal, urllib.error.HTTPError)
+    assert refusal.closed
 
 
 def test_without_a_connection_the_message_names_the_file(cache: Path) -> None:

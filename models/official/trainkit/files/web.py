@@ -52,6 +52,7 @@ def fetch(url: str, *, silence: float = _SILENCE, limit: float = _LIMIT) -> byte
                 if time.monotonic() > end:
                     raise OSError(f"only {size} bytes came in {limit:g} s")
     except urllib.error.HTTPError as error:
+        error.close()  # it is the response, with an open connection
         raise OSError(f"the server says {error.code} {error.reason}") from error
     except TimeoutError as error:
         raise OSError(f"the server sent nothing for {silence:g} s") from error

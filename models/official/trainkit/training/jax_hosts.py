@@ -158,7 +158,10 @@ def _metadata(key: str) -> str:
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:
             return answer.read().decode()
-    except (urllib.error.URLError, OSError):
+    except urllib.error.HTTPError as error:
+        error.close()  # it is the response, with an open connection
+        return ""
+    except OSError:
         return ""
 
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import urllib.error
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -173,14 +174,20 @@ def _by_hand(source: Source, target: Path) -> str:
 def _download(source: Source, folder: Path) -> Path:
     import keras
 
-    with _patience(_SILENT_SECONDS):
-        path = keras.utils.get_file(
-            source.file,
-            source.url,
-            file_hash=source.digest,
-            cache_dir=str(folder),
-            cache_subdir="",
-        )
+    try:
+        with _patience(_SILENT_SECONDS):
+            path = keras.utils.get_file(
+                source.file,
+                source.url,
+                file_hash=source.digest,
+                cache_dir=str(folder),
+                cache_subdir="",
+            )
+    except Exception as error:
+        # get_file says a refusal in words of its own and leaves the connection open behind it.
+        if isinstance(error.__context__, urllib.error.HTTPError):
+            error.__context__.close()
+        raise
     return Path(path)
 
 
