@@ -10,6 +10,7 @@ from typing import Literal
 import hotcoco
 import numpy as np
 
+from tpudet.detection.evaluation.class_scores import ClassScores
 from tpudet.detection.evaluation.ground_truth import GroundTruth
 from tpudet.detection.ops.numpy_boxes import boxes_to_xywh
 from tpudet.detection.ops.numpy_masks import mask_area
@@ -56,7 +57,7 @@ def _evaluate(
     class_names: Sequence[str],
     kind: Literal["bbox", "segm"],
 ) -> dict[str, float]:
-    tables = _to_hotcoco(truth, detections, len(class_names), with_masks=kind == "segm")
+    tables = to_hotcoco(truth, detections, len(class_names), with_masks=kind == "segm")
     evaluator = hotcoco.COCOeval(*tables, kind)
     evaluator.evaluate()
     evaluator.accumulate()
@@ -66,6 +67,44 @@ def _evaluate(
     for class_id, name in enumerate(class_names, start=1):
         metrics[f"AP/{name}"] = float(found.get(f"AP/{class_id}", -1.0))
     return metrics
+
+
+def coco_class_scores(
+    truth: GroundTruth, detections: ImageDetections, num_classes: int
+) -> ClassScores:
+    """Precision and recall of the boxes of each class, matched as COCO does at an IoU of 0.5."""
+    evaluator = hotcoco.COCOeval(*to_hotcoco(truth, detections, num_classes), "bbox")
+    evaluator.params.iouThrs = [0.5]
+    evaluator.evaluate()
+    evaluator.accumulate()
+    # [IoUs, recalls, C, sizes, numbers of detections]: any size, 100 detections
+    precisions = evaluator.eval["precision"][0, :, :, 0, -1].T
+    thresholds = evaluator.eval["scores"][0, :, :, 0, -1].T
+    is_instance = ~truth.is_crowd
+    instances = np.bincount(truth.classes[is_instance], minlength=num_classes + 1)[1:]
+    is_unknown = (instances == 0)[:, None]
+    return ClassScores(
+        images=images_by_class(truth.image_indices, truth.classes, is_instance, num_classes),
+        instances=instances,
+        ap50=np.where(instances > 0, precisions.mean(axis=1), np.nan),
+        precisions=np.where(is_unknown, np.nan, precisions),
+        thresholds=np.where(is_unknown, np.nan, thresholds),
+    )
+
+
+def images_by_class(
+    image_indices: np.ndarray, classes: np.ndarray, is_instance: np.ndarray, num_classes: int
+) -> np.ndarray:
+    """[C] int64: the number of images with an instance of each class.
+
+    Args:
+        image_indices: [G] of the ground truth.
+        classes: [G] 1-based.
+        is_instance: [G] bool, the rows that count.
+        num_classes: C.
+    """
+    pairs = np.unique(np.stack([image_indices, classes])[:, is_instance], axis=1)
+    return np.bincount(pairs[1], minlength=num_classes + 1)[1:]
 
 
 def explain_missing(metrics: dict[str, float], truth: GroundTruth) -> list[str]:
@@ -99,8 +138,12 @@ def explain_missing(metrics: dict[str, float], truth: GroundTruth) -> list[str]:
     return lines
 
 
-def _to_hotcoco(
-    truth: GroundTruth, detections: ImageDetections, num_classes: int, *, with_masks: bool
+def to_hotcoco(
+    truth: GroundTruth,
+    detections: ImageDetections,
+    num_classes: int,
+    *,
+    with_masks: bool = False,
 ) -> tuple[hotcoco.COCO, hotcoco.COCO]:
     """Converts the columns for hotcoco, images and objects numbered from 1, as in pycocotools."""
     coco_truth = hotcoco.COCO.from_arrays(

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpudet.detection.evaluation.coco import MASK_PREFIX
+from tpudet.detection.evaluation.class_scores import RECALLS, ClassScores, sample_curve
+from tpudet.detection.evaluation.coco import MASK_PREFIX, images_by_class
 from tpudet.detection.evaluation.ground_truth import GroundTruth
 from tpudet.detection.evaluation.open_images.masks import score_masks
 from tpudet.detection.evaluation.open_images.metric import (
@@ -47,6 +48,27 @@ class ChallengeSplit(NamedTuple):
         expanded = _with_ancestors(detections, self.ancestors)
         masks = self._summarize(score_masks(self.truth, self.masks, expanded))
         return metrics | {f"{MASK_PREFIX}{key}": value for key, value in masks.items()}
+
+    def class_scores(self, detections: ImageDetections) -> ClassScores:
+        """Returns precision and recall of the boxes of each class, detections expanded."""
+        boxes = _with_ancestors(detections._replace(masks=None), self.ancestors)
+        scored = score_boxes(self.truth, boxes)
+        num_classes = len(self.class_names)
+        instances = np.bincount(scored.instance_classes, minlength=num_classes + 1)[1:]
+        curves = np.full((num_classes, 2, len(RECALLS)), np.nan)
+        for row in np.flatnonzero(instances).tolist():
+            own = slice(*np.searchsorted(scored.classes, [row + 1, row + 2]))
+            curves[row] = sample_curve(scored.scores[own], scored.is_true[own], int(instances[row]))
+        every = np.ones(len(scored.instance_classes), bool)
+        return ClassScores(
+            images=images_by_class(
+                scored.instance_images, scored.instance_classes, every, num_classes
+            ),
+            instances=instances,
+            ap50=average_precisions(scored),
+            precisions=curves[:, 0],
+            thresholds=curves[:, 1],
+        )
 
     def _summarize(self, scored: Scored) -> dict[str, float]:
         precisions = average_precisions(scored).tolist()
