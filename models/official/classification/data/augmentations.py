@@ -1,7 +1,7 @@
 """The augmentations of an experiment's `data.augmentations`, as functions of a `Sample`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import tensorflow as tf
@@ -12,10 +12,21 @@ from tpudet.classification.data.config import (
     ColorConfig,
     CutmixConfig,
     MixupConfig,
+    RandAugmentConfig,
 )
 from tpudet.classification.data.sample import Sample
+from tpudet.trainkit.images import pixel_operations
 from tpudet.trainkit.images.mixed_stream import Augmentation, ImageAugmentation, MixingAugmentation
-from tpudet.trainkit.images.pixel_operations import jitter_colors
+from tpudet.trainkit.images.moves import (
+    draw_sign,
+    pixel_unit,
+    rotation_matrix,
+    shear_matrix,
+    shift_image,
+    warp_layers,
+)
+from tpudet.trainkit.images.pixel_operations import FILL, jitter_colors
+from tpudet.trainkit.images.rand_augment import NAMES, draw_operations
 from tpudet.trainkit.types import Tensor
 
 
@@ -35,6 +46,9 @@ def _build(config: AugmentationConfig) -> Augmentation:
                 move_image, rotation=config.rotation, shift=config.shift, scale=config.scale
             )
             return ImageAugmentation(lambda s, seed: s._replace(image=move(s.image, seed)))
+        case RandAugmentConfig(num_ops=num_ops, magnitude=magnitude):
+            change = partial(apply_rand_augment, num_ops=num_ops, magnitude=magnitude)
+            return ImageAugmentation(lambda s, seed: s._replace(image=change(s.image, seed)))
         case MixupConfig(probability=probability, alpha=alpha):
             return MixingAugmentation(partial(mixup, alpha=alpha), 1, probability)
         case CutmixConfig(probability=probability, alpha=alpha):
@@ -75,6 +89,68 @@ def move_image(
         fill_mode="CONSTANT",
     )
     return moved[0]
+
+
+# (image [h, w, 3] uint8, amount [] float32, seed [2]) -> image of the same size. The amount is in
+# degrees for rotate, in pixels of COCO for translate, else as in `pixel_operations`.
+Change = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _translate(axis: int) -> Change:
+    def change(image: Tensor, amount: Tensor, seed: Tensor) -> Tensor:
+        distance = tf.cast(tf.round(draw_sign(seed) * amount * pixel_unit(image)), tf.int32)
+        down, right = (distance, 0) if axis == 0 else (0, distance)
+        return shift_image(image, down, right, FILL)
+
+    return change
+
+
+def _shear(axis: int) -> Change:
+    def change(image: Tensor, amount: Tensor, seed: Tensor) -> Tensor:
+        matrix = shear_matrix(draw_sign(seed) * amount, axis=axis)
+        return warp_layers(image[None], matrix, FILL)[0]
+
+    return change
+
+
+def _rotate(image: Tensor, amount: Tensor, seed: Tensor) -> Tensor:
+    matrix = rotation_matrix(tf.shape(image)[:2], draw_sign(seed) * amount)
+    return warp_layers(image[None], matrix, FILL)[0]
+
+
+CHANGES: Mapping[str, Change] = {
+    "identity": lambda image, amount, seed: image,
+    "auto_contrast": lambda image, amount, seed: pixel_operations.auto_contrast(image),
+    "equalize": lambda image, amount, seed: pixel_operations.equalize(image),
+    "rotate": _rotate,
+    "solarize": lambda image, amount, seed: pixel_operations.solarize(image, amount),
+    "color": lambda image, amount, seed: pixel_operations.change_color(image, amount),
+    "posterize": lambda image, amount, seed: pixel_operations.posterize(image, amount),
+    "contrast": lambda image, amount, seed: pixel_operations.change_contrast(image, amount),
+    "brightness": lambda image, amount, seed: pixel_operations.change_brightness(image, amount),
+    "sharpness": lambda image, amount, seed: pixel_operations.change_sharpness(image, amount),
+    "shear_x": _shear(axis=1),
+    "shear_y": _shear(axis=0),
+    "translate_x": _translate(axis=1),
+    "translate_y": _translate(axis=0),
+}
+
+
+def apply_rand_augment(image: Tensor, seed: Tensor, *, num_ops: int, magnitude: float) -> Tensor:
+    """Applies `num_ops` operations, drawn uniformly with repetition, to an image [h, w, 3] uint8.
+
+    Args:
+        image: of any size, which stays.
+        seed: [2] int, which determines all choices.
+        num_ops: at least 1.
+        magnitude: 0..10, see `trainkit.images.rand_augment`.
+    """
+    draws = draw_operations(seed, num_ops=num_ops, magnitude=magnitude)
+    for step in range(num_ops):
+        amount, own_seed = draws.amounts[step], tf.random.fold_in(draws.seed, step)
+        branches = [partial(CHANGES[name], image, amount, own_seed) for name in NAMES]
+        image = tf.ensure_shape(tf.switch_case(draws.indices[step], branches), image.shape)
+    return image
 
 
 def mixup(samples: Sequence[Sample], seed: Tensor, *, alpha: float) -> Sample:

@@ -50,6 +50,17 @@ class AffineConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RandAugmentConfig:
+    """RandAugment: random operations of one strength (arXiv 1909.13719)."""
+
+    kind: Literal["rand_augment"] = "rand_augment"
+    num_ops: Count = 2
+    magnitude: Annotated[float, Range("[0, 10]")] = 5.0
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
 class MixupConfig:
     """Mixup: two blended images with the labels of both (arXiv 1710.09412)."""
 
@@ -71,7 +82,7 @@ class CutmixConfig:
     __post_init__ = check
 
 
-AugmentationConfig = ColorConfig | AffineConfig | MixupConfig | CutmixConfig
+AugmentationConfig = ColorConfig | AffineConfig | RandAugmentConfig | MixupConfig | CutmixConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,6 @@ from tpudet.detection.data.masks import pack_masks, unpack_masks
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.types import Tensor
 
-COCO_LONGER_SIDE = 640.0  # pixels; the distances of published augmentations were chosen for it
-
 
 class AnnotatedImage(NamedTuple):
     """The part of a sample that augmentations of a single image see; h and w before padding."""
@@ -28,11 +26,6 @@ def is_object(annotated: AnnotatedImage) -> Tensor:
     Removed instances are not among them, nor are crowds: a region to ignore is no object to move.
     """
     return has_area(annotated.boxes) & ~annotated.is_crowd
-
-
-def pixel_unit(image: Tensor) -> Tensor:
-    """Returns the length that stands for a pixel of a COCO image, [] float32: longer side / 640."""
-    return tf.cast(tf.reduce_max(tf.shape(image)[:2]), tf.float32) / COCO_LONGER_SIDE
 
 
 class Sample(NamedTuple):

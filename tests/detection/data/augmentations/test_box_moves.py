@@ -9,7 +9,8 @@ from PIL import Image
 
 from tpudet.detection.data.augmentations import box_moves
 from tpudet.detection.data.augmentations.pixels import box_cutout, cutout
-from tpudet.detection.data.sample import AnnotatedImage, pixel_unit
+from tpudet.detection.data.sample import AnnotatedImage
+from tpudet.trainkit.images.moves import draw_sign, pixel_unit
 
 SEED = tf.constant([3, 4], tf.int64)
 GREY = (128, 128, 128)
@@ -78,7 +79,7 @@ def test_warp_equals_pillow_and_takes_boxes_and_masks_along(matrix):
 @pytest.mark.parametrize("degrees", [0.0, 12.0, 30.0, 90.0])
 def test_rotate_equals_pillow(degrees):
     annotated = image_with_red()
-    signed = float(box_moves.draw_sign(SEED)) * degrees
+    signed = float(draw_sign(SEED)) * degrees
     turned = box_moves.rotate(annotated, degrees, SEED)
     how = {"resample": Image.Resampling.NEAREST, "fillcolor": GREY}
     expected = np.asarray(Image.fromarray(annotated.image.numpy()).rotate(signed, **how))
@@ -115,7 +116,7 @@ def test_translate_moves_whole_pixels(axis, distance):
     annotated = image_with_red()
     for seed in ([1, 1], [1, 2], [1, 3], [1, 4]):
         seed = tf.constant(seed, tf.int64)
-        signed = float(box_moves.draw_sign(seed)) * distance
+        signed = float(draw_sign(seed)) * distance
         moved = box_moves.translate(annotated, distance, seed, axis=axis)
         shift = (0.0, signed) if axis == 0 else (signed, 0.0)
         expected = affine(annotated.image, (1, 0, -shift[0], 0, 1, -shift[1]))
@@ -126,7 +127,7 @@ def test_translate_moves_whole_pixels(axis, distance):
 
 
 def test_directions_come_up_equally_often():
-    seeds = tf.data.Dataset.range(400).map(lambda k: box_moves.draw_sign(tf.stack([k, 5])))
+    seeds = tf.data.Dataset.range(400).map(lambda k: draw_sign(tf.stack([k, 5])))
     signs = [float(sign) for sign in seeds]
     assert set(signs) == {-1.0, 1.0}
     assert abs(sum(signs)) < 100  # five standard deviations

@@ -11,9 +11,9 @@ from tpudet.detection.data.augmentations.rand_augment import (
     OperationSequence,
     apply_rand_augment,
     apply_sequence,
-    operation_amounts,
 )
 from tpudet.detection.data.sample import AnnotatedImage
+from tpudet.trainkit.images.rand_augment import operation_amounts
 
 
 def seed_of(index) -> tf.Tensor:

@@ -5,13 +5,20 @@ moved corners, clipped to the image, and 0 0 0 0 if it left the image. Each func
 direction, forward or backward, from its seed.
 """
 
-import math
 from collections.abc import Callable
 
 import tensorflow as tf
 
 from tpudet.detection.data.boxes import flip_boxes, has_area
 from tpudet.detection.data.sample import AnnotatedImage
+from tpudet.trainkit.images.moves import (
+    draw_sign,
+    rotation_matrix,
+    shear_matrix,
+    shift_image,
+    shift_layers,
+    warp_layers,
+)
 from tpudet.trainkit.images.pixel_operations import FILL
 from tpudet.trainkit.types import Tensor
 
@@ -40,14 +47,10 @@ def translate(
     signed = tf.round(draw_sign(seed) * distance)
     shifts = (signed, 0.0) if axis == 0 else (0.0, signed)
     down, right = (tf.cast(shift, tf.int32) for shift in shifts)
-    height, width = tf.unstack(tf.shape(annotated.image)[:2])
-    # On rows of bytes, see `canvas.pad_image`.
-    rows = tf.reshape(annotated.image, [1, height, width * 3])
-    moved = _shifted(rows, down, 3 * right, FILL)
     return annotated._replace(
-        image=tf.reshape(moved, tf.shape(annotated.image)),
+        image=shift_image(annotated.image, down, right, FILL),
         boxes=clip_to_image(annotated.boxes + tf.tile(tf.stack(shifts), [2]), annotated.image),
-        masks=None if annotated.masks is None else _shifted(annotated.masks, down, right, 0),
+        masks=None if annotated.masks is None else shift_layers(annotated.masks, down, right, 0),
     )
 
 
@@ -62,10 +65,7 @@ def shear(
         seed: [2], of the direction.
         axis: 0 moves columns, 1 moves rows.
     """
-    slope = draw_sign(seed) * share
-    if axis == 0:
-        return warp(annotated, tf.stack([1.0, 0.0, 0.0, slope, 1.0, 0.0]))
-    return warp(annotated, tf.stack([1.0, slope, 0.0, 0.0, 1.0, 0.0]))
+    return warp(annotated, shear_matrix(draw_sign(seed) * share, axis=axis))
 
 
 def rotate(annotated: AnnotatedImage, degrees: Tensor | float, seed: Tensor) -> AnnotatedImage:
@@ -76,42 +76,22 @@ def rotate(annotated: AnnotatedImage, degrees: Tensor | float, seed: Tensor) -> 
         degrees: angle.
         seed: [2], of the direction.
     """
-    # Forward is counter-clockwise, as in Pillow.
-    angle = -draw_sign(seed) * degrees * (math.pi / 180.0)
-    cosine, sine = tf.cos(angle), tf.sin(angle)
-    height, width = tf.unstack(tf.cast(tf.shape(annotated.image)[:2], tf.float32) / 2.0)
-    to_left = width - cosine * width - sine * height
-    to_top = height + sine * width - cosine * height
-    return warp(annotated, tf.stack([cosine, sine, to_left, -sine, cosine, to_top]))
+    size = tf.shape(annotated.image)[:2]
+    return warp(annotated, rotation_matrix(size, draw_sign(seed) * degrees))
 
 
 def warp(annotated: AnnotatedImage, matrix: Tensor) -> AnnotatedImage:
-    """Applies an affine map with nearest-pixel sampling, as Pillow's `AFFINE`.
+    """Applies an affine map, see `warp_layers`.
 
     Args:
         annotated: the image, its boxes and masks.
-        matrix: [6] float32, `a b c d e f`: point (x, y) of the new image is (ax + by + c,
-            dx + ey + f) of the old one, in coordinates where pixel 0 lies from 0 to 1.
+        matrix: [6] float32.
     """
-    a, b, c, d, e, f = tf.unstack(matrix)
-    # TensorFlow counts from the middle of pixel 0.
-    indices = tf.stack([a, b, c + 0.5 * (a + b - 1.0), d, e, f + 0.5 * (d + e - 1.0), 0.0, 0.0])
-    size = tf.shape(annotated.image)[:2]
-
-    def warped(images: Tensor, fill: int) -> Tensor:
-        return tf.raw_ops.ImageProjectiveTransformV3(
-            images=images,
-            transforms=indices[None],
-            output_shape=size,
-            fill_value=float(fill),
-            interpolation="NEAREST",
-            fill_mode="CONSTANT",
-        )
-
+    masks = annotated.masks
     return annotated._replace(
-        image=warped(annotated.image[None], FILL)[0],
+        image=warp_layers(annotated.image[None], matrix, FILL)[0],
         boxes=clip_to_image(_corners_moved(annotated.boxes, matrix), annotated.image),
-        masks=None if annotated.masks is None else warped(annotated.masks[..., None], 0)[..., 0],
+        masks=None if masks is None else warp_layers(masks[..., None], matrix, 0)[..., 0],
     )
 
 
@@ -164,11 +144,6 @@ def in_each_box(
     return annotated._replace(image=layers[0][0], masks=layers[1][..., 0] if has_masks else None)
 
 
-def draw_sign(seed: Tensor) -> Tensor:
-    """Returns 1 or -1, [] float32, equally likely; `seed` [2]."""
-    return tf.sign(tf.random.stateless_uniform([], seed, alg="philox") - 0.5 + 1e-9)
-
-
 def clip_to_image(boxes: Tensor, image: Tensor) -> Tensor:
     """Clips boxes [n, 4] to the image [h, w, 3].
 
@@ -191,15 +166,6 @@ def _corners_moved(boxes: Tensor, matrix: Tensor) -> Tensor:
     ends = [tf.reduce_min(new_ys, 1), tf.reduce_min(new_xs, 1)]
     ends += [tf.reduce_max(new_ys, 1), tf.reduce_max(new_xs, 1)]
     return tf.stack(ends, axis=1)
-
-
-def _shifted(layers: Tensor, down: Tensor, right: Tensor, fill: int) -> Tensor:
-    """Moves the content of [k, rows, columns]; its size stays."""
-    shifts = tf.stack([down, right])
-    before, after = tf.maximum(shifts, 0), tf.maximum(-shifts, 0)
-    paddings = tf.pad(tf.stack([before, after], axis=1), [[1, 0], [0, 0]])
-    padded = tf.pad(layers, paddings, constant_values=tf.cast(fill, layers.dtype))
-    return tf.slice(padded, tf.concat([[0], after], 0), tf.shape(layers))
 
 
 def _as_layers(annotated: AnnotatedImage) -> list[Tensor]:

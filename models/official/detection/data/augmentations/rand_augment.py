@@ -1,9 +1,7 @@
-"""RandAugment (arXiv 1909.13719), and the operations that it shares with AutoAugment.
+"""RandAugment with boxes and masks, and the operations that it shares with AutoAugment.
 
-The fourteen operations of the paper. A magnitude of 0 leaves an image as it is, whichever operation
-is drawn, except auto-contrast and equalize; 10 is the greatest strength: torchvision's scale, with
-AutoAugment's greatest strengths. (AutoAugment's own scale removes colour at level 0 and solarizes
-least at level 10.)
+`trainkit.images.rand_augment` states its strengths. AutoAugment's own scale removes colour at level
+0 and solarizes least at level 10.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +12,10 @@ import tensorflow as tf
 
 from tpudet.detection.data.augmentations import box_moves
 from tpudet.detection.data.augmentations.pixels import box_cutout, cutout
-from tpudet.detection.data.sample import AnnotatedImage, is_object, pixel_unit
+from tpudet.detection.data.sample import AnnotatedImage, is_object
 from tpudet.trainkit.images import pixel_operations
+from tpudet.trainkit.images.moves import pixel_unit
+from tpudet.trainkit.images.rand_augment import NAMES, draw_operations
 from tpudet.trainkit.types import Tensor
 
 # (annotated, amount [] float32, unit [] float32, seed [2]) -> annotated. The amount is in degrees
@@ -154,22 +154,7 @@ def _annotated_of(parts: Sequence[Tensor]) -> AnnotatedImage:
     return AnnotatedImage(image, boxes, is_crowd, masks[0] if masks else None)
 
 
-OPERATIONS = (
-    Operation("identity"),
-    Operation("auto_contrast"),
-    Operation("equalize"),
-    Operation("rotate"),
-    Operation("solarize"),
-    Operation("color"),
-    Operation("posterize"),
-    Operation("contrast"),
-    Operation("brightness"),
-    Operation("sharpness"),
-    Operation("shear_x"),
-    Operation("shear_y"),
-    Operation("translate_x"),
-    Operation("translate_y"),
-)
+OPERATIONS = tuple(map(Operation, NAMES))
 
 
 def apply_rand_augment(
@@ -183,41 +168,6 @@ def apply_rand_augment(
         num_ops: at least 1.
         magnitude: 0..10.
     """
-    choice_seed, sign_seed, change_seed = tf.unstack(tf.random.split(seed, 3))
-    indices = tf.random.stateless_uniform(
-        [num_ops], choice_seed, maxval=len(OPERATIONS), dtype=tf.int32, alg="philox"
-    )
-    signs = tf.random.stateless_uniform(
-        [num_ops], sign_seed, maxval=2, dtype=tf.int32, alg="philox"
-    )
-    amounts = tf.constant([operation_amounts(one.name, magnitude) for one in OPERATIONS])
-    sequence = OperationSequence(
-        indices=indices,
-        amounts=tf.gather_nd(amounts, tf.stack([indices, signs], axis=1)),
-        probabilities=tf.ones([num_ops]),
-    )
-    return apply_sequence(annotated, OPERATIONS, sequence, change_seed)
-
-
-def operation_amounts(name: str, magnitude: float) -> tuple[float, float]:
-    """Returns the two equally likely amounts of an operation, see `Change`.
-
-    Rotation by 30 degrees, shear by 0.3, translation by 250 pixels of 640, factors 1 - 0.9 and
-    1 + 0.9, 8 - 4 bits and a threshold of 256 - 256, each times a tenth of the magnitude.
-    """
-    strength = magnitude / 10.0
-    factors = (1.0 - 0.9 * strength, 1.0 + 0.9 * strength)
-    amounts = {
-        "rotate": (30.0 * strength,) * 2,
-        "shear_x": (0.3 * strength,) * 2,
-        "shear_y": (0.3 * strength,) * 2,
-        "translate_x": (250.0 * strength,) * 2,
-        "translate_y": (250.0 * strength,) * 2,
-        "posterize": (8.0 - round(4 * strength),) * 2,
-        "solarize": (float(round(256 * (1 - strength))),) * 2,
-        "brightness": factors,
-        "color": factors,
-        "contrast": factors,
-        "sharpness": factors,
-    }
-    return amounts.get(name, (0.0, 0.0))
+    draws = draw_operations(seed, num_ops=num_ops, magnitude=magnitude)
+    sequence = OperationSequence(draws.indices, draws.amounts, tf.ones([num_ops]))
+    return apply_sequence(annotated, OPERATIONS, sequence, draws.seed)
