@@ -72,7 +72,7 @@ def test_precision_and_recall_at_the_best_f1_are_those_of_the_cats() -> None:
     np.testing.assert_allclose(best.recall, [0.75, 0, np.nan])
     np.testing.assert_allclose(best.f1, [0.75, 0, np.nan])
     assert best.threshold[0] == 0.6
-    curve = f1_by_threshold(found, np.array([0.05, 0.6, 0.65, 0.85, 0.95]))
+    curve = f1_by_threshold(found, np.array([0.0, 0.6, 0.65, 0.85, 0.95]))
     # At 0.65 and 0.7 stand the two best cats: 2 of 2 and 2 of 4, the false one comes after them.
     np.testing.assert_allclose(curve[0], [0.75, 0.75, 2 / 3, 0.4, 0])
     assert best_threshold(found) == 0.6

@@ -15,7 +15,7 @@ from pycocotools.cocoeval import COCOeval
 from tpudet.detection.evaluation.coco import coco_metrics, explain_missing
 from tpudet.detection.evaluation.ground_truth import GroundTruth
 from tpudet.detection.evaluation.mask_jobs import paste_job
-from tpudet.detection.evaluation.split import SplitDetections
+from tpudet.detection.evaluation.split_detections import SplitDetections
 from tpudet.detection.ops.numpy_masks import decode_rle, encode_rle
 from tpudet.detection.types import Batch, Detections, ImageDetections
 from tpudet.trainkit.jobs.worker_pool import run_jobs

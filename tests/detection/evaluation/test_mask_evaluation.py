@@ -16,7 +16,7 @@ from tpudet.detection.evaluation.coco import coco_metrics
 from tpudet.detection.evaluation.drawing import draw_batch
 from tpudet.detection.evaluation.ground_truth import GroundTruth, load_ground_truth
 from tpudet.detection.evaluation.mask_jobs import paste_job
-from tpudet.detection.evaluation.split import SplitDetections
+from tpudet.detection.evaluation.split_detections import SplitDetections
 from tpudet.detection.ops.masks import mask_targets
 from tpudet.detection.types import Batch, Detections
 from tpudet.trainkit.class_list import read_classes

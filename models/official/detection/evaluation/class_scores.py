@@ -89,7 +89,8 @@ def f1_by_threshold(found: ClassScores, thresholds: np.ndarray) -> np.ndarray:
     f1, curves = f1_scores(found), []
     for row, own in zip(f1, found.thresholds, strict=True):
         # Thresholds fall as recall grows: the last that is high enough has the highest recall.
-        last = np.searchsorted(-own, -thresholds, side="right") - 1
+        reached = np.where(own > 0, own, -1.0)
+        last = np.searchsorted(-reached, -thresholds, side="right") - 1
         curves.append(np.where(last >= 0, row[np.maximum(last, 0)], 0.0 * row[0]))
     return np.array(curves)
 

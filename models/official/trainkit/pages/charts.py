@@ -1,4 +1,4 @@
-"""Charts as inline SVG for HTML pages: equal numbers give equal bytes, and no text is from data.
+"""Charts as inline SVG for HTML pages: equal numbers give equal bytes.
 
 Text and lines take their colours from the page's CSS (`currentColor`, `--grid`, `--train`, ...), so
 one drawing suits light and dark themes.
@@ -15,25 +15,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-# Placeholder colours that CSS variables replace; all must differ, also from black.
-_INK, _GRID = "#010203", "#040506"
-_PLACEHOLDERS = {_INK: "currentColor", _GRID: "var(--grid)"}
+# Placeholder colours that CSS variables replace; all must differ, also from black. A PNG file shows
+# them as they are.
+INK, GRID = "#010203", "#dde1e7"
+_PLACEHOLDERS = {INK: "currentColor", GRID: "var(--grid)"}
 _SPLITS = {"train": "#0a0b01", "val": "#0a0b02", "test": "#0a0b03"}
 _OTHER_SPLIT = "#0a0b04"
 
-_STYLE: Any = {  # its annotation lists every key as a literal
+STYLE: Any = {  # its annotation lists every key as a literal
     "svg.hashsalt": "tpudet",
     "svg.fonttype": "none",
     "text.parse_math": False,
     "font.size": 11,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "axes.edgecolor": _GRID,
-    "xtick.color": _GRID,
-    "ytick.color": _GRID,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "grid.color": _GRID,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GRID,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "grid.color": GRID,
     "axes.axisbelow": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -58,7 +59,7 @@ def rank_chart(counts: Mapping[str, np.ndarray], *, order: np.ndarray, label: st
         order: [C] rows of the counts in the order of the table.
         label: of the vertical axis.
     """
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure, axes = _figure()
         ranks = np.arange(1, len(order) + 1)
         for number, (split, column) in enumerate(counts.items()):
@@ -70,7 +71,7 @@ def rank_chart(counts: Mapping[str, np.ndarray], *, order: np.ndarray, label: st
                 axes.plot(ranks, values, ".", color=_colour(split), markersize=5, alpha=0.85)
         if len(order) > _MANY_RANKS:
             total = np.sum([column[order] for column in counts.values()], axis=0)
-            axes.stairs(total, np.arange(len(order) + 1) + 0.5, color=_INK, linewidth=0.8)
+            axes.stairs(total, np.arange(len(order) + 1) + 0.5, color=INK, linewidth=0.8)
         axes.set_yscale("log")
         axes.set_ylim(bottom=0.8)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
@@ -78,7 +79,7 @@ def rank_chart(counts: Mapping[str, np.ndarray], *, order: np.ndarray, label: st
         axes.set_xlim(0.4, len(order) + 0.6)
         axes.set_xlabel("rank of the class, as in the table")
         axes.set_ylabel(label)
-        return _svg(figure, label)
+        return figure_svg(figure, label)
 
 
 def histogram_chart(
@@ -98,7 +99,7 @@ def histogram_chart(
         xlabel: label of the horizontal axis.
         ylabel: label of the vertical axis.
     """
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure, axes = _figure()
         for split, values in shares.items():
             colour = _colour(split)
@@ -110,7 +111,7 @@ def histogram_chart(
         axes.set_xlim(edges[0], edges[-1])
         _percent_axis(axes, ylabel)
         axes.set_xlabel(xlabel)
-        return _svg(figure, xlabel)
+        return figure_svg(figure, xlabel)
 
 
 def bar_chart(
@@ -124,7 +125,7 @@ def bar_chart(
         xlabel: label of the horizontal axis.
         ylabel: label of the vertical axis.
     """
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure, axes = _figure()
         places = np.arange(len(names))
         for number, (split, values) in enumerate(shares.items()):
@@ -133,7 +134,7 @@ def bar_chart(
         axes.tick_params(axis="x", length=0, labelsize=11 if len(names) < 10 else 8.5)
         _percent_axis(axes, ylabel)
         axes.set_xlabel(xlabel)
-        return _svg(figure, xlabel)
+        return figure_svg(figure, xlabel)
 
 
 def _figure() -> tuple[Figure, Axes]:
@@ -164,7 +165,8 @@ def _colour(split: str) -> str:
     return _SPLITS.get(split, _OTHER_SPLIT)
 
 
-def _svg(figure: Figure, name: str) -> str:
+def figure_svg(figure: Figure, name: str) -> str:
+    """Returns a drawing in the colours of a page; `name` begins its ids."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()

@@ -89,3 +89,17 @@ def thumbnail_jpeg(
         if len(jpeg) <= max_bytes:
             break
     return (size[0], size[1]), jpeg
+
+
+def shrunk_jpeg(image: np.ndarray, max_side: int) -> tuple[tuple[int, int], bytes]:
+    """Encodes an image as a JPEG file, its longer side at most `max_side` pixels.
+
+    Returns:
+        Height and width in pixels, and the file.
+    """
+    factor = min(1.0, max_side / max(image.shape[:2]))
+    height, width = (max(1, round(length * factor)) for length in image.shape[:2])
+    small = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+    options = [cv2.IMWRITE_JPEG_QUALITY, 85, *_FULL_COLOUR]
+    jpeg = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), options)[1].tobytes()
+    return (height, width), jpeg

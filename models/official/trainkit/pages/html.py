@@ -166,6 +166,18 @@ article p { margin: .45rem 0 0; line-height: 1.35; }
   border-radius: 10px; background: var(--page); }
 .frame img { display: block; width: 100%; height: 100%; object-fit: contain; }
 .chips { display: flex; flex-wrap: wrap; gap: .1rem .8rem; font-size: .86rem; }
+.charts { display: grid; margin-bottom: 1rem; gap: 1.4rem 2rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
+figure { min-width: 0; margin: 0; }
+figcaption { margin-bottom: .4rem; font-weight: 600; }
+.chart { max-width: 44rem; }
+.chart svg { display: block; width: 100%; height: auto; }
+.chart text { font-family: inherit !important; }
+.shares :is(th, td):nth-child(n + 5) { text-align: right; font-variant-numeric: tabular-nums; }
+.enlarge img { max-width: 100%; height: auto; border-radius: 8px; cursor: zoom-in; }
+.enlarge img.large { position: fixed; z-index: 2; inset: 0; width: 100vw; height: 100vh;
+  max-width: none; border-radius: 0; background: var(--page); cursor: zoom-out;
+  object-fit: contain; }
 details { margin-top: .4rem; }
 summary { color: var(--accent); cursor: pointer; }
 .scroll { overflow-x: auto; }
@@ -191,8 +203,8 @@ footer { margin-top: 2rem; color: var(--soft); font-size: .88rem; }
 @media print { .tall .scroll { max-height: none; } }
 """
 
-# Sorting and searching are optional: without scripts the page shows the same. The last lines tell
-# tests whether all images were decoded and nothing is wider than the window.
+# Sorting, searching and enlarging are optional: without scripts the page shows the same. The last
+# lines tell tests whether all images were decoded and nothing is wider than the window.
 _SCRIPT = """
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0], rows = [...body.rows];
@@ -220,6 +232,11 @@ for (const table of document.querySelectorAll("table.sortable")) {
     table.closest(".tall").before(search);
   }
 }
+for (const image of document.querySelectorAll(".enlarge img"))
+  image.addEventListener("click", () => image.classList.toggle("large"));
+addEventListener("keydown", event => {
+  if (event.key === "Escape") document.querySelector("img.large")?.classList.remove("large");
+});
 addEventListener("load", () => {
   const root = document.documentElement, images = [...document.images];
   root.dataset.images = images.length;

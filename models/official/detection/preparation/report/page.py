@@ -31,13 +31,6 @@ STYLE = """
 .totals td { white-space: nowrap; }
 .totals :is(th, td):not(:first-child) { text-align: right; }
 .split { white-space: nowrap; }
-.charts { display: grid; margin-bottom: 1rem; gap: 1.4rem 2rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
-figure { min-width: 0; margin: 0; }
-figcaption { margin-bottom: .4rem; font-weight: 600; }
-.chart { max-width: 44rem; }
-.chart svg { display: block; width: 100%; height: auto; }
-.chart text { font-family: inherit !important; }
 """
 
 

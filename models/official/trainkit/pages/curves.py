@@ -1,0 +1,155 @@
+"""Charts of lines and of a matrix, as inline SVG for a page and as a PNG file.
+
+Names of lines, rows and columns may be of any script: where matplotlib's font lacks a character,
+the PNG shows a box; the page uses the fonts of its reader.
+"""
+
+import io
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+
+from tpudet.trainkit.pages.charts import GRID, INK, STYLE, figure_svg
+
+MAX_NAMES = 20  # more lines or rows than a reader can tell apart
+# Mid tones, legible on white and on dark pages; neighbours differ in hue and lightness.
+_COLOURS = (
+    "#3f6fe0", "#e8832a", "#2a9d7c", "#d1495b", "#8a63c9", "#9a7b2f", "#d667b0", "#6b7785",
+    "#8fb339", "#2aa7c4", "#5b8def", "#b35c1e", "#5fc29f", "#ef7d86", "#6a4ba8", "#c9a94a",
+    "#a0457f", "#93a1b0", "#5f7f1f", "#167a94",
+)  # fmt: skip
+_INCHES = (7.0, 3.8)
+_NAME_LENGTH = 24  # characters of a name in a chart
+_PNG_DOTS_PER_INCH = 130
+
+
+class _PlainLogFormatter(LogFormatter):
+    """Chooses the ticks that have room for a number, and writes 0.2 instead of 2e-01."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
+class Chart(NamedTuple):
+    """One drawing in two formats."""
+
+    svg: str
+    png: bytes
+
+
+class Line(NamedTuple):
+    """n points of a line."""
+
+    x: np.ndarray
+    y: np.ndarray
+    is_emphasized: bool = False  # drawn thick, in the colour of text
+
+
+def line_chart(
+    lines: Mapping[str, Line],
+    *,
+    name: str,
+    xlabel: str,
+    ylabel: str,
+    xlimits: tuple[float, float] | None = None,
+    ylimits: tuple[float, float] | None = None,
+    is_logarithmic: bool = False,
+) -> Chart:
+    """Charts lines with a legend of their names beside it.
+
+    Args:
+        lines: by name, at most MAX_NAMES and one emphasized.
+        name: of the chart, for ids in a page.
+        xlabel: label of the horizontal axis.
+        ylabel: label of the vertical axis.
+        xlimits: of the horizontal axis; by default those of the points.
+        ylimits: of the vertical axis.
+        is_logarithmic: whether the vertical axis is.
+    """
+
+    def draw(axes: Axes) -> None:
+        colours = iter(_COLOURS)
+        for label, line in lines.items():
+            colour, width = (INK, 2.6) if line.is_emphasized else (next(colours), 1.6)
+            marker = "o" if len(line.x) <= 2 else None  # one point is no line
+            axes.plot(
+                line.x, line.y, color=colour, lw=width, label=_short(label), marker=marker, ms=4
+            )
+        if is_logarithmic:
+            axes.set_yscale("log")
+            for of_axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+                of_axis(_PlainLogFormatter(minor_thresholds=(2, 0.6)))
+        axes.set(xlabel=xlabel, ylabel=ylabel, xlim=xlimits, ylim=ylimits)
+        axes.grid(axis="both", lw=0.8)
+        if lines:
+            axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, fontsize=9)
+
+    return _render(draw, name, _INCHES)
+
+
+def matrix_chart(
+    counts: np.ndarray,
+    *,
+    name: str,
+    row_names: Sequence[str],
+    column_names: Sequence[str],
+    xlabel: str,
+    ylabel: str,
+) -> Chart:
+    """Charts a matrix of counts; the colour of a cell is its share of the row.
+
+    Args:
+        counts: [R, C] int, at most MAX_NAMES + 1 rows and columns.
+        name: of the chart, for ids in a page.
+        row_names: R names.
+        column_names: C names.
+        xlabel: label of the horizontal axis.
+        ylabel: label of the vertical axis.
+    """
+    num_rows, num_columns = counts.shape
+
+    def draw(axes: Axes) -> None:
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        colours = np.tile(to_rgba(_COLOURS[0]), (num_rows, num_columns, 1))
+        colours[..., 3] = 0.85 * shares  # of the page's own colour behind it
+        edges = np.arange(num_columns + 1) - 0.5, np.arange(num_rows + 1) - 0.5
+        axes.pcolormesh(*edges, colours, edgecolors=GRID, lw=0.8)
+        size = 10 if max(counts.shape) <= 12 else 7
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                axes.text(column, row, f"{count:,}", ha="center", va="center", fontsize=size)
+        upright = {"rotation": 90} if max(map(len, column_names)) * num_columns > 60 else {}
+        axes.set_xticks(range(num_columns), [_short(n) for n in column_names], **upright)
+        axes.set_yticks(range(num_rows), [_short(n) for n in row_names])
+        axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(num_rows - 0.5, -0.5))
+        axes.tick_params(length=0, labelsize=size)
+        axes.grid(False)
+
+    side = 2.6 + 0.42 * max(counts.shape)
+    return _render(draw, name, (side + 1.4, side))
+
+
+def _render(draw: Callable[[Axes], None], name: str, inches: tuple[float, float]) -> Chart:
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure = Figure(figsize=inches, layout="constrained")
+        axes = figure.subplots()
+        axes.patch.set_visible(False)
+        draw(axes)
+        figure.patch.set_visible(False)
+        svg = figure_svg(figure, name)
+        figure.patch.set(visible=True, facecolor="white")
+        stream = io.BytesIO()
+        figure.savefig(stream, format="png", dpi=_PNG_DOTS_PER_INCH)
+    return Chart(svg, stream.getvalue())
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 1]}…"
