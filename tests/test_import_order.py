@@ -19,14 +19,15 @@ DETECTION = (
     "config → {submission, modeling, data} → ops → types"
 )
 TRAINKIT = (
-    "training → {weights, backbones, record_splits, record_manifest, images, image_folder, "
-    "saved_model} → records → "
+    "experiment_commands → training → "
+    "{weights, backbones, record_splits, record_manifest, images, image_folder, saved_model} → "
+    "records → "
     "{config, files, jobs, pages, backend_arguments, command_line, class_list, "
     "source_version} → "
     "{errors, types, keras_ops}"
 )
 CLASSIFICATION = (
-    "commands → experiment → build_training → build_classifier → "
+    "commands → {experiment, planning, step_times} → build_training → build_classifier → "
     "{inference, evaluation, preparation} → config → {modeling, data} → types"
 )
 PACKAGES = {"detection": DETECTION, "classification": CLASSIFICATION, "trainkit": TRAINKIT}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.classification.build_classifier import build_task, resolve_config
+from tpudet.classification.build_classifier import build_task, resolve_auto
 from tpudet.classification.config import load_experiment
 from tpudet.classification.modeling.head_names import head_recipe
 from tpudet.cli import main
@@ -19,6 +19,7 @@ from tpudet.detection.config import load_experiment as load_detection
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.images.standardize import decode_rgb
 from tpudet.trainkit.training.checkpoints import read_checkpoint
+from tpudet.trainkit.training.starting_weights import resolve_config
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.families import NORMALIZATIONS
 from tpudet.trainkit.weights.pretrained import load_pretrained, open_pretrained
@@ -219,7 +220,10 @@ def test_networks_of_keras_applications_give_the_same_logits(
     (tmp_path / "c.yaml").write_text("task: classification\n")
     settings = [*backbone, f"train.weights.path={path}"]
     config, pretrained = resolve_config(
-        load_experiment(str(tmp_path / "c.yaml"), settings), "no_such_run", loads_weights=True
+        load_experiment(str(tmp_path / "c.yaml"), settings),
+        "no_such_run",
+        loads_weights=True,
+        resolve_auto=resolve_auto,
     )
     assert pretrained is not None
     task = build_task(config, num_classes=11)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tpudet.detection.build_training import build_training
+from tpudet.detection.build_training import build_detector_training
 from tpudet.detection.config import ExperimentConfig
 from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.record_splits import find_split
@@ -41,7 +41,9 @@ def losses_of(part: str, initial: Path, settings: list[str]) -> list[float]:
     _, classes = load_classes(part)
     split = find_split(part, "train", [entry.name for entry in classes])
     devices = choose_devices(config.train)
-    engine = build_training(config, classes=classes, train_split=split, devices=devices).engine
+    engine = build_detector_training(
+        config, classes=classes, train_split=split, devices=devices
+    ).engine
     if initial.exists():
         engine.load(dict(np.load(initial)))
     else:

@@ -19,37 +19,14 @@ from tpudet.trainkit.backbones.build import build_backbone, norm_factory
 from tpudet.trainkit.backbones.config import BackboneConfig, EfficientNetConfig, resolve_backbone
 from tpudet.trainkit.backbones.efficientnet import VARIANTS, round_filters
 from tpudet.trainkit.backbones.layers import Activation, ConvNorm
+from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.keras_ops import ops
-from tpudet.trainkit.training.starting_weights import open_starting_weights
 from tpudet.trainkit.types import Tensor
 from tpudet.trainkit.weights.families import NORMALIZATIONS, TPUDET, Family
-from tpudet.trainkit.weights.pretrained import Pretrained
 
 _LEVEL = 5  # of the features that are pooled
 _TOP_FILTERS = 1280  # of EfficientNet-b0
 _HEAD_SEED = 1 << 20  # added to the seed, or backbone and head would drop the same units
-
-
-def resolve_config(
-    config: ExperimentConfig, model_dir: str | None, *, loads_weights: bool
-) -> tuple[ExperimentConfig, Pretrained | None]:
-    """Opens `train.weights` if they are needed, and replaces every `auto` of the model.
-
-    Args:
-        config: as decoded.
-        model_dir: of the run; may not exist yet, and is None where nothing is saved.
-        loads_weights: whether the run will load the weights.
-
-    Returns:
-        The config without `auto`, and the opened weights; None if the run does not load any.
-
-    Raises:
-        WeightsError: the weights cannot be read, or are of no known family.
-    """
-    expected, pretrained = open_starting_weights(
-        config.train.weights, model_dir, loads_weights=loads_weights
-    )
-    return dataclasses.replace(config, model=resolve_auto(config.model, expected)), pretrained
 
 
 def resolve_auto(model: ClassifierConfig, expected: Family = TPUDET) -> ClassifierConfig:
@@ -96,6 +73,9 @@ def build_task(
         num_classes: rows of the class list.
         synchronized: whether batch statistics span all replicas.
         sum_over_replicas: adds up a scalar over all replicas.
+
+    Raises:
+        ConfigError: another number of class weights than classes.
     """
     seed = config.train.seed
     keras.utils.set_random_seed(seed)
@@ -115,7 +95,7 @@ def build_task(
             pixel_mean=pixel_mean,
             pixel_std=pixel_std,
         ),
-        class_loss=_build_loss(model),
+        class_loss=_build_loss(model, num_classes),
         to_probabilities=(
             ops.sigmoid if isinstance(model.loss, SigmoidLossConfig) else ops.softmax
         ),
@@ -139,7 +119,13 @@ def _build_top(model: ClassifierConfig, *, synchronized: bool) -> Callable[..., 
     )
 
 
-def _build_loss(model: ClassifierConfig) -> ClassLoss:
-    if isinstance(model.loss, SigmoidLossConfig):
-        return functools.partial(sigmoid_loss, class_weights=model.loss.class_weights)
-    return functools.partial(softmax_loss, label_smoothing=model.loss.label_smoothing)
+def _build_loss(model: ClassifierConfig, num_classes: int) -> ClassLoss:
+    if not isinstance(model.loss, SigmoidLossConfig):
+        return functools.partial(softmax_loss, label_smoothing=model.loss.label_smoothing)
+    weights = model.loss.class_weights
+    if weights and len(weights) != num_classes:
+        raise ConfigError(
+            f"model.loss.class_weights has {len(weights)} weights, and the class list has "
+            f"{num_classes} rows: give one for each, or none"
+        )
+    return functools.partial(sigmoid_loss, class_weights=weights)

@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -14,42 +13,22 @@ from tpudet.classification.modeling.classifier import ClassifierTask
 from tpudet.classification.modeling.config import SigmoidLossConfig
 from tpudet.classification.modeling.head_names import head_recipe
 from tpudet.trainkit.class_list import ClassEntry
-from tpudet.trainkit.config.decode import ConfigError
-from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.record_splits import Split
-from tpudet.trainkit.training.build_engine import (
-    build_engine,
-    set_precision,
-)
+from tpudet.trainkit.training.build_training import Training, build_training
 from tpudet.trainkit.training.checkpoints import Checkpoint
 from tpudet.trainkit.training.devices import Devices
-from tpudet.trainkit.training.engine import Engine
-from tpudet.trainkit.training.freezing import Frozen
-from tpudet.trainkit.training.model_dir import (
-    Run,
-    restore_model,
-)
-from tpudet.trainkit.weights.pretrained import Pretrained, load_pretrained
-from tpudet.trainkit.weights.report import LoadReport
+from tpudet.trainkit.training.model_dir import Run, restore_model
+from tpudet.trainkit.weights.pretrained import Pretrained
 
 
-class Training(NamedTuple):
-    """The classifier and the engine that trains it."""
-
-    task: ClassifierTask
-    engine: Engine
-    frozen: Frozen
-    loaded: LoadReport | None  # on the pretrained weights, if they were loaded
-
-
-def build_training(
+def build_classifier_training(
     config: ExperimentConfig,
     *,
     classes: Sequence[ClassEntry],
     train_split: Split | None,
     devices: Devices,
     pretrained: Pretrained | None = None,
-) -> Training:
+) -> Training[ClassifierTask]:
     """Builds model, optimizer and input.
 
     Args:
@@ -63,37 +42,22 @@ def build_training(
         ConfigError: a value that the parts do not accept.
         WeightsError: the weights do not fit the model.
     """
-    set_precision(config.train, devices)
-    try:
-        with devices.scope():
-            task = build_task(
-                config,
-                num_classes=len(classes),
-                synchronized=devices.num_replicas > 1,
-                sum_over_replicas=devices.sum_over_replicas,
-            )
-            loaded = pretrained and load_pretrained(
-                task.model,
-                pretrained,
-                normalization=config.model.normalization,
-                classes=classes,
-                class_layers=task.class_layers,
-                other_parts=head_recipe,
-            )
-        engine, frozen = build_engine(
-            task,
-            config.train,
-            devices=devices,
-            make_dataset=functools.partial(
-                build_train_dataset, config, train_split, devices=devices
-            ),
-            record_numbers=lambda batch: batch.records,
-        )
-    except UserError:
-        raise
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return Training(task, engine, frozen, loaded)
+    return build_training(
+        config.train,
+        devices=devices,
+        make_task=functools.partial(
+            build_task,
+            config,
+            num_classes=len(classes),
+            synchronized=devices.num_replicas > 1,
+            sum_over_replicas=devices.sum_over_replicas,
+        ),
+        make_dataset=functools.partial(build_train_dataset, config, train_split, devices=devices),
+        pretrained=pretrained,
+        normalization=config.model.normalization,
+        classes=classes,
+        other_parts=head_recipe,
+    )
 
 
 def build_train_dataset(

@@ -10,42 +10,30 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from tpudet.classification.build_classifier import resolve_config
-from tpudet.classification.build_training import (
-    build_training,
-    restore_task,
-)
+from tpudet.classification.build_classifier import resolve_auto
+from tpudet.classification.build_training import build_classifier_training, restore_task
 from tpudet.classification.config import ExperimentConfig, load_experiment
 from tpudet.classification.data.pipeline import read_names
 from tpudet.classification.data.splits import find_joined_split
 from tpudet.classification.evaluation.metrics import class_table
-from tpudet.classification.evaluation.split import build_evaluation, count_confusions
+from tpudet.classification.evaluation.split import (
+    SplitEvaluation,
+    build_evaluation,
+    count_confusions,
+)
 from tpudet.classification.inference.export import export_saved_model
 from tpudet.classification.modeling.config import SigmoidLossConfig
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.source_version import git_commit
-from tpudet.trainkit.training.build_engine import (
-    choose_devices,
-    keep_compiled_steps,
-    set_precision,
-)
-from tpudet.trainkit.training.checkpoints import list_checkpoints
+from tpudet.trainkit.training.build_engine import choose_devices, set_precision
+from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints
 from tpudet.trainkit.training.evaluator import EvaluationSettings
-from tpudet.trainkit.training.lr_finder import (
-    RangeTest,
-    find_learning_rate,
-    range_test_config,
-)
-from tpudet.trainkit.training.model_dir import (
-    describe_run,
-    load_classes,
-    load_run,
-    select_checkpoint,
-)
-from tpudet.trainkit.training.modes import Mode, claim_model_dir, run_mode
+from tpudet.trainkit.training.lr_finder import RangeTest, find_learning_rate, range_test_config
+from tpudet.trainkit.training.model_dir import Run, load_classes, load_run, select_checkpoint
+from tpudet.trainkit.training.modes import Mode, run_training
 from tpudet.trainkit.training.plan import log_frozen, log_plan, with_total_steps
-from tpudet.trainkit.weights.pretrained import write_report
+from tpudet.trainkit.training.starting_weights import resolve_config
 
 _HEADLINE = ("top1", "macro_f1")  # metrics that the log shows by name
 
@@ -79,11 +67,15 @@ def train(
     class_list_text, classes = load_classes(config.data.directory, config.data.classes)
     split = find_joined_split(config.data.directory, config.data.train_split, classes)
     train = with_total_steps(config.train, sum(split.records_per_shard))
-    config = dataclasses.replace(config, train=train)
     begins = not list_checkpoints(model_dir)
-    config, pretrained = resolve_config(config, model_dir, loads_weights=begins and mode != "eval")
+    config, pretrained = resolve_config(
+        dataclasses.replace(config, train=train),
+        model_dir,
+        loads_weights=begins and mode != "eval",
+        resolve_auto=resolve_auto,
+    )
     devices = choose_devices(config.train)
-    training = build_training(
+    training = build_classifier_training(
         config, classes=classes, train_split=split, devices=devices, pretrained=pretrained
     )
     log_plan(
@@ -109,23 +101,17 @@ def train(
             best_metric=config.evaluation.schedule.best_metric,
             headline=_HEADLINE,
         )
-    is_chief = training.engine.is_chief
-    with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
-        writes = is_chief and mode != "eval"  # the config is the trainer's
-        describe_run(model_dir, config, class_list_text, load_experiment, writes=writes)
-        if writes and pretrained and training.loaded:
-            write_report(model_dir, pretrained.config.path, training.loaded)
-        keep_compiled_steps(model_dir)
-        return run_mode(
-            mode,
-            config.train,
-            engine=training.engine,
-            model_dir=model_dir,
-            evaluation=evaluation,
-            eval_timeout=eval_timeout,
-            deadline=deadline,
-            verify=verify,
-        )
+    return run_training(
+        config,
+        training,
+        mode=mode,
+        model_dir=model_dir,
+        class_list_text=class_list_text,
+        load_config=load_experiment,
+        evaluation=evaluation,
+        eval_timeout=eval_timeout,
+        deadline=deadline,
+    )
 
 
 def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps: int) -> RangeTest:
@@ -144,9 +130,12 @@ def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps:
     split = find_joined_split(config.data.directory, config.data.train_split, classes)
     train = range_test_config(config.train, start=start, end=end, num_steps=num_steps)
     config, pretrained = resolve_config(
-        dataclasses.replace(config, train=train), None, loads_weights=True
+        dataclasses.replace(config, train=train),
+        None,
+        loads_weights=True,
+        resolve_auto=resolve_auto,
     )
-    training = build_training(
+    training = build_classifier_training(
         config,
         classes=classes,
         train_split=split,
@@ -174,18 +163,8 @@ def evaluate(
     Raises:
         UserError: the model_dir, the checkpoint or the split is not usable.
     """
-    if split:
-        overrides = [*overrides, f"data.eval_split={split}"]
-    run = load_run(model_dir, functools.partial(load_experiment, overrides=overrides))
-    config, checkpoint = run.config, select_checkpoint(model_dir, step)
-    devices = choose_devices(config.train)
-    set_precision(config.train, devices)
-    evaluation = build_evaluation(
-        config,
-        predict=restore_task(run, checkpoint, devices=devices).predict,
-        classes=run.classes,
-        devices=devices,
-    )
+    run, checkpoint, evaluation = _restore_evaluation(model_dir, step, split, overrides)
+    config = run.config
     found = evaluation.predictions()
     metrics = evaluation.score(found)
     path = f"{model_dir}/evaluation_{config.data.eval_split}_{checkpoint.step}"
@@ -217,18 +196,8 @@ def predict_split(
     Raises:
         UserError: the model_dir, the checkpoint or the split is not usable.
     """
-    overrides = [*overrides, f"data.eval_split={split}"]
-    run = load_run(model_dir, functools.partial(load_experiment, overrides=overrides))
-    config, checkpoint = run.config, select_checkpoint(model_dir, step)
-    devices = choose_devices(config.train)
-    set_precision(config.train, devices)
-    evaluation = build_evaluation(
-        config,
-        predict=restore_task(run, checkpoint, devices=devices).predict,
-        classes=run.classes,
-        devices=devices,
-    )
-    shards = find_joined_split(config.data.directory, split, run.classes).shards
+    run, _, evaluation = _restore_evaluation(model_dir, step, split, overrides)
+    shards = find_joined_split(run.config.data.directory, split, run.classes).shards
     return read_names(shards), evaluation.predictions().probabilities
 
 
@@ -269,3 +238,22 @@ def export(model_dir: str, *, export_root: str, step: str, overwrite: bool) -> t
         overwrite=overwrite,
     )
     return directory, checkpoint.step
+
+
+def _restore_evaluation(
+    model_dir: str, step: str, split: str, overrides: Sequence[str]
+) -> tuple[Run[ExperimentConfig], Checkpoint, SplitEvaluation]:
+    """Returns a run, one of its checkpoints, and the evaluation of a split with it."""
+    if split:
+        overrides = [*overrides, f"data.eval_split={split}"]
+    run = load_run(model_dir, functools.partial(load_experiment, overrides=overrides))
+    checkpoint = select_checkpoint(model_dir, step)
+    devices = choose_devices(run.config.train)
+    set_precision(run.config.train, devices)
+    evaluation = build_evaluation(
+        run.config,
+        predict=restore_task(run, checkpoint, devices=devices).predict,
+        classes=run.classes,
+        devices=devices,
+    )
+    return run, checkpoint, evaluation

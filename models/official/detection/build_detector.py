@@ -16,37 +16,13 @@ from tpudet.detection.modeling.mask_rcnn_task import MaskRCNNTask
 from tpudet.detection.modeling.retinanet import RetinaNetTask
 from tpudet.detection.modeling.tensorflow_names import tensorflow_detector_part
 from tpudet.trainkit.backbones.config import resolve_backbone, resolve_epsilon
-from tpudet.trainkit.training.starting_weights import open_starting_weights
 from tpudet.trainkit.types import Tensor
 from tpudet.trainkit.weights.families import TPUDET, Family
 from tpudet.trainkit.weights.load import OtherParts
-from tpudet.trainkit.weights.pretrained import Pretrained
 
 DetectorTask = RetinaNetTask | MaskRCNNTask
 
 _NECK_AND_HEAD_EPSILON = 1e-4
-
-
-def resolve_config(
-    config: ExperimentConfig, model_dir: str | None, *, loads_weights: bool
-) -> tuple[ExperimentConfig, Pretrained | None]:
-    """Opens `train.weights` if they are needed, and replaces every `auto` of the model.
-
-    Args:
-        config: as decoded.
-        model_dir: of the run; may not exist yet, and is None where nothing is saved.
-        loads_weights: whether the run will load the weights.
-
-    Returns:
-        The config without `auto`, and the opened weights; None if the run does not load any.
-
-    Raises:
-        WeightsError: the weights cannot be read, or are of no known family.
-    """
-    expected, pretrained = open_starting_weights(
-        config.train.weights, model_dir, loads_weights=loads_weights
-    )
-    return dataclasses.replace(config, model=resolve_auto(config.model, expected)), pretrained
 
 
 def resolve_auto(model: ModelConfig, expected: Family = TPUDET) -> ModelConfig:

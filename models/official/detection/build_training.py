@@ -4,7 +4,6 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -13,38 +12,24 @@ from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.data.config import MixupConfig, MosaicConfig
 from tpudet.detection.data.pipeline import train_dataset
 from tpudet.trainkit.class_list import ClassEntry
-from tpudet.trainkit.config.decode import ConfigError
-from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.record_splits import Split
-from tpudet.trainkit.training.build_engine import build_engine, set_precision
+from tpudet.trainkit.training.build_training import Training, build_training
 from tpudet.trainkit.training.checkpoints import Checkpoint
 from tpudet.trainkit.training.devices import Devices
-from tpudet.trainkit.training.engine import Engine
-from tpudet.trainkit.training.freezing import Frozen
 from tpudet.trainkit.training.model_dir import Run, restore_model
-from tpudet.trainkit.weights.pretrained import Pretrained, load_pretrained
-from tpudet.trainkit.weights.report import LoadReport
+from tpudet.trainkit.weights.pretrained import Pretrained
 
 _CLOSED = (MosaicConfig, MixupConfig)  # augmentations that data.close_mosaic_steps ends
 
 
-class Training(NamedTuple):
-    """The detector and the engine that trains it."""
-
-    task: DetectorTask
-    engine: Engine
-    frozen: Frozen
-    loaded: LoadReport | None  # on the pretrained weights, if they were loaded
-
-
-def build_training(
+def build_detector_training(
     config: ExperimentConfig,
     *,
     classes: Sequence[ClassEntry],
     train_split: Split | None,
     devices: Devices,
     pretrained: Pretrained | None = None,
-) -> Training:
+) -> Training[DetectorTask]:
     """Builds model, optimizer and input.
 
     Args:
@@ -58,42 +43,29 @@ def build_training(
         ConfigError: a value that the parts do not accept.
         WeightsError: the weights do not fit the model.
     """
-    set_precision(config.train, devices)
-    try:
-        with devices.scope():
-            task = build_task(
-                config,
-                num_classes=len(classes),
-                canvas_size=config.data.canvas_size,
-                synchronized=devices.num_replicas > 1,
-                sum_over_replicas=devices.sum_over_replicas,
-            )
-            loaded = pretrained and load_pretrained(
-                task.model,
-                pretrained,
-                normalization=config.model.normalization,
-                classes=classes,
-                class_layers=task.class_layers,
-                other_parts=tensorflow_parts(config.model),
-            )
-        engine, frozen = build_engine(
-            task,
-            config.train,
+    return build_training(
+        config.train,
+        devices=devices,
+        make_task=functools.partial(
+            build_task,
+            config,
+            num_classes=len(classes),
+            canvas_size=config.data.canvas_size,
+            synchronized=devices.num_replicas > 1,
+            sum_over_replicas=devices.sum_over_replicas,
+        ),
+        make_dataset=functools.partial(
+            build_train_dataset,
+            config,
+            train_split,
+            class_names=[entry.name for entry in classes],
             devices=devices,
-            make_dataset=functools.partial(
-                build_train_dataset,
-                config,
-                train_split,
-                class_names=[entry.name for entry in classes],
-                devices=devices,
-            ),
-            record_numbers=lambda batch: batch.records,
-        )
-    except UserError:
-        raise
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return Training(task, engine, frozen, loaded)
+        ),
+        pretrained=pretrained,
+        normalization=config.model.normalization,
+        classes=classes,
+        other_parts=tensorflow_parts(config.model),
+    )
 
 
 def build_train_dataset(

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tpudet.detection.build_detector import resolve_config
-from tpudet.detection.build_training import Training, build_training, restore_task
+from tpudet.detection.build_detector import DetectorTask, resolve_auto
+from tpudet.detection.build_training import build_detector_training, restore_task
 from tpudet.detection.config import ExperimentConfig, load_experiment
 from tpudet.detection.data.input_errors import explain_input_error
 from tpudet.detection.data.sample import describe_lacks, describe_left_out
@@ -26,31 +26,16 @@ from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.record_splits import Split, find_split, first_records
 from tpudet.trainkit.source_version import git_commit
-from tpudet.trainkit.training.build_engine import (
-    are_cpus,
-    choose_devices,
-    keep_compiled_steps,
-    set_precision,
-)
+from tpudet.trainkit.training.build_engine import are_cpus, choose_devices, set_precision
+from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.checkpoints import list_checkpoints
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import EvaluationSettings
-from tpudet.trainkit.training.lr_finder import (
-    RangeTest,
-    find_learning_rate,
-    range_test_config,
-)
-from tpudet.trainkit.training.model_dir import (
-    describe_run,
-    load_classes,
-    load_run,
-    select_checkpoint,
-)
-from tpudet.trainkit.training.modes import Mode, claim_model_dir, run_mode
+from tpudet.trainkit.training.lr_finder import RangeTest, find_learning_rate, range_test_config
+from tpudet.trainkit.training.model_dir import load_classes, load_run, select_checkpoint
+from tpudet.trainkit.training.modes import Mode, run_training
 from tpudet.trainkit.training.plan import log_frozen, log_plan, with_total_steps
-from tpudet.trainkit.weights.pretrained import (
-    write_report,
-)
+from tpudet.trainkit.training.starting_weights import resolve_config
 
 _SMALL_CANVAS = 320 * 320  # pixels, of the configs that are made for CPUs
 
@@ -88,21 +73,18 @@ def train(
     split = find_split(config.data.directory, config.data.train_split, names)
     split = first_records(split, config.data.fraction)
     train = with_total_steps(config.train, sum(split.records_per_shard))
-    config = dataclasses.replace(config, train=train)
     begins = not list_checkpoints(model_dir)
-    config, pretrained = resolve_config(config, model_dir, loads_weights=begins and mode != "eval")
+    config, pretrained = resolve_config(
+        dataclasses.replace(config, train=train),
+        model_dir,
+        loads_weights=begins and mode != "eval",
+        resolve_auto=resolve_auto,
+    )
     devices = choose_devices(config.train)
-    training = build_training(
+    training = build_detector_training(
         config, classes=classes, train_split=split, devices=devices, pretrained=pretrained
     )
-    _log_start(
-        config,
-        training,
-        split=split,
-        num_classes=len(classes),
-        devices=devices,
-        begins=begins,
-    )
+    _log_start(config, training, split=split, classes=classes, devices=devices, begins=begins)
     if dry_run:
         return 0
     evaluation = None
@@ -110,31 +92,25 @@ def train(
         evaluation = _evaluation_settings(
             config, training, classes=classes, devices=devices, model_dir=model_dir
         )
-    is_chief = training.engine.is_chief
-    with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
-        writes = is_chief and mode != "eval"  # the config is the trainer's
-        describe_run(model_dir, config, class_list_text, load_experiment, writes=writes)
-        if writes and pretrained and training.loaded:
-            write_report(model_dir, pretrained.config.path, training.loaded)
-        keep_compiled_steps(model_dir)
-        try:
-            return run_mode(
-                mode,
-                config.train,
-                engine=training.engine,
-                model_dir=model_dir,
-                evaluation=evaluation,
-                eval_timeout=eval_timeout,
-                deadline=deadline,
-                advice_if_slow=_advice(config, devices),
-                verify=verify,
-            )
-        except tf.errors.InvalidArgumentError as error:
-            other = find_split(config.data.directory, config.data.eval_split, names)
-            explained = explain_input_error(error, [*split.shards, *other.shards])
-            if explained is None:
-                raise
-            raise explained from error
+    try:
+        return run_training(
+            config,
+            training,
+            mode=mode,
+            model_dir=model_dir,
+            class_list_text=class_list_text,
+            load_config=load_experiment,
+            evaluation=evaluation,
+            eval_timeout=eval_timeout,
+            deadline=deadline,
+            advice_if_slow=_advice(config, devices),
+        )
+    except tf.errors.InvalidArgumentError as error:
+        other = find_split(config.data.directory, config.data.eval_split, names)
+        explained = explain_input_error(error, [*split.shards, *other.shards])
+        if explained is None:
+            raise
+        raise explained from error
 
 
 def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps: int) -> RangeTest:
@@ -154,9 +130,12 @@ def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps:
     split = find_split(config.data.directory, config.data.train_split, names)
     train = range_test_config(config.train, start=start, end=end, num_steps=num_steps)
     config, pretrained = resolve_config(
-        dataclasses.replace(config, train=train), None, loads_weights=True
+        dataclasses.replace(config, train=train),
+        None,
+        loads_weights=True,
+        resolve_auto=resolve_auto,
     )
-    training = build_training(
+    training = build_detector_training(
         config,
         classes=classes,
         train_split=split,
@@ -249,10 +228,10 @@ def export(
 
 def _log_start(
     config: ExperimentConfig,
-    training: Training,
+    training: Training[DetectorTask],
     *,
     split: Split,
-    num_classes: int,
+    classes: Sequence[ClassEntry],
     devices: Devices,
     begins: bool,
 ) -> None:
@@ -263,7 +242,7 @@ def _log_start(
         kind=config.model.kind,
         canvas_size=config.data.canvas_size,
         num_images=sum(split.records_per_shard),
-        num_classes=num_classes,
+        num_classes=len(classes),
         num_devices=devices.num_replicas,
     )
     for lack in describe_lacks(split.manifest):
@@ -277,7 +256,7 @@ def _log_start(
 
 def _evaluation_settings(
     config: ExperimentConfig,
-    training: Training,
+    training: Training[DetectorTask],
     *,
     classes: Sequence[ClassEntry],
     devices: Devices,

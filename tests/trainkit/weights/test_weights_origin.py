@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.detection import build_training, experiment
-from tpudet.detection.build_detector import build_task, tensorflow_parts
+from tpudet.detection.build_detector import build_task, resolve_auto, tensorflow_parts
+from tpudet.detection.build_training import build_detector_training
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.modeling.config import FPNConfig, HeadConfig, RetinaNetConfig
 from tpudet.detection.modeling.retinanet import RetinaNetTask
@@ -22,6 +22,7 @@ from tpudet.trainkit.config.decode import to_yaml
 from tpudet.trainkit.training.checkpoints import Checkpoints
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.devices import choose_tensorflow_devices
+from tpudet.trainkit.training.starting_weights import resolve_config
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.families import TPUDET
 from tpudet.trainkit.weights.pretrained import load_pretrained
@@ -55,7 +56,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     begun = resolve(begun)
     checkpoints = Checkpoints(str(folder), keep=1)
     checkpoints.prepare()
-    state = build_training.build_training(
+    state = build_detector_training(
         begun, classes=CATS, train_split=None, devices=choose_tensorflow_devices("cpu")
     ).engine.snapshot()
     for path, array in state.items():
@@ -78,7 +79,7 @@ def network(model: RetinaNetConfig, num_classes: int) -> keras.Model:
 
 
 def resolve(config: ExperimentConfig) -> ExperimentConfig:
-    return experiment.resolve_config(config, "no_such_run", loads_weights=False)[0]
+    return resolve_config(config, "no_such_run", loads_weights=False, resolve_auto=resolve_auto)[0]
 
 
 def resolved_values(path: str) -> tuple[str, str, float | str]:
@@ -88,8 +89,8 @@ def resolved_values(path: str) -> tuple[str, str, float | str]:
 
 
 def load(path: str, classes: tuple[ClassEntry, ...] = CATS, **model_values) -> LoadReport:
-    resolved, pretrained = experiment.resolve_config(
-        config(path, **model_values), "no_such_run", loads_weights=True
+    resolved, pretrained = resolve_config(
+        config(path, **model_values), "no_such_run", loads_weights=True, resolve_auto=resolve_auto
     )
     assert pretrained is not None
     return load_pretrained(
@@ -182,11 +183,11 @@ def test_other_classes_leave_the_class_layer_out_and_the_first_one_is_named(
 
 
 def test_the_class_layer_that_is_left_out_keeps_its_initial_values(run: Path) -> None:
-    """Through the whole of `build_training`."""
-    resolved, pretrained = experiment.resolve_config(
-        config(str(run)), "no_such_run", loads_weights=True
+    """Through the whole of `build_detector_training`."""
+    resolved, pretrained = resolve_config(
+        config(str(run)), "no_such_run", loads_weights=True, resolve_auto=resolve_auto
     )
-    training = build_training.build_training(
+    training = build_detector_training(
         resolved,
         classes=DOGS,
         train_split=None,

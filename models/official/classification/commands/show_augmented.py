@@ -12,6 +12,7 @@ from tpudet.trainkit.command_line import (
     run_command,
     writing,
 )
+from tpudet.trainkit.experiment_commands import experiment_config
 
 _EPILOG = """
 example:
@@ -41,17 +42,11 @@ def _run(arguments: argparse.Namespace) -> str:
     from tpudet.classification.config import ExperimentConfig
     from tpudet.classification.data.splits import find_joined_split
     from tpudet.classification.evaluation.draw import draw_training_images
-    from tpudet.trainkit.config.decode import load_config
     from tpudet.trainkit.files.storage import whole_file
     from tpudet.trainkit.pages.drawing import encode_png
     from tpudet.trainkit.training.model_dir import load_classes
 
-    config = load_config(
-        ExperimentConfig,
-        arguments.config,
-        overrides=arguments.overrides,
-        params_override=arguments.params_override,
-    )
+    config = experiment_config(ExperimentConfig, arguments)
     stem = os.path.basename(arguments.config).removesuffix(".yaml").removesuffix(".yml")
     output = arguments.output or f"{stem}_augmented.png"
     _, classes = load_classes(config.data.directory, config.data.classes)

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from tpudet.trainkit.command_line import add_experiment_arguments, new_parser, run_command
+from tpudet.trainkit.experiment_commands import experiment_config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,12 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> None:
     from tpudet.classification.config import ExperimentConfig
-    from tpudet.trainkit.config.decode import load_config, to_yaml
+    from tpudet.trainkit.config.decode import to_yaml
 
-    config = load_config(
-        ExperimentConfig,
-        arguments.config,
-        overrides=arguments.overrides,
-        params_override=arguments.params_override,
-    )
+    config = experiment_config(ExperimentConfig, arguments)
     print(to_yaml(config), end="")

@@ -7,18 +7,17 @@ Synthetic input is one batch of noise, again and again: what the devices can do.
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 
-from tpudet.detection.commands.experiment_arguments import experiment_config
+from tpudet.detection.config import ExperimentConfig
 from tpudet.trainkit.backend_arguments import add_backend_argument, choose_backend
 from tpudet.trainkit.command_line import (
     add_config_arguments,
+    add_step_time_arguments,
     new_parser,
-    positive_integer,
     run_command,
-    writing,
 )
+from tpudet.trainkit.experiment_commands import experiment_config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,43 +25,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = new_parser("tpudet benchmark_train", __doc__)
     add_config_arguments(parser)
     add_backend_argument(parser)
-    parser.add_argument(
-        "--input", choices=("synthetic", "real", "both"), default="synthetic", help="(%(default)s)"
-    )
-    parser.add_argument(
-        "--steps", type=positive_integer, default=20, metavar="N", help="timed steps (%(default)s)"
-    )
-    parser.add_argument(
-        "--warmup_steps",
-        type=positive_integer,
-        default=3,
-        metavar="N",
-        help="untimed steps before (%(default)s)",
-    )
-    parser.add_argument("--json", default="", metavar="FILE", help="write the times there too")
+    add_step_time_arguments(parser)
     return run_command(parser, argv, _run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
     choose_backend(arguments)
     from tpudet.detection.step_times import open_input, time_experiment
-    from tpudet.trainkit.training.step_benchmark import HEADER
+    from tpudet.trainkit.training.step_benchmark import print_times
 
-    config = experiment_config(arguments)
-    names = ["synthetic", "real"] if arguments.input == "both" else [arguments.input]
-    inputs = [open_input(name, config) for name in names]  # what is missing is said first
-    print(HEADER, flush=True)
-    results = []
-    for timed_input in inputs:
-        times = time_experiment(
+    config = experiment_config(ExperimentConfig, arguments)
+    print_times(
+        arguments,
+        open_input=lambda name: open_input(name, config),
+        time_input=lambda timed_input: time_experiment(
             config,
             timed_input,
             network=arguments.config,
             warmup_steps=arguments.warmup_steps,
             steps=arguments.steps,
-        )
-        print(times.row(), flush=True)
-        results.append(times._asdict())
-    if arguments.json:
-        with writing(arguments.json), open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(results, file, indent=2)
+        ),
+    )

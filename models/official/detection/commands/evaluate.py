@@ -1,40 +1,20 @@
-"""Evaluates one checkpoint: `tpudet evaluate --model_dir DIR [--split test]`.
+"""Evaluates one checkpoint of a detector: `tpudet evaluate --model_dir DIR [--split test]`.
 
 The experiment is that of the model_dir. The metrics are printed and written to
 `<model_dir>/evaluation_<split>_<step>.json`, with drawn detections beside it as .png.
 """
 
-import argparse
 from collections.abc import Sequence
 
-from tpudet.trainkit.backend_arguments import add_backend_argument, choose_backend
-from tpudet.trainkit.command_line import (
-    add_evaluation_arguments,
-    new_parser,
-    run_command,
-    start_logging,
-)
+from tpudet.trainkit.experiment_commands import Experiment, run_evaluate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; see --help."""
-    parser = new_parser("tpudet evaluate", __doc__)
-    add_evaluation_arguments(parser)
-    add_backend_argument(parser)
-    return run_command(parser, argv, _run)
+    return run_evaluate(argv, __doc__, _experiment)
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    choose_backend(arguments)
-    start_logging()
-    from tpudet.detection.experiment import evaluate
+def _experiment() -> Experiment:
+    from tpudet.detection import experiment
 
-    metrics, path = evaluate(
-        arguments.model_dir.rstrip("/"),
-        step=arguments.step,
-        split=arguments.split,
-        overrides=arguments.overrides,
-    )
-    for metric, value in metrics.items():
-        print(f"{metric}: {value:.4f}")
-    print(f"Written to {path}.json and .png")
+    return experiment

@@ -4,37 +4,17 @@ Nothing is saved but the curve. The suggestion, where the loss falls fastest, is
 of the test, train.batch_size.
 """
 
-import argparse
 from collections.abc import Sequence
 
-from tpudet.detection.commands.experiment_arguments import experiment_config
-from tpudet.trainkit.backend_arguments import add_backend_argument, choose_backend
-from tpudet.trainkit.command_line import (
-    add_experiment_arguments,
-    add_range_test_arguments,
-    new_parser,
-    run_command,
-    start_logging,
-)
+from tpudet.trainkit.experiment_commands import Experiment, run_find_lr
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; see --help."""
-    parser = new_parser("tpudet find_lr", __doc__)
-    add_experiment_arguments(parser)
-    add_backend_argument(parser)
-    add_range_test_arguments(parser)
-    return run_command(parser, argv, _run)
+    return run_find_lr(argv, __doc__, _experiment)
 
 
-def _run(arguments: argparse.Namespace) -> str:
-    choose_backend(arguments)
-    start_logging()
-    from tpudet.detection.experiment import range_test
-    from tpudet.trainkit.training.lr_finder import write_range_test
+def _experiment() -> Experiment:
+    from tpudet.detection import experiment
 
-    config = experiment_config(arguments)
-    found = range_test(
-        config, start=arguments.start, end=arguments.end, num_steps=arguments.num_steps
-    )
-    return write_range_test(found, arguments.output, title=arguments.config)
+    return experiment

@@ -4,8 +4,9 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from tpudet.detection.commands.experiment_arguments import experiment_config
+from tpudet.detection.config import ExperimentConfig
 from tpudet.trainkit.command_line import add_config_arguments, new_parser, run_command, writing
+from tpudet.trainkit.experiment_commands import experiment_config
 
 _EXAMPLES = """examples:
   tpudet plot_schedule quickstart
@@ -29,7 +30,7 @@ def _run(arguments: argparse.Namespace) -> str:
     from tpudet.trainkit.files.storage import whole_file
     from tpudet.trainkit.training.schedule_plot import draw_schedule
 
-    config = experiment_config(arguments)
+    config = experiment_config(ExperimentConfig, arguments)
     stem = os.path.basename(arguments.config).removesuffix(".yaml").removesuffix(".yml")
     output = arguments.output or f"{stem}_schedule.png"
     figure = draw_schedule(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tpudet.detection.commands.experiment_arguments import experiment_config
+from tpudet.detection.config import ExperimentConfig
 from tpudet.trainkit.command_line import (
     add_config_arguments,
     new_parser,
@@ -14,6 +14,7 @@ from tpudet.trainkit.command_line import (
     run_command,
     writing,
 )
+from tpudet.trainkit.experiment_commands import experiment_config
 from tpudet.trainkit.files.storage import whole_file
 
 _EPILOG = """
@@ -48,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> str:
     from tpudet.trainkit.record_splits import find_split
     from tpudet.trainkit.training.model_dir import load_classes
 
-    config = experiment_config(arguments)
+    config = experiment_config(ExperimentConfig, arguments)
     stem = os.path.basename(arguments.config).removesuffix(".yaml").removesuffix(".yml")
     output = arguments.output or f"{stem}_augmented.png"
     _, classes = load_classes(config.data.directory)

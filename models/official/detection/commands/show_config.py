@@ -3,8 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
-from tpudet.detection.commands.experiment_arguments import experiment_config
+from tpudet.detection.config import ExperimentConfig
 from tpudet.trainkit.command_line import add_experiment_arguments, new_parser, run_command
+from tpudet.trainkit.experiment_commands import experiment_config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,4 +18,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> None:
     from tpudet.trainkit.config.decode import to_yaml
 
-    print(to_yaml(experiment_config(arguments)), end="")
+    print(to_yaml(experiment_config(ExperimentConfig, arguments)), end="")

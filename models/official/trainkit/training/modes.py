@@ -4,21 +4,88 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.training import loop
+from tpudet.trainkit.training.build_engine import keep_compiled_steps
+from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.evaluator import EvaluationSettings
+from tpudet.trainkit.training.model_dir import describe_run
 from tpudet.trainkit.training.run import NonfiniteLossError, RunSettings
+from tpudet.trainkit.weights.pretrained import write_report
 
 Mode = Literal["train", "eval", "train_and_eval"]
+Config = TypeVar("Config")  # a task's ExperimentConfig
 
 EXIT_FAILED = 1
 
 logger = logging.getLogger(__name__)
+
+
+def run_training(
+    config: Config,
+    training: Training[Any],
+    *,
+    mode: Mode,
+    model_dir: str,
+    class_list_text: str,
+    load_config: Callable[[str], Config],
+    evaluation: EvaluationSettings | None,
+    eval_timeout: float | None = None,
+    deadline: float = math.inf,
+    advice_if_slow: str = "",
+) -> int:
+    """Claims the model_dir, describes the run in it, and trains and evaluates to an end.
+
+    Args:
+        config: the experiment without `auto`, a dataclass with `train`.
+        training: built from it.
+        mode: "eval" evaluates the checkpoints that another process writes.
+        model_dir: of the run; created if needed.
+        class_list_text: contents of classes.csv.
+        load_config: reads the `config.yaml` at a path.
+        evaluation: how the model is evaluated; None for mode "train".
+        eval_timeout: seconds without a new checkpoint after which mode "eval" ends; None: never.
+        deadline: when to save and stop, by `time.monotonic`.
+        advice_if_slow: what to do if the run will take hours, in words.
+
+    Returns:
+        The exit code of the process: 0 finished, 1 failed, and those of `loop` for other ends.
+
+    Raises:
+        UserError: another process writes to the model_dir, its run is of other classes, or there
+            are several hosts in mode "eval".
+    """
+    engine, is_chief = training.engine, training.engine.is_chief
+    experiment: Any = config
+    _check_mode(mode, experiment.train, engine)
+    with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
+        writes = is_chief and mode != "eval"  # the config is the trainer's
+        describe_run(model_dir, config, class_list_text, load_config, writes=writes)
+        if writes and training.pretrained and training.loaded:
+            write_report(model_dir, training.pretrained.config.path, training.loaded)
+        keep_compiled_steps(model_dir)
+        where: dict[str, Any] = {"engine": engine, "model_dir": model_dir, "verify": verify}
+        settings = _run_settings(experiment.train, deadline, advice_if_slow)
+        try:
+            if evaluation is None:
+                return loop.train(settings=settings, **where)
+            if mode == "train_and_eval":
+                return loop.train_and_eval(settings=settings, evaluation=evaluation, **where)
+            return loop.evaluate_checkpoints(
+                total_steps=settings.total_steps,
+                evaluation=evaluation,
+                timeout_seconds=eval_timeout,
+                deadline=deadline,
+                **where,
+            )
+        except NonfiniteLossError as error:  # its message says all; a traceback would hide it
+            logger.error("%s", error)
+            return EXIT_FAILED
 
 
 @contextmanager
@@ -53,38 +120,18 @@ def claim_model_dir(model_dir: str, mode: Mode, *, is_chief: bool) -> Iterator[C
         yield verify
 
 
-def run_mode(
-    mode: Mode,
-    train: TrainConfig,
-    *,
-    engine: Engine,
-    model_dir: str,
-    evaluation: EvaluationSettings | None,
-    eval_timeout: float | None = None,
-    deadline: float = math.inf,
-    advice_if_slow: str = "",
-    verify: Callable[[], None] = lambda: None,
-) -> int:
-    """Trains and evaluates until the run is finished, interrupted, or its loss is not finite.
+def _check_mode(mode: Mode, train: TrainConfig, engine: Engine) -> None:
+    if mode == "train" and (train.stop_at or train.patience):
+        logger.warning("train.stop_at and train.patience have no effect without evaluations")
+    if mode == "eval" and engine.num_processes > 1:
+        raise UserError(
+            f"--mode eval runs on one host, and there are {engine.num_processes}. Start it on a "
+            "machine of its own beside --mode train, or train with --mode train_and_eval"
+        )
 
-    Args:
-        mode: "eval" evaluates the checkpoints that another process writes.
-        train: the config of the run.
-        engine: built for this model and input.
-        model_dir: of the run.
-        evaluation: how the model is evaluated; None for mode "train".
-        eval_timeout: seconds without a new checkpoint after which mode "eval" ends; None: never.
-        deadline: when to save and stop, by `time.monotonic`.
-        advice_if_slow: what to do if the run will take hours, in words.
-        verify: from `claim_model_dir`.
 
-    Returns:
-        The exit code of the process: 0 finished, 1 failed, and those of `loop` for other ends.
-
-    Raises:
-        UserError: several hosts in mode "eval".
-    """
-    settings = RunSettings(
+def _run_settings(train: TrainConfig, deadline: float, advice_if_slow: str) -> RunSettings:
+    return RunSettings(
         total_steps=train.total_steps,
         iterations_per_loop=train.iterations_per_loop,
         log_every_steps=train.log_every_steps,
@@ -96,33 +143,3 @@ def run_mode(
         patience=train.patience,
         profile=train.profile,
     )
-    if mode == "train" and (train.stop_at or train.patience):
-        logger.warning("train.stop_at and train.patience have no effect without evaluations")
-    if mode == "eval" and engine.num_processes > 1:
-        raise UserError(
-            f"--mode eval runs on one host, and there are {engine.num_processes}. Start it on a "
-            "machine of its own beside --mode train, or train with --mode train_and_eval"
-        )
-    try:
-        if evaluation is None:
-            return loop.train(engine=engine, model_dir=model_dir, settings=settings, verify=verify)
-        if mode == "eval":
-            return loop.evaluate_checkpoints(
-                engine=engine,
-                model_dir=model_dir,
-                total_steps=settings.total_steps,
-                evaluation=evaluation,
-                timeout_seconds=eval_timeout,
-                deadline=deadline,
-                verify=verify,
-            )
-        return loop.train_and_eval(
-            engine=engine,
-            model_dir=model_dir,
-            settings=settings,
-            evaluation=evaluation,
-            verify=verify,
-        )
-    except NonfiniteLossError as error:  # its message says all; a traceback would hide it
-        logger.error("%s", error)
-        return EXIT_FAILED

@@ -1,0 +1,140 @@
+"""The commands that every task has: train, evaluate and find_lr, and the experiment they are about.
+
+A task's module `experiment` is imported once the backend is chosen, since it imports Keras.
+"""
+
+import argparse
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from tpudet.trainkit.backend_arguments import (
+    add_backend_argument,
+    add_hosts_arguments,
+    choose_backend,
+)
+from tpudet.trainkit.command_line import (
+    add_evaluation_arguments,
+    add_experiment_arguments,
+    add_range_test_arguments,
+    add_training_arguments,
+    new_parser,
+    run_command,
+    start_logging,
+)
+from tpudet.trainkit.config.decode import load_config
+
+Config = TypeVar("Config")  # a task's ExperimentConfig
+
+_EXIT_CODES = """\
+The same command resumes a run where it stopped. Exit codes: 0 finished, 1 failed, 2 wrong usage;
+75 another host was lost (start it again); with everything saved, 75 stopped by SIGTERM or SIGINT
+(start it again), 80 --max_hours is over (start it again), 81 train.stop_at is reached, 82
+train.patience is over.
+"""
+
+
+class Experiment(Protocol):
+    """The module `experiment` of a task."""
+
+    ExperimentConfig: type
+
+    def train(self, config: Any, **settings: Any) -> int:
+        """Trains, evaluates, or both; returns the exit code."""
+        ...
+
+    def evaluate(self, model_dir: str, **settings: Any) -> tuple[dict[str, float], str]:
+        """Returns the metrics, and what the paths of the files written begin with."""
+        ...
+
+    def range_test(self, config: Any, **settings: Any) -> Any:
+        """Returns the rates and losses of a learning rate range test."""
+        ...
+
+
+def experiment_config(config_type: type[Config], arguments: argparse.Namespace) -> Config:
+    """Reads the experiment of `add_experiment_arguments` or `add_config_arguments`."""
+    return load_config(
+        config_type,
+        arguments.config,
+        overrides=arguments.overrides,
+        params_override=arguments.params_override,
+    )
+
+
+def run_train(
+    argv: Sequence[str] | None, description: str | None, import_experiment: Callable[[], Experiment]
+) -> int:
+    """Runs `tpudet train`; returns its exit code."""
+    parser = new_parser("tpudet train", description, epilog=_EXIT_CODES)
+    add_experiment_arguments(parser)
+    add_backend_argument(parser)
+    add_training_arguments(parser)
+    add_hosts_arguments(parser)
+    return run_command(parser, argv, functools.partial(_train, import_experiment))
+
+
+def _train(import_experiment: Callable[[], Experiment], arguments: argparse.Namespace) -> int:
+    start_logging(arguments.log_file)
+    from tpudet.trainkit.training.jax_hosts import several_hosts
+
+    with several_hosts(arguments):
+        choose_backend(arguments)
+        experiment = import_experiment()
+        return experiment.train(
+            experiment_config(experiment.ExperimentConfig, arguments),
+            model_dir=arguments.model_dir.rstrip("/"),
+            mode=arguments.mode,
+            eval_timeout=arguments.eval_timeout,
+            deadline=arguments.deadline,
+            dry_run=arguments.dry_run,
+        )
+
+
+def run_evaluate(
+    argv: Sequence[str] | None, description: str | None, import_experiment: Callable[[], Experiment]
+) -> int:
+    """Runs `tpudet evaluate`; returns its exit code."""
+    parser = new_parser("tpudet evaluate", description)
+    add_evaluation_arguments(parser)
+    add_backend_argument(parser)
+    return run_command(parser, argv, functools.partial(_evaluate, import_experiment))
+
+
+def _evaluate(import_experiment: Callable[[], Experiment], arguments: argparse.Namespace) -> str:
+    choose_backend(arguments)
+    start_logging()
+    metrics, path = import_experiment().evaluate(
+        arguments.model_dir.rstrip("/"),
+        step=arguments.step,
+        split=arguments.split,
+        overrides=arguments.overrides,
+    )
+    lines = [f"{metric}: {value:.4f}" for metric, value in metrics.items()]
+    return "\n".join([*lines, f"Written to {path}*"])
+
+
+def run_find_lr(
+    argv: Sequence[str] | None, description: str | None, import_experiment: Callable[[], Experiment]
+) -> int:
+    """Runs `tpudet find_lr`; returns its exit code."""
+    parser = new_parser("tpudet find_lr", description)
+    add_experiment_arguments(parser)
+    add_backend_argument(parser)
+    add_range_test_arguments(parser)
+    return run_command(parser, argv, functools.partial(_find_lr, import_experiment))
+
+
+def _find_lr(import_experiment: Callable[[], Experiment], arguments: argparse.Namespace) -> str:
+    choose_backend(arguments)
+    start_logging()
+    from tpudet.trainkit.training.lr_finder import write_range_test
+
+    experiment = import_experiment()
+    found = experiment.range_test(
+        experiment_config(experiment.ExperimentConfig, arguments),
+        start=arguments.start,
+        end=arguments.end,
+        num_steps=arguments.num_steps,
+    )
+    return write_range_test(found, arguments.output, title=arguments.config)
