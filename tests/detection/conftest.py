@@ -112,7 +112,7 @@ _BROWSER_FLAGS = (
 
 
 class Visit(NamedTuple):
-    """What a browser made of a page."""
+    """A page as a browser shows it."""
 
     dom: str  # after loading
     console: str  # what the page's console says

@@ -65,7 +65,7 @@ def shards() -> list[str]:
 def training(shards, batch_size, **changes):
     settings = {**OPTIONS, "scale_range": (0.1, 2.0)}
     settings |= {name: changes.pop(name) for name in tuple(changes) if name in settings}
-    options = {"seed": 3, "cycle_length": 2, "shuffle_buffer": 4}
+    options = {"seed": 3}
     return train_dataset(
         DataConfig(**settings),
         shards=shards,
@@ -123,7 +123,7 @@ def test_an_image_is_augmented_anew_every_epoch(shards):
 
 
 def test_a_box_that_the_crop_removed_stays_away_when_the_image_is_turned(shards):
-    """What is left of the boxes is turned, sheared and moved; nothing comes back from outside."""
+    """The cropped boxes are turned, sheared and moved; nothing comes back from outside."""
     autoaugment = on_image(partial(apply_autoaugment, policy="v3"))
 
     def objects(augmentations):

@@ -1,4 +1,4 @@
-"""What became of predictions and objects: worked by hand, and against a plain loop."""
+"""Outcomes of predictions and objects: worked by hand, and against a plain loop."""
 
 import numpy as np
 import pytest

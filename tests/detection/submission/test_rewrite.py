@@ -1,4 +1,4 @@
-"""What all commands that rewrite submissions have in common; one line each, worked out by hand."""
+"""Laws of all commands that rewrite submissions; one line of each, worked out by hand."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def run(
 
 @pytest.fixture
 def expected(request: pytest.FixtureRequest, run: Callable[..., int]) -> str:
-    """What the command of `run` is to write."""
+    """The file that the command of `run` is to write."""
     return HEADER + COMMANDS[request.node.callspec.params["run"]][1]
 
 

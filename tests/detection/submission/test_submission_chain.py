@@ -41,7 +41,7 @@ def read_truth(path: Path) -> tuple[Truth, list[str]]:
 def jittered(
     truth: Truth, chosen: set[int], seed: int, *, spread: float = 0.05
 ) -> list[ImagePredictions]:
-    """What a model of some classes might say: boxes moved by `spread` of their sides; clutter."""
+    """Made-up predictions of some classes: boxes moved by `spread` of their sides; clutter."""
     random = np.random.default_rng(seed)
     images = []
     for image_id, (classes, boxes) in truth.items():

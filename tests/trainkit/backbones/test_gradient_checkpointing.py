@@ -80,7 +80,7 @@ def test_three_steps_end_with_the_same_variables(blocks, traced):
 
 
 def assigned(blocks, frozen):
-    """What a checkpointed step in a graph assigns, by path."""
+    """The values that a checkpointed step in a graph assigns, by path."""
     network = blocks.make_network(blocks=2, checkpointing=True)
     for layer in network._flatten_layers():
         if re.search(frozen, layer.path):

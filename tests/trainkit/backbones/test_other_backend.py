@@ -16,7 +16,7 @@ SMALL = SimpleNamespace(**runpy.run_path(str(FILE)))
 
 @pytest.fixture(scope="module")
 def on_jax(tmp_path_factory):
-    """What the parts make under jit: outputs, gradients, moved statistics, by part and path."""
+    """Outputs, gradients and moved statistics of the parts under jit, by part and path."""
     path = tmp_path_factory.mktemp("jax") / "results.npz"
     subprocess.run(
         [sys.executable, FILE, path],

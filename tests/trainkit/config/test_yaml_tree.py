@@ -1,4 +1,4 @@
-"""What YAML 1.2 makes of scalars, both ways; files that cannot be read; where a base lies."""
+"""YAML 1.2 scalars, read and written; files that cannot be read; where a base lies."""
 
 from pathlib import Path
 from typing import Any

@@ -38,7 +38,7 @@ def features_of(model, layers, images):
 
 
 def settings(family) -> Any:
-    """What the weights expect, as the backbone takes it."""
+    """The settings that the weights expect, as the backbone takes them."""
     return {
         "style": family.style,
         "make_norm": partial(BatchNorm, epsilon=family.batch_norm_epsilon, momentum=0.99),

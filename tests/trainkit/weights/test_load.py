@@ -1,4 +1,4 @@
-"""What is loaded, what is said of the rest, and what stops a run."""
+"""Loading weights: which variables get values, the report on the rest, and refusals."""
 
 import functools
 

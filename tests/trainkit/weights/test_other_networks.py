@@ -43,7 +43,7 @@ def shapes_of(name):
 
 
 def file_of(name, name_map):
-    """What a file of this network under these names holds: zeros, in the file's layouts."""
+    """The tensors of a file of this network under these names: zeros, in the file's layouts."""
     units, tensors = find_units(shapes_of(name)), {}
     for path, shape in shapes_of(name).items():
         unit, part = split_path(path) or ("", "")

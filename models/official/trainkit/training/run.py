@@ -2,9 +2,13 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from tpudet.trainkit.command_line import command_start
 from tpudet.trainkit.config.ranges import Count, check
 from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
@@ -13,12 +17,22 @@ from tpudet.trainkit.training.best_checkpoint import forget_best
 from tpudet.trainkit.training.checkpoints import Checkpoint, Checkpoints
 from tpudet.trainkit.training.config import ProfileConfig
 from tpudet.trainkit.training.engine import Engine, NonfiniteStep
+from tpudet.trainkit.training.evaluator import Evaluator
 from tpudet.trainkit.training.plan import FIRST_STEPS, FirstSteps
 from tpudet.trainkit.training.preemption import TIME_LIMIT, Interrupted, Preemption
 from tpudet.trainkit.training.profiling import Profiler
 from tpudet.trainkit.training.progress_display import ProgressDisplay
-from tpudet.trainkit.training.run_log import Ledger, MetricsWriter, State
+from tpudet.trainkit.training.run_log import Ledger, MetricsWriter, State, finite_number
 from tpudet.trainkit.training.stopping import EXIT_TIME_LIMIT, EarlyEnd
+from tpudet.trainkit.training.wall_time import (
+    DISCARDED,
+    LAST_SEEN,
+    STARTED,
+    WALL_SECONDS,
+    Part,
+    WallClock,
+    wall_seconds,
+)
 
 EXIT_FINISHED = 0
 EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: stopped by a signal, state saved, start again
@@ -105,6 +119,8 @@ class TrainingRun:
         # Of the chief alone: all hosts do the same.
         self._profiler = Profiler(model_dir, settings.profile if engine.is_chief else None)
         self._saved_step = engine.step  # a run stopped before its first step saves nothing
+        self._started = command_start() or time.time()
+        self._clock = WallClock(self._started)
         self.writer: MetricsWriter = run_log.DiscardingWriter()  # until restore() knows the step
 
     def supervise(self, body: Callable[[], None]) -> int:
@@ -115,7 +131,9 @@ class TrainingRun:
                 try:
                     body()
                 finally:
+                    self._clock.lap("other")
                     self.checkpoints.wait()
+                    self._clock.lap("save")
         except Interrupted as signal_name:
             return self._interrupted(str(signal_name))
         except EarlyEnd as end:
@@ -148,7 +166,7 @@ class TrainingRun:
         return exit_code
 
     def _ended_early(self, end: EarlyEnd) -> int:
-        self._record_state("stopped", str(end))
+        self._record_state("stopped", str(end), exit_code=end.exit_code)
         logger.info(
             "Ended at step %d of %d: %s. All steps are saved, and the same command trains on once "
             "%s (exit code %d).",
@@ -176,7 +194,7 @@ class TrainingRun:
             restored = self._engine.step
             logger.info("Restored %s", self.newest().prefix)
         self._verify()
-        self._ledger.rewind(restored)
+        attempt = self._describe_attempt(self._ledger.lines(), self._ledger.rewind(restored))
         if self._engine.is_chief:
             forget_best(self._model_dir, beyond=restored)
         self._engine.agree_on_step()
@@ -189,14 +207,39 @@ class TrainingRun:
                 total_steps,
             )
         if self._engine.step < total_steps or self._ledger.last_state() != "finished":
-            self._record_state("running")
+            self._record_state("running", part="start", **attempt)
         if self._engine.is_chief:
             self.writer = run_log.open_tensorboard(self._model_dir, restored_step=restored)
+        self._clock.lap("start")
         return restored
+
+    def _describe_attempt(
+        self, before: Sequence[dict[str, Any]], discarded: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The fields of an attempt's first line: of itself, and of the lines before it."""
+        attempt: dict[str, Any] = {STARTED: round(self._started, 3)}
+        if before:
+            attempt[LAST_SEEN] = max(finite_number(line.get("time")) or 0.0 for line in before)
+        lost: Counter[str] = Counter()
+        for line in discarded:
+            lost.update(wall_seconds(line))
+        return {**attempt, DISCARDED: dict(lost)} if lost else attempt
 
     def newest(self) -> Checkpoint:
         """Returns the checkpoint that holds the engine's present state."""
         return self.checkpoints.published[-1]
+
+    def evaluate(self, evaluator: Evaluator) -> None:
+        """Evaluates the newest checkpoint, unless that was done before.
+
+        Raises:
+            Interrupted, ValueError: as Evaluator.evaluate_once.
+        """
+        self._clock.lap("other")
+        try:
+            evaluator.evaluate_once(self.newest(), self.preemption, self.writer)
+        finally:
+            self._clock.lap("evaluation")
 
     def train_to(self, target: int, *, remaining_eval_seconds: float = 0.0) -> None:
         """Trains to step `target` and saves there.
@@ -211,8 +254,10 @@ class TrainingRun:
                 raise Interrupted(self.preemption.signal_name or "a signal to another host")
             before = self._engine.step
             self._profiler.at_boundary(before)
+            self._clock.lap("other")
             with self._display.shown():
                 report = self._engine.train(self._settings.next_cut(before, target) - before)
+            self._clock.lap_steps(report)
             if report.nonfinite is not None:
                 raise NonfiniteLossError(report.nonfinite)
             step = self._engine.step
@@ -234,7 +279,9 @@ class TrainingRun:
             logger.info("%s", run_log.format_line(step, settings.total_steps, summary))
             self._display.note_line()
             self._verify()
-            self._ledger.append("train", step, summary)
+            self._clock.lap("other")
+            wall = {WALL_SECONDS: self._clock.take()}
+            self._ledger.append("train", step, {**summary, **wall})
             self.writer.write("train", step, summary)
             self._progress.reset()
         if step % settings.checkpoint_every_steps == 0 or step == target:
@@ -242,14 +289,20 @@ class TrainingRun:
 
     def _save(self) -> None:
         if self._engine.step != self._saved_step:
+            self._clock.lap("other")
             checkpoint = self.checkpoints.save(self._engine.snapshot())
             self._saved_step = checkpoint.step
             self._progress.reset()
+            self._clock.lap("save")
 
-    def _record_state(self, state: State, reason: str = "") -> None:
+    def _record_state(
+        self, state: State, reason: str = "", *, part: Part = "other", **values: Any
+    ) -> None:
         self._verify()  # also says why another error came: the files were taken away
-        values = {"state": state, "total_steps": self._settings.total_steps, "reason": reason}
-        self._ledger.append("state", self._engine.step, values)
+        self._clock.lap(part)
+        known = {"state": state, "total_steps": self._settings.total_steps, "reason": reason}
+        wall = {WALL_SECONDS: self._clock.take()}
+        self._ledger.append("state", self._engine.step, {**known, **values, **wall})
 
 
 def next_multiple(step: int, interval: int) -> int:

@@ -1,4 +1,4 @@
-"""What is wrong with the challenge's files is told by the command that meets it; exit status 2."""
+"""Faults in the challenge's files are told by the command that meets them; exit status 2."""
 
 import json
 import os

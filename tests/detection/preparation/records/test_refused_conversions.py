@@ -1,4 +1,4 @@
-"""What make_tfrecords and check_data refuse, in words and by their exit status."""
+"""Refusals of make_tfrecords and check_data: their words and exit status."""
 
 import subprocess
 import sys

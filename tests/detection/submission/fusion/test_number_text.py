@@ -12,7 +12,7 @@ prediction_text = pytest.importorskip("tpudet.detection.submission.fusion.predic
 
 
 def printed(values: np.ndarray, decimals: int) -> list[str]:
-    """What the kernel prints, five values (a score and a box) a row of one image each."""
+    """The kernel's text, five values (a score and a box) a row of one image each."""
     rows = np.ascontiguousarray(values.reshape(-1, 5))
     n = len(rows)
     zeros, ends = np.zeros(n, np.int64), np.arange(n + 1)
