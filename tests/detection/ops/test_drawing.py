@@ -22,6 +22,36 @@ def test_boxes_lie_where_they_should_and_the_image_is_left_alone() -> None:
     assert (GRAY == 90).all()
 
 
+def three_boxes(texts: list[str]) -> np.ndarray:
+    """Three boxes that begin at nearly one point."""
+    image = np.full((600, 800, 3), 90, np.uint8)
+    boxes = np.array([[200, 200, 400, 500], [203, 203, 380, 480], [206, 200, 300, 420]])
+    colours = [(255, 255, 0), (0, 255, 255), GREEN]  # bright: letters on them are black
+    return draw_boxes(image, boxes, texts, colours)
+
+
+def test_labels_of_boxes_at_one_place_do_not_hide_each_other() -> None:
+    texts = ["platelet 0.91", "red cell 0.80", "white cell 0.55"]
+    together = three_boxes(texts)
+    for k in range(3):
+        alone = three_boxes([text if i == k else "" for i, text in enumerate(texts)])
+        # The same number of dark pixels: all letters of the label can be read.
+        others = three_boxes(["" if i == k else text for i, text in enumerate(texts)])
+        dark = [(one.max(axis=2) < 60).sum() for one in (alone, others, together)]
+        assert dark[0] > 100
+        assert dark[2] == dark[0] + dark[1]
+
+
+def test_lines_grow_with_the_image() -> None:
+    def thickness(side: int) -> int:
+        image = np.zeros((side, side, 3), np.uint8)
+        box = np.array([[side // 4, side // 4, side // 2, side // 2]])
+        drawn = draw_boxes(image, box, [""], [GREEN])
+        return int((drawn[:, 3 * side // 8] == GREEN).all(axis=1).sum()) // 2
+
+    assert [thickness(side) for side in (64, 640, 1400, 2800)] == [3, 3, 5, 9]
+
+
 @pytest.mark.parametrize("box", [[0, 0, 60, 60], [-20, 120, 200, 400], [118, 158, 119, 159]])
 def test_a_label_stays_inside_the_image(box: list[int]) -> None:
     bare = draw_boxes(GRAY, np.array([box]), [""], [GREEN])
@@ -56,5 +86,5 @@ def test_comparison_leaves_out_padding_and_low_scores() -> None:
     assert (empty[:, :480] == both[:, :480]).all()  # the same ground truth
     drawn = (empty[24:, 484:] != both[24:, 484:]).any(axis=-1)
     ys, xs = np.nonzero(drawn)  # box times 3: y 120..300, x 180..420, and a label above it
-    assert (ys.max(), xs.min(), xs.max()) == (300, 180, 420)
+    assert (ys.max(), xs.min(), xs.max()) == (301, 179, 421)  # lines are 3 pixels wide
     assert (both[24 + 300, 484 + 200] == class_colour(2)).all()

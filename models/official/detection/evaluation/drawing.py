@@ -44,10 +44,16 @@ def draw_batch(
                 masks=None if detections.masks is None else detections.masks[i],
                 class_names=class_names,
                 min_score=DRAWN_MIN_SCORE,
-                title=f"record {batch.records[i]}",
+                title=_title(truth, image),
             )
         )
     return drawn
+
+
+def _title(truth: GroundTruth, image: int) -> str:
+    """The name of an image, else its place in the records."""
+    name = truth.source_ids[image] if truth.source_ids else ""
+    return name or f"record {truth.records[image]}"
 
 
 def _scaled_masks(

@@ -42,6 +42,8 @@ def draw_row(row: Batch, class_names: Sequence[str]) -> np.ndarray:
     classes = row.classes[is_instance].tolist()
     crowds = row.is_crowd[is_instance].tolist()
     shard, record = divmod(int(row.records), RECORDS_PER_SHARD_LIMIT)
+    image = _without_margin(row.images)
+    masks = None if row.masks is None else np.unpackbits(row.masks[is_instance], axis=-1)
     panel = Panel(
         boxes=row.boxes[is_instance],
         texts=[
@@ -50,6 +52,16 @@ def draw_row(row: Batch, class_names: Sequence[str]) -> np.ndarray:
         ],
         colours=[class_colour(number) for number in classes],
         caption=f"shard {shard}, record {record}: {len(classes)} boxes",
-        masks=() if row.masks is None else np.unpackbits(row.masks[is_instance], axis=-1) > 0,
+        masks=() if masks is None else masks[:, : image.shape[0], : image.shape[1]] > 0,
     )
-    return draw_panels(row.images, [panel])
+    return draw_panels(image, [panel])
+
+
+def _without_margin(canvas: np.ndarray) -> np.ndarray:
+    """Cuts off the black rows below and columns to the right of the image."""
+    is_drawn = canvas.any(axis=2)
+    height, width = (
+        int(np.flatnonzero(is_drawn.any(axis=axis))[-1]) + 1 if is_drawn.any() else 1
+        for axis in (1, 0)
+    )
+    return canvas[:height, :width]

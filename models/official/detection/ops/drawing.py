@@ -16,6 +16,14 @@ from tpudet.trainkit.pages.drawing import FONT, Colour, add_caption, class_colou
 _READABLE_SIDE = 480  # pixels; labels on smaller images would cover the objects
 _MASK_OPACITY = 0.35
 
+_Box = tuple[int, int, int, int]  # y1 x1 y2 x2
+
+
+class _Label(NamedTuple):
+    text: str
+    box: _Box
+    colour: Colour
+
 
 class Panel(NamedTuple):
     """The boxes and masks of one of several copies of an image."""
@@ -36,7 +44,8 @@ def draw_boxes(
     Args:
         image: [h, w, 3] uint8 RGB.
         boxes: [n, 4] pixels; parts outside the image are cut off.
-        texts: n labels, drawn above the box or, for lack of room, inside it; "" draws none.
+        texts: n labels, above their box or, for lack of room, at its other corners, where they hide
+            no earlier label; "" draws none.
         colours: n colours.
 
     Raises:
@@ -45,16 +54,23 @@ def draw_boxes(
     if not len(boxes) == len(texts) == len(colours):
         raise ValueError(f"{len(boxes)} boxes, {len(texts)} texts, {len(colours)} colours")
     canvas = np.ascontiguousarray(image).copy()
-    thickness = max(1, round(min(image.shape[:2]) / 300))
-    rows = [tuple(round(float(side)) for side in box) for box in boxes]
+    # Two pixels at least: one is lost where a viewer shrinks the image.
+    thickness = max(2, round(sum(image.shape[:2]) / 700))
+    rows = [_rounded(box) for box in boxes]
     for (y1, x1, y2, x2), colour in zip(reversed(rows), reversed(colours), strict=True):
         cv2.rectangle(canvas, (x1, y1), (x2, y2), colour, thickness)
-    # Labels follow all boxes, so that no box crosses them out.
-    for (y1, x1, _, _), text, colour in zip(
-        reversed(rows), reversed(texts), reversed(colours), strict=True
-    ):
-        if text:
-            _draw_label(canvas, text, y=y1, x=x1, colour=colour)
+    # Labels follow all boxes, so that no box crosses them out; the first chooses its place first.
+    labels = [
+        _Label(text, row, colour)
+        for text, row, colour in zip(texts, rows, colours, strict=True)
+        if text
+    ]
+    scale = max(0.4, min(image.shape[:2]) / 1500)
+    places = _place_labels(
+        [(label.box, _label_size(label.text, scale)) for label in labels], image.shape[:2]
+    )
+    for label, (top, left) in zip(reversed(labels), reversed(places), strict=True):
+        _draw_label(canvas, label.text, top=top, left=left, scale=scale, colour=label.colour)
     return canvas
 
 
@@ -167,15 +183,54 @@ def _enlarge(layer: np.ndarray, factor: float, interpolation: int) -> np.ndarray
     )
 
 
-def _draw_label(canvas: np.ndarray, text: str, *, y: int, x: int, colour: Colour) -> None:
-    """Draws text on a coloured patch, its lower left corner at (y, x), moved into the image."""
-    scale = max(0.4, min(canvas.shape[:2]) / 1500)
+def _rounded(box: np.ndarray) -> _Box:
+    y1, x1, y2, x2 = (round(float(side)) for side in box)
+    return y1, x1, y2, x2
+
+
+def _label_size(text: str, scale: float) -> tuple[int, int]:
+    """Height and width of a label in pixels."""
     (width, height), baseline = cv2.getTextSize(text, FONT, scale, 1)
-    height += baseline + 2
-    top = y - height if y >= height else y
-    top = min(max(top, 0), max(canvas.shape[0] - height, 0))
-    left = min(max(x, 0), max(canvas.shape[1] - width - 4, 0))
-    cv2.rectangle(canvas, (left, top), (left + width + 3, top + height - 1), colour, cv2.FILLED)
+    return height + baseline + 2, width + 4
+
+
+def _place_labels(
+    labels: Sequence[tuple[_Box, tuple[int, int]]], image_size: tuple[int, ...]
+) -> list[tuple[int, int]]:
+    """Top left corners of labels: above their box, or where they hide the least of earlier ones.
+
+    Args:
+        labels: box, and height and width of its label; the most important first.
+        image_size: height and width, which no label leaves.
+    """
+    taken = np.zeros((0, 4))
+    corners = []
+    for (y1, x1, y2, x2), (height, width) in labels:
+        end = x2 - width + 1
+        wanted = [(y1 - height, x1), (y1, x1), (y1 - height, end), (y2 + 1, x1), (y1, end)]
+        wanted += [(y2 - height, x1), (y2 + 1, end), (y2 - height, end)]
+        if y1 < height:
+            wanted = wanted[1:]
+        limits = np.maximum(np.subtract(image_size[:2], (height, width)), 0)
+        places = np.clip(np.array(wanted), 0, limits)
+        patches = np.concatenate([places, places + (height, width)], axis=1)
+        starts = np.maximum(patches[:, None, :2], taken[None, :, :2])
+        ends = np.minimum(patches[:, None, 2:], taken[None, :, 2:])
+        hidden = (ends - starts).clip(0).prod(axis=2).sum(axis=1)
+        best = int(hidden.argmin())
+        taken = np.concatenate([taken, patches[best : best + 1]])
+        corners.append((int(places[best, 0]), int(places[best, 1])))
+    return corners
+
+
+def _draw_label(
+    canvas: np.ndarray, text: str, *, top: int, left: int, scale: float, colour: Colour
+) -> None:
+    """Draws text on a coloured patch."""
+    baseline = cv2.getTextSize(text, FONT, scale, 1)[1]
+    height, width = _label_size(text, scale)
+    corner = (left + width - 1, top + height - 1)
+    cv2.rectangle(canvas, (left, top), corner, colour, cv2.FILLED)
     luminance = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
     ink = (0, 0, 0) if luminance > 110 else (255, 255, 255)
     origin = (left + 2, top + height - baseline - 1)

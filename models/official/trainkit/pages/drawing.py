@@ -14,7 +14,8 @@ Colour = tuple[int, int, int]  # red, green, blue in 0..255
 
 FONT = cv2.FONT_HERSHEY_SIMPLEX
 _GAP = 4  # pixels between images
-_BACKGROUND = 32  # gray level of gaps and captions
+_BACKGROUND = 244  # gray level of gaps and captions: dark ones weigh more than the images
+_INK = (32,) * 3
 # Longer side in pixels and JPEG quality of thumbnails, best first.
 _THUMBNAILS = ((560, 85), (480, 80), (400, 80), (320, 75), (240, 65), (160, 50), (96, 40))
 # Colour at full resolution: with chroma subsampling thin lines lose theirs.
@@ -35,12 +36,12 @@ def add_caption(image: np.ndarray, text: str) -> np.ndarray:
     scale *= min(1.0, max(0.5, (image.shape[1] - 12) / max(width, 1)))
     height = round(48 * scale)
     bar = np.full((height, image.shape[1], 3), _BACKGROUND, np.uint8)
-    cv2.putText(bar, text, (6, round(height * 0.7)), FONT, scale, (255,) * 3, 1, cv2.LINE_AA)
+    cv2.putText(bar, text, (6, round(height * 0.7)), FONT, scale, _INK, 1, cv2.LINE_AA)
     return np.concatenate([bar, image])
 
 
 def image_grid(images: Sequence[np.ndarray], columns: int) -> np.ndarray:
-    """Arranges images row by row in cells of the largest height and width, with gaps.
+    """Arranges images row by row, with gaps; a row is as high and a column as wide as its largest.
 
     Raises:
         ValueError: no image, or no column.
@@ -48,13 +49,15 @@ def image_grid(images: Sequence[np.ndarray], columns: int) -> np.ndarray:
     if not images or columns < 1:
         raise ValueError(f"a grid of {len(images)} images in {columns} columns; both must be >= 1")
     columns = min(columns, len(images))
-    rows = math.ceil(len(images) / columns)
-    cell_height = max(image.shape[0] for image in images) + _GAP
-    cell_width = max(image.shape[1] for image in images) + _GAP
-    shape = (rows * cell_height - _GAP, columns * cell_width - _GAP, 3)
-    grid = np.full(shape, _BACKGROUND, np.uint8)
+    heights = [
+        max(image.shape[0] for image in images[first : first + columns])
+        for first in range(0, len(images), columns)
+    ]
+    widths = [max(image.shape[1] for image in images[column::columns]) for column in range(columns)]
+    tops, lefts = (np.cumsum([0, *(side + _GAP for side in sides)]) for sides in (heights, widths))
+    grid = np.full((tops[-1] - _GAP, lefts[-1] - _GAP, 3), _BACKGROUND, np.uint8)
     for i, image in enumerate(images):
-        y, x = i // columns * cell_height, i % columns * cell_width
+        y, x = tops[i // columns], lefts[i % columns]
         grid[y : y + image.shape[0], x : x + image.shape[1]] = image
     return grid
 

@@ -138,7 +138,5 @@ def _draw_boxes(
     order = np.argsort(areas, kind="stable")  # the smallest is drawn last, on top
     colours = [class_colour(int(class_id)) for class_id in class_ids[order]]
     boxes = boxes_normalized[order] * np.tile(image.shape[:2], 2)
-    # Lines are two pixels wide, because one is lost when the browser scales the image down. Labels
-    # would cover the objects at this size; the page has a legend of the colours.
-    inner = np.concatenate([boxes[:, :2] + 1, np.maximum(boxes[:, 2:] - 1, boxes[:, :2])], 1)
-    return draw_boxes(image, np.concatenate([boxes, inner]), [""] * (2 * len(boxes)), colours * 2)
+    # Labels would cover the objects at this size; the page has a legend of the colours.
+    return draw_boxes(image, boxes, [""] * len(boxes), colours)
