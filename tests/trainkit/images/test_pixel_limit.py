@@ -4,6 +4,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -15,11 +16,14 @@ from tpudet.trainkit.images.headers import ImageError, find_container
 from tpudet.trainkit.images.standardize import decode_rgb, standardize
 
 SIZE = (40, 60)  # height, width
-EXTENSIONS = (".jpg", ".png", ".webp", ".bmp", ".gif", ".tif", ".avif", ".jp2")
+EXTENSIONS = (".jpg", ".png", ".webp", ".bmp", ".gif", ".tif", ".avif", ".jp2", ".ppm", ".pam")
+EXTENSIONS += (".pfm", ".hdr", ".sr")
 
 
 def encode(extension: str, *options: int) -> bytes:
-    image = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), dtype=np.uint8)
+    image: np.ndarray = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), dtype=np.uint8)
+    if extension in (".pfm", ".hdr"):
+        image = image.astype(np.float32)
     done, encoded = cv2.imencode(extension, image, options)
     if not done:
         pytest.skip(f"this OpenCV does not write {extension}")
@@ -63,6 +67,55 @@ def chunk(kind: bytes, content: bytes) -> bytes:
         + content
         + struct.pack(">I", zlib.crc32(kind + content))
     )
+
+
+def big_tiff(order: str, height: int, width: int) -> bytes:
+    """The header and the directory of a BigTIFF, with LONG8 sizes."""
+    start = {"<": b"II", ">": b"MM"}[order] + struct.pack(order + "HHHQ", 43, 8, 0, 16)
+    entries = [
+        struct.pack(order + "HHQQ", tag, 16, 1, side) for tag, side in ((256, width), (257, height))
+    ]
+    return start + struct.pack(order + "Q", 2) + b"".join(entries) + bytes(8)
+
+
+BOMBS = {
+    "a.pgm": b"P5 40000 40000 255 ",
+    "comment.ppm": b"P6\n#" + b"x" * 100_000 + b"\n40000 # and\r40000\n255\n",
+    "digits.pbm": b"P4 " + b"9" * 5000 + b" 1 ",
+    "a.pam": b"P7\nDEPTH 3\nWIDTH 40000\nMAXVAL 255\nHEIGHT 40000\nTUPLTYPE RGB\nENDHDR\n",
+    "a.pfm": b"PF\n40000 40000\n-1.0\n",
+    "a.hdr": b"#?RADIANCE\nFORMAT=32-bit_rle_rgbe\n\n-Y 40000 +X 40000\n",
+    "a.sr": b"\x59\xa6\x6a\x95" + struct.pack(">7I", 40_000, 40_000, 24, 0, 1, 0, 0),
+    "little.tif": big_tiff("<", 40_000, 40_000),
+    "big.tif": big_tiff(">", 40_000, 40_000),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_short_file_of_a_rare_format_that_stands_for_gigabytes(name: str) -> None:
+    with pytest.raises(ImageError, match=r"(40000 x 40000|999999999999 x 1) pixels are too many"):
+        standardize(BOMBS[name])
+
+
+def test_bombs_of_rare_formats_take_neither_memory_nor_time(
+    tmp_path: Path, run_limited: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """Also those that claim as much as is allowed, and hold nothing."""
+    most = {f"most_{name}": bomb.replace(b"40000", b"11585") for name, bomb in BOMBS.items()}
+    for name, bomb in (BOMBS | most).items():
+        (tmp_path / name).write_bytes(bomb)
+    program = """
+import sys
+from tpudet.trainkit.images.standardize import ImageError, standardize
+for path in sys.argv[1:]:
+    try:
+        standardize(open(path, "rb").read())
+    except ImageError:
+        continue
+"""
+    paths = map(str, sorted(tmp_path.iterdir()))
+    done = run_limited("-c", program, *paths)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_bomb_takes_neither_memory_nor_time(tmp_path: Path) -> None:

@@ -12,7 +12,13 @@ from tpudet.trainkit.images.headers import Container, ImageError
 MAX_PIXELS = 2**27  # 134 megapixels, 400 MB of RGB
 
 _TIFF_WIDTH, _TIFF_HEIGHT = 256, 257
-_TIFF_SHORT, _TIFF_LONG = 3, 4
+_TIFF_NUMBERS = {3: "H", 4: "I", 16: "Q"}  # types SHORT, LONG and BigTIFF's LONG8
+_SUN_RASTER = b"\x59\xa6\x6a\x95"
+# Blanks and comments of any length between numbers, as OpenCV reads them.
+_GAP = rb"(?:\s|#[^\r\n]*[\r\n])+"
+_NETPBM = re.compile(rb"P[1-6fF]" + _GAP + rb"(\d+)" + _GAP + rb"(\d+)")
+_PAM = (re.compile(rb"\bHEIGHT\s+(\d+)"), re.compile(rb"\bWIDTH\s+(\d+)"))
+_RADIANCE = re.compile(rb"-Y\s+(\d+)\s+\+X\s+(\d+)")
 
 
 def check_size(height: int, width: int) -> None:
@@ -36,6 +42,7 @@ def check_encoded_size(encoded: bytes, container: Container) -> None:
         "TIFF": _tiff_sizes,
         "AVIF": _avif_sizes,
         "JPEG 2000": _jpeg_2000_sizes,
+        "unknown": _rare_sizes,
     }.get(container)
     if sizes is None:
         return
@@ -77,10 +84,43 @@ def _tiff_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:
     values = {_TIFF_WIDTH: 0, _TIFF_HEIGHT: 0}
     for position in range(directory + 2, directory + 2 + 12 * count, 12):
         tag, kind = struct.unpack_from(order + "HH", encoded, position)
-        if tag in values and kind in (_TIFF_SHORT, _TIFF_LONG):
-            letter = "H" if kind == _TIFF_SHORT else "I"
-            (values[tag],) = struct.unpack_from(order + letter, encoded, position + 8)
+        if tag in values and kind in _TIFF_NUMBERS:
+            (values[tag],) = struct.unpack_from(order + _TIFF_NUMBERS[kind], encoded, position + 8)
     yield values[_TIFF_HEIGHT], values[_TIFF_WIDTH]
+
+
+def _big_tiff_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:
+    order = "<" if encoded.startswith(b"II") else ">"
+    (directory,) = struct.unpack_from(order + "Q", encoded, 8)
+    (count,) = struct.unpack_from(order + "Q", encoded, directory)
+    values = {_TIFF_WIDTH: 0, _TIFF_HEIGHT: 0}
+    for position in range(directory + 8, min(directory + 8 + 20 * count, len(encoded)), 20):
+        tag, kind = struct.unpack_from(order + "HH", encoded, position)
+        if tag in values and kind in _TIFF_NUMBERS:
+            (values[tag],) = struct.unpack_from(order + _TIFF_NUMBERS[kind], encoded, position + 12)
+    yield values[_TIFF_HEIGHT], values[_TIFF_WIDTH]
+
+
+def _rare_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:
+    """Sizes in the other formats that OpenCV reads: Netpbm, Radiance, Sun raster, BigTIFF."""
+    if encoded.startswith((b"II+\x00", b"MM\x00+")):
+        yield from _big_tiff_sizes(encoded)
+    elif encoded.startswith(_SUN_RASTER):
+        width, height = struct.unpack_from(">II", encoded, 4)
+        yield height, width
+    elif encoded.startswith(b"#?"):
+        for found in _RADIANCE.finditer(encoded):
+            yield _side(found[1]), _side(found[2])
+    elif encoded.startswith(b"P7"):
+        height, width = (max(map(_side, side.findall(encoded)), default=0) for side in _PAM)
+        yield height, width
+    elif found := _NETPBM.match(encoded):
+        yield _side(found[2]), _side(found[1])
+
+
+def _side(digits: bytes) -> int:
+    """Python refuses to read thousands of digits; the first twelve are too many already."""
+    return int(digits.lstrip(b"0")[:12] or b"0")
 
 
 def _avif_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:
