@@ -10,7 +10,8 @@ from tpudet.detection.evaluation.class_scores import (
     ClassScores,
     f1_by_threshold,
 )
-from tpudet.trainkit.pages.curves import MAX_NAMES, Chart, Line, line_chart, matrix_chart
+from tpudet.trainkit.pages.charts import MAX_NAMES
+from tpudet.trainkit.pages.curves import Chart, Line, line_chart, matrix_chart
 
 MEAN = "mean of all classes"
 _THRESHOLDS = np.linspace(0, 1, 201)

@@ -6,6 +6,7 @@ one drawing suits light and dark themes.
 
 import io
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,7 +42,15 @@ STYLE: Any = {  # its annotation lists every key as a literal
     "axes.spines.left": False,
 }
 _INCHES = (7.0, 3.3)
+MAX_NAMES = 20  # more classes than a reader can tell apart in a chart
+_NAME_LENGTH = 24  # characters of a name in a chart
+LETTERS_IN_A_ROW = 60  # of all names below a chart; more are turned upright
 _MANY_RANKS = 40  # with more, bars would be thinner than their gaps
+
+
+def short_name(name: str) -> str:
+    """Returns a name cut to what a chart has room for."""
+    return name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 1]}…"
 
 
 def split_variable(split: str) -> str:
@@ -49,14 +58,18 @@ def split_variable(split: str) -> str:
     return f"var(--{split if split in _SPLITS else 'other'})"
 
 
-def rank_chart(counts: Mapping[str, np.ndarray], *, order: np.ndarray, label: str) -> str:
+def rank_chart(
+    counts: Mapping[str, np.ndarray], *, order: np.ndarray, names: Sequence[str], label: str
+) -> str:
     """Charts the frequency of the classes, most frequent first, on a logarithmic scale.
 
-    With too many classes for bars, a thin line shows the sum of the splits.
+    Up to 20 classes are named. With too many classes for bars, a thin line shows the sum of the
+    splits.
 
     Args:
         counts: by split, [C].
         order: [C] rows of the counts in the order of the table.
+        names: C names.
         label: of the vertical axis.
     """
     with matplotlib.rc_context(STYLE):
@@ -75,9 +88,14 @@ def rank_chart(counts: Mapping[str, np.ndarray], *, order: np.ndarray, label: st
         axes.set_yscale("log")
         axes.set_ylim(bottom=0.8)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.xaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
         axes.set_xlim(0.4, len(order) + 0.6)
-        axes.set_xlabel("rank of the class, as in the table")
+        if len(order) <= MAX_NAMES:
+            shown = [short_name(names[row]) for row in order]
+            upright = {"rotation": 90} if sum(map(len, shown)) > LETTERS_IN_A_ROW else {}
+            axes.set_xticks(ranks, shown, **upright)
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10], integer=True))
+            axes.set_xlabel("rank of the class, as in the table")
         axes.set_ylabel(label)
         return figure_svg(figure, label)
 
@@ -168,7 +186,10 @@ def _colour(split: str) -> str:
 def figure_svg(figure: Figure, name: str) -> str:
     """Returns a drawing in the colours of a page; `name` begins its ids."""
     stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None})
+    with warnings.catch_warnings():
+        # The page has the fonts of its reader.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

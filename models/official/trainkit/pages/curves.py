@@ -1,4 +1,4 @@
-"""Charts of lines and of a matrix, as inline SVG for a page and as a PNG file.
+"""Charts of lines, of a matrix and of a density, as inline SVG for a page and as a PNG file.
 
 Names of lines, rows and columns may be of any script: where matplotlib's font lacks a character,
 the PNG shows a box; the page uses the fonts of its reader.
@@ -14,11 +14,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogFormatter
 
-from tpudet.trainkit.pages.charts import GRID, INK, STYLE, figure_svg
+from tpudet.trainkit.pages.charts import (
+    GRID,
+    INK,
+    LETTERS_IN_A_ROW,
+    STYLE,
+    figure_svg,
+    short_name,
+)
 
-MAX_NAMES = 20  # more lines or rows than a reader can tell apart
 # Mid tones, legible on white and on dark pages; neighbours differ in hue and lightness.
 _COLOURS = (
     "#3f6fe0", "#e8832a", "#2a9d7c", "#d1495b", "#8a63c9", "#9a7b2f", "#d667b0", "#6b7785",
@@ -26,7 +33,6 @@ _COLOURS = (
     "#a0457f", "#93a1b0", "#5f7f1f", "#167a94",
 )  # fmt: skip
 _INCHES = (7.0, 3.8)
-_NAME_LENGTH = 24  # characters of a name in a chart
 _PNG_DOTS_PER_INCH = 130
 
 
@@ -80,7 +86,7 @@ def line_chart(
             colour, width = (INK, 2.6) if line.is_emphasized else (next(colours), 1.6)
             marker = "o" if len(line.x) <= 2 else None  # one point is no line
             axes.plot(
-                line.x, line.y, color=colour, lw=width, label=_short(label), marker=marker, ms=4
+                line.x, line.y, color=colour, lw=width, label=short_name(label), marker=marker, ms=4
             )
         if is_logarithmic:
             axes.set_yscale("log")
@@ -125,15 +131,63 @@ def matrix_chart(
         for (row, column), count in np.ndenumerate(counts):
             if count:
                 axes.text(column, row, f"{count:,}", ha="center", va="center", fontsize=size)
-        upright = {"rotation": 90} if max(map(len, column_names)) * num_columns > 60 else {}
-        axes.set_xticks(range(num_columns), [_short(n) for n in column_names], **upright)
-        axes.set_yticks(range(num_rows), [_short(n) for n in row_names])
+        upright = (
+            {"rotation": 90} if max(map(len, column_names)) * num_columns > LETTERS_IN_A_ROW else {}
+        )
+        axes.set_xticks(range(num_columns), [short_name(n) for n in column_names], **upright)
+        axes.set_yticks(range(num_rows), [short_name(n) for n in row_names])
         axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(num_rows - 0.5, -0.5))
         axes.tick_params(length=0, labelsize=size)
         axes.grid(False)
 
     side = 2.6 + 0.42 * max(counts.shape)
     return _render(draw, name, (side + 1.4, side))
+
+
+def density_chart(
+    counts: np.ndarray,
+    *,
+    x_edges: np.ndarray,
+    y_edges: np.ndarray,
+    name: str,
+    xlabel: str,
+    ylabel: str,
+    xticks: Mapping[float, str],
+    yticks: Mapping[float, str],
+    is_logarithmic: bool = False,
+) -> Chart:
+    """Charts where points lie; the darkest cell has the most of them.
+
+    Args:
+        counts: [Y, X] int points in each cell.
+        x_edges: [X + 1] rising.
+        y_edges: [Y + 1] rising.
+        name: of the chart, for ids in a page.
+        xlabel: label of the horizontal axis.
+        ylabel: label of the vertical axis.
+        xticks: labels by value.
+        yticks: labels by value.
+        is_logarithmic: whether both axes are; else y grows downwards, as in an image.
+    """
+
+    def draw(axes: Axes) -> None:
+        rows, columns = np.nonzero(counts)  # empty cells would be most of the drawing
+        opacities = np.sqrt(counts / max(counts.max(initial=0), 1))  # so that few points show, too
+        for row, column in zip(rows, columns, strict=True):
+            corner = x_edges[column], y_edges[row]
+            size = x_edges[column + 1] - corner[0], y_edges[row + 1] - corner[1]
+            opacity = float(opacities[row, column])
+            axes.add_patch(Rectangle(corner, *size, fc=_COLOURS[0], lw=0, alpha=opacity))
+        if is_logarithmic:
+            axes.set(xscale="log", yscale="log")
+        axes.set_xticks(list(xticks), list(xticks.values()))
+        axes.set_yticks(list(yticks), list(yticks.values()))
+        axes.minorticks_off()
+        ends = y_edges[[0, -1]] if is_logarithmic else y_edges[[-1, 0]]
+        axes.set(xlabel=xlabel, ylabel=ylabel, xlim=x_edges[[0, -1]], ylim=ends)
+        axes.grid(axis="both", lw=0.8)
+
+    return _render(draw, name, _INCHES)
 
 
 def _render(draw: Callable[[Axes], None], name: str, inches: tuple[float, float]) -> Chart:
@@ -149,7 +203,3 @@ def _render(draw: Callable[[Axes], None], name: str, inches: tuple[float, float]
         stream = io.BytesIO()
         figure.savefig(stream, format="png", dpi=_PNG_DOTS_PER_INCH)
     return Chart(svg, stream.getvalue())
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 1]}…"

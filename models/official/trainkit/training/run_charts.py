@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tpudet.trainkit.pages.curves import MAX_NAMES, Chart, Line, line_chart
+from tpudet.trainkit.pages.charts import MAX_NAMES
+from tpudet.trainkit.pages.curves import Chart, Line, line_chart
 from tpudet.trainkit.training.run_log import finite_number
 
 

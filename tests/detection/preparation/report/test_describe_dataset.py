@@ -101,7 +101,7 @@ def test_names_from_the_data_are_text_and_nothing_else(write_part, drawn_image) 
     assert describe(folder) == 0
     page = Page((folder / "report.html").read_text())
     assert [page.tags.count(tag) for tag in ("script", "title", "body", "u")] == [1, 1, 1, 0]
-    assert page.tags.count("style") == 1 + page.tags.count("svg") == 7
+    assert page.tags.count("style") == 1 + page.tags.count("svg") == 9
     assert page.tags.count("img") == 2
     assert all(r.startswith(("data:image/jpeg;base64,", "#")) for r in page.references)
     classes = {row[1]: row[2:5] for row in page.tables["classes"][0][1:]}
@@ -130,6 +130,25 @@ def test_page_stays_small_however_many_samples_and_classes(write_part, drawn_ima
     assert len(page.tables["classes"][0]) == 2001
     assert "… and 500 more rows." in text
     assert "5 images have the same source id in train and val, such as image 0" in text
+
+
+def test_equal_files_under_other_names_are_found_within_and_between_splits(
+    write_part, drawn_image
+) -> None:
+    box, classes = [(1, 0, 0, 40, 40)], [ClassEntry("/m/1", "cat")]
+
+    def drawn(name: str, width: int):  # the width alone decides the file
+        return drawn_image(name, box, width=width)
+
+    train = [drawn("a", 100), drawn("b", 110), drawn("again a", 100), drawn("c", 120)]
+    folder = write_part({"train": train, "val": [drawn("x", 110), drawn("c", 120)]}, classes)
+    assert describe(folder) == 0
+    facts = (folder / "report.html").read_text().split('id="known"')[1].split("</section>")[0]
+    assert "1 images of train are the same files as others of train, under other names" in facts
+    assert "such as again a and a." in facts
+    assert "1 images of val are the same files as images of train, a leak, under other" in facts
+    assert "such as x and b." in facts
+    assert "1 images have the same source id in train and val, such as c." in facts
 
 
 def flip_a_bit(path: Path) -> None:

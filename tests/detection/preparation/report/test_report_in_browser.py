@@ -21,7 +21,7 @@ def test_blood_cells_in_light_and_dark(data_dir, tmp_path, browse) -> None:
         assert visit.margin < 40 if dark else visit.margin > 220
     for text in ("1,137", "RBC", "zero-size box", "BloodImage_00338.jpg", "640 × 480"):
         assert text in dom
-    assert dom.count("<svg") == 6
+    assert dom.count("<svg") == 8
 
 
 def test_five_hundred_awkward_classes_on_a_telephone(write_part, drawn_image, browse) -> None:

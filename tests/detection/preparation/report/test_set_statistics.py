@@ -192,6 +192,7 @@ def test_fast_choice_is_the_slow_one(seed) -> None:
         columns.append(
             SplitColumns(
                 source_ids=nothing,
+                contents=nothing,
                 sizes=nothing,
                 shards=nothing,
                 offsets=nothing,

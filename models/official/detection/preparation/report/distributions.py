@@ -13,6 +13,7 @@ from tpudet.detection.preparation.report.set_statistics import (
     size_groups,
 )
 from tpudet.trainkit.pages.charts import bar_chart, histogram_chart, rank_chart
+from tpudet.trainkit.pages.curves import density_chart
 from tpudet.trainkit.pages.html import Content, Html, element, figure, joined, section, table
 
 _SIDE_EDGES = np.geomspace(0.002, 1.0, 28)
@@ -20,6 +21,7 @@ _SIDE_TICKS = {n / 100: f"{n:g} %" for n in (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 _RATIO_EDGES = 2.0 ** np.linspace(-3.5, 3.5, 29)
 _RATIO_TICKS = {1 / 8: "1:8", 1 / 4: "1:4", 1 / 2: "1:2", 1: "1:1", 2: "2:1", 4: "4:1", 8: "8:1"}
 _SIZE_NAMES = ("small: below 32² px", "medium: below 96² px", "large")
+_CENTRE_CELLS = 24  # in either direction
 # Lower bounds of the groups of images by number of boxes.
 _COUNT_GROUPS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
 
@@ -28,12 +30,12 @@ def classes_section(numbers: SetNumbers) -> Html:
     """Images and boxes per class: charts by rank, and a table of all classes."""
     total = numbers.boxes
     order = np.argsort(-total, kind="stable")
-    charts = []
+    charts, names = [], [entry.name for entry in numbers.prepared.classes]
     for label in ("boxes", "images"):
         by_split = dict(
             zip(numbers.split_names, (getattr(c, label) for c in numbers.counts), strict=True)
         )
-        svg = rank_chart(by_split, order=order, label=label)
+        svg = rank_chart(by_split, order=order, names=names, label=label)
         charts.append(figure(svg, f"{label.capitalize()} per class"))
     longest = np.log1p(max(total.max(), 1))
     rows: list[list[Content]] = []
@@ -47,7 +49,7 @@ def classes_section(numbers: SetNumbers) -> Html:
     headers: list[Content] = ["rank", "class"]
     headers += [joined([split_label(name), " images"]) for name in numbers.split_names]
     headers += [joined([split_label(name), " boxes"]) for name in numbers.split_names]
-    text = "Both scales are logarithmic: equal distances mean equal factors."
+    text = "Counts are on logarithmic scales: equal distances mean equal factors."
     contents = [element("p", text), element("div", *charts, classes="charts")]
     found = table([*headers, "all boxes", "on a log scale"], rows, classes="sortable")
     return section("classes", "Classes", *contents, element("div", found, classes="tall"))
@@ -89,6 +91,8 @@ def boxes_section(numbers: SetNumbers) -> Html:
             _counts_table(numbers, "area", _SIZE_NAMES, groups),
         ),
         _images_figure(numbers),
+        _sizes_figure(np.concatenate(sides), np.concatenate(ratios)),
+        _centres_figure(numbers),
     ]
     return section("boxes", "Boxes and images", element("div", *figures, classes="charts"))
 
@@ -117,6 +121,44 @@ def _histogram(
     names[0] = f"below {written(edges[1])}"
     names[-1] = f"from {written(edges[-2])}"
     return figure(svg, caption, _counts_table(numbers, xlabel, names, counts))
+
+
+def _sizes_figure(sides: np.ndarray, ratios: np.ndarray) -> Html:
+    inside = [
+        values.clip(edges[0], np.nextafter(edges[-1], 0))
+        for values, edges in ((ratios, _RATIO_EDGES), (sides, _SIDE_EDGES))
+    ]
+    counts = np.histogram2d(*inside, (_RATIO_EDGES, _SIDE_EDGES))[0]
+    chart = density_chart(
+        counts,
+        x_edges=_SIDE_EDGES,
+        y_edges=_RATIO_EDGES,
+        name="sizes and shapes",
+        xlabel="√(box area / image area)",
+        ylabel="width : height, in pixels",
+        xticks=_SIDE_TICKS,
+        yticks=_RATIO_TICKS,
+        is_logarithmic=True,
+    )
+    return figure(chart.svg, "Sizes and aspect ratios of all boxes")
+
+
+def _centres_figure(numbers: SetNumbers) -> Html:
+    boxes = np.concatenate([columns.boxes_normalized for columns in numbers.columns])
+    edges = np.linspace(0, 1, _CENTRE_CELLS + 1)
+    counts = np.histogram2d(*((boxes[:, :2] + boxes[:, 2:]) / 2).T.clip(0, 1), (edges, edges))[0]
+    ticks = {share / 100: f"{share} %" for share in (0, 25, 50, 75, 100)}
+    chart = density_chart(
+        counts,
+        x_edges=edges,
+        y_edges=edges,
+        name="centres",
+        xlabel="of the image's width",
+        ylabel="of its height",
+        xticks=ticks,
+        yticks=ticks,
+    )
+    return figure(chart.svg, "Centres of all boxes")
 
 
 def _images_figure(numbers: SetNumbers) -> Html:

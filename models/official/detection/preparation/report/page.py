@@ -119,7 +119,13 @@ def _head(numbers: SetNumbers) -> list[Content]:
 
 
 def _worth_knowing(numbers: SetNumbers) -> Html:
-    facts = [*_unlearnable(numbers), *_repeated(numbers), *_imbalance(numbers), *_faults(numbers)]
+    facts = [
+        *_unlearnable(numbers),
+        *_repeated(numbers),
+        *_renamed(numbers),
+        *_imbalance(numbers),
+        *_faults(numbers),
+    ]
     if not facts:
         return element("p", "Nothing stands out.", classes="note")
     return element("ul", *(element("li", fact) for fact in facts), classes="known")
@@ -161,6 +167,30 @@ def _repeated(numbers: SetNumbers) -> list[str]:
                     f"{len(shared):,} images have the same source id in "
                     f"{numbers.split_names[other]} and {split}, such as {first}."
                 )
+    return facts
+
+
+def _renamed(numbers: SetNumbers) -> list[str]:
+    """Images whose files are equal byte for byte under different names."""
+    facts, seen = [], list[tuple[str, dict[int, bytes]]]()
+    for split, columns in zip(numbers.split_names, numbers.columns, strict=True):
+        first: dict[int, bytes] = {}
+        pairs = list(zip(columns.contents.tolist(), columns.source_ids.tolist(), strict=True))
+        for content, name in pairs:
+            first.setdefault(content, name)
+        for other, names in [*seen, (split, first)]:
+            equal = {
+                name: names[content] for content, name in pairs if names.get(content, name) != name
+            }
+            if equal:
+                one = next(iter(sorted(equal.items())))
+                example = " and ".join(name.decode(errors="replace") for name in one)
+                where = f"others of {split}" if other == split else f"images of {other}, a leak"
+                facts.append(
+                    f"{len(equal):,} images of {split} are the same files as {where}, under other "
+                    f"names, such as {example}."
+                )
+        seen.append((split, first))
     return facts
 
 

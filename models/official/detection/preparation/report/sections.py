@@ -71,7 +71,8 @@ def samples_section(numbers: SetNumbers, samples: Sequence[SampleImage]) -> Html
     present = np.count_nonzero(numbers.boxes)
     text = (
         f"{len(samples)} images, chosen to show as many classes as possible: "
-        f"{len(shown)} of the {present} with boxes. A box has the colour of its class."
+        f"{len(shown)} of the {present} with boxes. A box has the colour of its class; a "
+        "click enlarges."
     )
     cards = [_sample_card(sample, classes) for sample in samples]
     return section("samples", "Samples", element("p", text), element("div", *cards, classes="grid"))
@@ -94,7 +95,7 @@ def _sample_card(sample: SampleImage, classes: Sequence[ClassEntry]) -> Html:
     size = element("small", f"{width} × {height}")
     caption = element("p", split_label(sample.split), " ", sample.source_id, " ", size)
     legend = element("p", *chips, classes="chips")
-    return element("article", element("div", image, classes="frame"), caption, legend)
+    return element("article", element("div", image, classes="frame enlarge"), caption, legend)
 
 
 def coverage_section(numbers: SetNumbers) -> Html:
