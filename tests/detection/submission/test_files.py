@@ -71,6 +71,28 @@ def test_other_files_are_refused_by_their_first_line(text: str, tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
 
 
+def test_a_submission_in_pixels_is_refused(tmp_path: Path) -> None:
+    in_pixels = "/m/01 0.9 20 30 200 310.5 /m/02 0.5 0 0 64 48"
+    rows = [f"{number},{in_pixels}" for number in range(500)]
+    path = write(tmp_path / "in.csv", "\n".join(["ImageId,PredictionString", *rows]))
+    with pytest.raises(SubmissionError, match=r"in\.csv is in pixels: 200 of 200 boxes") as raised:
+        copy(path, tmp_path / "out.csv")
+    assert "Divide x1 and x2 by the width" in str(raised.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/m/01 0.9 -0.2 0.1 1.4 1.2",  # a detector's box overhangs the image
+        f"/m/01 0.9 20 30 200 310 {CAT}",  # half of the boxes, as of one wrong line in a file
+    ],
+)
+def test_boxes_that_overhang_the_image_are_no_pixels(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "in.csv", f"ImageId,PredictionString\na,{text}\n")
+    assert copy(path, tmp_path / "out.csv").num_images == 1
+
+
 def test_a_header_alone_is_a_submission_of_no_images(tmp_path: Path) -> None:
     path = write(tmp_path / "in.csv", "ImageId,PredictionString")
     assert copy(path, tmp_path / "out.csv")[1:4] == (0, 0, 0)

@@ -7,6 +7,10 @@ from typing import Any
 
 import numpy as np
 
+# Of a fraction of the image: annotators' and detectors' boxes overhang it by less, so that a set
+# most of whose boxes end beyond is in pixels.
+FAR_OUTSIDE = 1.5
+
 
 def box_areas(boxes: np.ndarray) -> np.ndarray:
     """Returns the areas [n] of boxes [n, 4], in the square of their unit."""

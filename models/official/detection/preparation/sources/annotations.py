@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from tpudet.detection.ops.numpy_boxes import FAR_OUTSIDE
 from tpudet.trainkit.class_list import ClassEntry, class_ids
 from tpudet.trainkit.errors import UserError
 
@@ -31,7 +32,6 @@ def distinct_pairs(images: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray,
 
 # Corners of a box, in pixels of the declared frame, or in 0..1 if `normalized`.
 COORDINATES = ("y1", "x1", "y2", "x2")
-_FAR_OUTSIDE = 1.5  # of a fraction; annotators' boxes overhang an image by less
 # Reasons of findings.
 MISSING_FILE = "missing file"
 UNLISTED_IMAGE = "box of an image that is not listed"
@@ -137,11 +137,11 @@ def require_fractions(boxes: pd.DataFrame, where: str) -> None:
     Raises:
         UserError: most boxes reach far beyond 1.
     """
-    beyond = (boxes[["y2", "x2"]] > _FAR_OUTSIDE).any(axis=1)
+    beyond = (boxes[["y2", "x2"]] > FAR_OUTSIDE).any(axis=1)
     if beyond.mean() > 0.5:
         raise UserError(
             f"{where} is in pixels: {beyond.sum()} of {len(beyond)} boxes end beyond "
-            f"{_FAR_OUTSIDE:g}, where fractions of the image, 0..1, are expected. Divide by the "
+            f"{FAR_OUTSIDE:g}, where fractions of the image, 0..1, are expected. Divide by the "
             "sizes of the images; a table may be read with --format table --coordinates pixels."
         )
 
