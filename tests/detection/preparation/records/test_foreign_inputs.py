@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from tpudet.detection.commands import check_data, make_tfrecords
+from tpudet.detection.ops.numpy_masks import encode_rle
 
 CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
 
@@ -163,6 +164,32 @@ def test_annotations_without_bbox_get_that_of_their_polygons(bench) -> None:
     path = bench.coco([{"image_id": 1, "category_id": 1, "segmentation": s} for s in shapes])
     assert bench.convert("coco", path) == 0
     assert bench.boxes() == [[5, 4, 35, 24]]  # all the same, so once
+
+
+@pytest.mark.parametrize("is_crowd", [0, 1])
+def test_annotations_without_bbox_get_that_of_their_run_lengths(bench, capsys, is_crowd) -> None:
+    # Down the columns of an image 48 high: rows 5 to 34 of the columns 4 to 23.
+    outside, inside = [4 * 48 + 5, *[18] * 19, 24 * 48], [30] * 20
+    outside[-1] = 48 * 64 - sum(outside[:-1]) - sum(inside)
+    counts = [run for pair in zip(outside, inside, strict=False) for run in pair] + outside[-1:]
+    mask = np.zeros((48, 64), np.uint8)
+    mask[5:35, 4:24] = 1
+    shapes = [
+        {"size": [48, 64], "counts": counts},
+        encode_rle(mask),
+        {"size": [48, 64], "counts": counts[:-1]},  # cut off
+        {"size": [48, 64], "counts": [48 * 64]},  # nothing inside
+        {"size": [64, 48], "counts": counts},  # of an image that lies on its side
+    ]
+    path = bench.coco(
+        [{"image_id": 1, "category_id": 1, "segmentation": s, "iscrowd": is_crowd} for s in shapes]
+        + [box(2, 2)]
+    )
+    assert bench.convert("coco", path) == 0
+    assert bench.boxes()[:1] == [[5, 4, 35, 24]]
+    assert [record.is_crowd[:1] for record in bench.records()] == [[bool(is_crowd)], [False]]
+    printed = capsys.readouterr().out
+    assert "2  box without bbox: that of its run lengths" in printed
 
 
 def test_a_set_that_loses_its_boxes_is_refused(bench, capsys) -> None:

@@ -27,6 +27,7 @@ from tpudet.detection.preparation.sources.coco_layout import (
     rows_by_id,
 )
 from tpudet.detection.preparation.sources.input_files import select_listed
+from tpudet.detection.preparation.sources.masks import run_lengths_box
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError
 
@@ -44,7 +45,7 @@ def read_coco(
 ) -> Annotations:
     """Reads images, boxes and classes; `bbox` x, y, width, height becomes corners in pixels.
 
-    An annotation without bbox gets the box of its polygons.
+    An annotation without bbox gets the box of its polygons or run lengths.
 
     Args:
         path: the JSON file.
@@ -104,11 +105,11 @@ def _boxes(
         label = read_id(annotation["category_id"]) or ""
         category = find_row(category_rows, label)
         label = label if category is None else categories[category].identifier
-        corners, fault, is_drawn = _corners(annotation)
-        if is_drawn:
-            reason = "box without bbox: that of its polygons"
-            file = content["images"][row]["file_name"]
-            findings.append(Finding(file, reason, label, repaired=True))
+        image = content["images"][row]
+        corners, fault, drawn = _corners(annotation, image)
+        if drawn:
+            reason = f"box without bbox: that of its {drawn}"
+            findings.append(Finding(image["file_name"], reason, label, repaired=True))
         is_crowd = bool(read_flag(annotation.get("iscrowd")))
         area = read_number(annotation.get("area"))
         segmentation = annotation.get("segmentation") or None
@@ -116,17 +117,24 @@ def _boxes(
     return pd.DataFrame(boxes, columns=pd.Index(_COLUMNS)), findings
 
 
-def _corners(annotation: Mapping[str, Any]) -> tuple[tuple[float, ...], str | None, bool]:
-    """Returns y1 x1 y2 x2, what cannot be read of them, and whether they are of the polygons."""
+def _corners(
+    annotation: Mapping[str, Any], image: Mapping[str, Any]
+) -> tuple[tuple[float, ...], str | None, str | None]:
+    """Returns y1 x1 y2 x2, what cannot be read of them, and what they were taken from instead."""
     box = annotation.get("bbox")
     if box is None or box == []:
-        around = _around_polygons(annotation.get("segmentation"))
-        return (_NO_BOX, "no bbox", False) if around is None else (around, None, True)
+        segmentation = annotation.get("segmentation")
+        if around := _around_polygons(segmentation):
+            return around, None, "polygons"
+        height, width = (read_size(image.get(side)) for side in ("height", "width"))
+        if around := run_lengths_box(segmentation, height=height, width=width):
+            return around, None, "run lengths"
+        return _NO_BOX, "no bbox", None
     numbers = [read_number(value) for value in box] if isinstance(box, Sequence) else []
     if len(numbers) != 4 or None in numbers:
-        return _NO_BOX, f"bbox {reprlib.repr(box)}", False
+        return _NO_BOX, f"bbox {reprlib.repr(box)}", None
     x, y, width, height = (float(number or 0) for number in numbers)
-    return (y, x, y + height, x + width), None, False
+    return (y, x, y + height, x + width), None, None
 
 
 def _around_polygons(segmentation: object) -> tuple[float, ...] | None:

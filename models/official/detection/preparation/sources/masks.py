@@ -1,6 +1,8 @@
 """Converts segmentations to PNG masks: COCO's, with pycocotools, and files."""
 
+import math
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cv2
@@ -47,6 +49,36 @@ def mask_png(segmentation: Any, *, height: int, width: int) -> MaskPng | None:
     return MaskPng(encoded.tobytes(), int(mask.sum())) if done else None
 
 
+def run_lengths_box(segmentation: Any, *, height: float, width: float) -> tuple[float, ...] | None:
+    """Returns y1 x1 y2 x2 in pixels around run lengths, compressed or not.
+
+    None for anything else, for run lengths of another size, and where nothing is inside.
+
+    Args:
+        segmentation: as for `mask_png`.
+        height: of the image, in pixels; None or NaN where it is not declared.
+        width: likewise.
+    """
+    size = segmentation.get("size") if isinstance(segmentation, dict) else None
+    is_size = isinstance(size, list) and len(size) == 2 and all(type(side) is int for side in size)
+    if not is_size or not _agree(size, (height, width)):
+        return None
+    runs = _run_lengths(segmentation, height=size[0], width=size[1])
+    if runs is None:
+        return None
+    box: Any = coco_mask.toBbox(runs)
+    x, y, box_width, box_height = box.tolist()
+    return (y, x, y + box_height, x + box_width) if box_width and box_height else None
+
+
+def _agree(size: Sequence[int], declared: tuple[float | None, float | None]) -> bool:
+    """Whether no side differs from a declared one."""
+    return all(
+        expected is None or math.isnan(expected) or side == expected
+        for side, expected in zip(size, declared, strict=True)
+    )
+
+
 def _read_file(path: str, *, height: int, width: int) -> np.ndarray | None:
     try:
         mask = read_mask_file(path)
@@ -66,15 +98,20 @@ def _draw(segmentation: Any, *, height: int, width: int) -> np.ndarray | None:
         if not polygons or sum(map(_perimeter, polygons)) > _MAX_PERIMETER:
             return None
         runs = coco_mask.merge(coco_mask.frPyObjects(polygons, height, width))
-    elif isinstance(segmentation, dict) and segmentation.get("size") == [height, width]:
-        counts = _counts(segmentation.get("counts"), pixels=height * width)
-        if counts is None:
-            return None
-        uncompressed: Any = {"size": [height, width], "counts": counts}  # the stubs forbid a list
-        runs = coco_mask.frPyObjects(uncompressed, height, width)
     else:
+        runs = _run_lengths(segmentation, height=height, width=width)
+    return None if runs is None else _decode(runs)
+
+
+def _run_lengths(segmentation: Any, *, height: int, width: int) -> Any:
+    """Returns run lengths as pycocotools takes them; None if they are not those of such a mask."""
+    if not isinstance(segmentation, dict) or segmentation.get("size") != [height, width]:
         return None
-    return _decode(runs)
+    counts = _counts(segmentation.get("counts"), pixels=height * width)
+    if counts is None:
+        return None
+    uncompressed: Any = {"size": [height, width], "counts": counts}  # the stubs forbid a list
+    return coco_mask.frPyObjects(uncompressed, height, width)
 
 
 def _is_polygon(points: object) -> bool:
