@@ -252,3 +252,15 @@ def test_the_real_photo_that_lies_on_its_side(data_dir) -> None:
         mean_difference(np.rot90(by_tensorflow(stored.encoded, "jpeg"), -1), by_pillow(encoded))
         < 0.1
     )
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WebP", "AVIF", "PNG", "TIFF"])
+def test_of_several_images_in_a_file_the_first_is_taken_and_said(kind: str) -> None:
+    first = sample_image().quantize().convert("RGB")
+    others = [Image.new("RGB", first.size, colour) for colour in ("red", "blue")]
+    alone, whole = encode(first, kind), encode(first, kind, save_all=True, append_images=others)
+    said = "first of several pages" if kind == "TIFF" else "first frame of an animation"
+    for encoded, is_said in ((alone, False), (whole, True)):
+        assert (said in standardize(encoded).repairs) == is_said
+        loss = 8.0 if kind in ("WebP", "AVIF") else 0.0
+        assert mean_difference(decode_rgb(encoded), np.asarray(first)) <= loss

@@ -213,6 +213,19 @@ def find_tiff_tag(encoded: bytes, start: int, end: int, tag: int) -> TiffTag | N
     return None
 
 
+def has_more_pages(encoded: bytes) -> bool:
+    """Whether a TIFF has more than one directory, each of which is an image; not of a BigTIFF."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(encoded[:4])
+    if order is None or len(encoded) < 8:
+        return False
+    (directory,) = struct.unpack_from(order + "I", encoded, 4)
+    if directory + 2 > len(encoded):
+        return False
+    (num_tags,) = struct.unpack_from(order + "H", encoded, directory)
+    following = directory + 2 + 12 * num_tags
+    return any(encoded[following : following + 4])
+
+
 def parse_orientation(encoded: bytes, start: int, end: int) -> Orientation:
     """Reads the orientation from the TIFF structure `encoded[start:end]`.
 

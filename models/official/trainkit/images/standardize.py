@@ -1,7 +1,8 @@
 """Converts any encoded image to upright RGB pixels, or to bytes that TensorFlow decodes.
 
 Colour profiles are not applied and an alpha channel is dropped, as tf.io.decode_image does; of
-16-bit samples the upper byte is kept. Of an animation the first frame is used.
+16-bit samples the upper byte is kept. Of an animation the first frame is used, of several pages the
+first.
 """
 
 from typing import Literal, NamedTuple
@@ -18,6 +19,7 @@ from tpudet.trainkit.images.headers import (
     PngHeader,
     find_container,
     find_tiff_tag,
+    has_more_pages,
     parse_jpeg,
     parse_orientation,
     parse_png,
@@ -159,7 +161,7 @@ def inspect(encoded: bytes, *, check_pixels: bool = True) -> InspectedImage:
         png = parse_png(encoded)
         check_size(png.height, png.width)
         pixels = _decode(encoded, _AS_STORED)
-        faults = _png_faults(png)
+        faults = _png_faults(png) + _of_several(encoded, container)
         kept = pixels if faults else None
         return InspectedImage(container, png.height, png.width, png.orientation, faults, kept)
     check_encoded_size(encoded, container)
@@ -171,6 +173,7 @@ def inspect(encoded: bytes, *, check_pixels: bool = True) -> InspectedImage:
     else:
         pixels = _decode(encoded, _AS_STORED)
         orientation = _exif_orientation(encoded)
+    faults += _of_several(encoded, container)
     height, width = pixels.shape[:2]
     return InspectedImage(container, height, width, orientation, faults, pixels)
 
@@ -187,6 +190,22 @@ def _decode_tiff(encoded: bytes) -> tuple[np.ndarray, tuple[str, ...]]:
             "a TIFF of floating-point samples, whose range is not known: convert it to 8 bits"
         )
     return _decode(encoded, _AS_STORED), ("alpha channel dropped",) if extra else ()
+
+
+def _of_several(encoded: bytes, container: Container) -> tuple[str, ...]:
+    """Says of an animation or of several pages that the first is taken; nothing of one image."""
+    if container == "TIFF":
+        return ("first of several pages",) if has_more_pages(encoded) else ()
+    if container == "GIF":  # its frames are counted by decoding them
+        _, animation = cv2.imdecodeanimation(np.frombuffer(encoded, np.uint8), start=0, count=2)
+        several = len(animation.frames) > 1
+    elif container == "PNG":
+        several = b"acTL" in encoded[: max(encoded.find(b"IDAT"), 0)]
+    elif container == "WebP":
+        several = encoded[12:16] == b"VP8X" and bool(encoded[20] & 2)
+    else:
+        several = container == "AVIF" and encoded[8:12] == b"avis"
+    return ("first frame of an animation",) if several else ()
 
 
 def _jpeg_faults(header: JpegHeader) -> tuple[str, ...]:
