@@ -3,26 +3,44 @@
 set -euo pipefail
 
 usage() {
-    echo "usage: $(basename "$0") [cuda|cpu] [FLAGS of docker build]" >&2
-    echo "  cuda  for NVIDIA GPUs, about 9 GB; the host needs the driver, nothing of CUDA" >&2
-    echo "  cpu   for any machine, about 3 GB" >&2
-    echo "example: $(basename "$0") cpu --build-arg PYTHON_VERSION=3.13" >&2
-    exit 2
+    cat <<END
+usage: $(basename "$0") [cuda|cpu] [FLAGS of docker build]
+  cuda  for NVIDIA GPUs, about 9 GB; the host needs the driver, nothing of CUDA
+  cpu   for any machine, about 3 GB
+examples:
+  $(basename "$0") cpu --build-arg PYTHON_VERSION=3.13
+  $(basename "$0") cpu --build-arg BASE_IMAGE=registry.example/python:3.12
+END
 }
 
+for argument in "$@"; do
+    if [[ $argument == --help || $argument == -h ]]; then
+        usage
+        exit 0
+    fi
+done
 extra=cuda
-if [ $# -gt 0 ] && [[ $1 != --* ]]; then
+if [ $# -gt 0 ] && [[ $1 != -* ]]; then
     extra=$1
     shift
 fi
-[[ $extra == cuda || $extra == cpu ]] || usage
+if [[ $extra != cuda && $extra != cpu ]]; then
+    echo "$(basename "$0"): there is no image $extra" >&2
+    usage >&2
+    exit 2
+fi
 if ! command -v docker >/dev/null; then
     echo "docker is not installed. Without it: pip install '.[$extra,cluster]' in a virtual" \
         "environment, then tpudet predict" >&2
     exit 2
 fi
+# BuildKit, a plugin, reads Dockerfile.dockerignore, which keeps data and models out of the context.
+if ! docker buildx version >/dev/null 2>&1; then
+    echo "docker has no buildx here: install docker-buildx-plugin, or docker-buildx beside Debian's" \
+        "docker.io" >&2
+    exit 2
+fi
 
 root=$(cd "$(dirname "$0")/.." && pwd)
-# BuildKit reads Dockerfile.dockerignore, which keeps data and models out of the context.
 DOCKER_BUILDKIT=1 exec docker build --build-arg "EXTRA=$extra" --file "$root/docker/Dockerfile" \
     --tag "tpudet:$extra" "$@" "$root"

@@ -6,7 +6,7 @@
 set -euo pipefail
 
 usage() {
-    cat >&2 <<END
+    cat <<END
 usage: $(basename "$0") COMMAND...
   DATA         folder with the data, test/ holds the images to predict (data)
   STORAGE      folder with final/ and predictions/, or gs://bucket (output)
@@ -20,7 +20,6 @@ examples:
   ./$(basename "$0") python inference.py predictions.parquet ../output/final/quickstart-bccd-640
   DATA=/mnt/data $(basename "$0") tpudet predict --models models.yml
 END
-    exit 2
 }
 
 fail() {
@@ -48,7 +47,14 @@ mount() { # FOLDER [readonly]
     mounted+=$1:
 }
 
-if [ $# -eq 0 ] || [ "$1" = --help ] || [ "$1" = -h ]; then usage; fi
+if [ $# -eq 0 ]; then
+    usage >&2
+    exit 2
+fi
+if [ "$1" = --help ] || [ "$1" = -h ]; then
+    usage
+    exit 0
+fi
 command -v docker >/dev/null || fail "docker is not installed; tpudet predict runs without it too"
 
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -78,6 +78,8 @@ def test_the_dockerfile_copies_what_exists_and_names_known_extras() -> None:
     assert os.access(DOCKER / "entrypoint.sh", os.X_OK)
     python = [rest.split("=")[1] for word, rest in instructions() if "PYTHON_VERSION=" in rest]
     assert python == ["3.12"]  # not older than `requires-python`
+    bases = [rest.split()[0] for word, rest in instructions() if word == "FROM"]
+    assert bases == ["${BASE_IMAGE}"] * 2
 
 
 def test_the_requirements_are_those_of_pyproject() -> None:
@@ -109,11 +111,32 @@ def test_the_build_command(run) -> None:
     ]
     _, arguments = run("docker_build.sh", "cpu", "--no-cache")
     assert arguments[-3:] == ["tpudet:cpu", "--no-cache", str(ROOT)]
-    for wrong in ("gpu", "-h"):
-        done, arguments = run("docker_build.sh", wrong)
-        assert done.returncode == 2
-        assert "usage: docker_build.sh [cuda|cpu]" in done.stderr
-        assert not arguments
+    done, arguments = run("docker_build.sh", "gpu")
+    assert done.returncode == 2
+    assert (
+        "docker_build.sh: there is no image gpu\nusage: docker_build.sh [cuda|cpu]" in done.stderr
+    )
+    assert not arguments
+
+
+def test_help_is_that_of_the_script(run) -> None:
+    for arguments in (["--help"], ["-h"], ["cpu", "--help"]):
+        done, given = run("docker_build.sh", *arguments)
+        assert done.returncode == 0
+        assert done.stdout.startswith("usage: docker_build.sh [cuda|cpu]")
+        assert not given
+    done, given = run("docker_run.sh", "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: docker_run.sh COMMAND...")
+    assert not given
+
+
+def test_docker_without_buildx_is_one_sentence(run, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "docker").write_text('#!/bin/sh\n[ "$1" != buildx ]\n')
+    done, _ = run("docker_build.sh", "cpu")
+    assert done.returncode == 2
+    assert done.stderr.startswith("docker has no buildx here: install docker-buildx-plugin")
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_command_of_the_readme_as_typed(run, tmp_path: Path) -> None:
