@@ -40,6 +40,25 @@ def test_boxes_and_masks_follow_the_pixels(quarters: int, upside_down: bool) -> 
     np.testing.assert_array_equal(turned.masks.numpy()[0], expected > 0)
 
 
+def test_an_image_without_objects_is_turned() -> None:
+    sample = Sample(
+        image=tf.zeros([6, 9, 3], tf.uint8),
+        boxes=tf.zeros([0, 4]),
+        classes=tf.zeros([0], tf.int32),
+        is_crowd=tf.zeros([0], tf.bool),
+        masks=tf.zeros([0, 6, 9], tf.uint8),
+        seed=tf.zeros([2], tf.int64),
+        record=tf.constant(0, tf.int64),
+        original_size=tf.constant([6.0, 9.0]),
+        scale=tf.ones([2]),
+        offset=tf.zeros([2]),
+    )
+    turned = turn_sample(sample, Turn(tf.constant(False), tf.constant(1)))
+    assert turned.image.shape == (9, 6, 3)
+    assert turned.masks is not None
+    assert turned.masks.shape == (0, 9, 6)
+
+
 def test_each_turn_comes_as_often_as_any_other() -> None:
     def draw(vertical_flip: bool, quarter_turns: bool) -> np.ndarray:
         def one(number: tf.Tensor) -> tf.Tensor:

@@ -53,10 +53,19 @@ def turn_sample(sample: Sample, turn: Turn) -> Sample:
 
 
 def _turn_pixels(pixels: Tensor, turn: Turn) -> Tensor:
-    """Turns [h, w, c]."""
+    """Turns [h, w, c]; c may be 0, as without objects, which `tf.image.rot90` refuses."""
     channels = pixels.shape[-1]
     pixels = tf.cond(turn.upside_down, lambda: tf.reverse(pixels, [0]), lambda: pixels)
-    return tf.ensure_shape(tf.image.rot90(pixels, turn.quarters), [None, None, channels])
+    turned = tf.switch_case(
+        turn.quarters,
+        [
+            lambda: pixels,
+            lambda: tf.reverse(tf.transpose(pixels, [1, 0, 2]), [0]),
+            lambda: tf.reverse(pixels, [0, 1]),
+            lambda: tf.reverse(tf.transpose(pixels, [1, 0, 2]), [1]),
+        ],
+    )
+    return tf.ensure_shape(turned, [None, None, channels])
 
 
 def _upside_down(boxes: Tensor, height: Tensor) -> Tensor:
