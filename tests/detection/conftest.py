@@ -128,12 +128,12 @@ def browse(tmp_path: Path) -> Callable[..., Visit]:
     if browser is None:
         pytest.skip(f"none of {', '.join(names)} is installed: browser test")
 
-    def run(page: Path, *, width: int = 1280, dark: bool = False) -> Visit:
+    def run(page: Path, *, width: int = 1280, dark: bool = False, fragment: str = "") -> Visit:
         picture = tmp_path / "page.png"
         flags = [*_BROWSER_FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
         flags += [f"--window-size={width},1600", f"--screenshot={picture}"]
         flags += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
-        command = [browser, *flags, page.as_uri()]
+        command = [browser, *flags, page.as_uri() + fragment]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
         said = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
         tag = re.search(r"<html[^>]*>", ended.stdout)

@@ -40,6 +40,7 @@ class Mark(NamedTuple):
     class_id: int
     text: str  # its label
     mask: Rle | bytes | None = None  # of the whole image; bytes are a PNG file
+    score: float | None = None  # of a prediction
 
 
 class ImageCard(NamedTuple):
@@ -134,7 +135,8 @@ def _predicted_marks(comparison: Comparison, row: int) -> list[Mark]:
             state = {FOUND: "found", IGNORED: "ignored"}.get(kind, "false")
             text += f": {_describe(comparison, outcomes, i, kind)}"
         mask = None if predicted.masks is None else predicted.masks[i]
-        marks.append(Mark(state, predicted.boxes[i], class_id, text, mask))
+        score = float(predicted.scores[i])
+        marks.append(Mark(state, predicted.boxes[i], class_id, text, mask, score))
     return marks
 
 

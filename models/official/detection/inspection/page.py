@@ -7,7 +7,13 @@ from urllib.parse import quote
 import numpy as np
 
 from tpudet.detection.inspection.image_panels import COLOURS, Comparison, ImageCard, Mark
-from tpudet.detection.inspection.outcomes import FAULT_NAMES, FOUND, Outcomes
+from tpudet.detection.inspection.outcomes import FOUND
+from tpudet.detection.inspection.page_tables import (
+    classes_section,
+    confusions_section,
+    rules_section,
+    share,
+)
 from tpudet.trainkit.pages.drawing import class_colour
 from tpudet.trainkit.pages.html import (
     Content,
@@ -60,10 +66,12 @@ body {{ max-width: 100rem; }}
 .bar-of-choices select {{ max-width: 16rem; padding: .25rem .4rem; font: inherit; color: inherit;
   border: 1px solid var(--line); border-radius: 8px; background: var(--card); }}
 .bar-of-choices .swatch {{ margin: 0; }}
+.canvas g.low {{ display: none; }}
 {_STATES}
 """
 
-# Order and class; without scripts all images are shown in the order in which they were chosen.
+# Order, class and score, which a link may give, as index.html#score=0.7. Without scripts all images
+# are shown in the order in which they were chosen.
 SCRIPT = """
 const grid = document.querySelector(".images"), cards = [...grid.children];
 const order = document.getElementById("order"), wanted = document.getElementById("class");
@@ -79,6 +87,27 @@ wanted.addEventListener("change", () => {
   for (const card of cards)
     card.hidden = wanted.value !== "" && !card.dataset.classes.split(" ").includes(wanted.value);
 });
+// Predictions are matched by falling score, so leaving out the lowest changes no other one.
+const score = document.getElementById("score"), shown = document.getElementById("shown");
+const boxes = [...document.querySelectorAll("g[data-score]")];
+for (const box of boxes) box.dataset.state = box.getAttribute("class");
+score.addEventListener("input", () => {
+  const lowest = Number(score.value), counts = {};
+  for (const box of boxes) {
+    const state = box.dataset.state, isLow = Number(box.dataset.score) < lowest;
+    const now = !isLow ? state : state === "found" ? "missed" : "low";
+    box.setAttribute("class", now);
+    counts[now] = (counts[now] || 0) + 1;
+  }
+  const faults = ["found", "false"].filter(state => counts[state])
+    .map(state => `${counts[state]} ${state}`).join(", ");
+  shown.textContent = lowest.toFixed(2) + (faults ? `: ${faults} in these images` : "");
+});
+const linked = location.hash.match(/^#score=([0-9.]+)$/);
+if (linked) {
+  score.value = linked[1];
+  score.dispatchEvent(new Event("input"));
+}
 """
 
 
@@ -122,7 +151,11 @@ def build_page(
     shown = [_card(comparison, rank, one) for rank, one in enumerate(cards)]
     body += [_bar(comparison, cards), element("div", *shown, classes="images")]
     if comparison.outcomes is not None:
-        body += [_classes_section(comparison, comparison.outcomes), _rules_section(comparison)]
+        body += [
+            classes_section(comparison, comparison.outcomes),
+            confusions_section(comparison, comparison.outcomes),
+            rules_section(comparison),
+        ]
     rows = [[name, value] for name, value in facts.items()]
     body.append(section("origin", "Made from", table(["input", "source"], rows)))
     return page(title, body, style=STYLE, script=SCRIPT)
@@ -140,8 +173,8 @@ def _head(comparison: Comparison, num_images: int) -> list[Content]:
         facts["found"] = num_found
         facts["missed"] = missed
         facts["false"] = false
-        facts["recall"] = _share(num_found, num_found + missed)
-        facts["precision"] = _share(num_found, num_found + false)
+        facts["recall"] = share(num_found, num_found + missed)
+        facts["precision"] = share(num_found, num_found + false)
     else:
         facts["images"] = len(comparison.predicted.image_ids)
         facts["predictions"] = len(comparison.predicted.scores)
@@ -158,12 +191,8 @@ def _head(comparison: Comparison, num_images: int) -> list[Content]:
     return [element("p", lead, classes="lead"), element("div", *tiles, classes="tiles")]
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}" if whole else "–"
-
-
 def _bar(comparison: Comparison, cards: Sequence[ImageCard]) -> Html:
-    """Legend, order and class; stays visible while the page is scrolled."""
+    """Legend, order, class and score; stays visible while the page is scrolled."""
     parts: list[Content] = []
     states = sum((_states(one) for one in cards), Counter())
     for state, meaning in _LEGEND.items():
@@ -185,7 +214,16 @@ def _bar(comparison: Comparison, cards: Sequence[ImageCard]) -> Html:
     what = "Faults in" if comparison.outcomes is not None else "With"
     every = '<option value="">any class</option>'
     parts.append(Html(f'<label>{what} <select id="class">{every}{"".join(names)}</select></label>'))
+    parts.append(_slider(comparison.min_score))
     return element("div", *parts, classes="bar-of-choices")
+
+
+def _slider(min_score: float) -> Html:
+    return Html(
+        '<label title="Found objects below it become missed">Score '
+        f'<input type="range" id="score" min="{min_score:g}" max="1" step="any" '
+        f'value="{min_score:g}"><output id="shown" for="score">{min_score:.2f}</output></label>'
+    )
 
 
 def _states(one: ImageCard) -> Counter[str]:
@@ -234,7 +272,8 @@ def _rectangle(mark: Mark) -> Html:
     numbers = f'x="{x1:.4f}" y="{y1:.4f}" width="{x2 - x1:.4f}" height="{y2 - y1:.4f}"'
     style = "" if mark.state else f' style="stroke:{_css_colour(mark.class_id)}"'
     title = element("title", mark.text)
-    return Html(f'<g class="{mark.state}"{style}>{title}<rect {numbers}/></g>')
+    score = "" if mark.score is None else f' data-score="{mark.score:.4f}"'
+    return Html(f'<g class="{mark.state}"{score}{style}>{title}<rect {numbers}/></g>')
 
 
 def _css_colour(class_id: int) -> str:
@@ -260,45 +299,3 @@ def _summary(comparison: Comparison, one: ImageCard, states: Counter[str]) -> Ht
         text = f"{states['missed']} missed, {states['false']} false, {states['found']} found"
         lines.append(element("p", text, element("small", f" · badness {one.badness:.2f}")))
     return joined([*lines, element("p", *chips, classes="chips")])
-
-
-def _classes_section(comparison: Comparison, outcomes: Outcomes) -> Html:
-    assert comparison.ground_truth is not None
-    bins = len(comparison.classes) + 1
-    is_false = outcomes.is_false
-    found = np.bincount(comparison.predicted.class_ids[outcomes.kinds == FOUND], minlength=bins)
-    missed = np.bincount(comparison.ground_truth.class_ids[outcomes.is_missed], minlength=bins)
-    kinds = [
-        np.bincount(comparison.predicted.class_ids[outcomes.kinds == kind], minlength=bins)
-        for kind in FAULT_NAMES
-    ]
-    false = np.bincount(comparison.predicted.class_ids[is_false], minlength=bins)
-    order = sorted(range(1, bins), key=lambda k: (-(missed[k] + false[k]), k))
-    rows: list[list[Content]] = [
-        [k, comparison.classes[k - 1].name, int(found[k]), int(missed[k]), int(false[k]),
-         *(int(kind[k]) for kind in kinds),
-         _share(int(found[k]), int(found[k] + missed[k])),
-         _share(int(found[k]), int(found[k] + false[k]))]
-        for k in order
-        if found[k] + missed[k] + false[k]
-    ]  # fmt: skip
-    headers = ["id", "class", "found", "missed", "false", *FAULT_NAMES.values()]
-    headers += ["recall", "precision"]
-    shown = element("div", table(headers, rows, classes="sortable"), classes="tall")
-    return section("classes", "All images compared, by class", shown)
-
-
-def _rules_section(comparison: Comparison) -> Html:
-    lines = [
-        f"Predictions of score {comparison.min_score:g} or more are compared, class by class "
-        "within an image, by falling score. A prediction finds the object of its class with the "
-        "highest IoU, if that is 0.5 or more and no better prediction found it before.",
-        "Badness of an image: its number of missed objects plus the sum of the scores of its "
-        "false predictions.",
-        "A false prediction is a duplicate (its object was found already), else of the wrong class "
-        "(IoU 0.5 or more with an object of another), else badly placed (IoU 0.1 or more), else "
-        "without object.",
-        "A prediction with half or more of its area in a group region of its class is ignored.",
-    ]
-    items = element("ul", *(element("li", line) for line in lines), classes="known")
-    return section("rules", "How it is counted", items)
