@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tpudet.detection.commands.preparation_arguments import (
     SPLITS,
+    add_mask_file_arguments,
     add_workers_argument,
     add_writing_arguments,
 )
@@ -58,6 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--image_list", metavar="FILE", help="take exactly these images")
     parser.add_argument(
+        "--include_masks",
+        action="store_true",
+        help="write the masks of --mask_csv and --mask_dir too",
+    )
+    add_mask_file_arguments(parser)
+    parser.add_argument(
         "--output",
         metavar="DIR",
         help="converted/PART; its last name is the part (default: in $STORAGE/converted, the name "
@@ -90,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> None:
     from tpudet.detection.preparation.open_images.plan_part import plan_part, write_part
+    from tpudet.detection.preparation.sources.mask_files import choose_mask_files
 
     first = arguments.image_dir or data_path(_FOLDERS[arguments.split])
     directories = (first, arguments.image_dir2) if arguments.image_dir2 else (first,)
@@ -108,6 +116,7 @@ def _run(arguments: argparse.Namespace) -> None:
         check_pixels=arguments.image_check == "full",
         skip_missing=arguments.skip_missing,
         image_list=arguments.image_list,
+        masks=choose_mask_files(arguments.include_masks, arguments.mask_csv, arguments.mask_dir),
     )
     write_part(
         plan,

@@ -1,7 +1,9 @@
 """Arguments that several commands of the preparation share."""
 
 import argparse
+import dataclasses
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpudet.detection.preparation.open_images.challenge import BOUNDARIES, TRAIN_BOXES
@@ -52,17 +54,22 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="coco, yolo, open_images, mask_folders: check and write masks",
     )
+    add_mask_file_arguments(parser, "open_images: ")
+    add_workers_argument(parser)
+
+
+def add_mask_file_arguments(parser: argparse.ArgumentParser, where: str = "") -> None:
+    """Adds --mask_csv and --mask_dir; `where` says when they are used."""
     parser.add_argument(
         "--mask_csv",
         metavar="FILE",
-        help="open_images: masks by box (MaskPath,ImageID,LabelName,BoxXMin,...)",
+        help=f"{where}masks by box (MaskPath,ImageID,LabelName,BoxXMin,...)",
     )
     parser.add_argument(
         "--mask_dir",
         metavar="DIR",
-        help="open_images: folder of the masks, or of the unpacked archives train-masks-0 to -f",
+        help=f"{where}folder of the masks, or of the unpacked archives train-masks-0 to -f",
     )
-    add_workers_argument(parser)
 
 
 def _add_table_arguments(parser: argparse.ArgumentParser) -> None:
@@ -211,6 +218,9 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
         ("train_images", data_path("train"), "folder of the training images"),
         ("prepared_dir", storage_path("prepared"), "folder that prepare_datasets wrote"),
         ("converted_dir", storage_path("converted"), "folder for the sets"),
+        ("segmentation_dir", data_path(), "folder of the tables of the segmentation track"),
+        ("train_masks", data_path("train_masks"), "folder of the masks of the training images"),
+        ("validation_masks", data_path("validation_masks"), "the same of the validation images"),
     )
     parser.add_argument(
         "--presets",
@@ -244,7 +254,7 @@ def build_workspace(arguments: argparse.Namespace) -> "Workspace":
     """Builds the workspace from the values of `add_part_arguments`."""
     from tpudet.detection.preparation.open_images.part_sets import Workspace
 
-    names = ("train_boxes", "train_images", "prepared_dir", "converted_dir")
+    names = [field.name for field in dataclasses.fields(Workspace)]
     return Workspace(**_pick(arguments, names))
 
 
@@ -265,5 +275,5 @@ def build_write_options(arguments: argparse.Namespace) -> "WriteOptions":
     return WriteOptions(**_pick(arguments, names), check_pixels=arguments.image_check == "full")
 
 
-def _pick(arguments: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+def _pick(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in names}

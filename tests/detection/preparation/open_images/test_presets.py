@@ -54,7 +54,7 @@ def test_all_mistakes_are_listed_with_their_lines(tmp_path: Path) -> None:
         "presets.yaml:4: PartPreset: num_shards must be at least 1",
         "presets.yaml:5: unknown key part1",
         "presets.yaml:6: other must be a mapping",
-        "presets.yaml:8: no parts; they are called human_parts, part_0, ...",
+        "presets.yaml:8: no parts; they are called human_parts, segmentation, part_0, ...",
         "max_copies must be at least 1, got 0",
     ):
         assert part in message

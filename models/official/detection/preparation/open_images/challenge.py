@@ -17,6 +17,11 @@ CLASSES = "challenge-2019-classes-description-500.csv"
 HUMAN_PARTS = "class-ids-human-body-parts-and-mammal.txt"  # optional: tpudet ships it
 HUMAN_IMAGES = "train-image-ids-with-human-parts-and-mammal-boxes.txt"  # optional
 BLACKLIST = "blacklist.txt"  # optional
+# Of the segmentation track; {} is train or validation.
+SEGMENTATION_BOXES = "challenge-2019-{}-segmentation-bbox.csv"
+SEGMENTATION_MASKS = "challenge-2019-{}-segmentation-masks.csv"
+SEGMENTATION_CLASSES = "challenge-2019-classes-description-segmentable.csv"
+SEGMENTATION_HIERARCHY = "challenge-2019-label300-segmentable-hierarchy.json"
 
 # Ranks, by ascending number of images, where the groups of classes begin and the last one ends.
 BOUNDARIES = (0, 100, 200, 300, 400, 450)

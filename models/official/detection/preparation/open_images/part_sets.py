@@ -1,18 +1,31 @@
 """The TFRecord sets of all parts of a preset: their paths, and listing and writing them."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from tpudet.detection.preparation.open_images.challenge import (
+    SEGMENTATION_BOXES,
+    SEGMENTATION_CLASSES,
+    SEGMENTATION_HIERARCHY,
+    SEGMENTATION_MASKS,
+)
+from tpudet.detection.preparation.open_images.leaf_classes import leaf_classes_step
 from tpudet.detection.preparation.open_images.plan_part import plan_part
-from tpudet.detection.preparation.open_images.presets import HUMAN_PARTS, PartPreset
+from tpudet.detection.preparation.open_images.presets import (
+    HUMAN_PARTS,
+    SEGMENTATION,
+    PartPreset,
+)
 from tpudet.detection.preparation.records.balance import format_imbalance
 from tpudet.detection.preparation.records.output_check import finished_manifest, is_current
 from tpudet.detection.preparation.records.plan import Plan
 from tpudet.detection.preparation.records.write_set import write_sets
+from tpudet.detection.preparation.sources.mask_files import MaskFiles
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.jobs.steps import Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +36,14 @@ class Workspace:
     train_images: str  # folder
     prepared_dir: str  # tables made by prepare_datasets
     converted_dir: str  # TFRecords, one folder per part
+    segmentation_dir: str  # tables of the segmentation track, under their published names
+    train_masks: str  # folder, as in `MaskFiles`
+    validation_masks: str
 
     def boxes_path(self, part: str, preset: PartPreset) -> str:
-        """The box CSV of a part's training set; human parts have their own."""
+        """The box CSV of a part's training set; human parts and segmentation have their own."""
+        if part == SEGMENTATION:
+            return self._segmentation_path(SEGMENTATION_BOXES.format("train"))
         if part != HUMAN_PARTS and preset.boxes == "all":
             return self.train_boxes
         human = f"_{HUMAN_PARTS}" if part == HUMAN_PARTS else ""
@@ -35,6 +53,35 @@ class Workspace:
     def classes_path(self, part: str) -> str:
         """The class list of a part."""
         return os.path.join(self.prepared_dir, f"classes_{part}.csv")
+
+    def validation_boxes_path(self, part: str) -> str:
+        """The box CSV of a part's validation set."""
+        if part == SEGMENTATION:
+            return self._segmentation_path(SEGMENTATION_BOXES.format("validation"))
+        return os.path.join(self.prepared_dir, f"val_{part}.csv")
+
+    def masks(self, part: str, images: Literal["train", "validation"]) -> MaskFiles | None:
+        """The masks of the training or the validation images, if the part has masks."""
+        if part != SEGMENTATION:
+            return None
+        directory = self.train_masks if images == "train" else self.validation_masks
+        return MaskFiles(self._segmentation_path(SEGMENTATION_MASKS.format(images)), directory)
+
+    def class_steps(self, parts: Collection[str]) -> list[Step]:
+        """The steps that make the class lists which prepare_datasets does not: of segmentation.
+
+        They are the leaves, 275 of 300 classes, since a submission is scored with all ancestors,
+        which `gen_sub --hierarchy` adds.
+        """
+        if SEGMENTATION not in parts:
+            return []
+        names = (SEGMENTATION_CLASSES, SEGMENTATION_HIERARCHY)
+        classes, hierarchy = (self._segmentation_path(name) for name in names)
+        require_prepared([classes, hierarchy])
+        return [leaf_classes_step(self.classes_path(SEGMENTATION), classes, hierarchy)]
+
+    def _segmentation_path(self, name: str) -> str:
+        return os.path.join(self.segmentation_dir, name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +110,12 @@ class PartSet(NamedTuple):
     num_shards: int
     min_images_per_class: int = 0
     max_copies: int | None = None
+    masks: MaskFiles | None = None
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The files that must be there: boxes, classes and, if there are masks, theirs."""
+        return (self.boxes, self.classes, *([self.masks.table] if self.masks else []))
 
 
 def train_set(
@@ -73,6 +126,7 @@ def train_set(
     classes: str,
     image_directories: tuple[str, ...],
     max_copies: int | None,
+    masks: MaskFiles | None,
     options: WriteOptions,
 ) -> PartSet:
     """Returns the training set of a part; the options override the preset's numbers."""
@@ -86,6 +140,7 @@ def train_set(
         options.num_shards or preset.num_shards,
         preset.min_images_per_class,
         (options.max_copies or max_copies) if is_balanced else None,
+        masks,
     )
 
 
@@ -130,12 +185,13 @@ def list_part_sets(
     Args:
         sets: as for `write_part_sets`.
         options: as for `write_part_sets`.
-        pending: box CSVs that an earlier step would make; their sets cannot be counted.
+        pending: tables that an earlier step would make; the sets that read them cannot be counted.
     """
     for number, part_set in enumerate(sets, 1):
         head = f"[{number}/{len(sets)}] {part_set.output}, {part_set.split}"
-        if part_set.boxes in pending:
-            print(f"{head}: to do (its boxes {part_set.boxes} are not made yet)")
+        missing = [path for path in part_set.tables if path in pending]
+        if missing:
+            print(f"{head}: to do ({' and '.join(missing)} not made yet)")
             continue
         plan = _plan(part_set, options)
         manifest = finished_manifest(plan, overwrite=True)  # a damaged one is to do
@@ -161,4 +217,5 @@ def _plan(part_set: PartSet, options: WriteOptions) -> Plan:
         seed=options.seed,
         check_pixels=options.check_pixels,
         skip_missing=options.skip_missing,
+        masks=part_set.masks,
     )

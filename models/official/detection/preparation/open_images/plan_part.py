@@ -15,6 +15,7 @@ from tpudet.detection.preparation.records.subsets import (
 from tpudet.detection.preparation.records.write_set import write_sets
 from tpudet.detection.preparation.sources.annotations import Annotations
 from tpudet.detection.preparation.sources.input_files import list_directory, require_images
+from tpudet.detection.preparation.sources.mask_files import MaskFiles, add_open_images_masks
 from tpudet.detection.preparation.sources.open_images import read_open_images
 from tpudet.trainkit.class_list import read_classes
 
@@ -33,6 +34,7 @@ def plan_part(
     check_pixels: bool,
     skip_missing: bool,
     image_list: str | None = None,
+    masks: MaskFiles | None = None,
 ) -> Plan:
     """Plans one set of a part.
 
@@ -50,14 +52,19 @@ def plan_part(
         check_pixels: decode every image instead of checking the structure of JPEGs.
         skip_missing: leave out images whose files are missing, with a finding for each.
         image_list: file of image ids; exactly those are taken, with boxes or without.
+        masks: of the boxes, to be written too; a box without one becomes a region to ignore.
 
     Raises:
-        UserError: a file cannot be used, no box belongs to the classes, or image files are missing.
+        UserError: a file cannot be used, no box belongs to the classes, no mask to a box, or image
+            files are missing.
     """
     check_balance(min_images_per_class, max_copies, (split,))
     for directory in image_directories:
         list_directory(directory, "--image_dir")
     annotations, source = _read(boxes_csv, classes_csv, image_list)
+    if masks is not None:
+        annotations = add_open_images_masks(annotations, masks)
+        source |= {"masks": masks.table, "mask_directory": masks.directory}
     annotations, rows = _select_readable(annotations, image_directories, skip_missing)
     balance = balance_images(
         annotations,
@@ -80,6 +87,7 @@ def plan_part(
         split=split,
         num_shards=num_shards,
         seed=seed,
+        include_masks=masks is not None,
         check_pixels=check_pixels,
         rows=rows,
         balance=balance,

@@ -50,14 +50,15 @@ def prepare_folds(
         raise UserError(f"FOLD {fold} must be in 0..{num_folds - 1}, with --num_folds {num_folds}.")
     preset = read_preset(presets, preset_name)
     chosen = preset.choose(parts)
-    steps: list[Step] = []
+    class_steps = workspace.class_steps(chosen)
+    fold_steps: list[Step] = []
     sets: list[PartSet] = []
     for part, settings in chosen.items():
-        steps.append(_split_step(workspace, part, settings, num_folds))
+        fold_steps.append(_split_step(workspace, part, settings, num_folds))
         train_boxes, val_boxes = (mask.format(fold) for mask in _masks(workspace, part))
         output = os.path.join(workspace.converted_dir, f"{part}_fold_{fold}")
         classes = workspace.classes_path(part)
-        images = (workspace.train_images,)
+        images, masks = (workspace.train_images,), workspace.masks(part, "train")
         training = train_set(
             output,
             settings,
@@ -65,10 +66,14 @@ def prepare_folds(
             classes=classes,
             image_directories=images,
             max_copies=preset.settings.max_copies,
+            masks=masks,
             options=options,
         )
-        sets += [training, PartSet(output, "val", val_boxes, classes, images, num_shards=1)]
-    require_prepared(path for step in steps for path in step.inputs)
+        validation = PartSet(output, "val", val_boxes, classes, images, num_shards=1, masks=masks)
+        sets += [training, validation]
+    made = {path for step in class_steps for path in step.outputs}
+    require_prepared(path for step in fold_steps for path in step.inputs if path not in made)
+    steps = class_steps + fold_steps
     if dry_run:
         list_steps(steps)
         remade = [step for step in steps if reason_to_run(step) is not None]

@@ -51,9 +51,10 @@ def prepare_tfrecords(
     print(f"{preset_name}: {preset.settings.description}; {', '.join(chosen)}")
     boxes = {part: workspace.boxes_path(part, settings) for part, settings in chosen.items()}
     sources = list(boxes.values())
-    steps = _pseudo_label_steps(preset_name, preset, workspace, boxes, predictions)
-    if steps:
-        boxes = dict(zip(boxes, (step.outputs[0] for step in steps), strict=True))
+    labels = _pseudo_label_steps(preset_name, preset, workspace, boxes, predictions)
+    if labels:
+        boxes = dict(zip(boxes, (step.outputs[0] for step in labels), strict=True))
+    steps = workspace.class_steps(chosen) + labels
     has_pseudo_labels = preset.settings.pseudo_label_confidence is not None
     sets: list[PartSet] = []
     for part, settings in chosen.items():
@@ -67,13 +68,21 @@ def prepare_tfrecords(
             classes=classes,
             image_directories=(workspace.train_images, *more_images),
             max_copies=preset.settings.max_copies,
+            masks=workspace.masks(part, "train"),
             options=options,
         )
-        val_boxes = os.path.join(workspace.prepared_dir, f"val_{part}.csv")
-        validation = PartSet(output, "val", val_boxes, classes, (validation_images,), num_shards=1)
+        validation = PartSet(
+            output,
+            "val",
+            workspace.validation_boxes_path(part),
+            classes,
+            (validation_images,),
+            num_shards=1,
+            masks=workspace.masks(part, "validation"),
+        )
         sets += [training, validation]
     own = {step.outputs[0] for step in steps}
-    needed = [path for part_set in sets for path in (part_set.boxes, part_set.classes)]
+    needed = [path for part_set in sets for path in part_set.tables]
     require_prepared([*sources, *(path for path in needed if path not in own)])
     if dry_run:
         list_steps(steps)

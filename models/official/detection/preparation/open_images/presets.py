@@ -13,7 +13,8 @@ from tpudet.trainkit.config.yaml_tree import Branch, ConfigError
 from tpudet.trainkit.errors import UserError
 
 HUMAN_PARTS = "human_parts"
-_PART = re.compile(rf"{HUMAN_PARTS}|part_\d+")
+SEGMENTATION = "segmentation"  # the track of that name: boxes of its own, with masks
+_PART = re.compile(rf"{HUMAN_PARTS}|{SEGMENTATION}|part_\d+")
 _FILE = "open_images/presets.yaml"  # below configs/
 
 
@@ -124,10 +125,17 @@ def _decode_preset(name: str, branch: Branch) -> Preset:
             if not isinstance(value, Branch):
                 raise ConfigError(f"{value.place}: {key} must be a mapping, got {value.value!r}")
             decoded[key] = decode(PartPreset, value)
+            if key == SEGMENTATION and decoded[key].boxes != "all":
+                raise ConfigError(
+                    f"{value.place}: boxes of {key} must be all, got {decoded[key].boxes}; its "
+                    "groups are regions to ignore"
+                )
         except ConfigError as error:
             mistakes.append(str(error))
     if not parts:
-        mistakes.append(f"{branch.place}: no parts; they are called {HUMAN_PARTS}, part_0, ...")
+        mistakes.append(
+            f"{branch.place}: no parts; they are called {HUMAN_PARTS}, {SEGMENTATION}, part_0, ..."
+        )
     if settings is None or mistakes:
         raise ConfigError(f"preset {name}: " + "\n".join(mistakes))
     return Preset(settings, decoded)

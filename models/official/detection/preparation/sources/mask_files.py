@@ -1,7 +1,7 @@
 """Masks as one PNG per object: those of Open Images, and folders with one image each."""
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -25,7 +25,36 @@ _ONLY_CLASS = "object"
 _NO_BOX = (float("nan"),) * 4
 
 
-def add_open_images_masks(annotations: Annotations, mask_csv: str, mask_dir: str) -> Annotations:
+class MaskFiles(NamedTuple):
+    """The masks of Open Images."""
+
+    # CSV; of its columns MaskPath, ImageID, LabelName, BoxXMin, BoxXMax, BoxYMin and BoxYMax are
+    # read.
+    table: str
+    # Of the PNG files, or of folders with them named by the first character of the files, as the
+    # published archives are (train-masks-0 to train-masks-f).
+    directory: str
+
+
+def choose_mask_files(
+    include_masks: bool, mask_csv: str | None, mask_dir: str | None
+) -> MaskFiles | None:
+    """Returns the files that the options name, None if masks are not wanted.
+
+    Raises:
+        UserError: some of the options are given, but not all.
+    """
+    if include_masks and mask_csv is not None and mask_dir is not None:
+        return MaskFiles(mask_csv, mask_dir)
+    if include_masks or mask_csv is not None or mask_dir is not None:
+        raise UserError(
+            "Masks of Open Images need --include_masks, --mask_csv FILE and --mask_dir DIR "
+            "together."
+        )
+    return None
+
+
+def add_open_images_masks(annotations: Annotations, masks: MaskFiles) -> Annotations:
     """Joins the masks of Open Images to their boxes by image, label and corners.
 
     A box without a mask is an object whose shape nobody drew: it becomes a region to ignore, as a
@@ -33,15 +62,12 @@ def add_open_images_masks(annotations: Annotations, mask_csv: str, mask_dir: str
 
     Args:
         annotations: of the box CSV, corners in 0..1.
-        mask_csv: path; of its columns MaskPath, ImageID, LabelName, BoxXMin, BoxXMax, BoxYMin and
-            BoxYMax are read.
-        mask_dir: folder of the PNG files, or of folders with them named by the first character of
-            the files, as the published archives are (train-masks-0 to train-masks-f).
+        masks: table and folder of the masks.
 
     Raises:
         UserError: a file is missing or malformed, or no mask belongs to any box.
     """
-    table = _read_mask_csv(mask_csv)
+    table = _read_mask_csv(masks.table)
     boxes = annotations.boxes
     names = annotations.images["source_id"].map(stem)
     places = pd.Series(np.arange(len(names)), index=names)
@@ -50,18 +76,18 @@ def add_open_images_masks(annotations: Annotations, mask_csv: str, mask_dir: str
         {"image": boxes["image"], "label": boxes["label"].astype(str)}
         | {side: boxes[side].round(_DECIMALS) for side in _CORNERS}
     )
-    masks = pd.DataFrame(
+    joined = pd.DataFrame(
         {"image": table["ImageID"].map(places), "label": table["LabelName"]}
         | {side: table[column].round(_DECIMALS) for side, column in _CORNERS.items()}
-        | {"path": _paths(table["MaskPath"], mask_dir)}
+        | {"path": _paths(table["MaskPath"], masks.directory)}
     ).dropna(subset=["image"])
-    masks["image"] = masks["image"].astype("int64")
+    joined["image"] = joined["image"].astype("int64")
     on = ["image", "label", *_CORNERS]
-    paths = keys.merge(masks.drop_duplicates(on), how="left", on=on)["path"]
+    paths = keys.merge(joined.drop_duplicates(on), how="left", on=on)["path"]
     lacking = paths.isna().to_numpy()
     if lacking.all():
         raise UserError(
-            f"--mask_csv {mask_csv}: none of its {len(table)} masks has the image, label and "
+            f"--mask_csv {masks.table}: none of its {len(table)} masks has the image, label and "
             "corners of a box in --annotations: they are of different sets."
         )
     is_crowd = boxes["is_crowd"].to_numpy()
@@ -69,7 +95,7 @@ def add_open_images_masks(annotations: Annotations, mask_csv: str, mask_dir: str
     findings = annotations.findings
     if ignored:
         reason = "boxes without a mask: regions to ignore"
-        findings += (Finding(mask_csv, reason, f"{ignored} boxes", repaired=True),)
+        findings += (Finding(masks.table, reason, f"{ignored} boxes", repaired=True),)
     return annotations._replace(
         boxes=boxes.assign(
             # An array of text would become a column of text, with NaN for None.

@@ -8,6 +8,7 @@ from tpudet.detection.preparation.sources.coco import read_coco
 from tpudet.detection.preparation.sources.input_files import require_inside, require_some_image
 from tpudet.detection.preparation.sources.mask_files import (
     add_open_images_masks,
+    choose_mask_files,
     read_mask_folders,
 )
 from tpudet.detection.preparation.sources.open_images import read_open_images
@@ -107,9 +108,8 @@ def _read(source: Source, images: str) -> Annotations:
         classes=classes,
         include_unlabeled=source.include_unlabeled,
     )
-    if source.mask_csv is None or source.mask_dir is None:
-        return annotations
-    return add_open_images_masks(annotations, source.mask_csv, source.mask_dir)
+    masks = choose_mask_files(source.include_masks, source.mask_csv, source.mask_dir)
+    return annotations if masks is None else add_open_images_masks(annotations, masks)
 
 
 def _check_options(source: Source) -> None:
@@ -129,12 +129,6 @@ def _check_options(source: Source) -> None:
         if is_given and kind not in allowed:
             names = " and ".join(allowed)
             raise UserError(f"{option} is for --format {names} only, not {kind}.")
-    given = (source.include_masks, source.mask_csv is not None, source.mask_dir is not None)
-    if kind == "open_images" and any(given) and not all(given):
-        raise UserError(
-            "Masks of --format open_images need --include_masks, --mask_csv FILE and "
-            "--mask_dir DIR together."
-        )
     if kind == "table" and source.columns is None:
         raise UserError(
             "--format table needs --columns, such as image=image_id,xywh=bbox,class=source."

@@ -1,0 +1,133 @@
+"""The segmentation track as a part of a preset: leaf classes, boxes and masks in one set."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from tpudet.detection.commands import gen_tfrecords, prepare_folds, prepare_tfrecords
+from tpudet.detection.data.tfrecord import Example, parse_example
+from tpudet.trainkit.records import find_shards, read_records
+
+HEIGHT, WIDTH = 48, 64
+MASK_COLUMNS = "MaskPath,ImageID,LabelName,BoxID,BoxXMin,BoxXMax,BoxYMin,BoxYMax,PredictedIoU"
+MASK_COLUMNS += ",Clicks"
+FILES = ["--num_shards", "1", "--workers", "1"]
+IMAGES = {"train": "0123", "validation": "abcd"}  # first characters of the ids
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoded_image, write_box_csv) -> Path:
+    """$DATA: an animal, which is no leaf, and a cat with a mask in each of four images a split."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    classes = "/m/animal,Animal\n/m/cat,Cat\n/m/dog,Dog\n"
+    (folder / "challenge-2019-classes-description-segmentable.csv").write_text(classes)
+    leaves = [{"LabelName": "/m/cat"}, {"LabelName": "/m/dog"}]
+    hierarchy = [{"LabelName": "/m/animal", "Subcategory": leaves}]
+    (folder / "challenge-2019-label300-segmentable-hierarchy.json").write_text(
+        json.dumps({"LabelName": "/m/0bl9f", "Subcategory": hierarchy})
+    )
+    mask = np.zeros((HEIGHT, WIDTH), np.uint8)
+    mask[12:36, 16:40] = 255  # the right half of its box is outside
+    for split, firsts in IMAGES.items():
+        boxes, masks = [], [MASK_COLUMNS]
+        (folder / split).mkdir()
+        for first in firsts:
+            name = first * 16
+            (folder / split / f"{name}.jpg").write_bytes(encoded_image(WIDTH, HEIGHT))
+            boxes += [(name, "/m/cat", 0.25, 1, 0.25, 0.75, 0), (name, "/m/animal", 0, 1, 0, 1, 0)]
+            masks.append(f"{name}_m1.png,{name},/m/cat,b,0.250000,1.000000,0.250000,0.750000,0.8,")
+            archive = folder / f"{split}_masks/challenge-2019-{split}-masks-{first}"
+            archive.mkdir(parents=True)
+            cv2.imwrite(str(archive / f"{name}_m1.png"), mask)
+        stem = f"challenge-2019-{split}-segmentation"
+        write_box_csv(folder / f"{stem}-bbox.csv", *boxes)
+        (folder / f"{stem}-masks.csv").write_text("\n".join(masks) + "\n")
+    monkeypatch.setenv("DATA", str(folder))
+    monkeypatch.setenv("STORAGE", str(tmp_path / "output"))
+    return folder
+
+
+def read_examples(folder: Path, split: str) -> list[Example]:
+    shards = find_shards(str(folder / f"{split}_{folder.name}"))
+    return [parse_example(text, with_masks=True) for _, text in read_records(shards)]
+
+
+def check_cat(example: Example) -> None:
+    assert example.labels.numpy().tolist() == [1]
+    assert example.is_crowd.numpy().tolist() == [False]
+    np.testing.assert_allclose(example.boxes_normalized, [[0.25, 0.25, 0.75, 1]])
+    assert example.masks is not None
+    mask = cv2.imdecode(np.frombuffer(example.masks.numpy()[0], np.uint8), 0) > 0
+    assert mask.shape == (HEIGHT, WIDTH)
+    assert mask.sum() == mask[12:36, 16:40].sum() == 24 * 24 == example.areas.numpy()[0]
+
+
+def test_the_preset_lists_the_leaves_and_writes_both_splits(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare_tfrecords.main(["segmentation", "--dry_run", *FILES]) == 0
+    assert "classes_segmentation.csv not made yet" in capsys.readouterr().out
+    assert not (tmp_path / "output").exists()
+    assert prepare_tfrecords.main(["segmentation", *FILES]) == 0
+    folder = tmp_path / "output/converted/segmentation_segmentation"
+    assert (folder / "classes.csv").read_text() == "/m/cat,Cat\n/m/dog,Dog\n"
+    for split in ("train", "val"):
+        examples = read_examples(folder, split)
+        assert len(examples) == 4
+        for example in examples:
+            check_cat(example)
+    assert prepare_tfrecords.main(["segmentation", *FILES]) == 0
+    assert capsys.readouterr().out.count("up to date, nothing was written") == 2
+
+
+def test_folds_keep_their_masks(data: Path, tmp_path: Path) -> None:
+    assert prepare_folds.main(["1", "--num_folds", "2", "--preset", "segmentation", *FILES]) == 0
+    folder = tmp_path / "output/converted/segmentation_fold_1"
+    ids = []
+    for split in ("train", "val"):
+        examples = read_examples(folder, split)
+        assert len(examples) == 2
+        for example in examples:
+            check_cat(example)
+            ids.append(example.source_id.numpy().decode())
+    assert sorted(ids) == [first * 16 for first in IMAGES["train"]]
+
+
+def test_missing_tables_and_filtered_boxes_are_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    presets = tmp_path / "presets.yaml"
+    presets.write_text(
+        "mine:\n  description: x\n  segmentation: {boxes: no_groups, num_shards: 1}\n"
+    )
+    assert prepare_tfrecords.main(["mine", "--presets", str(presets), *FILES]) == 2
+    message = "presets.yaml:3: boxes of segmentation must be all, got no_groups"
+    assert message in capsys.readouterr().err
+    (data / "challenge-2019-validation-segmentation-bbox.csv").unlink()
+    assert prepare_tfrecords.main(["segmentation", *FILES]) == 2
+    assert "challenge-2019-validation-segmentation-bbox.csv" in capsys.readouterr().err
+    (data / "challenge-2019-label300-segmentable-hierarchy.json").unlink()
+    assert prepare_tfrecords.main(["segmentation", *FILES]) == 2
+    assert "challenge-2019-label300-segmentable-hierarchy.json" in capsys.readouterr().err
+
+
+def test_gen_tfrecords_takes_masks(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classes = tmp_path / "classes_cats.csv"
+    classes.write_text("/m/cat,Cat\n")
+    stem = f"{data}/challenge-2019-train-segmentation"
+    arguments = ["--image_info_file", f"{stem}-bbox.csv", "--classes_file", str(classes), *FILES]
+    masks = ["--include_masks", "--mask_dir", f"{data}/train_masks"]
+    assert gen_tfrecords.main([*arguments, *masks]) == 2
+    message = "need --include_masks, --mask_csv FILE and --mask_dir DIR together"
+    assert message in capsys.readouterr().err
+    assert gen_tfrecords.main([*arguments, *masks, "--mask_csv", f"{stem}-masks.csv"]) == 0
+    examples = read_examples(tmp_path / "output/converted/cats", "train")
+    assert len(examples) == 4
+    for example in examples:
+        check_cat(example)
