@@ -24,7 +24,7 @@ TRAINKIT = (
     "records → "
     "{config, files, jobs, pages, backend_arguments, command_line, class_list, "
     "source_version} → "
-    "{errors, types, keras_ops}"
+    "{errors, types, keras_ops, cpu}"
 )
 CLASSIFICATION = (
     "commands → {experiment, planning, step_times} → build_training → build_classifier → "

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import keras
 
 from tpudet.trainkit.backbones.batch_norm import BatchNorm, MakeNorm
+from tpudet.trainkit.cpu import multiplies_bfloat16
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -35,6 +36,41 @@ def _runs_on_cpu() -> bool:
     return keras.distribution.list_devices()[0].startswith("cpu")
 
 
+def _convolution_dtype(inputs: Tensor, *, depthwise: bool) -> Any:
+    """Returns the precision to convolve in: that of the inputs, or float32 where it is poor.
+
+    On CPUs only oneDNN's full convolutions in bfloat16 sum in float32, and only with the CPU's own
+    instructions are they faster. The others lose small terms, and so do those of XLA: gradients of
+    depthwise kernels were 61 % off (`benchmarks/gradient_precision.py`).
+    """
+    if not _runs_on_cpu():
+        return inputs.dtype
+    is_precise = keras.backend.backend() == "tensorflow" and multiplies_bfloat16()
+    is_bfloat16 = keras.backend.standardize_dtype(inputs.dtype) == "bfloat16"
+    return "bfloat16" if is_bfloat16 and is_precise and not depthwise else "float32"
+
+
+def add_bias(inputs: Tensor, bias: Tensor) -> Tensor:
+    """Returns `inputs` [..., channels] plus `bias` [channels], in the precision of the inputs.
+
+    The gradient of the bias is summed in float32: TensorFlow's own sum in bfloat16 on a CPU was
+    90 % off.
+    """
+
+    def add(inputs: Tensor, bias: Tensor):
+        def gradient(*args: Tensor, upstream: Tensor = None):
+            upstream = args[0] if upstream is None else upstream
+            axes = tuple(range(len(upstream.shape) - 1))
+            return upstream, ops.sum(ops.cast(upstream, "float32"), axis=axes)
+
+        return inputs + ops.cast(bias, inputs.dtype), gradient
+
+    if keras.backend.standardize_dtype(inputs.dtype) == "float32":
+        return inputs + bias
+    # A tensor: TensorFlow's custom gradients refuse variables.
+    return ops.custom_gradient(add)(inputs, ops.convert_to_tensor(bias) * 1.0)
+
+
 def _convolve_groups(
     inputs: Tensor, kernel: Tensor, groups: int, strides: int, padding: str
 ) -> Tensor:
@@ -55,9 +91,8 @@ def _convolve_groups(
 class Conv(keras.layers.Layer):
     """A convolution of [B, H, W, channels]: full, depthwise, or depthwise then 1x1 (separable).
 
-    On CPUs the arithmetic is in float32 whatever the dtype policy. TensorFlow sums in bfloat16
-    there, which loses small terms: gradients of depthwise kernels were 61 % off, of biases 90 %, of
-    others 4 % (`benchmarks/gradient_precision.py`).
+    On CPUs the arithmetic is in float32 whatever the dtype policy, except full convolutions in
+    bfloat16 on TensorFlow where the CPU has instructions for them.
 
     Args:
         filters: Output channels; a depthwise convolution must have those of its input.
@@ -155,8 +190,6 @@ class Conv(keras.layers.Layer):
         if scale is not None:
             bias = shift if bias is None else bias * scale + shift
         outputs, padding = inputs, "same"
-        if _runs_on_cpu():
-            outputs = ops.cast(inputs, "float32")
         if self.explicit_padding:
             side = self.kernel_size // 2
             outputs, padding = (
@@ -164,12 +197,14 @@ class Conv(keras.layers.Layer):
                 "valid",
             )
         if self.kind != "full":
+            outputs = ops.cast(outputs, _convolution_dtype(inputs, depthwise=True))
             kernel = ops.convert_to_tensor(self.depthwise_kernel)
             if scale is not None and self.kind == "depthwise":
                 kernel = kernel * ops.reshape(scale, (1, 1, -1, 1))
             kernel = ops.cast(kernel, outputs.dtype)
             outputs = ops.depthwise_conv(outputs, kernel, strides=self.strides, padding=padding)
         if self.kind != "depthwise":
+            outputs = ops.cast(outputs, _convolution_dtype(inputs, depthwise=False))
             kernel = ops.convert_to_tensor(self.kernel)
             kernel = ops.cast(kernel if scale is None else kernel * scale, outputs.dtype)
             strides = self.strides if self.kind == "full" else 1
@@ -178,7 +213,7 @@ class Conv(keras.layers.Layer):
         if self.float32_outputs:
             outputs = ops.cast(outputs, "float32")
         if bias is not None:
-            outputs = ops.add(outputs, ops.cast(bias, outputs.dtype))
+            outputs = add_bias(outputs, bias)
         return outputs if self.float32_outputs else ops.cast(outputs, inputs.dtype)
 
     def call(self, inputs: Tensor) -> Tensor:
