@@ -24,6 +24,7 @@ from tpudet.detection.modeling.config import (
     FPNConfig,
     HuberLossConfig,
     IdentityNeckConfig,
+    L1LossConfig,
     NASFPNConfig,
     OverlapLossConfig,
     QualityFocalLossConfig,
@@ -35,6 +36,7 @@ from tpudet.detection.modeling.fpn import FPN, IdentityNeck
 from tpudet.detection.modeling.losses import (
     focal_loss,
     huber_box_loss,
+    l1_box_loss,
     overlap_box_loss,
     quality_focal_loss,
     smooth_l1_box_loss,
@@ -63,23 +65,26 @@ DROP_BLOCK = "drop_block: {keep_prob: 0.75, size: 3, schedule_steps: 9}"
 
 # What a file says of each kind.
 TEXTS: dict[type, str] = {
-    ResNetConfig: f"backbone: {{kind: resnet, depth: 34, style: torch, {DROP_BLOCK}, {SHARED}}}",
+    ResNetConfig: f"""backbone: {{kind: resnet, depth: 101, groups: 2,
+    group_width: 16, style: torch, {DROP_BLOCK}, {SHARED}}}""",
     EfficientNetConfig: f"""backbone: {{kind: efficientnet, variant: b1, style: torch,
     drop_connect_rate: 0.5, {SHARED}}}""",
     SEResNeXtConfig: f"backbone: {{kind: seresnext, depth: 101, {SHARED}}}",
-    FPNConfig: "neck: {kind: fpn, num_filters: 24, separable: true}",
+    FPNConfig: """neck: {kind: fpn, num_filters: 24, separable: true, coarse_input: backbone,
+    symmetric_padding: true}""",
     NASFPNConfig: f"""neck: {{kind: nas_fpn, num_filters: 24, num_repeats: 2, separable: true,
     {DROP_BLOCK}}}""",
     BiFPNConfig: "neck: {kind: bifpn, num_filters: 24, num_repeats: 2}",
     IdentityNeckConfig: "{neck: {kind: identity}, min_level: 4, max_level: 4}",
     ArgmaxIoUConfig: """matching: {kind: argmax_iou, match_threshold: 0.75,
-    unmatched_threshold: 0.25, force_match: false}""",
+    unmatched_threshold: 0.25, force_match: false, forced_target: argmax}""",
     ATSSConfig: "matching: {kind: atss, candidates_per_level: 5}",
     FocalLossConfig: "class_loss: {kind: focal, alpha: 0.75, gamma: 3, label_smoothing: 0.125}",
     QualityFocalLossConfig: "class_loss: {kind: quality_focal, beta: 3}",
     VarifocalLossConfig: "class_loss: {kind: varifocal, alpha: 0.5, gamma: 3}",
     HuberLossConfig: "box_loss: {kind: huber, delta: 0.5, weight: 3}",
     SmoothL1LossConfig: "box_loss: {kind: smooth_l1, beta: 0.5, weight: 3}",
+    L1LossConfig: "box_loss: {kind: l1, weight: 3}",
     OverlapLossConfig: "box_loss: {kind: ciou, weight: 3}",
 }
 UNIONS = {
@@ -156,8 +161,9 @@ def check_backbone(backbone: Any, kind: type) -> None:
 def test_resnet() -> None:
     backbone: Any = built(TEXTS[ResNetConfig]).model.backbone
     check_backbone(backbone, ResNet)
-    assert [len(blocks) for blocks in backbone.stages] == [3, 4, 6, 3]
-    assert len(backbone.stages[0][0].convs) == 2
+    assert [len(blocks) for blocks in backbone.stages] == [3, 4, 23, 3]
+    assert [conv.filters for conv in backbone.stages[1][0].convs] == [64, 64, 512]
+    assert [conv.groups for conv in backbone.stages[1][0].convs] == [1, 2, 1]
     assert backbone.style == "torch"
     assert settings_of_drop_blocks(backbone) == {(0.75, 3, 9)}
 
@@ -189,6 +195,8 @@ def test_fpn() -> None:
     neck: Any = built(f"{TEXTS[FPNConfig]}, {NORM}").model.neck
     assert (type(neck), list(neck.levels), neck.num_filters) == (FPN, [3, 4, 5, 6, 7], 24)
     assert {conv.kind for conv in parts(neck, Conv)} == {"separable"}
+    assert neck.coarse_from_backbone
+    assert [level for level, conv in neck.convs.items() if conv.explicit_padding] == [6, 7]
     assert settings_of_norms(neck) == {(0.75, 0.25, True, False)}
 
 
@@ -228,7 +236,12 @@ def bound(part: Any) -> tuple[Any, dict[str, Any]]:
 def test_matching() -> None:
     assert bound(built(TEXTS[ArgmaxIoUConfig]).match) == (
         match_argmax_iou,
-        {"match_threshold": 0.75, "unmatched_threshold": 0.25, "force_match": False},
+        {
+            "match_threshold": 0.75,
+            "unmatched_threshold": 0.25,
+            "force_match": False,
+            "forced_target": "argmax",
+        },
     )
     text = f"{TEXTS[ATSSConfig]}, min_level: 4, max_level: 6"
     places = (8 * 16, 4 * 8, 2 * 4)
@@ -256,16 +269,20 @@ def test_box_losses() -> None:
         task = built(TEXTS[member])
         assert bound(task.box_loss) == expected
         assert task.box_loss_weight == 3.0
+    task = built(TEXTS[L1LossConfig])
+    assert (task.box_loss, task.box_loss_weight) == (l1_box_loss, 3.0)
     for kind in ("iou", "giou", "diou", "ciou"):
         assert bound(built(f"box_loss: {{kind: {kind}}}").box_loss)[1] == {"kind": kind}
 
 
 def test_head_anchors_and_what_becomes_of_scores() -> None:
-    text = f"""min_level: 4, max_level: 6, normalization: inception, {NORM},
-    head: {{num_convs: 2, num_filters: 24, separable: true, activation: silu}},
-    anchors: {{num_scales: 2, aspect_ratios: [1, 4], size: 3}},
+    text = f"""min_level: 4, max_level: 6, normalization: inception, padding: mean, {NORM},
+    head: {{num_convs: 2, num_filters: 24, separable: true, activation: silu,
+      norm_groups: 8}},
+    anchors: {{num_scales: 2, aspect_ratios: [1, 4], size: 3, layout: torchvision}},
+    loss_normalization: image,
     postprocess: {{score_threshold: 0.25, nms_iou_threshold: 0.75, max_candidates: 70,
-      max_detections: 7}}"""
+      max_candidates_per_level: 60, max_detections: 7}}"""
     for name, config in vars(config_of(text).model).items():
         if name not in UNIONS and name != "kind":
             default = getattr(RetinaNetConfig(), name)
@@ -278,11 +295,15 @@ def test_head_anchors_and_what_becomes_of_scores() -> None:
         assert tower.activation == "silu"
     assert {conv.kind for conv in parts(head, Conv)} == {"separable"}
     assert (head.class_predict.filters, head.box_predict.filters) == (3 * 4, 4 * 4)
-    assert settings_of_norms(head) == {(0.75, 0.25, True, False)}
+    assert [norm.groups for norm in head.class_tower.group_norms] == [8, 8]
+    assert not parts(head, BatchNorm)
     assert task.anchors.shape == ((8 * 16 + 4 * 8 + 2 * 4) * 4, 4)
-    # Of 3 strides of 16 pixels: the square, and twice as wide as that and half as high.
-    np.testing.assert_allclose(task.anchors[0], [-16, -16, 32, 32])
-    np.testing.assert_allclose(task.anchors[1], [-4, -40, 20, 56])
+    # Of 3 strides of 16 pixels: the square, one of sqrt(2) times its side, 67 of 67.88, and one
+    # twice as wide and half as high.
+    np.testing.assert_allclose(task.anchors[0], [-24, -24, 24, 24])
+    np.testing.assert_allclose(task.anchors[1], [-34, -34, 34, 34])
+    np.testing.assert_allclose(task.anchors[2], [-12, -48, 12, 48])
+    assert (task.padding, task.loss_normalization) == ("mean", "image")
     assert task.model.pixel_mean == task.model.pixel_std == (0.5, 0.5, 0.5)
     assert bound(task.postprocess) == (
         postprocess,
@@ -291,6 +312,8 @@ def test_head_anchors_and_what_becomes_of_scores() -> None:
             "iou_threshold": 0.75,
             "max_candidates": 70,
             "max_detections": 7,
+            "max_candidates_per_level": 60,
+            "anchors_per_level": [8 * 16 * 4, 4 * 8 * 4, 2 * 4 * 4],
         },
     )
 

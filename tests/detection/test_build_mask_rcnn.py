@@ -21,14 +21,15 @@ CANVAS = (64, 128)
 # No number is a default, so a new key fails `test_every_key_is_tried` until it is here. Only
 # box_head.iou_threshold is elsewhere: a cascade has its own.
 TEXT = """kind: mask_rcnn, include_mask: false, cascade: true, min_level: 3, max_level: 5,
-    normalization: inception,
+    normalization: inception, padding: mean,
     backbone: {kind: resnet, depth: 18}, neck: {kind: fpn, num_filters: 24},
     batch_norm: {momentum: 0.75, epsilon: 0.25, frozen: true, synchronized: false},
-    anchors: {num_scales: 2, aspect_ratios: [1, 4], size: 3},
+    anchors: {num_scales: 2, aspect_ratios: [1, 4], size: 3, layout: torchvision},
     rpn: {num_convs: 2, num_filters: 12, match_threshold: 0.75, unmatched_threshold: 0.25,
-      force_match: false, anchors_per_image: 40, positive_share: 0.25, beta: 0.5,
-      max_candidates_in_training: 30, max_candidates: 20, nms_iou_threshold: 0.5,
-      max_proposals_in_training: 15, max_proposals: 10, min_side: 1},
+      force_match: false, forced_target: argmax, anchors_per_image: 40, positive_share: 0.25,
+      beta: 0.5, max_candidates_in_training: 30, max_candidates: 20, nms_iou_threshold: 0.5,
+      max_proposals_in_training: 15, max_proposals: 10, min_side: 1,
+      clip_to: image},
     roi_align: {box_size: 6, mask_size: 10, sampling_ratio: 3, aligned: false},
     box_head: {num_convs: 1, num_filters: 14, num_dense: 1, num_units: 32, class_agnostic: true,
       regions_per_image: 24, positive_share: 0.5, beta: 0.25},
@@ -89,18 +90,18 @@ def test_heads_have_the_sizes_of_the_file() -> None:
 def test_losses_proposals_and_postprocessing_have_the_numbers_of_the_file() -> None:
     task: Any = built(TEXT)
     assert task.anchors.shape == ((8 * 16 + 4 * 8 + 2 * 4) * 4, 4)
-    np.testing.assert_allclose(task.anchors[0], [-8, -8, 16, 16])  # 3 strides of 8 pixels
+    np.testing.assert_allclose(task.anchors[0], [-12, -12, 12, 12])  # 3 strides of 8 pixels
     assert task.match.func is match_argmax_iou
     assert task.match.keywords == {
         "match_threshold": 0.75,
         "unmatched_threshold": 0.25,
         "force_match": False,
+        "forced_target": "argmax",
     }
     assert task.draw_anchors.keywords == {"count": 40, "max_positives": 10}
     assert task.rpn_losses.keywords == {"beta": 0.5}
     shared = {
         "anchors_per_level": [8 * 16 * 4, 4 * 8 * 4, 2 * 4 * 4],
-        "canvas_size": CANVAS,
         "iou_threshold": 0.5,
         "min_side": 1.0,
     }
@@ -108,6 +109,7 @@ def test_losses_proposals_and_postprocessing_have_the_numbers_of_the_file() -> N
         "max_candidates": 30,
         "max_proposals": 15,
     }
+    assert (task.clip_to, task.padding) == ("image", "mean")
     assert task.propose.keywords == shared | {"max_candidates": 20, "max_proposals": 10}
     assert task.sample_rois.keywords == {"iou_threshold": 0.5, "count": 24, "max_positives": 12}
     assert task.max_mask_rois == 12

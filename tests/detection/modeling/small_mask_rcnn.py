@@ -118,7 +118,6 @@ def build_task(
     proposals = functools.partial(
         propose,
         anchors_per_level=[3 * n for n in locations_per_level(canvas_size=canvas, **LEVELS)],
-        canvas_size=canvas,
         iou_threshold=0.7,
         max_candidates=100,
         max_proposals=max_proposals,

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.detection.modeling.losses import huber_box_loss, overlap_box_loss, smooth_l1_box_loss
+from tpudet.detection.modeling.losses import (
+    huber_box_loss,
+    l1_box_loss,
+    overlap_box_loss,
+    smooth_l1_box_loss,
+)
 from tpudet.detection.ops.boxes import decode_boxes, encode_boxes
 
 ANCHORS = np.array([[0, 0, 10, 10], [20, 20, 60, 40]], np.float32)
@@ -35,6 +40,16 @@ def test_smooth_l1_by_hand():
     np.testing.assert_allclose(loss, (0.0125 + 0.05 + 0.25) / 8, rtol=1e-6)
     expected = np.array([[[0.5, -1.0, 1.0, 0.0], [0.0] * 4]]) / 8
     np.testing.assert_allclose(gradient, expected, rtol=1e-6)
+
+
+def test_l1_by_hand_with_a_normaliser_for_each_image():
+    deltas = tf.constant([[[0.2, -0.4, 0.0, 0.1], [9.0] * 4]] * 2)
+    positive, boxes = np.array([[True, False]] * 2), np.stack([ANCHORS] * 2)
+    loss = l1_box_loss(deltas, boxes, ANCHORS, positive, tf.constant([2.0, 5.0]))
+    np.testing.assert_allclose(loss, 0.7 / 4 / 2 + 0.7 / 4 / 5, rtol=1e-6)
+    huber = huber_box_loss(deltas, boxes, ANCHORS, positive, tf.constant([2.0, 5.0]), delta=1.0)
+    # (0.2**2 + 0.4**2 + 0.1**2) / 2 of each.
+    np.testing.assert_allclose(huber, 0.105 / 4 / 2 + 0.105 / 4 / 5, rtol=1e-6)
 
 
 def test_overlap_loss_by_hand():

@@ -71,6 +71,25 @@ def test_without_convolutions_a_coarse_level_is_every_second_pixel_of_the_level_
     assert names == {f"{kind}{level}" for kind in ("lateral", "conv") for level in (2, 3, 4, 5)}
 
 
+def test_level_6_of_the_backbone_and_padding_on_all_sides_by_hand():
+    # A kernel of ones over a map of ones counts the pixels it sees.
+    features = {5: np.ones((1, 4, 4, 2), np.float32)}
+    for symmetric, seen in ((False, [[9, 6], [6, 4]]), (True, [[4, 6], [6, 9]])):
+        neck = make_fpn(
+            min_level=5,
+            max_level=6,
+            num_filters=1,
+            coarse_input="backbone",
+            symmetric_padding=symmetric,
+            make_norm=None,
+        )
+        neck.build({5: (None, None, None, 2)})
+        neck.convs[6].kernel.assign(np.ones((3, 3, 2, 1)))
+        # Twice, because it has two channels, whatever the pyramid's level 5 is.
+        expected = 2 * np.array(seen).reshape(1, 2, 2, 1)
+        np.testing.assert_allclose(neck(features)[6], expected)
+
+
 def test_every_convolution_can_be_separable():
     kernels = {}
     for separable in (False, True):

@@ -50,6 +50,20 @@ def test_answers_begin_at_the_prior(separable):
         np.testing.assert_allclose(answers.box_deltas, 0.0, atol=1e-2)
 
 
+def test_group_norms_are_shared_by_the_levels_and_take_the_place_of_biases():
+    head = build(num_convs=1, norm_groups=2, activation="linear")
+    paths = sorted(variable.path for variable in head.class_tower.variables)
+    names = ("conv0/kernel", "norm0/beta", "norm0/gamma")
+    assert paths == [f"head/class_tower/{name}" for name in names]
+    for level, features in pyramid().items():
+        convolved = np.array(head.class_tower.convs[0](features))
+        groups = convolved.reshape(2, -1, 2, 4)  # images, pixels, groups of four channels
+        centered = groups - groups.mean(axis=(1, 3), keepdims=True)
+        expected = centered / np.sqrt(groups.var(axis=(1, 3), keepdims=True) + 1e-5)
+        found = head.class_tower(features, level=level, training=True)
+        np.testing.assert_allclose(found, expected.reshape(convolved.shape), atol=1e-3)
+
+
 def test_answers_come_row_by_row_place_by_place():
     head = build()
     one_hot = np.zeros(head.box_predict.kernel.shape, np.float32)

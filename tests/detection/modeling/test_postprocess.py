@@ -96,6 +96,30 @@ def test_top_pairs_is_a_stable_sort(shape):
     )
 
 
+def test_only_the_best_of_each_level_are_candidates():
+    # Anchors far apart: 0 to 2 on the first level, 3 on the second; one class.
+    anchors = np.array([[0, x, 9, x + 9] for x in (0, 20, 40, 60)], np.float32)
+    logits = np.array([[[3.0], [4.0], [2.0], [1.0]]], np.float32)
+    settings: dict[str, Any] = {
+        "score_threshold": 0.0,
+        "iou_threshold": 0.5,
+        "max_detections": 4,
+        "anchors_per_level": (3, 1),
+    }
+    deltas = np.zeros((1, 4, 4), np.float32)
+    for limits, expected in (((2, 9), [20, 0, 60]), ((2, 2), [20, 0]), ((None, 3), [20, 0, 40])):
+        found = postprocess(
+            RawPredictions(logits, deltas),
+            anchors,
+            whole_canvas(1),
+            max_candidates_per_level=limits[0],
+            max_candidates=limits[1],
+            **settings,
+        )
+        count = int(found.num_detections[0])
+        np.testing.assert_allclose(np.asarray(found.boxes)[0, :count, 1], expected)
+
+
 def test_nothing_over_the_threshold():
     logits, deltas, anchors = random_case(2, 30, 2)
     found = postprocess(

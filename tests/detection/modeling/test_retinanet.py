@@ -81,6 +81,43 @@ def test_class_loss_is_told_how_well_the_predicted_boxes_lie(small):
     np.testing.assert_allclose(seen["quality"][positive], expected[positive], atol=1e-5)
 
 
+def test_losses_of_a_batch_are_the_mean_of_its_images_where_each_has_its_own_normaliser(small):
+    """The last image of a batch has no instance: its normaliser is 1."""
+    batch, answers = small.make_batch(batch=3), small.make_answers(batch=3)
+    settings = {"loss_normalization": "image"}
+    whole = small.losses_of(answers, batch, **settings)
+    for name, value in whole.items():
+        parts = []
+        for row in slice(0, 1), slice(1, 2), slice(2, 3):
+            image = batch._replace(
+                **{
+                    field: getattr(batch, field)[row]
+                    for field in ("images", "boxes", "classes", "is_crowd")
+                }
+            )
+            one = small.RawPredictions(*(part[row] for part in answers))
+            parts.append(small.losses_of(one, image, **settings)[name])
+        np.testing.assert_allclose(value, np.mean(parts), rtol=1e-5)
+    # By the batch, the sums are divided by all its positive anchors and 1 more.
+    alone = small.losses_of(answers, batch)
+    assert abs(float(alone["loss_box"]) - float(whole["loss_box"])) > 1e-3
+
+
+def test_what_lies_beyond_the_image_has_the_mean_colour(small):
+    """An image of 32 by 100 pixels on the canvas: whatever is beyond, the answers are the same."""
+    batch = small.make_batch()
+    sizes = np.tile(np.array([[32, 100]], np.float32), (2, 1))
+    batch = batch._replace(original_sizes=sizes)
+    other = batch._replace(images=batch.images.copy())
+    other.images[:, 32:] = 255
+    other.images[:, :, 100:] = 7
+    for padding, same in (("mean", True), ("black", False)):
+        task = small.build_task(padding=padding)
+        small.draw_weights(task)
+        one, two = (np.asarray(task.predict(each).scores) for each in (batch, other))
+        assert np.array_equal(one, two) == same
+
+
 @pytest.mark.parametrize("settings", ["default", "varied"])
 def test_degenerate_instances_change_nothing(small, settings):
     """Whatever matches and whatever the losses are."""

@@ -9,14 +9,13 @@ from tpudet.detection.modeling.rpn import RPNHead, propose
 from tpudet.detection.ops.boxes import encode_boxes
 from tpudet.detection.types import RawPredictions
 
-CANVAS = (32, 64)
+CANVAS = np.array([[0, 0, 32, 64]], np.float32)
 # Two levels of three and two anchors.
 ANCHORS = np.array(
     [[0, 0, 8, 8], [0, 4, 8, 12], [16, 16, 24, 24], [0, 0, 16, 16], [0, 2, 16, 18]], np.float32
 )
 SETTINGS = {
     "anchors_per_level": (3, 2),
-    "canvas_size": CANVAS,
     "iou_threshold": 0.3,
     "max_candidates": 10,
     "max_proposals": 4,
@@ -24,12 +23,12 @@ SETTINGS = {
 }
 
 
-def propose_boxes(logits, boxes=ANCHORS, **settings):
+def propose_boxes(logits, boxes=ANCHORS, regions=CANVAS, **settings):
     predictions = RawPredictions(
         np.array(logits, np.float32)[None, :, None],
         np.array(encode_boxes(np.array(boxes, np.float32), ANCHORS))[None],
     )
-    found = propose(predictions, ANCHORS, **{**SETTINGS, **settings})
+    found = propose(predictions, ANCHORS, regions, **{**SETTINGS, **settings})
     boxes, valid = np.array(found.boxes)[0], np.array(found.valid)[0]
     assert not boxes[~valid].any()
     return boxes[valid]
@@ -56,6 +55,10 @@ def test_boxes_are_clipped_and_small_ones_dropped():
     np.testing.assert_allclose(found[0], [0, 0, 4, 8], atol=1e-4)
     assert len(found) == 4  # the one wholly outside has no side left
     assert len(propose_boxes([5, 4, 3, 2, 6], boxes, min_side=4.5)) == 3
+    # Of an image of 20 by 64 pixels, 4 rows of the third anchor are left.
+    image = np.array([[0, 0, 20, 64]], np.float32)
+    found = propose_boxes([5, 4, 7, 2, 6], boxes, regions=image)
+    np.testing.assert_allclose(found[0], [16, 16, 20, 24], atol=1e-4)
 
 
 def test_proposals_get_no_gradient():
@@ -63,7 +66,8 @@ def test_proposals_get_no_gradient():
     deltas = tf.constant(np.zeros((1, 5, 4), np.float32))
     with tf.GradientTape() as tape:
         tape.watch([logits, deltas])
-        total = tf.reduce_sum(propose(RawPredictions(logits, deltas), ANCHORS, **SETTINGS).boxes)
+        found = propose(RawPredictions(logits, deltas), ANCHORS, CANVAS, **SETTINGS)
+        total = tf.reduce_sum(found.boxes)
     assert tape.gradient(total, [logits, deltas]) == [None, None]
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tpudet.detection.ops.anchors import anchors_for_canvas
+from tpudet.detection.ops.anchors import anchors_for_canvas, locations_per_level
 
 
 def anchors(canvas, **changes):
@@ -42,6 +42,28 @@ def test_rows_come_before_columns_and_levels_before_rows():
     np.testing.assert_allclose(found[-1, 2] - found[-1, 0], 4 * 64)
 
 
-def test_canvas_that_the_coarsest_level_does_not_divide():
-    with pytest.raises(ValueError, match="640x600 pixels; both sides must be multiples of 128"):
+def test_canvas_that_the_backbone_does_not_divide():
+    with pytest.raises(ValueError, match="640x600 pixels; both sides must be multiples of 32"):
         anchors((640, 600))
+
+
+@pytest.mark.parametrize("layout", ["centered", "torchvision"])
+def test_odd_sides_are_halved_upwards(layout):
+    # MLPerf's number: 100, 50, 25, 13 and 7 places along each side.
+    found = anchors((800, 800), layout=layout)
+    assert len(found) == 9 * (100**2 + 50**2 + 25**2 + 13**2 + 7**2) == 120087
+    sizes = {"canvas_size": (800, 800), "min_level": 3, "max_level": 7}
+    assert locations_per_level(**sizes) == (10000, 2500, 625, 169, 49)
+
+
+def test_the_layout_of_torchvision_by_hand():
+    found = anchors((800, 800), aspect_ratios=(2.0, 1.0, 0.5), layout="torchvision")
+    # Sides 32, int(40.3) and int(50.8) around 0; of twice the width, 32 / sqrt(2) / 2 = 11.3 and
+    # 32 * sqrt(2) / 2 = 22.6. Scales come before ratios.
+    np.testing.assert_array_equal(found[0], [-11, -23, 11, 23])
+    np.testing.assert_array_equal(found[3:6, 3], [16, 20, 25])
+    # The next place of level 3 is 8 pixels to the right.
+    np.testing.assert_array_equal(found[9 + 3], [-16, -8, 16, 24])
+    # On level 6 places are 800 // 13 = 61 pixels apart, on level 7 800 // 7 = 114.
+    np.testing.assert_array_equal(found[-49 * 9 - 9 + 3], [12 * 61 - 128] * 2 + [12 * 61 + 128] * 2)
+    np.testing.assert_array_equal(found[-9 + 3], [6 * 114 - 256] * 2 + [6 * 114 + 256] * 2)

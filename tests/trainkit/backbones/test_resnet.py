@@ -42,6 +42,12 @@ def test_number_of_parameters(depth):
         assert count(backbone.variables) == 23_561_152
 
 
+def test_number_of_parameters_of_resnext():
+    # torchvision's resnext50_32x4d without its classifier.
+    backbone = build(50, groups=32, group_width=4)
+    assert count(backbone.trainable_variables) == 25_028_904 - 2_049_000
+
+
 def test_paths_are_unique_and_readable():
     paths = [variable.path for variable in build(50).variables]
     assert len(set(paths)) == len(paths)

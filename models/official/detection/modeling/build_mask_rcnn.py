@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable, Sequence
 
 from tpudet.detection.modeling.build_pyramid import build_pyramid, optional_norm_factory
-from tpudet.detection.modeling.fpn import COARSEST_BACKBONE_LEVEL
 from tpudet.detection.modeling.mask_rcnn import MaskRCNN
 from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
 from tpudet.detection.modeling.mask_rcnn_task import CASCADE, FASTER_RCNN, BoxStage, MaskRCNNTask
@@ -12,7 +11,11 @@ from tpudet.detection.modeling.roi_heads import BoxHead, MaskHead
 from tpudet.detection.modeling.rpn import RPNHead, propose
 from tpudet.detection.modeling.two_stage_losses import box_head_losses, rpn_losses
 from tpudet.detection.modeling.two_stage_postprocess import postprocess_rois
-from tpudet.detection.ops.anchors import anchors_for_canvas, locations_per_level
+from tpudet.detection.ops.anchors import (
+    COARSEST_BACKBONE_LEVEL,
+    anchors_for_canvas,
+    locations_per_level,
+)
 from tpudet.detection.ops.matching import match_argmax_iou
 from tpudet.detection.ops.sampling import draw_balanced, sample_rois
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
@@ -53,13 +56,16 @@ def build_mask_rcnn(
             num_scales=model.anchors.num_scales,
             aspect_ratios=model.anchors.aspect_ratios,
             anchor_size=model.anchors.size,
+            layout=model.anchors.layout,
         ),
         sum_over_replicas=sum_over_replicas,
+        padding=model.padding,
         match=functools.partial(
             match_argmax_iou,
             match_threshold=rpn.match_threshold,
             unmatched_threshold=rpn.unmatched_threshold,
             force_match=rpn.force_match,
+            forced_target=rpn.forced_target,
         ),
         draw_anchors=functools.partial(
             draw_balanced,
@@ -72,6 +78,7 @@ def build_mask_rcnn(
             max_proposals=rpn.max_proposals_in_training,
         ),
         propose=propose_for(max_candidates=rpn.max_candidates, max_proposals=rpn.max_proposals),
+        clip_to=rpn.clip_to,
         sample_rois=functools.partial(
             sample_rois,
             iou_threshold=stages[0].iou_threshold,
@@ -163,7 +170,6 @@ def _build_propose(
         functools.partial,
         propose,
         anchors_per_level=[count * model.anchors.per_location for count in locations],
-        canvas_size=canvas_size,
         iou_threshold=model.rpn.nms_iou_threshold,
         min_side=model.rpn.min_side,
     )

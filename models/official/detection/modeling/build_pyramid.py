@@ -13,8 +13,9 @@ from tpudet.detection.modeling.config import (
     NASFPNConfig,
     PyramidConfig,
 )
-from tpudet.detection.modeling.fpn import COARSEST_BACKBONE_LEVEL, FPN, CoarseLevels, IdentityNeck
+from tpudet.detection.modeling.fpn import FPN, CoarseLevels, IdentityNeck
 from tpudet.detection.modeling.nas_fpn import NASFPN
+from tpudet.detection.ops.anchors import COARSEST_BACKBONE_LEVEL
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.build import build_backbone, drop_block_factory, norm_factory
 from tpudet.trainkit.backbones.config import BatchNormConfig
@@ -78,7 +79,13 @@ def _build_neck(
     }
     match neck:
         case FPNConfig():
-            return FPN(separable=neck.separable, coarse_levels=coarse_levels, **settings)
+            return FPN(
+                separable=neck.separable,
+                coarse_levels=coarse_levels,
+                coarse_input=neck.coarse_input,
+                symmetric_padding=neck.symmetric_padding,
+                **settings,
+            )
         case NASFPNConfig():
             return NASFPN(
                 num_repeats=neck.num_repeats,

@@ -1,7 +1,7 @@
 """Builds a RetinaNet and its task from their config."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tpudet.detection.modeling.build_pyramid import build_pyramid, optional_norm_factory
 from tpudet.detection.modeling.config import (
@@ -11,6 +11,8 @@ from tpudet.detection.modeling.config import (
     ClassLossConfig,
     FocalLossConfig,
     HuberLossConfig,
+    L1LossConfig,
+    MatchingConfig,
     OverlapLossConfig,
     QualityFocalLossConfig,
     RetinaNetConfig,
@@ -21,6 +23,7 @@ from tpudet.detection.modeling.heads import RetinaNetHead
 from tpudet.detection.modeling.losses import (
     focal_loss,
     huber_box_loss,
+    l1_box_loss,
     overlap_box_loss,
     quality_focal_loss,
     smooth_l1_box_loss,
@@ -56,6 +59,9 @@ def build_retinanet(
     pyramid = build_pyramid(
         model, coarse_levels="convolution", synchronized=synchronized, seed=seed
     )
+    locations = locations_per_level(
+        canvas_size=canvas_size, min_level=model.min_level, max_level=model.max_level
+    )
     return RetinaNetTask(
         model=RetinaNet(
             backbone=pyramid.backbone,
@@ -69,6 +75,7 @@ def build_retinanet(
                 num_filters=model.head.num_filters,
                 separable=model.head.separable,
                 activation=model.head.activation,
+                norm_groups=model.head.norm_groups,
                 make_norm=optional_norm_factory(model.batch_norm, synchronized=synchronized),
             ),
             pixel_mean=pyramid.pixel_mean,
@@ -81,24 +88,28 @@ def build_retinanet(
             num_scales=model.anchors.num_scales,
             aspect_ratios=model.anchors.aspect_ratios,
             anchor_size=model.anchors.size,
+            layout=model.anchors.layout,
         ),
         sum_over_replicas=sum_over_replicas,
-        match=_build_match(model, canvas_size),
+        match=_build_match(model.matching, locations),
         class_loss=_build_class_loss(model.class_loss),
         box_loss=_build_box_loss(model.box_loss),
         box_loss_weight=model.box_loss.weight,
+        loss_normalization=model.loss_normalization,
+        padding=model.padding,
         postprocess=functools.partial(
             postprocess,
             score_threshold=model.postprocess.score_threshold,
             iou_threshold=model.postprocess.nms_iou_threshold,
             max_candidates=model.postprocess.max_candidates,
+            max_candidates_per_level=model.postprocess.max_candidates_per_level,
+            anchors_per_level=[count * model.anchors.per_location for count in locations],
             max_detections=model.postprocess.max_detections,
         ),
     )
 
 
-def _build_match(model: RetinaNetConfig, canvas_size: tuple[int, int]) -> Match:
-    matching = model.matching
+def _build_match(matching: MatchingConfig, locations: Sequence[int]) -> Match:
     match matching:
         case ArgmaxIoUConfig():
             return functools.partial(
@@ -106,13 +117,12 @@ def _build_match(model: RetinaNetConfig, canvas_size: tuple[int, int]) -> Match:
                 match_threshold=matching.match_threshold,
                 unmatched_threshold=matching.unmatched_threshold,
                 force_match=matching.force_match,
+                forced_target=matching.forced_target,
             )
         case ATSSConfig():
             return functools.partial(
                 match_atss,
-                locations_per_level=locations_per_level(
-                    canvas_size=canvas_size, min_level=model.min_level, max_level=model.max_level
-                ),
+                locations_per_level=locations,
                 candidates_per_level=matching.candidates_per_level,
             )
 
@@ -138,5 +148,7 @@ def _build_box_loss(loss: BoxLossConfig) -> BoxLoss:
             return functools.partial(huber_box_loss, delta=loss.delta)
         case SmoothL1LossConfig():
             return functools.partial(smooth_l1_box_loss, beta=loss.beta)
+        case L1LossConfig():
+            return l1_box_loss
         case OverlapLossConfig():
             return functools.partial(overlap_box_loss, kind=loss.kind)

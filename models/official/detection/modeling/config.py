@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from tpudet.detection.ops.anchors import COARSEST_BACKBONE_LEVEL
 from tpudet.trainkit.backbones.config import (
     BackboneConfig,
     BatchNormConfig,
@@ -28,6 +29,10 @@ class FPNConfig:
     kind: Literal["fpn"] = "fpn"
     num_filters: Count = 256
     separable: bool = False
+    # Whose level 5 a RetinaNet's level 6 is convolved from; torchvision's first version: pyramid.
+    coarse_input: Literal["pyramid", "backbone"] = "pyramid"
+    # Whether strided convolutions pad all sides, as PyTorch's do, or bottom and right first.
+    symmetric_padding: bool = False
 
     __post_init__ = check
 
@@ -71,8 +76,13 @@ class HeadConfig:
     num_filters: Count = 256
     separable: bool = False
     activation: Literal["relu", "silu"] = "relu"
+    # Of group norms after the convolutions, instead of model.batch_norm; null: none of them.
+    norm_groups: Count | None = None
 
-    __post_init__ = check
+    def __post_init__(self) -> None:
+        groups, filters = self.norm_groups, self.num_filters
+        text = f"norm_groups {groups} must divide num_filters {filters}"
+        check(self, (groups is None or filters % groups == 0, text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +92,8 @@ class AnchorConfig:
     num_scales: Count = 3
     aspect_ratios: tuple[Positive, ...] = (1.0, 2.0, 0.5)  # width / height
     size: Positive = 4.0  # side of the smallest square anchor, in strides of its level
+    # Whether anchors lie around the centres of cells, or where and as torchvision rounds them.
+    layout: Literal["centered", "torchvision"] = "centered"
 
     @property
     def per_location(self) -> int:
@@ -100,6 +112,9 @@ class ArgmaxIoUConfig:
     match_threshold: float = 0.5
     unmatched_threshold: float = 0.5  # anchors between the two are ignored
     force_match: bool = True  # each object gets its best anchor, however small the overlap
+    # What a forced anchor is trained on: the object that forced it, or, as in torchvision, the one
+    # that it overlaps most itself; then all anchors that are equally good for an object are forced.
+    forced_target: Literal["object", "argmax"] = "object"
 
     def __post_init__(self) -> None:
         low, high = self.unmatched_threshold, self.match_threshold
@@ -174,6 +189,16 @@ class SmoothL1LossConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class L1LossConfig:
+    """Absolute difference of the encoded boxes, the mean of the four: 4 is the weight of sums."""
+
+    kind: Literal["l1"] = "l1"
+    weight: Positive = 4.0
+
+    __post_init__ = check
+
+
+@dataclass(frozen=True, kw_only=True)
 class OverlapLossConfig:
     """1 minus the intersection over union of the decoded boxes, or one of its extensions."""
 
@@ -198,10 +223,17 @@ class PostprocessConfig:
         check(self, (most <= candidates, text))
 
 
+@dataclass(frozen=True, kw_only=True)
+class OneStagePostprocessConfig(PostprocessConfig):
+    """The same for the anchors of all levels."""
+
+    max_candidates_per_level: Count | None = None  # of each level at most so many of the candidates
+
+
 NeckConfig = FPNConfig | NASFPNConfig | BiFPNConfig | IdentityNeckConfig
 MatchingConfig = ArgmaxIoUConfig | ATSSConfig
 ClassLossConfig = FocalLossConfig | QualityFocalLossConfig | VarifocalLossConfig
-BoxLossConfig = HuberLossConfig | SmoothL1LossConfig | OverlapLossConfig
+BoxLossConfig = HuberLossConfig | SmoothL1LossConfig | L1LossConfig | OverlapLossConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +245,9 @@ class PyramidConfig:
     max_level: Annotated[int, Range("[2, 7]")] = 7  # backbones end at 5, the neck adds the rest
     # How pixels are scaled for the backbone; auto: as the pretrained weights expect, else imagenet.
     normalization: Normalization = "auto"
+    # What the network sees beyond the image: black pixels, or the mean colour, which is 0 after
+    # normalisation, as where others pad.
+    padding: Literal["black", "mean"] = "black"
     backbone: BackboneConfig = field(default_factory=ResNetConfig)
     neck: NeckConfig = field(default_factory=FPNConfig)
     # Of neck and heads; null: convolutions with biases instead, as in the papers.
@@ -224,9 +259,19 @@ class PyramidConfig:
         return False
 
     @property
+    def region_keys(self) -> tuple[str, ...]:
+        """The keys by which training looks at the image and not at the rest of its canvas."""
+        return ("model.padding mean",) if self.padding == "mean" else ()
+
+    @property
     def stride(self) -> int:
-        """Stride of the coarsest level in pixels; canvas sides are multiples of it."""
-        return 2**self.max_level
+        """Pixels that canvas sides are multiples of.
+
+        The stride of the coarsest level that another one is enlarged to or from: an FPN's levels
+        from 6 on only come of finer ones, and round their sides up.
+        """
+        one_way = self.neck.kind in ("fpn", "identity")
+        return 2 ** (min(self.max_level, COARSEST_BACKBONE_LEVEL) if one_way else self.max_level)
 
     def __post_init__(self) -> None:
         low, high = self.min_level, self.max_level
@@ -252,6 +297,9 @@ class RetinaNetConfig(PyramidConfig):
     head: HeadConfig = field(default_factory=HeadConfig)
     anchors: AnchorConfig = field(default_factory=AnchorConfig)
     matching: MatchingConfig = field(default_factory=ArgmaxIoUConfig)
+    # What the losses' sums are divided by: the positive anchors of the batch, plus 1; or those of
+    # each image, 1 at least, and then by the number of images.
+    loss_normalization: Literal["batch", "image"] = "batch"
     class_loss: ClassLossConfig = field(default_factory=FocalLossConfig)
     box_loss: BoxLossConfig = field(default_factory=HuberLossConfig)
-    postprocess: PostprocessConfig = field(default_factory=PostprocessConfig)
+    postprocess: OneStagePostprocessConfig = field(default_factory=OneStagePostprocessConfig)

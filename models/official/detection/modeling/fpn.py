@@ -5,12 +5,11 @@ from typing import Literal
 
 import keras
 
+from tpudet.detection.ops.anchors import COARSEST_BACKBONE_LEVEL
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.layers import Conv
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
-
-COARSEST_BACKBONE_LEVEL = 5
 
 CoarseLevels = Literal["convolution", "subsample"]
 
@@ -19,10 +18,11 @@ class FPN(keras.layers.Layer):
     """Turns backbone features into one feature map per level, with `num_filters` channels each.
 
     Levels up to 5: a 1x1 convolution, plus the next coarser level upsampled by 2, then a 3x3
-    convolution. In RetinaNet level 6 is a strided 3x3 convolution of level 5, and each level above
-    is one of the ReLU of the level before (arXiv 1708.02002, section 4); in two-stage detectors
-    each is every second pixel of the level before (arXiv 1612.03144, section 4.1). With norms,
-    which neither paper has, every level made by a convolution is normalised, without activation.
+    convolution. In RetinaNet level 6 is a strided 3x3 convolution of level 5, the pyramid's or, as
+    in the paper, the backbone's, and each level above is one of the ReLU of the level before (arXiv
+    1708.02002, section 4); in two-stage detectors each is every second pixel of the level before
+    (arXiv 1612.03144, section 4.1). With norms, which neither paper has, every level made by a
+    convolution is normalised, without activation.
 
     Args:
         min_level: Finest level, 2 to 5.
@@ -30,6 +30,9 @@ class FPN(keras.layers.Layer):
         num_filters: Channels of every level.
         separable: Whether all convolutions are depthwise and then 1x1.
         coarse_levels: How the levels from 6 on come about.
+        coarse_input: Whose level 5 is convolved to level 6.
+        symmetric_padding: Whether strided convolutions pad all sides equally, as PyTorch's do;
+            otherwise bottom and right first.
         make_norm: Makes each `BatchNorm`; None for none.
         name: Name of the layer, the first part of its variables' paths.
 
@@ -45,6 +48,8 @@ class FPN(keras.layers.Layer):
         num_filters: int,
         separable: bool,
         coarse_levels: CoarseLevels = "convolution",
+        coarse_input: Literal["pyramid", "backbone"] = "pyramid",
+        symmetric_padding: bool = False,
         make_norm: MakeNorm | None,
         name: str = "neck",
     ):
@@ -58,6 +63,7 @@ class FPN(keras.layers.Layer):
         self.levels = range(min_level, max_level + 1)
         self.backbone_levels = range(min_level, min(max_level, COARSEST_BACKBONE_LEVEL) + 1)
         self.num_filters = num_filters
+        self.coarse_from_backbone = coarse_input == "backbone"
         convolved = self.backbone_levels if coarse_levels == "subsample" else self.levels
         self.laterals = {
             level: Conv(num_filters, 1, kind=kind, name=f"lateral{level}")
@@ -69,6 +75,7 @@ class FPN(keras.layers.Layer):
                 3,
                 strides=1 if level in self.backbone_levels else 2,
                 kind=kind,
+                explicit_padding=symmetric_padding,
                 name=f"conv{level}",
             )
             for level in convolved
@@ -80,9 +87,11 @@ class FPN(keras.layers.Layer):
         shape = (None, None, None, self.num_filters)
         for level, lateral in self.laterals.items():
             lateral.build(input_shape[level])
-        for layers in (self.convs, self.norms):
-            for layer in layers.values():
-                layer.build(shape)
+        for level, conv in self.convs.items():
+            first = level == COARSEST_BACKBONE_LEVEL + 1
+            conv.build(input_shape[level - 1] if first and self.coarse_from_backbone else shape)
+        for norm in self.norms.values():
+            norm.build(shape)
 
     def call(self, features: Mapping[int, Tensor], training: bool = False) -> dict[int, Tensor]:
         """Returns {level: [B, H / 2**level, W / 2**level, num_filters]} of the pyramid's levels."""
@@ -100,6 +109,8 @@ class FPN(keras.layers.Layer):
                 before = pyramid[level - 1]
                 if level > COARSEST_BACKBONE_LEVEL + 1:
                     before = ops.relu(before)
+                elif self.coarse_from_backbone:
+                    before = features[level - 1]
                 pyramid[level] = self.convs[level](before)
         for level, norm in self.norms.items():
             pyramid[level] = norm(pyramid[level], training=training)

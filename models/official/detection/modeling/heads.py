@@ -11,11 +11,15 @@ from tpudet.trainkit.backbones.layers import Activation, Conv, activate, convolv
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
+_GROUP_NORM_EPSILON = 1e-5
 _PRIOR_PROBABILITY = 0.01  # of each class at each anchor before training; section 4.1
 
 
 class Tower(keras.layers.Layer):
-    """3x3 convolutions shared by all levels, each followed by a norm per level, if there are norms.
+    """3x3 convolutions shared by all levels, each followed by a norm, if there are norms.
+
+    Batch norms are each level's own; a group norm (Wu and He, arXiv 1803.08494) is shared as its
+    convolution is, which then has no bias.
 
     Args:
         levels: Levels of the pyramid.
@@ -24,6 +28,7 @@ class Tower(keras.layers.Layer):
         separable: Whether they are depthwise and then 1x1.
         activation: Activation after each convolution and its norm.
         make_norm: Makes each `BatchNorm`; None for none.
+        norm_groups: Groups of group norms instead; None for none.
         name: Name of the layer.
     """
 
@@ -36,25 +41,35 @@ class Tower(keras.layers.Layer):
         separable: bool,
         activation: Activation,
         make_norm: MakeNorm | None,
+        norm_groups: int | None,
         name: str,
     ):
         super().__init__(name=name)
         self.activation: Activation = activation
+        indices = range(num_convs)
         self.convs = [
             Conv(
                 num_filters,
                 3,
                 kind="separable" if separable else "full",
+                use_bias=norm_groups is None,
                 kernel_initializer=_kernel_initializer(separable, 0.01),
                 name=f"conv{index}",
             )
-            for index in range(num_convs)
+            for index in indices
         ]
         self.norms = {
-            level: [make_norm(name=f"norm{index}_level{level}") for index in range(num_convs)]
+            level: [make_norm(name=f"norm{index}_level{level}") for index in indices]
             for level in levels
-            if make_norm
+            if make_norm and norm_groups is None
         }
+        self.group_norms = [
+            keras.layers.GroupNormalization(
+                norm_groups, epsilon=_GROUP_NORM_EPSILON, name=f"norm{index}"
+            )
+            for index in indices
+            if norm_groups is not None
+        ]
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the variables for features [B, H, W, channels] of any level."""
@@ -62,7 +77,7 @@ class Tower(keras.layers.Layer):
         for conv in self.convs:
             conv.build(shape)
             shape = (None, None, None, conv.filters)
-        for norms in self.norms.values():
+        for norms in (*self.norms.values(), self.group_norms):
             for norm in norms:
                 norm.build(shape)
 
@@ -74,6 +89,8 @@ class Tower(keras.layers.Layer):
                 features = convolve_and_normalize(features, conv, norm, training)
             else:
                 features = conv(features)
+            if self.group_norms:
+                features = self.group_norms[index](features)
             features = activate(features, self.activation)
         return features
 
@@ -91,6 +108,7 @@ class RetinaNetHead(keras.layers.Layer):
         separable: Whether all convolutions are depthwise and then 1x1.
         activation: Activation after each convolution of the towers and its norm.
         make_norm: Makes each `BatchNorm`; None for none.
+        norm_groups: Groups of group norms in their stead; None for none.
         name: Name of the layer, the first part of its variables' paths.
     """
 
@@ -106,6 +124,7 @@ class RetinaNetHead(keras.layers.Layer):
         separable: bool,
         activation: Activation,
         make_norm: MakeNorm | None,
+        norm_groups: int | None = None,
         name: str = "head",
     ):
         super().__init__(name=name)
@@ -121,6 +140,7 @@ class RetinaNetHead(keras.layers.Layer):
                 separable=separable,
                 activation=activation,
                 make_norm=make_norm,
+                norm_groups=norm_groups,
                 name=name,
             )
 

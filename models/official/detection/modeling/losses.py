@@ -1,4 +1,4 @@
-"""Class and box losses of one-stage detectors: sums over anchors, divided by a normaliser.
+"""Class and box losses of one-stage detectors: sums over anchors, divided by normalisers.
 
 The class losses take
 
@@ -6,7 +6,8 @@ The class losses take
 - targets: [B, A] int32: 1..C, 0 for background, -1 for ignored;
 - quality: [B, A] float32, 0..1, how well each anchor's predicted box fits its object; read only
   where the target is above 0; gets no gradient;
-- normalizer: scalar, the positive anchors of all replicas plus 1; gets no gradient.
+- normalizer: [] or [B], what the sum over the anchors of each image is divided by, such as the
+  positive anchors of all replicas plus 1; gets no gradient.
 
 The box losses take
 
@@ -172,7 +173,7 @@ def huber_box_loss(
     differences = ops.abs(box_deltas - ops.stop_gradient(targets))
     within = ops.minimum(differences, delta)
     costs = ops.mean(within * (differences - 0.5 * within), axis=-1)
-    return _sum_of_positives(costs, positive) / ops.stop_gradient(normalizer)
+    return _sum_of_positives(costs, positive, normalizer)
 
 
 def smooth_l1_box_loss(
@@ -195,6 +196,15 @@ def smooth_l1_box_loss(
     return huber_box_loss(box_deltas, boxes, anchors, positive, normalizer, delta=beta) / beta
 
 
+def l1_box_loss(
+    box_deltas: Tensor, boxes: Tensor, anchors: Tensor, positive: Tensor, normalizer: Tensor
+) -> Tensor:
+    """Returns the absolute difference of the encoded boxes, averaged over their four numbers."""
+    targets = encode_boxes(boxes, ops.convert_to_tensor(anchors))
+    costs = ops.mean(ops.abs(box_deltas - ops.stop_gradient(targets)), axis=-1)
+    return _sum_of_positives(costs, positive, normalizer)
+
+
 def overlap_box_loss(
     box_deltas: Tensor,
     boxes: Tensor,
@@ -211,7 +221,7 @@ def overlap_box_loss(
     """
     predicted = decode_boxes(box_deltas, ops.convert_to_tensor(anchors))
     costs = 1.0 - OVERLAPS[kind](predicted, ops.stop_gradient(boxes))
-    return _sum_of_positives(costs, positive) / ops.stop_gradient(normalizer)
+    return _sum_of_positives(costs, positive, normalizer)
 
 
 class _Curve(NamedTuple):
@@ -260,8 +270,9 @@ def _class_loss(
 ) -> Tensor:
     # The cost of every class as if it were absent, with that of the target classes replaced.
     targets = ops.stop_gradient(ops.cast(targets, "int32"))
-    counted = ops.cast(targets != IGNORED, "float32")  # [B, A]
-    positive = ops.cast(targets > 0, "float32")
+    shares = ops.reshape(1.0 / ops.stop_gradient(normalizer), (-1, 1))  # [B, 1] or [1, 1]
+    counted = ops.cast(targets != IGNORED, "float32") * shares  # [B, A]
+    positive = ops.cast(targets > 0, "float32") * shares
 
     def loss(logits: Tensor, quality: Tensor):
         logits_at_target = _logits_at(logits, ops.maximum(targets - 1, 0))  # [B, A]
@@ -273,15 +284,14 @@ def _class_loss(
         def gradient(*args: Tensor, upstream: Tensor = None) -> tuple[Tensor, Tensor]:
             upstream = args[0] if upstream is None else upstream
             wrong = absent_weight * upstream * counted
-            right = upstream * target.slope(logits_at_target, quality)
+            right = upstream * shares * target.slope(logits_at_target, quality)
             is_target = targets[..., None] == ops.arange(1, logits.shape[-1] + 1, dtype="int32")
             slopes = absent.slope(logits) * wrong[..., None]
             return ops.where(is_target, right[..., None], slopes), ops.zeros_like(quality)
 
         return absent_weight * others + right, gradient
 
-    total = ops.custom_gradient(loss)(class_logits, ops.stop_gradient(quality))
-    return total / ops.stop_gradient(normalizer)
+    return ops.custom_gradient(loss)(class_logits, ops.stop_gradient(quality))
 
 
 def _logits_at(logits: Tensor, channel: Tensor) -> Tensor:
@@ -289,5 +299,6 @@ def _logits_at(logits: Tensor, channel: Tensor) -> Tensor:
     return ops.take_along_axis(logits, channel[..., None], axis=-1)[..., 0]
 
 
-def _sum_of_positives(costs: Tensor, positive: Tensor) -> Tensor:
-    return ops.sum(ops.where(positive, costs, 0.0))
+def _sum_of_positives(costs: Tensor, positive: Tensor, normalizer: Tensor) -> Tensor:
+    per_image = ops.sum(ops.where(positive, costs, 0.0), axis=1)
+    return ops.sum(per_image / ops.stop_gradient(normalizer))

@@ -19,6 +19,7 @@ class RPNConfig:
     match_threshold: Share = 0.7
     unmatched_threshold: Share = 0.3  # anchors between the two are ignored
     force_match: bool = True  # each object gets its best anchor, however small the overlap
+    forced_target: Literal["object", "argmax"] = "object"  # as in matching of a RetinaNet
     anchors_per_image: Count = 256  # drawn for the losses
     positive_share: _DrawnShare = 0.5  # at most so many of them are objects
     beta: NotNegative = 0.1111  # of the boxes' smooth L1 loss; 0 is L1
@@ -28,6 +29,7 @@ class RPNConfig:
     max_proposals_in_training: Count = 1000  # per image
     max_proposals: Count = 1000  # per image, in predictions
     min_side: NotNegative = 0.0  # pixels; proposals of no more are dropped
+    clip_to: Literal["canvas", "image"] = "canvas"  # image: not its padding
 
     def __post_init__(self) -> None:
         low, high = self.unmatched_threshold, self.match_threshold
@@ -103,6 +105,12 @@ class MaskRCNNConfig(PyramidConfig):
     def predicts_masks(self) -> bool:
         """Whether the detector is trained on masks and predicts them."""
         return self.include_mask
+
+    @property
+    def region_keys(self) -> tuple[str, ...]:
+        """The keys by which training looks at the image and not at the rest of its canvas."""
+        clips = ("model.rpn.clip_to image",) if self.rpn.clip_to == "image" else ()
+        return (*super().region_keys, *clips)
 
     def __post_init__(self) -> None:
         super().__post_init__()

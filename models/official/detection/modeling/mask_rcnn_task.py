@@ -1,7 +1,7 @@
 """The training and inference task of Mask R-CNN, Faster R-CNN and Cascade R-CNN."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from tpudet.detection.ops.masks import mask_targets
 from tpudet.detection.ops.matching import Matches
 from tpudet.detection.ops.sampling import Draw, SampledRois, random_ranks, rematch_rois
 from tpudet.detection.types import Batch, Detections, RawPredictions
+from tpudet.trainkit.backbones.pixels import fill_outside
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -43,11 +44,13 @@ class MaskRCNNTask:
         model: The network.
         anchors: [A, 4], in the order of the model's predictions.
         sum_over_replicas: Adds up a scalar over all replicas; the identity if there is one.
+        padding: What the network sees beyond an image, "black" pixels or the "mean" colour.
         match: Assigns objects to anchors: `match_argmax_iou` with its settings.
         draw_anchors: `draw_balanced` with its settings.
         rpn_losses: `modeling.two_stage_losses.rpn_losses` with its settings.
         propose_in_training: `modeling.rpn.propose` with its settings, for the losses.
         propose: The same, for predictions.
+        clip_to: What proposals are clipped to, the "canvas" or the "image" on it.
         sample_rois: `ops.sampling.sample_rois` with its settings, for the first stage.
         max_mask_rois: Positives per image that the mask head is trained on: all that are sampled.
         stages: One per box head.
@@ -65,11 +68,13 @@ class MaskRCNNTask:
         model: MaskRCNN,
         anchors: np.ndarray,
         sum_over_replicas: Callable[[Tensor], Tensor],
+        padding: Literal["black", "mean"] = "black",
         match: Callable[[Tensor, Tensor, Tensor, Tensor], Matches],
         draw_anchors: Callable[[Tensor, Tensor], Draw],
         rpn_losses: Callable[..., tuple[Tensor, Tensor]],
-        propose_in_training: Callable[[RawPredictions, Tensor], Proposals],
-        propose: Callable[[RawPredictions, Tensor], Proposals],
+        propose_in_training: Callable[[RawPredictions, Tensor, Tensor], Proposals],
+        propose: Callable[[RawPredictions, Tensor, Tensor], Proposals],
+        clip_to: Literal["canvas", "image"] = "canvas",
         sample_rois: Callable[..., SampledRois],
         max_mask_rois: int,
         stages: Sequence[BoxStage],
@@ -81,11 +86,13 @@ class MaskRCNNTask:
         self.model = model
         self.anchors = anchors
         self.sum_over_replicas = sum_over_replicas
+        self.padding = padding
         self.match = match
         self.draw_anchors = draw_anchors
         self.rpn_losses = rpn_losses
         self.propose_in_training = propose_in_training
         self.propose = propose
+        self.clip_to = clip_to
         self.sample_rois = sample_rois
         self.max_mask_rois = max_mask_rois
         self.stages = stages
@@ -115,7 +122,7 @@ class MaskRCNNTask:
         features, predictions = self._first_stage(batch, training=True)
         step = self.model.next_draw()
         losses = self._rpn_losses(batch, predictions, step)
-        proposals = self.propose_in_training(predictions, self.anchors)
+        proposals = self.propose_in_training(predictions, self.anchors, self._regions(batch))
         rois = self.sample_rois(
             *proposals, batch.boxes, batch.classes, batch.is_crowd, batch.records, step
         )
@@ -127,7 +134,7 @@ class MaskRCNNTask:
     def predict(self, batch: Batch) -> Detections:
         """Returns the detections of each image, clipped to the image, with masks if there are."""
         features, predictions = self._first_stage(batch, training=False)
-        rois, valid = self.propose(predictions, self.anchors)
+        rois, valid = self.propose(predictions, self.anchors, self._regions(batch))
         stages: list[BoxPredictions] = []
         for number in range(len(self.stages)):
             if number:
@@ -151,7 +158,10 @@ class MaskRCNNTask:
     def _first_stage(
         self, batch: Batch, training: bool
     ) -> tuple[Mapping[int, Tensor], RawPredictions]:
-        features, predictions = self.model(batch.images, training=training)
+        images = batch.images
+        if self.padding == "mean":
+            images = fill_outside(images, image_regions(batch), colour=self.model.pixel_mean)
+        features, predictions = self.model(images, training=training)
         found, expected = predictions.class_logits.shape[1], len(self.anchors)
         if found != expected:
             raise ValueError(
@@ -159,6 +169,13 @@ class MaskRCNNTask:
                 "size, levels, scales and aspect ratios must be the same for both."
             )
         return features, predictions
+
+    def _regions(self, batch: Batch) -> Tensor:
+        if self.clip_to == "image":
+            return image_regions(batch)
+        height, width = batch.images.shape[1:3]
+        whole = ops.convert_to_tensor([[0.0, 0.0, height, width]], "float32")
+        return ops.tile(whole, (ops.shape(batch.images)[0], 1))
 
     def _rpn_losses(
         self, batch: Batch, predictions: RawPredictions, step: Tensor

@@ -1,5 +1,7 @@
 """Turns the raw predictions of a one-stage detector into detections."""
 
+from collections.abc import Sequence
+
 from tpudet.detection.ops.boxes import clip_to_regions, decode_boxes
 from tpudet.detection.ops.gather import gather_rows
 from tpudet.detection.ops.nms import non_max_suppression, without_negative_zeros
@@ -17,6 +19,8 @@ def postprocess(
     iou_threshold: float,
     max_candidates: int,
     max_detections: int,
+    max_candidates_per_level: int | None = None,
+    anchors_per_level: Sequence[int] = (),
 ) -> Detections:
     """Decodes boxes, clips them to the image and suppresses duplicates within each class.
 
@@ -24,8 +28,9 @@ def postprocess(
     once it is moved to the original image.
 
     Candidates are the `max_candidates` pairs of anchor and class with the highest logits over all
-    classes (ties go to the lower anchor, then to the lower class), provided that the score, the
-    sigmoid of the logit, exceeds the threshold and the clipped box has an area. Ranking is by
+    classes (ties go to the lower anchor, then to the lower class), or those among the best of each
+    level, provided that the score, the sigmoid of the logit, exceeds the threshold and the clipped
+    box has an area. Ranking is by
     logit, because float32 rounds large unequal logits to the same score. Suppression is exact; see
     `ops.nms`.
 
@@ -37,8 +42,15 @@ def postprocess(
         iou_threshold: Of two boxes of a class with a higher IoU the lower-scoring one is dropped.
         max_candidates: Pairs per image that enter suppression.
         max_detections: K, detections per image.
+        max_candidates_per_level: Pairs of each level that may be among them; None: no limit.
+        anchors_per_level: Number of anchors of each level, finest first; read with such a limit.
     """
-    logits, anchor, channel = top_pairs(predictions.class_logits, max_candidates)
+    if max_candidates_per_level is None:
+        logits, anchor, channel = top_pairs(predictions.class_logits, max_candidates)
+    else:
+        logits, anchor, channel = _top_pairs_per_level(
+            predictions.class_logits, anchors_per_level, max_candidates_per_level, max_candidates
+        )
     deltas = gather_rows(predictions.box_deltas, anchor)
     boxes = decode_boxes(deltas, ops.take(ops.convert_to_tensor(anchors), anchor, axis=0))
     boxes = clip_to_regions(boxes, regions)
@@ -71,6 +83,27 @@ def top_pairs(class_logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]
     pairs = ops.cast(pairs, "int32")
     anchors = ops.take_along_axis(anchors, pairs // num_classes, axis=1)
     return logits, anchors, pairs % num_classes
+
+
+def _top_pairs_per_level(
+    class_logits: Tensor, anchors_per_level: Sequence[int], count: int, total: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    # As `top_pairs`: the best `total` among the best `count` of each level.
+    levels, start = [], 0
+    for num_anchors in anchors_per_level:
+        logits, anchors, channels = top_pairs(class_logits[:, start : start + num_anchors], count)
+        levels.append((logits, anchors + start, channels))
+        start += num_anchors
+    logits, anchors, channels = (
+        ops.concatenate(part, axis=1) for part in zip(*levels, strict=True)
+    )
+    logits, order = ops.top_k(logits, min(total, logits.shape[1]))
+    order = ops.cast(order, "int32")
+    return (
+        logits,
+        ops.take_along_axis(anchors, order, axis=1),
+        ops.take_along_axis(channels, order, axis=1),
+    )
 
 
 def gather_detections(

@@ -1,6 +1,7 @@
 """RetinaNet (Lin et al., arXiv 1708.02002): the model and its training and inference task."""
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import keras
 import numpy as np
@@ -9,7 +10,7 @@ from tpudet.detection.ops.boxes import decode_boxes, image_regions
 from tpudet.detection.ops.matching import Matches
 from tpudet.detection.ops.overlaps import paired_iou
 from tpudet.detection.types import Batch, Detections, RawPredictions
-from tpudet.trainkit.backbones.pixels import normalize_pixels
+from tpudet.trainkit.backbones.pixels import fill_outside, normalize_pixels
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -82,6 +83,9 @@ class RetinaNetTask:
         class_loss: A class loss of `modeling.losses` with its settings.
         box_loss: A box loss of `modeling.losses` with its settings.
         box_loss_weight: Factor of the box loss.
+        loss_normalization: "batch" divides the losses' sums by the positive anchors of all replicas
+            plus 1; "image" those of each image by its own, 1 at least, and averages over images.
+        padding: What the network sees beyond an image, "black" pixels or the "mean" colour.
         postprocess: `modeling.postprocess.postprocess` with its settings.
 
     Raises:
@@ -100,6 +104,8 @@ class RetinaNetTask:
         class_loss: ClassLoss,
         box_loss: BoxLoss,
         box_loss_weight: float,
+        loss_normalization: Literal["batch", "image"] = "batch",
+        padding: Literal["black", "mean"] = "black",
         postprocess: Postprocess,
     ):
         self.model = model
@@ -109,6 +115,8 @@ class RetinaNetTask:
         self.class_loss = class_loss
         self.box_loss = box_loss
         self.box_loss_weight = box_loss_weight
+        self.loss_normalization = loss_normalization
+        self.padding = padding
         self.postprocess = postprocess
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
@@ -116,7 +124,7 @@ class RetinaNetTask:
         class_logits, box_deltas = self._raw_predictions(batch, training=True)
         matches = self.match(self.anchors, batch.boxes, batch.classes, batch.is_crowd)
         positive = matches.classes > 0
-        normalizer = self.sum_over_replicas(ops.sum(ops.cast(positive, "float32"))) + 1.0
+        normalizer = self._normalizer(ops.sum(ops.cast(positive, "float32"), axis=1))
         anchors = ops.convert_to_tensor(self.anchors)
         quality = paired_iou(decode_boxes(ops.stop_gradient(box_deltas), anchors), matches.boxes)
         loss_class = self.class_loss(class_logits, matches.classes, quality, normalizer)
@@ -130,8 +138,18 @@ class RetinaNetTask:
         predictions = self._raw_predictions(batch, training=False)
         return self.postprocess(predictions, self.anchors, image_regions(batch))
 
+    def _normalizer(self, positives: Tensor) -> Tensor:
+        # [B], positive anchors -> [] or [B]
+        if self.loss_normalization == "batch":
+            return self.sum_over_replicas(ops.sum(positives)) + 1.0
+        num_images = self.sum_over_replicas(ops.sum(ops.ones_like(positives)))
+        return ops.maximum(positives, 1.0) * num_images
+
     def _raw_predictions(self, batch: Batch, training: bool) -> RawPredictions:
-        predictions = self.model(batch.images, training=training)
+        images = batch.images
+        if self.padding == "mean":
+            images = fill_outside(images, image_regions(batch), colour=self.model.pixel_mean)
+        predictions = self.model(images, training=training)
         found, expected = predictions.class_logits.shape[1], len(self.anchors)
         if found != expected:
             raise ValueError(

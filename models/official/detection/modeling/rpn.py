@@ -9,7 +9,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from tpudet.detection.ops.boxes import clip_boxes, decode_boxes
+from tpudet.detection.ops.boxes import clip_to_regions, decode_boxes
 from tpudet.detection.ops.gather import gather_rows
 from tpudet.detection.ops.nms import non_max_suppression, without_negative_zeros
 from tpudet.detection.types import RawPredictions
@@ -86,9 +86,9 @@ class RPNHead(keras.layers.Layer):
 def propose(
     predictions: RawPredictions,
     anchors: Tensor,
+    regions: Tensor,
     *,
     anchors_per_level: Sequence[int],
-    canvas_size: tuple[int, int],
     iou_threshold: float,
     max_candidates: int,
     max_proposals: int,
@@ -102,8 +102,8 @@ def propose(
     Args:
         predictions: [B, A, 1] logits and [B, A, 4] deltas, float32.
         anchors: [A, 4].
+        regions: [B, 4], the part of each canvas that boxes are clipped to.
         anchors_per_level: Number of anchors of each level, finest first.
-        canvas_size: Height and width in pixels, to which boxes are clipped.
         iou_threshold: Of two boxes of a level with a higher IoU the lower-scoring one is dropped.
         max_candidates: Anchors per level that enter suppression.
         max_proposals: P, proposals per image.
@@ -121,7 +121,7 @@ def propose(
     rows, ranks = ops.concatenate(rows, axis=1), ops.concatenate(ranks, axis=1)
     deltas = gather_rows(ops.stop_gradient(predictions.box_deltas), rows)
     boxes = decode_boxes(deltas, ops.take(ops.convert_to_tensor(anchors), rows, axis=0))
-    boxes = clip_boxes(boxes, height=canvas_size[0], width=canvas_size[1])
+    boxes = clip_to_regions(boxes, regions)
     large = ops.all(boxes[..., 2:] - boxes[..., :2] > min_side, axis=-1)
     kept = non_max_suppression(
         boxes,

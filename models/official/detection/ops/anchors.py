@@ -1,8 +1,14 @@
 """Anchors: the reference boxes that predicted box deltas are relative to."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
+
+AnchorLayout = Literal["centered", "torchvision"]
+
+# Levels up to this one halve the canvas exactly; coarser ones may round their halves up.
+COARSEST_BACKBONE_LEVEL = 5
 
 
 def anchors_for_canvas(
@@ -13,42 +19,76 @@ def anchors_for_canvas(
     num_scales: int,
     aspect_ratios: Sequence[float],
     anchor_size: float,
+    layout: AnchorLayout = "centered",
 ) -> np.ndarray:
     """Returns the anchors [A, 4] of a canvas, float32, not clipped to it.
 
-    Order: level, row, column, scale, aspect ratio, as in the head's outputs. Level l has a
-    location every 2**l pixels, the first at half of that, with anchors of area
-    `(anchor_size * 2**l * 2**(s / num_scales))**2` (Lin et al., arXiv 1708.02002, section 4).
+    A square anchor of level l has a side of `anchor_size * 2**l * 2**(s / num_scales)` pixels (Lin
+    et al., arXiv 1708.02002, section 4).
+
+    "centered": a location every 2**l pixels, the first at half of that. Order: level, row, column,
+    scale, aspect ratio, as in the head's outputs.
+
+    "torchvision": as its `AnchorGenerator` makes them. Sides of squares lose their fraction, halves
+    of sides are rounded; the first location is at 0, the next after the canvas's side divided by
+    the number of locations, without remainder (61 pixels on level 6 of a canvas of 800). Order:
+    level, row, column, aspect ratio, scale.
 
     Args:
-        canvas_size: Height and width, multiples of 2**max_level.
+        canvas_size: Height and width, multiples of 2**min(max_level, 5).
         min_level: Finest level.
         max_level: Coarsest level.
         num_scales: Anchor sizes per octave.
         aspect_ratios: Width over height.
         anchor_size: Side of the first square anchor, in strides of its level.
+        layout: Where anchors lie and in which order.
 
     Raises:
-        ValueError: A side of the canvas is not a multiple of 2**max_level.
+        ValueError: The backbone's coarsest stride does not divide a side of the canvas.
     """
-    stride = 2**max_level
+    stride = 2 ** min(max_level, COARSEST_BACKBONE_LEVEL)
     if any(side <= 0 or side % stride for side in canvas_size):
         raise ValueError(
             f"The canvas is {canvas_size[0]}x{canvas_size[1]} pixels; both sides must be multiples "
-            f"of {stride} = 2**max_level. Change the canvas or max_level={max_level}."
+            f"of {stride}, the stride of the backbone's last level. Change the canvas or "
+            f"max_level={max_level}."
         )
     levels = []
     for level in range(min_level, max_level + 1):
-        stride = 2**level
-        octaves = 2.0 ** (np.arange(num_scales) / num_scales)
-        roots = np.sqrt(np.asarray(aspect_ratios, np.float64))
-        sides = anchor_size * stride * octaves[:, None]
-        halves = np.stack([sides / roots, sides * roots], axis=-1).reshape(-1, 2) / 2  # y, x
-        rows, columns = ((np.arange(side // stride) + 0.5) * stride for side in canvas_size)
+        sides = anchor_size * 2**level * 2.0 ** (np.arange(num_scales) / num_scales)
+        cells = _cells(canvas_size, level)
+        if layout == "torchvision":
+            halves = _rounded_halves(sides, aspect_ratios)
+            steps = (side // count for side, count in zip(canvas_size, cells, strict=True))
+            first = 0.0
+        else:
+            halves = _halves(sides, aspect_ratios)
+            steps, first = (2**level, 2**level), 0.5
+        rows, columns = (
+            (np.arange(count) + first) * step for count, step in zip(cells, steps, strict=True)
+        )
         centers = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 1, 2)
         boxes = np.concatenate([centers - halves, centers + halves], axis=-1)
         levels.append(boxes.reshape(-1, 4))
     return np.concatenate(levels).astype(np.float32)
+
+
+def _halves(sides: np.ndarray, aspect_ratios: Sequence[float]) -> np.ndarray:
+    # [scales * ratios, 2], y and x
+    roots = np.sqrt(np.asarray(aspect_ratios, np.float64))
+    return np.stack([sides[:, None] / roots, sides[:, None] * roots], axis=-1).reshape(-1, 2) / 2
+
+
+def _rounded_halves(sides: np.ndarray, aspect_ratios: Sequence[float]) -> np.ndarray:
+    # [ratios * scales, 2], y and x. Its ratios are height over width; in float32, as there.
+    roots = np.sqrt(1.0 / np.asarray(aspect_ratios, np.float32))[:, None]
+    squares = np.floor(sides).astype(np.float32)
+    return np.round(np.stack([roots * squares, 1.0 / roots * squares], axis=-1).reshape(-1, 2) / 2)
+
+
+def _cells(canvas_size: tuple[int, int], level: int) -> tuple[int, int]:
+    height, width = canvas_size
+    return -(-height >> level), -(-width >> level)
 
 
 def locations_per_level(
@@ -57,9 +97,9 @@ def locations_per_level(
     """Returns the number of anchor locations on each level.
 
     Args:
-        canvas_size: Height and width, multiples of 2**max_level.
+        canvas_size: Height and width, as for `anchors_for_canvas`.
         min_level: Finest level.
         max_level: Coarsest level.
     """
-    height, width = canvas_size
-    return tuple((height >> level) * (width >> level) for level in range(min_level, max_level + 1))
+    cells = (_cells(canvas_size, level) for level in range(min_level, max_level + 1))
+    return tuple(rows * columns for rows, columns in cells)

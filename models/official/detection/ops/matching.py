@@ -1,11 +1,13 @@
 """Assigns ground-truth instances to anchors by IoU."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tpudet.detection.ops.boxes import box_areas, intersection_matrix
 from tpudet.detection.ops.gather import gather_rows
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
+
+ForcedTarget = Literal["object", "argmax"]
 
 IGNORED = -1  # class of an anchor that is left out of the loss
 _MIN_AREA = 1e-8
@@ -27,6 +29,7 @@ def match_argmax_iou(
     match_threshold: float = 0.5,
     unmatched_threshold: float = 0.5,
     force_match: bool = True,
+    forced_target: ForcedTarget = "object",
     crowd_threshold: float = 0.5,
 ) -> Matches:
     """Matches each anchor with the instance of highest IoU, the first of equal ones.
@@ -44,6 +47,9 @@ def match_argmax_iou(
         unmatched_threshold: IoU below which an anchor is background; between the two it is ignored.
         force_match: Whether each instance gets its best anchor at any IoU above 0; an anchor that
             is best for several goes to the first of them.
+        forced_target: "object" trains a forced anchor on the instance that forced it. "argmax", as
+            torchvision's `Matcher`, on the one that it overlaps most; of several anchors that are
+            equally good for an instance all are forced, not only the first.
         crowd_threshold: An unmatched anchor is ignored if a crowd box contains this share of it.
     """
     anchors = ops.convert_to_tensor(anchors, "float32")
@@ -60,7 +66,10 @@ def match_argmax_iou(
     instance = ops.argmax(iou, axis=1)
     positive = best_iou >= match_threshold
     ignored = best_iou >= unmatched_threshold
-    if force_match:
+    if force_match and forced_target == "argmax":
+        best_of_instance = ops.max(iou, axis=2, keepdims=True)
+        positive = positive | ops.any((iou == best_of_instance) & (best_of_instance > 0), axis=1)
+    elif force_match:
         forced = _forced_instances(iou)
         positive = positive | (forced >= 0)
         instance = ops.where(forced >= 0, forced, ops.cast(instance, "int32"))

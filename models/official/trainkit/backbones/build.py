@@ -45,6 +45,8 @@ def build_backbone(
         case ResNetConfig():
             return ResNet(
                 depth=config.depth,
+                groups=config.groups,
+                group_width=config.group_width,
                 style=style,
                 drop_block=drop_block_factory(config.drop_block),
                 seed=seed,

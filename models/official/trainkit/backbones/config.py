@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from tpudet.trainkit.config.ranges import Count, NaturalNumber, Positive, Range, check
+from tpudet.trainkit.config.ranges import Count, NaturalNumber, NotNegative, Range, check
 
 Normalization = Literal["auto", "imagenet", "inception", "caffe", "lite"]
 
@@ -16,7 +16,7 @@ class BatchNormConfig:
     """Batch normalisation. Short runs need a momentum below 0.99 for the statistics to converge."""
 
     momentum: Annotated[float, Range("[0, 1)")] = 0.997
-    epsilon: Positive | Literal["auto"] = "auto"  # auto: as the backbone's weights expect
+    epsilon: NotNegative | Literal["auto"] = "auto"  # auto: as the backbone's weights expect
     frozen: bool = False  # statistics, scale and shift stay as loaded, also in training
     synchronized: bool = True  # batch statistics span all devices
 
@@ -41,10 +41,18 @@ class ResNetConfig:
 
     kind: Literal["resnet"] = "resnet"
     depth: Literal[18, 34, 50, 101, 152, 200] = 50
+    # ResNeXt 32x4d (arXiv 1611.05431) has 32 groups of width 4; for depths from 50 on.
+    groups: Count = 1  # of the 3x3 convolutions
+    group_width: Count = 64  # channels of a group in the first stage
     style: Literal["auto", "tensorflow", "torch", "keras"] = "auto"  # auto: as the weights expect
     drop_block: DropBlockConfig | None = None
     gradient_checkpointing: bool = False  # blocks run twice: less memory, more time
     batch_norm: BatchNormConfig = field(default_factory=BatchNormConfig)
+
+    def __post_init__(self) -> None:
+        groups, width = self.groups, self.group_width
+        text = f"depth {self.depth} has no groups: groups 1, group_width 64, got {groups}, {width}"
+        check(self, (self.depth >= 50 or (groups, width) == (1, 64), text))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""ResNet (He et al., arXiv 1512.03385) as a feature extractor."""
+"""ResNet (He et al., arXiv 1512.03385) and ResNeXt (Xie et al., 1611.05431): image to features."""
 
 import functools
 from collections.abc import Callable
@@ -33,6 +33,8 @@ class ResNet(ResidualNetwork):
 
     Args:
         depth: 18, 34, 50, 101, 152 or 200.
+        groups: Groups of the 3x3 convolution of a bottleneck, as 32 in ResNeXt 32x4d.
+        group_width: Channels of each in the first stage, as 4 there; they double with every stage.
         style: Framework whose weights fit. "tensorflow": a bottleneck's 3x3 convolution has the
             stride (v1.5), and pooling is padded bottom and right first. "torch": the same, padded
             equally on all sides. "keras": the first 1x1 has the stride, as in the paper; padded
@@ -53,6 +55,8 @@ class ResNet(ResidualNetwork):
         self,
         *,
         depth: int,
+        groups: int = 1,
+        group_width: int = 64,
         style: Literal["tensorflow", "torch", "keras"] = "tensorflow",
         drop_block: Callable[..., keras.Layer] | None = None,
         max_level: int = 5,
@@ -69,12 +73,13 @@ class ResNet(ResidualNetwork):
         def block(stage: int, index: int) -> ResidualBlock:
             filters, strides = 64 * 2 ** (stage - 1), 2 if stage > 1 and index == 0 else 1
             if bottlenecks:
-                width, filters = filters, filters * _EXPANSION
+                width, filters = filters * groups * group_width // 64, filters * _EXPANSION
                 convs = bottleneck_convs(
                     make,
                     width=width,
                     filters=filters,
                     strides=strides,
+                    groups=groups,
                     strides_first=style == "keras",
                 )
             else:
