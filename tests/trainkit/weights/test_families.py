@@ -32,6 +32,19 @@ def test_recognizes_whose_weights_they_are(family, names):
 
 
 @pytest.mark.parametrize(
+    ("path", "epsilon"),
+    [("retinanet_resnet50_fpn_coco-eeacb38b.pth", 0.0), ("mine/retinanet.pth", 1e-5)],
+)
+def test_torchvisions_detectors_have_another_epsilon_where_it_sets_it(path, epsilon):
+    names = [f"backbone.body.{name}" for name in NAMES[RESNET]]
+    recognized = recognize([*names, "backbone.fpn.inner_blocks.0.weight"], path=path)
+    assert recognized.prefix == "backbone.body."
+    assert recognized.family.batch_norm_epsilon == epsilon
+    assert recognized.family.name.startswith("torchvision detector")
+    assert recognize(names, path=path).family.name == RESNET
+
+
+@pytest.mark.parametrize(
     ("path", "family", "normalization", "style"),
     [
         ("x/efficientnet_b0_ra-3dd342df.pth", "timm EfficientNet", "imagenet", "torch"),

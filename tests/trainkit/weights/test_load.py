@@ -13,7 +13,7 @@ from tpudet.trainkit.backbones.resnet import ResNet
 from tpudet.trainkit.weights.families import TPUDET
 from tpudet.trainkit.weights.load import load_weights
 from tpudet.trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
-from tpudet.trainkit.weights.name_maps.recipes import as_is, find_units, split_path
+from tpudet.trainkit.weights.name_maps.recipes import Recipe, as_is, find_units, split_path
 from tpudet.trainkit.weights.read import read_weights
 from tpudet.trainkit.weights.stored_weights import StoredWeights, WeightsError
 
@@ -246,6 +246,25 @@ def test_neck_and_head_are_found_beside_the_backbone_wherever_both_lie(own, mode
     report = load(model, names | theirs, other_parts=dense, prefix=place)
     assert [missing.path for missing in report.missing] == ["classify/bias"]
     assert report.unused == ("dense/bias",)
+
+
+def test_masked_numbers_keep_their_initial_values(own, model):
+    """The file has outputs 1 and 2 of the five of the last layer."""
+    before = values_of(model)["classify/kernel"]
+
+    def partly(path: str, names: object) -> Recipe | None:
+        if path != "classify/kernel":
+            return None
+        absent = np.broadcast_to([True, False, False, True, True], before.shape)
+        return Recipe(("dense/kernel",), lambda value: np.ma.array(value, mask=absent))
+
+    kernel = np.where(np.arange(5) == 4, np.nan, own["classify/kernel"])  # masked: never looked at
+    report = load(model, numbered(model) | {"dense/kernel": kernel}, other_parts=partly)
+    after = values_of(model)["classify/kernel"]
+    np.testing.assert_array_equal(after[..., [0, 3, 4]], before[..., [0, 3, 4]])
+    np.testing.assert_array_equal(after[..., 1:3], own["classify/kernel"][..., 1:3])
+    assert report.partly_loaded == (("classify/kernel", 2 * 512, 5 * 512),)
+    assert "classify/kernel: 1,024 of 2,560" in report.text()
 
 
 def dense(path, names):

@@ -167,6 +167,20 @@ _SIGNATURES = (
     ),
     *(
         _Signature(
+            Family(name, "imagenet", "torch", epsilon),
+            torch_names.resnet,
+            ("conv1.weight", "bn1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.weight"),
+            path=path,
+            besides=r"(^|\.)fpn\.inner_blocks\.",
+        )
+        for name, path, epsilon in (
+            # torchvision itself sets the epsilon of these files to 0 when it loads them.
+            ("torchvision detector, first COCO weights", r"_resnet50_fpn_coco-", 0.0),
+            ("torchvision detector", "", 1e-5),
+        )
+    ),
+    *(
+        _Signature(
             Family(name, normalization, "torch", 1e-5),
             torch_names.resnet,
             ("conv1.weight", "bn1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.weight"),

@@ -20,7 +20,7 @@ from tpudet.trainkit.weights.name_maps.recipes import (
     find_units,
     split_path,
 )
-from tpudet.trainkit.weights.report import LoadReport, Missing, ShapeSkipped
+from tpudet.trainkit.weights.report import LoadReport, Missing, PartlyLoaded, ShapeSkipped
 from tpudet.trainkit.weights.stored_weights import StoredWeights, WeightsError
 
 # (path of a variable outside the backbone, names in the file) -> recipe
@@ -30,7 +30,7 @@ OtherParts = Callable[[str, Collection[str]], Recipe | None]
 class _Values(NamedTuple):
     """The values in a file for the variables of a model."""
 
-    arrays: dict[str, np.ndarray]  # by path, ready to be assigned
+    arrays: dict[str, np.ndarray]  # by path; masked where the file has no number
     missing: list[Missing]
     shape_skipped: list[ShapeSkipped]
     used: set[str]  # names in the file
@@ -88,6 +88,11 @@ def load_weights(
         loaded=tuple(values.arrays),
         missing=tuple(values.missing),
         shape_skipped=tuple(values.shape_skipped),
+        partly_loaded=tuple(
+            PartlyLoaded(path, int(np.ma.count(array)), array.size)
+            for path, array in values.arrays.items()
+            if np.ma.is_masked(array)
+        ),
         excluded=tuple(excluded),
         unused=tuple(name for name in stored.tensors if name not in values.used),
         family=family,
@@ -101,7 +106,11 @@ def load_weights(
     if not ends_early:
         _require_same_network(recognized, recipes, stored.tensors)
     for variable_path, array in values.arrays.items():
-        variables[variable_path].assign(array)
+        variable = variables[variable_path]
+        if np.ma.is_masked(array):
+            initial = variable.numpy()
+            array = np.where(np.ma.getmaskarray(array), initial, np.ma.getdata(array))
+        variable.assign(array)
     return report
 
 
@@ -214,7 +223,7 @@ def _read(
             array = parts[0]
         if array.shape != shapes[path]:
             values.shape_skipped.append(ShapeSkipped(path, shapes[path], array.shape))
-        elif not np.isfinite(array).all():
+        elif not np.all(np.isfinite(array)):
             not_finite.append(" and ".join(names))
         else:
             values.arrays[path] = array

