@@ -45,6 +45,8 @@ from tpudet.detection.submission.writer import map_in_order, write_submission_fi
 
 NUM_LABELS = 500
 OBJECTS = 40  # per image; each model finds each of them once, the rest is clutter
+# With --clustered: objects per image, and the share of predictions that are of one of them.
+CLUSTERED_OBJECTS, CLUSTERED_SHARE = 12, 0.8
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +62,14 @@ def _run(folder: str, num_classes: int, arguments: argparse.Namespace) -> None:
     sources = [f"{folder}/model_{k}.csv" for k in range(arguments.files)]
     started = time.perf_counter()
     for seed, path in enumerate(sources):
-        generate(path, arguments.images, arguments.predictions, num_classes, seed)
+        generate(
+            path,
+            arguments.images,
+            arguments.predictions,
+            num_classes,
+            seed,
+            clustered=arguments.clustered,
+        )
     num_bytes = sum(os.path.getsize(path) for path in sources)
     count = arguments.files * arguments.images * arguments.predictions
     print(
@@ -79,7 +88,13 @@ def _run(folder: str, num_classes: int, arguments: argparse.Namespace) -> None:
 
 
 def generate(
-    path: str, num_images: int, num_predictions: int, num_classes: int, model: int
+    path: str,
+    num_images: int,
+    num_predictions: int,
+    num_classes: int,
+    model: int,
+    *,
+    clustered: bool = False,
 ) -> None:
     """Writes a submission. Objects depend on the image alone, predictions on the model too."""
     labels = [b"/m/0%05x" % (7919 * k + 11) for k in range(NUM_LABELS)]
@@ -89,7 +104,8 @@ def generate(
         for first in range(0, num_images, 256):
             images = np.arange(first, min(first + 256, num_images))
             ids = b"".join(b"%016x" % (int(i) * 2654435761) for i in images)
-            numbers, scores, boxes = _predictions(images, num_predictions, num_classes, model)
+            draw = _clustered_predictions if clustered else _predictions
+            numbers, scores, boxes = draw(images, num_predictions, num_classes, model)
             rows = ScannedRows(
                 image_ends=num_predictions * np.arange(len(images) + 1),
                 label_files=np.zeros(len(scores), np.int32),
@@ -135,6 +151,38 @@ def _predictions(
         boxes.append(np.concatenate([corners, corners + sides], axis=1).clip(0, 1))
         numbers.append(number[:num_predictions])
         scores.append(order)
+    return (
+        np.concatenate(numbers).astype(np.int32),
+        np.concatenate(scores),
+        np.concatenate(boxes),
+    )
+
+
+def _clustered_predictions(
+    images: np.ndarray, num_predictions: int, num_classes: int, model: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As `_predictions`, but most are of few objects: the hard case of suppression."""
+    numbers, scores, boxes = [], [], []
+    for image in images.tolist():
+        objects = np.random.default_rng(image)
+        classes = objects.permutation(NUM_LABELS)[:num_classes]
+        own = np.random.default_rng((image, model))
+        of_object = classes[objects.integers(0, num_classes, CLUSTERED_OBJECTS)]
+        sides = objects.uniform(0.03, 0.4, (CLUSTERED_OBJECTS, 2))
+        corners = objects.uniform(0, 1 - sides)
+        found = own.integers(0, CLUSTERED_OBJECTS, num_predictions)
+        is_clutter = own.random(num_predictions) >= CLUSTERED_SHARE
+        noise = own.normal(0, 0.05, (2, num_predictions, 2))
+        own_sides = sides[found] * np.exp(noise[0])
+        own_corners = corners[found] + noise[1] * own_sides
+        number = of_object[found]
+        clutter_sides = own.uniform(0.03, 0.4, (num_predictions, 2))
+        own_corners[is_clutter] = own.uniform(0, 1 - clutter_sides)[is_clutter]
+        own_sides[is_clutter] = clutter_sides[is_clutter]
+        number[is_clutter] = classes[own.integers(0, num_classes, num_predictions)][is_clutter]
+        boxes.append(np.concatenate([own_corners, own_corners + own_sides], axis=1).clip(0, 1))
+        numbers.append(number)
+        scores.append(np.sort(own.beta(0.5, 2.0, num_predictions))[::-1])
     return (
         np.concatenate(numbers).astype(np.int32),
         np.concatenate(scores),
@@ -301,6 +349,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="in an image, a table for each number: few are many boxes per class, the hard case "
         "(default: 25 100)",
+    )
+    parser.add_argument(
+        "--clustered",
+        action="store_true",
+        help="most predictions are of few objects",
     )
     parser.add_argument("--threads", type=int, default=2, help="and processes (default: 2)")
     parser.add_argument("--trim", type=float, default=0.0, help="with --rounds 0: least score")

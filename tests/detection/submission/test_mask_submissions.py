@@ -1,6 +1,9 @@
 """Submissions of masks: every command on them, and votes per pixel worked out by hand."""
 
+import base64
+import csv
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +24,16 @@ from tpudet.detection.commands import (
 from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
 from tpudet.detection.ops.numpy_masks import decode_rle, encode_rle, mask_area, mask_box
 from tpudet.detection.submission.fusion.settings import FusionSettings
+from tpudet.detection.submission.mask_header import HEADER, is_mask_submission
 from tpudet.detection.submission.mask_merge import MaskVotes, fuse_masks
 from tpudet.detection.submission.mask_rows import (
-    HEADER,
     MaskPrediction,
     MaskRow,
     format_row,
-    is_mask_submission,
     open_masks,
     parse_row,
 )
-from tpudet.detection.submission.mask_text import decode_mask, encode_mask
+from tpudet.detection.submission.mask_text import MaskError, decode_mask, encode_mask
 
 HEIGHT, WIDTH = 20, 30
 HIERARCHY = {
@@ -86,6 +88,41 @@ def test_a_row_comes_back() -> None:
     row = row_of("x", ("/cat", 0.12345, A), ("/dog", 1.0, C))
     assert parse_row(format_row(row).encode()) == row
     assert parse_row(b'"x",30,20,""\r\n') == MaskRow("x", 30, 20, ())
+
+
+def test_a_long_mask_is_read_whatever_csv_readers_of_the_process_allow() -> None:
+    limit = csv.field_size_limit()
+    row = row_of("x", *[("/cat", 0.5, A)] * 5000)
+    assert len(format_row(row)) > limit
+    assert len(parse_row(format_row(row).encode()).predictions) == 5000
+    assert csv.field_size_limit() == limit == 131072
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('"x,30,20,', "a quote without its end"),
+        ('x,30,"20"",', "a quote without its end"),
+        ("x," + "9" * 5000 + ",20,", "ImageWidth,ImageHeight are 9999"),
+        ("x,60000,60000,", "60000 x 60000 pixels are too many"),
+    ],
+)
+def test_a_row_that_cannot_be_read_says_why(line: str, reason: str) -> None:
+    with pytest.raises(MaskError, match=reason):
+        parse_row(line.encode())
+
+
+def test_a_mask_that_unpacks_to_gigabytes_is_refused_at_once() -> None:
+    bomb = base64.b64encode(zlib.compress(b"0" * 10_000_000)).decode()
+    assert len(bomb) < 20_000
+    with pytest.raises(MaskError, match="more than the 4,207 bytes"):  # 7 * (20 * 30 + 1)
+        decode_mask(bomb, HEIGHT, WIDTH)
+
+
+def test_a_mask_that_is_cut_off_is_refused() -> None:
+    whole = base64.b64decode(encode_mask(encode_rle(np.eye(HEIGHT, WIDTH, dtype=bool))))
+    with pytest.raises(MaskError, match="cut off"):
+        decode_mask(base64.b64encode(whole[:-5]).decode(), HEIGHT, WIDTH)
 
 
 def test_area_and_box_of_a_mask() -> None:

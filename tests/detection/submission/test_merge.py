@@ -1,5 +1,7 @@
 """The command merge_subs.py, against lines written by hand."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -182,3 +184,25 @@ def test_the_same_bytes_whatever_the_number_of_threads(tmp_path: Path) -> None:
         texts.add(Path(out).read_bytes())
     assert len(texts) == 1
     assert texts.pop().count(b"\n") == 401
+
+
+def test_submissions_without_images_merge_to_one_without(tmp_path: Path) -> None:
+    names = [str(tmp_path / name) for name in ("out.csv", "first.csv", "second.csv")]
+    for name in names[1:]:
+        Path(name).write_text(HEADER)
+    assert main(names) == 0
+    assert Path(names[0]).read_text() == HEADER
+
+
+def test_boxes_are_merged_without_what_only_others_need(files: list[str]) -> None:
+    """Start-up: neither TensorFlow nor masks, process pools, progress bars or masked arrays."""
+    program = f"""
+import sys
+from tpudet.detection.commands.merge_subs import main
+assert main({files!r}) == 0
+unneeded = {{"tensorflow", "pycocotools", "multiprocessing", "tqdm", "numpy.ma"}}
+print(sorted(unneeded & set(sys.modules)))
+"""
+    command = [sys.executable, "-c", program]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[-1] == "[]"

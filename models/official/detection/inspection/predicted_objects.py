@@ -21,7 +21,8 @@ from tpudet.detection.ops.numpy_masks import Rle, mask_area, mask_box
 from tpudet.detection.submission.errors import BadRows, BadRowsError
 from tpudet.detection.submission.files import bad_rows, in_file_order, open_submission, scan
 from tpudet.detection.submission.fusion.blocks import Block
-from tpudet.detection.submission.mask_rows import is_mask_submission, open_masks
+from tpudet.detection.submission.mask_header import is_mask_submission
+from tpudet.detection.submission.mask_rows import open_masks
 from tpudet.detection.submission.mask_text import MaskError, decode_mask
 from tpudet.detection.submission.unknown_labels import UnknownLabels
 from tpudet.detection.submission.writer import run_blocks

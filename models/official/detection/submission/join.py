@@ -14,7 +14,8 @@ from tpudet.detection.submission.files import (
     scan,
 )
 from tpudet.detection.submission.fusion.blocks import Block, ScannedRows
-from tpudet.detection.submission.mask_rewrite import have_masks, join_masks
+from tpudet.detection.submission.mask_header import have_masks
+from tpudet.detection.submission.mask_rewrite import join_masks
 from tpudet.detection.submission.writer import check_target, describe, write_submission_file
 
 

@@ -13,26 +13,12 @@ from tpudet.detection.submission.mask_rows import (
     MaskFile,
     MaskPrediction,
     MaskRow,
-    is_mask_submission,
     open_masks,
     write_masks,
 )
 from tpudet.detection.submission.open_images_csv import DECIMALS
 
 Change = Callable[[tuple[MaskPrediction, ...]], Iterable[MaskPrediction]]
-
-
-def have_masks(sources: Sequence[str]) -> bool:
-    """Returns whether submissions are of masks.
-
-    Raises:
-        SubmissionError: some are, and others are of boxes.
-    """
-    kinds = [is_mask_submission(path) for path in sources]
-    if any(kinds) and not all(kinds):
-        named = {kind: sources[kinds.index(kind)] for kind in (True, False)}
-        raise SubmissionError(f"{named[True]} is a submission of masks, {named[False]} is not")
-    return any(kinds)
 
 
 def rewrite_masks(

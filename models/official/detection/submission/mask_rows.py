@@ -4,7 +4,6 @@ A prediction is `MID score mask`, the mask as in `mask_text`. A row may take meg
 many gigabytes, so one row is in memory at a time; an index of images takes some 150 bytes each.
 """
 
-import csv
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,16 +18,16 @@ from tpudet.detection.submission.errors import (
     SubmissionError,
 )
 from tpudet.detection.submission.files import BlockResult
+from tpudet.detection.submission.mask_header import FIELDS, HEADER, header_fields
 from tpudet.detection.submission.mask_text import MaskError
 from tpudet.detection.submission.open_images_csv import DECIMALS
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import is_remote, open_file
+from tpudet.trainkit.images.pixel_limit import MAX_PIXELS
 
-HEADER = "ImageID,ImageWidth,ImageHeight,PredictionString"
-_FIELDS = tuple(HEADER.lower().split(","))
 _WORDS = 3  # a prediction: MID score mask
 _MAX_SIDE = 1 << 16
-csv.field_size_limit(1 << 30)
+_SIDE_DIGITS = 100  # Python refuses to read thousands
 
 
 class MaskPrediction(NamedTuple):
@@ -49,16 +48,6 @@ class MaskRow(NamedTuple):
     line: int = 0  # in its file, from 1
 
 
-def is_mask_submission(path: str) -> bool:
-    """Returns whether the first line of a file is the header of a submission of masks.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-    with open_file(path, "rb") as file:
-        return _fields(file.readline(1 << 12)) == _FIELDS
-
-
 class MaskFile:
     """A submission of masks, opened by `open_masks`.
 
@@ -72,7 +61,7 @@ class MaskFile:
         self._file = file
         file.seek(0)
         header = file.readline()
-        if _fields(header) != _FIELDS:
+        if header_fields(header) != FIELDS:
             shown = header[:80].decode("utf-8", "replace").strip()
             raise SubmissionError(
                 f"{path} starts with {shown!r}; for masks its first line must be {HEADER} "
@@ -159,14 +148,20 @@ def parse_row(line: bytes) -> MaskRow:
         MaskError: it cannot be used.
     """
     try:
-        fields = next(csv.reader([line.decode().strip("\r\n")]), [])
+        # No csv.reader: its limit of a field's length, which masks exceed, is that of the process.
+        fields = [_unquote(field) for field in line.decode().split(",")]
     except UnicodeDecodeError as error:
         raise MaskError(f"is not text: {error}") from error
-    fields = [field.strip() for field in fields]
-    if len(fields) != len(_FIELDS) or not fields[0]:
-        raise MaskError(f"{len(fields)} fields instead of {len(_FIELDS)}, or no image id")
-    if not all(side.isdecimal() and 0 < int(side) < _MAX_SIDE for side in fields[1:3]):
-        raise MaskError(f"ImageWidth,ImageHeight are {fields[1]},{fields[2]}")
+    if len(fields) != len(FIELDS) or not fields[0]:
+        raise MaskError(f"{len(fields)} fields instead of {len(FIELDS)}, or no image id")
+    if not all(
+        side.isdecimal() and len(side) < _SIDE_DIGITS and 0 < int(side) < _MAX_SIDE
+        for side in fields[1:3]
+    ):
+        raise MaskError(f"ImageWidth,ImageHeight are {fields[1][:40]},{fields[2][:40]}")
+    width, height = int(fields[1]), int(fields[2])
+    if width * height > MAX_PIXELS:
+        raise MaskError(f"{width} x {height} pixels are too many: at most {MAX_PIXELS:,} are read")
     words = fields[3].split()
     if len(words) % _WORDS:
         raise MaskError(f"{len(words)} tokens, which is not a multiple of 3 (LABEL score mask)")
@@ -181,7 +176,7 @@ def parse_row(line: bytes) -> MaskRow:
             number = place // _WORDS + 1
             raise MaskError(f"prediction {number}: the score is {text[:40]!r}, not in 0..1")
         predictions.append(MaskPrediction(label, score, mask))
-    return MaskRow(fields[0], int(fields[1]), int(fields[2]), tuple(predictions))
+    return MaskRow(fields[0], width, height, tuple(predictions))
 
 
 def format_row(row: MaskRow, score_decimals: int = DECIMALS) -> str:
@@ -233,9 +228,12 @@ def write_masks(
     return BlockResult(b"", num_images, num_read, num_written, bad)
 
 
-def _fields(line: bytes) -> tuple[str, ...]:
-    text = line.decode("utf-8-sig", "replace")
-    return tuple(field.strip(' \t\r\n"').lower() for field in text.split(","))
+def _unquote(field: str) -> str:
+    field = field.strip()
+    inside = field[1:-1] if len(field) > 1 and field[0] == field[-1] == '"' else field
+    if '"' in inside:
+        raise MaskError("has a quote without its end")
+    return inside.strip()
 
 
 def _image_id(line: bytes) -> str:

@@ -7,6 +7,11 @@ import zlib
 from tpudet.detection.ops.numpy_masks import Rle, check_rle
 from tpudet.trainkit.errors import UserError
 
+# Every run of a mask takes at most 7 characters and has a pixel, but the first, which may be empty;
+# and a file of megabytes must not unpack to gigabytes.
+_RUN_BYTES = 7
+_MAX_BYTES = 1 << 26
+
 
 class MaskError(UserError):
     """A text that is not a mask."""
@@ -19,7 +24,10 @@ def decode_mask(text: str, height: int, width: int) -> Rle:
         MaskError: it is not such a text, or not of an image of this size.
     """
     try:
-        counts = zlib.decompress(base64.b64decode(text, validate=True))
+        counts = _decompress(
+            base64.b64decode(text, validate=True),
+            limit=min(_RUN_BYTES * (height * width + 1), _MAX_BYTES),
+        )
     except (binascii.Error, ValueError, zlib.error) as error:
         raise MaskError(f"is not base64 of zlib: {error}") from error
     try:
@@ -27,6 +35,16 @@ def decode_mask(text: str, height: int, width: int) -> Rle:
     except ValueError as error:
         raise MaskError(str(error)) from error
     return {"size": [height, width], "counts": counts}
+
+
+def _decompress(data: bytes, *, limit: int) -> bytes:
+    stream = zlib.decompressobj()
+    found = stream.decompress(data, limit + 1)
+    if len(found) > limit:
+        raise MaskError(f"unpacks to more than the {limit:,} bytes that a mask can have here")
+    if not stream.eof:
+        raise MaskError("is not base64 of zlib: it is cut off")
+    return found
 
 
 def encode_mask(rle: Rle) -> str:

@@ -23,8 +23,7 @@ from tpudet.detection.submission.fusion.settings import (
     FusionSettings,
     read_class_settings,
 )
-from tpudet.detection.submission.mask_merge import MaskVotes, merge_masks
-from tpudet.detection.submission.mask_rewrite import have_masks
+from tpudet.detection.submission.mask_header import have_masks
 from tpudet.detection.submission.writer import check_target, write_submission_file
 from tpudet.trainkit.files.storage import open_file
 
@@ -71,6 +70,9 @@ def merge_submissions(
     check_target(target, sources, force=force)
     relative = relative_weights(options.weights, len(sources))
     if have_masks(sources):
+        # Pools of processes and masks take 20 ms to import, which boxes are merged without.
+        from tpudet.detection.submission.mask_merge import MaskVotes, merge_masks
+
         votes = MaskVotes(
             options.settings,
             by_label,

@@ -7,8 +7,9 @@ import numpy as np
 from tpudet.detection.submission.ancestors import AncestorTable, ancestor_table, with_ancestors
 from tpudet.detection.submission.fusion.blocks import Block, ScannedRows
 from tpudet.detection.submission.hierarchy import default_hierarchy, read_hierarchy_file
+from tpudet.detection.submission.mask_header import is_mask_submission
 from tpudet.detection.submission.mask_rewrite import add_mask_ancestors, rewrite_masks
-from tpudet.detection.submission.mask_rows import MaskPrediction, is_mask_submission
+from tpudet.detection.submission.mask_rows import MaskPrediction
 from tpudet.detection.submission.rewrite import rewrite_submission
 from tpudet.detection.submission.unknown_labels import UnknownLabels
 from tpudet.detection.submission.writer import check_target, describe

@@ -9,8 +9,8 @@ from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.files import in_file_order, open_submission, scan
 from tpudet.detection.submission.fusion.blocks import Block, ScannedRows, SubmissionFile
 from tpudet.detection.submission.fusion.printed_numbers import printed_units
+from tpudet.detection.submission.mask_header import is_mask_submission
 from tpudet.detection.submission.mask_rewrite import above, best_of_file, rewrite_masks
-from tpudet.detection.submission.mask_rows import is_mask_submission
 from tpudet.detection.submission.rewrite import rewrite_submission
 from tpudet.detection.submission.writer import check_target, describe, run_blocks
 
