@@ -22,7 +22,8 @@ TRAINKIT = (
     "experiment_commands → training → "
     "{weights, backbones, record_splits, record_manifest, images, image_folder, saved_model} → "
     "records → "
-    "{config, files, jobs, pages, backend_arguments, command_line, class_list, "
+    "{config, files, jobs, pages, backend_arguments, command_line, screen, "
+    "class_list, "
     "source_version} → "
     "{errors, types, keras_ops, cpu}"
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.screen import LogFormatter, LogHandler
 
 EXIT_WRONG_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -20,6 +21,14 @@ _CONFIG_HELP = (
     "experiment file, or a VERSION: the name of a file under configs/yaml without .yaml, its part "
     "before the first `_`, or a version of the predecessor"
 )
+
+
+_command_started: float | None = None
+
+
+def command_start() -> float | None:
+    """When the newest command of this process began, in seconds since 1970; None without one."""
+    return _command_started
 
 
 def run_command(
@@ -37,6 +46,8 @@ def run_command(
     Returns:
         The exit code: 2 for wrong usage or wrong input, 130 after Ctrl-C, else what `body` returns.
     """
+    global _command_started
+    _command_started = time.time()
     _open_closed_streams()
     words = sys.argv[1:] if argv is None else list(argv)
     if {"-h", "--help"} & set(words):
@@ -286,14 +297,9 @@ def writing(path: str) -> Iterator[None]:
 
 def start_logging(log_file: str = "") -> None:
     """Sends the log to standard output, and appends it to a local file if one is named."""
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stdout)]
+    handlers: list[logging.Handler] = [LogHandler()]
     if log_file:
         os.makedirs(os.path.dirname(log_file) or ".", exist_ok=True)
         handlers.append(logging.FileHandler(log_file))
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
-        handlers=handlers,
-        force=True,
-    )
+        handlers[-1].setFormatter(LogFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)

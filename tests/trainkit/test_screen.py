@@ -1,0 +1,74 @@
+"""Output of a command: no notes of TensorFlow, bars as lines in a pipe, warnings as such."""
+
+import io
+import logging
+import subprocess
+import sys
+
+from tpudet.trainkit.screen import BarLines, LogFormatter
+
+NOTE = "I0000 00:00:1795907011.285164   13918 port.cc:153] oneDNN custom operations are on.\\n"
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a process of its own, after `hide_notes`."""
+    start = "import os, sys\nfrom tpudet.trainkit.screen import hide_notes, prepare_screen\n"
+    command = [sys.executable, "-c", start + code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_notes_are_left_out_and_all_else_is_shown_even_after_a_crash() -> None:
+    done = run(
+        "hide_notes()\n"
+        f"os.write(2, b'{NOTE}E0000 00:00:1.5 1 cuda.cc:9] out of memory\\n')\n"
+        "print('from Python', file=sys.stderr)\n"
+        "os.write(2, b'F0000 00:00:1.5 1 check.cc:7] Check failed\\n')\n"
+        "os.abort()\n"
+    )
+    assert done.returncode == -6
+    assert sorted(done.stderr.splitlines()) == [
+        "E0000 00:00:1.5 1 cuda.cc:9] out of memory",
+        "F0000 00:00:1.5 1 check.cc:7] Check failed",
+        "from Python",
+    ]
+
+
+def test_notes_are_hidden_from_the_import_on_unless_they_are_wanted(tmp_path) -> None:
+    (tmp_path / "tensorflow.py").write_text(f"import os\nos.write(2, b'{NOTE}')\n")
+    code = f"sys.path.insert(0, {str(tmp_path)!r})\nprepare_screen()\nimport tensorflow\n"
+    assert run(code).stderr == ""
+    shown = run(f"os.environ['TF_CPP_MIN_LOG_LEVEL'] = '0'\n{code}").stderr
+    assert "oneDNN custom operations" in shown
+
+
+def test_bars_and_messages_have_lines_of_their_own_in_a_pipe() -> None:
+    done = run(
+        "prepare_screen()\n"
+        "from tqdm import tqdm\n"
+        "for k in tqdm(range(3), desc='reading'):\n"
+        "    if k == 1: print('a message', file=sys.stderr)\n"
+        "print('the end', file=sys.stderr)\n"
+    )
+    lines = done.stderr.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["reading", "a message", "reading", "the end"]
+    assert "\r" not in done.stderr
+    assert " 3/3 " in lines[2]
+
+
+def test_a_bar_that_is_cleared_leaves_no_line() -> None:
+    buffer = io.BytesIO()
+    stream = BarLines(buffer)
+    for text in ("\r 50%|##  |", "\r          ", "\r", "next\n"):
+        stream.write(text)
+    stream.flush()
+    assert buffer.getvalue() == b"50%|##  |\nnext\n"
+
+
+def test_warnings_say_that_they_are() -> None:
+    def line(level: int, formatter: LogFormatter) -> str:
+        return formatter.format(logging.LogRecord("a", level, "a.py", 1, "%d left", (3,), None))
+
+    plain = LogFormatter()
+    assert line(logging.INFO, plain)[19:] == " 3 left"
+    assert line(logging.WARNING, plain)[19:] == " WARNING: 3 left"
+    assert line(logging.WARNING, LogFormatter(is_coloured=True)).startswith("\033[33m")
