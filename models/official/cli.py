@@ -104,7 +104,11 @@ complete -o default -F _tpudet tpudet
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `tpudet`; returns the exit code of the verb, 2 for wrong usage."""
-    verb, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    words = list(sys.argv[1:] if argv is None else argv)
+    if "--verbose" in words:
+        words.remove("--verbose")
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "0"
+    verb, *arguments = words or ["--help"]
     if verb in ("--help", "-h", "help"):
         print(_help(), end="")
         return 0
@@ -117,6 +121,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         near = difflib.get_close_matches(verb, VERBS, n=1)
         hint = f"did you mean `{near[0]}`? " if near else ""
         return _fail(f"unknown verb `{verb}`; {hint}`tpudet --help` lists the verbs")
+    if argv is None:  # the process is this command's
+        from tpudet.trainkit.screen import prepare_screen
+
+        prepare_screen()
     return _run(verb, arguments)
 
 
@@ -168,6 +176,7 @@ def _help() -> str:
         "       tpudet VERB --help | --version | completion bash|zsh",
         "",
         "Object detection from raw boxes to a ranked submission, on TPU, GPU or CPU.",
+        "Every verb takes --verbose: it shows TensorFlow's own notes, too.",
     ]
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:", *(f"  {verb:{width}}  {line}" for verb, line in verbs.items())]
