@@ -6,6 +6,7 @@ import cv2
 import pytest
 
 from tpudet.detection.commands.plot_schedule import main
+from tpudet.trainkit.training import schedule_plot
 
 
 def test_the_image_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,6 +19,33 @@ def test_the_image_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixtur
     blue = (image[..., 0] > 150) & (image[..., 2] < 60)
     assert blue.any(axis=0).sum() > 800  # the curve goes over the width of the image
     assert [path.name for path in tmp_path.iterdir()] == ["rate.png"]
+
+
+def test_epochs_become_steps_of_the_training_images(
+    tmp_path: Path, sample_part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three epochs of 16 images in batches of 8 are 6 steps, of half of them 3."""
+    drawn = []
+    draw = schedule_plot.draw_schedule
+    monkeypatch.setattr(
+        schedule_plot,
+        "draw_schedule",
+        lambda train, **others: drawn.append(train.total_steps) or draw(train, **others),
+    )
+    command = ["quickstart", "--output", str(tmp_path / "rate.png")]
+    command += ["--set", "train.total_epochs=3", "--set", f"data.directory={sample_part}"]
+    assert main(command) == 0
+    assert main([*command, "--set", "data.fraction=0.5"]) == 0
+    assert drawn == [6, 3]
+
+
+def test_epochs_without_data_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "rate.png"
+    assert main(["quickstart", "--output", str(output), "--set", "train.total_epochs=3"]) == 2
+    assert "data.directory is empty: name the folder" in capsys.readouterr().err
+    assert not output.exists()
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,21 @@
-"""Draws the learning rate of an experiment over its steps, as a PNG."""
+"""Draws the learning rate of an experiment over its steps, as a PNG.
+
+With train.total_epochs the steps follow from the training images, so data.directory is needed.
+"""
 
 import argparse
 import os
 from collections.abc import Sequence
 
 from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.data.config import DataConfig
 from tpudet.trainkit.command_line import add_config_arguments, new_parser, run_command, writing
 from tpudet.trainkit.experiment_commands import experiment_config
 
 _EXAMPLES = """examples:
   tpudet plot_schedule quickstart
   tpudet plot_schedule my.yaml --output rate.png --set train.total_steps=500
+  tpudet plot_schedule r18 --set train.total_epochs=40 --set data.directory=output/converted/cats
 
 exit codes: 0 the image is written, 2 wrong usage or a config that cannot be read
 """
@@ -28,14 +33,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> str:
     from tpudet.trainkit.files.storage import whole_file
+    from tpudet.trainkit.training.plan import with_total_steps
     from tpudet.trainkit.training.schedule_plot import draw_schedule
 
     config = experiment_config(ExperimentConfig, arguments)
     stem = os.path.basename(arguments.config).removesuffix(".yaml").removesuffix(".yml")
     output = arguments.output or f"{stem}_schedule.png"
+    train = config.train
+    if train.total_epochs is not None:
+        train = with_total_steps(train, _count_training_images(config.data))
     figure = draw_schedule(
-        config.train, eval_every_steps=config.evaluation.schedule.every_steps, title=stem
+        train, eval_every_steps=config.evaluation.schedule.every_steps, title=stem
     )
     with writing(output), whole_file(output, "wb") as file:
         figure.savefig(file, format="png", dpi=120)
     return f"Wrote {output}"
+
+
+def _count_training_images(data: DataConfig) -> int:
+    from tpudet.trainkit.record_splits import find_split, first_records
+    from tpudet.trainkit.training.model_dir import load_classes
+
+    _, classes = load_classes(data.directory)
+    split = find_split(data.directory, data.train_split, [entry.name for entry in classes])
+    return sum(first_records(split, data.fraction).records_per_shard)
