@@ -53,11 +53,8 @@ def read_ledger(model_dir: str) -> list[dict]:
         return [json.loads(line) for line in file.read().splitlines()]
 
 
-@pytest.mark.parametrize(
-    "version",
-    # A minute each; test_every_config takes a step of the others.
-    [one if "mosaic" in one else pytest.param(one, marks=pytest.mark.slow) for one in VERSIONS],
-)
+@pytest.mark.slow  # a minute each; test_every_config takes a step of every kind
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_config_trains_and_evaluates_through_the_command(
     version: str, sample_part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +85,10 @@ def test_the_whole_loop_runs_on_a_file_system_in_memory(
     small |= {"model.min_level": "3", "model.max_level": "3"}  # traced five times
     small["model.postprocess.score_threshold"] = "0.0"  # so little training gives low scores
     assert train.main([*command, *flags(small)]) == 0
+    assert [(line["kind"], line["step"]) for line in read_ledger(model_dir)] == [
+        *(("state", 0), ("train", 1), ("eval", 1), ("train", 2), ("eval", 2), ("state", 2)),
+    ]
+    assert tf.io.gfile.stat(f"{model_dir}/detections.png").length > 1000
     assert train.main([*command, *flags(small | {"train.total_steps": "3"})]) == 0
     evaluated = [line["step"] for line in read_ledger(model_dir) if line["kind"] == "eval"]
     assert evaluated == [1, 2, 3]
