@@ -1,9 +1,13 @@
-"""A command whose standard streams are closed writes its files as ever."""
+"""Commands whose standard streams are closed or full, and messages that are too long."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tpudet.trainkit.command_line import new_parser, run_command
+from tpudet.trainkit.errors import UserError
 
 PROGRAM = """
 import os, sys
@@ -30,3 +34,37 @@ def test_closed_streams(closed: str, tmp_path) -> None:
     done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 0
     assert (tmp_path / "result.txt").read_text() == "content"
+
+
+@pytest.mark.parametrize(
+    ("streams", "code"),
+    [
+        (">/dev/full", 2),  # the summary is lost, and a pipe's next command should know
+        ("2>/dev/full", 0),
+        (">/dev/full 2>/dev/full", 2),
+        ("| true; exit ${PIPESTATUS[0]}", 0),
+    ],
+)
+def test_full_streams(streams: str, code: int, tmp_path: Path) -> None:
+    program = PROGRAM.replace("os.write(number", "0 and os.write(number").replace(
+        'print("a warning", file=sys.stderr)', "pass"
+    )
+    (tmp_path / "program.py").write_text(program)
+    command = ["bash", "-c", f"{sys.executable} program.py {streams}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "result.txt").read_text() == "content"
+    assert "Traceback" not in done.stderr
+    assert ("No space left on device" in done.stderr) == (streams == ">/dev/full")
+
+
+def test_a_long_message_ends_where_nobody_reads_on(capsys: pytest.CaptureFixture[str]) -> None:
+    mistakes = [f"row {number}: wrong" for number in range(250)]
+
+    def body(arguments: object) -> None:
+        raise UserError("\n".join(["x" * 5000, *mistakes]))
+
+    assert run_command(new_parser("tpudet test", ""), [], body) == 2
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == f"tpudet test: {'x' * 1000}… (4,000 more characters)"
+    assert others == [*mistakes[:99], "... and 151 more lines"]

@@ -1,6 +1,7 @@
 """Runs commands: errors as messages, exit codes, logs, and arguments that several share."""
 
 import argparse
+import contextlib
 import logging
 import math
 import os
@@ -16,6 +17,7 @@ from tpudet.trainkit.screen import LogFormatter, LogHandler
 
 EXIT_WRONG_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+_MOST_LINES, _LONGEST_LINE = 100, 1000  # of an error message
 
 _CONFIG_HELP = (
     "experiment file, or a VERSION: the name of a file under configs/yaml without .yaml, its part "
@@ -57,17 +59,44 @@ def run_command(
         result = body(arguments)
         if isinstance(result, str):
             print(result)
-        return result if isinstance(result, int) else 0
-    except BrokenPipeError:
-        # Whoever read the output has left, as `head` does. Python flushes it once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = result if isinstance(result, int) else 0
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has left, as `head` does
+        _discard_output()
         return 0
     except (UserError, OSError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+        _say(f"{parser.prog}: {_shorten(str(error))}")
+        code = EXIT_WRONG_USAGE
     except KeyboardInterrupt:
-        print(f"\n{parser.prog}: interrupted; finished files are kept", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        _say(f"\n{parser.prog}: interrupted; finished files are kept")
+        code = EXIT_INTERRUPTED
+    try:
+        sys.stdout.flush()
+    except OSError:  # a full disk, say, of which the error has been told
+        _discard_output()
+    return code
+
+
+def _say(message: str) -> None:
+    with contextlib.suppress(OSError):  # nobody hears it, and the exit code still tells
+        print(message, file=sys.stderr, flush=True)
+
+
+def _discard_output() -> None:
+    """Sends to nowhere what Python flushes once more at exit; it would end with code 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _shorten(message: str) -> str:
+    """Leaves out the end of a long list of mistakes, and of what a damaged file has for a word."""
+    lines = [
+        line
+        if len(line) <= _LONGEST_LINE
+        else f"{line[:_LONGEST_LINE]}… ({len(line) - _LONGEST_LINE:,} more characters)"
+        for line in message.split("\n")
+    ]
+    more = len(lines) - _MOST_LINES
+    return "\n".join(lines[:_MOST_LINES] + [f"... and {more:,} more lines"] * (more > 0))
 
 
 def _open_closed_streams() -> None:
