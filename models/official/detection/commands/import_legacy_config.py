@@ -1,4 +1,4 @@
-"""Converts a RetinaNet config of tensorflow/tpu or tpu_models into an experiment file."""
+"""Converts a RetinaNet or Mask R-CNN config of tensorflow/tpu or tpu_models to an experiment."""
 
 import argparse
 import sys

@@ -4,11 +4,16 @@ from typing import Any, NamedTuple
 
 from tpudet.detection.legacy.frozen_parts import FrozenParts, frozen_parts
 from tpudet.detection.legacy.idle_keys import idle_remarks
+from tpudet.detection.legacy.mask_rcnn_conversion import mask_rcnn_values
+from tpudet.detection.legacy.mask_rcnn_settings import MaskRCNNSettings
 from tpudet.detection.legacy.model_conversion import Backbone, model_values, parse_backbone
 from tpudet.detection.legacy.settings import Settings
+from tpudet.detection.legacy.shared_settings import SharedSettings
 from tpudet.detection.legacy.train_settings import LearningRate
 from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.config.yaml_tree import Branch
+
+AnySettings = Settings | MaskRCNNSettings
 
 
 class Converted(NamedTuple):
@@ -19,7 +24,7 @@ class Converted(NamedTuple):
     frozen_blocks: int  # blocks of the backbone that the file meant to freeze
 
 
-def convert(settings: Settings, written: Branch) -> Converted:
+def convert(settings: AnySettings, written: Branch) -> Converted:
     """Returns the experiment that trains as the predecessor was meant to.
 
     A setting that had no effect by mistake (freezing, checkpoints, the exported size) now has the
@@ -36,8 +41,12 @@ def convert(settings: Settings, written: Branch) -> Converted:
     backbone = parse_backbone(settings)
     frozen = _frozen(settings, backbone)
     remarks: list[str] = []
+    if isinstance(settings, Settings):
+        model = model_values(settings, backbone, remarks)
+    else:
+        model = mask_rcnn_values(settings, backbone, remarks)
     values = {
-        "model": model_values(settings, backbone, remarks),
+        "model": model,
         "data": _data(settings, remarks),
         "train": _train(settings, frozen, remarks),
         "evaluation": {
@@ -47,25 +56,26 @@ def convert(settings: Settings, written: Branch) -> Converted:
             },
         },
     }
-    remarks.append(
-        "train_on_dataset.sh of tpu_models evaluated every 5000 steps, or 2000 for less than 20 "
-        f"classes, whatever the file said; evaluation.schedule.every_steps is "
-        f"{settings.eval.num_steps_per_eval}, eval.num_steps_per_eval"
-    )
+    if isinstance(settings, Settings):  # tpu_models trained nothing else
+        remarks.append(
+            "train_on_dataset.sh of tpu_models evaluated every 5000 steps, or 2000 for less than "
+            f"20 classes, whatever the file said; evaluation.schedule.every_steps is "
+            f"{settings.eval.num_steps_per_eval}, eval.num_steps_per_eval"
+        )
     remarks += _freeze_remarks(settings, backbone, frozen)
     remarks += idle_remarks(settings, backbone.kind, written)
     return Converted(values, tuple(remarks), frozen.blocks)
 
 
-def _frozen(settings: Settings, backbone: Backbone) -> FrozenParts:
+def _frozen(settings: SharedSettings, backbone: Backbone) -> FrozenParts:
     try:
         return frozen_parts(settings.train.frozen_variable_prefix, backbone.kind, backbone.number)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
-def _data(settings: Settings, remarks: list[str]) -> dict[str, Any]:
-    parser, train = settings.retinanet_parser, settings.train
+def _data(settings: AnySettings, remarks: list[str]) -> dict[str, Any]:
+    parser, train = settings.parser, settings.train
     stride = 2**settings.anchor.max_level
     height, width = parser.output_size
     canvas = [-(-side // stride) * stride for side in parser.output_size]
@@ -74,7 +84,7 @@ def _data(settings: Settings, remarks: list[str]) -> dict[str, Any]:
             f"output_size {height}x{width} was padded to {canvas[0]}x{canvas[1]}, multiples of "
             f"{stride}: data.canvas_size is that, and images now fill it"
         )
-    if (height, width) != (640, 640):
+    if isinstance(settings, Settings) and (height, width) != (640, 640):
         remarks.append(
             f"exported models did not have this size {height}x{width} but 640x640, whatever their "
             "folders were called; now an export has data.canvas_size"
@@ -97,7 +107,7 @@ def _data(settings: Settings, remarks: list[str]) -> dict[str, Any]:
     return values
 
 
-def _train(settings: Settings, frozen: FrozenParts, remarks: list[str]) -> dict[str, Any]:
+def _train(settings: SharedSettings, frozen: FrozenParts, remarks: list[str]) -> dict[str, Any]:
     train = settings.train
     values: dict[str, Any] = {
         "total_steps": train.total_steps,
@@ -128,7 +138,7 @@ def _train(settings: Settings, frozen: FrozenParts, remarks: list[str]) -> dict[
     return values
 
 
-def _optimizer(settings: Settings, remarks: list[str]) -> dict[str, Any]:
+def _optimizer(settings: SharedSettings, remarks: list[str]) -> dict[str, Any]:
     optimizer, decay = settings.train.optimizer, settings.train.l2_weight_decay
     match optimizer.type:
         case "momentum":
@@ -199,7 +209,7 @@ def _drops(rate: LearningRate, remarks: list[str]) -> dict[str, Any]:
     return {"drop_steps": steps, "drop_rates": rates}
 
 
-def _checkpoint_remarks(settings: Settings) -> list[str]:
+def _checkpoint_remarks(settings: SharedSettings) -> list[str]:
     checkpoint = settings.train.checkpoint
     if not checkpoint.prefix:
         return [
@@ -213,7 +223,7 @@ def _checkpoint_remarks(settings: Settings) -> list[str]:
     ]
 
 
-def _freeze_remarks(settings: Settings, backbone: Backbone, frozen: FrozenParts) -> list[str]:
+def _freeze_remarks(settings: SharedSettings, backbone: Backbone, frozen: FrozenParts) -> list[str]:
     pattern = settings.train.frozen_variable_prefix
     if not pattern:
         return []

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Callable
 
-from tpudet.detection.legacy.settings import Settings
+from tpudet.detection.legacy.conversion import AnySettings
 
 
-def name_remarks(stem: str, settings: Settings, frozen_blocks: int) -> list[str]:
+def name_remarks(stem: str, settings: AnySettings, frozen_blocks: int) -> list[str]:
     """Returns a remark on each number in the file's name that differs from its content.
 
     Args:
@@ -32,7 +32,7 @@ def name_remarks(stem: str, settings: Settings, frozen_blocks: int) -> list[str]
     return [*remarks, *_drop_remarks(rest, settings)]
 
 
-def _drop_remarks(rest: str, settings: Settings) -> list[str]:
+def _drop_remarks(rest: str, settings: AnySettings) -> list[str]:
     """Compares the steps at which the rate drops, `45k_90k`; a name may give only the first."""
     named = re.search(r"(?:^|_)(?:step_)?(\d+)k(?:_(\d+)k)?(?=_|$)", rest)
     rate = settings.train.learning_rate
@@ -47,27 +47,26 @@ def _drop_remarks(rest: str, settings: Settings) -> list[str]:
     ]
 
 
-def _sizes(settings: Settings) -> list[str]:
-    height, width = settings.retinanet_parser.output_size
+def _sizes(settings: AnySettings) -> list[str]:
+    height, width = settings.parser.output_size
     return [f"{height}x{width}", *({str(height)} if height == width else set())]
 
 
-def _policies(settings: Settings) -> list[str]:
-    return [settings.retinanet_parser.policy.removeprefix("v") or "none"]
+def _policies(settings: AnySettings) -> list[str]:
+    return [settings.parser.policy.removeprefix("v") or "none"]
 
 
-def _filters(settings: Settings) -> list[str]:
-    is_nas = settings.architecture.multilevel_features == "nasfpn"
-    return [str((settings.nasfpn if is_nas else settings.fpn).fpn_feat_dims)]
+def _filters(settings: AnySettings) -> list[str]:
+    return [str(settings.pyramid.fpn_feat_dims)]
 
 
-def _keep_probs(settings: Settings) -> list[str]:
+def _keep_probs(settings: AnySettings) -> list[str]:
     keep_prob = settings.nasfpn.dropblock.dropblock_keep_prob
     return ["none" if keep_prob is None else f"{keep_prob:g}"]
 
 
 # A number in a name, what it is, and the texts that agree with the content.
-_CHECKS: tuple[tuple[str, str, Callable[[Settings], list[str]]], ...] = (
+_CHECKS: tuple[tuple[str, str, Callable[[AnySettings], list[str]]], ...] = (
     (r"(\d{3,4}x\d{3,4}|640|800|1024)", "size", _sizes),
     (r"(?:auto)?aug(?:ment)?_?v?(\d)", "AutoAugment policy", _policies),
     (r"(?:feat(?:ures)?_(\d+)|(\d+)_feat(?!(?:ures)?_\d))", "filters", _filters),

@@ -1,5 +1,6 @@
 """Remarks on keys of a predecessor's file that have no effect here, or had none there."""
 
+from tpudet.detection.legacy.mask_rcnn_settings import MaskRCNNSettings
 from tpudet.detection.legacy.settings import Settings
 from tpudet.trainkit.config.yaml_tree import Branch
 
@@ -29,6 +30,10 @@ _REPLACED = {
     "eval.min_eval_interval": "none; checkpoints are evaluated as they come",
     "eval.eval_timeout": "the flag --eval_timeout",
     "retinanet_parser.regenerate_source_id": "the ids that the TFRecords hold",
+    "maskrcnn_parser.regenerate_source_id": "the ids that the TFRecords hold",
+    "maskrcnn_parser.mask_crop_size": "none; masks keep the resolution of the canvas",
+    "roi_proposal.use_batched_nms": "none; there is one suppression, of each level",
+    "mask_sampling.num_mask_samples_per_image": "none; all objects among the regions drawn",
     "postprocess.apply_nms": "none; overlaps are always suppressed",
     "postprocess.pre_nms_num_boxes": "model.postprocess.max_candidates, which counts the boxes of "
     "all classes together, where that counted those of each",
@@ -36,11 +41,15 @@ _REPLACED = {
     "retinanet_head.num_classes": "the rows of classes.csv, without the background",
     "retinanet_loss.num_classes": "the rows of classes.csv, without the background",
     "postprocess.num_classes": "the rows of classes.csv, without the background",
+    "frcnn_head.num_classes": "the rows of classes.csv, without the background",
+    "mrcnn_head.num_classes": "the rows of classes.csv, without the background",
     "architecture.use_bfloat16": "train.precision; auto chooses bfloat16 where it is faster",
 }
 
 
-def idle_remarks(settings: Settings, backbone_kind: str, written: Branch) -> list[str]:
+def idle_remarks(
+    settings: Settings | MaskRCNNSettings, backbone_kind: str, written: Branch
+) -> list[str]:
     """Returns a remark on each key of the file that has no counterpart or had no effect.
 
     Args:
@@ -56,8 +65,10 @@ def idle_remarks(settings: Settings, backbone_kind: str, written: Branch) -> lis
     neck = settings.architecture.multilevel_features
     if neck == "fpn" and not settings.fpn.use_batch_norm:
         remarks.append("fpn.use_batch_norm is false: here FPN always has BatchNorm")
-    if not settings.retinanet_head.use_batch_norm:
-        remarks.append("retinanet_head.use_batch_norm is false: here it always has BatchNorm")
+    heads = ("rpn_head", "frcnn_head", "mrcnn_head")
+    for head in heads if isinstance(settings, MaskRCNNSettings) else ("retinanet_head",):
+        if not getattr(settings, head).use_batch_norm:
+            remarks.append(f"{head}.use_batch_norm is false: here it always has BatchNorm")
     for section in {"fpn", "nasfpn"} - {neck}:
         if _is_written(written, section):
             remarks.append(f"{section} had no effect: multilevel_features is {neck}")
@@ -67,16 +78,21 @@ def idle_remarks(settings: Settings, backbone_kind: str, written: Branch) -> lis
     rate = settings.train.learning_rate
     if rate.type == "step" and _is_written(written, "train.learning_rate.total_steps"):
         remarks.append("train.learning_rate.total_steps had no effect: it applies only to a cosine")
-    parser = settings.retinanet_parser
-    key = "retinanet_parser.autoaugment_policy_name"
-    if parser.policy != parser.autoaugment_policy_name and _is_written(written, key):
-        now = f"aug_policy is {parser.policy}" if parser.policy else "use_autoaugment is false"
-        remarks.append(f"{key} had no effect: {now}")
-    if not parser.skip_crowd_during_training:
+    if isinstance(settings, Settings):
+        remarks += _policy_remarks(settings, written)
+    if not settings.parser.skip_crowd_during_training:
         remarks.append(
             "skip_crowd_during_training is false: crowds were objects to learn; here they never are"
         )
     return remarks
+
+
+def _policy_remarks(settings: Settings, written: Branch) -> list[str]:
+    parser, key = settings.retinanet_parser, "retinanet_parser.autoaugment_policy_name"
+    if parser.policy == parser.autoaugment_policy_name or not _is_written(written, key):
+        return []
+    now = f"aug_policy is {parser.policy}" if parser.policy else "use_autoaugment is false"
+    return [f"{key} had no effect: {now}"]
 
 
 def _is_written(tree: Branch, key: str) -> bool:

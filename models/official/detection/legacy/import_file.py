@@ -1,18 +1,19 @@
-"""Converts a RetinaNet YAML of the predecessor into the text of an experiment file.
+"""Converts a YAML file of the predecessor into the text of an experiment file.
 
-Reads experiments of tensorflow/tpu `models/official/detection` and of tpu_models, where each part
-has a `batch_norm` and levels of its own, not one `batch_norm_activation` for all as at the end of
-tensorflow/tpu.
+Reads RetinaNets and Mask R-CNNs of tensorflow/tpu `models/official/detection` and of tpu_models,
+where each part has a `batch_norm` and levels of its own, not one `batch_norm_activation` for all as
+at the end of tensorflow/tpu.
 """
 
 import os
 import textwrap
 from collections.abc import Sequence
 
-from tpudet.detection.legacy.conversion import convert
+from tpudet.detection.legacy.conversion import AnySettings, convert
 from tpudet.detection.legacy.file_names import name_remarks
+from tpudet.detection.legacy.mask_rcnn_settings import MaskRCNNSettings
 from tpudet.detection.legacy.settings import Settings
-from tpudet.trainkit.config.decode import decode
+from tpudet.trainkit.config.decode import ConfigError, decode
 from tpudet.trainkit.config.yaml_tree import Branch, Leaf, parse_tree, read_file, write_yaml
 
 # By section: spellings of other versions of the predecessor, and those of `Settings`.
@@ -50,7 +51,7 @@ def convert_text(old_text: str, filename: str) -> tuple[str, tuple[str, ...]]:
     repeated: list[str] = []
     written = parse_tree(old_text, filename, repeated=repeated)
     written = _respelled(written)
-    settings = decode(Settings, written)
+    settings = decode(_detector(written), written)
     converted = convert(settings, written)
     stem = filename.removesuffix(".yaml").removesuffix(".yml")
     remarks = (
@@ -60,6 +61,24 @@ def convert_text(old_text: str, filename: str) -> tuple[str, tuple[str, ...]]:
     )
     body = write_yaml(converted.values)
     return _header(filename, remarks) + body, remarks
+
+
+def _detector(written: Branch) -> type[AnySettings]:
+    """Returns the settings of the file's `type`, or, without one, of the detector it has keys of.
+
+    tensorflow/tpu took the detector from the command line, so that files may lack a `type`.
+    """
+    named = written.children.get("type")
+    if not isinstance(named, Leaf):
+        sections = ("maskrcnn_parser", "rpn_head", "frcnn_head", "mrcnn_head", "roi_sampling")
+        return MaskRCNNSettings if any(key in written.children for key in sections) else Settings
+    if named.value == "mask_rcnn":
+        return MaskRCNNSettings
+    if named.value == "retinanet":
+        return Settings
+    raise ConfigError(
+        f"{named.place}: type {named.value} has no counterpart; retinanet and mask_rcnn have one"
+    )
 
 
 def _respelled(tree: Branch, section: str = "") -> Branch:

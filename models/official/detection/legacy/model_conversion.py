@@ -3,7 +3,8 @@
 import re
 from typing import Any, NamedTuple
 
-from tpudet.detection.legacy.settings import BatchNorm, DropBlock, Settings
+from tpudet.detection.legacy.settings import Settings
+from tpudet.detection.legacy.shared_settings import BatchNorm, DropBlock, SharedSettings
 from tpudet.trainkit.config.decode import ConfigError
 
 
@@ -14,7 +15,7 @@ class Backbone(NamedTuple):
     number: int  # depth, or the number of the EfficientNet
 
 
-def parse_backbone(settings: Settings) -> Backbone:
+def parse_backbone(settings: SharedSettings) -> Backbone:
     """Parses `architecture.backbone`; ConfigError if there is no such backbone here."""
     name = re.sub(r"[^a-z0-9]", "", settings.architecture.backbone.lower())
     depth = settings.resnet.resnet_depth
@@ -41,8 +42,7 @@ def model_values(settings: Settings, backbone: Backbone, remarks: list[str]) -> 
     anchor, parser, loss = settings.anchor, settings.retinanet_parser, settings.retinanet_loss
     head, post = settings.retinanet_head, settings.postprocess
     neck_name = settings.architecture.multilevel_features
-    neck_norm = settings.nasfpn if neck_name == "nasfpn" else settings.fpn
-    norm = head.batch_norm if neck_name == "identity" else neck_norm.batch_norm
+    norm = head.batch_norm if neck_name == "identity" else settings.pyramid.batch_norm
     if norm != head.batch_norm:
         remarks.append(
             f"retinanet_head.batch_norm differs from that of {neck_name}: model.batch_norm is one "
@@ -53,14 +53,14 @@ def model_values(settings: Settings, backbone: Backbone, remarks: list[str]) -> 
         "min_level": anchor.min_level,
         "max_level": anchor.max_level,
         "normalization": "imagenet",
-        "backbone": _backbone_values(settings, backbone, remarks),
-        "neck": _neck(settings, remarks),
+        "backbone": backbone_values(settings, backbone, remarks),
+        "neck": neck_values(settings, remarks),
         "head": {
             "num_convs": head.retinanet_head_num_convs,
             "num_filters": head.retinanet_head_num_filters,
             "separable": head.use_separable_conv,
         },
-        "batch_norm": _batch_norm(norm),
+        "batch_norm": batch_norm_values(norm),
         "anchors": {
             "num_scales": anchor.num_scales,
             "aspect_ratios": list(anchor.aspect_ratios),
@@ -91,7 +91,10 @@ def model_values(settings: Settings, backbone: Backbone, remarks: list[str]) -> 
     }
 
 
-def _backbone_values(settings: Settings, backbone: Backbone, remarks: list[str]) -> dict[str, Any]:
+def backbone_values(
+    settings: SharedSettings, backbone: Backbone, remarks: list[str]
+) -> dict[str, Any]:
+    """Returns `model.backbone`, and adds its differences to the remarks."""
     if backbone.kind == "efficientnet":
         return {"kind": "efficientnet", "variant": f"b{backbone.number}"}
     if backbone.kind == "seresnext":
@@ -103,12 +106,13 @@ def _backbone_values(settings: Settings, backbone: Backbone, remarks: list[str])
     values = {
         "kind": "resnet",
         "depth": backbone.number,
-        "batch_norm": _batch_norm(settings.resnet.batch_norm),
+        "batch_norm": batch_norm_values(settings.resnet.batch_norm),
     }
     return values | _drop_block(settings.resnet.dropblock, remarks)
 
 
-def _neck(settings: Settings, remarks: list[str]) -> dict[str, Any]:
+def neck_values(settings: SharedSettings, remarks: list[str]) -> dict[str, Any]:
+    """Returns `model.neck`, and adds its differences to the remarks."""
     neck = settings.architecture.multilevel_features
     if neck == "identity":
         return {"kind": "identity"}
@@ -139,7 +143,8 @@ def _drop_block(drop_block: DropBlock, remarks: list[str]) -> dict[str, Any]:
     return {"drop_block": {"keep_prob": keep_prob, "size": size}}
 
 
-def _batch_norm(norm: BatchNorm) -> dict[str, Any]:
+def batch_norm_values(norm: BatchNorm) -> dict[str, Any]:
+    """Returns the settings of norms."""
     values: dict[str, Any] = {"momentum": norm.batch_norm_momentum}
     if norm.batch_norm_epsilon != BatchNorm().batch_norm_epsilon:  # else as the weights want
         values["epsilon"] = norm.batch_norm_epsilon
