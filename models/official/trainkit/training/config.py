@@ -13,6 +13,8 @@ from tpudet.trainkit.config.ranges import (
 )
 from tpudet.trainkit.weights.config import WeightsConfig
 
+LoggerName = Literal["tensorboard", "wandb", "mlflow"]
+
 
 def _check_warmed_up(config: "WarmedUpScheduleConfig", *rules: tuple[bool, str]) -> None:
     start, peak = config.warmup_start, config.peak
@@ -259,6 +261,7 @@ class TrainConfig:
     device: Literal["auto", "cpu", "gpu", "tpu"] = "auto"  # tpu: with --backend jax
     num_devices: Count | None = None  # the first so many; None: all GPUs or TPUs, or one CPU
     profile: ProfileConfig | None = None  # null: no traces
+    loggers: tuple[LoggerName, ...] = ("tensorboard",)  # metrics.jsonl is always written
     # With --backend jax only:
     accumulate_steps: Count = 1  # parts of a batch, one after another: less memory, more time
     shard_state: bool = False  # each device holds its part of the optimizer's state and averages

@@ -14,6 +14,7 @@ from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.evaluator import EvaluationSettings
+from tpudet.trainkit.training.loggers import check_loggers
 from tpudet.trainkit.training.model_dir import describe_run
 from tpudet.trainkit.training.run import NonfiniteLossError, RunSettings
 from tpudet.trainkit.weights.pretrained import write_report
@@ -57,12 +58,14 @@ def run_training(
         The exit code of the process: 0 finished, 1 failed, and those of `loop` for other ends.
 
     Raises:
-        UserError: another process writes to the model_dir, its run is of other classes, or there
-            are several hosts in mode "eval".
+        UserError: another process writes to the model_dir, its run is of other classes, there are
+            several hosts in mode "eval", or the package of a logger is not installed.
     """
     engine, is_chief = training.engine, training.engine.is_chief
     experiment: Any = config
     _check_mode(mode, experiment.train, engine)
+    if is_chief and mode != "eval":
+        check_loggers(experiment.train.loggers)
     with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
         writes = is_chief and mode != "eval"  # the config is the trainer's
         describe_run(model_dir, config, class_list_text, load_config, writes=writes)
@@ -142,4 +145,5 @@ def _run_settings(train: TrainConfig, deadline: float, advice_if_slow: str) -> R
         stop_at=train.stop_at,
         patience=train.patience,
         profile=train.profile,
+        loggers=train.loggers,
     )

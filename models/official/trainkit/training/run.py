@@ -15,9 +15,10 @@ from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
 from tpudet.trainkit.training import run_log
 from tpudet.trainkit.training.best_checkpoint import forget_best
 from tpudet.trainkit.training.checkpoints import Checkpoint, Checkpoints
-from tpudet.trainkit.training.config import ProfileConfig
+from tpudet.trainkit.training.config import LoggerName, ProfileConfig
 from tpudet.trainkit.training.engine import Engine, NonfiniteStep
 from tpudet.trainkit.training.evaluator import Evaluator
+from tpudet.trainkit.training.loggers import open_loggers
 from tpudet.trainkit.training.plan import FIRST_STEPS, FirstSteps
 from tpudet.trainkit.training.preemption import TIME_LIMIT, Interrupted, Preemption
 from tpudet.trainkit.training.profiling import Profiler
@@ -71,6 +72,7 @@ class RunSettings:
     stop_at: Mapping[str, float] | None = None  # see `stopping.early_end`
     patience: Count | None = None
     profile: ProfileConfig | None = None
+    loggers: tuple[LoggerName, ...] = ("tensorboard",)
 
     __post_init__ = check
 
@@ -209,7 +211,9 @@ class TrainingRun:
         if self._engine.step < total_steps or self._ledger.last_state() != "finished":
             self._record_state("running", part="start", **attempt)
         if self._engine.is_chief:
-            self.writer = run_log.open_tensorboard(self._model_dir, restored_step=restored)
+            self.writer = open_loggers(
+                self._settings.loggers, self._model_dir, restored_step=restored
+            )
         self._clock.lap("start")
         return restored
 

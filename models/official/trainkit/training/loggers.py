@@ -1,0 +1,166 @@
+"""Where a run's numbers and images are shown: TensorBoard, Weights & Biases, MLflow.
+
+Weights & Biases and MLflow are configured by the environment variables that they document
+(WANDB_MODE, WANDB_PROJECT, MLFLOW_TRACKING_URI, ...). A run that resumes goes on in the same run
+there: its id is kept in the model_dir. What is logged again after a restart at an earlier
+checkpoint appears twice in them; the ledger has it once.
+"""
+
+import importlib.util
+import math
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.training.config import LoggerName
+from tpudet.trainkit.training.run_log import (
+    DiscardingWriter,
+    Kind,
+    MetricsWriter,
+    open_tensorboard,
+)
+
+_PROJECT = "tpudet"  # of Weights & Biases, unless WANDB_PROJECT is set
+_NOT_IN_MLFLOW = re.compile(r"[^\w\-. :/]")  # characters that names of metrics cannot have
+
+
+def check_loggers(names: Sequence[LoggerName]) -> None:
+    """Refuses loggers whose package is not installed.
+
+    Raises:
+        UserError: names all of them, and the command that installs them.
+    """
+    missing = [n for n in names if n != "tensorboard" and importlib.util.find_spec(n) is None]
+    if missing:
+        extras = ",".join(missing)
+        raise UserError(
+            f"train.loggers has {', '.join(missing)}, whose package is not installed: "
+            f"pip install 'tpudet[{extras}]', or leave it out"
+        )
+
+
+def open_loggers(
+    names: Sequence[LoggerName], model_dir: str, *, restored_step: int | None
+) -> MetricsWriter:
+    """Opens the writers of a run; what is written goes to all of them.
+
+    Args:
+        names: of the loggers, see `check_loggers`.
+        model_dir: of the run; its last name is the name of the run.
+        restored_step: where the run resumes; None from the beginning.
+    """
+    writers: list[MetricsWriter] = []
+    if "tensorboard" in names:
+        writers.append(open_tensorboard(model_dir, restored_step=restored_step))
+    if "wandb" in names:
+        writers.append(WandbWriter(model_dir))
+    if "mlflow" in names:
+        writers.append(MlflowWriter(model_dir))
+    if len(writers) == 1:
+        return writers[0]
+    return JoinedWriter(writers) if writers else DiscardingWriter()
+
+
+class JoinedWriter:
+    """Writes to several writers."""
+
+    def __init__(self, writers: Sequence[MetricsWriter]) -> None:
+        self._writers = tuple(writers)
+
+    def write(self, kind: Kind, step: int, values: Mapping[str, float | np.ndarray]) -> None:
+        """As in `MetricsWriter`."""
+        for writer in self._writers:
+            writer.write(kind, step, values)
+
+    def close(self) -> None:
+        """As in `MetricsWriter`."""
+        for writer in self._writers:
+            writer.close()
+
+
+class WandbWriter:
+    """A run of Weights & Biases, its files below the model_dir where that is a local folder."""
+
+    def __init__(self, model_dir: str) -> None:
+        import wandb
+
+        self._wandb: Any = wandb
+        path = os.path.join(model_dir, "wandb_run_id.txt")
+        run_id = (storage.read_text(path) or "").strip() or secrets.token_hex(8)
+        self._run: Any = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", _PROJECT),
+            name=_run_name(model_dir),
+            id=run_id,
+            resume="allow",
+            dir=None if storage.is_remote(model_dir) else model_dir,
+        )
+        storage.write_text(path, f"{run_id}\n")
+        # Its own step must never fall, and that of a restored run does.
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def write(self, kind: Kind, step: int, values: Mapping[str, float | np.ndarray]) -> None:
+        """As in `MetricsWriter`."""
+        shown = {
+            f"{kind}/{name}": self._wandb.Image(value) if isinstance(value, np.ndarray) else value
+            for name, value in values.items()
+        }
+        self._run.log({"step": step, **shown})
+
+    def close(self) -> None:
+        """As in `MetricsWriter`."""
+        self._run.finish()
+
+
+class MlflowWriter:
+    """A run of MLflow in the experiment that MLFLOW_EXPERIMENT_NAME names, else in the default."""
+
+    def __init__(self, model_dir: str) -> None:
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric
+
+        self._metric: Any = Metric
+        self._client: Any = MlflowClient()
+        path = os.path.join(model_dir, "mlflow_run_id.txt")
+        run_id = (storage.read_text(path) or "").strip()
+        if run_id:
+            self._client.update_run(run_id, status="RUNNING")
+        else:
+            run_id = self._client.create_run(
+                _experiment(self._client), run_name=_run_name(model_dir)
+            ).info.run_id
+            storage.write_text(path, f"{run_id}\n")
+        self._run_id = run_id
+
+    def write(self, kind: Kind, step: int, values: Mapping[str, float | np.ndarray]) -> None:
+        """As in `MetricsWriter`; other characters in names become underscores."""
+        now, metrics = round(1000 * time.time()), []
+        for name, value in values.items():
+            key = _NOT_IN_MLFLOW.sub("_", f"{kind}/{name}")
+            if isinstance(value, np.ndarray):
+                self._client.log_image(self._run_id, value, artifact_file=f"{key}/{step:08}.png")
+            elif math.isfinite(value):
+                metrics.append(self._metric(key, float(value), now, step))
+        self._client.log_batch(self._run_id, metrics=metrics)
+
+    def close(self) -> None:
+        """As in `MetricsWriter`."""
+        self._client.set_terminated(self._run_id)
+
+
+def _experiment(client: Any) -> str:
+    """The id of the experiment, which is made if needed."""
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
+    found = client.get_experiment_by_name(name)
+    return client.create_experiment(name) if found is None else found.experiment_id
+
+
+def _run_name(model_dir: str) -> str:
+    return os.path.basename(model_dir.rstrip("/"))
