@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from tpudet.detection.ops.anchors import COARSEST_BACKBONE_LEVEL
 from tpudet.trainkit.backbones.config import (
+    COARSEST_BACKBONE_LEVEL,
     BackboneConfig,
     BatchNormConfig,
     DropBlockConfig,

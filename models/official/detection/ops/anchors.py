@@ -5,10 +5,9 @@ from typing import Literal
 
 import numpy as np
 
-AnchorLayout = Literal["centered", "torchvision"]
+from tpudet.trainkit.backbones.config import COARSEST_BACKBONE_LEVEL
 
-# Levels up to this one halve the canvas exactly; coarser ones may round their halves up.
-COARSEST_BACKBONE_LEVEL = 5
+AnchorLayout = Literal["centered", "torchvision"]
 
 
 def anchors_for_canvas(

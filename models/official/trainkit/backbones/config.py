@@ -7,6 +7,9 @@ from tpudet.trainkit.config.ranges import Count, NaturalNumber, NotNegative, Ran
 
 Normalization = Literal["auto", "imagenet", "inception", "caffe", "lite"]
 
+# Levels up to this one halve the canvas exactly; those that a neck adds may round their halves up.
+COARSEST_BACKBONE_LEVEL = 5
+
 # Epsilon of batch normalisation in each kind of backbone without pretrained weights.
 BACKBONE_EPSILON = {"resnet": 1e-4, "efficientnet": 1e-3, "seresnext": 1e-5}
 
