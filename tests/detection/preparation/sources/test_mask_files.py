@@ -137,11 +137,46 @@ def test_folders_with_one_image_each(tmp_path: Path) -> None:
     box = found.boxes.iloc[0]
     assert box[["y1", "x1", "y2", "x2"]].tolist() == [10, 10, 31, 31]
     assert box["area"] == (ellipse(HEIGHT, WIDTH) > 0).sum()
-    assert found.boxes["y1"].isna().tolist() == [False, True]  # reported with other such boxes
+    assert len(found.boxes) == 1
+    (empty,) = found.findings
+    assert (empty.file, empty.reason) == ("a/images/a.png", "mask without a pixel inside")
+    assert empty.detail == f"{tmp_path}/a/masks/2.png"
     assert [entry.name for entry in found.classes] == ["object"]
     write_png(tmp_path / "a/images/other.png", np.zeros((HEIGHT, WIDTH), np.uint8))
     with pytest.raises(UserError, match="a/images has 2 files"):
         read_mask_folders(str(tmp_path))
+
+
+def test_files_that_are_no_masks_of_their_image_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "set/a"
+    write_png(folder / "images/a.png", np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+    for number in (1, 2):
+        write_png(folder / f"masks/{number}.png", ellipse(HEIGHT, WIDTH))
+    noise = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH), np.uint8)
+    write_png(folder / "masks/cut.png", noise)
+    whole = (folder / "masks/cut.png").read_bytes()
+    (folder / "masks/cut.png").write_bytes(whole[: len(whole) * 2 // 3])
+    write_png(folder / "masks/half.png", ellipse(HEIGHT // 2, WIDTH // 2))
+    (folder / "masks/none.png").touch()
+    (folder / "masks/notes.txt").write_text("two nuclei touch")
+    found = read_mask_folders(str(tmp_path / "set"))
+    assert len(found.boxes) == 2
+    reasons = {Path(finding.detail).name: finding.reason for finding in found.findings}
+    unreadable = "mask file that cannot be decoded"
+    assert reasons == {
+        "cut.png": unreadable,
+        "half.png": "mask of another size than the others of its image",
+        "none.png": unreadable,
+        "notes.txt": unreadable,
+    }
+    for number in (1, 2):
+        (folder / f"masks/{number}.png").unlink()
+    (folder / "masks/half.png").unlink()
+    arguments = ["--format", "mask_folders", "--annotations", f"{tmp_path}/set", "--split", "val"]
+    assert make_tfrecords.main([*arguments, "--output", f"{tmp_path}/part"]) == 2
+    assert "none of the 3 files in the folders ID/masks can be used" in capsys.readouterr().err
 
 
 def test_real_nuclei(data_dir: Path, tmp_path: Path) -> None:

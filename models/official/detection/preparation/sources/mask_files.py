@@ -1,6 +1,7 @@
 """Masks as one PNG per object: those of Open Images, and folders with one image each."""
 
 import os
+from collections import Counter
 from typing import Any, NamedTuple
 
 import cv2
@@ -22,7 +23,7 @@ _MASK_COLUMNS = ("MaskPath", "ImageID", "LabelName", "BoxXMin", "BoxXMax", "BoxY
 _CORNERS = {"y1": "BoxYMin", "x1": "BoxXMin", "y2": "BoxYMax", "x2": "BoxXMax"}
 _DECIMALS = 5  # in which the box of a mask and that of the box CSV agree
 _ONLY_CLASS = "object"
-_NO_BOX = (float("nan"),) * 4
+_PNG_END = 64  # bytes; the last chunk takes 12, and some programs append a line
 
 
 class MaskFiles(NamedTuple):
@@ -116,7 +117,7 @@ def read_mask_folders(
     """Reads folders with one image each, as the Data Science Bowl 2018 has them.
 
     `<id>/images/` holds one image and `<id>/masks/` a PNG per object, any value above 0 being
-    inside. A box is the extent of its mask.
+    inside. A box is the extent of its mask. Files that are no masks are left out, with a finding.
 
     Args:
         directory: holds the folders.
@@ -124,8 +125,8 @@ def read_mask_folders(
         classes: a class list of one row; None names the class `object`.
 
     Raises:
-        UserError: there is no such folder, a folder has no image or several, or `classes` has not
-            one row.
+        UserError: there is no such folder, a folder has no image or several, `classes` has not
+            one row, or there are files of masks and none can be used.
     """
     entries = read_classes(classes) if classes else (ClassEntry(_ONLY_CLASS, _ONLY_CLASS),)
     if len(entries) != 1:
@@ -138,22 +139,30 @@ def read_mask_folders(
         raise UserError(f"--annotations {directory} has no folder ID with ID/images and ID/masks.")
     files = [_only_image(directory, name) for name in ids]
     rows: list[tuple[Any, ...]] = []
-    sizes = []
-    for image, name in enumerate(ids):
-        own, size = _read_folder(image, os.path.join(directory, name, "masks"))
+    sizes, findings = [], []
+    for image, (name, file) in enumerate(zip(ids, files, strict=True)):
+        own, size, unusable = _read_folder(image, os.path.join(directory, name, "masks"))
         rows += own
         sizes.append(size)
+        findings += [Finding(file, reason, path, repaired=False) for path, reason in unusable]
+    if findings and not rows:
+        first = findings[0]
+        raise UserError(
+            f"--annotations {directory}: none of the {len(findings)} files in the folders ID/masks "
+            f"can be used; {first.detail} is a {first.reason}."
+        )
     columns = ["image", "y1", "x1", "y2", "x2", "area", "segmentation"]
     boxes = pd.DataFrame(rows, columns=pd.Index(columns))
     boxes = boxes.assign(label=entries[0].identifier, is_crowd=False)
     images = pd.DataFrame({"source_id": ids, "file": files}).assign(
         height=[size[0] for size in sizes], width=[size[1] for size in sizes]
     )
-    missing: list[Finding] = []
     if image_list is not None:
         images, boxes, missing = select_listed(images, boxes, image_list, directory)
+        listed = set(images["file"])
+        findings = [finding for finding in findings if finding.file in listed] + missing
     return build_annotations(
-        images=images, boxes=boxes, classes=entries, normalized=False, findings=tuple(missing)
+        images=images, boxes=boxes, classes=entries, normalized=False, findings=tuple(findings)
     )
 
 
@@ -197,30 +206,51 @@ def _only_image(directory: str, name: str) -> str:
     return f"{name}/images/{found[0]}"
 
 
-def _read_folder(image: int, folder: str) -> tuple[list[tuple[Any, ...]], tuple[float, float]]:
-    """The rows of an image's objects, and its height and width, NaN without objects."""
-    rows, size = [], (float("nan"), float("nan"))
+def _read_folder(
+    image: int, folder: str
+) -> tuple[list[tuple[Any, ...]], tuple[float, float], list[tuple[str, str]]]:
+    """Reads the masks of an image.
+
+    Returns:
+        The rows of its objects, its height and width, NaN without objects, and (path, reason) of
+        the files that are no masks of it.
+    """
     names = storage.list_folder(folder) if storage.is_folder(folder) else []
-    for name in sorted(names):
-        path = f"{folder}/{name}"
-        mask = read_mask_file(path)
-        if mask is None or not mask.any():
-            rows.append((image, *_NO_BOX, float("nan"), path))
-            continue
-        size = mask.shape
-        lines, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
-        corners = (lines[0], columns[0], lines[-1] + 1, columns[-1] + 1)
-        rows.append((image, *map(float, corners), float(mask.sum()), path))
-    return rows, size
+    paths = [f"{folder}/{name}" for name in sorted(names)]
+    masks = {path: read_mask_file(path) for path in paths}
+    counts = Counter(mask.shape for mask in masks.values() if mask is not None)
+    if not counts:
+        unreadable = [(path, "mask file that cannot be decoded") for path in paths]
+        return [], (float("nan"), float("nan")), unreadable
+    size = counts.most_common(1)[0][0]
+    rows, unusable = [], []
+    for path, mask in masks.items():
+        if mask is None:
+            unusable.append((path, "mask file that cannot be decoded"))
+        elif mask.shape != size:
+            unusable.append((path, "mask of another size than the others of its image"))
+        elif not mask.any():
+            unusable.append((path, "mask without a pixel inside"))
+        else:
+            lines, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+            corners = (lines[0], columns[0], lines[-1] + 1, columns[-1] + 1)
+            rows.append((image, *map(float, corners), float(mask.sum()), path))
+    return rows, size, unusable
 
 
 def read_mask_file(path: str) -> np.ndarray | None:
-    """Reads a mask, [h, w] bool, any value above 0 being inside; None if it is no image.
+    """Reads a mask, [h, w] bool, any value above 0 being inside; None if it is no whole image.
 
     Raises:
         OSError: it cannot be opened.
     """
     with storage.open_file(path, "rb") as file:
         encoded = np.frombuffer(file.read(), np.uint8)
+    if _is_cut_png(encoded.tobytes()):  # OpenCV would show black where it ends
+        return None
     pixels = cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE) if len(encoded) else None
     return None if pixels is None else pixels > 0
+
+
+def _is_cut_png(encoded: bytes) -> bool:
+    return encoded.startswith(b"\x89PNG") and b"IEND" not in encoded[-_PNG_END:]
