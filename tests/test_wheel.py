@@ -85,6 +85,9 @@ def test_the_wheel_carries_configs_presets_and_every_verb(tpudet, installed: Pat
     assert "drop_steps" in tpudet("show_config", "--config", "1.0.1")
 
 
+# Six processes, most of which import TensorFlow; detection/commands/test_train.py runs the chain in
+# one, from the sources.
+@pytest.mark.slow
 def test_the_wheel_runs_the_whole_chain(tpudet, tmp_path: Path) -> None:
     flags = [text for key, value in TINY.items() for text in ("--set", f"{key}={value}")]
     out = tpudet("demo", "--num_images", "16", *flags)

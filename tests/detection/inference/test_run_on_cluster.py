@@ -7,6 +7,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import pytest
 
 NUM_PARTS = 32
 # A part is 500 images for users; here it is one, so that few pictures make many parts.
@@ -30,6 +31,7 @@ run_tasks([alone], **options)
 """
 
 
+@pytest.mark.slow  # TensorFlow on two nodes; records/test_cluster.py loses a node by default
 def test_a_node_is_lost_amid(two_nodes, wait_for, saved_model: Path, tmp_path: Path) -> None:
     images = tmp_path / "images"
     images.mkdir()
