@@ -1,7 +1,8 @@
 """Evaluates one checkpoint of a detector: `tpudet evaluate --model_dir DIR [--split test]`.
 
 The experiment is that of the model_dir. The metrics are printed and written to
-`<model_dir>/evaluation_<split>_<step>.json`, with drawn detections beside it as .png.
+`<model_dir>/evaluation_<split>_<step>.json`, with drawn detections beside it as .png, and
+`_report.html`, `_class_table.csv`, `_confusions.csv` and charts.
 """
 
 from collections.abc import Sequence

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tpudet.detection.config import ExperimentConfig, Metric, OpenImagesRulesConfig
 from tpudet.detection.evaluation.ground_truth import GroundTruth
 from tpudet.detection.evaluation.open_images.split import challenge_split
+from tpudet.detection.evaluation.results import EvaluatedSplit
 from tpudet.detection.evaluation.split import build_evaluation
 from tpudet.detection.ops.numpy_masks import encode_rle
 from tpudet.detection.types import Batch, Detections, ImageDetections
@@ -129,6 +130,8 @@ def test_a_detector_that_knows_the_truth_has_ap_1_by_either_rules(
         num_objects = tf.reduce_sum(tf.cast(is_object, tf.int32), axis=1)
         return Detections(batch.boxes, scores, batch.classes, num_objects)
 
+    reports: list[EvaluatedSplit] = []
+
     def evaluate(rules: str) -> dict[str, float]:
         evaluation = build_evaluation(
             decode(ExperimentConfig, parse_tree(text + rules, "x.yaml")),
@@ -136,6 +139,7 @@ def test_a_detector_that_knows_the_truth_has_ap_1_by_either_rules(
             classes=load_classes(sample_part)[1],
             devices=choose_tensorflow_devices("cpu"),
             image_path=str(tmp_path / "none.png"),
+            report=reports.append,
         )
         return evaluation(1).metrics
 
@@ -143,6 +147,10 @@ def test_a_detector_that_knows_the_truth_has_ap_1_by_either_rules(
     assert coco["AP50"] == pytest.approx(1)
     assert challenge["AP"] == challenge["AP50"] == 1
     assert "AP75" in coco
+    for results in reports:  # whatever the rules, each object is found and nothing else
+        assert all(row.f1 is None or row.f1 == pytest.approx(1) for row in results.rows)
+        matrix = results.confusions
+        assert matrix.sum() == np.trace(matrix) == results.scores.instances.sum() > 0
     of_boxes = {name for name in get_args(Metric) if not name.startswith("mask_")}
     assert set(coco) - set(challenge) == of_boxes - {"AP", "AP50"}
     with pytest.raises(ConfigError, match=r"none\.json"):
