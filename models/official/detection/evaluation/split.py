@@ -84,7 +84,7 @@ def build_evaluation(
     classes: Sequence[ClassEntry],
     devices: Devices,
     image_path: str,
-    report: Callable[[EvaluatedSplit], None] = lambda results: None,
+    report: Callable[[EvaluatedSplit], None],
 ) -> "SplitEvaluation":
     """Builds the evaluation of `data.eval_split`; reads its ground truth at once.
 
