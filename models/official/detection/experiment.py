@@ -20,6 +20,7 @@ from tpudet.detection.build_training import build_detector_training, restore_tas
 from tpudet.detection.config import ExperimentConfig, load_experiment
 from tpudet.detection.data.input_errors import explain_input_error
 from tpudet.detection.data.sample import describe_lacks, describe_left_out
+from tpudet.detection.evaluation.report import report_run, write_report
 from tpudet.detection.evaluation.split import build_evaluation
 from tpudet.detection.inference.export import BoxConvention, export_saved_model
 from tpudet.trainkit.class_list import ClassEntry
@@ -148,7 +149,7 @@ def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps:
 def evaluate(
     model_dir: str, *, step: str, split: str = "", overrides: Sequence[str] = ()
 ) -> tuple[dict[str, float], str]:
-    """Evaluates a checkpoint and writes metrics and drawn images beside it.
+    """Evaluates a checkpoint and writes metrics, drawn images and a report beside it.
 
     Args:
         model_dir: the folder that `train` wrote.
@@ -157,7 +158,8 @@ def evaluate(
         overrides: `KEY=VALUE` changes to the config of the model_dir.
 
     Returns:
-        The metrics, and the path of the files written, without `.json` and `.png`.
+        The metrics, and the path of the files written, without their endings: `.json`, `.png`, and
+        those of `write_report` after an underscore.
 
     Raises:
         UserError: the model_dir, the checkpoint or the split is not usable.
@@ -175,6 +177,11 @@ def evaluate(
         classes=run.classes,
         devices=devices,
         image_path=f"{path}.png",
+        report=functools.partial(
+            write_report,
+            prefix=f"{path}_",
+            title=f"{os.path.basename(model_dir)}, step {checkpoint.step}",
+        ),
     )
     metrics = evaluation(checkpoint.step).metrics
     write_text(f"{path}.json", json.dumps({"step": checkpoint.step, **metrics}, indent=2) + "\n")
@@ -246,7 +253,7 @@ def _log_start(
         num_devices=devices.num_replicas,
     )
     for lack in describe_lacks(split.manifest):
-        logger.warning("WARNING: split %s: %s", config.data.train_split, lack)
+        logger.warning("split %s: %s", config.data.train_split, lack)
     left_out = describe_left_out(split.manifest, config.data.max_instances)
     if left_out:
         logger.info("%s", left_out)
@@ -269,6 +276,7 @@ def _evaluation_settings(
             classes=classes,
             devices=devices,
             image_path=f"{model_dir}/detections.png",
+            report=functools.partial(report_run, model_dir=model_dir),
         ),
         every_steps=config.evaluation.schedule.every_steps,
         best_metric=config.evaluation.schedule.best_metric,
