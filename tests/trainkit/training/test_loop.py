@@ -153,7 +153,7 @@ def outcome(model_dir: str) -> dict[str, Any]:
     """All that a run leaves, except times of day, event files and the history of its states."""
     lines = [line for line in Ledger(model_dir).lines() if line["kind"] != "state"]
     for line in lines:
-        for varying in ("time", "seconds", "eta_seconds"):
+        for varying in ("time", "seconds", "eta_seconds", "wall_seconds"):
             line.pop(varying, None)
     files = {}
     for folder, _, names in tf.io.gfile.walk(model_dir):
@@ -499,6 +499,51 @@ def test_a_checkpoint_that_goes_while_it_is_evaluated_is_still_kept_as_best(ram_
     )
     assert read_checkpoint(f"{ram_dir}/best") == trained.snapshot()
     assert read_best_record(f"{ram_dir}/best") == BestRecord("AP50", 0.2, 4)
+
+
+ENDS = {
+    "finished": {"state": "finished"},
+    "failed": {"state": "failed", "reason": "ValueError: no"},
+    "target": {"state": "stopped", "reason": "AP50 is 0.9", "exit_code": loop.EXIT_TARGET_REACHED},
+    "no gain": {"state": "stopped", "reason": "5", "exit_code": loop.EXIT_NO_GAIN},
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_mode_eval_ends_with_a_training_that_ended_early(
+    end: str, ram_dir: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = CountingEngine()
+    trained.train(4)
+    writer = Checkpoints(ram_dir, keep=1)
+    writer.save(trained.snapshot())
+    writer.wait()
+    Ledger(ram_dir).append("state", 7 if end == "failed" else 4, ENDS[end])
+    evaluations: list[int] = []
+    started = time.monotonic()
+    assert evaluate_beside(ram_dir, evaluations, timeout_seconds=60.0) == loop.EXIT_FINISHED
+    assert time.monotonic() - started < 30
+    assert evaluations == [4]  # what was saved is evaluated first
+    assert f"the training {ENDS[end]['state']} at step" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("state", "is_claimed"), [("running", False), ("stopped", False), ("finished", True)]
+)
+def test_mode_eval_waits_for_a_training_that_may_go_on(
+    state: str, is_claimed: bool, ram_dir: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = CountingEngine()
+    trained.train(4)
+    writer = Checkpoints(ram_dir, keep=1)
+    writer.save(trained.snapshot())
+    writer.wait()
+    Ledger(ram_dir).append("state", 4, {"state": state, "reason": "SIGTERM"})
+    if is_claimed:  # the line is of the attempt before
+        with tf.io.gfile.GFile(f"{ram_dir}/train.claim.json", "w") as file:
+            file.write("{}")
+    assert evaluate_beside(ram_dir, [], timeout_seconds=0.3) == loop.EXIT_FINISHED
+    assert "No new checkpoint" in caplog.text
 
 
 def test_the_best_outlives_a_kill_amid_its_recording(

@@ -25,6 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--watch", type=positive_number, metavar="SECONDS", help="refresh until Ctrl-C"
     )
+    parser.add_argument(
+        "--goodput",
+        action="store_true",
+        help="list instead where the time of all attempts of a run went: start, compile, steps, "
+        "waiting for input, save, evaluation, steps done again after a kill; the goodput is the "
+        "share of steps and evaluations",
+    )
     return run_command(parser, argv, _run)
 
 
@@ -36,4 +43,5 @@ def _run(arguments: argparse.Namespace) -> None:
         metric=arguments.metric,
         silent_after_minutes=arguments.silent_after_minutes,
         every_seconds=arguments.watch,
+        goodput=arguments.goodput,
     )

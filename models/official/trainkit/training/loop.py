@@ -21,11 +21,14 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from tpudet.trainkit.files import storage
 from tpudet.trainkit.training import checkpoints
+from tpudet.trainkit.training.checkpoints import Checkpoint
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.evaluator import EvaluationSettings, Evaluator
+from tpudet.trainkit.training.model_dir import claim_path
 from tpudet.trainkit.training.preemption import TIME_LIMIT, Interrupted, Preemption
 from tpudet.trainkit.training.run import (
     EXIT_FINISHED,
@@ -35,7 +38,7 @@ from tpudet.trainkit.training.run import (
     TrainingRun,
     next_multiple,
 )
-from tpudet.trainkit.training.run_log import TensorBoardWriter
+from tpudet.trainkit.training.run_log import Ledger, TensorBoardWriter
 from tpudet.trainkit.training.stopping import (
     EXIT_NO_GAIN,
     EXIT_TARGET_REACHED,
@@ -123,7 +126,7 @@ def train_and_eval(
         restored = run.restore()
         evaluator.prepare(run.checkpoints.published)
         if restored is not None and evaluation.is_due(engine.step, total_steps):
-            evaluator.evaluate_once(run.newest(), run.preemption, run.writer)
+            run.evaluate(evaluator)
         while engine.step < total_steps:
             end = early_end(
                 evaluator.history,
@@ -136,7 +139,7 @@ def train_and_eval(
             target = min(next_multiple(engine.step, evaluation.every_steps), total_steps)
             evaluations_left = math.ceil((total_steps - engine.step) / evaluation.every_steps)
             run.train_to(target, remaining_eval_seconds=evaluations_left * evaluator.last_seconds)
-            evaluator.evaluate_once(run.newest(), run.preemption, run.writer)
+            run.evaluate(evaluator)
 
     return run.supervise(body)
 
@@ -155,7 +158,9 @@ def evaluate_checkpoints(
     """Evaluates the checkpoints that another process writes, until that of `total_steps`.
 
     The same steps are evaluated as train_and_eval would, oldest first, each once. A checkpoint
-    that the trainer removes meanwhile is skipped. TensorBoard finds the results in
+    that the trainer removes meanwhile is skipped. It ends earlier if the training did: finished
+    with fewer steps, failed, or at its target or without gain. A training that was stopped or
+    killed is waited for, as the same command continues it. TensorBoard finds the results in
     `<model_dir>/eval`: two processes cannot write events to one folder.
 
     Args:
@@ -178,6 +183,7 @@ def evaluate_checkpoints(
     writer = TensorBoardWriter(os.path.join(model_dir, "eval"))
     patience = math.inf if timeout_seconds is None else timeout_seconds
     last_seen = time.monotonic()
+    ended_before = None
     try:
         with Preemption(engine.request_stop, deadline=deadline) as preemption:
             while not preemption.requested:
@@ -193,6 +199,12 @@ def evaluate_checkpoints(
                     logger.warning("No new checkpoint in %s for %gs", model_dir, patience)
                     return EXIT_FINISHED
                 else:
+                    # Twice, for a trainer that starts at the same time as this process.
+                    ended = _end_of_training(model_dir, published)
+                    if ended and ended == ended_before:
+                        logger.warning("No more checkpoints in %s: the training %s", *ended)
+                        return EXIT_FINISHED
+                    ended_before = ended
                     preemption.wait(poll_seconds)
             raise Interrupted(preemption.signal_name)
     except Interrupted as signal_name:
@@ -202,3 +214,24 @@ def evaluate_checkpoints(
         return EXIT_TIME_LIMIT if is_limit else EXIT_PREEMPTED
     finally:
         writer.close()
+
+
+def _end_of_training(model_dir: str, published: Sequence[Checkpoint]) -> tuple[str, str] | None:
+    """Returns the model_dir and how its training ended for good; None if it may go on."""
+    line = Ledger(model_dir, writes=False).last_state_line()
+    state, is_early = (
+        line.get("state"),
+        line.get("exit_code")
+        in (
+            EXIT_TARGET_REACHED,
+            EXIT_NO_GAIN,
+        ),
+    )
+    if state not in ("finished", "failed") and not is_early:
+        return None
+    # Of a training that was removed, or of the attempt before the one that now begins.
+    is_stale = not published or (state != "failed" and published[-1].step < line["step"])
+    if is_stale or storage.exists(claim_path(model_dir, "train")):
+        return None
+    reason = f": {line['reason']}" if line.get("reason") else ""
+    return model_dir, f"{state} at step {line['step']}{reason}"

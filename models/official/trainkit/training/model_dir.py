@@ -35,6 +35,11 @@ class Run(NamedTuple, Generic[Config]):
     classes: tuple[ClassEntry, ...]
 
 
+def claim_path(model_dir: str, kind: str) -> str:
+    """Returns the claim of the process that trains ("train") or evaluates ("eval") here."""
+    return f"{model_dir}/{kind}.claim.json"
+
+
 def load_classes(directory: str, path: str = "") -> tuple[str, tuple[ClassEntry, ...]]:
     """Returns text and entries of the class list of a data set or a model_dir.
 

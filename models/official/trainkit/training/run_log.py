@@ -6,7 +6,10 @@ in addition
   `peak_share` (0..1, used of the devices' bfloat16 peak, where the compiler and the kind say it),
   `eta_seconds`, `steps` (how many steps the losses are the mean of);
 - `eval`: the metrics by name, and the `seconds` that the evaluation took;
-- `state`: `state` (running, finished, stopped, failed), `total_steps`, `reason`.
+- `state`: `state` (running, finished, stopped, failed), `total_steps`, `reason`; `exit_code` where
+  a run ended by its own rules before `total_steps`; where an attempt begins also `started`, and
+  `last_seen` and `discarded_seconds` of the lines before it.
+Train and state lines have `wall_seconds` by part (see `wall_time`).
 
 Numbers that JSON cannot hold are the strings "nan", "inf" and "-inf".
 
@@ -129,8 +132,11 @@ class Ledger:
 
     def last_state(self) -> str | None:
         """Returns the state of the newest state line; None if there is none."""
-        states = [line["state"] for line in self.lines() if line["kind"] == "state"]
-        return states[-1] if states else None
+        return self.last_state_line().get("state")
+
+    def last_state_line(self) -> dict[str, Any]:
+        """Returns the newest state line; empty if there is none."""
+        return next((line for line in reversed(self.lines()) if line["kind"] == "state"), {})
 
     def append(self, kind: Kind, step: int, values: Mapping[str, Any]) -> None:
         """Appends one line and flushes it to the disk; a torn line before it stays separate."""
@@ -150,22 +156,27 @@ class Ledger:
         storage.sync(self.path)
         self._ends_whole = True
 
-    def rewind(self, step: int | None) -> None:
+    def rewind(self, step: int | None) -> list[dict[str, Any]]:
         """Repairs the ledger and drops the lines that a run restored at `step` writes again.
 
         Those are train and eval lines beyond `step`; with None (nothing restored) all of them.
         State lines stay, they are history. Only a trainer may call this, since it replaces the
         file.
+
+        Returns:
+            The lines that it dropped.
         """
         text = storage.read_text(self.path)
         if text is None or not self._writes:
-            return
+            return []
         last = 0 if step is None else step
-        kept = [line for line in self.lines() if line["kind"] == "state" or line["step"] <= last]
+        lines = self.lines()
+        kept = [line for line in lines if line["kind"] == "state" or line["step"] <= last]
         repaired = "".join(json.dumps(line) + "\n" for line in kept)
         if repaired != text:
             storage.write_text(self.path, repaired)
         self._ends_whole = True
+        return [line for line in lines if line not in kept]
 
 
 def read_ledger(path: str) -> list[dict[str, Any]]:
@@ -190,13 +201,19 @@ def read_ledger(path: str) -> list[dict[str, Any]]:
 
 def finite_number(value: Any) -> float | None:
     """Returns a value of a line as a number; None if it is missing or not finite."""
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer that no float holds
+        return None
 
 
 def _to_json(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int):
         return value
+    if isinstance(value, Mapping):
+        return {key: _to_json(item) for key, item in value.items()}
     number = float(value)
     return number if math.isfinite(number) else str(number)
 

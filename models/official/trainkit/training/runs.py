@@ -11,6 +11,7 @@ import yaml
 
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training import run_log
+from tpudet.trainkit.training.wall_time import PARTS, sum_wall_time
 
 _MODEL_DIR_NAMES = {run_log.FILE_NAME, "config.yaml", "checkpoint"}  # one of them marks a model_dir
 _HEADER = ("version", "part", "step", "last", "best", "at step", "images/s", "wait", "age", "state")
@@ -55,7 +56,7 @@ def describe_run(model_dir: str, *, metric: str, now: float, silent_after_minute
         silent_after_minutes: without a new line for so long, a running run is called silent.
     """
     lines = run_log.read_ledger(os.path.join(model_dir, run_log.FILE_NAME))
-    version, _, part = os.path.basename(model_dir.rstrip("/")).partition("-")
+    version, part = _split_name(model_dir)
     values = [
         (value, line["step"])
         for line in lines
@@ -106,13 +107,17 @@ def _describe_state(
 def format_table(runs: Sequence[Run], *, metric: str) -> str:
     """Returns aligned columns under a header, one line per run."""
     header = [f"{name} {metric}" if name in ("last", "best") else name for name in _HEADER]
-    rows = [header, *(_cells(run) for run in runs)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    return _align([header, *(_cells(run) for run in runs)])
+
+
+def _align(rows: Sequence[Sequence[str]]) -> str:
+    """Columns under the first row, words to the left and numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         cells = [
             cell.ljust(width) if name in _LEFT_ALIGNED else cell.rjust(width)
-            for cell, width, name in zip(row, widths, _HEADER, strict=True)
+            for cell, width, name in zip(row, widths, rows[0], strict=True)
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
@@ -145,9 +150,33 @@ def _format_age(seconds: float) -> str:
     return f"{seconds:.0f}s"
 
 
-def report(directory: str, *, metric: str, silent_after_minutes: float) -> str:
+def format_goodput(model_dirs: Sequence[str]) -> str:
+    """Returns where the wall time of each run went, in percent of all its attempts."""
+    rows = [["version", "part", "attempts", "time", *PARTS, "goodput"]]
+    for model_dir in model_dirs:
+        version, part = _split_name(model_dir)
+        wall = sum_wall_time(run_log.read_ledger(os.path.join(model_dir, run_log.FILE_NAME)))
+        total = wall.total
+        shares = [f"{wall.seconds[name] / total:.1%}" if total else "-" for name in PARTS]
+        goodput = f"{wall.goodput:.1%}" if total else "-"
+        duration = run_log.format_duration(total) if total else "-"
+        rows.append([version, part or "-", str(wall.attempts), duration, *shares, goodput])
+    return _align(rows)
+
+
+def _split_name(model_dir: str) -> tuple[str, str]:
+    """The version and the part that a model_dir is named after."""
+    version, _, part = os.path.basename(model_dir.rstrip("/")).partition("-")
+    return version, part
+
+
+def report(
+    directory: str, *, metric: str, silent_after_minutes: float, goodput: bool = False
+) -> str:
     """Returns a table of all runs below `directory`, or a sentence if there are none."""
     now = time.time()
+    if goodput and (model_dirs := list(find_model_dirs(directory))):
+        return format_goodput(model_dirs)
     runs = [
         describe_run(model_dir, metric=metric, now=now, silent_after_minutes=silent_after_minutes)
         for model_dir in find_model_dirs(directory)
@@ -158,13 +187,23 @@ def report(directory: str, *, metric: str, silent_after_minutes: float) -> str:
 
 
 def print_report(
-    directory: str, *, metric: str, silent_after_minutes: float, every_seconds: float | None
+    directory: str,
+    *,
+    metric: str,
+    silent_after_minutes: float,
+    every_seconds: float | None,
+    goodput: bool = False,
 ) -> None:
-    """Prints the table once, or again and again until Ctrl-C."""
+    """Prints a table once, or again and again until Ctrl-C."""
     clear = "\033[2J\033[H" if every_seconds and sys.stdout.isatty() else ""
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            table = report(directory, metric=metric, silent_after_minutes=silent_after_minutes)
+            table = report(
+                directory,
+                metric=metric,
+                silent_after_minutes=silent_after_minutes,
+                goodput=goodput,
+            )
             print(clear + table, flush=True)
             if not every_seconds:
                 return
