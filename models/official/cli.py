@@ -6,12 +6,14 @@ have is for the task of its config. Nothing is imported but the one that runs.
 
 import argparse
 import difflib
+import gc
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 EXIT_WRONG_USAGE = 2  # as trainkit.command_line has it, which `tpudet --help` does without
+_OBJECTS_BEFORE_COLLECTION = 50_000  # new ones, that Python collects garbage after; by itself 700
 GROUPS: dict[str, dict[str, str]] = {
     "Prepare data": {
         "make_sample_set": "draw a small data set to try everything with",
@@ -38,6 +40,8 @@ GROUPS: dict[str, dict[str, str]] = {
     "Classify images": {
         "split_folders": "divide class folders into train, val and test",
         "images_to_tfrecords": "write TFRecords from class folders",
+        "cache_samples": "write the training samples of a config decoded, to train from",
+        "benchmark_input": "time the input of a config: basic, optimized, cached",
         "classify": "predict the classes of images with an exported classifier",
         "dicom_to_tfrecords": "write TFRecords from CT slices in DICOM, with RSNA's labels",
         "gen_rsna_sub": "write a submission to the RSNA haemorrhage challenge",
@@ -77,7 +81,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Configs and weights": {
         "show_config": "print a config with all its values",
         "plot_schedule": "plot the learning rate of a config",
-        "import_legacy_config": "convert a RetinaNet config of tensorflow/tpu or tpu_models",
+        "import_legacy_config": "convert a RetinaNet or Mask R-CNN config of tensorflow/tpu",
         "list_checkpoint": "list the tensors of a file of weights",
         "list_weights": "list the pretrained weights that are fetched by name",
     },
@@ -87,7 +91,10 @@ GROUPS: dict[str, dict[str, str]] = {
     },
 }
 VERBS = [verb for verbs in GROUPS.values() for verb in verbs]
-BOTH_TASKS = ("train", "find_lr", "evaluate", "export", "show_augmented", "show_config")
+BOTH_TASKS = (
+    *("train", "find_lr", "evaluate", "export", "show_augmented", "show_config", "plan"),
+    "benchmark_train",
+)
 # zsh runs it through its emulation of bash's completion.
 _COMPLETION = r"""_tpudet() {
     local word=${COMP_WORDS[COMP_CWORD]} words=
@@ -125,6 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from tpudet.trainkit.screen import prepare_screen
 
         prepare_screen()
+        # What is imported stays; to look through it again and again took a tenth of the start.
+        gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
     return _run(verb, arguments)
 
 

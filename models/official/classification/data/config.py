@@ -103,6 +103,9 @@ class DataConfig:
     # units, such as brain [40, 80], blood [80, 200] and soft tissue [40, 480].
     windows: tuple[tuple[float, float], ...] = ()
     augmentations: tuple[AugmentationConfig, ...] = ()  # applied in this order
+    cache: str = (
+        ""  # folder that `tpudet cache_samples` wrote: training reads decoded samples there
+    )
     pipeline: Literal["optimized", "basic"] = "optimized"  # basic: one image at a time, to compare
 
     def __post_init__(self) -> None:

@@ -153,6 +153,14 @@ def find_schema(serialized: bytes, path: str) -> Schema:
     )
 
 
+def read_schema(shards: Sequence[str]) -> Schema:
+    """Tells the schema of a set by its first record."""
+    for path in shards:
+        for serialized in tf.data.TFRecordDataset(path).take(1).as_numpy_iterator():
+            return find_schema(bytes(serialized), path)
+    raise ValueError(f"{shards[0]} and its {len(shards)} shards hold no record")
+
+
 def parse_example(serialized: Tensor, schema: Schema) -> Example:
     """Parses one serialized record, [] string, without decoding its image."""
     ragged = tf.io.VarLenFeature(tf.int64)

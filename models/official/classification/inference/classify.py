@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tpudet.classification.data.pipeline import read_schema
-from tpudet.classification.data.record import parse_example
+from tpudet.classification.data.record import parse_example, read_schema
 from tpudet.classification.preparation.class_folders import list_split
 from tpudet.trainkit.class_list import ClassEntry, class_ids, read_class_list
 from tpudet.trainkit.errors import UserError

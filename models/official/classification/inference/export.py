@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import keras
 import tensorflow as tf
 
-from tpudet.classification.data.pipeline import decode_center
+from tpudet.classification.data.samples import decode_center
 from tpudet.classification.types import Batch, Predictions
 from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.images.crops import center_part, resize_part

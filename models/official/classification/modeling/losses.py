@@ -32,16 +32,8 @@ def sigmoid_loss(logits: Tensor, targets: Tensor, *, class_weights: Sequence[flo
         logits: [B, C] float32.
         targets: [B, C] in 0..1.
         class_weights: C weights; none: all classes count alike.
-
-    Raises:
-        ValueError: another number of weights than classes.
     """
-    num_classes = logits.shape[-1]
-    weights = np.asarray(class_weights or np.ones(num_classes), np.float32)
-    if len(weights) != num_classes:
-        raise ValueError(
-            f"model.loss.class_weights has {len(weights)} weights for {num_classes} classes"
-        )
+    weights = np.asarray(class_weights or np.ones(logits.shape[-1]), np.float32)
     # log(1 + e^-|x|) + max(x, 0) - x t, which overflows nowhere
     losses = ops.softplus(-ops.abs(logits)) + ops.relu(logits) - logits * targets
     return ops.sum(losses * (weights / weights.sum()), axis=-1)

@@ -1,17 +1,23 @@
 """Times training steps and prints them as a row of a table."""
 
+import argparse
+import json
 import os
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import keras
 import tensorflow as tf
 
+from tpudet.trainkit.command_line import writing
 from tpudet.trainkit.training.devices import Devices, TensorFlowDevices
 from tpudet.trainkit.training.engine import Engine
 
 HEADER = """\
 | Device | Precision | Network | Batch size | s/batch | images/s |
 |---|---|---|---|---|---|"""
+
+TimedInput = TypeVar("TimedInput")
 
 
 class StepTimes(NamedTuple):
@@ -80,6 +86,35 @@ def time_steps(
         images_per_second=round(engine.batch_size / seconds, 3),
         input_wait_share=round(report.input_wait_share, 4),
     )
+
+
+def print_times(
+    arguments: argparse.Namespace,
+    *,
+    open_input: Callable[[str], TimedInput],
+    time_input: Callable[[TimedInput], StepTimes],
+) -> None:
+    """Prints the table of the inputs that --input names, and writes it to --json.
+
+    Args:
+        arguments: of `add_step_time_arguments`.
+        open_input: from "synthetic" or "real" to the input.
+        time_input: times steps on it.
+
+    Raises:
+        UserError: the data of real input is not usable.
+    """
+    names = ["synthetic", "real"] if arguments.input == "both" else [arguments.input]
+    inputs = [open_input(name) for name in names]  # what is missing is said first
+    print(HEADER, flush=True)
+    results = []
+    for timed_input in inputs:
+        times = time_input(timed_input)
+        print(times.row(), flush=True)
+        results.append(times._asdict())
+    if arguments.json:
+        with writing(arguments.json), open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(results, file, indent=2)
 
 
 def describe_devices(devices: Devices) -> str:

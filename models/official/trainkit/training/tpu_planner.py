@@ -1,21 +1,79 @@
 """Plans the steps of an experiment for a TPU: compiles them, reports them, searches a batch."""
 
+import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tpudet.trainkit.command_line import writing
 from tpudet.trainkit.training import tpu_plan
-from tpudet.trainkit.training.tpu_compiler import compile_steps, compiler_environment
-from tpudet.trainkit.training.tpu_machines import TpuMachine
+from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.tpu_compiler import (
+    NoCompilerError,
+    check_compiler,
+    compile_steps,
+    compiler_environment,
+)
+from tpudet.trainkit.training.tpu_machines import TpuMachine, find_tpu
 from tpudet.trainkit.training.tpu_plan import Step
 from tpudet.trainkit.training.tpu_search import search_batch
+
+
+def run_plan(
+    arguments: argparse.Namespace, train: TrainConfig, *, process: str, num_classes: int
+) -> int:
+    """Plans the experiment of a command's arguments, prints what it finds and writes it to --json.
+
+    Args:
+        arguments: of `add_config_arguments` and `add_plan_arguments`.
+        train: of the experiment.
+        process: the module that answers a request by compiling, see `tpu_process`.
+        num_classes: of the class list.
+
+    Returns:
+        The exit code of the command.
+
+    Raises:
+        UserError: there is no such TPU, or the experiment is not usable.
+    """
+    machine = find_tpu(arguments.tpu)
+    try:
+        check_compiler()
+    except NoCompilerError as error:
+        print(f"tpudet plan: {error}", file=sys.stderr)
+        return tpu_plan.EXIT_NO_COMPILER
+    num_devices = min(train.num_devices or machine.num_devices, machine.num_devices)
+    print(
+        f"{arguments.config} on {machine.name}: {machine.num_chips} chip(s), {machine.num_cores} "
+        f"core(s), {num_devices} device(s); batch {train.batch_size}, {num_classes} classes",
+        flush=True,
+    )
+    planner = Planner(
+        process=process,
+        request={
+            "config": arguments.config,
+            "overrides": arguments.overrides,
+            "params_override": arguments.params_override,
+            "num_classes": num_classes,
+            "tpu": machine.name,
+        },
+        machine=machine,
+        num_devices=num_devices,
+    )
+    names = ["train", "evaluate"] if arguments.steps == "both" else [arguments.steps]
+    steps, code = planner.plan(names, train.batch_size, searches=arguments.search)
+    if arguments.json:
+        with writing(arguments.json), open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump([{**step._asdict(), "tpu": machine.name} for step in steps], file, indent=2)
+    return code
 
 
 class Planner:
     """Plans one experiment for one machine and prints what it finds.
 
     Args:
-        process: the module that answers a request by compiling, see `tpu_compiler`.
+        process: the module that answers a request by compiling, see `tpu_process`.
         request: what it needs beside the steps and the batch size.
         machine: to compile for.
         num_devices: how many of its devices take part.

@@ -1,0 +1,226 @@
+"""A cache of training samples: images decoded, cropped and resized once, perhaps augmented n times.
+
+A cache of n variants holds, for v below n, each sample as epoch v of a run with its seed would have
+it: crop, flip and the augmentations before the first that mixes images are done. One without
+variants holds the centre of each image, of which flip and augmentations are still drawn.
+
+`samples-00000-of-00020.tfrecord`, ... hold `image/pixels` (H x W x 3 bytes), `image/class/label`
+and `image/filename`; `cache.json`, written last, says what they were made from.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tpudet.classification.data.config import (
+    AugmentationConfig,
+    CutmixConfig,
+    DataConfig,
+    MixupConfig,
+)
+from tpudet.classification.data.record import Example
+from tpudet.classification.data.sample import Sample
+from tpudet.classification.data.samples import flip_at_random, targets_of
+from tpudet.trainkit.errors import UserError, listing
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.images.mixed_stream import Augmentation, ImageAugmentation
+from tpudet.trainkit.images.seeds import record_seed
+from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX
+from tpudet.trainkit.types import Tensor
+
+FORMAT_VERSION = 1
+MANIFEST = "cache.json"
+PREFIX = "samples"
+_PIXELS, _LABEL, _NAME = "image/pixels", "image/class/label", "image/filename"
+_REMEDY = "write it again: tpudet cache_samples CONFIG --output {} --overwrite"
+
+
+class SampleCache(NamedTuple):
+    """The files of a cache that fits an experiment."""
+
+    shards: list[str]
+    records_per_shard: list[int]
+    is_augmented: bool  # crop, flip and augmentations of single images are done
+
+
+def describe_samples(
+    data: DataConfig,
+    shards: Sequence[str],
+    records_per_shard: Sequence[int],
+    *,
+    is_augmented: bool,
+) -> dict[str, Any]:
+    """Returns what the samples depend on, as JSON values: another description means another cache.
+
+    Args:
+        data: of the experiment.
+        shards: of its training split.
+        records_per_shard: records of each.
+        is_augmented: whether crop, flip and augmentations are done.
+    """
+    directory = data.directory.rstrip("/")
+    manifests = [
+        storage.read_text(f"{directory}/{split}_{os.path.basename(directory)}{MANIFEST_SUFFIX}")
+        for split in data.train_split.split("+")
+    ]
+    described: dict[str, Any] = {
+        "files": [
+            [os.path.basename(path), storage.stat(path).size, count]
+            for path, count in zip(shards, records_per_shard, strict=True)
+        ],
+        "manifests": hashlib.sha256(json.dumps(manifests).encode()).hexdigest(),
+        "data.image_size": data.image_size,
+        "data.center_crop": data.center_crop,
+        "data.windows": data.windows,
+    }
+    if is_augmented:
+        described |= {
+            "data.random_crop": data.random_crop and asdict(data.random_crop),
+            "data.horizontal_flip": data.horizontal_flip,
+            "data.augmentations": [asdict(config) for config in before_mixing(data.augmentations)],
+        }
+    return json.loads(json.dumps(described))
+
+
+def before_mixing(configs: Sequence[AugmentationConfig]) -> Sequence[AugmentationConfig]:
+    """Returns the augmentations before the first that mixes images: those that can be cached."""
+    mixing = [isinstance(config, MixupConfig | CutmixConfig) for config in configs]
+    return configs[: mixing.index(True)] if True in mixing else configs
+
+
+def require_no_crop(data: DataConfig) -> None:
+    """Raises UserError if the crop is random, which a cache without variants cannot hold."""
+    if data.random_crop is not None:
+        raise UserError(
+            "a cache without variants holds the centre of each image, and data.random_crop draws "
+            "another part each time: set data.random_crop to null, or cache some --variants"
+        )
+
+
+def find_cache(
+    data: DataConfig, shards: Sequence[str], records_per_shard: Sequence[int]
+) -> SampleCache:
+    """Finds the cache in `data.cache`.
+
+    Args:
+        data: of the experiment.
+        shards: of its training split.
+        records_per_shard: records of each.
+
+    Raises:
+        UserError: there is no finished cache, it is damaged, or it was made of other records or
+            with other settings; names what differs.
+    """
+    directory = data.cache.rstrip("/")
+    manifest = _read_manifest(f"{directory}/{MANIFEST}")
+    is_augmented = manifest["variants"] > 0
+    if not is_augmented:
+        require_no_crop(data)
+    now = describe_samples(data, shards, records_per_shard, is_augmented=is_augmented)
+    changes = _changes(manifest["made_from"], now)
+    if changes:
+        remedy = _REMEDY.format(directory)
+        raise UserError(f"the cache {directory} is stale: {listing(changes)}; {remedy}")
+    damaged = []
+    for entry in manifest["shards"]:
+        path = f"{directory}/{entry['file']}"
+        size = storage.stat(path).size if storage.is_file(path) else 0
+        if size != entry["bytes"]:
+            damaged.append(f"{entry['file']} has {size} bytes of {entry['bytes']}")
+    if damaged:
+        remedy = _REMEDY.format(directory)
+        raise UserError(f"the cache {directory} is damaged: {listing(damaged)}; {remedy}")
+    return SampleCache(
+        shards=[f"{directory}/{entry['file']}" for entry in manifest["shards"]],
+        records_per_shard=[entry["records"] for entry in manifest["shards"]],
+        is_augmented=is_augmented,
+    )
+
+
+def _read_manifest(path: str) -> dict[str, Any]:
+    text = storage.read_text(path)
+    if text is None:
+        raise UserError(
+            f"{path} does not exist: data.cache names no finished cache; write one with tpudet "
+            f"cache_samples CONFIG --output {os.path.dirname(path)}"
+        )
+    try:
+        manifest = json.loads(text)
+        version = manifest["format"]
+    except (ValueError, TypeError, KeyError):
+        version = None
+    if version != FORMAT_VERSION:
+        remedy = _REMEDY.format(os.path.dirname(path))
+        raise UserError(f"{path} is no manifest of this version, or was cut short; {remedy}")
+    return manifest
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    changed = [key for key in now if before.get(key) != now[key]]
+    return [
+        f"{key} was {json.dumps(before.get(key))} and is {json.dumps(now[key])}"
+        if key.startswith("data.")
+        else f"the {key} of the records have changed"
+        for key in changed
+    ]
+
+
+def encode_sample(image: bytes, labels: Sequence[int], image_id: bytes) -> bytes:
+    """Serializes a sample. Inverse of `parse_sample`.
+
+    Args:
+        image: H x W x 3 bytes.
+        labels: class ids, from 1.
+        image_id: see `Example`.
+    """
+    features = {
+        _PIXELS: tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
+        _LABEL: tf.train.Feature(int64_list=tf.train.Int64List(value=labels)),
+        _NAME: tf.train.Feature(bytes_list=tf.train.BytesList(value=[image_id])),
+    }
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    return example.SerializeToString(deterministic=True)
+
+
+def parse_sample(serialized: Tensor, image_size: tuple[int, int]) -> tuple[Tensor, Example]:
+    """Returns the image, [H, W, 3] uint8, and its labels. Inverse of `encode_sample`."""
+    text: Any = tf.io.FixedLenFeature([], tf.string)
+    keys = {_PIXELS: text, _LABEL: tf.io.VarLenFeature(tf.int64), _NAME: text}
+    parsed = tf.io.parse_single_example(serialized, keys)
+    labels = tf.ensure_shape(tf.cast(parsed[_LABEL].values, tf.int32), [None])
+    pixels = tf.reshape(tf.io.decode_raw(parsed[_PIXELS], tf.uint8), [*image_size, 3])
+    return pixels, Example(parsed[_PIXELS], labels, parsed[_NAME])
+
+
+def cached_sample(
+    epoch: Tensor,
+    record: Tensor,
+    serialized: Tensor,
+    *,
+    data: DataConfig,
+    is_augmented: bool,
+    seed: int,
+    num_classes: int,
+    is_multi_label: bool,
+) -> Sample:
+    """Returns a cached sample; the arguments are those of `samples.training_sample`."""
+    image, example = parse_sample(serialized, data.image_size)
+    stateless_seed = record_seed(seed, epoch, record)
+    if data.horizontal_flip and not is_augmented:
+        image = flip_at_random(image, stateless_seed)
+    targets = targets_of(example, record, num_classes, may_lack=is_multi_label)
+    return Sample(image=image, targets=targets, seed=stateless_seed, record=record)
+
+
+def without_cached(
+    augmentations: Sequence[Augmentation], data: DataConfig
+) -> tuple[Augmentation, ...]:
+    """Returns the augmentations with nothing in the place of those that are cached."""
+    num_cached = len(before_mixing(data.augmentations))
+    nothing = ImageAugmentation(lambda sample, seed: sample)
+    return (nothing,) * num_cached + tuple(augmentations[num_cached:])

@@ -1,0 +1,139 @@
+"""From one record to the image and the targets that the network sees."""
+
+from collections.abc import Callable
+from functools import partial
+
+import tensorflow as tf
+
+from tpudet.classification.data.config import DataConfig
+from tpudet.classification.data.record import Example, Schema, parse_example
+from tpudet.classification.data.sample import Sample
+from tpudet.classification.data.windows import decode_windows
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.images.crops import Part, center_part, decode_part, random_part
+from tpudet.trainkit.images.seeds import fold_seed, record_seed
+from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
+from tpudet.trainkit.types import Tensor
+
+_FLIP = -1  # folded into a record's seed; augmentations count from 0
+
+
+def center_of(data: DataConfig, size: Tensor) -> Part:
+    """Returns the central part of an image of a size, [2] int32, that evaluation sees."""
+    return center_part(size, data.center_crop, aspect=data.image_size[1] / data.image_size[0])
+
+
+def decode_example(example: Example, data: DataConfig, choose: Callable[[Tensor], Part]) -> Tensor:
+    """Decodes a part of an image or, through the windows, of a CT slice, [H, W, 3] uint8.
+
+    Args:
+        example: a parsed record.
+        data: image size and windows.
+        choose: from the size of the image, [2] int32, to the part.
+    """
+    if example.rescale is None:
+        return decode_part(example.encoded, choose, *data.image_size)
+    return decode_windows(
+        example.encoded, example.rescale, choose, *data.image_size, windows=data.windows
+    )
+
+
+def check_windows(data: DataConfig, schema: Schema) -> Schema:
+    """Raises UserError if CT slices have no windows, or if windows have no CT slices."""
+    if (schema == "ct") != bool(data.windows):
+        raise UserError(
+            f"data.windows has {len(data.windows)} windows, and the records of {data.directory} "
+            f"are {'CT slices, which need three' if schema == 'ct' else 'no CT slices'}"
+        )
+    return schema
+
+
+def training_sample(
+    epoch: Tensor,
+    record: Tensor,
+    serialized: Tensor,
+    *,
+    data: DataConfig,
+    schema: Schema,
+    seed: int,
+    num_classes: int,
+    is_multi_label: bool,
+) -> Sample:
+    """Decodes the part of an image that is drawn from (seed, epoch, record).
+
+    Args:
+        epoch: [] int64.
+        record: [] int64, its number.
+        serialized: [] string.
+        data: crop, flip and windows.
+        schema: of the record.
+        seed: of the run.
+        num_classes: C.
+        is_multi_label: whether an image may have several labels or none.
+    """
+    example = parse_example(serialized, schema)
+    targets = targets_of(example, record, num_classes, may_lack=is_multi_label)
+    stateless_seed = record_seed(seed, epoch, record)
+
+    def choose(size: Tensor) -> Part:
+        center = center_of(data, size)
+        if data.random_crop is None:
+            return center
+        return random_part(
+            size,
+            stateless_seed,
+            area_range=data.random_crop.area_range,
+            aspect_range=data.random_crop.aspect_range,
+            otherwise=center,
+        )
+
+    image = decode_example(example, data, choose)
+    if data.horizontal_flip:
+        image = flip_at_random(image, stateless_seed)
+    return Sample(image=image, targets=targets, seed=stateless_seed, record=record)
+
+
+def flip_at_random(image: Tensor, seed: Tensor) -> Tensor:
+    """Mirrors every second image [h, w, 3]; `seed` [2] is that of the record in its epoch."""
+    draw = tf.random.stateless_uniform([], fold_seed(seed, _FLIP), alg="philox")
+    return tf.cond(draw < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
+
+
+def targets_of(example: Example, record: Tensor, num_classes: int, *, may_lack: bool) -> Tensor:
+    """Returns 1 for each label, [C] float32; a wrong label ends the run and names the record.
+
+    Args:
+        example: its labels.
+        record: [] int64, its number.
+        num_classes: C.
+        may_lack: whether there may be another number of labels than one.
+    """
+    labels = example.labels
+    where = [
+        "Labels, shard index, record in shard, image:",
+        labels,
+        record // RECORDS_PER_SHARD_LIMIT,
+        record % RECORDS_PER_SHARD_LIMIT,
+        example.image_id,
+    ]
+    known = tf.reduce_all((labels >= 1) & (labels <= num_classes))
+    fault = f"A label of this record is not among the {num_classes} rows of the class list."
+    checks = [tf.debugging.Assert(known, [fault, *where])]
+    if not may_lack:
+        fault = "This record has not exactly one label, as model.loss.kind softmax needs."
+        checks.append(tf.debugging.Assert(tf.size(labels) == 1, [fault, *where]))
+    with tf.control_dependencies(checks):
+        rows = tf.one_hot(labels - 1, num_classes)
+    return tf.minimum(tf.reduce_sum(rows, axis=0), 1.0)
+
+
+def decode_center(encoded: Tensor, image_size: tuple[int, int], share: float) -> Tensor:
+    """Decodes the centre of an image, [H, W, 3] uint8, as evaluation and export do.
+
+    Args:
+        encoded: [] string.
+        image_size: H and W.
+        share: side of the part over that of the largest that fits, 0..1.
+    """
+    choose = partial(center_part, share=share, aspect=image_size[1] / image_size[0])
+    return decode_part(encoded, choose, *image_size)

@@ -1,0 +1,28 @@
+"""Compiles the steps of a classifier for a TPU: the process that `tpudet plan` starts."""
+
+import sys
+
+from tpudet.classification.build_classifier import build_task
+from tpudet.classification.config import ExperimentConfig
+from tpudet.classification.data.synthetic import empty_batch
+from tpudet.classification.modeling.classifier import ClassifierTask
+from tpudet.classification.types import Batch
+from tpudet.trainkit.training.jax_devices import JaxDevices
+from tpudet.trainkit.training.tpu_process import answer_request
+
+
+def _build(config: ExperimentConfig, num_classes: int, devices: JaxDevices) -> ClassifierTask:
+    return build_task(
+        config,
+        num_classes=num_classes,
+        synchronized=devices.num_replicas > 1,
+        sum_over_replicas=devices.sum_over_replicas,
+    )
+
+
+def _empty_batch(config: ExperimentConfig, num_classes: int, batch_size: int) -> Batch:
+    return empty_batch(config.data.image_size, batch_size=batch_size, num_classes=num_classes)
+
+
+if __name__ == "__main__":
+    sys.exit(answer_request(ExperimentConfig, build_task=_build, empty_batch=_empty_batch))
