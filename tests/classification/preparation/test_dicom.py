@@ -67,7 +67,9 @@ def test_padding_is_black_in_every_window_and_frames_have_a_rescale_of_their_own
     assert [(frame.slope, frame.intercept) for frame in frames] == [(1.0, -1024.0)] * 2
 
 
-@pytest.mark.parametrize("name", ["CT_small", "explicit_VR-UN", "bad_sequence"])
+@pytest.mark.parametrize(
+    "name", ["693_UNCI", "693_J2KI", "CT_small", "explicit_VR-UN", "bad_sequence"]
+)
 def test_other_cts_are_decoded(name: str, slices: Path) -> None:
     (found,) = read_slices((slices / f"{name}.dcm").read_bytes())
     assert hounsfield(found).shape == (found.height, found.width)
@@ -117,6 +119,10 @@ def test_labels_are_class_ids_by_image(tmp_path: Path) -> None:
         ("ID,Label\nID_a_other,1\n", "unknown class in ID_a_other"),
         ("ID,Label\nID_a_any,1\n", "ID_a has 1 of 6 rows"),
         ("id,label\n", "has the columns id, label; ID,Label needed"),
+        ("", "is no CSV: No columns to parse from file"),
+        ("ID,Label\nID_a_any,0\nID_a_any", "label '' of ID_a"),  # cut short
+        ("ID,Label\nID_a_any,0,1,2\nID_b_any,0\n", "is no CSV: Length of header"),
+        ("ID,Label\n", "has a header and no rows"),
     ],
 )
 def test_labels_that_contradict_are_named(text: str, message: str, tmp_path: Path) -> None:

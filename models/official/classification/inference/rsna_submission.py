@@ -1,27 +1,21 @@
 """Writes the submission of the RSNA haemorrhage challenge: `ID,Label`, six rows an image."""
 
-import io
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 
-from tpudet.classification.preparation.rsna_labels import CLASSES, split_row_id
+from tpudet.classification.preparation.rsna_labels import CLASSES, read_rows, split_row_id
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files.claimed_file import claimed_file
-from tpudet.trainkit.files.inputs import read_input
 
 
 def read_sample(path: str) -> list[str]:
     """Returns the row ids of a sample submission, in its order.
 
     Raises:
-        UserError: it has no column ID, repeats a row, or has rows that are of no class.
+        UserError: it is no such CSV, repeats a row, or has rows that are of no class.
     """
-    data = read_input(path, "--sample_submission")
-    table = pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False)
-    if "ID" not in table:
-        raise UserError(f"{path} has the columns {listing(table.columns)}; ID,Label needed")
+    table = read_rows(path, "--sample_submission")
     names = {entry.name for entry in CLASSES}
     wrong = [text for text in table["ID"] if split_row_id(text)[1] not in names]
     wrong += table["ID"][table["ID"].duplicated()].tolist()

@@ -1,6 +1,7 @@
 """The labels of the RSNA haemorrhage challenge, and folds that keep each patient together."""
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -30,6 +31,32 @@ def split_row_id(text: str) -> tuple[str, str]:
     return image_id, name
 
 
+def read_rows(path: str, argument: str) -> pd.DataFrame:
+    """Reads the columns ID and Label of a CSV of the challenge, as text.
+
+    Args:
+        path: the file.
+        argument: that names it, for messages.
+
+    Raises:
+        UserError: it cannot be read, is no CSV, or has no rows or not these columns.
+    """
+    content = io.BytesIO(read_input(path, argument))
+    try:
+        with warnings.catch_warnings():  # pandas only warns of rows longer than the header
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            table = pd.read_csv(content, dtype=str, keep_default_na=False, index_col=False)
+    except (ValueError, pd.errors.ParserWarning) as error:  # empty, not UTF-8, an open quote
+        raise UserError(f"{argument} {path} is no CSV: {str(error).strip()}") from None
+    if not {"ID", "Label"} <= set(table.columns):
+        raise UserError(
+            f"{argument} {path} has the columns {listing(table.columns)}; ID,Label needed"
+        )
+    if table.empty:
+        raise UserError(f"{argument} {path} has a header and no rows")
+    return table.fillna("")
+
+
 def read_labels(path: str) -> dict[str, tuple[int, ...]]:
     """Reads `stage_1_train.csv` or `stage_2_train.csv`: class ids, from 1, by image id.
 
@@ -41,11 +68,7 @@ def read_labels(path: str) -> dict[str, tuple[int, ...]]:
         UserError: lists missing columns, unknown classes, labels other than 0 and 1, images
             without all six rows and rows that contradict each other.
     """
-    table = pd.read_csv(io.BytesIO(read_input(path, "--labels")), dtype=str, keep_default_na=False)
-    if not {"ID", "Label"} <= set(table.columns):
-        raise UserError(
-            f"--labels {path} has the columns {listing(table.columns)}; ID,Label needed"
-        )
+    table = read_rows(path, "--labels")
     parts = table["ID"].str.rpartition("_")
     rows = pd.DataFrame({"image": parts[0], "name": parts[2], "label": table["Label"]})
     strange = rows[~rows["label"].isin(["0", "1"])]
