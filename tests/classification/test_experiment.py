@@ -2,26 +2,22 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import cv2
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.classification.build_classifier import build_task, resolve_auto
 from tpudet.classification.config import load_experiment
-from tpudet.classification.modeling.head_names import head_recipe
 from tpudet.cli import main
 from tpudet.detection.build_detector import build_task as build_detector
 from tpudet.detection.config import load_experiment as load_detection
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.images.standardize import decode_rgb
 from tpudet.trainkit.training.checkpoints import read_checkpoint
-from tpudet.trainkit.training.starting_weights import resolve_config
 from tpudet.trainkit.weights.config import WeightsConfig
-from tpudet.trainkit.weights.families import NORMALIZATIONS
 from tpudet.trainkit.weights.pretrained import load_pretrained, open_pretrained
 
 
@@ -46,7 +42,7 @@ def test_a_run_is_evaluated_and_described(trained_run: Path) -> None:
 def test_evaluate_writes_the_class_table_and_the_confusions(trained_run: Path, capsys) -> None:
     assert main(["evaluate", "--model_dir", str(trained_run), "--split", "test"]) == 0
     printed = dict(
-        line.split(": ") for line in capsys.readouterr().out.splitlines() if ": 0." in line
+        line.split(": ") for line in capsys.readouterr().out.splitlines() if ": " in line
     )
     path = trained_run / "evaluation_test_4"
     metrics = json.loads(path.with_suffix(".json").read_text())
@@ -83,6 +79,21 @@ def test_the_export_gives_the_evaluated_probabilities(
     metadata = json.loads(Path(saved_model, "assets/metadata.json").read_text())
     assert metadata["task"] == "classification"
     assert (metadata["step"], metadata["image_size"]) == (4, [32, 32])
+
+
+@pytest.mark.slow  # a process of its own exports
+def test_train_exports_its_best_checkpoint_in_one_command(
+    trained_run: Path, tmp_path: Path
+) -> None:
+    """The run is finished, so the same command only exports."""
+    shutil.copytree(trained_run, tmp_path / "run")
+    command = ["train", "--config", str(trained_run / "config.yaml")]
+    command += ["--model_dir", str(tmp_path / "run"), "--export", str(tmp_path / "final")]
+    for _ in range(2):  # and again, which replaces it
+        assert main(command) == 0
+    metadata = json.loads((tmp_path / "final/run-32/assets/metadata.json").read_text())
+    best = json.loads((trained_run / "best/best.json").read_text())
+    assert metadata["step"] == best["step"]
 
 
 def test_classify_predicts_every_image_once_from_folders_and_from_records(
@@ -184,64 +195,3 @@ def test_the_backbone_of_a_classifier_loads_whole_into_a_detector(trained_run: P
     weights = {variable.path: np.asarray(variable.value) for variable in task.model.variables}
     for name in backbone:
         np.testing.assert_array_equal(weights[name], stored[name])
-
-
-def random_network(build, **settings) -> keras.Model:
-    """A network of keras.applications whose statistics are not those of a new one either."""
-    keras.utils.set_random_seed(7)
-    network = build(weights=None, classes=11, classifier_activation=None, **settings)
-    rng = np.random.default_rng(1)
-    for variable in network.variables:
-        if variable.name == "moving_variance":
-            variable.assign(rng.uniform(0.5, 2.0, variable.shape))
-        elif variable.name in ("moving_mean", "beta", "bias"):
-            variable.assign(rng.normal(0, 0.1, variable.shape))
-    return network
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-@pytest.mark.parametrize(
-    ("build", "backbone"),
-    [
-        (keras.applications.ResNet50, ["model.backbone.kind=resnet", "model.backbone.depth=50"]),
-        (
-            keras.applications.EfficientNetB0,
-            ["model.backbone.kind=efficientnet", "model.backbone.variant=b0"],
-        ),
-    ],
-)
-def test_networks_of_keras_applications_give_the_same_logits(
-    build, backbone: list[str], tmp_path: Path
-) -> None:
-    network = random_network(build, input_shape=(64, 96, 3))
-    path = tmp_path / "network.weights.h5"
-    network.save_weights(path)
-    (tmp_path / "c.yaml").write_text("task: classification\n")
-    settings = [*backbone, f"train.weights.path={path}"]
-    config, pretrained = resolve_config(
-        load_experiment(str(tmp_path / "c.yaml"), settings),
-        "no_such_run",
-        loads_weights=True,
-        resolve_auto=resolve_auto,
-    )
-    assert pretrained is not None
-    task = build_task(config, num_classes=11)
-    report = load_pretrained(
-        task.model,
-        pretrained,
-        normalization=config.model.normalization,
-        classes=[ClassEntry(str(k), str(k)) for k in range(11)],
-        class_layers=task.class_layers,
-        other_parts=head_recipe,
-    )
-    assert report.missing == report.shape_skipped == report.differences == ()
-    images = np.random.default_rng(2).integers(0, 256, (2, 64, 96, 3)).astype(np.uint8)
-    if "resnet" in backbone[0]:
-        inputs = keras.applications.resnet.preprocess_input(images.astype(np.float32))
-    else:  # without ImageNet's weights, which bring mean and deviation, it only divides by 255
-        mean, deviation = map(np.array, NORMALIZATIONS["imagenet"])
-        inputs = (255.0 * (images / 255.0 - mean) / deviation).astype(np.float32)
-    expected = np.asarray(network(inputs, training=False))
-    found = np.asarray(task.model(images, training=False))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())

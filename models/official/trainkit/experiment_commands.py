@@ -5,6 +5,9 @@ A task's module `experiment` is imported once the backend is chosen, since it im
 
 import argparse
 import functools
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -32,6 +35,7 @@ The same command resumes a run where it stopped. Exit codes: 0 finished, 1 faile
 (start it again), 80 --max_hours is over (start it again), 81 train.stop_at is reached, 82
 train.patience is over.
 """
+_ENDED = (0, 81, 82)  # finished, train.stop_at is reached, train.patience is over
 
 
 class Experiment(Protocol):
@@ -70,6 +74,12 @@ def run_train(
     add_experiment_arguments(parser)
     add_backend_argument(parser)
     add_training_arguments(parser)
+    parser.add_argument(
+        "--export",
+        default="",
+        metavar="EXPORT_ROOT",
+        help="when the run has ended, export its best checkpoint there, as `tpudet export` does",
+    )
     add_hosts_arguments(parser)
     return run_command(parser, argv, functools.partial(_train, import_experiment))
 
@@ -81,7 +91,7 @@ def _train(import_experiment: Callable[[], Experiment], arguments: argparse.Name
     with several_hosts(arguments):
         choose_backend(arguments)
         experiment = import_experiment()
-        return experiment.train(
+        code = experiment.train(
             experiment_config(experiment.ExperimentConfig, arguments),
             model_dir=arguments.model_dir.rstrip("/"),
             mode=arguments.mode,
@@ -89,6 +99,34 @@ def _train(import_experiment: Callable[[], Experiment], arguments: argparse.Name
             deadline=arguments.deadline,
             dry_run=arguments.dry_run,
         )
+        exports = arguments.export and not arguments.dry_run and code in _ENDED and _is_chief()
+    return _export(arguments) or code if exports else code
+
+
+def _is_chief() -> bool:
+    """Whether this is the process that writes the files of a run."""
+    if os.environ["KERAS_BACKEND"] != "jax":
+        return True
+    import jax
+
+    return jax.process_index() == 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    """Exports the best checkpoint, or the newest of a run without evaluation.
+
+    In a process of its own, because a SavedModel is TensorFlow's and JAX may have trained, and
+    without the accelerators, whose memory this process holds.
+    """
+    from tpudet.trainkit.training.best_checkpoint import read_best_record
+    from tpudet.trainkit.weights.tensor_bundle import BEST_FOLDER
+
+    model_dir = arguments.model_dir.rstrip("/")
+    step = "best" if read_best_record(f"{model_dir}/{BEST_FOLDER}") else "latest"
+    command = [sys.executable, "-m", "tpudet", "export", "--model_dir", model_dir]
+    command += ["--export_root", arguments.export, "--step", step, "--overwrite"]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 def run_evaluate(
