@@ -42,7 +42,7 @@ def draw_row(row: Batch, class_names: Sequence[str]) -> np.ndarray:
     classes = row.classes[is_instance].tolist()
     crowds = row.is_crowd[is_instance].tolist()
     shard, record = divmod(int(row.records), RECORDS_PER_SHARD_LIMIT)
-    image = _without_margin(row.images)
+    image = _without_margin(row.images, row.boxes[is_instance])
     masks = None if row.masks is None else np.unpackbits(row.masks[is_instance], axis=-1)
     panel = Panel(
         boxes=row.boxes[is_instance],
@@ -57,11 +57,10 @@ def draw_row(row: Batch, class_names: Sequence[str]) -> np.ndarray:
     return draw_panels(image, [panel])
 
 
-def _without_margin(canvas: np.ndarray) -> np.ndarray:
-    """Cuts off the black rows below and columns to the right of the image."""
-    is_drawn = canvas.any(axis=2)
-    height, width = (
-        int(np.flatnonzero(is_drawn.any(axis=axis))[-1]) + 1 if is_drawn.any() else 1
-        for axis in (1, 0)
-    )
-    return canvas[:height, :width]
+def _without_margin(canvas: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """Cuts off black rows below the image and its boxes, and such columns to the right."""
+    ends = np.ceil(boxes[:, 2:].max(axis=0, initial=0)).astype(int)
+    for axis in (0, 1):
+        places = np.flatnonzero(canvas.any(axis=(1 - axis, 2)))
+        ends[axis] = max(ends[axis], places[-1] + 1 if len(places) else canvas.shape[axis])
+    return canvas[: ends[0], : ends[1]]
