@@ -1,7 +1,6 @@
 """Resolves the `model` section of an experiment and builds the detector and its task."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +13,9 @@ from tpudet.detection.modeling.config import RetinaNetConfig
 from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
 from tpudet.detection.modeling.mask_rcnn_task import MaskRCNNTask
 from tpudet.detection.modeling.retinanet import RetinaNetTask
-from tpudet.detection.modeling.tensorflow_names import tensorflow_detector_part
 from tpudet.trainkit.backbones.config import resolve_backbone, resolve_epsilon
 from tpudet.trainkit.types import Tensor
 from tpudet.trainkit.weights.families import TPUDET, Family
-from tpudet.trainkit.weights.load import OtherParts
 
 DetectorTask = RetinaNetTask | MaskRCNNTask
 
@@ -80,10 +77,3 @@ def build_task(
             return build_retinanet(model, **settings)
         case MaskRCNNConfig():
             return build_mask_rcnn(model, **settings)
-
-
-def tensorflow_parts(model: ModelConfig) -> OtherParts:
-    """Returns the name map for necks and heads in checkpoints of tensorflow/tpu."""
-    return functools.partial(
-        tensorflow_detector_part, anchors_per_location=model.anchors.per_location
-    )

@@ -7,10 +7,11 @@ from contextlib import nullcontext
 
 import tensorflow as tf
 
-from tpudet.detection.build_detector import DetectorTask, build_task, tensorflow_parts
+from tpudet.detection.build_detector import DetectorTask, build_task
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.data.config import MixupConfig, MosaicConfig
 from tpudet.detection.data.pipeline import train_dataset
+from tpudet.detection.modeling.foreign_parts import find_foreign_parts
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.record_splits import Split
 from tpudet.trainkit.training.build_training import Training, build_training
@@ -43,6 +44,10 @@ def build_detector_training(
         ConfigError: a value that the parts do not accept.
         WeightsError: the weights do not fit the model.
     """
+    tensors = pretrained.stored.tensors if pretrained else {}
+    parts = find_foreign_parts(config.model, tensors, classes)
+    if pretrained:
+        pretrained = pretrained._replace(notes=(*pretrained.notes, *parts.notes))
     return build_training(
         config.train,
         devices=devices,
@@ -64,7 +69,7 @@ def build_detector_training(
         pretrained=pretrained,
         normalization=config.model.normalization,
         classes=classes,
-        other_parts=tensorflow_parts(config.model),
+        other_parts=parts.recipe,
     )
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.detection.build_detector import build_task, resolve_auto, tensorflow_parts
+from tpudet.detection.build_detector import build_task, resolve_auto
 from tpudet.detection.build_training import build_detector_training
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.modeling.config import FPNConfig, HeadConfig, RetinaNetConfig
+from tpudet.detection.modeling.foreign_parts import find_foreign_parts
 from tpudet.detection.modeling.retinanet import RetinaNetTask
 from tpudet.trainkit.backbones.config import BatchNormConfig, ResNetConfig
 from tpudet.trainkit.class_list import ClassEntry, write_class_list
@@ -93,13 +94,14 @@ def load(path: str, classes: tuple[ClassEntry, ...] = CATS, **model_values) -> L
         config(path, **model_values), "no_such_run", loads_weights=True, resolve_auto=resolve_auto
     )
     assert pretrained is not None
+    parts = find_foreign_parts(resolved.model, pretrained.stored.tensors, classes)
     return load_pretrained(
         network(resolved.model, len(classes)),
         pretrained,
         normalization=resolved.model.normalization,
         classes=classes,
         class_layers=RetinaNetTask.class_layers,
-        other_parts=tensorflow_parts(resolved.model),
+        other_parts=parts.recipe,
     )
 
 
