@@ -1,10 +1,13 @@
+import os
 import struct
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tpudet.trainkit import records
+from tpudet.trainkit.errors import UserError
 
 COUNTS = [5, 0, 7, 3, 4]
 TOTAL = sum(COUNTS)
@@ -20,8 +23,7 @@ def shards() -> list[str]:
 
 
 def take(shards, number, **options):
-    defaults = {"seed": 7, "cycle_length": 2, "shuffle_buffer": 4}
-    dataset = records.read_shuffled(shards, COUNTS, **{**defaults, **options}).take(number)
+    dataset = records.read_shuffled(shards, COUNTS, **{"seed": 7, **options}).take(number)
     return [(int(epoch), int(record), text.numpy()) for epoch, record, text in dataset]
 
 
@@ -97,7 +99,7 @@ def test_two_writers_of_one_shard_do_not_meet(tmp_path):
         yield b"second"
 
     assert records.write_shard(path, disturbed()) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["t"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t", "t.offsets"]
     assert list(tf.data.TFRecordDataset(path).as_numpy_iterator()) == [b"first", b"second"]
 
 
@@ -124,7 +126,7 @@ def test_every_epoch_has_every_record_once_in_another_order(shards):
 
 def test_start_record_gives_the_tail_over_epoch_borders(shards):
     stream = take(shards, 45)
-    # Window borders, inside windows, an epoch's end and begin, and in the third epoch.
+    # Inside an epoch, at its end and begin, and in the third epoch.
     for start in (1, 4, 8, TOTAL - 1, TOTAL, TOTAL + 3, 2 * TOTAL + 2):
         assert take(shards, 45 - start, start_record=start) == stream[start:]
 
@@ -139,44 +141,112 @@ def test_order_depends_on_the_seed_and_not_on_the_process(shards):
         tf.random.set_seed(0)
 
 
-def test_windows_before_the_start_are_not_read(shards, tmp_path):
-    copies = []
-    for index, shard in enumerate(shards):
-        copies.append(records.shard_path(str(tmp_path / "c"), index, len(shards)))
-        tf.io.gfile.copy(shard, copies[-1])
+@pytest.mark.parametrize("process_count", [2, 32])
+def test_processes_take_turns_in_the_order_of_one(shards, process_count):
+    """The k-th process reads the places k, k + count, k + 2 count, ... of the whole stream."""
+    start, number = 5, 2
+    stream = take(shards, process_count * number, start_record=start)
+    for process in range(process_count):
+        own = take(
+            shards,
+            number,
+            start_record=start,
+            process_index=process,
+            process_count=process_count,
+        )
+        assert own == stream[process::process_count]
+
+
+def test_records_before_the_start_and_of_other_processes_are_not_read(shards, tmp_path):
+    """Every byte of the records that are not asked for is overwritten, lengths included."""
+    copies = copy_shards(shards, tmp_path)
     stream = take(copies, TOTAL)
-    last_shards = {record >> 32 for _, record, _ in stream[-1:]}
-    first_shards = {record >> 32 for _, record, _ in stream} - {r >> 32 for _, r, _ in stream[8:]}
-    assert first_shards
-    assert not first_shards & last_shards
-    for shard in first_shards:
-        tf.io.gfile.remove(copies[shard])
-    assert take(copies, 1, start_record=TOTAL - 1, shuffle_buffer=1) == stream[-1:]
+    wanted = stream[TOTAL - 5 :: 2]
+    offsets = [records.record_offsets(path) for path in copies]
+    for _, record, _ in set(stream) - set(wanted):
+        shard, place = divmod(record, records.RECORDS_PER_SHARD_LIMIT)
+        begin, end = offsets[shard][place : place + 2]
+        with open(copies[shard], "r+b") as file:
+            file.seek(begin)
+            file.write(b"\xff" * (end - begin))
+    assert take(copies, 3, start_record=TOTAL - 5, process_count=2) == wanted
 
 
-def test_shards_of_another_length_stop_the_reading(shards):
-    wrong = records.read_shuffled(shards, [5, 0, 7, 3, 5], seed=7)
-    with pytest.raises(tf.errors.FailedPreconditionError, match="5 elements but contained only 4"):
-        list(wrong.take(40))
+def test_any_place_in_a_large_set_is_its_own_record(tmp_path):
+    """One file of 50,000 records: places far into the fourth epoch are read within a second."""
+    count = 50_000
+    path = records.shard_path(str(tmp_path / "large"), 0, 1)
+    records.write_shard(path, (b"%d" % k for k in range(count)))
+    started = time.monotonic()
+    dataset = records.read_shuffled([path], [count], seed=1, start_record=4 * count - 50)
+    read = [tuple(map(int, row)) for row in dataset.take(100)]
+    assert time.monotonic() - started < 5
+    assert [epoch for epoch, _, _ in read] == [3] * 50 + [4] * 50
+    assert all(record == content for _, record, content in read)
+    assert len({record for _, record, _ in read[:50]}) == 50
+    # Of 50 numbers drawn from 0..49,999 the mean is 25,000 with a deviation of 2,041.
+    assert abs(np.mean([record for _, record, _ in read[:50]]) - 25_000) < 4 * 2_041
+
+
+def test_the_index_says_where_records_begin(tmp_path):
+    path = str(tmp_path / "train_x-00000-of-00001.tfrecord")
+    assert records.write_shard(path, [b"four", b"", [b"twelve", b" bytes"]]) == 3
+    expected = [0, 16 + 4, 2 * 16 + 4, 3 * 16 + 4 + 12]
+    assert np.fromfile(path + records.INDEX_ENDING, "<i8").tolist() == expected
+    assert records.record_offsets(path).tolist() == expected
+    # Written anew with other records, and without an index, as other programs leave it.
+    records.write_shard(path, [b"x" * 40])
+    assert records.record_offsets(path).tolist() == [0, 56]
+    os.remove(path + records.INDEX_ENDING)
+    assert records.record_offsets(path).tolist() == [0, 56]
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [b"", b"\0" * 7, np.array([0, 20], "<i8").tobytes(), np.array([0, 90, 52], "<i8").tobytes()],
+    ids=["empty", "cut", "of a shorter file", "not rising"],
+)
+def test_an_index_that_is_not_of_its_file_is_named_and_not_used(tmp_path, stored, caplog):
+    path = str(tmp_path / "train_x-00000-of-00001.tfrecord")
+    records.write_shard(path, [b"four", b"x" * 16])
+    with open(path + records.INDEX_ENDING, "wb") as file:
+        file.write(stored)
+    assert records.record_offsets(path).tolist() == [0, 20, 52]
+    assert f"{path}.offsets is not the index of {path}" in caplog.text
+    assert [text for _, _, text in take_all([path], [2])] == [b"four", b"x" * 16]
+
+
+def test_an_index_that_points_between_records_ends_the_reading(tmp_path):
+    path = str(tmp_path / "train_x-00000-of-00001.tfrecord")
+    records.write_shard(path, [b"x" * 20, b"y" * 20])
+    with open(path + records.INDEX_ENDING, "wb") as file:
+        file.write(np.array([0, 35, 72], "<i8").tobytes())
+    with pytest.raises(tf.errors.DataLossError, match="corrupted record at 35"):
+        take_all([path], [2])
+
+
+def test_shards_of_another_length_are_refused(shards):
+    with pytest.raises(UserError, match="00004-of-00005.tfrecord has 4 records, not 5"):
+        records.read_shuffled(shards, [5, 0, 7, 3, 5], seed=7)
+    with pytest.raises(UserError, match="00002-of-00005.tfrecord has 7 records, not 6"):
+        records.read_shuffled(shards, [5, 0, 6, 3, 4], seed=7)
     with pytest.raises(ValueError, match="one count per file"):
         records.read_shuffled(shards, COUNTS[:-1], seed=7)
     with pytest.raises(ValueError, match="from record -1"):
         records.read_shuffled(shards, COUNTS, seed=7, start_record=-1)
 
 
-def test_default_buffer_is_bounded_in_bytes_and_mixes_widely(shards, monkeypatch):
-    size = sum(tf.io.gfile.stat(path).length for path in shards)
-    assert records.default_shuffle_buffer(shards, COUNTS) == 256 * 2**20 * TOTAL // size
-    monkeypatch.setattr(records, "SHUFFLE_BUFFER_BYTES", size // 2)
-    assert records.default_shuffle_buffer(shards, COUNTS) == TOTAL // 2
+def take_all(shards, counts):
+    """The records of one epoch, by their numbers."""
+    dataset = records.read_shuffled(shards, counts, seed=7).take(sum(counts))
+    return sorted((int(record), int(epoch), text.numpy()) for epoch, record, text in dataset)
 
 
-def test_windows_are_permuted_shards(shards):
-    # A buffer of one record shows the interleaving: a record of each file of the window in turn.
-    stream = [record for _, record, _ in take(shards, TOTAL, shuffle_buffer=1, cycle_length=5)]
-    order = [shard for shard in dict.fromkeys(record >> 32 for record in stream)]
-    expected = [
-        shard * 2**32 + k for k in range(max(COUNTS)) for shard in order if k < COUNTS[shard]
-    ]
-    assert stream == expected
-    assert np.bincount([record >> 32 for record in stream], minlength=5).tolist() == COUNTS
+def copy_shards(shards, folder):
+    """The shards and their indices on a disk."""
+    copies = []
+    for index, shard in enumerate(shards):
+        copies.append(records.shard_path(str(folder / "c"), index, len(shards)))
+        for ending in ("", records.INDEX_ENDING):
+            tf.io.gfile.copy(shard + ending, copies[-1] + ending)
+    return copies

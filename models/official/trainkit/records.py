@@ -1,15 +1,19 @@
 """Sharded TFRecord files: atomic writing, exact listing, reading in a reproducible order.
 
 The files of one set are named `<prefix>-00000-of-00020.tfrecord`. A record's number is
-`shard index * RECORDS_PER_SHARD_LIMIT + index in the shard`, an int64.
+`shard index * RECORDS_PER_SHARD_LIMIT + index in the shard`, an int64. Beside each file that is
+written here stands its index, `<file>.offsets`: where each record begins, and where the last one
+ends, int64 with the lowest byte first. Files of other programs have none; their records are found
+by reading the length of each.
 """
 
+import logging
 import math
 import os
 import re
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,13 +27,15 @@ Record = bytes | Sequence[bytes]
 
 RECORDS_PER_SHARD_LIMIT = 2**32
 
-# Default size of the shuffle buffer of `read_shuffled`.
-SHUFFLE_BUFFER_BYTES = 256 * 2**20
+logger = logging.getLogger(__name__)
 
-# Few, so that a record is still in the processor's cache when it is decoded: reading ahead an
-# eighth of the shuffle buffer cost 4 % at 125 KB per record and 12 % at 312 KB. The price is a
-# pause at each window's start while the buffer fills, 1.3 s of 100 s from a bucket of 200 MB/s.
-READ_AHEAD_RECORDS = 4
+INDEX_ENDING = ".offsets"
+
+# Records read at once and ahead. Few from a disk, so that a record is still in the processor's
+# cache when it is decoded; from a bucket, where each takes some 50 ms, many.
+READS_FROM_DISK, READS_FROM_BUCKET = 4, 64
+_BUCKET_BUFFER_BYTES = 1 << 18  # so that most records take one request; a disk needs no buffer
+_FRAME_BYTES = 16  # of a record: length, checksum of the length, checksum of the data
 
 
 def shard_path(prefix: str, index: int, count: int, ending: str = ".tfrecord") -> str:
@@ -48,6 +54,8 @@ def shard_path(prefix: str, index: int, count: int, ending: str = ".tfrecord") -
 def write_shard(path: str, records: Iterable[Record]) -> int:
     """Writes `records` to a file that gets its name when it is complete and flushed to the disk.
 
+    Its index is written after it.
+
     Args:
         path: the final name.
         records: serialized, whole or in pieces, which saves the copy that would join them.
@@ -55,20 +63,26 @@ def write_shard(path: str, records: Iterable[Record]) -> int:
     Returns:
         The number of records written.
     """
-    count = 0
+    offsets = [0]
+    storage.remove_if_there(path + INDEX_ENDING)  # of a file that this one replaces
     with storage.whole_file(path, "wb") as file:
         for record in records:
-            _write_record(file, (record,) if isinstance(record, bytes) else record)
-            count += 1
-    return count
+            pieces = (record,) if isinstance(record, bytes) else record
+            offsets.append(offsets[-1] + _write_record(file, pieces))
+    with storage.whole_file(path + INDEX_ENDING, "wb") as file:
+        file.write(np.array(offsets, "<i8").tobytes())
+    return len(offsets) - 1
 
 
-def _write_record(file: Any, pieces: Sequence[bytes]) -> None:
+def _write_record(file: Any, pieces: Sequence[bytes]) -> int:
     """Writes length, its checksum, the pieces and their checksum, as tf.io.TFRecordWriter does.
+
+    Returns the number of bytes written.
 
     That writer takes only whole records, and its checksum takes as long as the writing itself.
     """
-    length = struct.pack("<Q", sum(map(len, pieces)))
+    num_bytes = sum(map(len, pieces))
+    length = struct.pack("<Q", num_bytes)
     checksum = 0
     for piece in pieces:
         checksum = crc32c(piece, checksum)
@@ -77,6 +91,7 @@ def _write_record(file: Any, pieces: Sequence[bytes]) -> None:
     for piece in others[:-1]:
         file.write(piece)
     file.write(b"".join((*others[-1:], _masked(checksum))))
+    return num_bytes + _FRAME_BYTES
 
 
 def _masked(checksum: int) -> bytes:
@@ -122,12 +137,38 @@ def find_shards(prefix: str, ending: str = ".tfrecord") -> list[str]:
 
 
 def count_records(shards: Sequence[str]) -> list[int]:
-    """Counts the records of each shard from their lengths, without parsing them.
+    """Counts the records of each shard, without parsing them.
 
     Raises:
         UserError: a file ends in the middle of a record.
     """
-    return [_count_in_file(path) for path in shards]
+    return [len(record_offsets(path)) - 1 for path in shards]
+
+
+def record_offsets(path: str) -> np.ndarray:
+    """Returns where each record of a file begins, and the file's size: [records + 1] int64, bytes.
+
+    Raises:
+        UserError: the file ends in the middle of a record.
+    """
+    size = storage.stat(path).size
+    if storage.is_file(path + INDEX_ENDING):
+        with storage.open_file(path + INDEX_ENDING, "rb") as file:
+            stored = file.read()
+        offsets = np.frombuffer(stored[: len(stored) // 8 * 8], "<i8").astype(np.int64)
+        is_whole = len(stored) % 8 == 0 and len(offsets) > 0
+        if is_whole and offsets[0] == 0 and offsets[-1] == size and _are_records(offsets):
+            return offsets
+        logger.warning(
+            "%s is not the index of %s: the length of each record is read instead",
+            path + INDEX_ENDING,
+            path,
+        )
+    return _find_records(path, size)
+
+
+def _are_records(offsets: np.ndarray) -> bool:
+    return bool((np.diff(offsets) >= _FRAME_BYTES).all())
 
 
 def read_records(shards: Sequence[str]) -> tf.data.Dataset:
@@ -170,47 +211,39 @@ def evaluation_share(
     return records.shard(process_count, process_index), num_batches * batch_size - num_own
 
 
-def default_shuffle_buffer(shards: Sequence[str], records_per_shard: Sequence[int]) -> int:
-    """Returns how many records of average size fit into `SHUFFLE_BUFFER_BYTES`, at least 1."""
-    total_bytes = sum(storage.stat(path).size for path in shards)
-    return max(1, SHUFFLE_BUFFER_BYTES * sum(records_per_shard) // max(1, total_bytes))
-
-
 def read_shuffled(
     shards: Sequence[str],
     records_per_shard: Sequence[int],
     *,
     seed: int,
     start_record: int = 0,
-    cycle_length: int = 16,
-    shuffle_buffer: int | None = None,
+    process_index: int = 0,
+    process_count: int = 1,
     whole_files: bool = True,
 ) -> tf.data.Dataset:
     """Reads the records epoch after epoch without end, in an order fixed by (seed, epoch) alone.
 
-    An epoch permutes the shards and splits them into windows of at most `cycle_length` and nearly
-    equal size. A window's shards are read in turn, one record each, through a shuffle buffer whose
-    seed is drawn from (seed, epoch, window).
-
-    The stream from `start_record` is the tail of the whole stream: windows before it are skipped
-    unread, and within its window the records before it are read but not decoded.
+    The order is a permutation of all records with (seed, epoch) as its key, computed for one place
+    at a time. So the stream from `start_record` is the tail of the whole stream and begins at once,
+    and no record is read that is not in it.
 
     Args:
         shards: paths, as `find_shards` lists them.
-        records_per_shard: records of each; a file with another number is an error, unless
-            `whole_files` is false.
+        records_per_shard: records of each.
         seed: any int64.
-        start_record: records consumed since the beginning of the run, over all epochs.
-        cycle_length: files open at once.
-        shuffle_buffer: records to choose from. None: as many as fit into
-            `SHUFFLE_BUFFER_BYTES`, about 2,200 photos of 120 KB.
-        whole_files: whether the files end there; else their first records are read.
+        start_record: records consumed since the beginning of the run, over all epochs and
+            processes.
+        process_index: of this process.
+        process_count: processes that take turns; together they read the same records whatever
+            their number, and none reads those of another.
+        whole_files: whether the files have no more records; else their first ones are read.
 
     Returns:
         Dataset of (epoch [] int64, record number [] int64, serialized [] string).
 
     Raises:
         ValueError: no records, a negative `start_record`, lengths that differ.
+        UserError: a file has another number of records.
     """
     total = sum(records_per_shard)
     if len(shards) != len(records_per_shard) or total < 1 or start_record < 0:
@@ -219,100 +252,53 @@ def read_shuffled(
             f"files from record {start_record}: there must be one count per file, at least one "
             "record in all, and a start_record of at least 0."
         )
-    window_count = -(-len(shards) // cycle_length)
-    bounds = np.arange(window_count + 1) * len(shards) // window_count
-    first_window, skip = _locate(records_per_shard, seed, start_record, bounds)
-    plan = _Plan(
-        paths=tf.constant(list(shards)),
-        counts=tf.constant(list(records_per_shard), tf.int64),
-        bounds=tf.constant(bounds, tf.int64),
-        seed=seed,
-        shuffle_buffer=shuffle_buffer or default_shuffle_buffer(shards, records_per_shard),
-        first_window=first_window,
-        skip=skip,
-        whole_files=whole_files,
+    offsets = tf.constant(_first_offsets(shards, records_per_shard, whole_files=whole_files))
+    paths = tf.constant(list(shards))
+    ends = tf.constant(np.cumsum(records_per_shard), tf.int64)
+    counts = tf.constant(list(records_per_shard), tf.int64)
+    is_remote = storage.is_remote(shards[0])
+    reads = READS_FROM_BUCKET if is_remote else READS_FROM_DISK
+
+    def read(position: Tensor) -> tf.data.Dataset:
+        epoch, place = position // total, position % total
+        record = tf.random.experimental.index_shuffle(
+            place, _epoch_seed(seed, epoch), tf.constant(total - 1, tf.int64)
+        )
+        shard = tf.searchsorted(ends, [record], side="right", out_type=tf.int64)[0]
+        number = shard * RECORDS_PER_SHARD_LIMIT + record - (ends[shard] - counts[shard])
+        # The public class takes no offsets.
+        from_there = tf.raw_ops.TFRecordDatasetV2(
+            filenames=paths[shard],
+            compression_type="",
+            buffer_size=_BUCKET_BUFFER_BYTES if is_remote else 0,
+            byte_offsets=offsets[record],
+        )
+        records: Any = tf.data.experimental.from_variant(from_there, tf.TensorSpec([], tf.string))
+        numbers = map(tf.data.Dataset.from_tensors, (epoch, number))
+        return tf.data.Dataset.zip((*numbers, records.take(1)))
+
+    positions = tf.data.Dataset.range(
+        start_record + process_index, np.iinfo(np.int64).max, process_count
     )
-    windows = tf.data.Dataset.range(first_window, np.iinfo(np.int64).max)
-    records = windows.flat_map(lambda window: _read_window(plan, window))
-    return records.prefetch(READ_AHEAD_RECORDS)
-
-
-class _Plan(NamedTuple):
-    """The constants for reading every window of `read_shuffled`."""
-
-    paths: Tensor  # [shards] string
-    counts: Tensor  # [shards] int64, records
-    bounds: Tensor  # [windows + 1] int64; window w has the shards bounds[w]..bounds[w + 1] - 1
-    seed: int
-    shuffle_buffer: int  # records
-    first_window: int  # counted over all epochs
-    skip: int  # records of the first window that were consumed before
-    whole_files: bool
-
-
-def _read_window(plan: _Plan, number: Tensor) -> tf.data.Dataset:
-    """Reads window `number`, [] int64, counted over all epochs."""
-    window_count = plan.bounds.shape[0] - 1
-    epoch, window = number // window_count, number % window_count
-    order = _shard_order(plan.seed, epoch, plan.paths.shape[0])
-    epochs = tf.data.Dataset.from_tensors(epoch).repeat()
-
-    def read_counted(index: Tensor) -> tf.data.Dataset:
-        # Zipped, because a map that attaches the epoch would cost a function call per record.
-        records = tf.data.TFRecordDataset(plan.paths[index])
-        records = records if plan.whole_files else records.take(plan.counts[index])
-        columns = (epochs, _record_numbers(index), records)
-        counted = tf.data.experimental.assert_cardinality(plan.counts[index])
-        return tf.data.Dataset.zip(columns).apply(counted)
-
-    chosen = order[plan.bounds[window] : plan.bounds[window + 1]]
-    records = tf.data.Dataset.from_tensor_slices(chosen).interleave(
-        read_counted,
-        cycle_length=plan.paths.shape[0],  # no less than the window: all its files in turn
-        block_length=1,
-        num_parallel_calls=plan.paths.shape[0],  # waiting for a bucket, not for a core
-        deterministic=True,
+    return positions.interleave(
+        read, cycle_length=reads, block_length=1, num_parallel_calls=reads, deterministic=True
     )
-    window_seed = tf.random.fold_in(_epoch_seed(plan.seed, epoch), window)
-    shuffled = _shuffle(records, plan.shuffle_buffer, window_seed)
-    skip = tf.where(number == plan.first_window, tf.constant(plan.skip, tf.int64), 0)
-    return shuffled.skip(skip)
 
 
-def _shuffle(dataset: tf.data.Dataset, buffer_size: int, seed: Tensor) -> tf.data.Dataset:
-    """Shuffles as `Dataset.shuffle` does, but by `seed`, [2] int64, alone.
-
-    That method mixes the process's global seed into its own, so the same run would read another
-    order after an unrelated `tf.random.set_seed`. Permuting blocks by stateless numbers would not
-    need this op, but copies every record: 0.2 ms for 125 KB.
-    """
-    # Positive, because two zeros would mean "draw a seed".
-    seeds = tf.random.stateless_uniform(
-        [2], seed, minval=1, maxval=2**62, dtype=tf.int64, alg="philox"
-    )
-    specs = tf.nest.flatten(dataset.element_spec)
-    variant = tf.raw_ops.ShuffleDataset(
-        input_dataset=tf.data.experimental.to_variant(dataset),
-        buffer_size=buffer_size,
-        seed=seeds[0],
-        seed2=seeds[1],
-        output_types=[spec.dtype for spec in specs],
-        output_shapes=[spec.shape for spec in specs],
-        reshuffle_each_iteration=False,
-    )
-    return tf.data.experimental.from_variant(variant, dataset.element_spec)
-
-
-def _locate(
-    records_per_shard: Sequence[int], seed: int, start_record: int, bounds: np.ndarray
-) -> tuple[int, int]:
-    """Returns the window, counted over all epochs, of `start_record`, and its index in it."""
-    epoch, rest = divmod(start_record, sum(records_per_shard))
-    order = _shard_order(seed, epoch, len(records_per_shard)).numpy()
-    ends = np.cumsum(np.asarray(records_per_shard)[order])[bounds[1:] - 1]
-    window = int(np.searchsorted(ends, rest, side="right"))
-    before = int(ends[window - 1]) if window else 0
-    return epoch * (len(bounds) - 1) + window, rest - before
+def _first_offsets(
+    shards: Sequence[str], records_per_shard: Sequence[int], *, whole_files: bool
+) -> np.ndarray:
+    """Returns where each record that is read begins in its file, [records] int64."""
+    parts = []
+    for path, count in zip(shards, records_per_shard, strict=True):
+        offsets = record_offsets(path)
+        found = len(offsets) - 1
+        if found < count or (whole_files and found != count):
+            raise UserError(
+                f"{path} has {found} records, not {count}. Copy it again, or write the set again."
+            )
+        parts.append(offsets[:count])
+    return np.concatenate(parts)
 
 
 def _read_shard(index: Tensor, path: Tensor) -> tf.data.Dataset:
@@ -323,35 +309,21 @@ def _record_numbers(index: Tensor) -> tf.data.Dataset:
     return tf.data.Dataset.range(index * RECORDS_PER_SHARD_LIMIT, np.iinfo(np.int64).max)
 
 
-def _shard_order(seed: int, epoch: Tensor | int, count: int) -> Tensor:
-    return _permutation(_epoch_seed(seed, epoch), count)
-
-
 def _epoch_seed(seed: int, epoch: Tensor | int) -> Tensor:
     return tf.stack([tf.constant(seed, tf.int64), tf.cast(epoch, tf.int64)])
 
 
-def _permutation(seed: Tensor, count: Tensor | int) -> Tensor:
-    """Returns 0..count-1, int64, in an order fixed by `seed`, [2] int64."""
-    keys = tf.random.stateless_uniform(
-        [count], seed, minval=0, maxval=2**62, dtype=tf.int64, alg="philox"
-    )
-    return tf.cast(tf.argsort(keys, stable=True), tf.int64)
-
-
-def _count_in_file(path: str) -> int:
-    """Counts length-prefixed records: 8 bytes length, 4 its checksum, payload, 4 its checksum."""
-    size = storage.stat(path).size
-    count = position = 0
+def _find_records(path: str, size: int) -> np.ndarray:
+    """Reads the length of each record: 8 bytes, 4 of its checksum, the data, 4 of its checksum."""
+    offsets = [0]
     with storage.open_file(path, "rb") as file:
-        while position + 12 <= size:
-            file.seek(position)
+        while offsets[-1] + 12 <= size:
+            file.seek(offsets[-1])
             (length,) = struct.unpack("<Q", file.read(8))
-            position += 12 + length + 4
-            count += 1
-    if position != size:
+            offsets.append(offsets[-1] + length + _FRAME_BYTES)
+    if offsets[-1] != size:
         raise UserError(
-            f"{path} ends in the middle of a record ({size} bytes, record {count - 1} would end "
-            f"at {position}). Remove it and write it again."
+            f"{path} ends in the middle of a record ({size} bytes, record {len(offsets) - 2} would "
+            f"end at {offsets[-1]}). Remove it and write it again."
         )
-    return count
+    return np.array(offsets, np.int64)

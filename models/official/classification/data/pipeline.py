@@ -64,10 +64,13 @@ def train_dataset(
     augmentations = build_augmentations(data.augmentations)
     surplus = surplus_records(augmentations, start_record // process_count)
     records = read_shuffled(
-        shards, records_per_shard, seed=seed, start_record=start_record - surplus * process_count
+        shards,
+        records_per_shard,
+        seed=seed,
+        start_record=start_record - surplus * process_count,
+        process_index=process_index,
+        process_count=process_count,
     )
-    if process_count > 1:
-        records = records.shard(process_count, process_index)
     is_basic = data.pipeline == "basic"
     samples = augmented_stream(
         records,

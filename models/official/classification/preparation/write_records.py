@@ -40,7 +40,7 @@ from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim, ClaimTicket
 from tpudet.trainkit.jobs.worker_pool import run_jobs
 from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, PROGRESS_SUFFIX, read_manifest
-from tpudet.trainkit.records import shard_path
+from tpudet.trainkit.records import INDEX_ENDING, shard_path
 
 TARGET_SHARD_BYTES = 100 * 10**6
 _SIZE_SAMPLE = 256  # images whose file sizes give the estimate for all
@@ -243,7 +243,8 @@ def _remove_other_shards(plan: Plan, names: set[str]) -> None:
     """Removes shards of an earlier writing in another number of files."""
     start = os.path.basename(plan.prefix) + "-"
     for name in storage.list_folder(plan.output):
-        if name.startswith(start) and name.endswith(".tfrecord") and name not in names:
+        shard = name.removesuffix(INDEX_ENDING)
+        if name.startswith(start) and shard.endswith(".tfrecord") and shard not in names:
             storage.remove(os.path.join(plan.output, name))
 
 

@@ -46,8 +46,6 @@ def train_dataset(
     class_names: Sequence[str] = (),
     with_masks: bool = False,
     augmentations: Sequence[Augmentation] | None = None,
-    cycle_length: int = 16,
-    shuffle_buffer: int | None = None,
     process_index: int = 0,
     process_count: int = 1,
     num_parallel_calls: int = NUM_CORES,
@@ -75,11 +73,9 @@ def train_dataset(
         class_names: C names, for records that have no class ids.
         with_masks: whether batches carry masks; the canvas is then a multiple of 8 wide.
         augmentations: used instead of those of `data`.
-        cycle_length: files open at once.
-        shuffle_buffer: records in the shuffle buffer; None: as many as fit into 256 MiB.
         process_index: of this process.
         process_count: processes that share the records, which take turns. Together their batches
-            hold the same records whatever their number. Each process reads all files.
+            hold the same records whatever their number.
         num_parallel_calls: images prepared at once.
 
     Returns:
@@ -99,12 +95,10 @@ def train_dataset(
         records_per_shard,
         seed=seed,
         start_record=start_record - surplus * process_count,
-        cycle_length=cycle_length,
-        shuffle_buffer=shuffle_buffer,
+        process_index=process_index,
+        process_count=process_count,
         whole_files=data.fraction == 1.0,
     )
-    if process_count > 1:
-        records = records.shard(process_count, process_index)
     images = augmented_stream(
         records,
         augmentations,

@@ -315,5 +315,6 @@ def test_everything_lies_in_memory_when_asked(write_coco, encoded_image) -> None
     assert names == [
         "classes.csv",
         "val_part-00000-of-00001.tfrecord",
+        "val_part-00000-of-00001.tfrecord.offsets",
         "val_part.manifest.json",
     ]

@@ -181,7 +181,11 @@ def test_a_finished_set_is_kept_and_replaced_only_when_asked(
     assert make_tfrecords.main([*command, "--overwrite"]) == 0
     assert sorted(contents(output)) == [
         "classes.csv",
-        *(f"train_part-{index:05d}-of-00003.tfrecord" for index in range(3)),
+        *(
+            f"train_part-{index:05d}-of-00003.tfrecord{ending}"
+            for index in range(3)
+            for ending in ("", ".offsets")
+        ),
         "train_part.manifest.json",
     ]
 

@@ -12,7 +12,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import remove_dead_claim
 from tpudet.trainkit.record_manifest import PROGRESS_SUFFIX, read_manifest
-from tpudet.trainkit.records import shard_path
+from tpudet.trainkit.records import INDEX_ENDING, shard_path
 
 
 def check_classes(plan: Plan) -> None:
@@ -96,7 +96,7 @@ def is_current(plan: Plan, manifest: Mapping[str, Any]) -> bool:
 
 
 def _present_files(plan: Plan) -> list[str]:
-    """Returns the paths of this set's shards, for any shard count, and of temporary files."""
+    """Returns this set's shards and their indices, for any shard count, and temporary files."""
     pattern = re.compile(
         re.escape(os.path.basename(plan.prefix)) + r"-\d{5}-of-\d{5}\.tfrecord(\..*)?"
     )
@@ -137,7 +137,8 @@ def check_outputs(plans: Sequence[Plan], *, overwrite: bool) -> None:
 
 def remove_leftovers(plan: Plan) -> None:
     """Removes incomplete files of a killed run, and shards of another shard count."""
-    wanted = {shard_path(plan.prefix, index, plan.num_shards) for index in range(plan.num_shards)}
+    shards = [shard_path(plan.prefix, index, plan.num_shards) for index in range(plan.num_shards)]
+    wanted = {*shards, *(shard + INDEX_ENDING for shard in shards)}
     for path in _present_files(plan):
         if path not in wanted:
             storage.remove(path)
