@@ -55,6 +55,36 @@ def test_bars_and_messages_have_lines_of_their_own_in_a_pipe() -> None:
     assert " 3/3 " in lines[2]
 
 
+def test_on_a_terminal_a_message_clears_the_bar_and_the_bar_comes_back(tmp_path) -> None:
+    code = (
+        "from tpudet.trainkit.screen import prepare_screen\n"
+        "prepare_screen()\n"
+        "import logging\n"
+        "from tqdm import tqdm\n"
+        "from tpudet.trainkit.command_line import start_logging\n"
+        "start_logging()\n"
+        "for k in tqdm(range(3), desc='reading', ncols=60):\n"
+        "    if k == 1: logging.warning('a message')\n"
+    )
+    # In a process of its own: a child of this one's threads must not fork.
+    spawn = f"import pty, sys; sys.exit(pty.spawn([sys.executable, '-c', {code!r}]))"
+    done = subprocess.run(
+        [sys.executable, "-c", spawn],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    before, message, after = done.stdout.decode().partition("WARNING: a message")
+    assert message
+    # The line of the message: the cleared bar, and only then time and text.
+    line = before.rpartition("\r")[2]
+    assert "reading" in before
+    assert "reading" not in line
+    assert "\033[33m" in line
+    assert "reading" in after
+
+
 def test_a_bar_that_is_cleared_leaves_no_line() -> None:
     buffer = io.BytesIO()
     stream = BarLines(buffer)

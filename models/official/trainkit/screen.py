@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import ModuleType
 from typing import BinaryIO
 
@@ -117,7 +118,8 @@ class LogHandler(logging.StreamHandler):
         """Clears the bars, writes, and draws them again."""
         from tqdm import tqdm  # reads its settings when it is imported, so after prepare_screen
 
-        with tqdm.external_write_mode(file=self.stream):
+        on_terminal = sys.stderr is not None and sys.stderr.isatty()
+        with tqdm.external_write_mode(file=self.stream) if on_terminal else nullcontext():
             super().emit(record)
 
 
