@@ -32,6 +32,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "split_classes": "split the classes into parts by their number of images",
         "build_validation": "choose validation images for each class",
         "gen_coco_val_json": "write a box CSV as COCO JSON",
+        "gen_mask_truth": "write boxes and mask files as one CSV to score submissions by",
         "gen_tfrecords": "write balanced TFRecords of one part from a box CSV",
         "kfold_split": "split a box CSV into stratified folds",
         "add_pseudo_labels": "add confident predictions to a box CSV",

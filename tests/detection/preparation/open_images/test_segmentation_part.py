@@ -1,5 +1,6 @@
 """The segmentation track as a part of a preset: leaf classes, boxes and masks in one set."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -7,7 +8,13 @@ import cv2
 import numpy as np
 import pytest
 
-from tpudet.detection.commands import gen_tfrecords, prepare_folds, prepare_tfrecords
+from tpudet.detection.commands import (
+    evaluate_submission,
+    gen_mask_truth,
+    gen_tfrecords,
+    prepare_folds,
+    prepare_tfrecords,
+)
 from tpudet.detection.data.tfrecord import Example, parse_example
 from tpudet.trainkit.records import find_shards, read_records
 
@@ -131,3 +138,43 @@ def test_gen_tfrecords_takes_masks(
     assert len(examples) == 4
     for example in examples:
         check_cat(example)
+
+
+def test_the_truth_in_one_csv_scores_its_own_masks_1(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half the masks are as large as their image, half are half as large, as some are published."""
+    for first in "ab":
+        name = first * 16
+        path = data / f"validation_masks/challenge-2019-validation-masks-{first}/{name}_m1.png"
+        mask = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
+        cv2.imwrite(str(path), mask[::2, ::2])
+    assert gen_mask_truth.main([]) == 0
+    assert "8 boxes in 4 images, 4 of them with a mask" in capsys.readouterr().out
+    path = tmp_path / "output/prepared/val_masks.csv"
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["Mask"] != "" for row in rows] == [True, False] * 4
+    assert {(row["ImageWidth"], row["ImageHeight"]) for row in rows} == {("64", "48")}
+    cats = [row for row in rows if row["Mask"]]
+    assert len({row["Mask"] for row in cats}) == 1
+    submission = tmp_path / "sub.csv"
+    lines = [f"{row['ImageID']},64,48,/m/cat 0.9 {row['Mask']}\n" for row in cats]
+    submission.write_text("ImageID,ImageWidth,ImageHeight,PredictionString\n" + "".join(lines))
+    assert evaluate_submission.main([str(submission), str(path), "--masks"]) == 0
+    assert "mAP 1.000000" in capsys.readouterr().out
+
+
+def test_a_mask_that_cannot_be_used_is_named_and_nothing_is_written(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a" * 16
+    mask = data / f"validation_masks/challenge-2019-validation-masks-a/{name}_m1.png"
+    mask.write_bytes(mask.read_bytes()[:40])
+    assert gen_mask_truth.main([]) == 2
+    message = capsys.readouterr().err
+    assert "1 of 4 masks are missing, damaged, empty or of another shape" in message
+    assert str(mask) in message
+    assert not (tmp_path / "output/prepared/val_masks.csv").exists()
+    assert gen_mask_truth.main(["--mask_dir", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err
