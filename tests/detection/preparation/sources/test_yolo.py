@@ -31,6 +31,8 @@ def write(root: Path, files: dict[str, str | bytes]) -> str:
         ("../train/images", "train/images/a.PNG", "train/labels/a.txt"),  # as Roboflow writes it
         ("pictures", "pictures/a.jpg", "pictures/a.txt"),  # labels beside the images
         ("train.txt", "images/a.jpg", "labels/a.txt"),
+        ("images", "images/a.JPG", "labels/a.TXT"),
+        ("pictures", "pictures/a.jpg", "pictures/a.TXT"),
         ("[images/train, other]", "images/train/a.jpg", "labels/train/a.txt"),
     ],
 )
@@ -42,6 +44,17 @@ def test_images_and_labels_are_found(tmp_path, train, image, label) -> None:
     np.testing.assert_allclose(annotations.boxes[CORNERS].to_numpy(), [[0.3, 0.4, 0.7, 0.6]])
     assert annotations.boxes["label"].tolist() == ["1"]
     assert [entry.name for entry in annotations.classes] == ["cat", "dog"]
+
+
+def test_label_files_in_capitals_belong_to_their_images(tmp_path) -> None:
+    files = {"images/a.jpg": b"", "labels/a.TXT": "1 0.5 0.5 0.2 0.4\n"}
+    files |= {"images/b.jpg": b"", "labels/b.txt": "0 0.5 0.5 0.2 0.4\n", "labels/c.TXT": ""}
+    data = write(tmp_path, files | {"data.yaml": f"train: images\n{NAMES}"})
+    annotations = read_yolo(find_yolo_set(data, ["train"]))
+    assert annotations.boxes["label"].tolist() == ["1", "0"]
+    (finding,) = annotations.findings
+    assert finding.file.endswith("labels/c.TXT")
+    assert finding.reason == "label file without an image"
 
 
 def test_the_path_of_another_machine_is_replaced(tmp_path) -> None:

@@ -148,6 +148,8 @@ def _read_columns(path: str, names: Sequence[str]) -> pd.DataFrame:
 
 
 def _header(content: bytes, path: str) -> list[str]:
+    if not content.strip():
+        raise UserError(f"--annotations {path} is empty; its first line must name the columns.")
     first = next(iter(content.decode("utf-8-sig").splitlines()), "")
     try:
         row = next(csv.reader([first], delimiter=_delimiter(first)), [])

@@ -74,7 +74,7 @@ def read_yolo(
     if not num_labelled:
         raise UserError(
             f"--annotations {dataset.path}: none of the {len(paths)} images has a label file, such "
-            f"as {' or '.join(label_paths(paths[0]))}."
+            f"as {' or '.join(label_paths(paths[0])[::2])}."
         )
     table = pd.DataFrame(rows, columns=pd.Index(_COLUMNS)).assign(is_crowd=False, area=np.nan)
     if not include_segmentation:
@@ -135,5 +135,7 @@ def _labels_without_image(dataset: YoloSet) -> Iterator[Finding]:
         return
     for folder in sorted(expected.keys() - image_folders):
         for name in storage.list_names(folder):
-            if name.endswith(".txt") and name not in expected[folder] and name != "classes.txt":
+            root, ending = os.path.splitext(name)
+            known = (*expected[folder], "classes.txt")
+            if ending.lower() == ".txt" and f"{root}.txt" not in known:
                 yield Finding(os.path.join(folder, name), "label file without an image", "", False)

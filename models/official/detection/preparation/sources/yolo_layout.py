@@ -65,14 +65,19 @@ def find_yolo_set(path: str, splits: Sequence[str], base: str | None = None) -> 
 
 
 def label_paths(image: str) -> list[str]:
-    """Returns where the label file of an image may be: in `labels` for `images`, or beside it."""
-    folders, name = os.path.split(f"{os.path.splitext(image)[0]}.txt")
+    """Returns where the label file of an image may be: in `labels` for `images`, or beside it.
+
+    Programs on Windows write .TXT too.
+    """
+    beside = os.path.splitext(image)[0]
+    places = [beside]
+    folders, name = os.path.split(beside)
     parts = folders.split("/")
-    beside = os.path.join(folders, name)
-    if "images" not in parts:
-        return [beside]
-    last = len(parts) - 1 - parts[::-1].index("images")
-    return [os.path.join("/".join([*parts[:last], "labels", *parts[last + 1 :]]), name), beside]
+    if "images" in parts:
+        last = len(parts) - 1 - parts[::-1].index("images")
+        labels = "/".join([*parts[:last], "labels", *parts[last + 1 :]])
+        places.insert(0, os.path.join(labels, name))
+    return [place + ending for place in places for ending in (".txt", ".TXT")]
 
 
 def _load(path: str) -> Mapping[str, Any]:
