@@ -44,6 +44,7 @@ def layers() -> dict[str, Callable[[], Any]]:
     import functools
 
     from tpudet.detection.modeling.bifpn import Fusion
+    from tpudet.detection.modeling.roi_heads import FullyConnected, Upsample
     from tpudet.trainkit.backbones.batch_norm import BatchNorm
     from tpudet.trainkit.backbones.layers import Conv, ConvNorm
 
@@ -60,6 +61,8 @@ def layers() -> dict[str, Callable[[], Any]]:
         "depthwise convolution, norm": functools.partial(
             conv_norm, CHANNELS, 3, kind="depthwise", activation="silu"
         ),
+        "fully connected": functools.partial(FullyConnected, CHANNELS, name="dense"),
+        "transposed convolution": functools.partial(Upsample, CHANNELS, name="upsample"),
         "fusion of BiFPN": lambda: _Fused(
             Fusion(
                 input_levels=(3, 3),
@@ -134,7 +137,8 @@ def _gradients(
     def compute() -> Any:
         with tf.GradientTape() as tape:
             outputs = layer(inputs, **training)
-        weights = tf.cast(upstream, outputs.dtype)
+        scale = outputs.shape[1] // upstream.shape[1]  # of what doubles the resolution
+        weights = tf.cast(tf.repeat(tf.repeat(upstream, scale, 1), scale, 2), outputs.dtype)
         return tape.gradient(outputs, [variable.value for variable in variables], weights)
 
     paths = [variable.path.partition("/")[2] for variable in variables]

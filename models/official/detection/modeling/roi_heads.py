@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 import keras
 
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
-from tpudet.trainkit.backbones.layers import HE_FAN_OUT, Conv, ConvNorm, clone_initializer
+from tpudet.trainkit.backbones.layers import (
+    HE_FAN_OUT,
+    Conv,
+    ConvNorm,
+    add_bias,
+    clone_initializer,
+)
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -21,6 +27,45 @@ class BoxPredictions(NamedTuple):
 
     class_logits: Tensor  # [B, K, C + 1] float32; channel 0 is background, channel k class k
     box_deltas: Tensor  # [B, K, C, 4] float32, weighted; [B, K, 1, 4] if all classes share them
+
+
+class FullyConnected(keras.layers.Dense):
+    """A `Dense` layer that adds its bias by `add_bias`, whose gradient sums in float32."""
+
+    def __init__(self, units: int, *, name: str):
+        super().__init__(units, use_bias=False, name=name)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates the variables for features [n, channels]."""
+        super().build(input_shape)
+        self.shift = self.add_weight(
+            shape=(self.units,), initializer="zeros", autocast=False, name="bias"
+        )
+
+    def call(self, features: Tensor, training: bool | None = None) -> Tensor:
+        """Maps [n, channels] to [n, units]."""
+        return add_bias(super().call(features), self.shift)
+
+
+class Upsample(keras.layers.Conv2DTranspose):
+    """A 2x2 transposed convolution with stride 2, its bias as in `FullyConnected`."""
+
+    def __init__(self, filters: int, *, name: str):
+        initializer = clone_initializer(HE_FAN_OUT)
+        super().__init__(
+            filters, 2, strides=2, use_bias=False, kernel_initializer=initializer, name=name
+        )
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates the variables for features [n, h, w, channels]."""
+        super().build(input_shape)
+        self.shift = self.add_weight(
+            shape=(self.filters,), initializer="zeros", autocast=False, name="bias"
+        )
+
+    def call(self, features: Tensor) -> Tensor:
+        """Maps [n, h, w, channels] to [n, 2 * h, 2 * w, filters]."""
+        return add_bias(super().call(features), self.shift)
 
 
 class ConvStack(keras.layers.Layer):
@@ -105,7 +150,7 @@ class BoxHead(keras.layers.Layer):
             )
 
         self.tower = ConvStack(num_convs=num_convs, num_filters=num_filters, make_norm=make_norm)
-        self.dense = [keras.layers.Dense(num_units, name=f"dense{i}") for i in range(num_dense)]
+        self.dense = [FullyConnected(num_units, name=f"dense{i}") for i in range(num_dense)]
         self.class_predict = predictor(num_classes + 1, 0.01, "class_predict")
         num_sets = 1 if class_agnostic else num_classes
         self.box_predict = predictor(4 * num_sets, 0.001, "box_predict")
@@ -159,13 +204,7 @@ class MaskHead(keras.layers.Layer):
     ):
         super().__init__(name=name)
         self.tower = ConvStack(num_convs=num_convs, num_filters=num_filters, make_norm=make_norm)
-        self.upsample = keras.layers.Conv2DTranspose(
-            num_filters,
-            2,
-            strides=2,
-            kernel_initializer=clone_initializer(HE_FAN_OUT),
-            name="upsample",
-        )
+        self.upsample = Upsample(num_filters, name="upsample")
         self.mask_predict = Conv(
             num_classes,
             1,
