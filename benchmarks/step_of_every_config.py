@@ -91,7 +91,8 @@ def small(experiment: Experiment, *, shallow: bool) -> Experiment:
 
 def _small_head(model: ModelConfig) -> dict[str, Any]:
     if not isinstance(model, MaskRCNNConfig):
-        return {"head.num_filters": 16, "head.num_convs": 1}
+        groups = {"head.norm_groups": 4} if model.head.norm_groups else {}
+        return {"head.num_filters": 16, "head.num_convs": 1} | groups
     proposals = dict.fromkeys(("max_proposals", "max_proposals_in_training"), 50)
     return {
         **{f"rpn.{key}": value for key, value in proposals.items()},

@@ -43,11 +43,24 @@ def test_other_mistakes_do_not_mention_older_versions(tmp_path: Path) -> None:
     assert "older version" not in str(caught.value)
 
 
-def test_canvas_sides_are_multiples_of_the_stride_of_the_coarsest_level() -> None:
-    assert decoded("data: {canvas_size: [128, 256]}").model.stride == 128
-    with pytest.raises(ConfigError, match=r"multiples of 128 \(2\^model.max_level\), got \[100\]"):
+def test_canvas_sides_are_multiples_of_the_stride_of_levels_that_are_enlarged() -> None:
+    assert decoded("model: {neck: {kind: nas_fpn}}").model.stride == 128
+    assert decoded("data: {canvas_size: [800, 800]}").model.stride == 32
+    with pytest.raises(ConfigError, match=r"multiples of 32, the model.s stride, got \[100\]"):
         decoded("data: {canvas_size: [100, 256]}")
     assert decoded("{model: {max_level: 5}, data: {canvas_size: [96, 160]}}").model.stride == 32
+
+
+def test_what_looks_at_the_image_alone_goes_with_augmentations_that_leave_it_in_its_place() -> None:
+    mosaic = "data: {augmentations: [{kind: mosaic}, {kind: color}], quarter_turns: true}"
+    assert decoded(f"{{model: {{padding: black}}, {mosaic}}}").data.quarter_turns
+    assert decoded("{model: {padding: mean}, data: {augmentations: [{kind: color}]}}")
+    text = "model.padding mean must know .* which data.mosaic and data.quarter_turns change"
+    with pytest.raises(ConfigError, match=text):
+        decoded(f"{{model: {{padding: mean}}, {mosaic}}}")
+    model = "model: {kind: mask_rcnn, rpn: {clip_to: image}}"
+    with pytest.raises(ConfigError, match=r"model.rpn.clip_to image must know .* data.mosaic"):
+        decoded(f"{{{model}, {mosaic}}}")
 
 
 def test_a_metric_of_masks_needs_a_model_with_masks() -> None:

@@ -18,7 +18,7 @@ from tpudet.detection.modeling.config import (
     FocalLossConfig,
     HeadConfig,
     HuberLossConfig,
-    PostprocessConfig,
+    OneStagePostprocessConfig,
 )
 from tpudet.trainkit.backbones.config import BACKBONE_EPSILON, EfficientNetConfig
 from tpudet.trainkit.config.decode import decode, load_config
@@ -122,7 +122,7 @@ def test_an_efficientdet_trains_as_its_authors_did(version: str) -> None:
     )
     assert model.class_loss == FocalLossConfig(alpha=0.25, gamma=1.5, label_smoothing=0.0)
     assert model.box_loss == HuberLossConfig(delta=0.1, weight=50.0)
-    assert model.postprocess == PostprocessConfig(
+    assert model.postprocess == OneStagePostprocessConfig(
         score_threshold=0.001, nms_iou_threshold=0.5, max_candidates=5000, max_detections=100
     )
     assert (data.scale_range, data.horizontal_flip) == ((0.1, 2.0), True)

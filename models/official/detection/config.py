@@ -88,11 +88,14 @@ class ExperimentConfig:
     def __post_init__(self) -> None:
         stride = self.model.stride
         bad = [side for side in self.data.canvas_size if side % stride]
-        text = f"data.canvas_size must be multiples of {stride} (2^model.max_level), got {bad}"
+        text = f"data.canvas_size must be multiples of {stride}, the model's stride, got {bad}"
         metric = self.evaluation.schedule.best_metric
         has_metric = self.model.predicts_masks or not metric.startswith("mask_")
         known = get_args(Metric)
         unknown = [name for name in self.train.stop_at or () if name not in known]
+        region_keys, movers = self.model.region_keys, self.data.moving_augmentations
+        moved = f"{' and '.join(region_keys)} must know which part of a canvas is the image, which "
+        moved += f"data.{' and data.'.join(movers)} change: leave out either"
         check(
             self,
             (not bad, text),
@@ -106,6 +109,7 @@ class ExperimentConfig:
                 not unknown,
                 f"train.stop_at has no metric {', '.join(unknown)}; known are {', '.join(known)}",
             ),
+            (not (region_keys and movers), moved),
         )
 
 

@@ -19,6 +19,7 @@ from tpudet.detection.build_detector import DetectorTask, resolve_auto
 from tpudet.detection.build_training import build_detector_training, restore_task
 from tpudet.detection.config import ExperimentConfig, load_experiment
 from tpudet.detection.data.input_errors import explain_input_error
+from tpudet.detection.data.resize import build_resize
 from tpudet.detection.data.sample import describe_lacks, describe_left_out
 from tpudet.detection.evaluation.report import report_run, write_report
 from tpudet.detection.evaluation.split import build_evaluation
@@ -224,9 +225,15 @@ def export(
         model=task.model,
         predict=task.predict,
         canvas_size=canvas_size,
+        resize=build_resize(run.config.data.resize),
         class_list_text=run.class_list_text,
         directory=f"{export_root}/{name}-{resolution}",
-        metadata={"version": name, "step": checkpoint.step, "git_commit": git_commit()},
+        metadata={
+            "version": name,
+            "step": checkpoint.step,
+            "git_commit": git_commit(),
+            "resize": run.config.data.resize.kind,
+        },
         boxes=boxes,
         overwrite=overwrite,
     )

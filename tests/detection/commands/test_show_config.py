@@ -41,4 +41,4 @@ def test_every_mistake_of_a_config_is_one_message_and_exit_code_2(
     assert message.startswith("tpudet show_config: 1 mistake in the configuration:")
     assert "unknown key train.total_step; did you mean `total_steps`?" in message
     assert show_config.main(["--config", "quickstart", *flags[2:]]) == 2
-    assert "multiples of 32 (2^model.max_level), got [100]" in capsys.readouterr().err
+    assert "multiples of 32, the model's stride, got [100]" in capsys.readouterr().err

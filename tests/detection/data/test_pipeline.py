@@ -10,12 +10,12 @@ from tpudet.detection.data.augmentations.autoaugment import apply_autoaugment
 from tpudet.detection.data.augmentations.build import on_image
 from tpudet.detection.data.augmentations.mixing import mosaic
 from tpudet.detection.data.boxes import boxes_to_canvas, flip_boxes, has_area
-from tpudet.detection.data.config import DataConfig, MosaicConfig
+from tpudet.detection.data.config import DataConfig, FitConfig, MosaicConfig, StretchConfig
 from tpudet.detection.data.pipeline import eval_dataset, train_dataset
 from tpudet.detection.data.sample import describe_left_out, select_instances
 from tpudet.detection.data.tfrecord import EncodedImage, encode_example, parse_example
 from tpudet.trainkit import records
-from tpudet.trainkit.images.canvas import decode_to_canvas, place_on_canvas
+from tpudet.trainkit.images.canvas import decode_to_canvas, place_on_canvas, stretch
 from tpudet.trainkit.images.seeds import draw_placement, record_seed
 
 CANVAS = (64, 64)
@@ -63,7 +63,7 @@ def shards() -> list[str]:
 
 
 def training(shards, batch_size, **changes):
-    settings = {**OPTIONS, "scale_range": (0.1, 2.0)}
+    settings = {**OPTIONS, "scale_range": (0.1, 2.0), "resize": FitConfig()}
     settings |= {name: changes.pop(name) for name in tuple(changes) if name in settings}
     options = {"seed": 3}
     return train_dataset(
@@ -184,6 +184,17 @@ def test_evaluation_sees_each_image_once_and_fills_the_last_batch(shards):
         placed = decode_to_canvas(parse_example(text).encoded, *CANVAS)
         np.testing.assert_array_equal(row[0], placed.image)
         np.testing.assert_array_equal([*row[5], *row[6], *row[7]], np.concatenate(placed[1:]))
+
+
+def test_stretched_images_fill_the_canvas_in_training_and_evaluation(shards):
+    stretched = {"resize": StretchConfig(), "scale_range": (1.0, 1.0)}
+    dataset = eval_dataset(shards=shards, batch_size=4, resize=stretch, **OPTIONS)
+    for seen in (rows(dataset, TOTAL), rows(training(shards, 4, **stretched), TOTAL)):
+        for row in seen:
+            size, scale, offset = row[5:8]
+            # A JPEG decoded at a half may end in half a pixel.
+            np.testing.assert_allclose(size * scale, CANVAS, atol=1.0)
+            np.testing.assert_allclose(offset, 0.0, atol=1.0)
 
 
 def test_processes_share_the_images_of_an_evaluation_in_batches_of_equal_number(shards):

@@ -23,7 +23,7 @@ from tpudet.detection.ops.numpy_masks import decode_rle
 from tpudet.detection.types import Batch, Detections
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import ClaimError
-from tpudet.trainkit.images.canvas import decode_to_canvas
+from tpudet.trainkit.images.canvas import decode_to_canvas, stretch
 from tpudet.trainkit.records import shard_path, write_shard
 from tpudet.trainkit.saved_model import SavedModelError
 
@@ -187,6 +187,33 @@ def test_pixel_boxes_of_another_canvas_on_an_object_store(
     np.testing.assert_allclose(outputs["detection_boxes"][0, :n], expected, rtol=0.02, atol=0.5)
     with tf.io.gfile.GFile("ram://models/final/x/assets/metadata.json") as file:
         assert json.load(file)["canvas_size"] == [128, 128]
+
+
+def test_an_exported_model_resizes_as_it_was_trained(
+    stand_in: Any, jpegs: dict[str, bytes], tmp_path: Path
+) -> None:
+    directory = export_saved_model(
+        model=stand_in.model,
+        predict=stand_in.predict,
+        canvas_size=(64, 96),
+        resize=stretch,
+        class_list_text=CLASS_LIST,
+        directory=str(tmp_path / "x"),
+        metadata={"step": 1},
+        boxes="normalized",
+    )
+    exported = tf.saved_model.load(directory)
+    files = list(jpegs.values())
+    outputs = call(exported, files)
+    # The canvas counts as the original there: the same in shares of the sides.
+    canvases = tf.stack([decode_to_canvas(file, 64, 96, stretch).image for file in files])
+    expected = exported.signatures["canvas"](input=canvases)
+    assert outputs["num_detections"].sum() > 4
+    for key in ("num_detections", "detection_boxes", "detection_scores", "detection_classes"):
+        np.testing.assert_allclose(outputs[key], expected[key], atol=1e-5, err_msg=key)
+    # Each image reaches both far sides of the canvas.
+    assert np.asarray(canvases)[:, -1].any(axis=(1, 2)).all()
+    assert np.asarray(canvases)[:, :, -1].any(axis=(1, 2)).all()
 
 
 def batch_of(encoded: bytes, height: int, width: int) -> Any:

@@ -27,6 +27,7 @@ from tpudet.detection.inference.views import (
     merge_views,
     restore_boxes,
 )
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.canvas import decode_to_canvas
 from tpudet.trainkit.saved_model import SavedModel
 
@@ -62,6 +63,15 @@ def test_without_views_to_add_the_detections_are_those_of_the_saved_model(
             assert labels.tolist() == labels_2.tolist()
             np.testing.assert_allclose(scores, scores_2, atol=1e-5)
             np.testing.assert_allclose(boxes, boxes_2, atol=1e-5)
+
+
+def test_views_are_of_models_that_see_images_as_large_as_the_canvas_allows(
+    saved_model: Path,
+) -> None:
+    saved = read_saved_detector(str(saved_model))
+    saved = saved._replace(metadata={**saved.metadata, "resize": "stretch"})
+    with pytest.raises(UserError, match="data.resize stretch.*Predict without --tta"):
+        load_view_detector(saved, ViewSettings(flip=True), 8)
 
 
 def test_a_mirrored_image_has_mirrored_detections(

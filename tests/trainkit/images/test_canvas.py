@@ -1,10 +1,18 @@
+from functools import partial
+
 import cv2
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tpudet.detection.data.boxes import boxes_to_canvas, flip_boxes, has_area
-from tpudet.trainkit.images.canvas import decode_to_canvas, place_on_canvas, resize_to_canvas
+from tpudet.trainkit.images.canvas import (
+    decode_to_canvas,
+    fit_short_side,
+    place_on_canvas,
+    resize_to_canvas,
+    stretch,
+)
 from tpudet.trainkit.images.seeds import draw_placement, record_seed
 
 CANVAS = (128, 192)
@@ -232,3 +240,37 @@ def test_large_images_that_are_no_jpeg_do_not_alias():
     image[::2] = 255
     placed = resize_to_canvas(tf.constant(image), *CANVAS)
     np.testing.assert_allclose(placed.image, 127.5, atol=1)
+
+
+@pytest.mark.parametrize("encode", [jpeg, png])
+def test_an_image_stretched_to_the_canvas_fills_it(encode):
+    height, width = 120, 300
+    image = np.zeros((height, width, 3), np.uint8)
+    image[60:, :100] = (255, 0, 0)
+    placed = decode_to_canvas(tf.constant(encode(image)), 240, 200, resize=stretch)
+    np.testing.assert_allclose(placed.scale, [2, 2 / 3])
+    np.testing.assert_array_equal(placed.original_size, [height, width])
+    box, count = extent_of_red(placed.image.numpy())
+    np.testing.assert_allclose(box, [120, 0, 240, 100 * 2 / 3], atol=1.5)
+    assert count == pytest.approx(120 * 100 * 2 / 3, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("size", "resized"),
+    [
+        ((480, 640), (60, 80)),  # the shorter side is 60
+        ((640, 480), (80, 60)),
+        ((480, 1200), (40, 100)),  # the longer side is no more than 100
+        ((30, 40), (60, 80)),  # small ones grow
+        ((480, 480), (60, 60)),
+    ],
+)
+def test_the_shorter_side_is_given_and_the_longer_one_limited(size, resized):
+    resize = partial(fit_short_side, short_side=60, long_side=100)
+    image = np.full((*size, 3), 255, np.uint8)
+    placed = resize_to_canvas(tf.constant(image), 128, 128, resize)
+    seen = placed.image.numpy().all(axis=-1)
+    assert (seen.any(axis=1).sum(), seen.any(axis=0).sum()) == resized
+    # A canvas that is too small limits it, too.
+    placed = resize_to_canvas(tf.constant(image), 30, 30, resize)
+    assert max(np.multiply(size, placed.scale.numpy())) == pytest.approx(30)

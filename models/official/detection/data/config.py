@@ -1,6 +1,6 @@
 """Configuration of the data: records, canvas and augmentations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from tpudet.trainkit.config.ranges import Count, NaturalNumber, Positive, Range, Share, check
@@ -94,6 +94,34 @@ AugmentationConfig = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class FitConfig:
+    """The largest size that fits the canvas; the aspect ratio stays."""
+
+    kind: Literal["fit"] = "fit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StretchConfig:
+    """The size of the canvas, whatever the aspect ratio, as MLPerf's RetinaNet."""
+
+    kind: Literal["stretch"] = "stretch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortSideConfig:
+    """The shorter side is given, as far as the longer one and the canvas allow, as torchvision."""
+
+    kind: Literal["short_side"] = "short_side"
+    short_side: Count = 800  # pixels
+    long_side: Count = 1333  # at most, pixels
+
+    __post_init__ = check
+
+
+ResizeConfig = FitConfig | StretchConfig | ShortSideConfig
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Where the TFRecords are and how an image reaches the canvas."""
 
@@ -108,9 +136,17 @@ class DataConfig:
     horizontal_flip: bool = True
     vertical_flip: bool = False
     quarter_turns: bool = False  # by 0, 90, 180 or 270 degrees
-    # Relative to the size that just fits the canvas; (0.1, 2.0) is large-scale jitter.
+    resize: ResizeConfig = field(default_factory=FitConfig)  # also of evaluation and export
+    # Relative to the size that `resize` gives; (0.1, 2.0) is large-scale jitter.
     scale_range: tuple[float, float] = (1.0, 1.0)
     augmentations: tuple[AugmentationConfig, ...] = ()  # applied in this order
+
+    @property
+    def moving_augmentations(self) -> tuple[str, ...]:
+        """What puts pixels of a training image, or of another, elsewhere on the canvas."""
+        kinds = (augmentation.kind for augmentation in self.augmentations)
+        mixing = tuple(kind for kind in kinds if kind in ("mosaic", "mixup", "copy_paste"))
+        return (*mixing, *(["quarter_turns"] if self.quarter_turns else []))
 
     def __post_init__(self) -> None:
         low, high = self.scale_range

@@ -11,11 +11,12 @@ from tpudet.detection.data.augmentations.build import build_augmentations, needs
 from tpudet.detection.data.boxes import boxes_to_canvas, flip_boxes, has_area
 from tpudet.detection.data.config import DataConfig
 from tpudet.detection.data.masks import pack_masks, placed_masks, require_masks
+from tpudet.detection.data.resize import build_resize
 from tpudet.detection.data.sample import Sample, pack_sample, select_instances, unpack_sample
 from tpudet.detection.data.tfrecord import Example, parse_example
 from tpudet.detection.data.turns import canvas_before, draw_turn, turn_sample
 from tpudet.detection.types import Batch
-from tpudet.trainkit.images.canvas import PlacedImage, place_on_canvas
+from tpudet.trainkit.images.canvas import PlacedImage, Resize, fit, place_on_canvas
 from tpudet.trainkit.images.mixed_stream import Augmentation, augmented_stream, surplus_records
 from tpudet.trainkit.images.seeds import draw_placement, fold_seed, record_seed
 from tpudet.trainkit.records import (
@@ -105,6 +106,7 @@ def train_dataset(
         prepare=functools.partial(
             _training_sample,
             data=data,
+            resize=build_resize(data.resize),
             seed=seed,
             num_classes=num_classes,
             class_names=class_names,
@@ -125,6 +127,7 @@ def _training_sample(
     serialized: Tensor,
     *,
     data: DataConfig,
+    resize: Resize,
     seed: int,
     num_classes: int | None,
     class_names: Sequence[str],
@@ -144,7 +147,7 @@ def _training_sample(
     )
     turns = data.vertical_flip or data.quarter_turns
     canvas_size = canvas_before(turn, data.canvas_size) if turns else data.canvas_size
-    placed = place_on_canvas(example.encoded, *canvas_size, **drawn._asdict())
+    placed = place_on_canvas(example.encoded, *canvas_size, **drawn._asdict(), resize=resize)
     sample = _to_sample(
         record,
         example,
@@ -161,6 +164,7 @@ def eval_dataset(
     *,
     shards: Sequence[str],
     canvas_size: tuple[int, int],
+    resize: Resize = fit,
     batch_size: int,
     max_instances: int,
     class_names: Sequence[str] = (),
@@ -170,13 +174,14 @@ def eval_dataset(
     num_records: int | None = None,
     num_parallel_calls: int = NUM_CORES,
 ) -> tf.data.Dataset:
-    """Yields every image once, in file order, fitted into the canvas.
+    """Yields every image once, in file order, on the canvas.
 
     Fillers complete the last batch: record -1, zeros, sizes and scales 1.
 
     Args:
         shards: paths, as `find_shards` lists them.
         canvas_size: H and W.
+        resize: as of `place_on_canvas`.
         batch_size: B, of this process.
         max_instances: N.
         class_names: C names, for records that have no class ids.
@@ -194,7 +199,7 @@ def eval_dataset(
         example = parse_example(serialized, with_masks=with_masks, class_names=class_names)
         example = _checked(example, record)
         placed = place_on_canvas(
-            example.encoded, *canvas_size, scale=1.0, position=(0.0, 0.0), flip=False
+            example.encoded, *canvas_size, scale=1.0, position=(0.0, 0.0), flip=False, resize=resize
         )
         unused_seed = tf.zeros([2], tf.int64)
         sample = _to_sample(

@@ -17,6 +17,7 @@ from tpudet.detection.config import (
     RulesConfig,
 )
 from tpudet.detection.data.pipeline import eval_dataset
+from tpudet.detection.data.resize import build_resize
 from tpudet.detection.evaluation.class_scores import ClassScores
 from tpudet.detection.evaluation.class_table import format_class_table
 from tpudet.detection.evaluation.coco import (
@@ -115,6 +116,7 @@ def build_evaluation(
         dataset=eval_dataset(
             shards=split.shards,
             canvas_size=data.canvas_size,
+            resize=build_resize(data.resize),
             batch_size=math.ceil(schedule.batch_size / devices.num_processes),
             max_instances=data.max_instances,
             class_names=class_names,

@@ -13,7 +13,13 @@ import tensorflow as tf
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.types import Batch, Detections
 from tpudet.trainkit.class_list import read_class_list
-from tpudet.trainkit.images.canvas import PlacedImage, decode_to_canvas, resize_to_canvas
+from tpudet.trainkit.images.canvas import (
+    PlacedImage,
+    Resize,
+    decode_to_canvas,
+    fit,
+    resize_to_canvas,
+)
 from tpudet.trainkit.saved_model import publish_saved_model, require_free
 
 BoxConvention = Literal["normalized", "pixels"]
@@ -24,6 +30,7 @@ def export_saved_model(
     model: keras.Model,
     predict: Callable[[Batch], Detections],
     canvas_size: tuple[int, int],
+    resize: Resize = fit,
     class_list_text: str,
     directory: str,
     metadata: Mapping[str, object],
@@ -51,7 +58,8 @@ def export_saved_model(
     Args:
         model: owns every variable that `predict` reads, with the values to export.
         predict: the detector, traced with an unknown batch size.
-        canvas_size: height and width to which images are resized.
+        canvas_size: height and width of the canvas.
+        resize: how images come to it; the metadata should say it where it is another than `fit`.
         class_list_text: contents of classes.csv.
         directory: to write.
         metadata: JSON values: version, step, git commit.
@@ -69,7 +77,7 @@ def export_saved_model(
     read_class_list(class_list_text)
     directory = directory.rstrip("/")
     require_free(directory, overwrite=overwrite)
-    module = _Detector(model, predict, canvas_size, boxes)
+    module = _Detector(model, predict, canvas_size, resize, boxes)
     image_tensor = module.image_tensor.get_concrete_function()
     outputs = image_tensor.structured_outputs
     facts = {
@@ -104,6 +112,7 @@ class _Detector(tf.Module):
         model: keras.Model,
         predict: Callable[[Batch], Detections],
         canvas_size: tuple[int, int],
+        resize: Resize,
         boxes: BoxConvention,
     ):
         super().__init__()
@@ -111,6 +120,7 @@ class _Detector(tf.Module):
         self.model_variables = [variable.value for variable in model.variables]
         self._predict = predict
         self._canvas_size = canvas_size
+        self._resize = resize
         self._boxes: BoxConvention = boxes
         canvas, pair = tf.TensorSpec([None, *canvas_size, 3], tf.uint8), tf.TensorSpec([None, 2])
         # Traced once for all entry points; it is nearly all of the graph.
@@ -151,7 +161,7 @@ class _Detector(tf.Module):
         height, width = self._canvas_size
         pair = tf.TensorSpec([2], tf.float32)
         placed = tf.map_fn(
-            lambda image: to_canvas(image, height, width),
+            lambda image: to_canvas(image, height, width, self._resize),
             inputs,
             fn_output_signature=PlacedImage(
                 tf.TensorSpec([height, width, 3], tf.uint8), pair, pair, pair

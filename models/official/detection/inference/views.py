@@ -27,6 +27,7 @@ from tpudet.detection.inference.saved_detector import Detector, ImageOutput, loa
 from tpudet.detection.inference.view_settings import ViewSettings
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.submission.fusion.plain_fusion import Boxes, fuse_class
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.canvas import place_on_canvas
 from tpudet.trainkit.saved_model import SavedModel
 
@@ -59,7 +60,16 @@ def load_view_detector(saved: SavedModel, settings: ViewSettings, batch_size: in
         saved: a model without masks.
         settings: of the views.
         batch_size: canvases per call of the model.
+
+    Raises:
+        UserError: the model does not see images as large as the canvas allows.
     """
+    resize = saved.metadata.get("resize", "fit")
+    if resize != "fit":
+        raise UserError(
+            f"{saved.directory} was exported with data.resize {resize}: views at other scales are "
+            "there for fit only. Predict without --tta."
+        )
     height, width = saved.metadata["canvas_size"]
     detect_canvases = load_canvas_detector(saved)
     place = canvas_placer(height, width)

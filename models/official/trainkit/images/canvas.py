@@ -16,11 +16,15 @@ whole image (1.37 and 1.33 ms at 640x480) and less for a part (0.88 ms for the c
 INTEGER_FAST was not faster (1.33 ms) on a CPU with AVX2.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from tpudet.trainkit.types import Tensor
+
+# (sizes of image and canvas, both [2] float32) -> canvas pixels per original pixel, [2] float32
+Resize = Callable[[Tensor, Tensor], Tensor]
 
 _JPEG_START = b"\xff\xd8\xff"
 
@@ -47,16 +51,45 @@ class _Window(NamedTuple):
     resized: Tensor  # [2] int32, canvas pixels; may exceed the canvas by a few, which are cropped
 
 
-def decode_to_canvas(encoded: Tensor, canvas_height: int, canvas_width: int) -> PlacedImage:
-    """Decodes an image and fits it into the canvas, as evaluation and export do.
+def fit(size: Tensor, canvas: Tensor) -> Tensor:
+    """The largest size that fits into the canvas; the aspect ratio stays. A `Resize`."""
+    return tf.repeat(tf.reduce_min(canvas / size), 2)
+
+
+def stretch(size: Tensor, canvas: Tensor) -> Tensor:
+    """The size of the canvas, whatever the aspect ratio. A `Resize`."""
+    return canvas / size
+
+
+def fit_short_side(size: Tensor, canvas: Tensor, *, short_side: int, long_side: int) -> Tensor:
+    """The given shorter side, unless the longer one would exceed its limit or the canvas.
+
+    A `Resize` once the sides are given, both in pixels.
+    """
+    longest = tf.cast(long_side, tf.float32) / tf.reduce_max(size)
+    scale = tf.minimum(tf.cast(short_side, tf.float32) / tf.reduce_min(size), longest)
+    return tf.minimum(fit(size, canvas), scale)
+
+
+def decode_to_canvas(
+    encoded: Tensor, canvas_height: int, canvas_width: int, resize: Resize = fit
+) -> PlacedImage:
+    """Decodes and resizes an image and pads it to the canvas, as evaluation and export do.
 
     Args:
         encoded: [] string, a JPEG, PNG, GIF (first frame) or BMP file.
         canvas_height: pixels.
         canvas_width: pixels.
+        resize: as of `place_on_canvas`.
     """
     placed = place_on_canvas(
-        encoded, canvas_height, canvas_width, scale=1.0, position=(0.0, 0.0), flip=False
+        encoded,
+        canvas_height,
+        canvas_width,
+        scale=1.0,
+        position=(0.0, 0.0),
+        flip=False,
+        resize=resize,
     )
     return placed._replace(image=pad_image(placed.image, canvas_height, canvas_width))
 
@@ -69,6 +102,7 @@ def place_on_canvas(
     scale: Tensor | float,
     position: Tensor | tuple[float, float],
     flip: Tensor | bool,
+    resize: Resize = fit,
 ) -> PlacedImage:
     """Decodes and scales an image, and crops it if it is larger than the canvas.
 
@@ -82,21 +116,22 @@ def place_on_canvas(
         encoded: [] string, as for `decode_to_canvas`.
         canvas_height: pixels.
         canvas_width: pixels.
-        scale: [] float32, relative to the largest size that fits into the canvas.
+        scale: [] float32, relative to the size that `resize` gives.
         position: [2] float32 in [0, 1), y and x of the crop among all possible ones.
         flip: [] bool, whether to mirror left and right.
+        resize: `fit`, `stretch`, or `fit_short_side` with its sides.
     """
     canvas = (canvas_height, canvas_width)
 
     def from_jpeg() -> tuple:
         size = tf.image.extract_jpeg_shape(encoded)[:2]
-        window = _plan_window(size, canvas, scale, position, is_jpeg=True)
+        window = _plan_window(size, canvas, resize, scale, position, is_jpeg=True)
         return _decode_jpeg_window(encoded, window), size, window
 
     def from_other() -> tuple:
         image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
         image = tf.ensure_shape(image, [None, None, 3])
-        window = _plan_window(tf.shape(image)[:2], canvas, scale, position, is_jpeg=False)
+        window = _plan_window(tf.shape(image)[:2], canvas, resize, scale, position, is_jpeg=False)
         return _reduce_window(image, window), tf.shape(image)[:2], window
 
     starts_as_jpeg = tf.strings.substr(encoded, 0, 3) == _JPEG_START
@@ -104,10 +139,12 @@ def place_on_canvas(
     return _place(pixels, size, window, canvas, flip)
 
 
-def resize_to_canvas(image: Tensor, canvas_height: int, canvas_width: int) -> PlacedImage:
-    """Fits a decoded image, [h, w, 3] uint8, into the canvas as `decode_to_canvas` does."""
+def resize_to_canvas(
+    image: Tensor, canvas_height: int, canvas_width: int, resize: Resize = fit
+) -> PlacedImage:
+    """Brings a decoded image, [h, w, 3] uint8, to the canvas as `decode_to_canvas` does."""
     canvas, size = (canvas_height, canvas_width), tf.shape(image)[:2]
-    window = _plan_window(size, canvas, 1.0, (0.0, 0.0), is_jpeg=False)
+    window = _plan_window(size, canvas, resize, 1.0, (0.0, 0.0), is_jpeg=False)
     placed = _place(_reduce_window(image, window), size, window, canvas, False)
     return placed._replace(image=pad_image(placed.image, canvas_height, canvas_width))
 
@@ -127,6 +164,7 @@ def pad_image(pixels: Tensor, height: int | Tensor, width: int | Tensor) -> Tens
 def _plan_window(
     size: Tensor,
     canvas: tuple[int | Tensor, int | Tensor],
+    resize: Resize,
     scale: Tensor | float,
     position: Tensor | tuple[float, float],
     *,
@@ -135,7 +173,7 @@ def _plan_window(
     """Chooses reduction and crop for an image of `size` [2] int32, height and width."""
     canvas_size = tf.cast(tf.stack(canvas), tf.float32)
     original = tf.cast(size, tf.float32)
-    factor = tf.reduce_min(canvas_size / original) * scale  # canvas pixels per original pixel
+    factor = resize(original, canvas_size) * scale  # canvas pixels per original pixel
     wanted = tf.maximum(tf.round(original * factor), 1.0)
     reduced = tf.math.ceil(original / tf.constant([[2.0], [4.0], [8.0]]))  # libjpeg rounds up
     allowed = tf.reduce_all(reduced >= wanted, axis=-1)
