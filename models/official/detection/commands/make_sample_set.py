@@ -24,6 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seed", type=int, default=0, help="the same seed draws the same set (default 0)"
     )
+    parser.add_argument(
+        "--masks", action="store_true", help="also write a mask per object, as Open Images has them"
+    )
     return run_command(parser, argv, _run)
 
 
@@ -38,7 +41,10 @@ def _run(arguments: argparse.Namespace) -> str:
     from tpudet.detection.preparation.sources.sample_set import SHAPES, write_sample_set
 
     counts = write_sample_set(
-        arguments.output, num_images=arguments.num_images, seed=arguments.seed
+        arguments.output,
+        num_images=arguments.num_images,
+        seed=arguments.seed,
+        with_masks=arguments.masks,
     )
     splits = ", ".join(f"{count} {split}" for split, count in counts.items())
     return f"{arguments.output}: {splits} images of {len(SHAPES)} classes"

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -59,6 +60,37 @@ def test_the_box_file_has_the_columns_of_open_images_and_one_image_in_twelve_is_
     assert {row["LabelName"] for row in rows} == {f"/sample/{label}" for label in SHAPES}
     images = {path.stem for path in (tmp_path / "train").glob("*.jpg")}
     assert images - {row["ImageID"] for row in rows} == {"train00011", "train00023"}
+
+
+def test_masks_are_disjoint_and_fill_their_boxes_and_change_neither_images_nor_boxes(
+    tmp_path: Path,
+) -> None:
+    write_sample_set(str(tmp_path / "boxes"), num_images=15, seed=0)
+    write_sample_set(str(tmp_path / "masks"), num_images=15, seed=0, with_masks=True)
+    with_masks = contents(tmp_path / "masks")
+    assert contents(tmp_path / "boxes").items() <= with_masks.items()
+    for split in ("train", "val"):
+        with open(tmp_path / f"masks/{split}_boxes.csv") as file:
+            boxes = list(csv.DictReader(file))
+        with open(tmp_path / f"masks/{split}_masks.csv") as file:
+            masks = list(csv.DictReader(file))
+        assert len(boxes) == len(masks) > 5
+        occupied: dict[str, np.ndarray] = {}
+        for box, row in zip(boxes, masks, strict=True):
+            assert [box[key] for key in ("ImageID", "LabelName", "XMin", "YMax")] == [
+                row[key] for key in ("ImageID", "LabelName", "BoxXMin", "BoxYMax")
+            ]
+            path = tmp_path / f"masks/{split}_masks" / row["MaskPath"]
+            mask = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE) > 0
+            before = occupied.setdefault(row["ImageID"], np.zeros_like(mask))
+            assert not (mask & before).any()
+            before |= mask
+            columns = np.flatnonzero(mask.any(axis=0))
+            low, high = float(box["XMin"]) * mask.shape[1], float(box["XMax"]) * mask.shape[1]
+            if box["IsOccluded"] == "0":
+                assert [columns[0], columns[-1] + 1] == pytest.approx([low, high], abs=1e-3)
+            else:
+                assert low < columns[0] + 1e-3 < columns[-1] + 1 < high + 1e-3
 
 
 def test_stopped_anywhere_no_box_file_is_short(tmp_path: Path) -> None:

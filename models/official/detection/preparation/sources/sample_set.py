@@ -5,8 +5,10 @@ For the demo and for tests: every box is known exactly, and the same seed draws 
 
 import csv
 import math
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import cv2
@@ -21,6 +23,10 @@ SPLIT_SHARES = {"train": 0.8, "val": 0.2}
 EMPTY_EVERY = 12
 # An object is not covered if less than this share of it would stay visible.
 MIN_VISIBLE_SHARE = 0.6
+_MASK_COLUMNS = (
+    *("MaskPath", "ImageID", "LabelName", "BoxID", "BoxXMin", "BoxXMax", "BoxYMin", "BoxYMax"),
+    *("PredictedIoU", "Clicks"),
+)
 
 
 class DrawnObject(NamedTuple):
@@ -29,6 +35,15 @@ class DrawnObject(NamedTuple):
     label: str  # key of SHAPES
     box: tuple[int, int, int, int]  # y1, x1, y2, x2 in pixels; edges, so x2 - x1 is the width
     occluded: bool  # a later object covers part of it
+    visible: np.ndarray  # [h, w] bool; what later objects leave of it
+
+
+class _Sample(NamedTuple):
+    """An image with its objects."""
+
+    image_id: str
+    image: np.ndarray  # [h, w, 3] uint8 BGR
+    objects: list[DrawnObject]
 
 
 def _star(points: int, inner: float) -> np.ndarray:
@@ -86,7 +101,7 @@ def draw_image(
         around = image[mask].mean(axis=0)
         image[mask] = _texture(rng, height, width, _contrasting(rng, around))[mask]
     objects = [
-        DrawnObject(label, _extent(mask), bool((owner[mask] != number).any()))
+        DrawnObject(label, _extent(mask), bool((owner[mask] != number).any()), owner == number)
         for number, (label, mask) in enumerate(zip(labels, masks, strict=True), 1)
     ]
     return image, objects
@@ -130,13 +145,26 @@ def _extent(mask: np.ndarray) -> tuple[int, int, int, int]:
 
 
 def write_sample_set(
-    directory: str, *, num_images: int, seed: int, progress: Callable[[Any], Any] = tqdm
+    directory: str,
+    *,
+    num_images: int,
+    seed: int,
+    with_masks: bool = False,
+    progress: Callable[[Any], Any] = tqdm,
 ) -> dict[str, int]:
     """Writes images, boxes and class list.
 
     Writes `classes.csv` and, for each split, `<split>/<ImageID>.jpg` and then `<split>_boxes.csv`
     (the 13 columns of Open Images) under `directory`. A box file that exists is therefore whole.
     Images that a larger set left there are removed.
+
+    Args:
+        directory: made if it does not exist.
+        num_images: of all splits.
+        seed: of the drawing; images and boxes are the same with masks and without.
+        with_masks: also write `<split>_masks/<ImageID>_<number>.png`, the visible pixels of each
+            object, and `<split>_masks.csv` (the 10 columns of Open Images).
+        progress: wraps the numbers of a split's images.
 
     Returns:
         The number of images by split.
@@ -149,35 +177,78 @@ def write_sample_set(
     for number, (split, share) in enumerate(SPLIT_SHARES.items()):
         counts[split] = round(num_images * share)
         storage.remove_if_there(f"{directory}/{split}_boxes.csv")
-        _remove_images(f"{directory}/{split}", split)
-        storage.make_folder(f"{directory}/{split}")
-        with storage.whole_file(f"{directory}/{split}_boxes.csv", "w") as file:
-            rows = csv.writer(file, lineterminator="\n")
-            rows.writerow(ALL_COLUMNS)
-            for index in progress(range(counts[split])):
-                rng = np.random.default_rng((seed, number, index))
-                rows.writerows(_write_image(rng, f"{directory}/{split}", f"{split}{index:05d}"))
+        folders = [f"{directory}/{split}"] + [f"{directory}/{split}_masks"] * with_masks
+        for folder in folders:
+            _remove_files(folder, split)
+            storage.make_folder(folder)
+        images = (
+            _draw_sample(np.random.default_rng((seed, number, index)), f"{split}{index:05d}")
+            for index in progress(range(counts[split]))
+        )
+        _write_split(directory, split, images, with_masks=with_masks)
     return counts
 
 
-def _remove_images(directory: str, split: str) -> None:
+def _write_split(
+    directory: str, split: str, images: Iterable[_Sample], *, with_masks: bool
+) -> None:
+    with ExitStack() as stack:
+        boxes = stack.enter_context(storage.whole_file(f"{directory}/{split}_boxes.csv", "w"))
+        box_rows = csv.writer(boxes, lineterminator="\n")
+        box_rows.writerow(ALL_COLUMNS)
+        mask_rows = None
+        if with_masks:  # published before the boxes, since the stack ends in reverse order
+            masks = stack.enter_context(storage.whole_file(f"{directory}/{split}_masks.csv", "w"))
+            mask_rows = csv.writer(masks, lineterminator="\n")
+            mask_rows.writerow(_MASK_COLUMNS)
+        for sample in images:
+            quality = [cv2.IMWRITE_JPEG_QUALITY, 92]
+            _write_image(f"{directory}/{split}/{sample.image_id}.jpg", sample.image, quality)
+            box_rows.writerows(_box_rows(sample))
+            if mask_rows is None:
+                continue
+            for row, drawn in zip(_mask_rows(sample), sample.objects, strict=True):
+                pixels = drawn.visible.astype(np.uint8) * 255
+                _write_image(f"{directory}/{split}_masks/{row[0]}", pixels, [])
+                mask_rows.writerow(row)
+
+
+def _remove_files(directory: str, split: str) -> None:
     for name in storage.list_names(directory):
-        if re.fullmatch(split + r"\d{5,}\.jpg", name):
+        if re.fullmatch(split + r"\d{5,}(\.jpg|_\d+\.png)", name):
             storage.remove(f"{directory}/{name}")
 
 
-def _write_image(rng: np.random.Generator, directory: str, image_id: str) -> list[list[Any]]:
-    """Writes one JPEG and returns its rows of the box CSV."""
+def _draw_sample(rng: np.random.Generator, image_id: str) -> _Sample:
     height, width = (int(side) for side in rng.choice([192, 224, 256, 288, 320], 2))
     is_empty = int(image_id[-5:]) % EMPTY_EVERY == EMPTY_EVERY - 1
     num_objects = 0 if is_empty else int(rng.integers(1, 6))
     image, objects = draw_image(rng, height=height, width=width, num_objects=num_objects)
-    with storage.open_file(f"{directory}/{image_id}.jpg", "wb") as file:
-        file.write(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 92])[1].tobytes())
-    rows = []
-    for drawn in objects:
-        y1, x1, y2, x2 = drawn.box
-        edges = [f"{edge:.6f}" for edge in (x1 / width, x2 / width, y1 / height, y2 / height)]
-        row = [image_id, "drawn", f"/sample/{drawn.label}", 1, *edges, int(drawn.occluded)]
-        rows.append([*row, 0, 0, 0, 0])
-    return rows
+    return _Sample(image_id, image, objects)
+
+
+def _write_image(path: str, pixels: np.ndarray, settings: list[int]) -> None:
+    encoded = cv2.imencode(os.path.splitext(path)[1], pixels, settings)[1].tobytes()
+    with storage.open_file(path, "wb") as file:
+        file.write(encoded)
+
+
+def _box_rows(sample: _Sample) -> Iterator[list[Any]]:
+    for drawn in sample.objects:
+        label = f"/sample/{drawn.label}"
+        edges = _edges(drawn, sample.image)
+        yield [sample.image_id, "drawn", label, 1, *edges, int(drawn.occluded), 0, 0, 0, 0]
+
+
+def _mask_rows(sample: _Sample) -> Iterator[list[Any]]:
+    for number, drawn in enumerate(sample.objects):
+        name = f"{sample.image_id}_{number}"
+        label = f"/sample/{drawn.label}"
+        edges = _edges(drawn, sample.image)
+        yield [f"{name}.png", sample.image_id, label, name, *edges, 1, ""]
+
+
+def _edges(drawn: DrawnObject, image: np.ndarray) -> list[str]:
+    """XMin, XMax, YMin, YMax as fractions of the image's sides."""
+    (y1, x1, y2, x2), (height, width) = drawn.box, image.shape[:2]
+    return [f"{edge:.6f}" for edge in (x1 / width, x2 / width, y1 / height, y2 / height)]
