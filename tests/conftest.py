@@ -42,6 +42,14 @@ def _no_leftover_precision() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _every_cpu_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`precision: auto` is float32 in tests, whatever the CPU that they run on is faster with."""
+    from tpudet.trainkit import cpu
+
+    monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: False)
+
+
+@pytest.fixture(autouse=True)
 def _no_leftover_log_handlers() -> Iterator[None]:
     """A command logs to the standard output of its own test, which is closed afterwards."""
     before = logging.getLogger().handlers[:]

@@ -26,7 +26,11 @@ from tpudet.classification.modeling.config import SigmoidLossConfig
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.source_version import git_commit
-from tpudet.trainkit.training.build_engine import choose_devices, set_precision
+from tpudet.trainkit.training.build_engine import (
+    choose_devices,
+    resolve_precision,
+    set_precision,
+)
 from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints
 from tpudet.trainkit.training.evaluator import EvaluationSettings
 from tpudet.trainkit.training.lr_finder import RangeTest, find_learning_rate, range_test_config
@@ -75,6 +79,8 @@ def train(
         resolve_auto=resolve_auto,
     )
     devices = choose_devices(config.train)
+    train = resolve_precision(config.train, devices, model_dir)
+    config = dataclasses.replace(config, train=train)
     training = build_classifier_training(
         config, classes=classes, train_split=split, devices=devices, pretrained=pretrained
     )
@@ -249,7 +255,7 @@ def _restore_evaluation(
     run = load_run(model_dir, functools.partial(load_experiment, overrides=overrides))
     checkpoint = select_checkpoint(model_dir, step)
     devices = choose_devices(run.config.train)
-    set_precision(run.config.train, devices)
+    set_precision(run.config.train, devices, trains=False)
     evaluation = build_evaluation(
         run.config,
         predict=restore_task(run, checkpoint, devices=devices).predict,

@@ -28,7 +28,12 @@ from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.record_splits import Split, find_split, first_records
 from tpudet.trainkit.source_version import git_commit
-from tpudet.trainkit.training.build_engine import are_cpus, choose_devices, set_precision
+from tpudet.trainkit.training.build_engine import (
+    are_cpus,
+    choose_devices,
+    resolve_precision,
+    set_precision,
+)
 from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.checkpoints import list_checkpoints
 from tpudet.trainkit.training.devices import Devices
@@ -83,6 +88,8 @@ def train(
         resolve_auto=resolve_auto,
     )
     devices = choose_devices(config.train)
+    train = resolve_precision(config.train, devices, model_dir)
+    config = dataclasses.replace(config, train=train)
     training = build_detector_training(
         config, classes=classes, train_split=split, devices=devices, pretrained=pretrained
     )
@@ -170,7 +177,7 @@ def evaluate(
     run = load_run(model_dir, functools.partial(load_experiment, overrides=overrides))
     config, checkpoint = run.config, select_checkpoint(model_dir, step)
     devices = choose_devices(config.train)
-    set_precision(config.train, devices)
+    set_precision(config.train, devices, trains=False)
     path = f"{model_dir}/evaluation_{config.data.eval_split}_{checkpoint.step}"
     evaluation = build_evaluation(
         config,

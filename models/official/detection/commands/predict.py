@@ -71,6 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=2 * (os.cpu_count() or 1),
         help="reading threads [%(default)s]",
     )
+    parser.add_argument(
+        "--precision",
+        choices=("auto", "float32", "bfloat16"),
+        default="auto",
+        help="of convolutions on CPUs; auto is bfloat16 where this CPU is faster with it, and "
+        "float32 with --cluster [%(default)s]",
+    )
     _add_view_arguments(parser)
     _add_drawing_arguments(parser)
     parser.add_argument(
@@ -173,6 +180,9 @@ def _run(arguments: argparse.Namespace) -> int | str:
         tasks = predict.plan_folder(*names, **options)
     if arguments.dry_run:
         return predict.describe_tasks(tasks)
+    tasks = predict.with_precision(
+        tasks, arguments.precision, on_cluster=arguments.cluster is not None
+    )
     code = predict.run_and_report(
         tasks,
         batch_size=arguments.batch_size,

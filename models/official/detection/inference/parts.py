@@ -39,6 +39,7 @@ class PredictionTask(NamedTuple):
     shard: Shard | None = None  # of a longer list, whose part `images` are
     image_list: dict[str, Any] | None = None  # `digest_image_list` of the longer list
     images_per_part: int = IMAGES_PER_PART
+    in_bfloat16: bool = False  # convolutions on the CPU, see `trainkit.cpu`
 
     @property
     def parts_directory(self) -> str:
@@ -66,11 +67,12 @@ class PredictionTask(NamedTuple):
         return json.loads(json.dumps(facts))
 
     def key(self) -> str:
-        """A digest that ties a part to its model, images, views and part size."""
+        """A digest that ties a part to its model, images, views, part size and precision."""
         names = [image.path for image in self.images]
         views = self.views and self.views._asdict()
-        facts = json.dumps([self.saved.fingerprint, self.images_per_part, names, views])
-        return hashlib.sha256(facts.encode()).hexdigest()
+        facts = [self.saved.fingerprint, self.images_per_part, names, views]
+        facts += ["bfloat16"] if self.in_bfloat16 else []
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def digest_image_list(images: Sequence[ImageFile]) -> dict[str, Any]:
@@ -138,8 +140,8 @@ def _check_part(path: str, key: str) -> None:
         raise InferenceError(f"{error}; --overwrite starts anew") from error
     if found != key:
         raise InferenceError(
-            f"{path} was left by a run with another model or another list of images; "
-            "--overwrite removes it, another name for PREDICTIONS keeps it"
+            f"{path} was left by a run with another model, another list of images or another "
+            "--precision; --overwrite removes it, another name for PREDICTIONS keeps it"
         )
 
 

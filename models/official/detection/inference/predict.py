@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 from tpudet.detection.inference.model_list import ListedModel, read_model_list
 from tpudet.detection.inference.parts import (
@@ -15,6 +16,7 @@ from tpudet.detection.inference.parts import (
 from tpudet.detection.inference.run import run_tasks
 from tpudet.detection.inference.saved_detector import read_saved_detector
 from tpudet.detection.inference.view_settings import ViewSettings
+from tpudet.trainkit.cpu import gains_from_bfloat16
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files.locations import storage_path
 from tpudet.trainkit.files.storage import is_file
@@ -27,6 +29,8 @@ from tpudet.trainkit.image_folder import (
     take_shard,
 )
 from tpudet.trainkit.saved_model import SavedModel, find_saved_model
+
+Precision = Literal["auto", "float32", "bfloat16"]
 
 
 def plan_folder(
@@ -103,6 +107,28 @@ def plan_models(
     count = len(read_model_list(models, storage_path(), add))
     print(f"{count} models of {models}, {len(tasks)} to do; {_count_images(listed, images, shard)}")
     return tasks
+
+
+def with_precision(
+    tasks: Sequence[PredictionTask], precision: Precision, *, on_cluster: bool
+) -> list[PredictionTask]:
+    """Returns the tasks with the precision of their convolutions on CPUs.
+
+    Args:
+        tasks: of `plan_folder` or `plan_models`.
+        precision: auto is bfloat16 where this machine has no GPU and its CPU gains from it, and
+            float32 on a cluster, whose nodes would differ.
+        on_cluster: whether the nodes of a cluster predict.
+    """
+    if precision == "auto":
+        import tensorflow as tf
+
+        has_gpu = bool(tf.config.list_physical_devices("GPU"))
+        is_faster = not on_cluster and not has_gpu and gains_from_bfloat16()
+        precision = "bfloat16" if is_faster else "float32"
+        if is_faster:
+            print("bfloat16, in which this CPU is faster; --precision float32 rounds less")
+    return [task._replace(in_bfloat16=precision == "bfloat16") for task in tasks]
 
 
 def describe_tasks(tasks: Sequence[PredictionTask]) -> str:

@@ -13,7 +13,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
@@ -29,6 +29,7 @@ from tpudet.detection.inference.saved_detector import Detector, load_detector, r
 from tpudet.detection.inference.stream import Part, PredictedPart, Timing, predict_parts
 from tpudet.detection.inference.view_settings import ViewSettings
 from tpudet.detection.inference.views import load_view_detector
+from tpudet.trainkit.cpu import bfloat16_convolutions
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim, ClaimTicket
 from tpudet.trainkit.files.storage import is_file
@@ -51,6 +52,7 @@ class PartsJob(NamedTuple):
     claim: ClaimTicket  # on the predictions file
     batch_size: int
     workers: int
+    in_bfloat16: bool
 
 
 def run_tasks(
@@ -120,7 +122,17 @@ def _run_claimed(
     num_images = sum(len(task.images) for task, _ in tasks)
     done = num_images - sum(len(part.images) for parts in left for part in parts)
     jobs = [
-        PartsJob(number, task.saved, task.views, block, task.key(), claim, batch_size, workers)
+        PartsJob(
+            number,
+            task.saved,
+            task.views,
+            block,
+            task.key(),
+            claim,
+            batch_size,
+            workers,
+            task.in_bfloat16,
+        )
         for number, ((task, claim), parts) in enumerate(zip(tasks, left, strict=True))
         for block in _blocks(parts, on_cluster=cluster is not None)
     ]
@@ -158,14 +170,15 @@ def run_job(job: PartsJob, progress: Callable[[int], Any]) -> tuple[int, Timing]
         metadata = {"key": job.key, "unreadable": found.unreadable}
         write_whole(found.path, [found.predictions], job.saved, metadata, job.claim)
 
-    timing = predict_parts(
-        parts,
-        _load_detector(job),
-        batch_size=job.batch_size,
-        workers=job.workers,
-        on_progress=progress,
-        write=write,
-    )
+    with bfloat16_convolutions() if job.in_bfloat16 else nullcontext():
+        timing = predict_parts(
+            parts,
+            _load_detector(job),
+            batch_size=job.batch_size,
+            workers=job.workers,
+            on_progress=progress,
+            write=write,
+        )
     return job.task, timing
 
 

@@ -4,16 +4,26 @@ The backend is that of Keras: TensorFlow by default, JAX for TPUs. JAX is import
 used.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import keras
 import tensorflow as tf
 
+from tpudet.trainkit.config.find import load_tree
+from tpudet.trainkit.config.yaml_tree import Branch, Leaf
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
 from tpudet.trainkit.training.build_optimizer import build_optimizer, l2_in_loss
+from tpudet.trainkit.training.checkpoints import list_checkpoints
 from tpudet.trainkit.training.config import TrainConfig
-from tpudet.trainkit.training.devices import Devices, TensorFlowDevices, choose_tensorflow_devices
+from tpudet.trainkit.training.devices import (
+    Devices,
+    Precision,
+    TensorFlowDevices,
+    choose_tensorflow_devices,
+)
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.freezing import Frozen, freeze
 from tpudet.trainkit.training.optimizers import decayed_variables
@@ -38,13 +48,46 @@ def choose_devices(train: TrainConfig) -> Devices:
     return choose_tensorflow_devices(train.device, train.num_devices)
 
 
-def set_precision(train: TrainConfig, devices: Devices) -> None:
+def resolve_precision(train: TrainConfig, devices: Devices, model_dir: str) -> TrainConfig:
+    """Returns the config of a run without `precision: auto`.
+
+    A run that resumes keeps the precision that its config.yaml names, on whichever devices, so that
+    it does not change under way. Only one with a checkpoint resumes.
+
+    Raises:
+        ConfigError: the config.yaml cannot be read.
+    """
+    if train.precision != "auto":
+        return train
+    earlier = f"{model_dir}/config.yaml"
+    resumes = bool(list_checkpoints(model_dir)) and storage.is_file(earlier)
+    began = _read_precision(earlier) if resumes else None
+    return dataclasses.replace(train, precision=began or devices.precision)
+
+
+def _read_precision(path: str) -> Precision | None:
+    """Reads `train.precision` from the config.yaml of a run; None where it is auto or missing."""
+    train = load_tree(path).children.get("train")
+    found = train.children.get("precision") if isinstance(train, Branch) else None
+    value = found.value if isinstance(found, Leaf) else None
+    return value if value in get_args(Precision) else None
+
+
+def set_precision(train: TrainConfig, devices: Devices, *, trains: bool = True) -> None:
     """Makes `train.precision` the precision of the layers built from here on.
+
+    Args:
+        train: the config of the run.
+        devices: those that compute.
+        trains: whether gradients are computed. Without them mixed_float16 becomes float32 on a CPU,
+            so that what a GPU has trained can be evaluated there.
 
     Raises:
         UserError: mixed_float16 on a CPU or with JAX.
     """
     wanted = train.precision
+    if wanted == "mixed_float16" and not trains and are_cpus(devices):
+        wanted = "float32"
     if wanted == "mixed_float16" and keras.backend.backend() == "jax":
         raise UserError(
             "train.precision is mixed_float16, and --backend jax has no loss scaling, without "
@@ -54,8 +97,8 @@ def set_precision(train: TrainConfig, devices: Devices) -> None:
     if wanted == "mixed_float16" and are_cpus(devices):
         raise UserError(
             "train.precision is mixed_float16, and the run is on a CPU, where TensorFlow's sums in "
-            "float16 lose their small terms and gradients come out wrong. Use float32, which is "
-            "also faster there (precision: auto), or mixed_bfloat16."
+            "float16 lose their small terms and gradients come out wrong. Use float32 or "
+            "mixed_bfloat16; precision: auto takes the faster one."
         )
     keras.config.set_dtype_policy(devices.precision if wanted == "auto" else wanted)
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from tpudet.trainkit.cpu import gains_from_bfloat16
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.types import Tensor
 
@@ -99,7 +100,7 @@ class TensorFlowDevices:
 
     @property
     def precision(self) -> Precision:
-        """As in `Devices`: reduced on GPUs and TPUs; among mixed GPUs the oldest decides."""
+        """As in `Devices`: reduced where that is faster; among mixed GPUs the oldest decides."""
         names = self.strategy.extended.worker_devices
         devices = [tf.DeviceSpec.from_string(name) for name in names]
         capabilities = [
@@ -209,8 +210,6 @@ def gpu_compute_capability(index: int) -> tuple[int, int] | None:
 def choose_precision(device_type: str, compute_capability: tuple[int, int] | None) -> Precision:
     """Returns the Keras dtype policy for one kind of device.
 
-    float32 on a CPU, where bfloat16 is slower.
-
     Args:
         device_type: "CPU", "GPU" or "TPU".
         compute_capability: of a GPU; None if unknown, which gives float32.
@@ -220,4 +219,4 @@ def choose_precision(device_type: str, compute_capability: tuple[int, int] | Non
     if device_type == "GPU" and compute_capability is not None:
         recent = compute_capability >= BFLOAT16_COMPUTE_CAPABILITY
         return "mixed_bfloat16" if recent else "mixed_float16"
-    return "float32"
+    return "mixed_bfloat16" if device_type == "CPU" and gains_from_bfloat16() else "float32"
