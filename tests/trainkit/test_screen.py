@@ -63,10 +63,11 @@ def test_on_a_terminal_a_message_clears_the_bar_and_the_bar_comes_back(tmp_path)
         "from tqdm import tqdm\n"
         "from tpudet.trainkit.command_line import start_logging\n"
         "start_logging()\n"
-        "for k in tqdm(range(3), desc='reading', ncols=60):\n"
+        "for k in tqdm(range(3), desc='reading', ncols=60, nrows=9):\n"
         "    if k == 1: logging.warning('a message')\n"
     )
-    # In a process of its own: a child of this one's threads must not fork.
+    # The terminal has no size, so the bar is given one. It is a process of its own: one with the
+    # threads of this one must not fork.
     spawn = f"import pty, sys; sys.exit(pty.spawn([sys.executable, '-c', {code!r}]))"
     done = subprocess.run(
         [sys.executable, "-c", spawn],
