@@ -15,7 +15,7 @@ from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.evaluator import EvaluationSettings
 from tpudet.trainkit.training.loggers import check_loggers
-from tpudet.trainkit.training.model_dir import describe_run
+from tpudet.trainkit.training.model_dir import claim_path, describe_run
 from tpudet.trainkit.training.run import NonfiniteLossError, RunSettings
 from tpudet.trainkit.weights.pretrained import write_report
 
@@ -112,7 +112,7 @@ def claim_model_dir(model_dir: str, mode: Mode, *, is_chief: bool) -> Iterator[C
     outputs = {"train": f"the training in {model_dir}", "eval": f"the evaluations in {model_dir}"}
     with ExitStack() as stack:
         claims = [
-            stack.enter_context(Claim(f"{model_dir}/{kind}.claim.json", output=outputs[kind]))
+            stack.enter_context(Claim(claim_path(model_dir, kind), output=outputs[kind]))
             for kind in (kinds if is_chief else ())
         ]
 
