@@ -21,11 +21,11 @@ def own_names(unit, part, names):
     return as_is(f"{unit.path}/{part}")
 
 
-def built(name):
+def built(name, max_level=5):
     network = (
-        ResNet(depth=name, make_norm=NORM)
+        ResNet(depth=name, max_level=max_level, make_norm=NORM)
         if isinstance(name, int)
-        else EfficientNet(variant=name, make_norm=NORM)
+        else EfficientNet(variant=name, max_level=max_level, make_norm=NORM)
     )
     network.build((None, None, None, 3))
     return network
@@ -111,13 +111,7 @@ def test_the_network_itself_loads_also_where_a_part_of_it_is_excluded(name, name
     ],
 )
 def test_a_backbone_that_ends_early_takes_the_beginning_of_the_whole_one(name, name_map):
-    network = (
-        ResNet(depth=name, max_level=4, make_norm=NORM)
-        if name == 18
-        else EfficientNet(variant=name, max_level=4, make_norm=NORM)
-    )
-    network.build((None, None, None, 3))
-    report = load_weights(network, file_of(name, name_map))
+    report = load_weights(backbone(name, max_level=4), file_of(name, name_map))
     assert report.backbone_share == 1.0
     assert report.missing == report.shape_skipped == ()
     assert report.notes[-1].startswith("The backbone ends at the coarsest level of the pyramid")
