@@ -312,3 +312,13 @@ def test_neither_the_file_nor_the_submission_imports_tensorflow() -> None:
         "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_damage_that_only_reading_finds_is_told_with_the_name_of_the_file() -> None:
+    data = written("p.parquet").getvalue()
+    assert data.count("ünïcode 猫".encode()) >= 1
+    broken = data.replace("ünïcode 猫".encode(), b"\xff" * len("ünïcode 猫".encode()))
+    stored = open_predictions(io.BytesIO(broken), "p.parquet")
+    for read in (stored.image_ids, lambda: list(stored.blocks())):
+        with pytest.raises(PredictionsError, match="p.parquet is not a usable .* decode byte 0xff"):
+            read()

@@ -5,7 +5,8 @@ files, so that any file system works. The class list and free metadata are insid
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 import pyarrow as pa
@@ -38,10 +39,34 @@ def open_predictions(file: IO[bytes], name: str) -> StoredPredictions:
         name: see `read_predictions`; a pickle is read into memory whole.
 
     Raises:
-        PredictionsError: it is of another kind.
+        PredictionsError: it is of another kind; also while its images are read, if it is damaged.
     """
-    try:
+    stored = _open(file, name)
+    return stored._replace(
+        image_ids=lambda: _read_ids(stored, name), blocks=lambda: _read_blocks(stored, name)
+    )
+
+
+def _open(file: IO[bytes], name: str) -> StoredPredictions:
+    with _name_errors(name):
         return (open_pickle if name.endswith(".pkl") else open_parquet)(file)
+
+
+def _read_ids(stored: StoredPredictions, name: str) -> list[str]:
+    with _name_errors(name):
+        return stored.image_ids()
+
+
+def _read_blocks(stored: StoredPredictions, name: str) -> Iterator[Sequence[ImagePredictions]]:
+    with _name_errors(name):
+        yield from stored.blocks()
+
+
+@contextmanager
+def _name_errors(name: str) -> Iterator[None]:
+    """Of a file that is damaged wherever it is read, the error is a message with its name."""
+    try:
+        yield
     except (pa.ArrowException, ValueError) as error:
         raise PredictionsError(f"{name} is not a usable predictions file: {error}") from error
 
@@ -58,12 +83,10 @@ def read_predictions(file: IO[bytes], name: str) -> Predictions:
         PredictionsError: it is of another kind, or has a class that its class list lacks, a number
             that is not finite, a damaged mask, or an image twice.
     """
-    stored = open_predictions(file, name)
-    try:
+    stored = _open(file, name)
+    with _name_errors(name):
         num_classes = len(read_class_list(stored.class_list_text))
         images = [image for block in check_blocks(stored.blocks(), num_classes) for image in block]
-    except (pa.ArrowException, ValueError) as error:
-        raise PredictionsError(f"{name} is not a usable predictions file: {error}") from error
     return Predictions(images, stored.class_list_text, stored.metadata)
 
 
