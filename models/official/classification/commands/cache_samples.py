@@ -63,7 +63,9 @@ def _run(arguments: argparse.Namespace) -> str:
         variants=arguments.variants,
         seed=config.train.seed,
     )
-    estimate = f"{plan.output}: {plan.num_samples} samples take {plan.bytes / (1 << 20):,.1f} MiB"
+    estimate = (
+        f"{plan.output}: {plan.num_samples} samples take {plan.num_bytes / (1 << 20):,.1f} MiB"
+    )
     if arguments.dry_run:
         return estimate
     print(estimate, flush=True)

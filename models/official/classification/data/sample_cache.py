@@ -28,6 +28,7 @@ from tpudet.classification.data.sample import Sample
 from tpudet.classification.data.samples import flip_at_random, targets_of
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.images.mixed_stream import Augmentation, ImageAugmentation
 from tpudet.trainkit.images.seeds import record_seed
 from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX
@@ -150,7 +151,7 @@ def _read_manifest(path: str) -> dict[str, Any]:
             f"cache_samples CONFIG --output {os.path.dirname(path)}"
         )
     try:
-        manifest = json.loads(text)
+        manifest = parse_json(text)
         version = manifest["format"]
     except (ValueError, TypeError, KeyError):
         version = None

@@ -30,6 +30,7 @@ from tpudet.classification.data.samples import (
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.images.mixed_stream import ImageAugmentation
 from tpudet.trainkit.images.seeds import fold_seed
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, shard_path, write_shard
@@ -58,7 +59,7 @@ class CachePlan(NamedTuple):
         return sum(self.records_per_shard) * max(1, self.variants)
 
     @property
-    def bytes(self) -> int:
+    def num_bytes(self) -> int:
         """Estimated size on the disk."""
         height, width = self.data.image_size
         return self.num_samples * (height * width * 3 + _BYTES_PER_RECORD)
@@ -113,20 +114,26 @@ def write_cache(plan: CachePlan, *, overwrite: bool) -> str:
 
 
 def _clear_other(plan: CachePlan, described: dict[str, Any], *, overwrite: bool) -> None:
-    """Removes the files of another plan, if `overwrite` allows it."""
+    """Removes damaged files of this plan and, if `overwrite` allows it, those of another one."""
     output = plan.output
     for name in (MANIFEST, _PLAN):
         text = storage.read_text(f"{output}/{name}")
         if text is None:
             continue
-        is_same = _without_shards(text) == described
-        if not is_same and not overwrite:
+        before = _read_fields(text)
+        entries = before.pop("shards", [])
+        if before == described:
+            for entry in entries:  # of the manifest; files beside a plan are whole
+                path = f"{output}/{entry['file']}"
+                if storage.is_file(path) and storage.stat(path).size != entry["bytes"]:
+                    storage.remove(path)
+            storage.remove(f"{output}/{name}")
+            return
+        if not overwrite:
             raise UserError(
                 f"{output}/{name} is of other records or settings: --overwrite replaces the cache"
             )
         storage.remove(f"{output}/{name}")
-        if is_same:
-            return
     others = [name for name in storage.list_folder(output) if name.startswith(f"{PREFIX}-")]
     if others and not overwrite:
         raise UserError(
@@ -137,13 +144,11 @@ def _clear_other(plan: CachePlan, described: dict[str, Any], *, overwrite: bool)
         storage.remove(f"{output}/{name}")
 
 
-def _without_shards(text: str) -> dict[str, Any]:
+def _read_fields(text: str) -> dict[str, Any]:
     try:
-        fields = dict(json.loads(text))
-    except (ValueError, TypeError):
+        return dict(parse_json(text))
+    except (ValueError, TypeError):  # cut short
         return {}
-    fields.pop("shards", None)
-    return fields
 
 
 def _require_space(plan: CachePlan) -> None:
@@ -151,7 +156,7 @@ def _require_space(plan: CachePlan) -> None:
     if storage.is_remote(plan.output):
         return
     there = [name for name in storage.list_folder(plan.output) if name.startswith(f"{PREFIX}-")]
-    needed = plan.bytes - sum(storage.stat(f"{plan.output}/{name}").size for name in there)
+    needed = plan.num_bytes - sum(storage.stat(f"{plan.output}/{name}").size for name in there)
     free = shutil.disk_usage(plan.output).free
     if needed > free:
         raise UserError(

@@ -1,0 +1,154 @@
+"""The sample cache: its pixels are those of a run, and a stale or damaged one is refused."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tpudet.classification.data.config import AffineConfig, ColorConfig, DataConfig, MixupConfig
+from tpudet.classification.data.pipeline import train_dataset
+from tpudet.classification.data.sample_cache import find_cache
+from tpudet.classification.preparation.write_cache import CachePlan, write_cache
+from tpudet.cli import main
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.record_splits import Split, find_split
+
+SEED = 5
+PLAIN = DataConfig(image_size=(24, 32), random_crop=None)
+AUGMENTED = DataConfig(image_size=(24, 32), augmentations=(AffineConfig(), ColorConfig()))
+
+
+@pytest.fixture(scope="module")
+def split(colors_part: Path) -> Split:
+    names = ["blue", "green", "red"]
+    return find_split(str(colors_part), "train", names, per_class="images_per_class")
+
+
+def plan(data: DataConfig, split: Split, output: Path, variants: int) -> CachePlan:
+    return CachePlan(data, str(output), split.shards, split.records_per_shard, 3, variants, SEED)
+
+
+def images(data: DataConfig, split: Split, count: int) -> np.ndarray:
+    """The first images of a run, in an order that does not depend on how they were drawn."""
+    dataset = train_dataset(
+        data,
+        shards=split.shards,
+        records_per_shard=split.records_per_shard,
+        num_classes=3,
+        batch_size=count,
+        seed=SEED,
+    )
+    (batch,) = dataset.take(1)
+    rows = np.concatenate([np.reshape(batch.images, [count, -1]), batch.targets], axis=1)
+    return rows[np.lexsort(rows.T)]
+
+
+@pytest.mark.parametrize(
+    ("data", "variants"), [(PLAIN, 0), (AUGMENTED, 2), (replace(AUGMENTED, random_crop=None), 1)]
+)
+def test_the_cache_holds_the_samples_of_the_first_epochs(
+    data: DataConfig, variants: int, split: Split, tmp_path: Path
+) -> None:
+    """Without variants: all but the flip, which is drawn for each epoch and record."""
+    still = data if variants else replace(data, horizontal_flip=False)
+    write_cache(plan(data, split, tmp_path, variants), overwrite=False)
+    count = 18 * max(1, variants)
+    expected = images(still, split, count)
+    np.testing.assert_array_equal(
+        images(replace(still, cache=str(tmp_path)), split, count), expected
+    )
+    if not variants:
+        flipped = images(replace(data, cache=str(tmp_path)), split, count)
+        assert (flipped != expected).any(axis=1).sum() >= 1
+
+
+def test_the_size_is_estimated_within_a_hundredth(split: Split, tmp_path: Path) -> None:
+    wanted = plan(replace(AUGMENTED, image_size=(64, 64)), split, tmp_path, 2)
+    write_cache(wanted, overwrite=False)
+    written = sum(path.stat().st_size for path in tmp_path.glob("samples-*.tfrecord"))
+    assert len(list(tmp_path.glob("samples-*.tfrecord"))) == 4  # two shards, two variants
+    assert wanted.num_bytes == pytest.approx(written, rel=0.01)
+
+
+def test_what_mixes_images_stays_random(split: Split, tmp_path: Path) -> None:
+    data = replace(
+        AUGMENTED, augmentations=(ColorConfig(), MixupConfig(probability=1.0, alpha=1.0))
+    )
+    write_cache(plan(data, split, tmp_path, 1), overwrite=False)
+    targets = images(replace(data, cache=str(tmp_path)), split, 16)[:, -3:]
+    np.testing.assert_allclose(targets.sum(axis=1), 1, rtol=1e-5)
+    other = replace(data, augmentations=(ColorConfig(), MixupConfig(probability=0.1)))
+    find_cache(replace(other, cache=str(tmp_path)), split.shards, split.records_per_shard)
+
+
+def test_other_settings_make_a_cache_stale(split: Split, tmp_path: Path) -> None:
+    write_cache(plan(AUGMENTED, split, tmp_path, 1), overwrite=False)
+    changes = {
+        r"data\.image_size was \[24, 32\] and is \[32, 32\]": {"image_size": (32, 32)},
+        "data.horizontal_flip was true and is false": {"horizontal_flip": False},
+        "data.augmentations was": {"augmentations": (ColorConfig(hue=0.1), AffineConfig())},
+    }
+    other = AUGMENTED
+    for message, change in changes.items():
+        other = replace(AUGMENTED, **change, cache=str(tmp_path))
+        with pytest.raises(UserError, match=f"is stale: {message}"):
+            find_cache(other, split.shards, split.records_per_shard)
+    with pytest.raises(UserError, match="--overwrite replaces the cache"):
+        write_cache(plan(other, split, tmp_path, 1), overwrite=False)
+    write_cache(plan(other, split, tmp_path, 1), overwrite=True)
+    find_cache(other, split.shards, split.records_per_shard)
+
+
+def test_other_records_of_the_same_size_make_a_cache_stale(
+    colors_part: Path, tmp_path: Path
+) -> None:
+    """A label that is put right changes no size of a file, but the manifest."""
+    part = tmp_path / "colors"
+    shutil.copytree(colors_part, part)
+    names = ["blue", "green", "red"]
+    split = find_split(str(part), "train", names, per_class="images_per_class")
+    data = replace(AUGMENTED, directory=str(part), cache=str(tmp_path / "cache"))
+    write_cache(plan(data, split, tmp_path / "cache", 1), overwrite=False)
+    images(data, split, 1)
+    path = part / "train_colors.manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["shards"][0]["inputs"] = "of other labels"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="is stale: the manifests of the records have changed"):
+        images(data, split, 1)
+
+
+def test_an_interrupted_cache_is_refused_and_finished(split: Split, tmp_path: Path) -> None:
+    wanted, data = plan(AUGMENTED, split, tmp_path, 1), replace(AUGMENTED, cache=str(tmp_path))
+    with pytest.raises(UserError, match="names no finished cache"):
+        images(data, split, 1)
+    write_cache(wanted, overwrite=False)
+    expected = images(data, split, 18)
+    kept, lost = sorted(tmp_path.glob("samples-*.tfrecord"))
+    (tmp_path / "cache.json").rename(tmp_path / "cache.plan.json")
+    lost.unlink()
+    written = kept.stat().st_mtime_ns
+    write_cache(wanted, overwrite=False)
+    assert kept.stat().st_mtime_ns == written
+    np.testing.assert_array_equal(images(data, split, 18), expected)
+    kept.write_bytes(kept.read_bytes()[:-9])
+    with pytest.raises(UserError, match="is damaged: samples-00000-of-00002.tfrecord has"):
+        images(data, split, 1)
+    write_cache(wanted, overwrite=False)  # writes the damaged file again
+    np.testing.assert_array_equal(images(data, split, 18), expected)
+    (tmp_path / "cache.json").write_text("{")
+    with pytest.raises(UserError, match="was cut short"):
+        images(data, split, 1)
+
+
+def test_a_random_crop_needs_variants(colors_part: Path, tmp_path: Path, capsys) -> None:
+    command = ["cache_samples", "effnetlite0_112", "--output", str(tmp_path / "cache")]
+    command += [f"--set=data.directory={colors_part}"]
+    assert main(command) == 2
+    assert "set data.random_crop to null, or cache some --variants" in capsys.readouterr().err
+    assert main([*command, "--variants", "3", "--dry_run"]) == 0
+    assert "54 samples take 1.9 MiB" in capsys.readouterr().out  # 3 x 18 x 112 x 112 x 3 bytes
+    assert not (tmp_path / "cache/cache.json").exists()
