@@ -35,7 +35,8 @@ INDEX_ENDING = ".offsets"
 # cache when it is decoded; from a bucket, where each takes some 50 ms, many.
 READS_FROM_DISK, READS_FROM_BUCKET = 4, 64
 _BUCKET_BUFFER_BYTES = 1 << 18  # so that most records take one request; a disk needs no buffer
-_FRAME_BYTES = 16  # of a record: length, checksum of the length, checksum of the data
+FRAME_BYTES = 16  # of a record: length, checksum of the length, checksum of the data
+_BYTES_BEFORE = 12  # of them: the length and its checksum
 
 
 def shard_path(prefix: str, index: int, count: int, ending: str = ".tfrecord") -> str:
@@ -91,7 +92,7 @@ def _write_record(file: Any, pieces: Sequence[bytes]) -> int:
     for piece in others[:-1]:
         file.write(piece)
     file.write(b"".join((*others[-1:], _masked(checksum))))
-    return num_bytes + _FRAME_BYTES
+    return num_bytes + FRAME_BYTES
 
 
 def _masked(checksum: int) -> bytes:
@@ -168,7 +169,14 @@ def record_offsets(path: str) -> np.ndarray:
 
 
 def _are_records(offsets: np.ndarray) -> bool:
-    return bool((np.diff(offsets) >= _FRAME_BYTES).all())
+    return bool((np.diff(offsets) >= FRAME_BYTES).all())
+
+
+def read_record(path: str, start: int, end: int) -> bytes:
+    """Reads the record between two of `record_offsets`, and no other."""
+    with storage.open_file(path, "rb") as file:
+        file.seek(start + _BYTES_BEFORE)
+        return file.read(end - start - FRAME_BYTES)
 
 
 def read_records(shards: Sequence[str]) -> tf.data.Dataset:
@@ -317,10 +325,10 @@ def _find_records(path: str, size: int) -> np.ndarray:
     """Reads the length of each record: 8 bytes, 4 of its checksum, the data, 4 of its checksum."""
     offsets = [0]
     with storage.open_file(path, "rb") as file:
-        while offsets[-1] + 12 <= size:
+        while offsets[-1] + _BYTES_BEFORE <= size:
             file.seek(offsets[-1])
             (length,) = struct.unpack("<Q", file.read(8))
-            offsets.append(offsets[-1] + length + _FRAME_BYTES)
+            offsets.append(offsets[-1] + length + FRAME_BYTES)
     if offsets[-1] != size:
         raise UserError(
             f"{path} ends in the middle of a record ({size} bytes, record {len(offsets) - 2} would "

@@ -5,11 +5,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tpudet.detection.commands.show_augmented import main
-from tpudet.detection.inspection.augmented_images import draw_row
+from tpudet.detection.inspection.augmented_images import draw_row, image_name
 from tpudet.detection.types import Batch
 from tpudet.trainkit.pages.drawing import class_colour
+from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, write_shard
 
 QUICKSTART = Path(__file__).parents[3] / "configs/yaml/retinanet/quickstart.yaml"
 SMALL = ["--set", "data.canvas_size=[128, 128]"]
@@ -35,6 +37,22 @@ def test_a_grid_is_written_whole(
     assert [path.name for path in tmp_path.iterdir()] == ["grid.png"]
 
 
+def test_images_are_named_by_their_file_else_by_their_id_else_by_their_place(tmp_path) -> None:
+    def example(**texts: str) -> bytes:
+        features = {
+            f"image/{key}": tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()]))
+            for key, text in texts.items()
+        }
+        return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+    shards = [str(tmp_path / f"{number}.tfrecord") for number in range(2)]
+    write_shard(shards[0], [example(filename="a.jpg", source_id="1"), example(source_id="2")])
+    write_shard(shards[1], [example()])
+    records = (0, 1, RECORDS_PER_SHARD_LIMIT)
+    names = [image_name(shards, record) for record in records]
+    assert names == ["a.jpg", "2", "shard 1, record 0"]
+
+
 def test_boxes_have_the_colours_of_their_classes_where_the_batch_has_them() -> None:
     row = Batch(
         images=np.zeros([480, 480, 3], np.uint8),
@@ -46,7 +64,7 @@ def test_boxes_have_the_colours_of_their_classes_where_the_batch_has_them() -> N
         scales=np.ones(2),
         offsets=np.zeros(2),
     )
-    drawn = draw_row(row, ["cat", "dog"])
+    drawn = draw_row(row, ["cat", "dog"], "a.jpg")
     assert drawn.shape == (504, 480, 3)
     for number, (y1, x1, y2, x2) in ((2, (100, 50, 300, 200)), (1, (10, 300, 60, 400))):
         places = np.argwhere((drawn[24:] == class_colour(number)).all(axis=-1))
@@ -72,7 +90,7 @@ def test_the_black_margin_of_the_canvas_is_cut_off_but_no_box() -> None:
         masks=np.packbits(np.zeros((2, 480, 480), np.uint8), axis=-1),
     )
     factor = 480 / 400  # small images are enlarged
-    assert draw_row(row, ["cat"]).shape == (24 + round(320 * factor), 480, 3)
+    assert draw_row(row, ["cat"], "a.jpg").shape == (24 + round(320 * factor), 480, 3)
 
 
 def test_masks_are_filled_and_outlined() -> None:
@@ -89,7 +107,7 @@ def test_masks_are_filled_and_outlined() -> None:
         offsets=np.zeros(2),
         masks=np.packbits(masks, axis=-1),
     )
-    drawn = draw_row(row, ["cat"])[24:]
+    drawn = draw_row(row, ["cat"], "a.jpg")[24:]
     colour = np.array(class_colour(1))
     np.testing.assert_allclose(drawn[250, 125], 90 + 0.35 * (colour - 90), atol=1)
     np.testing.assert_array_equal(drawn[250, 149], colour)

@@ -59,7 +59,9 @@ def _run(arguments: argparse.Namespace) -> str:
     single = replace(config, train=replace(config.train, batch_size=1))
     dataset = build_train_dataset(single, split, start_record=0)
     batches: Any = dataset.as_numpy_iterator()  # annotated as if it gave arrays only
-    grid = draw_augmented(batches, class_names=names, num_images=arguments.num_images)
+    grid = draw_augmented(
+        batches, class_names=names, num_images=arguments.num_images, shards=split.shards
+    )
     with writing(output), whole_file(output, "wb") as file:
         file.write(encode_png(grid))
     return f"Wrote {output}"

@@ -5,16 +5,22 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import tensorflow as tf
 from tqdm import tqdm
 
 from tpudet.detection.ops.drawing import Panel, draw_panels
 from tpudet.detection.types import Batch
 from tpudet.trainkit.pages.drawing import class_colour, image_grid
-from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
+from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_record, record_offsets
+from tpudet.trainkit.types import Tensor
 
 
 def draw_augmented(
-    batches: Iterable[Batch], *, class_names: Sequence[str], num_images: int
+    batches: Iterable[Batch],
+    *,
+    class_names: Sequence[str],
+    num_images: int,
+    shards: Sequence[str],
 ) -> np.ndarray:
     """Draws the first images of a data set, [h, w, 3] uint8 RGB, in a nearly square grid.
 
@@ -22,26 +28,40 @@ def draw_augmented(
         batches: NumPy arrays; no more batches are read than needed.
         class_names: C names.
         num_images: at least 1.
+        shards: of the split, in which the names of the images are looked up.
     """
     columns = ([field for field in batch if field is not None] for batch in batches)
     rows = (Batch(*fields) for batch in columns for fields in zip(*batch, strict=True))
     first = itertools.islice(rows, num_images)
     shown = tqdm(first, "drawing images", num_images, leave=False, disable=None)
-    images = [draw_row(row, class_names) for row in shown]
+    images = [draw_row(row, class_names, image_name(shards, int(row.records))) for row in shown]
     return image_grid(images, columns=math.ceil(math.sqrt(num_images)))
 
 
-def draw_row(row: Batch, class_names: Sequence[str]) -> np.ndarray:
+def image_name(shards: Sequence[str], record: int) -> str:
+    """Returns the file name of a record's image, else its id, else where it stands."""
+    shard, place = divmod(record, RECORDS_PER_SHARD_LIMIT)
+    start, end = record_offsets(shards[shard])[place : place + 2].tolist()
+    serialized = read_record(shards[shard], start, end)
+    keys = ("image/filename", "image/source_id")
+    parsed: dict[str, Tensor] = tf.io.parse_single_example(
+        serialized, {key: tf.io.FixedLenFeature([], tf.string, "") for key in keys}
+    )
+    names = (parsed[key].numpy().decode(errors="replace") for key in keys)
+    return next(filter(None, names), f"shard {shard}, record {place}")
+
+
+def draw_row(row: Batch, class_names: Sequence[str], name: str) -> np.ndarray:
     """Draws one image of a batch with its boxes and masks; crowds are labelled as such.
 
     Args:
         row: NumPy arrays without their B.
         class_names: C names.
+        name: of the image.
     """
     is_instance = row.classes > 0
     classes = row.classes[is_instance].tolist()
     crowds = row.is_crowd[is_instance].tolist()
-    shard, record = divmod(int(row.records), RECORDS_PER_SHARD_LIMIT)
     image = _without_margin(row.images, row.boxes[is_instance])
     masks = None if row.masks is None else np.unpackbits(row.masks[is_instance], axis=-1)
     panel = Panel(
@@ -51,7 +71,7 @@ def draw_row(row: Batch, class_names: Sequence[str]) -> np.ndarray:
             for number, crowd in zip(classes, crowds, strict=True)
         ],
         colours=[class_colour(number) for number in classes],
-        caption=f"shard {shard}, record {record}: {len(classes)} boxes",
+        caption=f"{name}: {len(classes)} boxes",
         masks=() if masks is None else masks[:, : image.shape[0], : image.shape[1]] > 0,
     )
     return draw_panels(image, [panel])

@@ -16,8 +16,12 @@ from tpudet.detection.preparation.records.prepared_set import (
 from tpudet.detection.preparation.sources.annotations import distinct_pairs
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files import storage
-from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records
+from tpudet.trainkit.records import (
+    FRAME_BYTES,
+    RECORDS_PER_SHARD_LIMIT,
+    read_record,
+    read_records,
+)
 
 # COCO's size classes by area in pixels^2: small below the first, large from the second.
 SIZE_BOUNDS = (32**2, 96**2)
@@ -25,8 +29,6 @@ SIZE_BOUNDS = (32**2, 96**2)
 _BATCH = 512  # records per batch of columns, without the images
 _PARALLEL_CALLS = 2  # enough for parsing to keep up with the reading thread
 _NUM_HASHES = 2**63 - 1
-_BYTES_BEFORE = 12  # of a record: its length and the checksum of that
-_BYTES_AFTER = 4  # checksum of the record
 
 
 class SplitColumns(NamedTuple):
@@ -36,7 +38,7 @@ class SplitColumns(NamedTuple):
     contents: np.ndarray  # [I] int64, a hash of the image file
     sizes: np.ndarray  # [I, 2] int32, height and width in pixels
     shards: np.ndarray  # [I] int64, row of `PreparedSplit.shards`
-    offsets: np.ndarray  # [I] int64, start of the serialized example in its file, in bytes
+    offsets: np.ndarray  # [I] int64, start of the record in its file, in bytes
     lengths: np.ndarray  # [I] int32, of the serialized example in bytes
     box_images: np.ndarray  # [G] int64, row of the box's image
     class_ids: np.ndarray  # [G] int32, 1-based
@@ -118,17 +120,17 @@ def _read_batches(shards: tuple[str, ...]) -> Iterator[tuple[np.ndarray, ...]]:
 
 
 def _offsets(shards: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    framed = lengths.astype(np.int64) + _BYTES_BEFORE + _BYTES_AFTER
+    framed = lengths.astype(np.int64) + FRAME_BYTES
     starts = np.cumsum(framed) - framed
     first_rows = np.searchsorted(shards, shards)
-    return starts - starts[first_rows] + _BYTES_BEFORE
+    return starts - starts[first_rows]
 
 
 def read_example(split: PreparedSplit, columns: SplitColumns, row: int) -> Example:
     """Reads the record of one image, without those before it."""
-    with storage.open_file(split.shards[columns.shards[row]], "rb") as file:
-        file.seek(int(columns.offsets[row]))
-        return parse_example(file.read(int(columns.lengths[row])), with_masks=True)
+    start, length = int(columns.offsets[row]), int(columns.lengths[row])
+    path = split.shards[columns.shards[row]]
+    return parse_example(read_record(path, start, start + length + FRAME_BYTES), with_masks=True)
 
 
 def _damaged(shards: tuple[str, ...]) -> str | None:
