@@ -4,7 +4,6 @@
 `<split>_<part>.progress` is a folder that is there while the split is being written.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.inputs import read_input_text
+from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.records import count_records, find_shards
 
 MANIFEST_SUFFIX = ".manifest.json"
@@ -91,7 +91,7 @@ def read_manifest(path: str, *, per_class: PerClass = "boxes_per_class") -> dict
         UserError: it cannot be read, or is no manifest.
     """
     try:
-        fields = json.loads(read_input_text(path, "The manifest"))
+        fields = parse_json(read_input_text(path, "The manifest"))
     except (ValueError, RecursionError) as error:
         if isinstance(error, UserError):
             raise

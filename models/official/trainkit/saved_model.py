@@ -16,6 +16,7 @@ from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.json_text import parse_json
 
 SAVED_MODEL_FILE = "saved_model.pb"
 _LIST = "assets/files.json"
@@ -172,7 +173,7 @@ def read_saved_model(directory: str, *, facts: Sequence[str]) -> SavedModel:
     classes = contents["assets/classes.csv"].decode()
     try:
         read_class_list(classes)
-        metadata = json.loads(contents["assets/metadata.json"])
+        metadata = parse_json(contents["assets/metadata.json"])
         missing = {*facts, "classes_sha256"} - metadata.keys()
     except (ValueError, AttributeError) as error:
         raise SavedModelError(f"{directory}: {error}") from error
@@ -231,7 +232,7 @@ def _check_files(directory: str) -> None:
     if text is None:
         return
     try:
-        wanted = {os.path.normpath(name): dict(entry) for name, entry in json.loads(text).items()}
+        wanted = {os.path.normpath(name): dict(entry) for name, entry in parse_json(text).items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise SavedModelError(f"{directory}/{_LIST} is damaged: {error}") from error
     wrong = []

@@ -38,6 +38,7 @@ from tpudet.trainkit.class_list import (
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim, ClaimTicket
+from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.jobs.worker_pool import run_jobs
 from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, PROGRESS_SUFFIX, read_manifest
 from tpudet.trainkit.records import INDEX_ENDING, shard_path
@@ -234,7 +235,7 @@ def _finish_shard(
 
 def _read_json(path: str) -> dict[str, Any]:
     try:
-        return json.loads(storage.read_text(path) or "{}")
+        return parse_json(storage.read_text(path) or "{}")
     except ValueError:  # cut short by a power failure
         return {}
 

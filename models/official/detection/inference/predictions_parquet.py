@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO
 
@@ -16,6 +15,7 @@ from tpudet.detection.inference.predictions import (
     PredictionsError,
     StoredPredictions,
 )
+from tpudet.trainkit.files.json_text import parse_json
 
 _SCHEMA = pa.schema(
     [
@@ -48,7 +48,7 @@ def open_parquet(file: IO[bytes]) -> StoredPredictions:
         raise PredictionsError(f"its columns are {source.schema_arrow.names}: not {_SCHEMA}")
     return StoredPredictions(
         stored["tpudet.classes"],
-        json.loads(stored["tpudet.metadata"]),
+        parse_json(stored["tpudet.metadata"]),
         source.metadata.num_rows,
         lambda: source.read(["image_id"], use_threads=False).column("image_id").to_pylist(),
         lambda: map(read_block, range(source.num_row_groups)),

@@ -6,7 +6,6 @@ stand for methods of `_Unpickler`, which check every value before they build an 
 """
 
 import io
-import json
 import math
 import pickle
 import re
@@ -21,6 +20,7 @@ from tpudet.detection.inference.predictions import (
     PredictionsError,
     StoredPredictions,
 )
+from tpudet.trainkit.files.json_text import parse_json
 
 _DTYPES = re.compile(r"b1|[iu][1248]|f[248]")
 _MAX_METADATA_NODES = 1_000_000
@@ -35,7 +35,7 @@ def write_pickle(
 ) -> int:
     """Writes blocks of images; returns their number. `keys` are those of `write_parquet`."""
     images = [image for block in blocks for image in block]
-    metadata = json.loads(keys["metadata"])
+    metadata = parse_json(keys["metadata"])
     contents = {**keys, "metadata": metadata, "images": [_to_dict(image) for image in images]}
     pickle.dump(contents, file, protocol=5)
     return len(images)

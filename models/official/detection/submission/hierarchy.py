@@ -5,11 +5,11 @@ file under each of them. Here every label appears once, with all its parents.
 """
 
 import graphlib
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tpudet.detection.submission.errors import SubmissionError
+from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.files.locations import data_path
 from tpudet.trainkit.files.storage import open_file
 
@@ -76,7 +76,7 @@ def read_hierarchy(text: str) -> Hierarchy:
             the root, or a label that is a kind of itself.
     """
     try:
-        content = json.loads(text.removeprefix("\ufeff"))
+        content = parse_json(text.removeprefix("\ufeff"))
     except ValueError as error:
         raise ValueError(f"It is not JSON: {error}.") from error
     root = content.get("LabelName") if isinstance(content, dict) else None

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.exclusive import NO_LINKS, is_at, lock_file
+from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.files.processes import ProcessIdentity, this_process
 
 REFRESH_SECONDS = 20
@@ -244,7 +245,7 @@ class _Owner(NamedTuple):
     @classmethod
     def from_json(cls, text: str) -> "_Owner | None":
         try:
-            fields = json.loads(text)
+            fields = parse_json(text)
             values = {name: kind(fields[name]) for name, kind in _FIELDS.items()}
             owner = cls(
                 ProcessIdentity(**{name: values[name] for name in ProcessIdentity._fields}),

@@ -15,6 +15,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim, remove_dead_claim
 from tpudet.trainkit.files.digests import code_digest, file_digest
+from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.files.storage import list_names, read_text, remove_if_there, write_text
 
 _NEW = "not made yet"
@@ -135,7 +136,7 @@ def _read_record(step: Step) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        recorded = json.loads(text)
+        recorded = parse_json(text)
     except (ValueError, RecursionError):
         return {"finished": False}
     known = isinstance(recorded, dict) and recorded.keys() >= _RECORDED

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.training import checkpoints
 from tpudet.trainkit.training.checkpoint_files import (
     publish_checkpoint,
@@ -162,7 +163,7 @@ def read_best_record(directory: str) -> BestRecord | None:
     if text is None:
         return None
     try:
-        content = json.loads(text)
+        content = parse_json(text)
         return BestRecord(str(content["metric"]), float(content["value"]), int(content["step"]))
     except (ValueError, KeyError, TypeError) as error:
         logger.warning("%s cannot be read (%s); the ledger decides which was best", path, error)

@@ -30,6 +30,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.training.engine import StepReport
 
 FILE_NAME = "metrics.jsonl"
@@ -191,7 +192,7 @@ def read_ledger(path: str) -> list[dict[str, Any]]:
         if not text.strip():
             continue
         try:
-            line = json.loads(text)
+            line = parse_json(text)
             lines.append({**line, "kind": str(line["kind"]), "step": int(line["step"])})
         except (ValueError, KeyError, TypeError):
             if number < len(texts):

@@ -88,7 +88,7 @@ def _total_steps(model_dir: str, lines: Sequence[dict[str, Any]]) -> int | None:
     text = storage.read_text(os.path.join(model_dir, "config.yaml"))
     try:
         return int(yaml.safe_load(text or "")["train"]["total_steps"])
-    except (yaml.YAMLError, KeyError, TypeError, ValueError):
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
         return None
 
 

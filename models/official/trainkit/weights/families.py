@@ -1,7 +1,6 @@
 """Recognises the origin of weights by their names, and says what they expect of the model."""
 
 import difflib
-import json
 import os
 import re
 from collections.abc import Callable, Collection
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.files.storage import read_text
 from tpudet.trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
 from tpudet.trainkit.weights.name_maps.recipes import PART_PATTERN, Recipe, Unit, as_is
@@ -36,7 +36,7 @@ def read_hub_config(path: str) -> HubConfig | None:
     if text is None:
         return None
     try:
-        content: Any = json.loads(text)
+        content: Any = parse_json(text)
         published = content["pretrained_cfg"]
         name = f"{content['architecture']}.{published.get('tag', '')}"
         mean, deviation = (tuple(map(float, published[key])) for key in ("mean", "std"))

@@ -1,6 +1,5 @@
 """Reads safetensors: a JSON header with the position of each tensor in the bytes after it."""
 
-import json
 import math
 import operator
 from functools import partial
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.weights.stored_weights import (
     BFLOAT16,
     ByteReader,
@@ -48,7 +48,7 @@ def read_safetensors(path: str) -> StoredWeights:
     if length > _MOST_HEADER_BYTES:
         raise WeightsError(f"{path} is no safetensors file: its header would be {length} bytes.")
     try:
-        header = dict(json.loads(reader.read(_LENGTH_BYTES, length)))
+        header = dict(parse_json(reader.read(_LENGTH_BYTES, length)))
     except (ValueError, TypeError, RecursionError) as error:
         raise WeightsError(f"{path} is damaged: its header is no JSON object ({error}).") from error
     header.pop("__metadata__", None)

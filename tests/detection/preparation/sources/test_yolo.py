@@ -111,6 +111,9 @@ def test_names_that_repeat_keep_their_folders(tmp_path) -> None:
         ("train: images\nnames: [cat]\nnc: 2\n", "", "nc is 2, and there are 1 names"),
         ("train: images\nnames: {a: cat}\n", "", "no class numbers: a"),
         ("train: [", "", "is not YAML"),
+        ("train: " + "[" * 10_000, "", "is not YAML: nested too deeply"),
+        (f"train: images\nnc: {'9' * 5000}\n", "", "is not YAML: Exceeds the limit"),
+        ("train: images\nmade: 2026-99-99\n", "", "is not YAML: month must be in 1..12"),
         (f"train: empty\n{NAMES}", "", "there is no image in"),
     ],
 )

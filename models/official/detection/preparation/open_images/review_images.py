@@ -20,6 +20,7 @@ from tpudet.detection.preparation.sources.open_images import image_file
 from tpudet.trainkit.class_list import ClassEntry, class_ids
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.files.storage import read_text, whole_file, write_text
 from tpudet.trainkit.images.standardize import ImageError, decode_rgb
 from tpudet.trainkit.pages.drawing import class_colour
@@ -90,7 +91,7 @@ def _safe(text: str) -> str:
 
 def _read_list(directory: str) -> set[str]:
     text = read_text(os.path.join(directory, LIST_NAME))
-    return set(json.loads(text)) if text else set()
+    return set(parse_json(text)) if text else set()
 
 
 def _write_list(directory: str, names: set[str]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tpudet.detection.preparation.sources.annotations import COORDINATES, Annotations, Finding
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.json_text import parse_json
 
 # Increase it whenever equal inputs give other bytes, so that finished files count as outdated.
 FORMAT_VERSION = 3
@@ -47,7 +48,7 @@ def report_to_json(report: ShardReport) -> str:
 
 def report_from_json(text: str) -> ShardReport:
     """Inverse of `report_to_json`."""
-    fields = json.loads(text)
+    fields = parse_json(text)
     fields["findings"] = [Finding(*finding) for finding in fields["findings"]]
     # Reports of earlier versions may have more fields; their `inputs` differ, so they are unused.
     return ShardReport(**{name: fields[name] for name in ShardReport._fields})

@@ -1,6 +1,5 @@
 """Loads a COCO instances JSON, checks its values and finds what its ids mean."""
 
-import json
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from tpudet.detection.preparation.sources.annotation_values import read_flag, read_id, read_size
 from tpudet.trainkit.errors import UserError, listing, require_utf8
 from tpudet.trainkit.files.inputs import read_input_text
+from tpudet.trainkit.files.json_text import parse_json
 
 
 def load_coco(path: str, what: str = "--annotations") -> dict[str, Any]:
@@ -22,7 +22,7 @@ def load_coco(path: str, what: str = "--annotations") -> dict[str, Any]:
     """
     text = read_input_text(path, what)
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except (ValueError, RecursionError) as error:  # also lists in lists in lists
         raise UserError(f"{what} {path} is not JSON: {error}.") from error
     if not isinstance(content, dict):

@@ -81,10 +81,13 @@ def label_paths(image: str) -> list[str]:
 
 
 def _load(path: str) -> Mapping[str, Any]:
+    text = read_input_text(path, "--annotations")
     try:
-        content = yaml.safe_load(read_input_text(path, "--annotations"))
-    except yaml.YAMLError as error:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:  # a day 99, a number of thousands of digits
         raise UserError(f"--annotations {path} is not YAML: {error}.") from error
+    except RecursionError:
+        raise UserError(f"--annotations {path} is not YAML: nested too deeply.") from None
     if not isinstance(content, dict) or "names" not in content:
         raise UserError(
             f"--annotations {path} is not the data.yaml of a YOLO data set: it has no `names`, the "
