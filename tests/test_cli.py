@@ -150,3 +150,40 @@ def test_completion_for_zsh_uses_that_of_bash() -> None:
     if zsh := shutil.which("zsh"):
         subprocess.run([zsh, "-n"], input=script, text=True, check=True)
     assert tpudet("completion", "fish").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "left_out"),
+    [
+        ("train --config quickstart", ["jax", "sklearn"]),
+        ("train --backend=jax", ["sklearn"]),
+        ("evaluate --backend jax", ["sklearn"]),
+        ("plan --config quickstart", ["sklearn"]),
+        ("predict a.parquet model", ["jax", "sklearn"]),
+        ("kfold_split boxes.csv", []),  # stratification is scikit-learn's
+        ("convert_model model", []),  # with TensorFlow Lite
+    ],
+)
+def test_libraries_that_nobody_uses_are_not_imported(
+    monkeypatch: pytest.MonkeyPatch, words: str, left_out: list[str]
+) -> None:
+    loaded: dict[str, object] = {}
+    monkeypatch.setattr(cli.sys, "modules", loaded)
+    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)  # libtpu
+    verb, *arguments = words.split()
+    cli._leave_out_imports(verb, arguments)
+    assert sorted(loaded) == left_out
+    assert not any(loaded.values())
+
+
+def test_tensorflow_and_keras_do_without_them() -> None:
+    program = """
+import sys
+from tpudet import cli
+cli._leave_out_imports("train", [])
+import tpudet.detection.experiment
+print([name for name in ("jax", "jaxlib", "sklearn", "scipy.stats") if sys.modules.get(name)])
+"""
+    command = [sys.executable, "-c", program]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[-1] == "[]"

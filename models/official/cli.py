@@ -8,6 +8,7 @@ import argparse
 import difflib
 import gc
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -135,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prepare_screen()
         # What is imported stays; to look through it again and again took a tenth of the start.
         gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
+        _leave_out_imports(verb, arguments)
     return _run(verb, arguments)
 
 
@@ -150,6 +152,19 @@ def _run(verb: str, arguments: Sequence[str]) -> int:
             raise
         extras = "[cpu], [cuda] or [tpu]" if package == "tensorflow" else "[jax] or [tpu]"
         return _fail(f"{verb} needs {package}: pip install tpudet with the extra {extras}")
+
+
+def _leave_out_imports(verb: str, arguments: Sequence[str]) -> None:
+    """Makes the libraries that only TensorFlow and Keras would import, and nobody use, unavailable.
+
+    A quarter of the time until TensorFlow is imported goes to scikit-learn, for wrappers of Keras,
+    and to JAX, for a converter of TensorFlow Lite.
+    """
+    if verb not in (*BOTH_TASKS, "export_models", "predict", "classify"):
+        return
+    may_use_jax = importlib.util.find_spec("libtpu") or any("jax" in word for word in arguments)
+    for library in ("sklearn",) if may_use_jax or verb == "plan" else ("sklearn", "jax"):
+        sys.modules.setdefault(library, None)  # pyright: ignore[reportArgumentType]
 
 
 def _find_task(verb: str, arguments: Sequence[str]) -> str:
