@@ -187,3 +187,17 @@ print([name for name in ("jax", "jaxlib", "sklearn", "scipy.stats") if sys.modul
     command = [sys.executable, "-c", program]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_what_a_full_disk_does_not_take_is_an_error(argument: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tpudet", argument],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "tpudet: standard output: No space left on device\n"

@@ -119,11 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "0"
     verb, *arguments = words or ["--help"]
     if verb in ("--help", "-h", "help"):
-        print(_help(), end="")
-        return 0
+        return _print(_help())
     if verb == "--version":
-        print(_version())
-        return 0
+        return _print(f"{_version()}\n")
     if verb == "completion":
         return _print_completion(arguments)
     if verb not in VERBS:
@@ -189,6 +187,18 @@ def _find_task(verb: str, arguments: Sequence[str]) -> str:
     return "detection"
 
 
+def _print(text: str) -> int:
+    try:
+        print(text, end="", flush=True)
+    except OSError as error:
+        # Python flushes it once more at exit, which would end with code 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # whoever read the output has left
+            return 0
+        return _fail(f"standard output: {error.strerror}")
+    return 0
+
+
 def _fail(message: str) -> int:
     print(f"tpudet: {message}", file=sys.stderr)
     return EXIT_WRONG_USAGE
@@ -221,7 +231,5 @@ def _print_completion(arguments: Sequence[str]) -> int:
     """Prints a script for `source <(tpudet completion bash)`."""
     if list(arguments) not in (["bash"], ["zsh"]):
         return _fail("completion takes `bash` or `zsh`: source <(tpudet completion bash)")
-    if arguments[0] == "zsh":
-        print("autoload -U +X bashcompinit && bashcompinit")
-    print(_COMPLETION.replace("VERBS", " ".join(VERBS)), end="")
-    return 0
+    start = "autoload -U +X bashcompinit && bashcompinit\n" if arguments[0] == "zsh" else ""
+    return _print(start + _COMPLETION.replace("VERBS", " ".join(VERBS)))
