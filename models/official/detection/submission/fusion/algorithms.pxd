@@ -13,9 +13,6 @@ cdef extern from *:
     /* Areas that one box shares with boxes first..count-1, whose columns stand side by side, `room`
        apart: x1, y1, x2, y2; returns how many are above 0, and which. Without jumps: these would
        go either way, and the compiler takes several boxes at a time. */
-    #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__)
-    __attribute__((target_clones("avx2", "default")))  /* with the same results */
-    #endif
     static int tpudet_intersect(const double *columns, int room, int first, int count, double x1,
                                  double y1, double x2, double y2, double *restrict shared,
                                  int *restrict hits) {
