@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, shorten
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.screen import LogFormatter, LogHandler
 
@@ -65,7 +65,7 @@ def run_command(
         _discard_output()
         return 0
     except (UserError, OSError) as error:
-        _say(f"{parser.prog}: {_shorten(str(error))}")
+        _say(f"{parser.prog}: {_shorten_message(str(error))}")
         code = EXIT_WRONG_USAGE
     except KeyboardInterrupt:
         _say(f"\n{parser.prog}: interrupted; finished files are kept")
@@ -87,14 +87,9 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _shorten(message: str) -> str:
+def _shorten_message(message: str) -> str:
     """Leaves out the end of a long list of mistakes, and of what a damaged file has for a word."""
-    lines = [
-        line
-        if len(line) <= _LONGEST_LINE
-        else f"{line[:_LONGEST_LINE]}… ({len(line) - _LONGEST_LINE:,} more characters)"
-        for line in message.split("\n")
-    ]
+    lines = [shorten(line, _LONGEST_LINE) for line in message.split("\n")]
     more = len(lines) - _MOST_LINES
     return "\n".join(lines[:_MOST_LINES] + [f"... and {more:,} more lines"] * (more > 0))
 

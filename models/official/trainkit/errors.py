@@ -18,6 +18,12 @@ def listing(values: Iterable[object], limit: int = 10) -> str:
     return ", ".join(shown[:limit]) + more
 
 
+def shorten(text: str, limit: int) -> str:
+    """The first `limit` characters of a text, for a message, and how many more there are."""
+    more = len(text) - limit
+    return f"{text[:limit]}… ({more:,} more characters)" if more > 0 else text
+
+
 def require_utf8(names: Iterable[str], what: str) -> None:
     """Refuses names that cannot be written as UTF-8, as file names and JSON strings may not.
 

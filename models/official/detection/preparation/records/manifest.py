@@ -6,10 +6,12 @@ from typing import Any
 
 from tpudet.detection.preparation.records.shard_job import ShardReport
 from tpudet.detection.preparation.sources.annotations import MISSING_FILE, Annotations, Finding
+from tpudet.trainkit.errors import shorten
 
 _NAMES_SHOWN = 3
 _MISSING_SHOWN = 10  # missing files, because a person can fetch them
 _CLASSES_SHOWN = 20
+_LONGEST_DETAIL = 200  # characters; a damaged file may have a word of megabytes
 
 
 def build_manifest(
@@ -75,7 +77,7 @@ def _found_once(findings: Iterable[Finding], copies: Mapping[str, int]) -> Itera
 
 def _entry(finding: Finding) -> dict[str, str]:
     entry = {"file": finding.file, "reason": finding.reason}
-    return entry | ({"detail": finding.detail} if finding.detail else {})
+    return entry | ({"detail": shorten(finding.detail, _LONGEST_DETAIL)} if finding.detail else {})
 
 
 def _counts(findings: Iterable[Finding]) -> dict[str, int]:
@@ -89,8 +91,9 @@ def format_summary(manifest: Mapping[str, Any]) -> str:
         f"{manifest['boxes']} boxes"
     ]
     per_class = sorted(manifest["boxes_per_class"].items(), key=lambda item: -item[1])
-    width = max(len(name) for name, _ in per_class)
-    lines += [f"  {name:{width}} {count:9d}" for name, count in per_class[:_CLASSES_SHOWN]]
+    shown = [(shorten(name, _LONGEST_DETAIL), count) for name, count in per_class[:_CLASSES_SHOWN]]
+    width = max(len(name) for name, _ in shown)
+    lines += [f"  {name:{width}} {count:9d}" for name, count in shown]
     rest = per_class[_CLASSES_SHOWN:]
     if rest:
         empty = sum(count == 0 for _, count in per_class)
