@@ -22,6 +22,12 @@ def test_boxes_lie_where_they_should_and_the_image_is_left_alone() -> None:
     assert (GRAY == 90).all()
 
 
+def test_a_box_that_reaches_beyond_all_numbers_of_opencv_is_cut_off() -> None:
+    drawn = draw_boxes(GRAY, np.array([[-1e38, 30, 3.4e38, 1e30]]), ["cat"], [RED])
+    assert (drawn[60, 30] == RED).all()
+    assert (drawn[60, 100] == 90).all()
+
+
 def three_boxes(texts: list[str]) -> np.ndarray:
     """Three boxes that begin at nearly one point."""
     image = np.full((600, 800, 3), 90, np.uint8)

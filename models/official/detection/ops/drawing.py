@@ -56,7 +56,9 @@ def draw_boxes(
     canvas = np.ascontiguousarray(image).copy()
     # Two pixels at least: one is lost where a viewer shrinks the image.
     thickness = max(2, round(sum(image.shape[:2]) / 700))
-    rows = [_rounded(box) for box in boxes]
+    # OpenCV counts in 32 bits; a corner beyond the image by its whole side is as far as any other.
+    ends = np.tile(image.shape[:2], 2)
+    rows = [_rounded(box) for box in np.clip(boxes, -ends, 2 * ends)]
     for (y1, x1, y2, x2), colour in zip(reversed(rows), reversed(colours), strict=True):
         cv2.rectangle(canvas, (x1, y1), (x2, y2), colour, thickness)
     # Labels follow all boxes, so that no box crosses them out; the first chooses its place first.
