@@ -2,9 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SHELL_SCRIPTS := $(wildcard scripts/*.sh scripts/inference/*.sh docker/*.sh) .ci/run
+# Whole files, in their order: each file's fixtures, some of which train for a minute, are made once.
+TWO_WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: install demo test test-all test-tpu tpu-plans lint clean
+.PHONY: install demo demo-masks test test-all test-tpu torture tpu-plans lint clean
 
 install: .venv/installed  ## everything that the other targets need
 
@@ -17,11 +19,17 @@ install: .venv/installed  ## everything that the other targets need
 demo: .venv/installed  ## draw a data set, train, evaluate, export, predict, submit: minutes
 	$(BIN)/tpudet demo
 
+demo-masks: .venv/installed  ## the same with a mask for each object
+	$(BIN)/tpudet demo --masks
+
 test: .venv/installed  ## the default suite; real-data tests where TPUDET_TEST_DATA names them
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(TWO_WORKERS) $(PYTEST_ARGS)
 
 test-all: .venv/installed  ## the slow tests too
-	$(BIN)/python -m pytest -n 2 -m "slow or not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(TWO_WORKERS) -m "slow or not slow" $(PYTEST_ARGS)
+
+torture: .venv/installed  ## kill, starve and damage real commands for hours; docs/restart.md's table
+	$(BIN)/python tests/conformance/torture.py --times $(or $(TIMES),100) --write
 
 build/libtpu/installed:
 	$(BIN)/python -m pip install --quiet --no-deps --target build/libtpu libtpu==0.0.52
