@@ -11,7 +11,7 @@ MUTATIONS = runpy.run_path(str(Path(__file__).with_name("mutations.py")))
 SAMPLES = {
     "BINARY": bytes(range(256)) * 4,
     "TEXT": b"image,label,x\na,/m/01,0.5\nb,/m/02,0.25\n" * 5,
-    "JSON": b'{"images": [{"id": 1, "size": [3, 4]}, {"id": 2, "size": [5, 6]}], "name": "x"}',
+    "JSON": b'{"images": [{"id": 1, "size": [3, 4]},\n {"id": 2, "size": [5, 6]}], "name": "x"}',
 }
 
 
@@ -30,12 +30,14 @@ def test_a_mutation_changes_the_bytes_and_can_be_repeated(kind: str, mutation) -
 
 def test_a_damaged_record_still_has_its_check_sums(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
-    records = [bytes([number]) * 50 for number in range(5)]
+    records = [Random(number).randbytes(50) for number in range(5)]
     with tf.io.TFRecordWriter(str(path)) as writer:
         for record in records:
             writer.write(record)
     data = path.read_bytes()
+    changed = 0
     for seed in range(30):
         path.write_bytes(MUTATIONS["_change_payload"](data, Random(seed)))
         found = [item.numpy() for item in tf.data.TFRecordDataset(str(path))]
-        assert found != records
+        changed += found != records
+    assert changed >= 25  # a block that is swapped with nothing leaves the record as it was
