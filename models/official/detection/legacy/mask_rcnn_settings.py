@@ -7,7 +7,7 @@ head, has no key.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from tpudet.detection.legacy.shared_settings import (
     FPN,
@@ -302,10 +302,8 @@ class MaskRCNNSettings(SharedSettings):
         return "nasfpn" if self.architecture.multilevel_features == "nasfpn" else "fpn"
 
     def _equal(self, first: str, second: str, key: str) -> Iterator[tuple[bool, str]]:
-        values: tuple[Any, Any] = tuple(
-            getattr(getattr(self, section), key) for section in (first, second)
-        )
+        here, there = (getattr(getattr(self, section), key) for section in (first, second))
         yield (
-            values[0] == values[1],
-            f"{first}.{key} is {values[0]} and {second}.{key} {values[1]}; they must be equal",
+            here == there,
+            f"{first}.{key} is {here} and {second}.{key} {there}; they must be equal",
         )

@@ -9,7 +9,7 @@ at the line and under the name of the old file.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tpudet.detection.legacy.shared_settings import BatchNorm, SharedSettings
+from tpudet.detection.legacy.shared_settings import Architecture, BatchNorm, Eval, SharedSettings
 from tpudet.trainkit.config.ranges import (
     Count,
     NaturalNumber,
@@ -20,6 +20,20 @@ from tpudet.trainkit.config.ranges import (
 )
 
 _POLICIES = ("v0", "v1", "v2", "v3", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxEval(Eval):
+    """`eval`."""
+
+    type: Literal["box"] = "box"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxArchitecture(Architecture):
+    """`architecture`."""
+
+    parser: Literal["retinanet_parser"] = "retinanet_parser"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +115,8 @@ class Settings(SharedSettings):
     """A whole file of a RetinaNet."""
 
     type: Literal["retinanet"] = "retinanet"
+    eval: BoxEval = field(default_factory=BoxEval)
+    architecture: BoxArchitecture = field(default_factory=BoxArchitecture)
     retinanet_parser: Parser = field(default_factory=Parser)
     retinanet_head: Head = field(default_factory=Head)
     retinanet_loss: Loss = field(default_factory=Loss)

@@ -20,7 +20,6 @@ class Eval:
     min_eval_interval: int = 180
     eval_timeout: int | None = None
     num_steps_per_eval: Count = 1000
-    type: Literal["box"] = "box"
     use_json_file: bool = True
     val_json_file: str = ""
     eval_file_pattern: str = ""
@@ -42,7 +41,6 @@ class Predict:
 class Architecture:
     """`architecture`."""
 
-    parser: Literal["retinanet_parser"] = "retinanet_parser"
     backbone: str = "resnet"
     multilevel_features: Literal["fpn", "nasfpn", "identity"] = "fpn"
     use_bfloat16: bool = True
