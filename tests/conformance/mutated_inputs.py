@@ -12,6 +12,7 @@ of one family. Exit code 1 if there are finds.
 import argparse
 import importlib
 import os
+import re
 import resource
 import shutil
 import signal
@@ -33,6 +34,8 @@ SECONDS = 60
 BYTES = 2 << 30
 _MOST_ADDRESSES = 16 << 30  # protects the machine; libraries reserve more than they use
 _LONGEST_MESSAGE = 20_000  # characters
+# Shards that are whole stay for the next start; a manifest says that all are there.
+_KEPT = re.compile(r"\.progress/|\.tfrecord$|\.offsets$|\.claim\.json$|/classes\.csv$")
 _OTHER_CODES = {("check_data", 1)}  # something would be left out
 
 
@@ -101,10 +104,7 @@ def _faults(verb: str, outcome: Outcome, out: Path) -> list[str]:
     left = [path for path in _listing(out) if "temporary" in path or path.endswith(".tmp")]
     faults += [f"left {path}" for path in left]
     if outcome.code != 0:
-        # Finished shards stay for the next start; what has a final name says that all is there.
-        finished = [p for p in _listing(out) if not p.endswith((".tfrecord", ".json.progress"))]
-        unfinished = (".claim", ".claim.json", ".progress", ".lock", "classes.csv")
-        faults += [f"{p} after a failure" for p in finished if not p.endswith(unfinished)]
+        faults += [f"{path} after a failure" for path in _listing(out) if not _KEPT.search(path)]
     return faults
 
 

@@ -13,12 +13,10 @@ import math
 import os
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from tpudet.detection.build_detector import DetectorTask, resolve_auto
 from tpudet.detection.build_training import build_detector_training, restore_task
 from tpudet.detection.config import ExperimentConfig, load_experiment
-from tpudet.detection.data.input_errors import explain_input_error
+from tpudet.detection.data.input_errors import input_errors_in_words
 from tpudet.detection.data.resize import build_resize
 from tpudet.detection.data.sample import describe_lacks, describe_left_out
 from tpudet.detection.evaluation.report import report_run, write_report
@@ -101,7 +99,12 @@ def train(
         evaluation = _evaluation_settings(
             config, training, classes=classes, devices=devices, model_dir=model_dir
         )
-    try:
+
+    def find_shards() -> list[str]:
+        other = find_split(config.data.directory, config.data.eval_split, names)
+        return [*split.shards, *other.shards]
+
+    with input_errors_in_words(find_shards):
         return run_training(
             config,
             training,
@@ -114,12 +117,6 @@ def train(
             deadline=deadline,
             advice_if_slow=_advice(config, devices),
         )
-    except tf.errors.InvalidArgumentError as error:
-        other = find_split(config.data.directory, config.data.eval_split, names)
-        explained = explain_input_error(error, [*split.shards, *other.shards])
-        if explained is None:
-            raise
-        raise explained from error
 
 
 def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps: int) -> RangeTest:
@@ -151,7 +148,8 @@ def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps:
         devices=choose_devices(config.train),
         pretrained=pretrained,
     )
-    return find_learning_rate(training.engine, num_steps)
+    with input_errors_in_words(lambda: split.shards):
+        return find_learning_rate(training.engine, num_steps)
 
 
 def evaluate(

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tpudet.detection.commands import train
 from tpudet.detection.data.config import DataConfig
-from tpudet.detection.data.input_errors import explain_input_error
+from tpudet.detection.data.input_errors import explain_input_error, input_errors_in_words
 from tpudet.detection.data.pipeline import train_dataset
 from tpudet.detection.data.sample import describe_lacks
 from tpudet.detection.evaluation.ground_truth import load_ground_truth
@@ -188,6 +188,33 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
         next(iter(dataset))
     said = str(explain_input_error(caught.value, [path]))
     assert said.startswith("[The numbers of boxes and of class ids of this record differ:]")
+
+
+def test_the_damaged_one_of_several_files_is_named(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"train_a-0000{n}-of-00002.tfrecord") for n in range(2)]
+    for path in paths:
+        write_shard(path, [record(k, photo(0), class__label=[1]) for k in range(2)])
+    data = bytearray(Path(paths[1]).read_bytes())
+    data[40] ^= 1
+    Path(paths[1]).write_bytes(data)
+    with (
+        pytest.raises(UserError, match=r"damaged: .*00001-of-00002.tfrecord\. Write"),
+        input_errors_in_words(lambda: paths),
+    ):
+        list(tf.data.TFRecordDataset(paths))
+
+
+def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "train_a-00000-of-00001.tfrecord")
+    write_shard(path, [record(0, photo(0), class__label=[1]), b"\x86\xff" * 200])
+    damaged = tf.data.TFRecordDataset(path).map(
+        lambda serialized: tf.io.parse_single_example(
+            serialized, {"a": tf.io.VarLenFeature("int64")}
+        )
+    )
+    expected = "record 1 of train_a-00000-of-00001.tfrecord is no tf.train.Example"
+    with pytest.raises(UserError, match=expected), input_errors_in_words(lambda: [path]):
+        list(damaged)
 
 
 def test_what_a_split_has_nothing_of_is_said() -> None:

@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> str:
     from tpudet.detection.build_training import build_train_dataset
+    from tpudet.detection.data.input_errors import input_errors_in_words
     from tpudet.detection.inspection.augmented_images import draw_augmented
     from tpudet.trainkit.pages.drawing import encode_png
     from tpudet.trainkit.record_splits import find_split
@@ -59,9 +60,10 @@ def _run(arguments: argparse.Namespace) -> str:
     single = replace(config, train=replace(config.train, batch_size=1))
     dataset = build_train_dataset(single, split, start_record=0)
     batches: Any = dataset.as_numpy_iterator()  # annotated as if it gave arrays only
-    grid = draw_augmented(
-        batches, class_names=names, num_images=arguments.num_images, shards=split.shards
-    )
+    with input_errors_in_words(lambda: split.shards):
+        grid = draw_augmented(
+            batches, class_names=names, num_images=arguments.num_images, shards=split.shards
+        )
     with writing(output), whole_file(output, "wb") as file:
         file.write(encode_png(grid))
     return f"Wrote {output}"

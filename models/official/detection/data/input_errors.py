@@ -1,9 +1,11 @@
 """Says which record stopped the input of a run: TensorFlow names neither record nor file."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records
@@ -11,11 +13,33 @@ from tpudet.trainkit.types import Tensor
 
 _SHOWN = 5
 _ASSERTION = "assertion failed: "
+_NO_EXAMPLE = "Could not parse example input"
 
 
-def explain_input_error(
-    error: tf.errors.InvalidArgumentError, shards: Sequence[str]
-) -> UserError | None:
+# TensorFlow quotes a record that is no example, and Python cannot read the quotation.
+InputError = tf.errors.InvalidArgumentError | tf.errors.DataLossError | UnicodeDecodeError
+
+
+@contextmanager
+def input_errors_in_words(find_shards: Callable[[], Sequence[str]]) -> Iterator[None]:
+    """Explains the errors of a block that reads records, as `explain_input_error` does.
+
+    Args:
+        find_shards: returns the files that the block may read; called after an error.
+
+    Raises:
+        UserError: a record or a file is damaged; names it.
+    """
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError, UnicodeDecodeError) as error:
+        explained = explain_input_error(error, find_shards())
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def explain_input_error(error: InputError, shards: Sequence[str]) -> UserError | None:
     """Returns the error in words; None if it is none of the records.
 
     If an image cannot be decoded, all records are read and decoded until the first few of these are
@@ -25,14 +49,24 @@ def explain_input_error(
         error: raised while batches were read.
         shards: of the split.
     """
+    if isinstance(error, tf.errors.DataLossError):
+        return UserError(
+            f"These files of records are damaged: {listing(damaged_files(shards))}. Write the set "
+            "again with make_tfrecords --overwrite, or copy them from where they are whole."
+        )
+    if isinstance(error, UnicodeDecodeError) or _NO_EXAMPLE in error.message:
+        found = [_place(number, shards) for number in _records_that_are_none(shards)]
+        return UserError(
+            f"{listing(found, _SHOWN) or 'A record'} is no tf.train.Example. Write the set again "
+            "with make_tfrecords --overwrite."
+        )
     if _ASSERTION in error.message:  # of the pipeline's own checks, which name the record
         return UserError(error.message.partition(_ASSERTION)[2].splitlines()[0])
     if not any(word in error.message.lower() for word in ("jpeg", "png", "decode")):
         return None
     found = []
     for number, image in _damaged_images(shards):
-        shard, place = divmod(number, RECORDS_PER_SHARD_LIMIT)
-        found.append(f"{image} (record {place} of {os.path.basename(shards[shard])})")
+        found.append(f"{image} ({_place(number, shards)})")
         if len(found) == _SHOWN:
             break
     if not found:
@@ -42,6 +76,29 @@ def explain_input_error(
         "images with check_data, and write the set again with --image_check full, which leaves "
         "them out."
     )
+
+
+def damaged_files(shards: Sequence[str]) -> Iterator[str]:
+    """Yields the files of records that have a wrong check sum or no end."""
+    for path in shards:
+        try:
+            for _ in tf.data.TFRecordDataset(path):
+                pass
+        except tf.errors.DataLossError:
+            yield path
+
+
+def _records_that_are_none(shards: Sequence[str]) -> Iterator[int]:
+    for record, serialized in read_records(shards):
+        try:
+            tf.train.Example.FromString(serialized.numpy())
+        except DecodeError:
+            yield int(record)
+
+
+def _place(record: int, shards: Sequence[str]) -> str:
+    shard, place = divmod(record, RECORDS_PER_SHARD_LIMIT)
+    return f"record {place} of {os.path.basename(shards[shard])}"
 
 
 def _damaged_images(shards: Sequence[str]) -> Iterator[tuple[int, str]]:

@@ -50,7 +50,7 @@ def export_annotations(
     names = [entry.name for entry in prepared.classes]
     try:
         truth = load_ground_truth(found.shards, names, with_masks=include_masks)
-    except (ValueError, tf.errors.DataLossError) as error:
+    except (ValueError, tf.errors.OpError) as error:  # a record that is damaged, or none
         raise UserError(f"{found.manifest_path}: {error}") from error
     content = coco_content(truth, _read_file_names(found.shards), prepared.classes)
     with claimed_file(target, "w", force=force) as file:

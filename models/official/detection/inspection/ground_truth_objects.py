@@ -58,10 +58,10 @@ def read_split_objects(prepared: PreparedSet, split: str) -> GroundTruthObjects:
                     f"{found.manifest_path}: two images are called {image_id}, with different "
                     "objects; predictions are joined by that name"
                 )
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+    except (tf.errors.OpError, UnicodeDecodeError) as error:  # that of a quotation of a record
         raise InspectionError(
-            f"the shards of {found.manifest_path} are damaged: {error.message}. Write the set "
-            "again with --overwrite"
+            f"the shards of {found.manifest_path} are damaged: {error}. Write the set again with "
+            "--overwrite"
         ) from error
     empty = (np.zeros((0, 4)), np.zeros(0, np.int32), np.zeros(0, bool), np.zeros(0, object))
     boxes, labels, is_crowd, masks = (np.concatenate(c) for c in zip(empty, *columns, strict=True))

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from tpudet.detection.data.input_errors import damaged_files
 from tpudet.detection.data.tfrecord import Example, parse_example
 from tpudet.detection.preparation.records.prepared_set import (
     PreparedSet,
@@ -69,14 +70,16 @@ def read_columns(
             batches.append(batch)
             progress(len(batch[0]))
     except tf.errors.DataLossError as error:
+        damaged = next(damaged_files(split.shards), split.manifest_path)
         raise UserError(
-            f"{_damaged(split.shards) or split.manifest_path} is damaged: the checksum of a record "
-            "is wrong, or its end is missing. Write the set again with --overwrite."
+            f"{damaged} is damaged: the checksum of a record is wrong, or its end is missing. "
+            "Write the set again with --overwrite."
         ) from error
-    except tf.errors.InvalidArgumentError as error:
+    except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # that of a quotation
         raise UserError(
             f"The shards of {split.manifest_path} have a record that is no detection record: a key "
-            "of detection/data/tfrecord.py is missing. Write the set again with --overwrite."
+            "of detection/data/tfrecord.py is missing, or it is no example at all. Write the set "
+            "again with --overwrite."
         ) from error
     if not batches:
         raise UserError(f"{split.manifest_path} describes a split without images.")
@@ -131,17 +134,6 @@ def read_example(split: PreparedSplit, columns: SplitColumns, row: int) -> Examp
     start, length = int(columns.offsets[row]), int(columns.lengths[row])
     path = split.shards[columns.shards[row]]
     return parse_example(read_record(path, start, start + length + FRAME_BYTES), with_masks=True)
-
-
-def _damaged(shards: tuple[str, ...]) -> str | None:
-    """Finds the first damaged file, because the error does not name it."""
-    for path in shards:
-        try:
-            for _ in tf.data.TFRecordDataset(path):
-                pass
-        except tf.errors.DataLossError:
-            return path
-    return None
 
 
 def _check_against_manifest(
