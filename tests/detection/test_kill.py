@@ -31,7 +31,9 @@ SETTINGS = {
     "evaluation.schedule.num_images": "2",
 }
 # Measured times, which no two runs share.
-TIMES = {"time", "seconds", "images_per_second", "input_wait_share", "eta_seconds"}
+TIMES = {
+    *("time", "seconds", "images_per_second", "input_wait_share", "eta_seconds", "wall_seconds"),
+}
 
 
 def start(model_dir: Path, part: str, backend: str) -> subprocess.Popen:
