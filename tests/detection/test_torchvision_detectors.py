@@ -11,6 +11,7 @@ TPUDET_TORCH_PYTHON names; the real images are those of coco_tiny in TPUDET_TEST
 import dataclasses
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -179,27 +180,34 @@ def real_images(data_dir):
 
 # With them a few hundred scores of an image are above the threshold.
 ONE_STAGE = {"class_scale": 0.03, "box_scale": 0.02, "class_bias": -5.0}
+GROUP_NORMS = {"class_scale": 0.6, "box_scale": 0.3, "class_bias": -5.0}
 TWO_STAGES = {"class_scale": 0.2, "box_scale": 0.02, "class_bias": 0.0}
 LABELS = {label: NAMES.index(name) + 1 for label, name in enumerate(COCO_NAMES) if name}
 
 
-def check_whole_detector(kind, config_name, torch_python, data_dir, folder, *, scales, partly):
+def check_whole_detector(
+    kind, config_name, torch_python, data_dir, folder, *, scales, partly=(), overrides=()
+):
     """Loads what torchvision saved, and finds in ten real images what it finds in them."""
     images, canvas_size = real_images(data_dir)
     inputs = {f"image{number:02}": image for number, image in enumerate(images)} | scales
     weights, expected = run_torchvision(torch_python, "detections", kind, inputs, folder)
     pretrained = open_file(weights)
-    # A class of our own is not in the file: it starts fresh, and is never found.
+    names = [*NAMES, *(["widget"] if partly else [])]
     detector = build_detector(
-        config_name, pretrained.family, class_names=[*NAMES, "widget"], canvas_size=canvas_size
+        config_name,
+        pretrained.family,
+        class_names=names,
+        canvas_size=canvas_size,
+        overrides=overrides,
     )
     report = load(detector, pretrained)
     assert not report.missing
     assert not report.shape_skipped
     assert not report.differences
-    assert [path for path, *_ in report.partly_loaded] == partly
+    assert [path for path, *_ in report.partly_loaded] == list(partly)
     assert all(name.endswith("num_batches_tracked") for name in report.unused)
-    assert "80 of 81 classes have the names of COCO's" in report.text()
+    assert f"80 of {len(names)} classes have the names of COCO's" in report.text()
     for first in (0, 5):
         found = detector.task.predict(place(images[first : first + 5], canvas_size))
         assert_same_detections(found, expected, LABELS, least=10, first=first)
@@ -207,11 +215,15 @@ def check_whole_detector(kind, config_name, torch_python, data_dir, folder, *, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "config_name"),
-    [("retinanet", "torchvision_r50_fpn"), ("retinanet_v2", "torchvision-v2_r50_fpn")],
+    ("kind", "config_name", "scales"),
+    [
+        ("retinanet", "torchvision_r50_fpn", ONE_STAGE),
+        ("retinanet_v2", "torchvision-v2_r50_fpn", GROUP_NORMS),
+    ],
+    ids=["first", "second"],
 )
 def test_retinanet_finds_what_torchvision_finds(
-    kind, config_name, torch_python, data_dir, tmp_path
+    kind, config_name, scales, torch_python, data_dir, tmp_path
 ):
     check_whole_detector(
         kind,
@@ -219,7 +231,10 @@ def test_retinanet_finds_what_torchvision_finds(
         torch_python,
         data_dir,
         tmp_path,
-        scales=ONE_STAGE,
+        scales=scales,
+        # Enough for all: torchvision counts those without an area, too.
+        overrides=["model.postprocess.max_detections=1000"],
+        # A class that is not in the file starts fresh, and is not found.
         partly=["head/class_predict/kernel", "head/class_predict/bias"],
     )
 
@@ -227,8 +242,6 @@ def test_retinanet_finds_what_torchvision_finds(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["faster", "mask"])
 def test_two_stages_find_what_torchvision_finds(kind, torch_python, data_dir, tmp_path):
-    layers = ["box_head/class_predict", "box_head/box_predict"]
-    layers += ["mask_head/mask_predict"] if kind == "mask" else []
     check_whole_detector(
         f"{kind}rcnn",
         f"torchvision-{kind}_r50_fpn",
@@ -236,7 +249,6 @@ def test_two_stages_find_what_torchvision_finds(kind, torch_python, data_dir, tm
         data_dir,
         tmp_path,
         scales=TWO_STAGES,
-        partly=[f"{layer}/{part}" for layer in layers for part in ("kernel", "bias")],
     )
 
 
@@ -289,6 +301,8 @@ def test_losses_and_gradients_with_the_settings_of_mlperf(side, torch_python, da
     # The gradients are read as weights are, into the variables.
     assert not load(detector, open_file(tmp_path / "gradients.pth")).missing
     for variable in detector.task.model.trainable_variables:
+        if re.match(r"backbone/(stem|stage1)/", variable.path):
+            continue  # MLPerf does not train them
         wanted = variable.numpy()
         difference = np.abs(gradients[variable.path] - wanted).max()
         assert difference <= 1e-3 * np.abs(wanted).max(), variable.path

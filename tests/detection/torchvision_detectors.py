@@ -67,10 +67,10 @@ def build_detector(kind):
     from torchvision.ops.feature_pyramid_network import LastLevelP6P7
     from torchvision.ops.misc import FrozenBatchNorm2d
 
-    def retinanet(name, num_classes, **settings):
+    def retinanet(name, num_classes, trainable_layers=5, **settings):
         backbone = backbone_utils._resnet_fpn_extractor(
             getattr(resnet, name)(norm_layer=FrozenBatchNorm2d),
-            trainable_layers=5,
+            trainable_layers=trainable_layers,
             returned_layers=[2, 3, 4],
             extra_blocks=LastLevelP6P7(256, 256),
         )
@@ -79,13 +79,13 @@ def build_detector(kind):
     published = {"weights": None, "weights_backbone": None, "min_size": 224, "max_size": 1000}
     match kind:
         case "retinanet":
-            return detection.retinanet_resnet50_fpn(**published)
+            return detection.retinanet_resnet50_fpn(**published, detections_per_img=1000)
         case "retinanet_v2":
-            return detection.retinanet_resnet50_fpn_v2(**published)
+            return detection.retinanet_resnet50_fpn_v2(**published, detections_per_img=1000)
         case "small_retinanet":
             return retinanet("resnet18", 5, min_size=128, max_size=256)
         case "mlperf":
-            return retinanet("resnext50_32x4d", 264)
+            return retinanet("resnext50_32x4d", 264, trainable_layers=3)
         case "fasterrcnn":
             return detection.fasterrcnn_resnet50_fpn(**published)
         case "maskrcnn":
@@ -200,7 +200,11 @@ def main(what, kind, inputs_path, folder):
             expected = find_losses(model, inputs["images"], inputs["boxes"], inputs["labels"])
             gradients = {
                 name: torch.zeros_like(value) for name, value in model.state_dict().items()
-            } | {name: value.grad for name, value in model.named_parameters()}
+            } | {
+                name: value.grad
+                for name, value in model.named_parameters()
+                if value.grad is not None
+            }
             torch.save(gradients, Path(folder) / "gradients.pth")
     torch.save(model.state_dict(), Path(folder) / "weights.pth")
     np.savez(Path(folder) / "expected.npz", **expected)
