@@ -153,6 +153,13 @@ def test_the_table_of_the_log_and_the_csv_say_the_same() -> None:
     assert len({len(line) for line in lines}) == 1
     assert lines[1].split()[:3] == ["cat", "2", "4"]
     assert lines[3].split() == ["sheep", "0", "0", *("-" * 6)]
+    masked = [rows[0]._replace(mask_ap=0.125), *rows[1:]]
+    assert (
+        class_table_csv(masked).splitlines()[0]
+        == "class,images,instances,AP,AP50,precision,recall,F1,score,mask AP"
+    )
+    assert class_table_csv(masked).splitlines()[1].endswith(",0.1250")
+    assert format_class_table(masked).splitlines()[1].endswith("    0.125")
     many = [rows[0]._replace(name=f"class {k}", instances=k) for k in range(30)]
     long = format_class_table(many).splitlines()
     assert len(long) == 22

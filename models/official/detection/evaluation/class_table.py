@@ -8,8 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tpudet.detection.evaluation.class_scores import ClassScores, best_points
+from tpudet.detection.evaluation.coco import MASK_PREFIX
 
 _ROWS_IN_LOG = 20
+_MASK_HEADER = "mask AP"
 _HEADERS = ("class", "images", "instances", "AP", "AP50", "precision", "recall", "F1", "score")
 
 
@@ -25,6 +27,7 @@ class ClassRow(NamedTuple):
     recall: float | None
     f1: float | None
     threshold: float | None  # predictions of this score or more give the best F1
+    mask_ap: float | None = None  # None also where no masks are predicted
 
 
 def class_rows(
@@ -34,34 +37,47 @@ def class_rows(
 
     Args:
         found: their scores.
-        metrics: with `AP/<class name>`.
+        metrics: with `AP/<class name>`, and `mask_AP/<class name>` where there are masks.
         class_names: C names.
     """
     best = best_points(found)
     columns = (found.ap50, best.precision, best.recall, best.f1, best.threshold)
     rows = []
     for row, name in enumerate(class_names):
-        ap = metrics[f"AP/{name}"]
+        ap, mask_ap = metrics[f"AP/{name}"], metrics.get(f"{MASK_PREFIX}AP/{name}", -1)
         values = [None if np.isnan(column[row]) else float(column[row]) for column in columns]
         counts = int(found.images[row]), int(found.instances[row])
-        rows.append(ClassRow(name, *counts, None if ap == -1 else ap, *values))
+        aps = [None if value == -1 else value for value in (ap, mask_ap)]
+        rows.append(ClassRow(name, *counts, aps[0], *values, aps[1]))
     return rows
+
+
+def class_headers(rows: Sequence[ClassRow]) -> tuple[str, ...]:
+    """Names of the columns; masks have one if any class has a value."""
+    return (*_HEADERS, _MASK_HEADER) if any(row.mask_ap is not None for row in rows) else _HEADERS
+
+
+def shown_shares(row: ClassRow, pattern: str, *, missing: str) -> tuple[str, ...]:
+    """The shares of a class as text, those of the columns after its counts.
+
+    Args:
+        row: the class.
+        pattern: of a share, such as `.3f`.
+        missing: text for one that is undefined.
+    """
+    return tuple(missing if value is None else format(value, pattern) for value in row[3:])
 
 
 def format_class_table(rows: Sequence[ClassRow]) -> str:
     """Aligned columns under a header; of many classes those with the most instances."""
     shown = sorted(rows, key=lambda row: -row.instances)[:_ROWS_IN_LOG]
-    cells = [_HEADERS, *(_cells(row, ".3f", missing="-") for row in shown)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEADERS))]
-    lines = [
-        "  ".join(
-            [
-                line[0].ljust(widths[0]),
-                *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True)),
-            ]
-        )
-        for line in cells
-    ]
+    headers = class_headers(rows)
+    cells = [headers, *(_cells(row, ".3f", missing="-") for row in shown)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(headers))]
+    lines = []
+    for name, *numbers in cells:
+        columns = zip(numbers, widths[1:], strict=False)  # rows have a cell for masks in any case
+        lines.append("  ".join([name.ljust(widths[0]), *(c.rjust(w) for c, w in columns)]))
     rest = len(rows) - len(shown)
     return "\n".join([*lines, f"and {rest} more classes"] if rest else lines)
 
@@ -70,11 +86,12 @@ def class_table_csv(rows: Sequence[ClassRow]) -> str:
     """The whole table with a header; a share that is undefined is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_HEADERS)
-    writer.writerows(_cells(row, ".4f", missing="") for row in rows)
+    headers = class_headers(rows)
+    writer.writerow(headers)
+    writer.writerows(_cells(row, ".4f", missing="")[: len(headers)] for row in rows)
     return text.getvalue()
 
 
 def _cells(row: ClassRow, pattern: str, *, missing: str) -> tuple[str, ...]:
-    shares = (missing if value is None else format(value, pattern) for value in row[3:])
+    shares = shown_shares(row, pattern, missing=missing)
     return row.name, str(row.images), str(row.instances), *shares

@@ -14,7 +14,7 @@ from tpudet.detection.evaluation.class_charts import (
     shown_classes,
 )
 from tpudet.detection.evaluation.class_scores import NOTHING, confused_pairs
-from tpudet.detection.evaluation.class_table import class_table_csv
+from tpudet.detection.evaluation.class_table import class_headers, class_table_csv, shown_shares
 from tpudet.detection.evaluation.results import EvaluatedSplit
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.pages.curves import Chart
@@ -147,23 +147,17 @@ def _tiles(results: EvaluatedSplit) -> Html:
 
 
 def _classes_section(results: EvaluatedSplit) -> Html:
-    shares = [[_share(value) for value in row[3:]] for row in results.rows]
-    rows: list[list[Content]] = [
-        [number, row.name, row.images, row.instances, *own]
-        for number, (row, own) in enumerate(zip(results.rows, shares, strict=True), start=1)
-    ]
-    headers = ["id", "class", "images", "instances", "AP", "AP50"]
-    headers += ["precision", "recall", "F1", "at score"]
+    headers = ["id", *class_headers(results.rows)]
+    rows: list[list[Content]] = []
+    for number, row in enumerate(results.rows, start=1):
+        shares = shown_shares(row, ".3f", missing="–")
+        rows.append([number, row.name, row.images, row.instances, *shares][: len(headers)])
     text = (
         "Precision and recall are those at the score with the best F1 of the class, at an IoU of "
         "0.5. Crowds are no instances. A click on a header sorts."
     )
     shown = element("div", table(headers, rows, classes="sortable"), classes="tall shares")
     return _section("classes", element("p", text), shown)
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
 
 
 def _curves_section(results: EvaluatedSplit, charts: Mapping[str, Chart]) -> Html:
