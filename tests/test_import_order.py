@@ -25,7 +25,7 @@ TRAINKIT = (
     "{config, files, jobs, pages, backend_arguments, command_line, screen, "
     "class_list, "
     "source_version} → "
-    "{errors, types, keras_ops, cpu}"
+    "{errors, types, keras_ops, cpu, fused_norm}"
 )
 CLASSIFICATION = (
     "commands → {experiment, planning, step_times} → build_training → build_classifier → "

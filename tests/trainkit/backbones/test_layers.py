@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpudet.trainkit.backbones import batch_norm
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.layers import Conv, ConvNorm, convolve_and_normalize
 from tpudet.trainkit.training.devices import choose_tensorflow_devices
@@ -32,6 +33,15 @@ def run_batch_norm(layer, inputs, upstream) -> tuple[Any, Any]:
     return outputs, tape.gradient(outputs, [inputs, *variables], output_gradients=upstream)
 
 
+@pytest.fixture(params=[True, False], ids=["fused", "plain"])
+def fused(request, monkeypatch) -> bool:
+    """TensorFlow's operation for one replica on a CPU, and what replicas, GPUs and JAX compute."""
+    if not request.param:
+        monkeypatch.setattr(batch_norm, "is_fused", lambda inputs, synchronized: False)
+    return request.param
+
+
+@pytest.mark.usefixtures("fused")
 def test_training_equals_the_layer_of_keras():
     inputs, upstream = pictures((3, 6, 5, 4)), pictures((3, 6, 5, 4), seed=9)
     ours = BatchNorm(momentum=0.9, epsilon=1e-3)
@@ -48,6 +58,7 @@ def test_training_equals_the_layer_of_keras():
         np.testing.assert_allclose(one, other, rtol=1e-6, err_msg=one.path)
 
 
+@pytest.mark.usefixtures("fused")
 def test_moving_statistics_by_hand():
     # Channel values 1, 3: mean 2, biased variance 1. Momentum .75 moves a quarter of the way.
     layer = BatchNorm(momentum=0.75, epsilon=0.0)
@@ -60,6 +71,7 @@ def test_moving_statistics_by_hand():
 @pytest.mark.parametrize(
     ("mean", "deviation", "share"), [(10.0, 1.0, 1e-4), (10.0, 0.1, 1e-2), (100.0, 0.1, 0.4)]
 )
+@pytest.mark.usefixtures("fused")
 def test_variance_of_numbers_far_from_zero(mean, deviation, share):
     """The limits that the docstring states, at 10, 100 and 1000 deviations from 0."""
     layer = BatchNorm(momentum=0.0, epsilon=1e-3)
@@ -140,6 +152,7 @@ def test_two_layers_of_one_initializer_draw_different_numbers():
     assert np.any(first.kernel.numpy() != second.kernel.numpy())
 
 
+@pytest.mark.usefixtures("fused")
 def test_half_precision_keeps_statistics_in_float32():
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
@@ -153,6 +166,26 @@ def test_half_precision_keeps_statistics_in_float32():
     np.testing.assert_allclose(np.mean(outputs, axis=(0, 1, 2)), 0.0, atol=0.02)
 
 
+def test_in_bfloat16_the_fused_operation_agrees_with_the_plain_one(monkeypatch):
+    """8 bits of mantissa are 0.2 % of a number; sums over pixels are of float32 in both."""
+    rounded = [tf.cast(pictures((4, 12, 10, 8), seed), "bfloat16") for seed in (0, 9)]
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    found = []
+    for fuse in (True, False):
+        if not fuse:
+            monkeypatch.setattr(batch_norm, "is_fused", lambda inputs, synchronized: False)
+        layer = BatchNorm(momentum=0.9, epsilon=1e-3)
+        layer.build(rounded[0].shape)
+        randomize(layer)
+        outputs, gradients = run_batch_norm(layer, *rounded)
+        assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
+        found.append([np.asarray(value, np.float32) for value in (outputs, *gradients)])
+        found[-1] += [layer.moving_mean.numpy(), layer.moving_variance.numpy()]
+    for one, other, share in zip(*found, (4e-3, 4e-3, 1e-4, 1e-4, 1e-6, 1e-5), strict=True):
+        assert np.linalg.norm(one - other) < share * np.linalg.norm(other)
+
+
+@pytest.mark.usefixtures("fused")
 def test_two_replicas_equal_one():
     inputs, upstream = pictures((4, 6, 5, 3)), pictures((4, 6, 5, 3), seed=9)
     one = BatchNorm(momentum=0.99, epsilon=1e-3)

@@ -1,7 +1,7 @@
-"""Batch normalisation with a hand-written gradient.
+"""Batch normalisation: TensorFlow's fused operation on CPUs, else with a hand-written gradient.
 
-On a CPU the gradient takes a third of the time of differentiating
-`keras.layers.BatchNormalization` automatically.
+On a CPU the fused operation takes half the time of the hand-written gradient, and that a third of
+differentiating `keras.layers.BatchNormalization` automatically.
 """
 
 import math
@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from tpudet.trainkit.fused_norm import fused_batch_norm, is_fused
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -19,9 +20,9 @@ class BatchNorm(keras.layers.Layer):
 
     As `keras.layers.BatchNormalization`: biased variance, and inference behaviour while the layer
     or its `gamma` is frozen. Statistics, scale and shift are float32 under any dtype policy.
-    Deviation: the variance is the mean of the squares minus the square of the mean, in one pass. It
-    is up to 1 % off if a channel's mean is 100 standard deviations from 0, and a third at 1000.
-    Squared distances to the moving mean would be exact, but make a step 3 to 6 % slower on a CPU.
+    Deviation where it is not fused: the variance is the mean of the squares minus the square of the
+    mean, in one pass. It is up to 1 % off if a channel's mean is 100 standard deviations from 0,
+    and a third at 1000.
 
     Args:
         momentum: Share of the moving statistics kept by an update, 0..1.
@@ -85,18 +86,23 @@ class BatchNorm(keras.layers.Layer):
         if not self.uses_batch_statistics(training):
             scale, shift = self.scale_and_shift()
             return ops.cast(ops.cast(inputs, "float32") * scale + shift, inputs.dtype)
-        mean, variance = batch_moments(inputs, synchronized=self.synchronized)
+        gamma, beta = self.gamma * 1.0, self.beta * 1.0  # custom gradients take tensors only
+        if is_fused(inputs, synchronized=self.synchronized):
+            outputs, mean, variance = fused_batch_norm(inputs, gamma, beta, epsilon=self.epsilon)
+        else:
+            mean, variance = batch_moments(inputs, synchronized=self.synchronized)
+            outputs = normalize_batch(
+                inputs,
+                gamma,
+                beta,
+                mean,
+                variance,
+                epsilon=self.epsilon,
+                synchronized=self.synchronized,
+            )
         for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             moving.assign(moving * self.momentum + value * (1.0 - self.momentum))
-        return normalize_batch(
-            inputs,
-            self.gamma * 1.0,  # a tensor: TensorFlow's custom gradients refuse variables
-            self.beta * 1.0,
-            mean,
-            variance,
-            epsilon=self.epsilon,
-            synchronized=self.synchronized,
-        )
+        return outputs
 
 
 # Makes a BatchNorm from a name and `zero_gamma`, with the network's other settings filled in.
