@@ -5,6 +5,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tpudet.detection.inspection.interactive import LoadedDetector
+    from tpudet.trainkit.training.find_devices import FoundDevices
+
+
+def get_devices() -> "FoundDevices":
+    """Finds the TPU, else the GPUs, else the CPU, prints what was found, and leaves it free.
+
+    Raises:
+        UserError: neither TensorFlow nor JAX can be imported.
+    """
+    from tpudet.trainkit.training import find_devices
+
+    return find_devices.get_devices()
 
 
 def load(path: str | os.PathLike[str]) -> "LoadedDetector":

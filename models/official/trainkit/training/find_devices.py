@@ -1,0 +1,62 @@
+"""Finds what a training on this machine would run on, and leaves it free.
+
+JAX takes a TPU for its process until that ends, so another process looks.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Literal, NamedTuple
+
+from tpudet.trainkit.errors import UserError
+
+
+class FoundDevices(NamedTuple):
+    """What `tpudet train` uses on this machine."""
+
+    kind: Literal["TPU", "GPU", "CPU"]
+    count: int  # of a CPU: the cores that this process may use
+    name: str
+    backend: Literal["jax", "tensorflow"]  # that --backend auto chooses
+
+    def __str__(self) -> str:
+        what = f"{self.count} cores of a CPU" if self.kind == "CPU" else f"{self.count} {self.kind}"
+        return f"{what}{self.name and f' ({self.name})'}: training runs on {self.backend}"
+
+
+def get_devices() -> FoundDevices:
+    """Finds the TPU, else the GPUs, else the CPU, and prints what was found.
+
+    Raises:
+        UserError: neither TensorFlow nor JAX can be imported; shows why.
+    """
+    command = [sys.executable, "-m", "tpudet.trainkit.training.find_devices"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"the devices cannot be looked up:\n{done.stderr[-2000:]}")
+    found = FoundDevices(**json.loads(done.stdout.splitlines()[-1]))
+    print(found)
+    return found
+
+
+def _look() -> FoundDevices:
+    if find_spec("jax") and find_spec("libtpu"):
+        import jax
+
+        if jax.default_backend() == "tpu":
+            devices = jax.devices()
+            return FoundDevices("TPU", len(devices), devices[0].device_kind, "jax")
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "")
+        return FoundDevices("GPU", len(gpus), name, "tensorflow")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return FoundDevices("CPU", cores or 1, "", "tensorflow")
+
+
+if __name__ == "__main__":
+    print(json.dumps(_look()._asdict()))
