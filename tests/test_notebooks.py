@@ -82,3 +82,52 @@ def test_a_notebook_trains_resumes_and_submits(
     submission = tmp_path / "output/predictions/quickstart-mine.csv"
     assert submission.read_text().startswith("ImageId,PredictionString\n")
     assert sys.modules.get("google.colab") is None
+
+
+@pytest.mark.slow
+def test_the_kaggle_notebook_finds_its_earlier_output_and_submits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", {**os.environ, "KERAS_BACKEND": "tensorflow"})
+    images = f"{tmp_path}/input/mine"
+    assert main(["make_sample_set", "--output", images, "--num_images", "20"]) == 0
+    common = ["--format", "open_images", "--classes", f"{images}/classes.csv"]
+    parameters: dict[str, Any] = {
+        "INPUT": f"{tmp_path}/input",
+        "SPLITS": [
+            [*common, "--annotations", f"{images}/{split}_boxes.csv"]
+            + ["--images", f"{images}/{split}", "--split", split]
+            for split in ("train", "val")
+        ],
+        "TEST_IMAGES": f"{images}/val",
+        "CONFIG": "quickstart",
+        "SETTINGS": SMALL,
+        "STORAGE": f"{tmp_path}/working/output",
+        "SUBMISSION": f"{tmp_path}/working/submission.csv",
+    }
+    assert run_cells("kaggle.ipynb", **parameters, MAX_HOURS=1e-6)["code"] == 80
+    # The next session has an empty disk, and the output of the first one among its inputs.
+    (tmp_path / "working").rename(tmp_path / "input/my-notebook")
+    assert run_cells("kaggle.ipynb", **parameters, MAX_HOURS=1.0)["code"] == 0
+    ledger = (tmp_path / "working/output/saved/quickstart-mine/metrics.jsonl").read_text()
+    states = [json.loads(line) for line in ledger.splitlines() if '"state"' in line]
+    assert [line["state"] for line in states if line["kind"] == "state"][-1] == "finished"
+    assert len([line for line in states if line.get("state") == "running"]) == 2
+    submission = tmp_path / "working/submission.csv"
+    assert submission.read_text().startswith("ImageId,PredictionString\n")
+
+
+@pytest.mark.slow
+def test_the_quickstart_notebook_ends_with_detections_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", {**os.environ, "KERAS_BACKEND": "tensorflow"})
+    parameters = {"NUM_IMAGES": 20, "CONFIG": "quickstart", "SETTINGS": SMALL}
+    namespace = run_cells("quickstart.ipynb", **parameters)
+    detections = namespace["detections"]
+    assert len(detections) == 4  # a fifth of the images is for validation
+    assert len(namespace["table"]) == sum(len(one.labels) for one in detections)
+    assert (tmp_path / "output/quickstart/saved/quickstart-sample/report.html").exists()
+    assert (tmp_path / "output/quickstart/converted/sample/report.html").exists()
