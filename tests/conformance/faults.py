@@ -166,6 +166,8 @@ def interrupt_at_random(
                 stops += 1
                 code = stop(process)
                 _check_final_names(job, out, reference)
+                if digests(job, out) == reference.results:
+                    code = 0  # between its last file and its end; started again it would refuse
         _check_end(job, out, reference, start(job, out).wait() if code else 0)
         ends += 1
     return ends
