@@ -41,15 +41,27 @@ def class_rows(
         class_names: C names.
     """
     best = best_points(found)
-    columns = (found.ap50, best.precision, best.recall, best.f1, best.threshold)
     rows = []
     for row, name in enumerate(class_names):
-        ap, mask_ap = metrics[f"AP/{name}"], metrics.get(f"{MASK_PREFIX}AP/{name}", -1)
-        values = [None if np.isnan(column[row]) else float(column[row]) for column in columns]
-        counts = int(found.images[row]), int(found.instances[row])
-        aps = [None if value == -1 else value for value in (ap, mask_ap)]
-        rows.append(ClassRow(name, *counts, aps[0], *values, aps[1]))
+        rows.append(
+            ClassRow(
+                name=name,
+                images=int(found.images[row]),
+                instances=int(found.instances[row]),
+                ap=_share(metrics[f"AP/{name}"]),
+                ap50=_share(found.ap50[row]),
+                precision=_share(best.precision[row]),
+                recall=_share(best.recall[row]),
+                f1=_share(best.f1[row]),
+                threshold=_share(best.threshold[row]),
+                mask_ap=_share(metrics.get(f"{MASK_PREFIX}AP/{name}", -1.0)),
+            )
+        )
     return rows
+
+
+def _share(value: float) -> float | None:
+    return None if value == -1 or np.isnan(value) else float(value)
 
 
 def class_headers(rows: Sequence[ClassRow]) -> tuple[str, ...]:

@@ -151,7 +151,8 @@ def _classes_section(results: EvaluatedSplit) -> Html:
     rows: list[list[Content]] = []
     for number, row in enumerate(results.rows, start=1):
         shares = shown_shares(row, ".3f", missing="–")
-        rows.append([number, row.name, row.images, row.instances, *shares][: len(headers)])
+        cells: list[Content] = [number, row.name, row.images, row.instances, *shares]
+        rows.append(cells[: len(headers)])
     text = (
         "Precision and recall are those at the score with the best F1 of the class, at an IoU of "
         "0.5. Crowds are no instances. A click on a header sorts."

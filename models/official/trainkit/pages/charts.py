@@ -91,8 +91,8 @@ def rank_chart(
         axes.set_xlim(0.4, len(order) + 0.6)
         if len(order) <= MAX_NAMES:
             shown = [short_name(names[row]) for row in order]
-            upright = {"rotation": 90} if sum(map(len, shown)) > LETTERS_IN_A_ROW else {}
-            axes.set_xticks(ranks, shown, **upright)
+            is_long = sum(map(len, shown)) > LETTERS_IN_A_ROW
+            axes.set_xticks(ranks, shown, rotation=90 if is_long else 0)
         else:
             axes.xaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10], integer=True))
             axes.set_xlabel("rank of the class, as in the table")

@@ -131,10 +131,9 @@ def matrix_chart(
         for (row, column), count in np.ndenumerate(counts):
             if count:
                 axes.text(column, row, f"{count:,}", ha="center", va="center", fontsize=size)
-        upright = (
-            {"rotation": 90} if max(map(len, column_names)) * num_columns > LETTERS_IN_A_ROW else {}
-        )
-        axes.set_xticks(range(num_columns), [short_name(n) for n in column_names], **upright)
+        is_long = max(map(len, column_names)) * num_columns > LETTERS_IN_A_ROW
+        shown = [short_name(name) for name in column_names]
+        axes.set_xticks(range(num_columns), shown, rotation=90 if is_long else 0)
         axes.set_yticks(range(num_rows), [short_name(n) for n in row_names])
         axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(num_rows - 0.5, -0.5))
         axes.tick_params(length=0, labelsize=size)

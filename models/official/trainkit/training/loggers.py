@@ -89,7 +89,7 @@ class WandbWriter:
     """A run of Weights & Biases, its files below the model_dir where that is a local folder."""
 
     def __init__(self, model_dir: str) -> None:
-        import wandb
+        import wandb  # pyright: ignore[reportMissingImports]
 
         self._wandb: Any = wandb
         path = os.path.join(model_dir, "wandb_run_id.txt")
@@ -123,8 +123,8 @@ class MlflowWriter:
     """A run of MLflow in the experiment that MLFLOW_EXPERIMENT_NAME names, else in the default."""
 
     def __init__(self, model_dir: str) -> None:
-        from mlflow import MlflowClient
-        from mlflow.entities import Metric
+        from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
+        from mlflow.entities import Metric  # pyright: ignore[reportMissingImports]
 
         self._metric: Any = Metric
         self._client: Any = MlflowClient()
