@@ -66,6 +66,9 @@ def test_a_config_trains_and_evaluates_through_the_command(
     kinds = [(line["kind"], line["step"]) for line in read_ledger(model_dir)]
     assert kinds == [("state", 0), ("train", 1), ("train", 2), ("eval", 2), ("state", 2)]
     assert (tmp_path / "run/detections.png").stat().st_size > 1000
+    assert "Evaluated on val at step 2." in (tmp_path / "run/report.html").read_text()
+    charts = ("losses", "metrics", "precision_recall", "f1", "confusions")
+    assert all((tmp_path / f"run/{name}.png").exists() for name in charts)
     assert (tmp_path / "run/classes.csv").read_text() == Path(
         sample_part, "classes.csv"
     ).read_text()

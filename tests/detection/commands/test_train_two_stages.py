@@ -185,6 +185,9 @@ def test_a_run_is_evaluated_with_masks_and_goes_on(
     metrics = [line for line in read_ledger(tmp_path) if line["kind"] == "eval"][-1]
     assert {"AP", "mask_AP", "mask_ARmax100", "mask_AP/disc"} <= metrics.keys()
     assert evaluate.main(["--model_dir", str(tmp_path), "--step", "2"]) == 0
+    assert "step 2</title>" in (tmp_path / "evaluation_val_2_report.html").read_text()
+    tables = [tmp_path / f"{name}class_table.csv" for name in ("", "evaluation_val_2_")]
+    assert tables[0].read_text() == tables[1].read_text()  # the same checkpoint
     again = json.loads((tmp_path / "evaluation_val_2.json").read_text())
     assert again["mask_AP"] == pytest.approx(metrics["mask_AP"])
 
