@@ -80,7 +80,7 @@ def test_the_whole_loop_runs_on_a_file_system_in_memory(
     root = "ram://whole_loop"
     part = f"{root}/converted/tiny"
     tf.io.gfile.makedirs(part)
-    # Sorted: ram:// says that a file exists where another one's name begins with it, as its index's.
+    # Sorted: to ram:// a file exists where the name of another begins with its own: of its index.
     for name in sorted(tf.io.gfile.listdir(sample_part)):
         tf.io.gfile.copy(f"{sample_part}/{name}", f"{part}/{name}")
     model_dir = f"{root}/saved/quickstart-tiny"
