@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from tpudet.cli import main
 
@@ -131,3 +132,60 @@ def test_the_quickstart_notebook_ends_with_detections_in_python(
     assert len(namespace["table"]) == sum(len(one.labels) for one in detections)
     assert (tmp_path / "output/quickstart/saved/quickstart-sample/report.html").exists()
     assert (tmp_path / "output/quickstart/converted/sample/report.html").exists()
+
+
+def write_tfrec(path: Path, images: list[Path], labels: list[int | None]) -> None:
+    """Records as Kaggle's flowers have them; those to predict have no class."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for image, label in zip(images, labels, strict=True):
+            values = {
+                "image": tf.train.Feature(
+                    bytes_list=tf.train.BytesList(value=[image.read_bytes()])
+                ),
+                "id": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.stem.encode()])),
+            }
+            if label is not None:
+                values["class"] = tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))
+            example = tf.train.Example(features=tf.train.Features(feature=values))
+            writer.write(example.SerializeToString())
+
+
+@pytest.mark.slow
+def test_the_flowers_notebook_trains_resumes_and_submits(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    """On hand signs: two of each sign to train on, one to evaluate, one to predict."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", {**os.environ, "KERAS_BACKEND": "tensorflow"})
+    folders = sorted((data_dir / "sign_digits/images").iterdir())
+    small = [sorted(p for p in f.iterdir() if p.stat().st_size < 100_000) for f in folders]
+    parts = {"train": slice(0, 2), "val": slice(2, 3), "test": slice(3, 4)}
+    for split, part in parts.items():
+        images = [path for paths in small for path in paths[part]]
+        labels = [
+            k if split != "test" else None for k, paths in enumerate(small) for _ in paths[part]
+        ]
+        (tmp_path / "data" / split).mkdir(parents=True)
+        write_tfrec(tmp_path / "data" / split / f"00-224x224-{len(images)}.tfrec", images, labels)
+    parameters: dict[str, Any] = {
+        "DATA": f"{tmp_path}/data",
+        "NUM_CLASSES": 10,
+        "CONFIG": "effnetlite0_112",
+        "SETTINGS": [
+            *("train.weights=null", "data.image_size=[32,32]", "train.batch_size=4"),
+            *("train.total_steps=4", "train.iterations_per_loop=2", "train.log_every_steps=2"),
+            *("train.learning_rate.warmup_steps=1", "evaluation.schedule.every_steps=4"),
+        ],
+        "STORAGE": f"{tmp_path}/output",
+    }
+    first = run_cells("kaggle_flowers.ipynb", **parameters, MAX_HOURS=1e-6)
+    assert first["code"] == 80
+    assert (first["devices"].kind, first["devices"].backend) == ("CPU", "tensorflow")
+    assert "cores of a CPU: training runs on tensorflow" in capfd.readouterr().out
+    (tmp_path / "output").rename(tmp_path / "earlier")  # the next session has another disk
+    parameters["EARLIER"] = f"{tmp_path}/earlier"
+    assert run_cells("kaggle_flowers.ipynb", **parameters, MAX_HOURS=1.0)["code"] == 0
+    header, *rows = (tmp_path / "output/submission.csv").read_text().splitlines()
+    assert header == "id,label"
+    assert [row.split(",")[0] for row in rows] == sorted(paths[3].stem for paths in small)
+    assert {row.split(",")[1] for row in rows} <= {str(k) for k in range(10)}

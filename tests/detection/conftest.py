@@ -145,3 +145,22 @@ def browse(tmp_path: Path) -> Callable[..., Visit]:
         return Visit(ended.stdout, "\n".join(said), data, float(image[:, :8].mean()))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def class_part(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Records for a classifier: of two colours 8 training and 2 validation images each."""
+    from tpudet.classification.commands.images_to_tfrecords import main as images_to_tfrecords
+
+    folder = tmp_path_factory.mktemp("classes")
+    noise = np.random.default_rng(0)
+    for split, count in (("train", 8), ("val", 2)):
+        for label, color in (("red", (30, 40, 200)), ("blue", (200, 40, 30))):
+            (folder / split / label).mkdir(parents=True)
+            for index in range(count):
+                image = (color + noise.integers(-25, 26, (40, 48, 3))).astype(np.uint8)
+                cv2.imwrite(str(folder / split / label / f"{index}.png"), image)
+    part = folder / "converted/colors"
+    command = [str(folder), "--output", str(part), "--workers", "1"]
+    assert images_to_tfrecords(command) == 0
+    return str(part)

@@ -1,4 +1,7 @@
-"""Training killed with SIGKILL at three moments ends as one never killed, bit for bit."""
+"""Training killed with SIGKILL at three moments ends as one never killed, bit for bit.
+
+The loop is the same for detectors and for classifiers, so they are tasks of one test.
+"""
 
 import json
 import os
@@ -16,10 +19,7 @@ from tpudet.trainkit.training.checkpoints import read_checkpoint
 
 TOTAL_STEPS = 8
 EVAL_EVERY = 4
-SETTINGS = {
-    "data.canvas_size": "[64, 64]",
-    "model.min_level": "3",  # one level and the backbone up to it: each start has to trace the step
-    "model.max_level": "3",
+SHARED = {
     "train.total_steps": str(TOTAL_STEPS),
     "train.batch_size": "3",  # no divisor of the 16 images: batches span epochs
     "train.iterations_per_loop": "2",
@@ -28,7 +28,19 @@ SETTINGS = {
     "train.keep_checkpoints": "2",
     "evaluation.schedule.every_steps": str(EVAL_EVERY),
     "evaluation.schedule.batch_size": "4",
+}
+DETECTOR = {
+    **SHARED,
+    "data.canvas_size": "[64, 64]",
+    "model.min_level": "3",  # one level and the backbone up to it: each start has to trace the step
+    "model.max_level": "3",
     "evaluation.schedule.num_images": "2",
+}
+CLASSIFIER = {
+    **SHARED,
+    "data.image_size": "[32, 32]",
+    "data.augmentations": "[{kind: rand_augment}, {kind: mixup}]",
+    "train.learning_rate.warmup_steps": "0",
 }
 # Measured times, which no two runs share.
 TIMES = {
@@ -36,9 +48,11 @@ TIMES = {
 }
 
 
-def start(model_dir: Path, part: str, backend: str) -> subprocess.Popen:
-    flags = [f"--set={key}={value}" for key, value in SETTINGS.items()]
-    command = [sys.executable, "-m", "tpudet", "train", "--config", "quickstart"]
+def start(
+    model_dir: Path, part: str, config: str, settings: dict[str, str], backend: str
+) -> subprocess.Popen:
+    flags = [f"--set={key}={value}" for key, value in settings.items()]
+    command = [sys.executable, "-m", "tpudet", "train", "--config", config]
     command += ["--model_dir", str(model_dir), f"--set=data.directory={part}", *flags]
     command += ["--backend", backend]
     with open(model_dir.with_suffix(".log"), "a") as log:
@@ -75,36 +89,53 @@ def files(model_dir: Path) -> list[str]:
     return sorted(name for name in names if not name.startswith(("events.", "compile_cache/")))
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("fixture", "config", "settings", "backend"),
+    [
+        ("sample_part", "quickstart", DETECTOR, "tensorflow"),
+        pytest.param("sample_part", "quickstart", DETECTOR, "jax", marks=pytest.mark.slow),
+        pytest.param(
+            "class_part", "resnet18_224", CLASSIFIER, "tensorflow", marks=pytest.mark.slow
+        ),
+        pytest.param("class_part", "resnet18_224", CLASSIFIER, "jax", marks=pytest.mark.slow),
+    ],
+    ids=["detector-tensorflow", "detector-jax", "classifier-tensorflow", "classifier-jax"],
+)
 def test_a_run_killed_three_times_equals_one_that_was_not(
-    backend: str, sample_part: str, tmp_path: Path
+    fixture: str,
+    config: str,
+    settings: dict[str, str],
+    backend: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
 ) -> None:
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    reference = start(undisturbed, sample_part, backend)
+    what = (request.getfixturevalue(fixture), config, settings, backend)
+    reference = start(undisturbed, *what)
     log = killed.with_suffix(".log")
 
     some_step = random.randint(1, 3)
     kill_when(
-        start(killed, sample_part, backend),
+        start(killed, *what),
         lambda: any(
             line["kind"] == "train" and line["step"] >= some_step for line in ledger(killed)
         ),
         log,
     )
     kill_when(
-        start(killed, sample_part, backend),
+        start(killed, *what),
         lambda: any(killed.glob("model.ckpt-*.temporary*")),
         log,
     )
     assert any(killed.glob("model.ckpt-*.temporary*")), "the kill left no half-written checkpoint"
     kill_when(
-        start(killed, sample_part, backend),
+        start(killed, *what),
         lambda: (killed / f"model.ckpt-{EVAL_EVERY}.index").exists(),
         log,
     )
     assert not any(line["kind"] == "eval" for line in ledger(killed)), "it was evaluated already"
 
-    assert start(killed, sample_part, backend).wait() == 0, log.read_text()[-3000:]
+    assert start(killed, *what).wait() == 0, log.read_text()[-3000:]
     assert reference.wait() == 0, undisturbed.with_suffix(".log").read_text()[-3000:]
 
     expected, found = read_checkpoint(str(undisturbed)), read_checkpoint(str(killed))

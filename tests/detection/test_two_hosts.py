@@ -1,4 +1,4 @@
-"""Two processes on loopback train a detector as two hosts, through the command."""
+"""Two processes on loopback train a detector, or a classifier, as two hosts, by the command."""
 
 import json
 import os
@@ -8,34 +8,40 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from tpudet.trainkit.training.checkpoints import list_checkpoints
 
-SETTINGS = {
-    "data.canvas_size": "[64, 64]",
-    "model.min_level": "3",
-    "model.max_level": "3",
+SHARED = {
     "train.total_steps": "4",
     "train.batch_size": "4",
     "train.log_every_steps": "1",
     "train.checkpoint_every_steps": "2",
     "evaluation.schedule.every_steps": "4",
     "evaluation.schedule.batch_size": "3",  # the fourth image of the split leaves fillers
-    "evaluation.schedule.num_images": "2",
 }
+
+
+class Task(NamedTuple):
+    """What is trained, and on which records."""
+
+    part: str
+    config: str
+    settings: dict[str, str]
+
+    def with_settings(self, **settings: str) -> "Task":
+        return self._replace(settings=self.settings | settings)
+
 
 pytestmark = pytest.mark.slow
 
 
-def start(
-    model_dir: Path, part: str, *, index: int, count: int, address: str, **settings: str
-) -> subprocess.Popen:
-    flags = [f"--set={key}={value}" for key, value in (SETTINGS | settings).items()]
-    command = [sys.executable, "-m", "tpudet", "train", "--config", "quickstart"]
-    command += ["--model_dir", str(model_dir), f"--set=data.directory={part}", *flags]
+def start(model_dir: Path, task: Task, *, index: int, count: int, address: str) -> subprocess.Popen:
+    flags = [f"--set={key}={value}" for key, value in task.settings.items()]
+    command = [sys.executable, "-m", "tpudet", "train", "--config", task.config]
+    command += ["--model_dir", str(model_dir), f"--set=data.directory={task.part}", *flags]
     command += ["--backend", "jax"]
     if count > 1:
         command += ["--coordinator_address", address]
@@ -48,14 +54,11 @@ def start(
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
 
-def start_two(model_dir: Path, part: str, **settings: str) -> list[subprocess.Popen]:
+def start_two(model_dir: Path, task: Task) -> list[subprocess.Popen]:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
-    return [
-        start(model_dir, part, index=index, count=2, address=address, **settings)
-        for index in (0, 1)
-    ]
+    return [start(model_dir, task, index=index, count=2, address=address) for index in (0, 1)]
 
 
 def log_of(model_dir: Path, index: int) -> str:
@@ -76,25 +79,55 @@ def wait_for_step(model_dir: Path, step: int, process: subprocess.Popen) -> None
 
 
 @pytest.fixture(scope="module")
-def one_host(sample_part: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def detector(sample_part: str) -> Task:
+    own = {
+        "data.canvas_size": "[64, 64]",
+        "model.min_level": "3",
+        "model.max_level": "3",
+        "evaluation.schedule.num_images": "2",
+    }
+    return Task(sample_part, "quickstart", SHARED | own)
+
+
+@pytest.fixture(scope="module")
+def classifier(class_part: str) -> Task:
+    own = {
+        "data.image_size": "[32, 32]",
+        "data.augmentations": "[{kind: mixup}]",
+        "train.learning_rate.warmup_steps": "0",
+    }
+    return Task(class_part, "resnet18_224", SHARED | own)
+
+
+@pytest.fixture(scope="module")
+def one_host(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model_dir of one process with two devices."""
     model_dir = tmp_path_factory.mktemp("one") / "run"
-    process = start(model_dir, sample_part, index=0, count=1, address="")
+    process = start(model_dir, task, index=0, count=1, address="")
     assert process.wait() == 0, log_of(model_dir, 0)[-3000:]
     return model_dir
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.fixture(scope="module")
+def task(request: pytest.FixtureRequest) -> Task:
+    """The task that a test names."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.mark.parametrize(
+    ("task", "lost"), [("detector", 0), ("detector", 1), ("classifier", 1)], indirect=["task"]
+)
 def test_two_hosts_train_as_one_stop_together_and_never_hang(
-    lost: int, one_host: Path, sample_part: str, tmp_path: Path
+    task: Task, lost: int, one_host: Path, tmp_path: Path
 ) -> None:
     model_dir = tmp_path / "run"
-    hosts = start_two(model_dir, sample_part, **{"train.total_steps": "100000"})
+    endless = task.with_settings(**{"train.total_steps": "100000"})
+    hosts = start_two(model_dir, endless)
     wait_for_step(model_dir, 5, hosts[0])
     for kind in ("train", "eval"):
         for theirs, ours in zip(ledger(one_host, kind), ledger(model_dir, kind), strict=False):
             assert ours["step"] == theirs["step"]
-            for key in {"loss", "AP", "AP50"} & theirs.keys():
+            for key in {"loss", "AP", "AP50", "top1", "negative_loss"} & theirs.keys():
                 assert ours[key] == pytest.approx(theirs[key], rel=1e-4, abs=1e-4)
     assert len(ledger(one_host, "eval")) == 1
 
@@ -105,7 +138,7 @@ def test_two_hosts_train_as_one_stop_together_and_never_hang(
         assert f"at step {saved}; all steps are saved" in log_of(model_dir, index)
         assert "traced and compiled" in log_of(model_dir, index)
 
-    hosts = start_two(model_dir, sample_part, **{"train.total_steps": "100000"})
+    hosts = start_two(model_dir, endless)
     wait_for_step(model_dir, saved + 2, hosts[0])
     for index in (0, 1):
         assert "from the compile cache" in log_of(model_dir, index)
