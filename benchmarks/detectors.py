@@ -8,6 +8,7 @@ prior bias, and so with a detection at nearly every anchor.
 """
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -42,12 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
     if arguments.worker:
         batch = synthetic_batch(arguments.batch_size, arguments.canvas)
-        print(json.dumps(_measure(BUILDERS[arguments.worker](*batch), arguments.steps)))
+        in_bfloat16 = arguments.precision == "bfloat16"
+        detector = BUILDERS[arguments.worker](*batch, in_bfloat16=in_bfloat16)
+        print(json.dumps(_measure(detector, arguments.steps)))
         return 0
     print(
         f"RetinaNet R50-FPN, {arguments.canvas} px, batch {arguments.batch_size}, {NUM_CLASSES} "
-        f"classes, {CORES} cores (load now {os.getloadavg()[0]:.1f}); images/s: median (range) "
-        f"over {arguments.rounds} rounds of {arguments.steps} steps"
+        f"classes, {arguments.precision}, {CORES} cores (load now {os.getloadavg()[0]:.1f}); "
+        f"images/s: median (range) over {arguments.rounds} rounds of {arguments.steps} steps"
     )
     try:
         _print_table(_take_turns(arguments), arguments.batch_size)
@@ -70,7 +73,7 @@ def synthetic_batch(batch_size: int, canvas: int) -> tuple[np.ndarray, np.ndarra
     return random.integers(0, 256, (batch_size, canvas, canvas, 3), np.uint8), boxes, classes
 
 
-def build_ours(images: Any, boxes: Any, classes: Any) -> Detector:
+def build_ours(images: Any, boxes: Any, classes: Any, *, in_bfloat16: bool) -> Detector:
     """Builds this project's detector and the engine that trains it, as the experiment does."""
     import keras
     import tensorflow as tf
@@ -84,6 +87,7 @@ def build_ours(images: Any, boxes: Any, classes: Any) -> Detector:
     overrides = [f"data.canvas_size=[{canvas}, {canvas}]", f"train.batch_size={batch_size}"]
     setting = load_config(config.ExperimentConfig, str(yaml), overrides=overrides)
     cpu = devices.choose_tensorflow_devices("cpu")
+    keras.config.set_dtype_policy("mixed_bfloat16" if in_bfloat16 else "float32")
     with cpu.scope():
         task = build_detector.build_task(
             setting, num_classes=NUM_CLASSES, canvas_size=(canvas, canvas)
@@ -128,8 +132,11 @@ def _our_batch(images: Any, boxes: Any, classes: Any, max_instances: int) -> Any
     )
 
 
-def build_torchvision(images: Any, boxes: Any, classes: Any) -> Detector:
-    """Builds torchvision's retinanet_resnet50_fpn; without weights no layer of it is frozen."""
+def build_torchvision(images: Any, boxes: Any, classes: Any, *, in_bfloat16: bool) -> Detector:
+    """Builds torchvision's retinanet_resnet50_fpn; without weights no layer of it is frozen.
+
+    In bfloat16 it runs as PyTorch advises for CPUs: autocast, and channels last.
+    """
     import torch  # pyright: ignore[reportMissingImports]
     import torchvision  # pyright: ignore[reportMissingImports]
 
@@ -142,6 +149,9 @@ def build_torchvision(images: Any, boxes: Any, classes: Any) -> Detector:
         max_size=images.shape[1],
         detections_per_img=100,  # as ours; the thresholds, 0.05 and 0.5, are both's defaults
     )
+    if in_bfloat16:
+        model = model.to(memory_format=torch.channels_last)
+    precision = functools.partial(torch.autocast, "cpu", dtype=torch.bfloat16, enabled=in_bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     tensors = list(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous().float() / 255)
     corners = torch.from_numpy(boxes)[..., [1, 0, 3, 2]]
@@ -151,25 +161,27 @@ def build_torchvision(images: Any, boxes: Any, classes: Any) -> Detector:
     def train() -> float:
         model.train()
         optimizer.zero_grad()
-        loss = sum(model(tensors, targets).values())
+        with precision():
+            loss = sum(model(tensors, targets).values())
         loss.backward()
         optimizer.step()
         return loss.item()
 
     def predict() -> float:
         model.eval()
-        with torch.inference_mode():
+        with torch.inference_mode(), precision():
             return float(np.mean([len(found["scores"]) for found in model(tensors)]))
 
     return Detector(train, predict, list(model.parameters()), (torch, torchvision))
 
 
-def build_kerashub(images: Any, boxes: Any, classes: Any) -> Detector:
+def build_kerashub(images: Any, boxes: Any, classes: Any, *, in_bfloat16: bool) -> Detector:
     """Builds KerasHub's RetinaNetObjectDetector on the TensorFlow backend."""
     import keras
     import keras_hub  # pyright: ignore[reportMissingImports]
     import tensorflow as tf
 
+    keras.config.set_dtype_policy("mixed_bfloat16" if in_bfloat16 else "float32")
     models, shape = keras_hub.models, images.shape[1:]
     filters, blocks, strides = [64, 128, 256, 512], [3, 4, 6, 3], [1, 2, 2, 2]
     encoder = models.ResNetBackbone([64], [7], filters, blocks, strides, "bottleneck_block")
@@ -213,12 +225,15 @@ def _time(call: Callable[[], float], steps: int) -> tuple[float, float]:
     return statistics.median(seconds[WARM_UP_STEPS:]), result
 
 
+_SHARED_FLAGS = ("precision", "steps", "batch_size", "canvas")
+
+
 def _take_turns(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     from tqdm import tqdm  # the peers' environments lack it
 
     pythons = arguments.pythons
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in pythons}
-    flags = [f"--{flag}={getattr(arguments, flag)}" for flag in ("steps", "batch_size", "canvas")]
+    flags = [f"--{flag}={getattr(arguments, flag)}" for flag in _SHARED_FLAGS]
     environment = os.environ | {"KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": "-1"}
     for name in tqdm([*pythons] * arguments.rounds, unit="process"):
         command = [pythons[name], __file__, f"--worker={name}", *flags]
@@ -249,6 +264,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks/detectors.py", description=__doc__)
     parser.add_argument("--torchvision_python", default="", help="interpreter that has torchvision")
     parser.add_argument("--kerashub_python", default="", help="interpreter that has keras_hub")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     for flag, default in (("rounds", 3), ("steps", 3), ("batch_size", 4), ("canvas", 512)):
         parser.add_argument(f"--{flag}", type=int, default=default, help=f"default {default}")
     parser.add_argument("--only", nargs="+", choices=tuple(BUILDERS), help="leave the others out")
