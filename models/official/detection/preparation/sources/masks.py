@@ -49,7 +49,9 @@ def mask_png(segmentation: Any, *, height: int, width: int) -> MaskPng | None:
     return MaskPng(encoded.tobytes(), int(mask.sum())) if done else None
 
 
-def run_lengths_box(segmentation: Any, *, height: float, width: float) -> tuple[float, ...] | None:
+def run_lengths_box(
+    segmentation: Any, *, height: float | None, width: float | None
+) -> tuple[float, ...] | None:
     """Returns y1 x1 y2 x2 in pixels around run lengths, compressed or not.
 
     None for anything else, for run lengths of another size, and where nothing is inside.
@@ -60,8 +62,9 @@ def run_lengths_box(segmentation: Any, *, height: float, width: float) -> tuple[
         width: likewise.
     """
     size = segmentation.get("size") if isinstance(segmentation, dict) else None
-    is_size = isinstance(size, list) and len(size) == 2 and all(type(side) is int for side in size)
-    if not is_size or not _agree(size, (height, width)):
+    if not isinstance(size, list) or [type(side) for side in size] != [int, int]:
+        return None
+    if not _agree(size, (height, width)):
         return None
     runs = _run_lengths(segmentation, height=size[0], width=size[1])
     if runs is None:
