@@ -75,10 +75,16 @@ def _write_set(images: Path, part: Path) -> None:
 
 def _write_formats(folder: Path) -> None:
     """Images of other formats beside the JPEGs, whose extension box CSVs go by."""
-    pixels = cv2.imread(str(next(folder.glob("*.jpg"))))
+    pixels = _read(next(folder.glob("*.jpg")))
     for ending in ("png", "webp", "bmp", "tiff", "jp2", "gif", "avif"):
         _, encoded = cv2.imencode(f".{ending}", cv2.resize(pixels, (SIDE, SIDE)))
         (folder / f"other_{ending}.jpg").write_bytes(encoded.tobytes())
+
+
+def _read(path: Path) -> np.ndarray:
+    pixels = cv2.imread(str(path))
+    assert pixels is not None, path
+    return pixels
 
 
 def _write_annotations(images: Path) -> None:
@@ -96,7 +102,7 @@ def _write_annotations(images: Path) -> None:
         (images / folder).mkdir(parents=True)
     for image_id, found in boxes.groupby("ImageID"):
         path = files[str(image_id)]
-        height, width = cv2.imread(str(path)).shape[:2]
+        height, width = _read(path).shape[:2]
         scale = np.array([width, height, width, height])
         corners = found[["XMin", "YMin", "XMax", "YMax"]].to_numpy() * scale
         labels = [names[label] for label in found.LabelName]

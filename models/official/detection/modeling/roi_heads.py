@@ -42,9 +42,9 @@ class FullyConnected(keras.layers.Dense):
             shape=(self.units,), initializer="zeros", autocast=False, name="bias"
         )
 
-    def call(self, features: Tensor, training: bool | None = None) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Maps [n, channels] to [n, units]."""
-        return add_bias(super().call(features), self.shift)
+        return add_bias(super().call(inputs), self.shift)
 
 
 class Upsample(keras.layers.Conv2DTranspose):
@@ -63,9 +63,9 @@ class Upsample(keras.layers.Conv2DTranspose):
             shape=(self.filters,), initializer="zeros", autocast=False, name="bias"
         )
 
-    def call(self, features: Tensor) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         """Maps [n, h, w, channels] to [n, 2 * h, 2 * w, filters]."""
-        return add_bias(super().call(features), self.shift)
+        return add_bias(super().call(inputs), self.shift)
 
 
 class ConvStack(keras.layers.Layer):

@@ -10,7 +10,7 @@ Good are steps and evaluations: the goodput is their share of the time of all at
 """
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -38,7 +38,7 @@ class WallClock:
     def __init__(self, started: float, now: Callable[[], float] | None = None) -> None:
         self._now = now or time.time
         self._last = started
-        self._seconds: Counter[Part] = Counter()
+        self._seconds: defaultdict[Part, float] = defaultdict(float)
 
     def lap(self, part: Part) -> None:
         """Ascribes the time since the last lap to a part."""
@@ -76,8 +76,9 @@ def wall_seconds(line: Mapping[str, Any], key: str = WALL_SECONDS) -> dict[Part,
     found = line.get(key)
     if not isinstance(found, Mapping):
         return {}
-    numbers = {part: finite_number(found.get(part)) for part in PARTS}
-    return {part: number for part, number in numbers.items() if number is not None}
+    return {
+        part: number for part in PARTS if (number := finite_number(found.get(part))) is not None
+    }
 
 
 class WallTime(NamedTuple):
@@ -99,11 +100,12 @@ class WallTime(NamedTuple):
 
 def sum_wall_time(lines: Sequence[Mapping[str, Any]]) -> WallTime:
     """Sums up a ledger, as the page's head says."""
-    seconds: Counter[Part] = Counter()
+    seconds: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
     attempts, has_ended = 0, True
     longest = _longest_interval(lines)
     for line in lines:
-        seconds.update(wall_seconds(line))
+        for part, spent in wall_seconds(line).items():
+            seconds[part] += spent
         started, last_seen = finite_number(line.get(STARTED)), finite_number(line.get(LAST_SEEN))
         if started is not None:
             for part, lost in wall_seconds(line, DISCARDED).items():
@@ -113,7 +115,7 @@ def sum_wall_time(lines: Sequence[Mapping[str, Any]]) -> WallTime:
             attempts, has_ended = attempts + 1, False
         elif line["kind"] == "state":
             has_ended = line.get("state") in _ENDS
-    return WallTime(attempts, {part: seconds[part] for part in PARTS})
+    return WallTime(attempts, seconds)
 
 
 def _longest_interval(lines: Sequence[Mapping[str, Any]]) -> float:
