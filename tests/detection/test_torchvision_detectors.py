@@ -169,7 +169,8 @@ def real_images(data_dir):
     """
     images = []
     for path in sorted((data_dir / "coco_tiny/val2017").glob("*.jpg"))[:10]:
-        image: Any = cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB)
+        stored: Any = cv2.imread(str(path))
+        image = cv2.cvtColor(stored, cv2.COLOR_BGR2RGB)
         scale = 224 / min(image.shape[:2])
         size = tuple(round(side * scale) for side in image.shape[1::-1])
         images.append(cv2.resize(image, size, interpolation=cv2.INTER_AREA))

@@ -42,7 +42,7 @@ def test_classes_are_found_by_name_in_coco():
     found = match_classes(
         tensors, classes_of("Dog", "widget", "traffic_light"), anchors_per_location=9
     )
-    assert (found.count, found.channels) == (91, (18, None, 10))
+    assert (found.num_channels, found.channels) == (91, (18, None, 10))
     assert found.notes == (
         "2 of 3 classes have the names of COCO's and take their weights; widget start fresh.",
     )

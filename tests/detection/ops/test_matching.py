@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,7 @@ def test_forced_match_beats_a_better_overlap():
 def test_forced_anchors_that_keep_the_object_they_overlap_most():
     # IoU of the boxes with anchors 0, 1 and 2: 0.2 0 0; 0.3 0.625 0; 0 0.333 0.333.
     boxes = [[0, 0, 2, 10], [0, 4, 10, 20], [0, 15, 10, 25]]
-    settings = {"match_threshold": 0.9, "unmatched_threshold": 0.9}
+    settings: dict[str, Any] = {"match_threshold": 0.9, "unmatched_threshold": 0.9}
     np.testing.assert_array_equal(match(boxes, [1, 2, 3], **settings)[0], [1, 2, 0, 0])
     classes, found = match(boxes, [1, 2, 3], forced_target="argmax", **settings)
     np.testing.assert_array_equal(classes, [2, 2, 3, 0])

@@ -65,7 +65,7 @@ def is_torchvision_detector(names: Collection[str]) -> bool:
 class StoredClasses(NamedTuple):
     """Where the class layers of a file have the weights of each of our classes."""
 
-    count: int  # of their channels, with that of the background
+    num_channels: int  # of the class layers, with that of the background
     channels: tuple[int | None, ...]  # by class of ours, from the first; None: it has none
     notes: tuple[str, ...]  # sentences on what was found
 
@@ -170,7 +170,7 @@ def _conversion(
         if layer == "box_head/class_predict":
             channels = (0, *channels)  # ours has the background too
         numbers = 4 if layer == "box_head/box_predict" else 1
-        return lambda values: _of_classes(turned(values), classes.count, channels, numbers)
+        return lambda values: _of_classes(turned(values), classes.num_channels, channels, numbers)
     if layer in ("head/box_predict", "rpn/box_predict"):
         return lambda values: _rows_before_columns(turned(values))
     return turned
