@@ -7,4 +7,5 @@ try:
 except ImportError:
     sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
-    sys.exit(main(["kfold_split", *sys.argv[1:]]))
+    sys.argv[1:1] = ["kfold_split"]
+    sys.exit(main())

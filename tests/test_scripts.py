@@ -100,7 +100,7 @@ def test_a_python_script_is_a_verb(script: str) -> None:
 def test_partial_inference_counts_from_0() -> None:
     """The predecessor's part 0 of 4 is shard 1/4, and the file is named after the model."""
     code = (
-        "import sys, runpy, tpudet.cli; tpudet.cli.main = print; "
+        "import sys, runpy, tpudet.cli; tpudet.cli.main = lambda: print(sys.argv[1:]); "
         "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
     )
     for more, target in (([], "m-640.pkl"), (["--destination", "p.parquet"], "p.parquet")):

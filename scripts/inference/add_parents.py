@@ -7,4 +7,5 @@ try:
 except ImportError:
     sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
-    sys.exit(main(["add_parents", *sys.argv[1:]]))
+    sys.argv[1:1] = ["add_parents"]
+    sys.exit(main())

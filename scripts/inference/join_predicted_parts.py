@@ -7,4 +7,5 @@ try:
 except ImportError:
     sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
-    sys.exit(main(["join_predicted_parts", *sys.argv[1:]]))
+    sys.argv[1:1] = ["join_predicted_parts"]
+    sys.exit(main())

@@ -10,11 +10,11 @@ except ImportError:
     sys.exit("tpudet is not installed in this Python; run `make install`, use .venv/bin/python")
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("directory")
-    parser.add_argument("part_idx", type=int)
-    parser.add_argument("num_parts", type=int)
+    for name, kind in (("directory", str), ("part_idx", int), ("num_parts", int)):
+        parser.add_argument(name, type=kind)
     parser.add_argument("--destination")
     own, more = parser.parse_known_args()
     target = own.destination or f"{os.path.basename(os.path.normpath(own.directory))}.pkl"
     shard = f"{own.part_idx + 1}/{own.num_parts}"
-    sys.exit(main(["predict", target, own.directory, "--shard", shard, *more]))
+    sys.argv[1:] = ["predict", target, own.directory, "--shard", shard, *more]
+    sys.exit(main())
