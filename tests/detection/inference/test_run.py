@@ -235,7 +235,8 @@ def test_parts_of_another_image_list_are_refused_unless_overwritten(
     assert "p.parquet exists: --overwrite replaces it" in capsys.readouterr().err
     target.unlink()
     assert main(command) == 2
-    assert "another model or another list of images; --overwrite" in capsys.readouterr().err
+    others = "another model, another list of images or another --precision; --overwrite"
+    assert others in capsys.readouterr().err
     assert main([*command, "--overwrite"]) == 0
     assert len(read(target).images) == 4
 
