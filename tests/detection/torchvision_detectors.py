@@ -9,6 +9,8 @@ losses `gradients.pth`, where a gradient has the name of its parameter. The last
 tests compare where there is no torch: they draw the weights again, which needs NumPy only.
 """
 
+# pyright: reportMissingImports=false
+
 import sys
 import zlib
 from pathlib import Path

@@ -1,6 +1,7 @@
 """The commands that every task has: train, evaluate and find_lr, and the experiment they are about.
 
-A task's module `experiment` is imported once the backend is chosen, since it imports Keras.
+A task's module `experiment` has `ExperimentConfig`, `train`, `evaluate` and `range_test`. It is
+imported once the backend is chosen, since it imports Keras.
 """
 
 import argparse
@@ -9,7 +10,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from types import ModuleType
+from typing import TypeVar
 
 from tpudet.trainkit.backend_arguments import (
     add_backend_argument,
@@ -38,24 +40,6 @@ train.patience is over.
 _ENDED = (0, 81, 82)  # finished, train.stop_at is reached, train.patience is over
 
 
-class Experiment(Protocol):
-    """The module `experiment` of a task."""
-
-    ExperimentConfig: type
-
-    def train(self, config: Any, **settings: Any) -> int:
-        """Trains, evaluates, or both; returns the exit code."""
-        ...
-
-    def evaluate(self, model_dir: str, **settings: Any) -> tuple[dict[str, float], str]:
-        """Returns the metrics, and what the paths of the files written begin with."""
-        ...
-
-    def range_test(self, config: Any, **settings: Any) -> Any:
-        """Returns the rates and losses of a learning rate range test."""
-        ...
-
-
 def experiment_config(config_type: type[Config], arguments: argparse.Namespace) -> Config:
     """Reads the experiment of `add_experiment_arguments` or `add_config_arguments`."""
     return load_config(
@@ -67,7 +51,7 @@ def experiment_config(config_type: type[Config], arguments: argparse.Namespace) 
 
 
 def run_train(
-    argv: Sequence[str] | None, description: str | None, import_experiment: Callable[[], Experiment]
+    argv: Sequence[str] | None, description: str | None, import_experiment: Callable[[], ModuleType]
 ) -> int:
     """Runs `tpudet train`; returns its exit code."""
     parser = new_parser("tpudet train", description, epilog=_EXIT_CODES)
@@ -84,7 +68,7 @@ def run_train(
     return run_command(parser, argv, functools.partial(_train, import_experiment))
 
 
-def _train(import_experiment: Callable[[], Experiment], arguments: argparse.Namespace) -> int:
+def _train(import_experiment: Callable[[], ModuleType], arguments: argparse.Namespace) -> int:
     start_logging(arguments.log_file)
     from tpudet.trainkit.training.jax_hosts import several_hosts
 
@@ -130,7 +114,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def run_evaluate(
-    argv: Sequence[str] | None, description: str | None, import_experiment: Callable[[], Experiment]
+    argv: Sequence[str] | None, description: str | None, import_experiment: Callable[[], ModuleType]
 ) -> int:
     """Runs `tpudet evaluate`; returns its exit code."""
     parser = new_parser("tpudet evaluate", description)
@@ -139,7 +123,7 @@ def run_evaluate(
     return run_command(parser, argv, functools.partial(_evaluate, import_experiment))
 
 
-def _evaluate(import_experiment: Callable[[], Experiment], arguments: argparse.Namespace) -> str:
+def _evaluate(import_experiment: Callable[[], ModuleType], arguments: argparse.Namespace) -> str:
     choose_backend(arguments)
     start_logging()
     metrics, path = import_experiment().evaluate(
@@ -153,7 +137,7 @@ def _evaluate(import_experiment: Callable[[], Experiment], arguments: argparse.N
 
 
 def run_find_lr(
-    argv: Sequence[str] | None, description: str | None, import_experiment: Callable[[], Experiment]
+    argv: Sequence[str] | None, description: str | None, import_experiment: Callable[[], ModuleType]
 ) -> int:
     """Runs `tpudet find_lr`; returns its exit code."""
     parser = new_parser("tpudet find_lr", description)
@@ -163,7 +147,7 @@ def run_find_lr(
     return run_command(parser, argv, functools.partial(_find_lr, import_experiment))
 
 
-def _find_lr(import_experiment: Callable[[], Experiment], arguments: argparse.Namespace) -> str:
+def _find_lr(import_experiment: Callable[[], ModuleType], arguments: argparse.Namespace) -> str:
     choose_backend(arguments)
     start_logging()
     from tpudet.trainkit.training.lr_finder import write_range_test

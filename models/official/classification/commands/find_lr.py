@@ -5,8 +5,9 @@ of the test, train.batch_size.
 """
 
 from collections.abc import Sequence
+from types import ModuleType
 
-from tpudet.trainkit.experiment_commands import Experiment, run_find_lr
+from tpudet.trainkit.experiment_commands import run_find_lr
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -14,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_find_lr(argv, __doc__, _experiment)
 
 
-def _experiment() -> Experiment:
+def _experiment() -> ModuleType:
     from tpudet.classification import experiment
 
     return experiment

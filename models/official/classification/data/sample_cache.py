@@ -152,10 +152,9 @@ def _read_manifest(path: str) -> dict[str, Any]:
         )
     try:
         manifest = parse_json(text)
-        version = manifest["format"]
-    except (ValueError, TypeError, KeyError):
-        version = None
-    if version != FORMAT_VERSION:
+    except ValueError:
+        manifest = None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_VERSION:
         remedy = _REMEDY.format(os.path.dirname(path))
         raise UserError(f"{path} is no manifest of this version, or was cut short; {remedy}")
     return manifest

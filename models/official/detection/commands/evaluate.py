@@ -6,8 +6,9 @@ The experiment is that of the model_dir. The metrics are printed and written to
 """
 
 from collections.abc import Sequence
+from types import ModuleType
 
-from tpudet.trainkit.experiment_commands import Experiment, run_evaluate
+from tpudet.trainkit.experiment_commands import run_evaluate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_evaluate(argv, __doc__, _experiment)
 
 
-def _experiment() -> Experiment:
+def _experiment() -> ModuleType:
     from tpudet.detection import experiment
 
     return experiment

@@ -1,8 +1,9 @@
 """Trains and evaluates a detector: `tpudet train --config VERSION --model_dir DIR`."""
 
 from collections.abc import Sequence
+from types import ModuleType
 
-from tpudet.trainkit.experiment_commands import Experiment, run_train
+from tpudet.trainkit.experiment_commands import run_train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -10,7 +11,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_train(argv, __doc__, _experiment)
 
 
-def _experiment() -> Experiment:
+def _experiment() -> ModuleType:
     from tpudet.detection import experiment
 
     return experiment

@@ -80,7 +80,8 @@ def _chart(
     labels: tuple[str, str],
 ) -> Chart:
     has_any = found.instances > 0
-    lines = {class_names[row]: Line(x, values[row]) for row in shown_classes(found).tolist()}
+    shown = shown_classes(found)
+    lines = {class_names[int(row)]: Line(x, values[row]) for row in shown}
     if has_any.any():
         mean = values[has_any].mean(axis=0)
         lines[MEAN] = Line(x, mean, is_emphasized=True)

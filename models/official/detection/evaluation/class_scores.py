@@ -113,7 +113,7 @@ class ConfusedPair(NamedTuple):
 
     truth: str  # name of a class, or NOTHING
     predicted: str
-    count: int
+    objects: int  # of them, or predictions without one
 
 
 NOTHING = "(nothing)"

@@ -5,7 +5,7 @@ image without detections out of the sums would raise the AP of a detector that m
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import hotcoco
 import numpy as np
@@ -77,9 +77,9 @@ def coco_class_scores(
     evaluator.params.iouThrs = [0.5]
     evaluator.evaluate()
     evaluator.accumulate()
+    found: Any = evaluator.eval
     # [IoUs, recalls, C, sizes, numbers of detections]: any size, 100 detections
-    precisions = evaluator.eval["precision"][0, :, :, 0, -1].T
-    thresholds = evaluator.eval["scores"][0, :, :, 0, -1].T
+    precisions, thresholds = (found[name][0, :, :, 0, -1].T for name in ("precision", "scores"))
     is_instance = ~truth.is_crowd
     instances = np.bincount(truth.classes[is_instance], minlength=num_classes + 1)[1:]
     is_unknown = (instances == 0)[:, None]

@@ -90,7 +90,7 @@ def rank_chart(
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.set_xlim(0.4, len(order) + 0.6)
         if len(order) <= MAX_NAMES:
-            shown = [short_name(names[row]) for row in order]
+            shown = [short_name(names[int(row)]) for row in order]
             is_long = sum(map(len, shown)) > LETTERS_IN_A_ROW
             axes.set_xticks(ranks, shown, rotation=90 if is_long else 0)
         else:

@@ -17,12 +17,13 @@ class FoundDevices(NamedTuple):
     """What `tpudet train` uses on this machine."""
 
     kind: Literal["TPU", "GPU", "CPU"]
-    count: int  # of a CPU: the cores that this process may use
+    num_devices: int  # of a CPU: the cores that this process may use
     name: str
     backend: Literal["jax", "tensorflow"]  # that --backend auto chooses
 
     def __str__(self) -> str:
-        what = f"{self.count} cores of a CPU" if self.kind == "CPU" else f"{self.count} {self.kind}"
+        unit = "cores of a CPU" if self.kind == "CPU" else self.kind
+        what = f"{self.num_devices} {unit}"
         return f"{what}{self.name and f' ({self.name})'}: training runs on {self.backend}"
 
 

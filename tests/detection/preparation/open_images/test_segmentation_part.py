@@ -68,7 +68,9 @@ def check_cat(example: Example) -> None:
     assert example.is_crowd.numpy().tolist() == [False]
     np.testing.assert_allclose(example.boxes_normalized, [[0.25, 0.25, 0.75, 1]])
     assert example.masks is not None
-    mask = cv2.imdecode(np.frombuffer(example.masks.numpy()[0], np.uint8), 0) > 0
+    pixels = cv2.imdecode(np.frombuffer(example.masks.numpy()[0], np.uint8), 0)
+    assert pixels is not None
+    mask = pixels > 0
     assert mask.shape == (HEIGHT, WIDTH)
     assert mask.sum() == mask[12:36, 16:40].sum() == 24 * 24 == example.areas.numpy()[0]
 
@@ -148,6 +150,7 @@ def test_the_truth_in_one_csv_scores_its_own_masks_1(
         name = first * 16
         path = data / f"validation_masks/challenge-2019-validation-masks-{first}/{name}_m1.png"
         mask = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
+        assert mask is not None
         cv2.imwrite(str(path), mask[::2, ::2])
     assert gen_mask_truth.main([]) == 0
     assert "8 boxes in 4 images, 4 of them with a mask" in capsys.readouterr().out

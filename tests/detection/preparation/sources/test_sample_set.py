@@ -81,7 +81,9 @@ def test_masks_are_disjoint_and_fill_their_boxes_and_change_neither_images_nor_b
                 row[key] for key in ("ImageID", "LabelName", "BoxXMin", "BoxYMax")
             ]
             path = tmp_path / f"masks/{split}_masks" / row["MaskPath"]
-            mask = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE) > 0
+            pixels = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
+            assert pixels is not None
+            mask = pixels > 0
             before = occupied.setdefault(row["ImageID"], np.zeros_like(mask))
             assert not (mask & before).any()
             before |= mask

@@ -110,6 +110,7 @@ def _mask_text(path: str, height: int, width: int) -> str:
     if mask is None:
         return ""
     pixels = cv2.imdecode(np.frombuffer(mask.encoded, np.uint8), cv2.IMREAD_GRAYSCALE)
+    assert pixels is not None  # mask_png has decoded it
     return encode_mask(encode_rle(pixels > 0))
 
 

@@ -124,11 +124,11 @@ def _histogram(
 
 
 def _sizes_figure(sides: np.ndarray, ratios: np.ndarray) -> Html:
-    inside = [
+    rows, columns = (
         values.clip(edges[0], np.nextafter(edges[-1], 0))
         for values, edges in ((ratios, _RATIO_EDGES), (sides, _SIDE_EDGES))
-    ]
-    counts = np.histogram2d(*inside, (_RATIO_EDGES, _SIDE_EDGES))[0]
+    )
+    counts = np.histogram2d(rows, columns, [_RATIO_EDGES, _SIDE_EDGES])[0]
     chart = density_chart(
         counts,
         x_edges=_SIDE_EDGES,
@@ -146,7 +146,8 @@ def _sizes_figure(sides: np.ndarray, ratios: np.ndarray) -> Html:
 def _centres_figure(numbers: SetNumbers) -> Html:
     boxes = np.concatenate([columns.boxes_normalized for columns in numbers.columns])
     edges = np.linspace(0, 1, _CENTRE_CELLS + 1)
-    counts = np.histogram2d(*((boxes[:, :2] + boxes[:, 2:]) / 2).T.clip(0, 1), (edges, edges))[0]
+    rows, columns = ((boxes[:, :2] + boxes[:, 2:]) / 2).T.clip(0, 1)
+    counts = np.histogram2d(rows, columns, [edges, edges])[0]
     ticks = {share / 100: f"{share} %" for share in (0, 25, 50, 75, 100)}
     chart = density_chart(
         counts,
