@@ -29,7 +29,7 @@ class Job(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What came of one kind of fault."""
+    """The outcomes of one kind of fault."""
 
     fault: str
     command: str
@@ -101,7 +101,7 @@ def _log(out: Path) -> str:
 
 
 def _check_final_names(job: Job, out: Path, reference: Reference) -> None:
-    """What a killed single-file command left under a final name is whole."""
+    """A file that a killed command left under a final name is whole."""
     if job.name.startswith("train"):
         return  # its checkpoints of earlier steps are judged by the run that restores them
     for name, digest in digests(job, out).items():

@@ -25,7 +25,7 @@ SHARED = {
 
 
 class Task(NamedTuple):
-    """What is trained, and on which records."""
+    """A task to train, and its records."""
 
     part: str
     config: str

@@ -1,4 +1,4 @@
-"""What a command shows: its messages, its bars, and none of TensorFlow's notes.
+"""The output of a command: its messages, its bars, and none of TensorFlow's notes.
 
 TensorFlow and XLA write to the process's standard error themselves, partly before any setting of
 theirs is read. A small process reads what they write there and leaves out the notes; it outlives a

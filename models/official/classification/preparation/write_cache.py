@@ -43,7 +43,7 @@ _MIB = 1 << 20
 
 
 class CachePlan(NamedTuple):
-    """What a cache will hold."""
+    """The contents of a cache, before it is written."""
 
     data: DataConfig
     output: str

@@ -18,7 +18,7 @@ from tpudet.trainkit.command_line import new_parser, positive_integer, run_comma
 
 
 class _Demo(NamedTuple):
-    """What differs between the demos of boxes and of masks."""
+    """The differences between the demos of boxes and of masks."""
 
     config: str
     part: str  # converted/PART

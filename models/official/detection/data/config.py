@@ -143,7 +143,7 @@ class DataConfig:
 
     @property
     def moving_augmentations(self) -> tuple[str, ...]:
-        """What puts pixels of a training image, or of another, elsewhere on the canvas."""
+        """The keys that put pixels of a training image, or of another, elsewhere on the canvas."""
         kinds = (augmentation.kind for augmentation in self.augmentations)
         mixing = tuple(kind for kind in kinds if kind in ("mosaic", "mixup", "copy_paste"))
         return (*mixing, *(["quarter_turns"] if self.quarter_turns else []))

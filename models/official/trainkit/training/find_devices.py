@@ -14,7 +14,7 @@ from tpudet.trainkit.errors import UserError
 
 
 class FoundDevices(NamedTuple):
-    """What `tpudet train` uses on this machine."""
+    """The devices that `tpudet train` uses on this machine."""
 
     kind: Literal["TPU", "GPU", "CPU"]
     num_devices: int  # of a CPU: the cores that this process may use

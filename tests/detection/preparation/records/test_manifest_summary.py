@@ -1,4 +1,4 @@
-"""What a manifest and its summary keep of values that are far too long."""
+"""Values that are far too long, as a manifest and its summary keep them."""
 
 import json
 
