@@ -234,7 +234,7 @@ def test_every_key_without_a_counterpart_is_told() -> None:
                 "3 mistakes in the configuration",
                 "old.yaml:1: unknown key train.total_step; did you mean `total_steps`?",
                 "unknown key train.learnin_rate; did you mean `learning_rate`?",
-                "old.yaml:2: unknown key foo; known keys: train, eval, ",
+                "old.yaml:2: unknown key foo; known keys: ",
             ],
         ),
         ("anchor: {max_level: 6}\n", ["fpn.max_level must be anchor.max_level, 6, got 7"]),
@@ -249,7 +249,10 @@ def test_every_key_without_a_counterpart_is_told() -> None:
         ),
         ("- 1\n", ["expected a mapping at the top level"]),
         ("train: {total_steps: 0}\n", ["total_steps must be above 0, got 0"]),
-        ("type: shapemask\n", ["type must be one of retinanet, mask_rcnn, got 'shapemask'"]),
+        (
+            "type: shapemask\n",
+            ["shapemask has no counterpart; retinanet and mask_rcnn have"],
+        ),
     ],
 )
 def test_what_has_no_meaning_is_refused(
