@@ -42,11 +42,15 @@ def _no_leftover_precision() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _every_cpu_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def _every_cpu_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`precision: auto` is float32 in tests, whatever the CPU that they run on is faster with."""
     from tpudet.trainkit import cpu
 
+    measured = cpu.gains_from_bfloat16
+    measured.cache_clear()  # a fixture of a whole module is made before this one
     monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: False)
+    yield
+    measured.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from tpudet.detection.preparation.records.output_check import finished_manifest,
 from tpudet.detection.preparation.records.plan import Plan
 from tpudet.detection.preparation.records.write_set import write_sets
 from tpudet.detection.preparation.sources.mask_files import MaskFiles
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.jobs.steps import Step
 
@@ -148,12 +148,12 @@ def require_prepared(paths: Iterable[str]) -> None:
     """Raises if files that other commands make are missing.
 
     Raises:
-        UserError: names all missing files.
+        UserError: names the first five.
     """
     missing = [path for path in dict.fromkeys(paths) if not storage.exists(path)]
     if missing:
         raise UserError(
-            f"Missing: {', '.join(missing)}. tpudet prepare_datasets makes the files in "
+            f"Missing: {listing(missing, 5)}. tpudet prepare_datasets makes the files in "
             "--prepared_dir; the challenge's own files belong in $DATA."
         )
 
