@@ -38,18 +38,18 @@ def test_other_precisions_become_the_policy(precision: str, policy: str) -> None
 
 
 @pytest.mark.parametrize("gains", [True, False])
-def test_auto_becomes_what_the_cpu_is_faster_with_and_a_resumed_run_keeps_it(
+def test_auto_becomes_what_suits_the_devices_and_a_resumed_run_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gains: bool
 ) -> None:
-    """Begun on one CPU and resumed on another kind; an attempt that saved nothing binds nobody."""
+    """Begun on one device and resumed on another; an attempt that saved nothing binds nobody."""
     other = {True: "mixed_bfloat16", False: "float32"}
-    monkeypatch.setattr(devices, "gains_from_bfloat16", lambda: gains)
+    monkeypatch.setattr(devices, "choose_precision", lambda *device: other[gains])
     model_dir, auto = str(tmp_path), TrainConfig()
     began = resolve_precision(auto, choose_tensorflow_devices("cpu"), model_dir)
     assert began.precision == other[gains]
     (tmp_path / "config.yaml").write_text(f"train: {{precision: {began.precision}, seed: 1}}\n")
 
-    monkeypatch.setattr(devices, "gains_from_bfloat16", lambda: not gains)
+    monkeypatch.setattr(devices, "choose_precision", lambda *device: other[not gains])
     moved = choose_tensorflow_devices("cpu")
     assert resolve_precision(auto, moved, model_dir).precision == other[not gains]
     checkpoints = Checkpoints(model_dir, keep=1)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.trainkit.training import devices
 from tpudet.trainkit.training.devices import (
     choose_precision,
     choose_tensorflow_devices,
@@ -62,12 +61,6 @@ def test_an_unknown_device() -> None:
 )
 def test_precision(device_type: str, capability: tuple[int, int] | None, expected: str) -> None:
     assert choose_precision(device_type, capability) == expected
-
-
-def test_a_cpu_that_gains_from_bfloat16_computes_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "gains_from_bfloat16", lambda: True)
-    assert choose_precision("CPU", None) == "mixed_bfloat16"
-    assert choose_precision("GPU", None) == "float32"
 
 
 def test_sum_over_replicas_is_the_identity_without_replicas() -> None:
