@@ -156,7 +156,7 @@ def _become_command(words: Sequence[str], log: Path, work: Path) -> None:
         os._exit(code)
 
 
-# What commands import when they run: imported once, before all forks.
+# Modules that commands import when they run: imported once, before all forks.
 _IMPORTS = ("pyarrow.parquet", "pyarrow.csv", "pandas", "cv2", "tpudet.detection.submission.merge")
 _HEAVY_IMPORTS = (
     *("tensorflow", "keras", "h5py", "matplotlib.pyplot", "tpudet.detection.experiment"),

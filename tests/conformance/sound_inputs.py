@@ -1,6 +1,6 @@
 """Writes a folder with a small sound file of every kind that commands read: `sound_inputs.py DIR`.
 
-images/ has pictures, annotations in five formats, predictions and submissions; folders/ pictures
+images/ has images, annotations in five formats, predictions and submissions; folders/ images
 by class; set/ TFRecords; model/ a model_dir of one step; saved_model/ its SavedModel; weights/
 files of several frameworks; experiment.yaml and legacy.yaml configs.
 """

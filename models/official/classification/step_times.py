@@ -1,8 +1,7 @@
 """Times the training steps of a classifier on drawn or on real input."""
 
-import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,22 +15,12 @@ from tpudet.classification.config import ExperimentConfig
 from tpudet.classification.data.splits import find_joined_split
 from tpudet.classification.data.synthetic import synthetic_dataset
 from tpudet.classification.modeling.config import SigmoidLossConfig
-from tpudet.trainkit.training.build_engine import build_engine, choose_devices, set_precision
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.model_dir import load_classes
-from tpudet.trainkit.training.step_benchmark import StepTimes, time_steps
+from tpudet.trainkit.training.step_benchmark import StepTimes, TimedInput, time_training
 
 _IMAGENET_CLASSES = 1000
 _UNTIMED_SECONDS = 0.2  # empties what an input had buffered while others were measured
-
-
-class TimedInput(NamedTuple):
-    """An input for timed steps."""
-
-    name: str
-    num_classes: int
-    # From devices and the number of records consumed to batches.
-    make_dataset: Callable[[Devices, int], tf.data.Dataset]
 
 
 def count_classes(config: ExperimentConfig) -> int:
@@ -148,27 +137,16 @@ def time_experiment(
         warmup_steps: untimed steps before.
         steps: timed steps.
     """
-    devices = choose_devices(config.train)
-    set_precision(config.train, devices)
-    with devices.scope():
-        task = build_task(
+    return time_training(
+        config.train,
+        timed_input,
+        make_task=lambda devices: build_task(
             config,
             num_classes=timed_input.num_classes,
             synchronized=devices.num_replicas > 1,
             sum_over_replicas=devices.sum_over_replicas,
-        )
-    engine, _ = build_engine(
-        task,
-        config.train,
-        devices=devices,
-        make_dataset=functools.partial(timed_input.make_dataset, devices),
-        record_numbers=lambda batch: batch.records,
-    )
-    return time_steps(
-        engine,
-        devices=devices,
+        ),
         network=network,
-        input_name=timed_input.name,
         warmup_steps=warmup_steps,
         steps=steps,
     )

@@ -1,9 +1,5 @@
 """Times the training steps of an experiment on drawn or on real input."""
 
-import functools
-from collections.abc import Callable
-from typing import NamedTuple
-
 import tensorflow as tf
 
 from tpudet.detection.build_detector import build_task
@@ -11,21 +7,11 @@ from tpudet.detection.build_training import build_train_dataset
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.data.synthetic import synthetic_dataset
 from tpudet.trainkit.record_splits import find_split
-from tpudet.trainkit.training.build_engine import build_engine, choose_devices, set_precision
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.model_dir import load_classes
-from tpudet.trainkit.training.step_benchmark import StepTimes, time_steps
+from tpudet.trainkit.training.step_benchmark import StepTimes, TimedInput, time_training
 
 _COCO_CLASSES = 80
-
-
-class TimedInput(NamedTuple):
-    """An input for timed steps."""
-
-    name: str
-    num_classes: int
-    # From devices and the number of records consumed to batches.
-    make_dataset: Callable[[Devices, int], tf.data.Dataset]
 
 
 def open_input(name: str, config: ExperimentConfig) -> TimedInput:
@@ -72,28 +58,17 @@ def time_experiment(
         warmup_steps: untimed steps before.
         steps: timed steps.
     """
-    devices = choose_devices(config.train)
-    set_precision(config.train, devices)
-    with devices.scope():
-        task = build_task(
+    return time_training(
+        config.train,
+        timed_input,
+        make_task=lambda devices: build_task(
             config,
             num_classes=timed_input.num_classes,
             canvas_size=config.data.canvas_size,
             synchronized=devices.num_replicas > 1,
             sum_over_replicas=devices.sum_over_replicas,
-        )
-    engine, _ = build_engine(
-        task,
-        config.train,
-        devices=devices,
-        make_dataset=functools.partial(timed_input.make_dataset, devices),
-        record_numbers=lambda batch: batch.records,
-    )
-    return time_steps(
-        engine,
-        devices=devices,
+        ),
         network=network,
-        input_name=timed_input.name,
         warmup_steps=warmup_steps,
         steps=steps,
     )

@@ -1,7 +1,8 @@
-"""The commands that every task has: train, evaluate and find_lr, and the experiment they are about.
+"""The commands that tasks share: train, evaluate, find_lr, benchmark_train; and their experiment.
 
 A task's module `experiment` has `ExperimentConfig`, `train`, `evaluate` and `range_test`. It is
-imported once the backend is chosen, since it imports Keras.
+imported once the backend is chosen, since it imports Keras, and so is `step_times`, which has
+`open_input` and `time_experiment`.
 """
 
 import argparse
@@ -19,9 +20,11 @@ from tpudet.trainkit.backend_arguments import (
     choose_backend,
 )
 from tpudet.trainkit.command_line import (
+    add_config_arguments,
     add_evaluation_arguments,
     add_experiment_arguments,
     add_range_test_arguments,
+    add_step_time_arguments,
     add_training_arguments,
     new_parser,
     run_command,
@@ -160,3 +163,35 @@ def _find_lr(import_experiment: Callable[[], ModuleType], arguments: argparse.Na
         num_steps=arguments.num_steps,
     )
     return write_range_test(found, arguments.output, title=arguments.config)
+
+
+def run_benchmark_train(
+    argv: Sequence[str] | None, description: str | None, import_step_times: Callable[[], ModuleType]
+) -> int:
+    """Runs `tpudet benchmark_train`; returns its exit code."""
+    parser = new_parser("tpudet benchmark_train", description)
+    add_config_arguments(parser)
+    add_backend_argument(parser)
+    add_step_time_arguments(parser)
+    return run_command(parser, argv, functools.partial(_benchmark_train, import_step_times))
+
+
+def _benchmark_train(
+    import_step_times: Callable[[], ModuleType], arguments: argparse.Namespace
+) -> None:
+    choose_backend(arguments)
+    from tpudet.trainkit.training.step_benchmark import print_times
+
+    step_times = import_step_times()
+    config = experiment_config(step_times.ExperimentConfig, arguments)
+    print_times(
+        arguments,
+        open_input=lambda name: step_times.open_input(name, config),
+        time_input=lambda timed_input: step_times.time_experiment(
+            config,
+            timed_input,
+            network=arguments.config,
+            warmup_steps=arguments.warmup_steps,
+            steps=arguments.steps,
+        ),
+    )

@@ -66,7 +66,7 @@ class StoredClasses(NamedTuple):
     """Where the class layers of a file have the weights of each of our classes."""
 
     num_channels: int  # of the class layers, with that of the background
-    channels: tuple[int | None, ...]  # by class of ours, from the first; None: it has none
+    channels: tuple[int | None, ...]  # by class of the model, from the first; None: it has none
     notes: tuple[str, ...]  # sentences on what was found
 
 
@@ -133,7 +133,7 @@ def torchvision_detector_part(
 
     Returns:
         The recipe; None for a part that those detectors do not have, and for class layers without
-        any class of ours.
+        any class of the model.
     """
     layer, _, part = path.rpartition("/")
     for pattern, spellings in _LAYERS:

@@ -1,23 +1,34 @@
 """Times training steps and prints them as a row of a table."""
 
 import argparse
+import functools
 import json
 import os
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tpudet.trainkit.command_line import writing
+from tpudet.trainkit.training.build_engine import build_engine, choose_devices, set_precision
+from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.devices import Devices, TensorFlowDevices
 from tpudet.trainkit.training.engine import Engine
+from tpudet.trainkit.training.task import Task
 
 HEADER = """\
 | Device | Precision | Network | Batch size | s/batch | images/s |
 |---|---|---|---|---|---|"""
 
-TimedInput = TypeVar("TimedInput")
+
+class TimedInput(NamedTuple):
+    """An input for timed steps."""
+
+    name: str  # synthetic or real
+    num_classes: int
+    # From devices and the number of records consumed to batches.
+    make_dataset: Callable[[Devices, int], tf.data.Dataset]
 
 
 class StepTimes(NamedTuple):
@@ -45,6 +56,46 @@ class StepTimes(NamedTuple):
             f"{self.images_per_second:.1f}",
         )
         return f"| {' | '.join(map(str, cells))} |"
+
+
+def time_training(
+    train: TrainConfig,
+    timed_input: TimedInput,
+    *,
+    make_task: Callable[[Devices], Task],
+    network: str,
+    warmup_steps: int,
+    steps: int,
+) -> StepTimes:
+    """Builds a task and its engine as for training, and times steps.
+
+    Args:
+        train: the config of the run.
+        timed_input: what is trained on; its batches have `records`.
+        make_task: called in the scope of the devices.
+        network: its name in the table.
+        warmup_steps: untimed steps before.
+        steps: timed steps.
+    """
+    devices = choose_devices(train)
+    set_precision(train, devices)
+    with devices.scope():
+        task = make_task(devices)
+    engine, _ = build_engine(
+        task,
+        train,
+        devices=devices,
+        make_dataset=functools.partial(timed_input.make_dataset, devices),
+        record_numbers=lambda batch: batch.records,
+    )
+    return time_steps(
+        engine,
+        devices=devices,
+        network=network,
+        input_name=timed_input.name,
+        warmup_steps=warmup_steps,
+        steps=steps,
+    )
 
 
 def time_steps(
