@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from tpudet.detection.build_detector import DetectorTask, resolve_auto
 from tpudet.detection.build_training import build_detector_training, restore_task
 from tpudet.detection.config import ExperimentConfig, load_experiment
+from tpudet.detection.data.foreign_records import check_foreign_records
 from tpudet.detection.data.input_errors import input_errors_in_words
 from tpudet.detection.data.resize import build_resize
 from tpudet.detection.data.sample import describe_lacks, describe_left_out
@@ -264,8 +265,9 @@ def _log_start(
         num_classes=len(classes),
         num_devices=devices.num_replicas,
     )
-    for lack in describe_lacks(split.manifest):
-        logger.warning("split %s: %s", config.data.train_split, lack)
+    name = config.data.train_split
+    for lack in [*describe_lacks(split.manifest), *check_foreign_records(split, classes, name)]:
+        logger.warning("split %s: %s", name, lack)
     left_out = describe_left_out(split.manifest, config.data.max_instances)
     if left_out:
         logger.info("%s", left_out)

@@ -67,9 +67,12 @@ def find_split(
             if not shards and not storage.glob(f"{prefix}-?????-of-?????.tfrecord"):
                 shards = _find_by_word(directory, split)
             if shards:
-                logger.info("split %s: %d files, such as %s", split, len(shards), shards[0])
+                logger.info("split %s: files of records: %s", split, listing(shards, 2))
             shards = shards or find_shards(prefix)
-            return Split(shards, _count_records(shards), len(class_names))
+            counts = _count_records(shards)
+            if not any(counts):
+                raise ValueError(f"no record is in {listing(shards)}")
+            return Split(shards, counts, len(class_names))
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(f"split `{split}` of {directory}: {error}") from error
     difference = _first_difference(checked.class_names, class_names)

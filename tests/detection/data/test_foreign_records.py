@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from tpudet.detection.commands import train
 from tpudet.detection.data.config import DataConfig
+from tpudet.detection.data.foreign_records import check_foreign_records
 from tpudet.detection.data.input_errors import explain_input_error, input_errors_in_words
 from tpudet.detection.data.pipeline import train_dataset
 from tpudet.detection.data.sample import describe_lacks
 from tpudet.detection.evaluation.ground_truth import load_ground_truth
-from tpudet.trainkit.class_list import read_label_map
+from tpudet.trainkit.class_list import ClassEntry, read_label_map
 from tpudet.trainkit.config.yaml_tree import ConfigError
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.record_splits import find_split
@@ -58,7 +59,9 @@ def record(number: int, encoded: bytes, **objects: list) -> bytes:
     } | {f"image/object/{name.replace('__', '/')}": column for name, column in objects.items()}
     features = {}
     for name, column in values.items():
-        if isinstance(column[0], bytes):
+        if not column:
+            features[name] = tf.train.Feature()
+        elif isinstance(column[0], bytes):
             features[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=column))
         elif isinstance(column[0], float):
             features[name] = tf.train.Feature(float_list=tf.train.FloatList(value=column))
@@ -114,7 +117,7 @@ def command(directory: str, model_dir: Path) -> list[str]:
 def test_the_command_says_which_files_it_takes(foreign_set: str, tmp_path: Path, capsys) -> None:
     assert train.main([*command(foreign_set, tmp_path / "run"), "--dry_run"]) == 0
     said = capsys.readouterr().out
-    assert "split train: 2 files, such as" in said
+    assert f"split train: files of records: {foreign_set}/coco_train.record-00000-of-00002" in said
     assert "2 training images" in said
 
 
@@ -215,6 +218,47 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
     expected = "record 1 of train_a-00000-of-00001.tfrecord is no tf.train.Example"
     with pytest.raises(UserError, match=expected), input_errors_in_words(lambda: [path]):
         list(damaged)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"class__label": [1], "class__text": [b"cat"]}, None),
+        ({"class__label": [1], "class__text": [b" /M/1"]}, None),
+        ({"class__label": [1]}, None),
+        ({"class__text": [b"dog"]}, None),
+        ({"class__label": [1], "class__text": [b"dog"]}, "class id 1 is `dog` in the records and"),
+        ({"class__label": [3], "class__text": [b"fox"]}, "class id 3 is `fox` in the records and"),
+        ({"class__label": [4]}, r"class id 4 \(no name\) is not within 1..3"),
+        ({"class__text": [b"fox"]}, "`fox` is not listed"),
+    ],
+)
+def test_other_classes_than_those_of_the_records_are_refused(
+    tmp_path: Path, values: dict[str, Any], message: str | None
+) -> None:
+    write_shard(str(tmp_path / "train.record"), [record(0, photo(0), **values)])
+    (tmp_path / "label_map.pbtxt").write_text(LABEL_MAP)
+    _, classes = load_classes(str(tmp_path))
+    split = find_split(str(tmp_path), "train", [entry.name for entry in classes])
+    if message is None:
+        assert check_foreign_records(split, classes, "train") == []
+    else:
+        with pytest.raises(UserError, match=message):
+            check_foreign_records(split, classes, "train")
+
+
+def test_records_without_a_box_are_a_warning(tmp_path: Path) -> None:
+    empty = {f"bbox__{side}": [] for side in ("ymin", "xmin", "ymax", "xmax")}
+    write_shard(str(tmp_path / "train.record"), [record(0, photo(0), **empty)])
+    split = find_split(str(tmp_path), "train", ["cat"])
+    [warning] = check_foreign_records(split, [ClassEntry("cat", "cat")], "train")
+    assert warning == f"the first records of {tmp_path}/train.record have no box"
+
+
+def test_files_without_a_record_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.record").touch()
+    with pytest.raises(UserError, match="split `train` of .*: no record is in .*train.record"):
+        find_split(str(tmp_path), "train", ["cat"])
 
 
 def test_what_a_split_has_nothing_of_is_said() -> None:

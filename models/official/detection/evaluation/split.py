@@ -16,6 +16,7 @@ from tpudet.detection.config import (
     OpenImagesRulesConfig,
     RulesConfig,
 )
+from tpudet.detection.data.foreign_records import check_foreign_records
 from tpudet.detection.data.pipeline import eval_dataset
 from tpudet.detection.data.resize import build_resize
 from tpudet.detection.evaluation.class_scores import ClassScores
@@ -105,6 +106,7 @@ def build_evaluation(
     class_names = [entry.name for entry in classes]
     split = find_split(data.directory, data.eval_split, class_names)
     try:
+        check_foreign_records(split, classes, data.eval_split)
         with_masks = config.model.predicts_masks
         truth = load_ground_truth(split.shards, class_names, with_masks=with_masks)
         rules = build_rules(config.evaluation.rules, truth, classes)
