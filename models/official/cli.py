@@ -5,7 +5,6 @@ have is for the task of its config. Nothing is imported but the one that runs.
 """
 
 import argparse
-import difflib
 import gc
 import importlib
 import importlib.util
@@ -125,6 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb == "completion":
         return _print_completion(arguments)
     if verb not in VERBS:
+        import difflib
+
         near = difflib.get_close_matches(verb, VERBS, n=1)
         hint = f"did you mean `{near[0]}`? " if near else ""
         return _fail(f"unknown verb `{verb}`; {hint}`tpudet --help` lists the verbs")
@@ -134,8 +135,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         prepare_screen()
         # What is imported stays; to look through it again and again took a tenth of the start.
         gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
+        if verb in GROUPS["Predict and submit"] and verb != "predict":
+            # Numbers from text need no linear algebra, whose threads take 20 ms to start.
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         _leave_out_imports(verb, arguments)
-    return _run(verb, arguments)
+    code = _run(verb, arguments)
+    if argv is None:
+        gc.freeze()  # or Python looks through all of it once more at its end
+    return code
 
 
 def _run(verb: str, arguments: Sequence[str]) -> int:

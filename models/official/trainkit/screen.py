@@ -5,11 +5,9 @@ theirs is read. A small process reads what they write there and leaves out the n
 crash, whose last words so reach the screen. Python's own `sys.stderr` goes around it.
 """
 
-import importlib.abc
 import io
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -80,8 +78,11 @@ class BarLines(_Text):
         return len(text)
 
 
-class _BeforeTensorFlow(importlib.abc.MetaPathFinder):
-    """Hides the notes as soon as TensorFlow is imported, and finds no module."""
+class _BeforeTensorFlow:
+    """Hides the notes as soon as TensorFlow is imported, and finds no module.
+
+    An `importlib.abc.MetaPathFinder` but in name: that module takes 9 ms to import.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -93,6 +94,8 @@ class _BeforeTensorFlow(importlib.abc.MetaPathFinder):
 
 def hide_notes() -> None:
     """Sends what C++ code writes to standard error through a filter; Python's stays as it is."""
+    import subprocess  # late: most commands have no notes to hide
+
     shown = os.dup(2)
     sys.stderr.flush()
     if sys.stderr.fileno() == 2:

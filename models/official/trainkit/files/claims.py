@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-import socket
+import platform
 import stat
 import threading
 import time
@@ -46,7 +46,7 @@ class Claim:
     """
 
     def __init__(self, path: str, *, output: str) -> None:
-        token = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}"
+        token = f"{platform.node()}-{os.getpid()}-{time.time_ns():x}"
         self.path = path
         self.ticket = ClaimTicket(path, output, token)
         self._since = time.time()

@@ -5,10 +5,10 @@ was left by a process that was killed, and the next writer of the same file remo
 """
 
 import contextlib
-import hashlib
 import os
 import stat
 import sys
+import zlib
 
 from tpudet.trainkit.files.processes import boot_id
 
@@ -60,7 +60,7 @@ def create_temporary(target: str) -> tuple[str, int]:
         OSError: it cannot be created.
     """
     # Other machines that share the disk may not see the locks, so their files have other names.
-    machine = hashlib.sha256(boot_id().encode()).hexdigest()[:8]
+    machine = f"{zlib.crc32(boot_id().encode()):08x}"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_LINKS
     number = 0
     while number < _MAX_WRITERS:

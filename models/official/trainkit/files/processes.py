@@ -2,7 +2,7 @@
 
 import functools
 import os
-import socket
+import platform
 from typing import NamedTuple
 
 
@@ -26,9 +26,7 @@ class ProcessIdentity(NamedTuple):
 def this_process() -> ProcessIdentity:
     """Identifies the calling process."""
     process = os.getpid()
-    return ProcessIdentity(
-        socket.gethostname(), process, boot_id(), _namespace(), _start_of(process)
-    )
+    return ProcessIdentity(platform.node(), process, boot_id(), _namespace(), _start_of(process))
 
 
 @functools.cache
@@ -38,7 +36,7 @@ def boot_id() -> str:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
     except OSError:
-        return socket.gethostname()
+        return platform.node()
 
 
 def _namespace() -> str:

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import glob as builtin_glob
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
@@ -109,6 +108,8 @@ def copy(source: str, target: str) -> None:
         with os_errors():
             gfile().copy(source, target, overwrite=True)
     else:
+        import shutil
+
         shutil.copyfile(source, target)
 
 
@@ -135,6 +136,8 @@ def remove_folder(path: str) -> None:
     elif os.path.islink(path):
         os.remove(path)
     else:
+        import shutil
+
         shutil.rmtree(path)
 
 
@@ -287,6 +290,8 @@ def publish_folder(temporary: str, target: str, *, last: str = "") -> None:
     parent = os.path.dirname(target)
     os.makedirs(parent, exist_ok=True)
     if os.path.realpath(os.path.dirname(temporary)) != parent:  # a link may lead to another disk
+        import shutil  # late here and above: it brings three compressors, 4 ms
+
         temporary = shutil.move(temporary, f"{target}.published{TEMPORARY_SUFFIX}")
     _sync_folder(temporary)
     aside = f"{target}.replaced{TEMPORARY_SUFFIX}"
