@@ -96,6 +96,25 @@ def test_train_exports_its_best_checkpoint_in_one_command(
     assert metadata["step"] == best["step"]
 
 
+def test_what_could_not_be_exported_is_refused_before_training(
+    trained_run: Path, tmp_path: Path, capsys
+) -> None:
+    command = ["train", "--config", str(trained_run / "config.yaml")]
+    command += ["--model_dir", str(tmp_path / "run"), "--export", str(tmp_path / "final")]
+    windows = "data.windows=[[40, 80], [80, 200], [40, 480]]"
+    assert main([*command, "--set", windows]) == 2
+    assert "predict with tpudet gen_rsna_sub" in capsys.readouterr().err
+    (tmp_path / "final/run-32").mkdir(parents=True)
+    (tmp_path / "final/run-32/notes.txt").write_text("not of a SavedModel")
+    assert main(command) == 2
+    assert "exists and is no SavedModel" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "final")
+    (tmp_path / "final").write_text("a file")
+    assert main(command) == 2
+    assert "File exists" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_classify_predicts_every_image_once_from_folders_and_from_records(
     saved_model: str, colors_part: Path, tmp_path: Path, capsys
 ) -> None:

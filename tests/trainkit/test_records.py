@@ -157,6 +157,17 @@ def test_processes_take_turns_in_the_order_of_one(shards, process_count):
         assert own == stream[process::process_count]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "places"), [(1, [TOTAL - 1]), (TOTAL - 1, [*range(1, TOTAL)]), (TOTAL + 1, None)]
+)
+def test_some_records_are_spread_over_the_split(shards, wanted, places):
+    read = records.read_records(shards)
+    chosen, count = records.spread_records(read, num_records=TOTAL, max_records=wanted)
+    every = [int(number) for number, _ in read]
+    assert [int(number) for number, _ in chosen] == [every[k] for k in places or range(TOTAL)]
+    assert count == min(wanted, TOTAL)
+
+
 def test_records_before_the_start_and_of_other_processes_are_not_read(shards, tmp_path):
     """Every byte of the records that are not asked for is overwritten, lengths included."""
     copies = copy_shards(shards, tmp_path)

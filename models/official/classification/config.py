@@ -23,6 +23,9 @@ class EvaluationScheduleConfig:
     batch_size: Count = 64  # images
     every_steps: Count = 1000
     best_metric: Metric = "top1"  # best/ holds the checkpoint with the highest value
+    # Of each evaluation in training, spread evenly over the split; null: all. `tpudet evaluate`
+    # always takes all.
+    max_images: Count | None = None
 
     __post_init__ = check
 

@@ -25,6 +25,7 @@ from tpudet.classification.inference.export import export_saved_model
 from tpudet.classification.modeling.config import SigmoidLossConfig
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import write_text
+from tpudet.trainkit.saved_model import require_free, saved_model_path
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.training.build_engine import (
     choose_devices,
@@ -207,6 +208,27 @@ def predict_split(
     return read_names(shards), evaluation.predictions().probabilities
 
 
+def check_export(config: ExperimentConfig, *, model_dir: str, export_root: str) -> None:
+    """Raises an error if a run with this config could not be exported after training.
+
+    Args:
+        config: the experiment.
+        model_dir: the folder of the run.
+        export_root: folder for SavedModels.
+
+    Raises:
+        UserError: there is no SavedModel of such a classifier.
+        FileExistsError: something else has the place of the SavedModel.
+    """
+    if config.data.windows:
+        raise UserError(
+            "data.windows: this classifier takes CT slices from records, and a SavedModel takes "
+            "images: predict with tpudet gen_rsna_sub"
+        )
+    place = saved_model_path(export_root, model_dir, config.data.image_size)
+    require_free(place, overwrite=True)
+
+
 def export(model_dir: str, *, export_root: str, step: str, overwrite: bool) -> tuple[str, int]:
     """Exports a checkpoint as a SavedModel, `<export_root>/<name of model_dir>-<resolution>`.
 
@@ -226,12 +248,7 @@ def export(model_dir: str, *, export_root: str, step: str, overwrite: bool) -> t
     run = load_run(model_dir, load_experiment)
     checkpoint, name = select_checkpoint(model_dir, step), os.path.basename(model_dir)
     data = run.config.data
-    if data.windows:
-        raise UserError(
-            f"{model_dir} classifies CT slices from records; a SavedModel takes images: predict "
-            "with tpudet gen_rsna_sub"
-        )
-    resolution = "x".join(str(side) for side in dict.fromkeys(data.image_size))
+    check_export(run.config, model_dir=model_dir, export_root=export_root)
     task = restore_task(run, checkpoint)
     directory = export_saved_model(
         model=task.model,
@@ -239,7 +256,7 @@ def export(model_dir: str, *, export_root: str, step: str, overwrite: bool) -> t
         image_size=data.image_size,
         center_crop=data.center_crop,
         class_list_text=run.class_list_text,
-        directory=f"{export_root}/{name}-{resolution}",
+        directory=saved_model_path(export_root, model_dir, data.image_size),
         metadata={"version": name, "step": checkpoint.step, "git_commit": git_commit()},
         overwrite=overwrite,
     )

@@ -26,6 +26,7 @@ from tpudet.detection.inference.export import BoxConvention, export_saved_model
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.record_splits import Split, find_split, first_records
+from tpudet.trainkit.saved_model import require_free, saved_model_path
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.training.build_engine import (
     are_cpus,
@@ -195,6 +196,20 @@ def evaluate(
     return metrics, path
 
 
+def check_export(config: ExperimentConfig, *, model_dir: str, export_root: str) -> None:
+    """Raises an error if a run with this config could not be exported after training.
+
+    Args:
+        config: the experiment.
+        model_dir: the folder of the run.
+        export_root: folder for SavedModels.
+
+    Raises:
+        FileExistsError: something else has the place of the SavedModel.
+    """
+    require_free(saved_model_path(export_root, model_dir, config.data.canvas_size), overwrite=True)
+
+
 def export(
     model_dir: str,
     *,
@@ -225,7 +240,6 @@ def export(
     run = load_run(model_dir, load_experiment)
     canvas_size = _round_up(canvas_size or run.config.data.canvas_size, run.config.model.stride)
     checkpoint, name = select_checkpoint(model_dir, step), os.path.basename(model_dir)
-    resolution = "x".join(str(side) for side in dict.fromkeys(canvas_size))
     task = restore_task(run, checkpoint, canvas_size=canvas_size)
     directory = export_saved_model(
         model=task.model,
@@ -233,7 +247,7 @@ def export(
         canvas_size=canvas_size,
         resize=build_resize(run.config.data.resize),
         class_list_text=run.class_list_text,
-        directory=f"{export_root}/{name}-{resolution}",
+        directory=saved_model_path(export_root, model_dir, canvas_size),
         metadata={
             "version": name,
             "step": checkpoint.step,

@@ -1,8 +1,8 @@
 """The commands that tasks share: train, evaluate, find_lr, benchmark_train; and their experiment.
 
-A task's module `experiment` has `ExperimentConfig`, `train`, `evaluate` and `range_test`. It is
-imported once the backend is chosen, since it imports Keras, and so is `step_times`, which has
-`open_input` and `time_experiment`.
+A task's module `experiment` has `ExperimentConfig`, `train`, `evaluate`, `check_export` and
+`range_test`. It is imported once the backend is chosen, since it imports Keras, and so is
+`step_times`, which has `open_input` and `time_experiment`.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from tpudet.trainkit.command_line import (
     start_logging,
 )
 from tpudet.trainkit.config.decode import load_config
+from tpudet.trainkit.files.storage import make_folder
 
 Config = TypeVar("Config")  # a task's ExperimentConfig
 
@@ -78,9 +79,14 @@ def _train(import_experiment: Callable[[], ModuleType], arguments: argparse.Name
     with several_hosts(arguments):
         choose_backend(arguments)
         experiment = import_experiment()
+        config = experiment_config(experiment.ExperimentConfig, arguments)
+        model_dir = arguments.model_dir.rstrip("/")
+        if arguments.export:
+            experiment.check_export(config, model_dir=model_dir, export_root=arguments.export)
+            make_folder(arguments.export)
         code = experiment.train(
-            experiment_config(experiment.ExperimentConfig, arguments),
-            model_dir=arguments.model_dir.rstrip("/"),
+            config,
+            model_dir=model_dir,
             mode=arguments.mode,
             eval_timeout=arguments.eval_timeout,
             deadline=arguments.deadline,

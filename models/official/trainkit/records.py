@@ -190,6 +190,26 @@ def read_records(shards: Sequence[str]) -> tf.data.Dataset:
     return files.flat_map(_read_shard)
 
 
+def spread_records(
+    records: tf.data.Dataset, *, num_records: int, max_records: int | None
+) -> tuple[tf.data.Dataset, int]:
+    """Returns some records of a split, spread evenly over it, and their number.
+
+    Args:
+        records: all of a split.
+        num_records: of the split.
+        max_records: how many are wanted at most; None: all.
+    """
+    if max_records is None or max_records >= num_records:
+        return records, num_records
+
+    def is_chosen(place: Tensor, _: Any) -> Tensor:
+        return (place + 1) * max_records // num_records > place * max_records // num_records
+
+    chosen = records.enumerate().filter(is_chosen).map(lambda _, record: record)
+    return chosen, max_records
+
+
 def evaluation_share(
     records: tf.data.Dataset,
     *,

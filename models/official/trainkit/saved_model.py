@@ -36,6 +36,18 @@ class SavedModel(NamedTuple):
     fingerprint: str  # of weights, graph, classes and metadata
 
 
+def saved_model_path(export_root: str, model_dir: str, size: tuple[int, int]) -> str:
+    """Returns `<export_root>/<name of model_dir>-<resolution>`, such as `final/flowers-224`.
+
+    Args:
+        export_root: folder for SavedModels.
+        model_dir: of the run.
+        size: height and width of the images that the model sees.
+    """
+    resolution = "x".join(str(side) for side in dict.fromkeys(size))
+    return f"{export_root.rstrip('/')}/{os.path.basename(model_dir.rstrip('/'))}-{resolution}"
+
+
 def require_free(directory: str, *, overwrite: bool) -> None:
     """Raises FileExistsError if a SavedModel cannot be written to `directory`."""
     is_model = storage.exists(os.path.join(directory, SAVED_MODEL_FILE))

@@ -1,5 +1,6 @@
 """The input: restarts, processes, the naive pipeline, fillers, both schemas, faults."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -7,7 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.classification.data.config import DataConfig, MixupConfig, RandomCropConfig
+from tpudet.classification.data.config import (
+    AffineConfig,
+    DataConfig,
+    MixupConfig,
+    RandomCropConfig,
+)
 from tpudet.classification.data.pipeline import eval_dataset, train_dataset
 from tpudet.classification.data.record import find_schema
 from tpudet.classification.types import Batch
@@ -86,13 +92,37 @@ def test_mixup_blends_images_and_targets_alike(split: Split) -> None:
 
 
 def test_evaluation_sees_each_centre_once_in_file_order_and_fillers(split: Split) -> None:
-    dataset = eval_dataset(DATA, shards=split.shards, num_classes=3, batch_size=4)
+    dataset = eval_dataset(DATA, shards=split.shards, num_records=18, num_classes=3, batch_size=4)
     found = [Batch(*map(np.asarray, batch)) for batch in dataset]
     assert [len(batch.records) for batch in found] == [4] * 5
     records = np.concatenate([batch.records for batch in found])
     assert list(records[18:]) == [-1, -1]
     assert (np.diff(records[:18]) > 0).all()
     assert found[-1].images[2:].max() == 0
+
+
+def test_some_images_of_an_evaluation_are_spread_over_the_split(colors_part: Path) -> None:
+    """The six images of val stand by class, two of each; three are one of each."""
+    val = find_split(str(colors_part), "val", NAMES, per_class="images_per_class")
+    dataset = eval_dataset(
+        DATA, shards=val.shards, num_records=6, num_classes=3, batch_size=3, max_images=3
+    )
+    (batch,) = [Batch(*map(np.asarray, batch)) for batch in dataset]
+    assert (batch.records >= 0).all()
+    np.testing.assert_array_equal(batch.targets, np.eye(3))
+
+
+def test_an_affine_before_the_crop_leaves_no_black_that_one_after_it_leaves(split: Split) -> None:
+    """The centre is half of each side: shifts by up to a tenth do not reach the border."""
+    move = AffineConfig(rotation=0.0, shift=0.1, scale=0.0)
+    centre = DataConfig(image_size=(20, 24), random_crop=None, center_crop=0.5)
+    before = batches(split, 4, replace(centre, random_affine=move))
+    after = batches(split, 4, replace(centre, augmentations=(move,)))
+    still = batches(split, 4, centre)
+    for one, other in zip(before, still, strict=True):
+        assert one.images.max(axis=-1).min() > 150
+        assert (one.images != other.images).any(axis=(1, 2, 3)).all()
+    assert min(batch.images.max(axis=-1).min() for batch in after) == 0
 
 
 def kaggle_record(label: int | None, image_id: str) -> bytes:
@@ -113,7 +143,7 @@ def test_kaggles_flowers_count_classes_from_0_and_their_test_images_have_none(
     path = str(tmp_path / "flowers.tfrec")
     write_shard(path, [kaggle_record(0, "a"), kaggle_record(103, "b"), kaggle_record(None, "c")])
     data = DataConfig(image_size=(16, 16))
-    (batch,) = eval_dataset(data, shards=[path], num_classes=104, batch_size=3)
+    (batch,) = eval_dataset(data, shards=[path], num_records=3, num_classes=104, batch_size=3)
     np.testing.assert_array_equal(np.asarray(batch.targets).argmax(axis=1), [0, 103, 0])
     np.testing.assert_array_equal(np.asarray(batch.targets).sum(axis=1), [1, 1, 0])
 

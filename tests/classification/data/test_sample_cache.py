@@ -149,6 +149,9 @@ def test_a_random_crop_needs_variants(colors_part: Path, tmp_path: Path, capsys)
     command += [f"--set=data.directory={colors_part}"]
     assert main(command) == 2
     assert "set data.random_crop to null, or cache some --variants" in capsys.readouterr().err
+    moved = ["data.random_crop=null", "data.random_affine={rotation: 5.0}"]
+    assert main([*command, *(f"--set={text}" for text in moved)]) == 2
+    assert "set data.random_affine to null, or cache" in capsys.readouterr().err
     assert main([*command, "--variants", "3", "--dry_run"]) == 0
     assert "54 samples take 1.9 MiB" in capsys.readouterr().out  # 3 x 18 x 112 x 112 x 3 bytes
     assert not (tmp_path / "cache/cache.json").exists()

@@ -3,12 +3,15 @@
 import csv
 import io
 import json
+from functools import partial
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpudet.classification.data.augmentations import move_image
 from tpudet.classification.data.config import DataConfig
 from tpudet.classification.data.pipeline import eval_dataset
 from tpudet.classification.data.windows import decode_windows
@@ -20,6 +23,7 @@ from tpudet.trainkit.images.crops import Part
 
 pytest.importorskip("pydicom")
 BRAIN, BLOOD, SOFT = (40.0, 80.0), (80.0, 200.0), (40.0, 480.0)
+SEED = tf.constant([3, 4], tf.int64)
 NAMES = ["any", "epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural"]
 
 
@@ -55,6 +59,26 @@ def test_windows_of_two_head_cts_at_marked_pixels(
         windows=(BRAIN, BLOOD, SOFT),
     )
     assert tuple(image.numpy()[place]) == pixel
+
+
+def test_what_a_shift_of_the_slice_leaves_empty_is_black_in_every_window() -> None:
+    """A slice of 48 Hounsfield units, moved by less than half of its sides."""
+    values = np.full((64, 64), 32768 + 1072, np.uint16)
+    image = decode_windows(
+        tf.constant(cv2.imencode(".png", values)[1].tobytes()),
+        tf.constant([1.0, -1024.0]),
+        lambda size: Part(tf.zeros([2], tf.int32), size),
+        64,
+        64,
+        windows=(BRAIN, BLOOD, (600, 2800)),
+        move=partial(move_image, seed=SEED, rotation=0.0, shift=0.5, scale=0.0),
+    ).numpy()
+    draws = tf.random.stateless_uniform([4], SEED, -1.0, 1.0, alg="philox").numpy()
+    # 48 of 80 above the lower end of the first window, 68 of 200, and 848 of 2800.
+    is_inside = (image == [153, 87, 77]).all(axis=-1)
+    assert abs(is_inside.mean() - np.prod(1.0 - 0.5 * np.abs(draws[2:]))) < 0.04
+    border = (~is_inside & (image > 0).any(axis=-1)).mean()  # a pixel wide
+    assert border < 0.04
 
 
 def test_padding_is_black_in_every_window_and_frames_have_a_rescale_of_their_own(
@@ -197,7 +221,7 @@ def test_records_hold_patient_and_fold_and_the_undecodable_file_is_listed(ct_par
 def test_ct_records_need_windows(ct_part: Path) -> None:
     shards = [str(path) for path in ct_part.glob("test_*.tfrecord")]
     with pytest.raises(UserError, match="are CT slices, which need three"):
-        eval_dataset(DataConfig(), shards=shards, num_classes=6, batch_size=1)
+        eval_dataset(DataConfig(), shards=shards, num_records=2, num_classes=6, batch_size=1)
 
 
 def test_five_steps_and_a_submission_of_every_row(ct_part: Path, tmp_path: Path, capsys) -> None:

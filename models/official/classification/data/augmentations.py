@@ -58,10 +58,10 @@ def _build(config: AugmentationConfig) -> Augmentation:
 def move_image(
     image: Tensor, seed: Tensor, *, rotation: float, shift: float, scale: float
 ) -> Tensor:
-    """Turns, scales and shifts an image [h, w, 3] about its centre; 0 where nothing is left.
+    """Turns, scales and shifts an image [h, w, c] about its centre; 0 where nothing is left.
 
     Args:
-        image: uint8.
+        image: uint8 or float32.
         seed: [2], which determines all choices.
         rotation: degrees; the angle is uniform in -x .. x.
         shift: 0..1 of height and width; uniform in -x .. x on each axis.

@@ -94,6 +94,8 @@ class DataConfig:
     train_split: str = "train"
     eval_split: str = "val"
     image_size: tuple[Count, Count] = (224, 224)  # height, width in pixels
+    # Of the whole image, before the crop: what turns out of the image is lost, and black follows.
+    random_affine: AffineConfig | None = None
     random_crop: RandomCropConfig | None = field(default_factory=RandomCropConfig)
     # Side of the central crop, as a share of the largest that fits: evaluation, and training if
     # random_crop is null.

@@ -20,8 +20,13 @@ from tpudet.classification.data.samples import (
     training_sample,
 )
 from tpudet.classification.types import Batch
-from tpudet.trainkit.images.mixed_stream import augmented_stream, surplus_records
-from tpudet.trainkit.records import evaluation_share, read_records, read_shuffled
+from tpudet.trainkit.images.mixed_stream import augmented_stream
+from tpudet.trainkit.records import (
+    evaluation_share,
+    read_records,
+    read_shuffled,
+    spread_records,
+)
 from tpudet.trainkit.types import Tensor
 
 NUM_CORES = os.cpu_count() or 1
@@ -78,19 +83,19 @@ def train_dataset(
     else:
         schema = check_windows(data, read_schema(shards))
         prepare = functools.partial(training_sample, schema=schema, **settings)
-    surplus = surplus_records(augmentations, start_record // process_count)
-    records = read_shuffled(
-        shards,
-        records_per_shard,
-        seed=seed,
-        start_record=start_record - surplus * process_count,
-        process_index=process_index,
-        process_count=process_count,
-    )
     is_basic = data.pipeline == "basic"
     samples = augmented_stream(
-        records,
+        lambda start: read_shuffled(
+            shards,
+            records_per_shard,
+            seed=seed,
+            start_record=start,
+            process_index=process_index,
+            process_count=process_count,
+        ),
         augmentations,
+        start_record=start_record,
+        process_count=process_count,
         prepare=prepare,
         pack=pack_sample,
         unpack=unpack_sample,
@@ -98,7 +103,7 @@ def train_dataset(
         canvas_size=data.image_size,
         num_parallel_calls=1 if is_basic else NUM_CORES,
     )
-    batches = samples.skip(surplus).batch(batch_size, drop_remainder=True)
+    batches = samples.batch(batch_size, drop_remainder=True)
     return _with_options(batches if is_basic else batches.prefetch(2))
 
 
@@ -106,11 +111,12 @@ def eval_dataset(
     data: DataConfig,
     *,
     shards: Sequence[str],
+    num_records: int,
     num_classes: int,
     batch_size: int,
     process_index: int = 0,
     process_count: int = 1,
-    num_records: int | None = None,
+    max_images: int | None = None,
 ) -> tf.data.Dataset:
     """Yields the centre of every image once, in file order.
 
@@ -119,11 +125,12 @@ def eval_dataset(
     Args:
         data: image size and central crop.
         shards: paths.
+        num_records: of all shards.
         num_classes: C.
         batch_size: B, of this process.
         process_index: of this process.
         process_count: see `evaluation_share`.
-        num_records: of all shards; needed with several processes.
+        max_images: no more than these, see `spread_records`; None: all.
 
     Returns:
         Dataset of `Batch`.
@@ -135,12 +142,15 @@ def eval_dataset(
         image = decode_example(example, data, functools.partial(center_of, data))
         return Batch(image, targets_of(example, record, num_classes, may_lack=True), record)
 
+    records, num_wanted = spread_records(
+        read_records(shards), num_records=num_records, max_records=max_images
+    )
     records, num_fillers = evaluation_share(
-        read_records(shards),
+        records,
         batch_size=batch_size,
         process_index=process_index,
         process_count=process_count,
-        num_records=num_records,
+        num_records=num_wanted,
     )
     images = records.map(prepare, num_parallel_calls=NUM_CORES)
     filler = Batch(

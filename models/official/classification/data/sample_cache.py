@@ -81,6 +81,7 @@ def describe_samples(
     }
     if is_augmented:
         described |= {
+            "data.random_affine": data.random_affine and asdict(data.random_affine),
             "data.random_crop": data.random_crop and asdict(data.random_crop),
             "data.horizontal_flip": data.horizontal_flip,
             "data.augmentations": [asdict(config) for config in before_mixing(data.augmentations)],
@@ -94,13 +95,14 @@ def before_mixing(configs: Sequence[AugmentationConfig]) -> Sequence[Augmentatio
     return configs[: mixing.index(True)] if True in mixing else configs
 
 
-def require_no_crop(data: DataConfig) -> None:
-    """Raises UserError if the crop is random, which a cache without variants cannot hold."""
-    if data.random_crop is not None:
-        raise UserError(
-            "a cache without variants holds the centre of each image, and data.random_crop draws "
-            "another part each time: set data.random_crop to null, or cache some --variants"
-        )
+def require_fixed_part(data: DataConfig) -> None:
+    """Raises UserError if the part of an image is random: a cache without variants has one."""
+    for key in ("random_crop", "random_affine"):
+        if getattr(data, key) is not None:
+            raise UserError(
+                f"a cache without variants holds the centre of each image, and data.{key} draws "
+                f"another part each time: set data.{key} to null, or cache some --variants"
+            )
 
 
 def find_cache(
@@ -121,7 +123,7 @@ def find_cache(
     manifest = _read_manifest(f"{directory}/{MANIFEST}")
     is_augmented = manifest["variants"] > 0
     if not is_augmented:
-        require_no_crop(data)
+        require_fixed_part(data)
     now = describe_samples(data, shards, records_per_shard, is_augmented=is_augmented)
     changes = _changes(manifest["made_from"], now)
     if changes:

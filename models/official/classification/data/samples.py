@@ -5,6 +5,7 @@ from functools import partial
 
 import tensorflow as tf
 
+from tpudet.classification.data.augmentations import move_image
 from tpudet.classification.data.config import DataConfig
 from tpudet.classification.data.record import Example, Schema, parse_example
 from tpudet.classification.data.sample import Sample
@@ -15,7 +16,7 @@ from tpudet.trainkit.images.seeds import fold_seed, record_seed
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
 from tpudet.trainkit.types import Tensor
 
-_FLIP = -1  # folded into a record's seed; augmentations count from 0
+_FLIP, _MOVE = -1, -2  # folded into a record's seed; augmentations count from 0
 
 
 def center_of(data: DataConfig, size: Tensor) -> Part:
@@ -23,18 +24,30 @@ def center_of(data: DataConfig, size: Tensor) -> Part:
     return center_part(size, data.center_crop, aspect=data.image_size[1] / data.image_size[0])
 
 
-def decode_example(example: Example, data: DataConfig, choose: Callable[[Tensor], Part]) -> Tensor:
+def decode_example(
+    example: Example,
+    data: DataConfig,
+    choose: Callable[[Tensor], Part],
+    *,
+    move: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
     """Decodes a part of an image or, through the windows, of a CT slice, [H, W, 3] uint8.
 
     Args:
         example: a parsed record.
         data: image size and windows.
         choose: from the size of the image, [2] int32, to the part.
+        move: of the whole image, before the part is taken.
     """
     if example.rescale is None:
-        return decode_part(example.encoded, choose, *data.image_size)
+        return decode_part(example.encoded, choose, *data.image_size, move=move)
     return decode_windows(
-        example.encoded, example.rescale, choose, *data.image_size, windows=data.windows
+        example.encoded,
+        example.rescale,
+        choose,
+        *data.image_size,
+        windows=data.windows,
+        move=move,
     )
 
 
@@ -87,10 +100,24 @@ def training_sample(
             otherwise=center,
         )
 
-    image = decode_example(example, data, choose)
+    image = decode_example(example, data, choose, move=_random_move(data, stateless_seed))
     if data.horizontal_flip:
         image = flip_at_random(image, stateless_seed)
     return Sample(image=image, targets=targets, seed=stateless_seed, record=record)
+
+
+def _random_move(data: DataConfig, seed: Tensor) -> Callable[[Tensor], Tensor] | None:
+    """Returns `data.random_affine`, drawn from the seed [2] of a record in its epoch."""
+    affine = data.random_affine
+    if affine is None:
+        return None
+    return partial(
+        move_image,
+        seed=fold_seed(seed, _MOVE),
+        rotation=affine.rotation,
+        shift=affine.shift,
+        scale=affine.scale,
+    )
 
 
 def flip_at_random(image: Tensor, seed: Tensor) -> Tensor:

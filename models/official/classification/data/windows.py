@@ -18,6 +18,7 @@ def decode_windows(
     width: int,
     *,
     windows: Sequence[tuple[float, float]],
+    move: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Decodes a part of a slice at a fixed size, one channel a window, [height, width, C] uint8.
 
@@ -30,8 +31,12 @@ def decode_windows(
         height: of the result, pixels.
         width: of the result, pixels.
         windows: centre and width of each, Hounsfield units.
+        move: of the whole slice, [h, w, 1] float32, before the part is taken; what it leaves empty
+            must be 0, the lowest value.
     """
     values = tf.cast(tf.io.decode_png(encoded, channels=1, dtype=tf.uint16), tf.float32)
+    if move is not None:
+        values = move(values)
     part = choose(tf.shape(values)[:2])
     values = tf.slice(
         values, tf.concat([part.begin, [0]], axis=0), tf.concat([part.size, [1]], axis=0)

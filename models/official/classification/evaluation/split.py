@@ -39,9 +39,9 @@ class SplitEvaluation:
     Args:
         predict: from a replica's batch to its predictions.
         devices: they share each batch.
-        dataset: of Batch, every image of the split once, fillers at the end. With several processes
-            each has its part of the images.
-        num_images: of the split.
+        dataset: of Batch, every image once, fillers at the end. With several processes each has its
+            part of the images.
+        num_images: of all processes.
         loss: of the model; a sigmoid's images may be of several classes.
     """
 
@@ -136,18 +136,20 @@ def build_evaluation(
             f"and model.loss softmax; there are {len(classes)} classes: choose top1"
         )
     split = find_joined_split(data.directory, data.eval_split, classes)
+    num_records, max_images = sum(split.records_per_shard), config.evaluation.schedule.max_images
     return SplitEvaluation(
         predict=predict,
         devices=devices,
         dataset=eval_dataset(
             data,
             shards=split.shards,
+            num_records=num_records,
             num_classes=len(classes),
             batch_size=math.ceil(config.evaluation.schedule.batch_size / devices.num_processes),
             process_index=devices.process_index,
             process_count=devices.num_processes,
-            num_records=sum(split.records_per_shard),
+            max_images=max_images,
         ),
-        num_images=sum(split.records_per_shard),
+        num_images=min(num_records, max_images or num_records),
         loss=config.model.loss,
     )

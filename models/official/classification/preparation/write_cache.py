@@ -19,7 +19,7 @@ from tpudet.classification.data.sample_cache import (
     before_mixing,
     describe_samples,
     encode_sample,
-    require_no_crop,
+    require_fixed_part,
 )
 from tpudet.classification.data.samples import (
     center_of,
@@ -93,7 +93,7 @@ def write_cache(plan: CachePlan, *, overwrite: bool) -> str:
         UserError: the disk is too small, there is another cache, or an image cannot be decoded.
     """
     if not plan.variants:
-        require_no_crop(plan.data)
+        require_fixed_part(plan.data)
     described, output = plan.describe(), plan.output
     storage.make_folder(output)
     with Claim(f"{output}/cache.claim.json", output=output) as claim:

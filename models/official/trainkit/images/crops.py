@@ -76,7 +76,12 @@ def random_part(
 
 
 def decode_part(
-    encoded: Tensor, choose: Callable[[Tensor], Part], height: int, width: int
+    encoded: Tensor,
+    choose: Callable[[Tensor], Part],
+    height: int,
+    width: int,
+    *,
+    move: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Decodes a part of an image at a fixed size, [height, width, 3] uint8.
 
@@ -85,19 +90,25 @@ def decode_part(
         choose: from the size of the image, [2] int32, to the part.
         height: of the result, pixels.
         width: of the result, pixels.
+        move: of the whole image, [h, w, 3] uint8, which keeps its size, before the part is taken;
+            all of it is then decoded, at full size.
     """
 
     def from_jpeg() -> Tensor:
         part = choose(tf.image.extract_jpeg_shape(encoded)[:2])
         return _decode_jpeg(encoded, part, height, width)
 
-    def from_other() -> Tensor:
+    def from_whole() -> Tensor:
         image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
         image = tf.ensure_shape(image, [None, None, 3])
+        if move is not None:
+            image = move(image)
         return resize_part(image, choose(tf.shape(image)[:2]), height, width)
 
+    if move is not None:
+        return tf.ensure_shape(from_whole(), [height, width, 3])
     starts_as_jpeg = tf.strings.substr(encoded, 0, 3) == _JPEG_START
-    pixels = tf.cond(starts_as_jpeg, from_jpeg, from_other)
+    pixels = tf.cond(starts_as_jpeg, from_jpeg, from_whole)
     return tf.ensure_shape(pixels, [height, width, 3])
 
 
