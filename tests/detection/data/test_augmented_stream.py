@@ -119,8 +119,10 @@ def partner_stream(probability: float, count: int) -> np.ndarray:
         return samples[0]._replace(classes=tf.stack(numbers))
 
     stream = augmented_stream(
-        tf.data.Dataset.range(count),
+        lambda start: tf.data.Dataset.range(start, count),
         [MixingAugmentation(note, 3, probability)],
+        start_record=0,
+        process_count=1,
         prepare=prepare,
         pack=pack_sample,
         unpack=unpack_sample,

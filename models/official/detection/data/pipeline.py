@@ -13,18 +13,13 @@ from tpudet.detection.data.config import DataConfig
 from tpudet.detection.data.masks import pack_masks, placed_masks, require_masks
 from tpudet.detection.data.resize import build_resize
 from tpudet.detection.data.sample import Sample, pack_sample, select_instances, unpack_sample
-from tpudet.detection.data.tfrecord import Example, parse_example
+from tpudet.detection.data.tfrecord import Example, checked_example, parse_example
 from tpudet.detection.data.turns import canvas_before, draw_turn, turn_sample
 from tpudet.detection.types import Batch
 from tpudet.trainkit.images.canvas import PlacedImage, Resize, fit, place_on_canvas
-from tpudet.trainkit.images.mixed_stream import Augmentation, augmented_stream, surplus_records
+from tpudet.trainkit.images.mixed_stream import Augmentation, augmented_stream
 from tpudet.trainkit.images.seeds import draw_placement, fold_seed, record_seed
-from tpudet.trainkit.records import (
-    RECORDS_PER_SHARD_LIMIT,
-    evaluation_share,
-    read_records,
-    read_shuffled,
-)
+from tpudet.trainkit.records import evaluation_share, read_records, read_shuffled
 from tpudet.trainkit.types import Tensor
 
 NUM_CORES = os.cpu_count() or 1
@@ -53,17 +48,14 @@ def train_dataset(
 ) -> tf.data.Dataset:
     """Yields augmented batches without end; batches span epochs and nothing is dropped.
 
-    Every batch is a function of (seed, its position in the run): see `read_shuffled` for the order
-    and `draw_placement` for the random choices.
+    Every batch is a function of (seed, its position in the run): see `read_shuffled` for the order,
+    `draw_placement` for the random choices and `augmented_stream` for the augmentations, which are
+    applied to the scaled, cropped and mirrored image before it is padded.
 
     Args:
-        data: canvas, flip, scales, `max_instances` (N, see `select_instances`) and augmentations.
+        data: canvas, flip, scales, augmentations and `max_instances` (N, see `select_instances`).
             So many instances are chosen of each record, before any mask is decoded, and again of
-            a mixed image. Augmentations are applied in their order to the scaled, cropped and
-            mirrored image before it is padded. The seed of each is the record's, folded with its
-            index in the list. Partners of a mixing augmentation are other images of the same
-            process's stream, already changed by the augmentations before it; so with several
-            processes the mixed images depend on the number of processes, and the records do not.
+            a mixed image.
         shards: paths, as `find_shards` lists them.
         records_per_shard: records of each.
         batch_size: images per batch of this process.
@@ -74,9 +66,8 @@ def train_dataset(
         class_names: C names, for records that have no class ids.
         with_masks: whether batches carry masks; the canvas is then a multiple of 8 wide.
         augmentations: used instead of those of `data`.
-        process_index: of this process.
-        process_count: processes that share the records, which take turns. Together their batches
-            hold the same records whatever their number.
+        process_index: as of `read_shuffled`.
+        process_count: as of `read_shuffled`; mixed images depend on it, records do not.
         num_parallel_calls: images prepared at once.
 
     Returns:
@@ -90,23 +81,22 @@ def train_dataset(
     reads_masks = with_masks or needs_masks(data)
     if reads_masks:
         require_masks(shards, needed_by="the model" if with_masks else "copy_paste")
-    surplus = surplus_records(augmentations, start_record // process_count)
-    records = read_shuffled(
-        shards,
-        records_per_shard,
-        seed=seed,
-        start_record=start_record - surplus * process_count,
-        process_index=process_index,
-        process_count=process_count,
-        whole_files=data.fraction == 1.0,
-    )
     images = augmented_stream(
-        records,
+        lambda start: read_shuffled(
+            shards,
+            records_per_shard,
+            seed=seed,
+            start_record=start,
+            process_index=process_index,
+            process_count=process_count,
+            whole_files=data.fraction == 1.0,
+        ),
         augmentations,
+        start_record=start_record,
+        process_count=process_count,
         prepare=functools.partial(
             _training_sample,
             data=data,
-            resize=build_resize(data.resize),
             seed=seed,
             num_classes=num_classes,
             class_names=class_names,
@@ -118,7 +108,7 @@ def train_dataset(
         canvas_size=data.canvas_size,
         num_parallel_calls=num_parallel_calls,
     )
-    return _batched(images.skip(surplus), data.canvas_size, batch_size, data.max_instances)
+    return _batched(images, data.canvas_size, batch_size, data.max_instances)
 
 
 def _training_sample(
@@ -127,7 +117,6 @@ def _training_sample(
     serialized: Tensor,
     *,
     data: DataConfig,
-    resize: Resize,
     seed: int,
     num_classes: int | None,
     class_names: Sequence[str],
@@ -135,7 +124,7 @@ def _training_sample(
 ) -> Sample:
     """Decodes a record and places its image as drawn from (seed, epoch, record)."""
     example = parse_example(serialized, with_masks=reads_masks, class_names=class_names)
-    example = _checked(example, record, num_classes)
+    example = checked_example(example, record, num_classes)
     stateless_seed = record_seed(seed, epoch, record)
     drawn = draw_placement(
         stateless_seed, horizontal_flip=data.horizontal_flip, scale_range=data.scale_range
@@ -147,7 +136,9 @@ def _training_sample(
     )
     turns = data.vertical_flip or data.quarter_turns
     canvas_size = canvas_before(turn, data.canvas_size) if turns else data.canvas_size
-    placed = place_on_canvas(example.encoded, *canvas_size, **drawn._asdict(), resize=resize)
+    placed = place_on_canvas(
+        example.encoded, *canvas_size, **drawn._asdict(), resize=build_resize(data.resize)
+    )
     sample = _to_sample(
         record,
         example,
@@ -197,7 +188,7 @@ def eval_dataset(
 
     def prepare(record: Tensor, serialized: Tensor) -> dict[str, Tensor]:
         example = parse_example(serialized, with_masks=with_masks, class_names=class_names)
-        example = _checked(example, record)
+        example = checked_example(example, record)
         placed = place_on_canvas(
             example.encoded, *canvas_size, scale=1.0, position=(0.0, 0.0), flip=False, resize=resize
         )
@@ -224,30 +215,6 @@ def eval_dataset(
     fillers = tf.data.Dataset.from_tensors(_filler(with_masks=with_masks))
     padded = images.concatenate(fillers.repeat(num_fillers))
     return _batched(padded, canvas_size, batch_size, max_instances)
-
-
-def _checked(example: Example, record: Tensor, num_classes: int | None = None) -> Example:
-    """Raises an error that names a record with unusable bytes or labels before it is decoded."""
-    start = tf.strings.substr(example.encoded, 0, 2)
-    is_image = tf.reduce_any(start == [b"\xff\xd8", b"\x89P"])
-    where = [
-        "Shard index, record in shard, source_id (run check_data, write the shard again):",
-        record // RECORDS_PER_SHARD_LIMIT,
-        record % RECORDS_PER_SHARD_LIMIT,
-        example.source_id,
-    ]
-    fault = "The image of this record is neither JPEG nor PNG."
-    checks = [tf.debugging.Assert(is_image, [fault, *where])]
-    num_boxes, labels = tf.shape(example.boxes_normalized)[0], example.labels
-    fault = "The numbers of boxes and of class ids of this record differ:"
-    counts = [num_boxes, tf.size(labels)]
-    checks.append(tf.debugging.Assert(num_boxes == tf.size(labels), [fault, *counts, *where]))
-    if num_classes is not None:
-        known = tf.reduce_all((labels >= 1) & (labels <= num_classes))
-        fault = f"A label of this record is not within 1..{num_classes}, the rows of classes.csv:"
-        checks.append(tf.debugging.Assert(known, [fault, labels, *where]))
-    with tf.control_dependencies(checks):
-        return example._replace(encoded=tf.identity(example.encoded))
 
 
 def _to_sample(

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
 from tpudet.trainkit.types import Tensor
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
@@ -281,6 +282,39 @@ def parse_example(
         areas=tf.cond(tf.size(areas) > 0, lambda: areas, lambda: box_areas),
         masks=parsed["image/object/mask"].values if with_masks else None,
     )
+
+
+def checked_example(example: Example, record: Tensor, num_classes: int | None = None) -> Example:
+    """Adds checks, which name a record with unusable bytes or labels before it is decoded.
+
+    Args:
+        example: parsed.
+        record: [] int64, its number in the set.
+        num_classes: C; a label beyond it is an error. None checks no label.
+
+    Raises:
+        tf.errors.InvalidArgumentError: when the graph runs.
+    """
+    start = tf.strings.substr(example.encoded, 0, 2)
+    is_image = tf.reduce_any(start == [b"\xff\xd8", b"\x89P"])
+    where = [
+        "Shard index, record in shard, source_id (run check_data, write the shard again):",
+        record // RECORDS_PER_SHARD_LIMIT,
+        record % RECORDS_PER_SHARD_LIMIT,
+        example.source_id,
+    ]
+    fault = "The image of this record is neither JPEG nor PNG."
+    checks = [tf.debugging.Assert(is_image, [fault, *where])]
+    num_boxes, labels = tf.shape(example.boxes_normalized)[0], example.labels
+    fault = "The numbers of boxes and of class ids of this record differ:"
+    counts = [num_boxes, tf.size(labels)]
+    checks.append(tf.debugging.Assert(num_boxes == tf.size(labels), [fault, *counts, *where]))
+    if num_classes is not None:
+        known = tf.reduce_all((labels >= 1) & (labels <= num_classes))
+        fault = f"A label of this record is not within 1..{num_classes}, the rows of classes.csv:"
+        checks.append(tf.debugging.Assert(known, [fault, labels, *where]))
+    with tf.control_dependencies(checks):
+        return example._replace(encoded=tf.identity(example.encoded))
 
 
 def _class_ids(texts: Tensor, class_names: Sequence[str]) -> Tensor:

@@ -65,9 +65,11 @@ def surplus_records(augmentations: Sequence[Augmentation], start: int) -> int:
 
 
 def augmented_stream(
-    records: tf.data.Dataset,
+    read: Callable[[int], tf.data.Dataset],
     augmentations: Sequence[Augmentation],
     *,
+    start_record: int,
+    process_count: int,
     prepare: Callable[..., Sample],
     pack: Callable[[Sample], Mapping[str, Tensor]],
     unpack: Callable[[Tensor, dict[str, Tensor]], Sample],
@@ -78,8 +80,11 @@ def augmented_stream(
     """Applies the augmentations in their order: one pass, and one more per mixing augmentation.
 
     Args:
-        records: elements that `prepare` takes; begins with a whole block where images are mixed.
+        read: returns the records of this process from a record number of the run on, as elements
+            that `prepare` takes.
         augmentations: the seed of each is the sample's, folded with its index in this list.
+        start_record: records consumed since the beginning of the run, by all processes together.
+        process_count: processes that share the records, which take turns.
         prepare: makes a sample of a record.
         pack: returns all of a sample but its image by name, to wait in a block. There each tensor
             is padded with 0 at its end to the largest of the block.
@@ -89,8 +94,10 @@ def augmented_stream(
         num_parallel_calls: images processed at once.
 
     Returns:
-        Dataset of the results of `finish`, in the order of `records`.
+        Dataset of the results of `finish`, in the order of the records, from `start_record` on.
     """
+    surplus = surplus_records(augmentations, start_record // process_count)
+    records = read(start_record - surplus * process_count)
     mixing = [k for k, one in enumerate(augmentations) if isinstance(one, MixingAugmentation)]
     ends = [*mixing, len(augmentations)]
 
@@ -118,7 +125,7 @@ def augmented_stream(
         mix = _block_mixer(augmentation, index, unpack)
         after = change_images(index + 1, end)
         stream = _mix_blocks(_blocks(stream, canvas_size), mix, after, num_parallel_calls)
-    return stream
+    return stream.skip(surplus)
 
 
 def _blocks(samples: tf.data.Dataset, canvas_size: tuple[int, int]) -> tf.data.Dataset:
