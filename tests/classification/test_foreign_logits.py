@@ -14,7 +14,7 @@ from tpudet.classification.config import ExperimentConfig, load_experiment
 from tpudet.classification.modeling.classifier import ClassifierTask
 from tpudet.classification.modeling.head_names import head_recipe
 from tpudet.trainkit.class_list import ClassEntry
-from tpudet.trainkit.training.starting_weights import resolve_config
+from tpudet.trainkit.training.start import resolve_config
 from tpudet.trainkit.weights.families import NORMALIZATIONS
 from tpudet.trainkit.weights.pretrained import load_pretrained
 

@@ -22,23 +22,24 @@ from tpudet.classification.evaluation.split import (
     count_confusions,
 )
 from tpudet.classification.inference.export import export_saved_model
+from tpudet.classification.modeling.classifier import ClassifierTask
 from tpudet.classification.modeling.config import SigmoidLossConfig
+from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import write_text
+from tpudet.trainkit.record_splits import Split
 from tpudet.trainkit.saved_model import require_free, saved_model_path
 from tpudet.trainkit.source_version import git_commit
-from tpudet.trainkit.training.build_engine import (
-    choose_devices,
-    resolve_precision,
-    set_precision,
-)
-from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints
+from tpudet.trainkit.training.build_engine import choose_devices, set_precision
+from tpudet.trainkit.training.build_training import Training
+from tpudet.trainkit.training.checkpoints import Checkpoint
+from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import EvaluationSettings
 from tpudet.trainkit.training.lr_finder import RangeTest, find_learning_rate, range_test_config
 from tpudet.trainkit.training.model_dir import Run, load_classes, load_run, select_checkpoint
 from tpudet.trainkit.training.modes import Mode, run_training
-from tpudet.trainkit.training.plan import log_frozen, log_plan, with_total_steps
-from tpudet.trainkit.training.starting_weights import resolve_config
+from tpudet.trainkit.training.plan import log_frozen, log_plan
+from tpudet.trainkit.training.start import Start, resolve_start
 
 _HEADLINE = ("top1", "macro_f1")  # metrics that the log shows by name
 
@@ -71,43 +72,23 @@ def train(
     """
     class_list_text, classes = load_classes(config.data.directory, config.data.classes)
     split = find_joined_split(config.data.directory, config.data.train_split, classes)
-    train = with_total_steps(config.train, sum(split.records_per_shard))
-    begins = not list_checkpoints(model_dir)
-    config, pretrained = resolve_config(
-        dataclasses.replace(config, train=train),
-        model_dir,
-        loads_weights=begins and mode != "eval",
+    start = resolve_start(
+        config,
+        num_images=sum(split.records_per_shard),
+        model_dir=model_dir,
+        trains=mode != "eval",
         resolve_auto=resolve_auto,
     )
-    devices = choose_devices(config.train)
-    train = resolve_precision(config.train, devices, model_dir)
-    config = dataclasses.replace(config, train=train)
+    config, devices = start.config, start.devices
     training = build_classifier_training(
-        config, classes=classes, train_split=split, devices=devices, pretrained=pretrained
+        config, classes=classes, train_split=split, devices=devices, pretrained=start.pretrained
     )
-    log_plan(
-        config.train,
-        model=training.task.model,
-        kind=f"classifier, {config.model.backbone.kind}",
-        canvas_size=config.data.image_size,
-        num_images=sum(split.records_per_shard),
-        num_classes=len(classes),
-        num_devices=devices.num_replicas,
-    )
-    loaded = training.loaded.loaded if training.loaded else ()
-    log_frozen(training.frozen, loaded=loaded, begins=begins)
+    _log_start(start, training, split=split, num_classes=len(classes))
     if dry_run:
         return 0
     evaluation = None
     if mode != "train":
-        evaluation = EvaluationSettings(
-            evaluate=build_evaluation(
-                config, predict=training.task.predict, classes=classes, devices=devices
-            ),
-            every_steps=config.evaluation.schedule.every_steps,
-            best_metric=config.evaluation.schedule.best_metric,
-            headline=_HEADLINE,
-        )
+        evaluation = _evaluation_settings(config, training, classes=classes, devices=devices)
     return run_training(
         config,
         training,
@@ -136,18 +117,18 @@ def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps:
     _, classes = load_classes(config.data.directory, config.data.classes)
     split = find_joined_split(config.data.directory, config.data.train_split, classes)
     train = range_test_config(config.train, start=start, end=end, num_steps=num_steps)
-    config, pretrained = resolve_config(
+    run = resolve_start(
         dataclasses.replace(config, train=train),
-        None,
-        loads_weights=True,
+        num_images=sum(split.records_per_shard),
+        model_dir=None,
         resolve_auto=resolve_auto,
     )
     training = build_classifier_training(
-        config,
+        run.config,
         classes=classes,
         train_split=split,
-        devices=choose_devices(config.train),
-        pretrained=pretrained,
+        devices=run.devices,
+        pretrained=run.pretrained,
     )
     return find_learning_rate(training.engine, num_steps)
 
@@ -261,6 +242,45 @@ def export(model_dir: str, *, export_root: str, step: str, overwrite: bool) -> t
         overwrite=overwrite,
     )
     return directory, checkpoint.step
+
+
+def _log_start(
+    start: Start[ExperimentConfig],
+    training: Training[ClassifierTask],
+    *,
+    split: Split,
+    num_classes: int,
+) -> None:
+    """Logs what will be trained on what."""
+    config = start.config
+    log_plan(
+        config.train,
+        model=training.task.model,
+        kind=f"classifier, {config.model.backbone.kind}",
+        canvas_size=config.data.image_size,
+        num_images=sum(split.records_per_shard),
+        num_classes=num_classes,
+        num_devices=start.devices.num_replicas,
+    )
+    loaded = training.loaded.loaded if training.loaded else ()
+    log_frozen(training.frozen, loaded=loaded, begins=start.begins)
+
+
+def _evaluation_settings(
+    config: ExperimentConfig,
+    training: Training[ClassifierTask],
+    *,
+    classes: Sequence[ClassEntry],
+    devices: Devices,
+) -> EvaluationSettings:
+    return EvaluationSettings(
+        evaluate=build_evaluation(
+            config, predict=training.task.predict, classes=classes, devices=devices
+        ),
+        every_steps=config.evaluation.schedule.every_steps,
+        best_metric=config.evaluation.schedule.best_metric,
+        headline=_HEADLINE,
+    )
 
 
 def _restore_evaluation(

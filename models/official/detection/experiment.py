@@ -28,21 +28,15 @@ from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.record_splits import Split, find_split, first_records
 from tpudet.trainkit.saved_model import require_free, saved_model_path
 from tpudet.trainkit.source_version import git_commit
-from tpudet.trainkit.training.build_engine import (
-    are_cpus,
-    choose_devices,
-    resolve_precision,
-    set_precision,
-)
+from tpudet.trainkit.training.build_engine import are_cpus, choose_devices, set_precision
 from tpudet.trainkit.training.build_training import Training
-from tpudet.trainkit.training.checkpoints import list_checkpoints
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import EvaluationSettings
 from tpudet.trainkit.training.lr_finder import RangeTest, find_learning_rate, range_test_config
 from tpudet.trainkit.training.model_dir import load_classes, load_run, select_checkpoint
 from tpudet.trainkit.training.modes import Mode, run_training
-from tpudet.trainkit.training.plan import log_frozen, log_plan, with_total_steps
-from tpudet.trainkit.training.starting_weights import resolve_config
+from tpudet.trainkit.training.plan import log_frozen, log_plan
+from tpudet.trainkit.training.start import Start, resolve_start
 
 _SMALL_CANVAS = 320 * 320  # pixels, of the configs that are made for CPUs
 
@@ -75,25 +69,19 @@ def train(
         UserError: config, data set, weights or checkpoints do not fit together, or another process
             writes to the model_dir.
     """
-    class_list_text, classes = load_classes(config.data.directory)
-    names = [entry.name for entry in classes]
-    split = find_split(config.data.directory, config.data.train_split, names)
-    split = first_records(split, config.data.fraction)
-    train = with_total_steps(config.train, sum(split.records_per_shard))
-    begins = not list_checkpoints(model_dir)
-    config, pretrained = resolve_config(
-        dataclasses.replace(config, train=train),
-        model_dir,
-        loads_weights=begins and mode != "eval",
+    class_list_text, classes, split = _open_data(config)
+    start = resolve_start(
+        config,
+        num_images=sum(split.records_per_shard),
+        model_dir=model_dir,
+        trains=mode != "eval",
         resolve_auto=resolve_auto,
     )
-    devices = choose_devices(config.train)
-    train = resolve_precision(config.train, devices, model_dir)
-    config = dataclasses.replace(config, train=train)
+    config, devices = start.config, start.devices
     training = build_detector_training(
-        config, classes=classes, train_split=split, devices=devices, pretrained=pretrained
+        config, classes=classes, train_split=split, devices=devices, pretrained=start.pretrained
     )
-    _log_start(config, training, split=split, classes=classes, devices=devices, begins=begins)
+    _log_start(start, training, split=split, classes=classes)
     if dry_run:
         return 0
     evaluation = None
@@ -102,11 +90,7 @@ def train(
             config, training, classes=classes, devices=devices, model_dir=model_dir
         )
 
-    def find_shards() -> list[str]:
-        other = find_split(config.data.directory, config.data.eval_split, names)
-        return [*split.shards, *other.shards]
-
-    with input_errors_in_words(find_shards):
+    with input_errors_in_words(lambda: split.shards + _eval_shards(config, classes)):
         return run_training(
             config,
             training,
@@ -133,22 +117,20 @@ def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps:
     Raises:
         UserError: config, data set and weights do not fit together.
     """
-    _, classes = load_classes(config.data.directory)
-    names = [entry.name for entry in classes]
-    split = find_split(config.data.directory, config.data.train_split, names)
+    _, classes, split = _open_data(config)
     train = range_test_config(config.train, start=start, end=end, num_steps=num_steps)
-    config, pretrained = resolve_config(
+    run = resolve_start(
         dataclasses.replace(config, train=train),
-        None,
-        loads_weights=True,
+        num_images=sum(split.records_per_shard),
+        model_dir=None,
         resolve_auto=resolve_auto,
     )
     training = build_detector_training(
-        config,
+        run.config,
         classes=classes,
         train_split=split,
-        devices=choose_devices(config.train),
-        pretrained=pretrained,
+        devices=run.devices,
+        pretrained=run.pretrained,
     )
     with input_errors_in_words(lambda: split.shards):
         return find_learning_rate(training.engine, num_steps)
@@ -260,16 +242,28 @@ def export(
     return directory, checkpoint.step
 
 
+def _open_data(config: ExperimentConfig) -> tuple[str, Sequence[ClassEntry], Split]:
+    """Returns the text and the rows of the class list, and the records to train on."""
+    data = config.data
+    class_list_text, classes = load_classes(data.directory)
+    split = find_split(data.directory, data.train_split, [entry.name for entry in classes])
+    return class_list_text, classes, first_records(split, data.fraction)
+
+
+def _eval_shards(config: ExperimentConfig, classes: Sequence[ClassEntry]) -> list[str]:
+    names = [entry.name for entry in classes]
+    return find_split(config.data.directory, config.data.eval_split, names).shards
+
+
 def _log_start(
-    config: ExperimentConfig,
+    start: Start[ExperimentConfig],
     training: Training[DetectorTask],
     *,
     split: Split,
     classes: Sequence[ClassEntry],
-    devices: Devices,
-    begins: bool,
 ) -> None:
     """Logs what will be trained on what, and all that looks wrong."""
+    config = start.config
     log_plan(
         config.train,
         model=training.task.model,
@@ -277,7 +271,7 @@ def _log_start(
         canvas_size=config.data.canvas_size,
         num_images=sum(split.records_per_shard),
         num_classes=len(classes),
-        num_devices=devices.num_replicas,
+        num_devices=start.devices.num_replicas,
     )
     name = config.data.train_split
     for lack in [*describe_lacks(split.manifest), *check_foreign_records(split, classes, name)]:
@@ -286,7 +280,7 @@ def _log_start(
     if left_out:
         logger.info("%s", left_out)
     loaded = training.loaded.loaded if training.loaded else ()
-    log_frozen(training.frozen, loaded=loaded, begins=begins)
+    log_frozen(training.frozen, loaded=loaded, begins=start.begins)
 
 
 def _evaluation_settings(

@@ -1,4 +1,4 @@
-"""The commands that tasks share: train, evaluate, find_lr, benchmark_train; and their experiment.
+"""The commands that tasks share: train, evaluate, find_lr, benchmark_train, plan.
 
 A task's module `experiment` has `ExperimentConfig`, `train`, `evaluate`, `check_export` and
 `range_test`. It is imported once the backend is chosen, since it imports Keras, and so is
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tpudet.trainkit.backend_arguments import (
     add_backend_argument,
@@ -23,6 +23,7 @@ from tpudet.trainkit.command_line import (
     add_config_arguments,
     add_evaluation_arguments,
     add_experiment_arguments,
+    add_plan_arguments,
     add_range_test_arguments,
     add_step_time_arguments,
     add_training_arguments,
@@ -40,6 +41,10 @@ The same command resumes a run where it stopped. Exit codes: 0 finished, 1 faile
 75 another host was lost (start it again); with everything saved, 75 stopped by SIGTERM or SIGINT
 (start it again), 80 --max_hours is over (start it again), 81 train.stop_at is reached, 82
 train.patience is over.
+"""
+_PLAN_EXIT_CODES = """
+exit codes: 0 compiles and fits, 2 wrong usage, 3 does not fit, 4 does not compile, 5 libtpu is
+missing or its process crashed
 """
 _ENDED = (0, 81, 82)  # finished, train.stop_at is reached, train.patience is over
 
@@ -201,3 +206,34 @@ def _benchmark_train(
             steps=arguments.steps,
         ),
     )
+
+
+def run_plan(
+    argv: Sequence[str] | None,
+    description: str | None,
+    config_type: type[Config],
+    *,
+    count_classes: Callable[[Config], int],
+    process: str,
+) -> int:
+    """Runs `tpudet plan`; returns its exit code.
+
+    Args:
+        argv: of the command.
+        description: of the command.
+        config_type: the task's ExperimentConfig.
+        count_classes: returns the classes of an experiment, unless --num_classes says them.
+        process: the module that compiles in a process of its own.
+    """
+    parser = new_parser("tpudet plan", description, epilog=_PLAN_EXIT_CODES)
+    add_config_arguments(parser)
+    add_plan_arguments(parser)
+
+    def run(arguments: argparse.Namespace) -> int:
+        from tpudet.trainkit.training.tpu_planner import plan_experiment
+
+        config: Any = experiment_config(config_type, arguments)
+        num_classes = arguments.num_classes or count_classes(config)
+        return plan_experiment(arguments, config.train, process=process, num_classes=num_classes)
+
+    return run_command(parser, argv, run)

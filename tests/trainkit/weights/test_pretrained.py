@@ -19,7 +19,7 @@ from tpudet.trainkit.config.decode import to_yaml
 from tpudet.trainkit.training.checkpoints import Checkpoints
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.devices import choose_tensorflow_devices
-from tpudet.trainkit.training.starting_weights import resolve_config
+from tpudet.trainkit.training.start import resolve_config
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.pretrained import REPORT_NAME
 from tpudet.trainkit.weights.read import read_weights

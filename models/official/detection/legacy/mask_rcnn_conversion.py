@@ -3,34 +3,18 @@
 from typing import Any
 
 from tpudet.detection.legacy.mask_rcnn_settings import MaskRCNNSettings
-from tpudet.detection.legacy.model_conversion import (
-    Backbone,
-    backbone_values,
-    batch_norm_values,
-    neck_values,
-)
+from tpudet.detection.legacy.model_conversion import Backbone, detector_values
 
 
 def mask_rcnn_values(
     settings: MaskRCNNSettings, backbone: Backbone, remarks: list[str]
 ) -> dict[str, Any]:
     """Returns the `model` section, and adds its differences to the remarks."""
-    anchor, post = settings.anchor, settings.postprocess
     _add_remarks(settings, remarks)
     return {
         "kind": "mask_rcnn",
         "include_mask": settings.architecture.include_mask,
-        "min_level": anchor.min_level,
-        "max_level": anchor.max_level,
-        "normalization": "imagenet",
-        "backbone": backbone_values(settings, backbone, remarks),
-        "neck": neck_values(settings, remarks),
-        "batch_norm": batch_norm_values(settings.pyramid.batch_norm),
-        "anchors": {
-            "num_scales": anchor.num_scales,
-            "aspect_ratios": list(anchor.aspect_ratios),
-            "size": anchor.anchor_size,
-        },
+        **detector_values(settings, backbone, settings.pyramid.batch_norm, remarks),
         "rpn": _rpn(settings),
         "roi_align": {"sampling_ratio": 1},
         "box_head": {
@@ -43,12 +27,6 @@ def mask_rcnn_values(
             "beta": settings.frcnn_box_loss.huber_loss_delta,
         },
         "mask_head": {"num_convs": 4, "num_filters": 256},
-        "postprocess": {
-            "score_threshold": post.score_threshold,
-            "nms_iou_threshold": post.nms_iou_threshold,
-            "max_candidates": max(post.pre_nms_num_boxes, post.max_total_size),
-            "max_detections": post.max_total_size,
-        },
     }
 
 

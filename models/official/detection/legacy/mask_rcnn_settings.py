@@ -5,7 +5,6 @@ part had a `batch_norm` of its own. What the code there fixed, as the number of 
 head, has no key.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -16,6 +15,7 @@ from tpudet.detection.legacy.shared_settings import (
     Architecture,
     BatchNorm,
     Eval,
+    Parser,
     Postprocess,
     SharedSettings,
 )
@@ -85,23 +85,16 @@ class MaskPostprocess(Postprocess):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskParser:
+class MaskParser(Parser):
     """`maskrcnn_parser`."""
 
-    use_bfloat16: bool = True
     output_size: tuple[Count, Count] = (1024, 1024)  # height, width
     rpn_match_threshold: Share = 0.7
     rpn_unmatched_threshold: Share = 0.3
     rpn_batch_size_per_im: Count = 256
     rpn_fg_fraction: _Threshold = 0.5
-    aug_rand_hflip: bool = True
-    aug_scale_min: float = 1.0
-    aug_scale_max: float = 1.0
-    skip_crowd_during_training: bool = True
-    max_num_instances: Count = 100
     include_mask: bool = False
     mask_crop_size: Count = 112
-    regenerate_source_id: bool = False
 
     @property
     def policy(self) -> str:
@@ -110,7 +103,6 @@ class MaskParser:
 
     def __post_init__(self) -> None:
         low, high = self.rpn_unmatched_threshold, self.rpn_match_threshold
-        smallest, largest = self.aug_scale_min, self.aug_scale_max
         check(
             self,
             (
@@ -118,11 +110,7 @@ class MaskParser:
                 "rpn_unmatched_threshold must be at most rpn_match_threshold, got "
                 f"{low:g} and {high:g}",
             ),
-            (
-                0.1 <= smallest <= largest <= 2.0,
-                f"0.1 <= aug_scale_min <= aug_scale_max <= 2.0 is what there is here, got "
-                f"{smallest:g} and {largest:g}",
-            ),
+            self.scale_rule,
         )
 
 
@@ -282,28 +270,16 @@ class MaskRCNNSettings(SharedSettings):
 
     def __post_init__(self) -> None:
         """The restrictions under which the predecessor ran, and those that it lacked."""
-        per_location = self.anchor.num_scales * len(self.anchor.aspect_ratios)
         check(
             self,
-            *self._equal("architecture", "maskrcnn_parser", "use_bfloat16"),
-            *self._equal("architecture", "maskrcnn_parser", "include_mask"),
-            *self._equal("maskrcnn_parser", "rpn_score_loss", "rpn_batch_size_per_im"),
-            *self._equal("frcnn_head", "mrcnn_head", "num_classes"),
+            self.equal_rule("architecture", "maskrcnn_parser", "use_bfloat16"),
+            self.equal_rule("architecture", "maskrcnn_parser", "include_mask"),
+            self.equal_rule("maskrcnn_parser", "rpn_score_loss", "rpn_batch_size_per_im"),
+            self.equal_rule("frcnn_head", "mrcnn_head", "num_classes"),
             *self.level_rules(self._neck, "rpn_head"),
-            (
-                self.rpn_head.anchors_per_location == per_location,
-                "rpn_head.anchors_per_location must be anchor.num_scales x the number of "
-                f"aspect_ratios, {per_location}, got {self.rpn_head.anchors_per_location}",
-            ),
+            self.location_rule("rpn_head"),
         )
 
     @property
     def _neck(self) -> str:
         return "nasfpn" if self.architecture.multilevel_features == "nasfpn" else "fpn"
-
-    def _equal(self, first: str, second: str, key: str) -> Iterator[tuple[bool, str]]:
-        here, there = (getattr(getattr(self, section), key) for section in (first, second))
-        yield (
-            here == there,
-            f"{first}.{key} is {here} and {second}.{key} {there}; they must be equal",
-        )

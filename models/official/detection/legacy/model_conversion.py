@@ -39,8 +39,11 @@ def parse_backbone(settings: SharedSettings) -> Backbone:
 
 def model_values(settings: Settings, backbone: Backbone, remarks: list[str]) -> dict[str, Any]:
     """Returns the `model` section, and adds its differences to the remarks."""
-    anchor, parser, loss = settings.anchor, settings.retinanet_parser, settings.retinanet_loss
-    head, post = settings.retinanet_head, settings.postprocess
+    parser, loss, head = (
+        settings.retinanet_parser,
+        settings.retinanet_loss,
+        settings.retinanet_head,
+    )
     neck_name = settings.architecture.multilevel_features
     norm = head.batch_norm if neck_name == "identity" else settings.pyramid.batch_norm
     if norm != head.batch_norm:
@@ -50,21 +53,11 @@ def model_values(settings: Settings, backbone: Backbone, remarks: list[str]) -> 
         )
     return {
         "kind": "retinanet",
-        "min_level": anchor.min_level,
-        "max_level": anchor.max_level,
-        "normalization": "imagenet",
-        "backbone": backbone_values(settings, backbone, remarks),
-        "neck": neck_values(settings, remarks),
+        **detector_values(settings, backbone, norm, remarks),
         "head": {
             "num_convs": head.retinanet_head_num_convs,
             "num_filters": head.retinanet_head_num_filters,
             "separable": head.use_separable_conv,
-        },
-        "batch_norm": batch_norm_values(norm),
-        "anchors": {
-            "num_scales": anchor.num_scales,
-            "aspect_ratios": list(anchor.aspect_ratios),
-            "size": anchor.anchor_size,
         },
         "matching": {
             "kind": "argmax_iou",
@@ -82,6 +75,26 @@ def model_values(settings: Settings, backbone: Backbone, remarks: list[str]) -> 
             "delta": loss.huber_loss_delta,
             "weight": loss.box_loss_weight,
         },
+    }
+
+
+def detector_values(
+    settings: SharedSettings, backbone: Backbone, norm: BatchNorm, remarks: list[str]
+) -> dict[str, Any]:
+    """Returns what the `model` sections of both detectors have, and adds to the remarks."""
+    anchor, post = settings.anchor, settings.postprocess
+    return {
+        "min_level": anchor.min_level,
+        "max_level": anchor.max_level,
+        "normalization": "imagenet",
+        "backbone": _backbone_values(settings, backbone, remarks),
+        "neck": _neck_values(settings, remarks),
+        "batch_norm": _batch_norm_values(norm),
+        "anchors": {
+            "num_scales": anchor.num_scales,
+            "aspect_ratios": list(anchor.aspect_ratios),
+            "size": anchor.anchor_size,
+        },
         "postprocess": {
             "score_threshold": post.score_threshold,
             "nms_iou_threshold": post.nms_iou_threshold,
@@ -91,7 +104,7 @@ def model_values(settings: Settings, backbone: Backbone, remarks: list[str]) -> 
     }
 
 
-def backbone_values(
+def _backbone_values(
     settings: SharedSettings, backbone: Backbone, remarks: list[str]
 ) -> dict[str, Any]:
     """Returns `model.backbone`, and adds its differences to the remarks."""
@@ -106,12 +119,12 @@ def backbone_values(
     values = {
         "kind": "resnet",
         "depth": backbone.number,
-        "batch_norm": batch_norm_values(settings.resnet.batch_norm),
+        "batch_norm": _batch_norm_values(settings.resnet.batch_norm),
     }
     return values | _drop_block(settings.resnet.dropblock, remarks)
 
 
-def neck_values(settings: SharedSettings, remarks: list[str]) -> dict[str, Any]:
+def _neck_values(settings: SharedSettings, remarks: list[str]) -> dict[str, Any]:
     """Returns `model.neck`, and adds its differences to the remarks."""
     neck = settings.architecture.multilevel_features
     if neck == "identity":
@@ -143,7 +156,7 @@ def _drop_block(drop_block: DropBlock, remarks: list[str]) -> dict[str, Any]:
     return {"drop_block": {"keep_prob": keep_prob, "size": size}}
 
 
-def batch_norm_values(norm: BatchNorm) -> dict[str, Any]:
+def _batch_norm_values(norm: BatchNorm) -> dict[str, Any]:
     """Returns the settings of norms."""
     values: dict[str, Any] = {"momentum": norm.batch_norm_momentum}
     if norm.batch_norm_epsilon != BatchNorm().batch_norm_epsilon:  # else as the weights want

@@ -9,7 +9,13 @@ at the line and under the name of the old file.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tpudet.detection.legacy.shared_settings import Architecture, BatchNorm, Eval, SharedSettings
+from tpudet.detection.legacy.shared_settings import (
+    Architecture,
+    BatchNorm,
+    Eval,
+    Parser,
+    SharedSettings,
+)
 from tpudet.trainkit.config.ranges import (
     Count,
     NaturalNumber,
@@ -37,22 +43,14 @@ class BoxArchitecture(Architecture):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parser:
+class BoxParser(Parser):
     """`retinanet_parser`."""
 
-    use_bfloat16: bool = True
-    output_size: tuple[Count, Count] = (640, 640)  # height, width
     match_threshold: float = 0.5
     unmatched_threshold: float = 0.5
-    aug_rand_hflip: bool = True
-    aug_scale_min: float = 1.0
-    aug_scale_max: float = 1.0
     use_autoaugment: bool = False
     autoaugment_policy_name: Literal["v0", "v1", "v2", "v3", "test"] = "v0"
     aug_policy: str = ""  # in place of the two above
-    skip_crowd_during_training: bool = True
-    max_num_instances: Count = 100
-    regenerate_source_id: bool = False
 
     @property
     def policy(self) -> str:
@@ -61,7 +59,6 @@ class Parser:
 
     def __post_init__(self) -> None:
         low, high = self.unmatched_threshold, self.match_threshold
-        smallest, largest = self.aug_scale_min, self.aug_scale_max
         check(
             self,
             (
@@ -72,11 +69,7 @@ class Parser:
                 0.0 <= low <= high <= 1.0,
                 f"0 <= unmatched_threshold <= match_threshold <= 1, got {low:g} and {high:g}",
             ),
-            (
-                0.1 <= smallest <= largest <= 2.0,
-                f"0.1 <= aug_scale_min <= aug_scale_max <= 2.0 is what there is here, got "
-                f"{smallest:g} and {largest:g}",
-            ),
+            self.scale_rule,
         )
 
 
@@ -117,37 +110,27 @@ class Settings(SharedSettings):
     type: Literal["retinanet"] = "retinanet"
     eval: BoxEval = field(default_factory=BoxEval)
     architecture: BoxArchitecture = field(default_factory=BoxArchitecture)
-    retinanet_parser: Parser = field(default_factory=Parser)
+    retinanet_parser: BoxParser = field(default_factory=BoxParser)
     retinanet_head: Head = field(default_factory=Head)
     retinanet_loss: Loss = field(default_factory=Loss)
 
     @property
-    def parser(self) -> Parser:
+    def parser(self) -> BoxParser:
         """How images are read."""
         return self.retinanet_parser
 
     def __post_init__(self) -> None:
         """The restrictions under which the predecessor ran, and one that it lacked."""
-        anchor, head = self.anchor, self.retinanet_head
+        head = self.retinanet_head
         classes = (self.retinanet_loss.num_classes, self.postprocess.num_classes)
-        per_location = anchor.num_scales * len(anchor.aspect_ratios)
-        here, there = self.architecture.use_bfloat16, self.retinanet_parser.use_bfloat16
         check(
             self,
-            (
-                here == there,
-                f"architecture.use_bfloat16 is {here} and retinanet_parser.use_bfloat16 {there}; "
-                "they must be equal",
-            ),
+            self.equal_rule("architecture", "retinanet_parser", "use_bfloat16"),
             *self.level_rules("fpn", "nasfpn", "retinanet_head", "postprocess"),
             (
                 set(classes) == {head.num_classes},
                 "num_classes of retinanet_head, retinanet_loss and postprocess must be equal, got "
                 f"{[head.num_classes, *classes]}",
             ),
-            (
-                head.anchors_per_location == per_location,
-                f"retinanet_head.anchors_per_location must be anchor.num_scales x the number of "
-                f"aspect_ratios, {per_location}, got {head.anchors_per_location}",
-            ),
+            self.location_rule("retinanet_head"),
         )

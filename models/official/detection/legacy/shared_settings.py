@@ -47,6 +47,30 @@ class Architecture:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Parser:
+    """The settings that the parsers of images share."""
+
+    use_bfloat16: bool = True
+    output_size: tuple[Count, Count] = (640, 640)  # height, width
+    aug_rand_hflip: bool = True
+    aug_scale_min: float = 1.0
+    aug_scale_max: float = 1.0
+    skip_crowd_during_training: bool = True
+    max_num_instances: Count = 100
+    regenerate_source_id: bool = False
+
+    @property
+    def scale_rule(self) -> tuple[bool, str]:
+        """The rule of the scales that there are here, for `check`."""
+        smallest, largest = self.aug_scale_min, self.aug_scale_max
+        return (
+            0.1 <= smallest <= largest <= 2.0,
+            "0.1 <= aug_scale_min <= aug_scale_max <= 2.0 is what there is here, got "
+            f"{smallest:g} and {largest:g}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Anchor:
     """`anchor`."""
 
@@ -175,6 +199,24 @@ class SharedSettings:
     def pyramid(self) -> Pyramid:
         """The settings of the neck that `multilevel_features` names; of FPN for the identity."""
         return self.nasfpn if self.architecture.multilevel_features == "nasfpn" else self.fpn
+
+    def equal_rule(self, first: str, second: str, key: str) -> tuple[bool, str]:
+        """The rule that two sections have the same value of a key, for `check`."""
+        here, there = (getattr(getattr(self, section), key) for section in (first, second))
+        return (
+            here == there,
+            f"{first}.{key} is {here} and {second}.{key} {there}; they must be equal",
+        )
+
+    def location_rule(self, part: str) -> tuple[bool, str]:
+        """The rule that a part has as many anchors per location as `anchor`, for `check`."""
+        expected = self.anchor.num_scales * len(self.anchor.aspect_ratios)
+        value = getattr(self, part).anchors_per_location
+        return (
+            value == expected,
+            f"{part}.anchors_per_location must be anchor.num_scales x the number of aspect_ratios, "
+            f"{expected}, got {value}",
+        )
 
     def level_rules(self, *parts: str) -> Iterator[tuple[bool, str]]:
         """The rules that `parts` have the levels of `anchor`, and our necks' own, for `check`."""

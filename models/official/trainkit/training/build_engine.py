@@ -48,7 +48,7 @@ def choose_devices(train: TrainConfig) -> Devices:
     return choose_tensorflow_devices(train.device, train.num_devices)
 
 
-def resolve_precision(train: TrainConfig, devices: Devices, model_dir: str) -> TrainConfig:
+def resolve_precision(train: TrainConfig, devices: Devices, model_dir: str | None) -> TrainConfig:
     """Returns the config of a run without `precision: auto`.
 
     A run that resumes keeps the precision that its config.yaml names, on whichever devices, so that
@@ -60,7 +60,7 @@ def resolve_precision(train: TrainConfig, devices: Devices, model_dir: str) -> T
     if train.precision != "auto":
         return train
     earlier = f"{model_dir}/config.yaml"
-    resumes = bool(list_checkpoints(model_dir)) and storage.is_file(earlier)
+    resumes = bool(model_dir and list_checkpoints(model_dir)) and storage.is_file(earlier)
     began = _read_precision(earlier) if resumes else None
     return dataclasses.replace(train, precision=began or devices.precision)
 

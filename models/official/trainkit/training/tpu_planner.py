@@ -20,7 +20,7 @@ from tpudet.trainkit.training.tpu_plan import Step
 from tpudet.trainkit.training.tpu_search import search_batch
 
 
-def run_plan(
+def plan_experiment(
     arguments: argparse.Namespace, train: TrainConfig, *, process: str, num_classes: int
 ) -> int:
     """Plans the experiment of a command's arguments, prints what it finds and writes it to --json.

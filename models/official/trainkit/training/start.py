@@ -1,16 +1,62 @@
-"""Opens the weights that a run starts from, and says what its model must be like to take them."""
+"""Settles how a run starts: its steps, pretrained weights and devices, and every `auto`."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tpudet.trainkit.files.storage import read_text
+from tpudet.trainkit.training.build_engine import choose_devices, resolve_precision
 from tpudet.trainkit.training.checkpoints import list_checkpoints
+from tpudet.trainkit.training.devices import Devices
+from tpudet.trainkit.training.plan import with_total_steps
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.families import TPUDET, Family
 from tpudet.trainkit.weights.pretrained import Pretrained, open_pretrained, read_family
 
 Config = TypeVar("Config")  # a task's ExperimentConfig
+
+
+class Start(NamedTuple, Generic[Config]):
+    """A run before its model is built."""
+
+    config: Config  # without `auto`, with `train.total_steps`
+    devices: Devices
+    pretrained: Pretrained | None  # the weights to load
+    begins: bool  # at step 0, without a checkpoint
+
+
+def resolve_start(
+    config: Config,
+    *,
+    num_images: int,
+    model_dir: str | None,
+    trains: bool = True,
+    resolve_auto: Callable[[Any, Family], Any],
+) -> Start[Config]:
+    """Opens the weights, chooses the devices and replaces every `auto`.
+
+    Args:
+        config: the experiment as decoded, a dataclass with `model` and `train`.
+        num_images: training images.
+        model_dir: of the run; may not exist yet, and is None where nothing is saved.
+        trains: whether the run trains, and so loads the weights when it begins.
+        resolve_auto: as for `resolve_config`.
+
+    Raises:
+        UserError: the weights cannot be read, or the devices are not available.
+    """
+    begins = not (model_dir and list_checkpoints(model_dir))
+    experiment: Any = config
+    train = with_total_steps(experiment.train, num_images)
+    experiment, pretrained = resolve_config(
+        dataclasses.replace(experiment, train=train),
+        model_dir,
+        loads_weights=begins and trains,
+        resolve_auto=resolve_auto,
+    )
+    devices = choose_devices(train)
+    train = resolve_precision(train, devices, model_dir)
+    return Start(dataclasses.replace(experiment, train=train), devices, pretrained, begins)
 
 
 def resolve_config(
