@@ -10,32 +10,37 @@ from libc.math cimport exp
 
 cdef extern from *:
     """
-    /* Areas that one box shares with boxes first..count-1, whose columns stand side by side, `room`
-       apart: x1, y1, x2, y2; returns how many are above 0, and which. Without jumps: these would
-       go either way, and the compiler takes several boxes at a time. */
-    static int tpudet_intersect(const double *columns, int room, int first, int count, double x1,
-                                 double y1, double x2, double y2, double *restrict shared,
-                                 int *restrict hits) {
-        const double *restrict left = columns, *restrict top = columns + room;
-        const double *restrict right = columns + 2L * room, *restrict bottom = columns + 3L * room;
-        int i, num_hits = 0;
-        for (i = first; i < count; i++) {
-            double width = (right[i] < x2 ? right[i] : x2) - (left[i] > x1 ? left[i] : x1);
-            double height = (bottom[i] < y2 ? bottom[i] : y2) - (top[i] > y1 ? top[i] : y1);
-            width = width > 0 ? width : 0;
-            height = height > 0 ? height : 0;
-            shared[i] = width * height;
+    #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+    #define TPUDET_WIDE __attribute__((target_clones("default", "avx2", "avx512f")))
+    #else
+    #define TPUDET_WIDE
+    #endif
+    enum { TPUDET_LANES = 8 };  /* boxes that are compared at a time: arrays have as many to spare */
+
+    /* IoU of one box with `count` boxes, whose columns stand side by side, `room` apart: x1, y1,
+       x2, y2, area. 0 or not a number where the two share no area. Without jumps, which would go
+       either way, and in whole groups: the compiler takes the boxes of one at a time. */
+    TPUDET_WIDE static void tpudet_overlaps(
+        const double *columns, int room, int count, double x1, double y1, double x2, double y2,
+        double area, double *restrict overlaps)
+    {
+        const double *left = columns, *top = left + room, *right = top + room;
+        const double *bottom = right + room, *areas = bottom + room;
+        for (int first = 0; first < count; first += TPUDET_LANES) {
+            for (int i = first; i < first + TPUDET_LANES; i++) {
+                double width = (right[i] < x2 ? right[i] : x2) - (left[i] > x1 ? left[i] : x1);
+                double height = (bottom[i] < y2 ? bottom[i] : y2) - (top[i] > y1 ? top[i] : y1);
+                double shared = (width > 0 ? width : 0) * (height > 0 ? height : 0);
+                overlaps[i] = shared / (areas[i] + area - shared);
+            }
         }
-        for (i = first; i < count; i++) {
-            hits[num_hits] = i;
-            num_hits += shared[i] > 0;
-        }
-        return num_hits;
     }
     """
-    int intersect "tpudet_intersect" (
-        const double* columns, int room, int first, int count, double x1, double y1, double x2,
-        double y2, double* shared, int* hits
+    enum:
+        LANES "TPUDET_LANES"
+    void find_overlaps "tpudet_overlaps" (
+        const double* columns, int room, int count, double x1, double y1, double x2, double y2,
+        double area, double* overlaps
     ) noexcept nogil
 
 cdef enum:  # plain_fusion.METHODS in order
@@ -72,17 +77,15 @@ cdef struct Settings:
     double sigma
     double threshold
 
-cdef struct Room:  # for `room` boxes
+cdef struct Room:  # for `room` boxes, and LANES more in columns and overlaps
     int room
     Key* keys
     Key* spare
     int* runs  # one more than `room`
-    double* scores
-    int* applied
-    int* heap
     double* columns  # five of them: x1 y1 x2 y2 area
-    double* shared
-    int* hits
+    double* overlaps
+    double* scores
+    int* items
     Cluster* clusters
 
 
@@ -195,70 +198,81 @@ cdef inline void sort_boxes(const Box* boxes, Room* room, int count) noexcept no
     sort_falling(room.keys, room.spare, room.runs, count)
 
 
-@cython.cdivision(True)
 cdef inline int suppress(
-    const Box* boxes, const Key* keys, int count, const Settings* settings, Room* room, Box* results
+    const Box* boxes, const int* items, int count, const Settings* settings, Room* room,
+    Box* results
 ) noexcept nogil:
     """Hard NMS and Soft-NMS; returns the number of results, which have falling scores.
 
-    Lazily: scores only fall, so the results so far need to act on a box only when it is the best
-    by what is known of its score. It is a result if it still is the best then; else it waits in a
-    heap. Each box meets the results in their order, as if all had been decayed at each step.
-
     Args:
-        keys: of the boxes, by falling score, equals in order.
+        items: the boxes to take, equal scores in the order of the input.
+        count: of items.
         results: room for `count`.
     """
     cdef double* scores = room.scores
-    cdef double* columns = room.columns
-    cdef const double* areas = columns + 4 * <Py_ssize_t>room.room
-    cdef int* heap = room.heap
     cdef int num_results = 0
-    cdef int num_waiting = 0
-    cdef int following = 0
-    cdef int item, i, hit, num_hits
+    cdef int num_left = count
+    cdef int best = 0
+    cdef int i
     cdef const Box* box
-    cdef double score, overlap
+    cdef double score, highest, overlap
     cdef double decay = -1 / settings.sigma
     for i in range(count):
-        scores[i] = boxes[i].score
-        room.applied[i] = 0
-    while following < count or num_waiting:
-        if num_waiting and (following == count or is_before(scores, heap[0], keys[following].item)):
-            item = heap[0]
-            num_waiting -= 1
-            sift_down(scores, heap, num_waiting, heap[num_waiting])
-        else:
-            item = keys[following].item
-            following += 1
-        box = &boxes[item]
-        score = scores[item]
-        num_hits = intersect(columns, room.room, room.applied[item], num_results, box.x1, box.y1,
-                             box.x2, box.y2, room.shared, room.hits)
-        for hit in range(num_hits):
-            i = room.hits[hit]
-            overlap = room.shared[i] / (areas[i] + box.area - room.shared[i])
-            if settings.method == SOFT_GAUSSIAN:
-                score = score * exp(overlap * overlap * decay)
-            elif overlap > settings.iou:
-                score = score * (1 - overlap) if settings.method == SOFT_LINEAR else 0
-            if score < settings.threshold or score <= 0:
-                break
-        if score < settings.threshold or score <= 0:
-            continue
-        scores[item] = score
-        room.applied[item] = num_results
-        if (following < count and is_before(scores, keys[following].item, item)) or (
-            num_waiting and is_before(scores, heap[0], item)
-        ):
-            sift_up(scores, heap, num_waiting, item)
-            num_waiting += 1
-        else:
-            results[num_results] = box[0]
-            results[num_results].score = score
-            set_columns(room, num_results, box)
-            num_results += 1
+        box = &boxes[items[i]]
+        set_columns(room, i, box)
+        scores[i] = box.score
+        room.items[i] = items[i]
+        if scores[i] > scores[best]:
+            best = i
+    while num_left:
+        box = &boxes[room.items[best]]
+        results[num_results] = box[0]
+        results[num_results].score = scores[best]
+        num_results += 1
+        num_left -= 1
+        scores[best] = 0  # it is no longer among those left, as others that fall too low
+        find_overlaps(room.columns, room.room, count, box.x1, box.y1, box.x2, box.y2, box.area,
+                      room.overlaps)
+        best = 0
+        highest = 0
+        for i in range(count):
+            score = scores[i]
+            overlap = room.overlaps[i]
+            if overlap > 0 and score > 0:
+                if settings.method == SOFT_GAUSSIAN:
+                    score = score * exp(overlap * overlap * decay)
+                elif overlap > settings.iou:
+                    score = score * (1 - overlap) if settings.method == SOFT_LINEAR else 0
+                if score < settings.threshold or score <= 0:
+                    score = 0
+                    num_left -= 1
+                scores[i] = score
+            if score > highest:
+                highest = score
+                best = i
+        if 2 * num_left < count:
+            best = close_gaps(room, count, best)
+            count = num_left
     return num_results
+
+
+cdef inline int close_gaps(Room* room, int count, int best) noexcept nogil:
+    """Moves the boxes with a score together, in their order; returns where `best` is then."""
+    cdef int kept = 0
+    cdef int i, column
+    cdef double* columns
+    for i in range(count):
+        if room.scores[i] > 0:
+            if i == best:
+                best = kept
+            room.scores[kept] = room.scores[i]
+            room.items[kept] = room.items[i]
+            columns = room.columns
+            for column in range(5):
+                columns[kept] = columns[i]
+                columns += room.room
+            kept += 1
+    return best
 
 
 cdef inline void set_columns(Room* room, int place, const Box* box) noexcept nogil:
@@ -271,67 +285,34 @@ cdef inline void set_columns(Room* room, int place, const Box* box) noexcept nog
     columns[4 * apart] = box.area
 
 
-cdef inline bint is_before(const double* scores, int a, int b) noexcept nogil:
-    return scores[a] > scores[b] or (scores[a] == scores[b] and a < b)
-
-
-cdef inline void sift_up(const double* scores, int* heap, int place, int item) noexcept nogil:
-    """Puts an item into a heap of `place` items."""
-    cdef int parent
-    while place:
-        parent = (place - 1) >> 1
-        if not is_before(scores, item, heap[parent]):
-            break
-        heap[place] = heap[parent]
-        place = parent
-    heap[place] = item
-
-
-cdef inline void sift_down(const double* scores, int* heap, int count, int item) noexcept nogil:
-    """Puts an item in the place of the first, in a heap of `count` items with it."""
-    cdef int place = 0
-    cdef int child = 1
-    while child < count:
-        if child + 1 < count and is_before(scores, heap[child + 1], heap[child]):
-            child += 1
-        if not is_before(scores, heap[child], item):
-            break
-        heap[place] = heap[child]
-        place = child
-        child = 2 * place + 1
-    heap[place] = item
-
-
 @cython.cdivision(True)
 cdef inline int fuse_clusters(
-    const Box* boxes, const Key* keys, int count, const Settings* settings, double total_weight,
+    const Box* boxes, const int* items, int count, const Settings* settings, double total_weight,
     Room* room, Box* results
 ) noexcept nogil:
     """WBF and NMW; returns the number of results, which have falling scores.
 
     Args:
-        keys: of the boxes, by falling score, equals in order.
+        items: the boxes to take, by falling score, equals in order.
+        count: of items.
         total_weight: of all models, whether or not they have a box here.
         results: room for `count`.
     """
-    cdef const double* areas = room.columns + 4 * <Py_ssize_t>room.room
     cdef int num_clusters = 0
     cdef int num_results = 0
-    cdef int i, j, match, hit, num_hits
+    cdef int i, j, match
     cdef const Box* box
     cdef Cluster* cluster
-    cdef double overlap, best
+    cdef double best
     for i in range(count):
-        box = &boxes[keys[i].item]
-        match = -1
+        box = &boxes[items[i]]
         best = settings.iou
-        num_hits = intersect(room.columns, room.room, 0, num_clusters, box.x1, box.y1, box.x2,
-                             box.y2, room.shared, room.hits)
-        for hit in range(num_hits):
-            j = room.hits[hit]
-            overlap = room.shared[j] / (areas[j] + box.area - room.shared[j])
-            if overlap > best:
-                best = overlap
+        match = -1
+        find_overlaps(room.columns, room.room, num_clusters, box.x1, box.y1, box.x2, box.y2,
+                      box.area, room.overlaps)
+        for j in range(num_clusters):
+            if room.overlaps[j] > best:
+                best = room.overlaps[j]
                 match = j
         if match < 0:
             match = num_clusters

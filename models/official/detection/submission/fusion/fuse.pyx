@@ -13,7 +13,6 @@ from tpudet.detection.submission.fusion.algorithms cimport (
     NMW,
     WBF,
     Box,
-    Key,
     Settings,
     fuse_clusters,
     sort_boxes,
@@ -233,6 +232,11 @@ cdef int read_image(
     return outcome
 
 
+cdef inline bint is_by_score(const Settings* settings) noexcept nogil:
+    """Whether the method takes the boxes by falling score."""
+    return settings.method == WBF or settings.method == NMW
+
+
 cdef bint fuse_image(
     const unsigned char* image_id,
     Py_ssize_t id_size,
@@ -249,10 +253,10 @@ cdef bint fuse_image(
     cdef int num_present = 0
     cdef int num_results = 0
     cdef int start = 0
+    cdef bint by_score = False
     cdef int i, j, number, count
     cdef const Settings* chosen
     cdef const Box* box
-    cdef const Key* key
     cdef Prediction given
     if not fit_classes(space, table.count):
         return False
@@ -263,20 +267,16 @@ cdef bint fuse_image(
             num_present += 1
         space.counts[number] += 1
     for i in range(num_present):
-        space.starts[space.present[i]] = start
-        start += space.counts[space.present[i]]
-        space.counts[space.present[i]] = 0
+        number = space.present[i]
+        space.starts[number] = start
+        start += space.counts[number]
+        by_score |= is_by_score(&settings[number + 1 if number + 1 < num_settings else 0])
+    if by_score:  # all at once: cheaper than to sort each class
+        sort_boxes(space.read, &space.room, space.count)
     for i in range(space.count):
-        number = space.classes[i]
-        space.places[i] = space.counts[number]
-        space.grouped[space.starts[number] + space.counts[number]] = space.read[i]
-        space.counts[number] += 1
-    # All at once: cheaper than to sort each class, and each class finds its keys in order.
-    sort_boxes(space.read, &space.room, space.count)
-    for i in range(space.count):
-        key = &space.room.keys[i]
-        number = space.classes[key.item]
-        space.keys[space.starts[number]] = Key(key.score, space.places[key.item])
+        j = space.room.keys[i].item if by_score else i
+        number = space.classes[j]
+        space.items[space.starts[number]] = j
         space.starts[number] += 1
     start = 0
     for i in range(num_present):
@@ -284,11 +284,11 @@ cdef bint fuse_image(
         chosen = &settings[number + 1 if number + 1 < num_settings else 0]
         count = space.counts[number]
         space.counts[number] = 0
-        if chosen.method == WBF or chosen.method == NMW:
-            j = fuse_clusters(&space.grouped[start], &space.keys[start], count, chosen,
-                              total_weight, &space.room, &space.results[num_results])
+        if is_by_score(chosen):
+            j = fuse_clusters(space.read, &space.items[start], count, chosen, total_weight,
+                              &space.room, &space.results[num_results])
         else:
-            j = suppress(&space.grouped[start], &space.keys[start], count, chosen, &space.room,
+            j = suppress(space.read, &space.items[start], count, chosen, &space.room,
                          &space.results[num_results])
         start += count
         for j in range(num_results, num_results + j):

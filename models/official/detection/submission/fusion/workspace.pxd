@@ -3,17 +3,15 @@
 
 from libc.stdlib cimport calloc, free, realloc
 
-from tpudet.detection.submission.fusion.algorithms cimport Box, Cluster, Key, Room
+from tpudet.detection.submission.fusion.algorithms cimport LANES, Box, Cluster, Key, Room
 
 cdef struct Workspace:  # of one image; arrays of `capacity`, those by class of `num_classes`
     int capacity
     int num_classes
     Box* read
-    Box* grouped
     Box* results
     int* classes  # of `read`
-    int* places  # of `read` among those of its class
-    Key* keys  # of `grouped`, by falling score within a class
+    int* items  # places in `read`, class by class
     int* result_classes
     Room room
     int* counts  # by class; 0 between images
@@ -27,21 +25,17 @@ cdef inline bint grow_space(Workspace* space) noexcept nogil:
     cdef Room* room = &space.room
     return (
         grow(<void**>&space.read, capacity * sizeof(Box))
-        and grow(<void**>&space.grouped, capacity * sizeof(Box))
         and grow(<void**>&space.results, capacity * sizeof(Box))
         and grow(<void**>&space.classes, capacity * sizeof(int))
-        and grow(<void**>&space.places, capacity * sizeof(int))
-        and grow(<void**>&space.keys, capacity * sizeof(Key))
+        and grow(<void**>&space.items, capacity * sizeof(int))
         and grow(<void**>&space.result_classes, capacity * sizeof(int))
         and grow(<void**>&room.keys, capacity * sizeof(Key))
         and grow(<void**>&room.spare, capacity * sizeof(Key))
         and grow(<void**>&room.runs, (capacity + 1) * sizeof(int))
+        and grow(<void**>&room.columns, (5 * <size_t>capacity + LANES) * sizeof(double))
+        and grow(<void**>&room.overlaps, (capacity + LANES) * sizeof(double))
         and grow(<void**>&room.scores, capacity * sizeof(double))
-        and grow(<void**>&room.applied, capacity * sizeof(int))
-        and grow(<void**>&room.heap, capacity * sizeof(int))
-        and grow(<void**>&room.columns, 5 * <size_t>capacity * sizeof(double))
-        and grow(<void**>&room.shared, capacity * sizeof(double))
-        and grow(<void**>&room.hits, capacity * sizeof(int))
+        and grow(<void**>&room.items, capacity * sizeof(int))
         and grow(<void**>&room.clusters, capacity * sizeof(Cluster))
         and set_capacity(space, capacity)
     )
@@ -80,21 +74,17 @@ cdef inline bint grow(void** memory, size_t size) noexcept nogil:
 
 cdef inline void free_space(Workspace* space) noexcept nogil:
     free(space.read)
-    free(space.grouped)
     free(space.results)
     free(space.classes)
-    free(space.places)
-    free(space.keys)
+    free(space.items)
     free(space.result_classes)
     free(space.room.keys)
     free(space.room.spare)
     free(space.room.runs)
-    free(space.room.scores)
-    free(space.room.applied)
-    free(space.room.heap)
     free(space.room.columns)
-    free(space.room.shared)
-    free(space.room.hits)
+    free(space.room.overlaps)
+    free(space.room.scores)
+    free(space.room.items)
     free(space.room.clusters)
     free(space.counts)
     free(space.starts)
