@@ -29,7 +29,7 @@ from tpudet.detection.data.tfrecord import EncodedImage, encode_example
 from tpudet.trainkit.records import count_records, find_shards, shard_path, write_shard
 
 SHARD_COUNT = 4
-RECORD_COUNT = 512  # the photos over and over, so that an epoch is no shorter than real ones
+RECORD_COUNT = 512  # the photos over and over, so that an epoch is not a shorter than real ones
 JPEG_QUALITY = 90
 MAX_INSTANCES = 100
 DEFAULT_SCALE_RANGES = ((1.0, 1.0), (0.8, 1.2))

@@ -107,7 +107,7 @@ def test_what_could_not_be_exported_is_refused_before_training(
     (tmp_path / "final/run-32").mkdir(parents=True)
     (tmp_path / "final/run-32/notes.txt").write_text("not of a SavedModel")
     assert main(command) == 2
-    assert "exists and is no SavedModel" in capsys.readouterr().err
+    assert "exists and is not a SavedModel" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "final")
     (tmp_path / "final").write_text("a file")
     assert main(command) == 2

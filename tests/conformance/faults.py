@@ -134,7 +134,7 @@ def interrupt_at_random(
     rng: random.Random,
     stop: Callable[[subprocess.Popen[bytes]], int],
 ) -> int:
-    """Starts and stops a command until that was done `times`; each run then goes on to its end.
+    """Starts and stops a command until that was done `times`; each run then continues to its end.
 
     Four in five are stopped while they work, the rest while they start.
 

@@ -68,7 +68,7 @@ def make_photo(height: int, width: int, seed: int) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def photos() -> dict[str, np.ndarray]:
-    """Pictures by id: larger and smaller than the canvas, wide, tall and square."""
+    """Images by id: larger and smaller than the canvas, wide, tall and square."""
     sizes = {"wide": (90, 200), "tall": (150, 70), "square": (64, 64), "small": (40, 33)}
     return {name: make_photo(*size, seed) for seed, (name, size) in enumerate(sizes.items())}
 
@@ -129,15 +129,15 @@ def browse(tmp_path: Path) -> Callable[..., Visit]:
         pytest.skip(f"none of {', '.join(names)} is installed: browser test")
 
     def run(page: Path, *, width: int = 1280, dark: bool = False, fragment: str = "") -> Visit:
-        picture = tmp_path / "page.png"
+        screenshot = tmp_path / "page.png"
         flags = [*_BROWSER_FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
-        flags += [f"--window-size={width},1600", f"--screenshot={picture}"]
+        flags += [f"--window-size={width},1600", f"--screenshot={screenshot}"]
         flags += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
         command = [browser, *flags, page.as_uri() + fragment]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
         said = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
         tag = re.search(r"<html[^>]*>", ended.stdout)
-        image = cv2.imread(str(picture))
+        image = cv2.imread(str(screenshot))
         assert tag is not None
         assert image is not None
         assert len(np.unique(image.reshape(-1, 3), axis=0)) > 500, "a blank page"

@@ -11,7 +11,8 @@ from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.types import Batch
 from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.record_splits import Split, find_split, first_records
-from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_shuffled
+from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
+from tpudet.trainkit.shuffled_records import read_shuffled
 
 SMALL = ["data.canvas_size=[64, 96]", "train.total_steps=4", "train.batch_size=4"]
 MOSAIC = "data.augmentations=[{kind: mosaic, probability: 1.0}]"

@@ -19,7 +19,7 @@ def listing(values: Iterable[object], limit: int = 10) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """The first `limit` characters of a text, for a message, and how many more there are."""
+    """The first `limit` characters of a string, for a message, and how many more there are."""
     more = len(text) - limit
     return f"{text[:limit]}… ({more:,} more characters)" if more > 0 else text
 

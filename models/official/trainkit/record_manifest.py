@@ -88,7 +88,7 @@ def read_manifest(path: str, *, per_class: PerClass = "boxes_per_class") -> dict
     """Reads a manifest and checks its fields.
 
     Raises:
-        UserError: it cannot be read, or is no manifest.
+        UserError: it cannot be read, or is not a manifest.
     """
     try:
         fields = parse_json(read_input_text(path, "The manifest"))

@@ -17,6 +17,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.files.json_text import parse_json
+from tpudet.trainkit.files.publishing import publish_folder
 
 SAVED_MODEL_FILE = "saved_model.pb"
 _LIST = "assets/files.json"
@@ -57,7 +58,7 @@ def require_free(directory: str, *, overwrite: bool) -> None:
         raise FileExistsError(f"{directory} exists: give another directory or allow overwriting")
     if is_other and not is_model:
         raise FileExistsError(
-            f"{directory} exists and is no SavedModel, so it is not replaced: give another "
+            f"{directory} exists and is not a SavedModel, so it is not replaced: give another "
             "directory, or move it away"
         )
 
@@ -86,7 +87,7 @@ def publish_saved_model(
         overwrite: replace an existing SavedModel.
 
     Raises:
-        FileExistsError: `directory` exists and `overwrite` is false, or it is no SavedModel.
+        FileExistsError: `directory` exists and `overwrite` is false, or it is not a SavedModel.
         ClaimError: another process exports to `directory`.
         ValueError: `metadata` names one of the facts.
     """
@@ -106,7 +107,7 @@ def publish_saved_model(
             tf.saved_model.save(module, temporary, signatures=dict(signatures))
         _write_file_list(temporary)
         claim.verify()
-        storage.publish_folder(temporary, directory, last=SAVED_MODEL_FILE)
+        publish_folder(temporary, directory, last=SAVED_MODEL_FILE)
 
 
 def _metadata_json(

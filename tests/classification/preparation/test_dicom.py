@@ -111,7 +111,7 @@ def test_a_fractional_slope_is_not_rounded(slices: Path) -> None:
 
 
 def test_what_is_no_image_says_so(slices: Path) -> None:
-    with pytest.raises(DicomError, match="is no DICOM file"):
+    with pytest.raises(DicomError, match="is not a DICOM file"):
         read_slices(b"hello")
     content = (slices / "693_UNCR.dcm").read_bytes()
     with pytest.raises(DicomError, match="cannot be decoded"):
@@ -143,9 +143,9 @@ def test_labels_are_class_ids_by_image(tmp_path: Path) -> None:
         ("ID,Label\nID_a_other,1\n", "unknown class in ID_a_other"),
         ("ID,Label\nID_a_any,1\n", "ID_a has 1 of 6 rows"),
         ("id,label\n", "has the columns id, label; ID,Label needed"),
-        ("", "is no CSV: No columns to parse from file"),
+        ("", "is not a CSV: No columns to parse from file"),
         ("ID,Label\nID_a_any,0\nID_a_any", "label '' of ID_a"),  # cut short
-        ("ID,Label\nID_a_any,0,1,2\nID_b_any,0\n", "is no CSV: Length of header"),
+        ("ID,Label\nID_a_any,0,1,2\nID_b_any,0\n", "is not a CSV: Length of header"),
         ("ID,Label\n", "has a header and no rows"),
     ],
 )

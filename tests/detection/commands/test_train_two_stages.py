@@ -57,9 +57,9 @@ def write_split(
     images, objects = [], []
     (folder / split).mkdir()
     for number, of_image in enumerate(outlines, 1):
-        picture = np.full((*size, 3), 60, np.uint8)
+        pixels = np.full((*size, 3), 60, np.uint8)
         for class_id, outline in enumerate(of_image, 1):
-            cv2.fillPoly(picture, [outline.round().astype(np.int32)], [200, 40 * class_id, 90])
+            cv2.fillPoly(pixels, [outline.round().astype(np.int32)], [200, 40 * class_id, 90])
             low, high = outline.min(axis=0), outline.max(axis=0)
             objects.append(
                 {
@@ -73,7 +73,7 @@ def write_split(
                 }
             )
         name = f"{number}.png"
-        cv2.imwrite(str(folder / split / name), picture)
+        cv2.imwrite(str(folder / split / name), pixels)
         images.append({"id": number, "file_name": name, "height": size[0], "width": size[1]})
     categories = [{"id": 1, "name": "disc"}, {"id": 2, "name": "square"}]
     annotations = {"images": images, "annotations": objects, "categories": categories}

@@ -171,7 +171,7 @@ def test_images_without_detections_lower_the_ap(fixture_columns: tuple) -> None:
 def truth_of(
     boxes: list, classes: list[int], image_indices: list[int], *, crowds: list[bool] | None = None
 ) -> GroundTruth:
-    """Two pictures of 200 x 300 px, records 7 and 2**32 + 1."""
+    """Two images of 200 x 300 px, records 7 and 2**32 + 1."""
     array = np.array(boxes, np.float32).reshape(-1, 4)
     return GroundTruth(
         records=np.array([7, 2**32 + 1]),

@@ -43,7 +43,7 @@ def loaded(saved_model: Path) -> Any:
 
 @pytest.fixture
 def shards(jpegs: dict[str, bytes], photos: dict[str, np.ndarray], tmp_path: Path) -> list[str]:
-    """The pictures in two shards; the last one has no object."""
+    """The images in two shards; the last one has no object."""
     examples = [
         encode_example(
             EncodedImage(
@@ -320,7 +320,7 @@ def test_a_folder_behind_a_link_is_replaced_and_the_link_stays(
     precious.mkdir()
     (precious / "thesis.txt").write_text("")
     for taken in (precious, precious / "thesis.txt"):
-        with pytest.raises(FileExistsError, match="is no SavedModel, so it is not replaced"):
+        with pytest.raises(FileExistsError, match="is not a SavedModel, so it is not replaced"):
             export(taken)
     assert (precious / "thesis.txt").exists()
 

@@ -35,7 +35,7 @@ CLASS_LIST = "/m/01,cat\n/m/02,dog\n"
 
 @pytest.fixture
 def folder(jpegs: dict[str, bytes], tmp_path: Path) -> Path:
-    """Seven images; one of them is no image."""
+    """Seven images; one of them is not an image."""
     directory = tmp_path / "images"
     directory.mkdir()
     for name, encoded in jpegs.items():

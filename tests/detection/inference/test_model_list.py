@@ -78,7 +78,7 @@ def test_predictions_of_another_model_are_not_taken_for_finished(
     metadata = storage / "final/2.6.1-part_1-64x96/assets/metadata.json"
     facts = json.loads(metadata.read_text())
     metadata.write_text(json.dumps(facts | {"step": 13}))
-    (metadata.parent / "files.json").unlink()  # else it is no whole SavedModel
+    (metadata.parent / "files.json").unlink()  # else it is not a whole SavedModel
     text = errors_of(capsys, "--models", "models.yml")
     assert "models.yml:2: 2.6.1-part_1-64x96: " in text
     assert "2.6.1-part_1-64x96.parquet exists, of another model; --overwrite" in text

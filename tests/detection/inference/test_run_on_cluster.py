@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 NUM_PARTS = 32
-# A part is 500 images for users; here it is one, so that few pictures make many parts.
+# A part is 500 images for users; here it is one, so that few images make many parts.
 PROGRAM = """
 import json, sys
 from tpudet.detection.inference.parts import PredictionTask

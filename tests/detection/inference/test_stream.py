@@ -80,7 +80,7 @@ def test_reading_the_model_and_writing_overlap(
         nonlocal num_calls
         num_calls += 1
         number = num_calls
-        assert all_read.wait(PATIENCE)  # the readers go on, into the parts that follow
+        assert all_read.wait(PATIENCE)  # the readers continue into the parts that follow
         if number <= 2:
             both_at_work.wait()  # one call decodes while the other is in the network
         if number == 3:
@@ -89,7 +89,7 @@ def test_reading_the_model_and_writing_overlap(
 
     def write(part: PredictedPart) -> None:
         if not first_written.is_set():
-            assert third_call.wait(PATIENCE)  # the model goes on while a part is written
+            assert third_call.wait(PATIENCE)  # the model continues while a part is written
             first_written.set()
 
     monkeypatch.setattr(image_folder, "_read_image", watched_read)

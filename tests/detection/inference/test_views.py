@@ -137,7 +137,7 @@ def test_boxes_come_back_to_their_place(jpegs: dict[str, bytes]) -> None:
 def test_an_object_at_a_border_of_the_image_is_whole_in_a_crop(
     size: tuple[int, int], side: int
 ) -> None:
-    """Rounding cuts up to two pixels off the last crop, which is no border within the image."""
+    """Rounding cuts up to two pixels off the last crop, which is not a border within the image."""
     encoded = cv2.imencode(".jpg", np.zeros((*size, 3), np.uint8))[1].tobytes()
     place = canvas_placer(side, side)
     near, far = 0.0, 1.0

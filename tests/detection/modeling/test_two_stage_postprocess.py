@@ -98,7 +98,7 @@ def test_a_stage_moves_regions_by_the_deltas_of_their_best_class(shared):
     target = np.array([4, 4, 24, 70], np.float32)
     deltas = np.full((1, 3, 1 if shared else 2, 4), 0.0, np.float32)
     deltas[0, 0, -1] = np.array(encode_boxes(target, ROIS[0, 0])) * WEIGHTS
-    logits = np.tile(np.array([9, 0, 1], np.float32), (1, 3, 1))  # background is no class
+    logits = np.tile(np.array([9, 0, 1], np.float32), (1, 3, 1))  # background is not a class
     found = refine_rois(
         ROIS, BoxPredictions(logits, deltas), box_weights=WEIGHTS, canvas_size=CANVAS
     )

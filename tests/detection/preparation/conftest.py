@@ -71,14 +71,14 @@ def write_coco(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
     """Writes images `{name: bytes}` and COCO boxes `{name: [(category, x, y, w, h), ...]}`."""
 
     def write(
-        pictures: dict[str, bytes | None],
+        encoded_images: dict[str, bytes | None],
         boxes: dict[str, list[tuple]],
         sizes: dict[str, tuple[int, int] | None] | None = None,
     ) -> tuple[Path, Path]:
-        folder = tmp_path / "pictures"
+        folder = tmp_path / "photos"
         folder.mkdir(exist_ok=True)
         images, annotations = [], []
-        for number, (name, encoded) in enumerate(pictures.items(), start=1):
+        for number, (name, encoded) in enumerate(encoded_images.items(), start=1):
             if encoded is not None:
                 (folder / name).write_bytes(encoded)
             size = (sizes or {}).get(name, (64, 48))

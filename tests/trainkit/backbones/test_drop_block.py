@@ -47,7 +47,7 @@ def test_any_map_loses_its_share_and_keeps_its_mean(shape):
     np.testing.assert_allclose(np.mean(outputs), 1.0, rtol=1e-4)
     if shape == (side, side):  # one square is the whole map
         np.testing.assert_array_equal(outputs, np.broadcast_to(outputs[:, :1, :1], outputs.shape))
-    # Each channel of each picture has its own.
+    # Each channel of each image has its own.
     assert np.var(np.mean(outputs == 0.0, axis=(1, 2))) > 0
 
 

@@ -14,7 +14,7 @@ from tpudet.trainkit.training.devices import choose_tensorflow_devices
 NORM = functools.partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 
 
-def pictures(shape, seed=0):
+def random_images(shape, seed=0):
     return np.random.default_rng(seed).normal(1.0, 2.0, shape).astype(np.float32)
 
 
@@ -43,7 +43,7 @@ def fused(request, monkeypatch) -> bool:
 
 @pytest.mark.usefixtures("fused")
 def test_training_equals_the_layer_of_keras():
-    inputs, upstream = pictures((3, 6, 5, 4)), pictures((3, 6, 5, 4), seed=9)
+    inputs, upstream = random_images((3, 6, 5, 4)), random_images((3, 6, 5, 4), seed=9)
     ours = BatchNorm(momentum=0.9, epsilon=1e-3)
     theirs = keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-3)
     for layer in (ours, theirs):
@@ -84,7 +84,7 @@ def test_variance_of_numbers_far_from_zero(mean, deviation, share):
 @pytest.mark.parametrize("freeze", ["layer", "gamma"])
 def test_frozen_in_training_is_inference(freeze):
     layer = BatchNorm(momentum=0.99, epsilon=1e-3)
-    inputs = pictures((2, 4, 4, 3))
+    inputs = random_images((2, 4, 4, 3))
     layer.build(inputs.shape)
     randomize(layer)
     expected = layer(inputs, training=False)
@@ -99,7 +99,7 @@ def test_frozen_in_training_is_inference(freeze):
 def test_folded_equals_unfolded(kind, use_bias):
     conv = Conv(4, 3, kind=kind, use_bias=use_bias)
     norm = BatchNorm(momentum=0.99, epsilon=1e-3)
-    inputs = pictures((2, 8, 8, 4))
+    inputs = random_images((2, 8, 8, 4))
     conv.build(inputs.shape)
     norm.build(inputs.shape)
     randomize(norm)
@@ -111,7 +111,7 @@ def test_folded_equals_unfolded(kind, use_bias):
 
 def test_conv_norm_is_convolution_norm_and_activation():
     layer = ConvNorm(5, 3, activation="silu", make_norm=NORM)
-    inputs = pictures((2, 8, 8, 4))
+    inputs = random_images((2, 8, 8, 4))
     layer.build(inputs.shape)
     randomize(layer.norm)
     for training in (False, True):
@@ -142,7 +142,7 @@ def test_inputs_of_other_channels_are_refused(kind, channels):
         layer.build((None, None, None, 8))
         for training in (False, True):
             with pytest.raises(ValueError, match=f"for 8 channels; its input has {channels}"):
-                layer(pictures((1, 4, 4, channels)), training=training)
+                layer(random_images((1, 4, 4, channels)), training=training)
 
 
 def test_two_layers_of_one_initializer_draw_different_numbers():
@@ -158,7 +158,7 @@ def test_half_precision_keeps_statistics_in_float32():
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
         layer = ConvNorm(4, 3, make_norm=NORM)
-        outputs = layer(pictures((2, 8, 8, 3)), training=True)
+        outputs = layer(random_images((2, 8, 8, 3)), training=True)
     finally:
         keras.config.set_dtype_policy(policy)
     assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
@@ -168,7 +168,7 @@ def test_half_precision_keeps_statistics_in_float32():
 
 def test_in_bfloat16_the_fused_operation_agrees_with_the_plain_one(monkeypatch):
     """8 bits of mantissa are 0.2 % of a number; sums over pixels are of float32 in both."""
-    rounded = [tf.cast(pictures((4, 12, 10, 8), seed), "bfloat16") for seed in (0, 9)]
+    rounded = [tf.cast(random_images((4, 12, 10, 8), seed), "bfloat16") for seed in (0, 9)]
     keras.config.set_dtype_policy("mixed_bfloat16")
     found = []
     for fuse in (True, False):
@@ -187,7 +187,7 @@ def test_in_bfloat16_the_fused_operation_agrees_with_the_plain_one(monkeypatch):
 
 @pytest.mark.usefixtures("fused")
 def test_two_replicas_equal_one():
-    inputs, upstream = pictures((4, 6, 5, 3)), pictures((4, 6, 5, 3), seed=9)
+    inputs, upstream = random_images((4, 6, 5, 3)), random_images((4, 6, 5, 3), seed=9)
     one = BatchNorm(momentum=0.99, epsilon=1e-3)
     one.build(inputs.shape)
     randomize(one)

@@ -132,7 +132,7 @@ def test_a_target_ends_the_run_and_a_higher_one_resumes_it(
 
 
 def test_evaluations_without_gain_end_the_run_and_more_patience_resumes_it(ram_dir: str) -> None:
-    assert run(ram_dir, patience=2) == (loop.EXIT_NO_GAIN, 16)  # an equal value is no gain
+    assert run(ram_dir, patience=2) == (loop.EXIT_NO_GAIN, 16)  # an equal value is not a gain
     assert reason(ram_dir) == ("2 evaluations without gain: AP50 was highest at step 8, 0.6000")
     assert run(ram_dir, patience=2) == (loop.EXIT_NO_GAIN, 16)
     assert run(ram_dir, patience=3) == (loop.EXIT_FINISHED, 20)

@@ -177,7 +177,7 @@ def test_an_undisturbed_run(ram_dir: str, caplog: pytest.LogCaptureFixture) -> N
     engine = CountingEngine()
     with caplog.at_level(logging.INFO):
         assert run_once(ram_dir, evaluations, engine) == loop.EXIT_FINISHED
-    assert evaluations == [4, 8, 10]  # the last is no multiple of 4
+    assert evaluations == [4, 8, 10]  # the last is not a multiple of 4
     assert steps(ram_dir, "train") == [2, 4, 6, 8, 10]
     # Cut at multiples of 3 (loop, checkpoint), 2 (log) and 4 (evaluation), and after step 1.
     assert np.cumsum(engine.call_lengths).tolist() == [1, 2, 3, 4, 6, 8, 9, 10]
@@ -352,7 +352,7 @@ def test_mode_eval_waits_for_checkpoints_and_ends_with_the_last(ram_dir: str) ->
 
     def write_slowly() -> None:
         writer, engine = Checkpoints(ram_dir, keep=1), CountingEngine()
-        for step in (4, 6, 8, 10):  # 6 is no multiple of 4
+        for step in (4, 6, 8, 10):  # 6 is not a multiple of 4
             engine.train(step - engine.step)
             writer.save(engine.snapshot())
             writer.wait()

@@ -103,8 +103,8 @@ class SimulatedEngine:
     """Steps, saves and a start that take as long as they might; no arithmetic.
 
     A step takes a second, as of a large detector on eight chips. What a save keeps the steps
-    waiting is the copy to the host's memory; the file is written while they go on. Only the first
-    attempt compiles, the others find the compile cache.
+    waiting is the copy to the host's memory; the file is written while they continue. Only the
+    first attempt compiles, the others find the compile cache.
     """
 
     STEP, WAIT, SNAPSHOT, START, COMPILE, CACHED = 1.0, 0.002, 0.1, 15.0, 120.0, 5.0

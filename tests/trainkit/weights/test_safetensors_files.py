@@ -109,7 +109,7 @@ def test_a_header_nested_without_end_is_an_error_in_words(tmp_path: Path) -> Non
     text = b'{"a":' * 20_000
     path = tmp_path / "a.safetensors"
     path.write_bytes(len(text).to_bytes(8, "little") + text)
-    with pytest.raises(WeightsError, match="its header is no JSON object"):
+    with pytest.raises(WeightsError, match="its header is not a JSON object"):
         read_weights(str(path))
 
 

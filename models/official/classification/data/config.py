@@ -87,7 +87,7 @@ AugmentationConfig = ColorConfig | AffineConfig | RandAugmentConfig | MixupConfi
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Where the TFRecords are and how an image reaches the network."""
+    """The TFRecords, and the preprocessing and augmentation of their images."""
 
     directory: str = ""  # holds the TFRecords and, unless `classes` names another, classes.csv
     classes: str = ""  # class list, `identifier,name` per row; empty: classes.csv of `directory`

@@ -24,9 +24,9 @@ from tpudet.trainkit.images.mixed_stream import augmented_stream
 from tpudet.trainkit.records import (
     evaluation_share,
     read_records,
-    read_shuffled,
     spread_records,
 )
+from tpudet.trainkit.shuffled_records import read_shuffled
 from tpudet.trainkit.types import Tensor
 
 NUM_CORES = os.cpu_count() or 1

@@ -158,7 +158,7 @@ def _read_manifest(path: str) -> dict[str, Any]:
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_VERSION:
         remedy = _REMEDY.format(os.path.dirname(path))
-        raise UserError(f"{path} is no manifest of this version, or was cut short; {remedy}")
+        raise UserError(f"{path} is not a manifest of this version, or was cut short; {remedy}")
     return manifest
 
 

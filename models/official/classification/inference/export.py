@@ -51,7 +51,7 @@ def export_saved_model(
         `directory`.
 
     Raises:
-        FileExistsError: `directory` exists and `overwrite` is false, or it is no SavedModel.
+        FileExistsError: `directory` exists and `overwrite` is false, or it is not a SavedModel.
         ClaimError: another process exports to `directory`.
     """
     num_classes = len(read_class_list(class_list_text))

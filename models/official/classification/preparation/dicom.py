@@ -18,7 +18,7 @@ BIAS = 32768
 
 
 class DicomError(UserError):
-    """A file is no DICOM image, or cannot be decoded."""
+    """A file is not a DICOM image, or cannot be decoded."""
 
 
 class Slice(NamedTuple):
@@ -35,7 +35,7 @@ def read_patient(content: bytes) -> str:
     """Returns the patient's id from the header of a DICOM file; empty if it has none.
 
     Raises:
-        DicomError: it is no DICOM file.
+        DicomError: it is not a DICOM file.
     """
     dataset = _read(content, stop_before_pixels=True)
     return str(dataset.get("PatientID", "") or "")
@@ -47,7 +47,7 @@ def read_slices(content: bytes) -> list[Slice]:
     Pixels that are padding get the lowest other value, so that no window makes them bright.
 
     Raises:
-        DicomError: it is no DICOM image of one channel, or cannot be decoded; says why.
+        DicomError: it is not a DICOM image of one channel, or cannot be decoded; says why.
     """
     dataset = _read(content, stop_before_pixels=False)
     try:
@@ -76,7 +76,7 @@ def _read(content: bytes, *, stop_before_pixels: bool) -> Any:
             warnings.simplefilter("ignore")
             return pydicom.dcmread(io.BytesIO(content), stop_before_pixels=stop_before_pixels)
     except Exception as error:
-        raise DicomError(f"is no DICOM file: {' '.join(str(error).split())}") from error
+        raise DicomError(f"is not a DICOM file: {' '.join(str(error).split())}") from error
 
 
 def _without_padding(frames: np.ndarray, dataset: Any) -> np.ndarray:

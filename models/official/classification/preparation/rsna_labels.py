@@ -39,7 +39,7 @@ def read_rows(path: str, argument: str) -> pd.DataFrame:
         argument: that names it, for messages.
 
     Raises:
-        UserError: it cannot be read, is no CSV, or has no rows or not these columns.
+        UserError: it cannot be read, is not a CSV, or has no rows or not these columns.
     """
     content = io.BytesIO(read_input(path, argument))
     try:
@@ -47,7 +47,7 @@ def read_rows(path: str, argument: str) -> pd.DataFrame:
             warnings.simplefilter("error", pd.errors.ParserWarning)
             table = pd.read_csv(content, dtype=str, keep_default_na=False, index_col=False)
     except (ValueError, pd.errors.ParserWarning) as error:  # empty, not UTF-8, an open quote
-        raise UserError(f"{argument} {path} is no CSV: {str(error).strip()}") from None
+        raise UserError(f"{argument} {path} is not a CSV: {str(error).strip()}") from None
     if not {"ID", "Label"} <= set(table.columns):
         raise UserError(
             f"{argument} {path} has the columns {listing(table.columns)}; ID,Label needed"

@@ -11,6 +11,7 @@ from tpudet.classification.preparation.class_folders import SPLIT_FOLDERS, list_
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.publishing import publish_folder
 
 Method = Literal["copy", "link"]
 
@@ -78,7 +79,7 @@ def split_folders(
                 os.makedirs(f"{temporary}/{split}/{label}")
                 for index in sorted(next(order) for _ in range(size)):
                     _place(source, names[index], f"{temporary}/{split}", method)
-        storage.publish_folder(temporary, output)
+        publish_folder(temporary, output)
     totals = {split: sum(size[split] for size in sizes.values()) for split in fractions}
     counted = ", ".join(f"{split} {total}" for split, total in totals.items())
     return f"{output}: {len(files)} images of {len(by_class)} classes: {counted}"

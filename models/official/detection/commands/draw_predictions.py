@@ -61,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    from tpudet.detection.inspection.draw import draw_predictions
+    from tpudet.detection.inspection.draw import ImageChoice, draw_predictions
 
-    return draw_predictions(**vars(arguments))
+    options = vars(arguments)
+    choice = ImageChoice(*(options.pop(name) for name in ImageChoice._fields))
+    return draw_predictions(**options, choice=choice)

@@ -96,27 +96,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from tpudet.detection.preparation.open_images.plan_part import plan_part, write_part
+    from tpudet.detection.preparation.open_images.plan_part import PartSet, plan_part, write_part
     from tpudet.detection.preparation.sources.mask_files import choose_mask_files
 
     first = arguments.image_dir or data_path(_FOLDERS[arguments.split])
     directories = (first, arguments.image_dir2) if arguments.image_dir2 else (first,)
     part = os.path.splitext(os.path.basename(arguments.classes_file))[0].removeprefix("classes_")
     boxes = f"{arguments.split}_{'no_groups' if arguments.split == 'train' else part}.csv"
-    plan = plan_part(
-        boxes_csv=arguments.image_info_file or storage_path("prepared", boxes),
-        classes_csv=arguments.classes_file,
-        image_directories=() if arguments.display_only else directories,
+    part_set = PartSet(
         output=arguments.output or storage_path("converted", part),
         split=arguments.split,
+        boxes=arguments.image_info_file or storage_path("prepared", boxes),
+        classes=arguments.classes_file,
+        image_directories=() if arguments.display_only else directories,
         num_shards=arguments.num_shards,
         min_images_per_class=arguments.min_samples_per_class,
         max_copies=arguments.max_copies,
+        masks=choose_mask_files(arguments.include_masks, arguments.mask_csv, arguments.mask_dir),
+    )
+    plan = plan_part(
+        part_set,
         seed=arguments.seed,
         check_pixels=arguments.image_check == "full",
         skip_missing=arguments.skip_missing,
         image_list=arguments.image_list,
-        masks=choose_mask_files(arguments.include_masks, arguments.mask_csv, arguments.mask_dir),
     )
     write_part(
         plan,

@@ -123,7 +123,7 @@ ResizeConfig = FitConfig | StretchConfig | ShortSideConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Where the TFRecords are and how an image reaches the canvas."""
+    """The TFRecords, and the preprocessing and augmentation of their images."""
 
     directory: str = ""  # holds classes.csv and <split>_<part>-?????-of-?????.tfrecord
     train_split: str = "train"

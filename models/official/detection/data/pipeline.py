@@ -19,7 +19,8 @@ from tpudet.detection.types import Batch
 from tpudet.trainkit.images.canvas import PlacedImage, Resize, fit, place_on_canvas
 from tpudet.trainkit.images.mixed_stream import Augmentation, augmented_stream
 from tpudet.trainkit.images.seeds import draw_placement, fold_seed, record_seed
-from tpudet.trainkit.records import evaluation_share, read_records, read_shuffled
+from tpudet.trainkit.records import evaluation_share, read_records
+from tpudet.trainkit.shuffled_records import read_shuffled
 from tpudet.trainkit.types import Tensor
 
 NUM_CORES = os.cpu_count() or 1
@@ -97,6 +98,7 @@ def train_dataset(
         prepare=functools.partial(
             _training_sample,
             data=data,
+            resize=build_resize(data.resize),
             seed=seed,
             num_classes=num_classes,
             class_names=class_names,
@@ -117,6 +119,7 @@ def _training_sample(
     serialized: Tensor,
     *,
     data: DataConfig,
+    resize: Resize,
     seed: int,
     num_classes: int | None,
     class_names: Sequence[str],
@@ -136,9 +139,7 @@ def _training_sample(
     )
     turns = data.vertical_flip or data.quarter_turns
     canvas_size = canvas_before(turn, data.canvas_size) if turns else data.canvas_size
-    placed = place_on_canvas(
-        example.encoded, *canvas_size, **drawn._asdict(), resize=build_resize(data.resize)
-    )
+    placed = place_on_canvas(example.encoded, *canvas_size, **drawn._asdict(), resize=resize)
     sample = _to_sample(
         record,
         example,

@@ -23,7 +23,8 @@ class AnnotatedImage(NamedTuple):
 def is_object(annotated: AnnotatedImage) -> Tensor:
     """Returns a mask of the instances whose boxes an operation may pick, [n] bool.
 
-    Removed instances are not among them, nor are crowds: a region to ignore is no object to move.
+    Removed instances are not among them, nor are crowds: a region to ignore is not an
+    object to move.
     """
     return has_area(annotated.boxes) & ~annotated.is_crowd
 

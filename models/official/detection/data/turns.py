@@ -10,7 +10,7 @@ from tpudet.trainkit.types import Tensor
 
 
 class Turn(NamedTuple):
-    """How an image is turned after it was placed."""
+    """The flip and the quarter turns of a placed image."""
 
     upside_down: Tensor  # [] bool: mirrored top to bottom, before it is turned
     quarters: Tensor  # [] int32, 0 to 3: times 90 degrees counterclockwise

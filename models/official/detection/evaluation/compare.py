@@ -29,7 +29,7 @@ class Change(NamedTuple):
     high: float
 
     def is_sure(self) -> bool:
-        """Whether the interval leaves zero out."""
+        """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 

@@ -1,4 +1,4 @@
-"""Which classes a detector takes for each other, over all images of a split."""
+"""The confusion matrix of a split: which classes a detector mistakes for each other."""
 
 import hotcoco
 import numpy as np

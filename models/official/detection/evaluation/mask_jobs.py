@@ -51,7 +51,7 @@ def png_job(job: PngJob, progress: Callable[[int], Any]) -> tuple[int, list[Rle]
     """Returns the job's number and n COCO RLE, any value above 0 being inside; for `run_jobs`.
 
     Raises:
-        MaskFileError: a file is no PNG.
+        MaskFileError: a file is not a PNG.
     """
     del progress
     return job.number, [_decode(encoded) for encoded in job.encoded]
@@ -60,5 +60,5 @@ def png_job(job: PngJob, progress: Callable[[int], Any]) -> tuple[int, list[Rle]
 def _decode(encoded: bytes) -> Rle:
     pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_GRAYSCALE)
     if pixels is None:
-        raise MaskFileError("a mask of a record is no PNG")
+        raise MaskFileError("a mask of a record is not a PNG")
     return encode_rle(pixels > 0)

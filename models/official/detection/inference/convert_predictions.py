@@ -29,6 +29,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.publishing import publish_folder
 
 ResultFormat = Literal["coco", "yolo", "csv"]
 DEFAULT_TEMPLATE = "{image},{label},{score:.6f},{x1},{y1},{x2},{y2}"
@@ -182,5 +183,5 @@ def _write_yolo(target: str, results: _Results) -> int:
         names = "".join(f"{entry.name}\n" for entry in results.classes)
         storage.write_text(os.path.join(temporary, "classes.txt"), names)
         claim.verify()
-        storage.publish_folder(temporary, target, last="classes.txt")
+        publish_folder(temporary, target, last="classes.txt")
     return count

@@ -1,7 +1,23 @@
 """Exports a detector as a SavedModel that takes encoded images and needs nothing of this toolkit.
 
 Preprocessing is that of the evaluation (`trainkit.images.canvas`), so a SavedModel gives the
-detections that were evaluated.
+detections that were evaluated. It has four signatures, each with one `input`, of any batch size B
+from 1 up:
+
+- `serving_default`: [B] string, JPEG or PNG files that TensorFlow decodes correctly (see
+  `trainkit.images.standardize`).
+- `tf_example`: [B] string, tf.Example protos with such a file under `image/encoded`.
+- `image_tensor`: [B, h, w, 3] uint8 RGB, all of one size, which are resized.
+- `canvas`: [B, H, W, 3] uint8 RGB of the canvas's size, which counts as the original.
+
+All return `num_detections` [B] int32; `detection_boxes` [B, K, 4] float32, y1 x1 y2 x2 of the
+*original* image, clipped to it; `detection_classes` [B, K] int32, 1-based; `detection_scores`
+[B, K] float32, falling; `image_sizes` [B, 2] float32, height and width of the originals; and, from
+a detector with masks, `detection_masks` [B, K, M, M] float32, 0..1 over the box. Rows from
+`num_detections` on are zero.
+
+Assets: `classes.csv` as given; `metadata.json`, see `export_saved_model`; and `files.json`, see
+`trainkit.saved_model`, which also says when the directory gets its name.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,23 +53,7 @@ def export_saved_model(
     boxes: BoxConvention,
     overwrite: bool = False,
 ) -> str:
-    """Writes a SavedModel with four signatures, any batch size B from 1 up, each with one `input`.
-
-    - `serving_default`: [B] string, JPEG or PNG files that TensorFlow decodes correctly (see
-      `trainkit.images.standardize`).
-    - `tf_example`: [B] string, tf.Example protos with such a file under `image/encoded`.
-    - `image_tensor`: [B, h, w, 3] uint8 RGB, all of one size, which are resized.
-    - `canvas`: [B, H, W, 3] uint8 RGB of the canvas's size, which counts as the original.
-
-    All return `num_detections` [B] int32; `detection_boxes` [B, K, 4] float32, y1 x1 y2 x2 of the
-    *original* image, clipped to it; `detection_classes` [B, K] int32, 1-based; `detection_scores`
-    [B, K] float32, falling; `image_sizes` [B, 2] float32, height and width of the originals; and,
-    from a detector with masks, `detection_masks` [B, K, M, M] float32, 0..1 over the box. Rows from
-    `num_detections` on are zero.
-
-    Assets: `classes.csv` as given; `metadata.json`: `metadata` plus `canvas_size`, `boxes`,
-    `max_detections`, `classes_sha256` and, with masks, `mask_side`; and `files.json`, see
-    `trainkit.saved_model`, which also says when the directory gets its name.
+    """Writes the SavedModel that the module describes; returns `directory`.
 
     Args:
         model: owns every variable that `predict` reads, with the values to export.
@@ -62,15 +62,13 @@ def export_saved_model(
         resize: how images come to it; the metadata should say it where it is another than `fit`.
         class_list_text: contents of classes.csv.
         directory: to write.
-        metadata: JSON values: version, step, git commit.
+        metadata: JSON values: version, step, git commit. metadata.json has them, and canvas_size,
+            boxes, max_detections, classes_sha256 and, with masks, mask_side.
         boxes: whether boxes are fractions of the original image in 0..1, or its pixels.
         overwrite: replace an existing `directory`.
 
-    Returns:
-        `directory`.
-
     Raises:
-        FileExistsError: `directory` exists and `overwrite` is false, or it is no SavedModel.
+        FileExistsError: `directory` exists and `overwrite` is false, or it is not a SavedModel.
         ClaimError: another process exports to `directory`.
         ValueError: the class list is not usable, or `metadata` names a key of the list above.
     """

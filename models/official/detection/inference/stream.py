@@ -96,45 +96,66 @@ def predict_parts(
     """
     spent = {"reading": 0.0, "model": 0.0, "writing": 0.0}
     running: deque[tuple[_Batch, Future[_Outputs]]] = deque()
-    written: deque[Future[object]] = deque()
-    predicted = PredictedPart("", [], {})
-
-    def finish(batch: _Batch, outputs: _Outputs) -> None:
-        nonlocal predicted
-        for (image, _), output in zip(batch.images, outputs, strict=True):
-            if isinstance(output, str):
-                predicted.unreadable[image.name] = output
-            else:
-                predicted.predictions.append(ImagePredictions(image.image_id, *output))
-        predicted.unreadable.update(batch.unreadable)
-        on_progress(len(batch.images) + len(batch.unreadable))
-        if batch.is_last:
-            written.append(writer.submit(write, predicted._replace(path=batch.part.path)))
-            if len(written) > _PARTS_WAITING:
-                _wait(written.popleft(), spent, "writing")
-            predicted = PredictedPart("", [], {})
-
     with (
         ThreadPoolExecutor(1, "write") as writer,
         ThreadPoolExecutor(CALLS_AT_ONCE, "model") as callers,
     ):
+        results = _Results(writer, write, spent)
+
+        def finish_first() -> None:
+            batch, call = running.popleft()
+            results.add(batch, _wait(call, spent, "model"))
+            on_progress(len(batch.images) + len(batch.unreadable))
+
         batches = _batches(parts, batch_size, workers)
         try:
             while (batch := _next(batches, spent)) is not None:
                 running.append((batch, callers.submit(_detect_each, batch.images, detect)))
                 while running and (len(running) > CALLS_AT_ONCE or running[0][1].done()):
-                    done, call = running.popleft()
-                    finish(done, _wait(call, spent, "model"))
+                    finish_first()
             while running:
-                done, call = running.popleft()
-                finish(done, _wait(call, spent, "model"))
-            while written:
-                _wait(written.popleft(), spent, "writing")
+                finish_first()
+            results.wait()
         finally:
             batches.close()
             for _, call in running:
                 call.cancel()
     return Timing(sum(len(part.images) for part in parts), **spent)
+
+
+class _Results:
+    """Collects the outputs of batches, and writes each part in a thread once it is complete."""
+
+    def __init__(
+        self,
+        writer: ThreadPoolExecutor,
+        write: Callable[[PredictedPart], object],
+        spent: dict[str, float],
+    ) -> None:
+        self._writer = writer
+        self._write = write
+        self._spent = spent
+        self._written: deque[Future[object]] = deque()
+        self._part = PredictedPart("", [], {})
+
+    def add(self, batch: _Batch, outputs: _Outputs) -> None:
+        """Adds the outputs of a batch; batches come in their order."""
+        for (image, _), output in zip(batch.images, outputs, strict=True):
+            if isinstance(output, str):
+                self._part.unreadable[image.name] = output
+            else:
+                self._part.predictions.append(ImagePredictions(image.image_id, *output))
+        self._part.unreadable.update(batch.unreadable)
+        if batch.is_last:
+            part = self._part._replace(path=batch.part.path)
+            self._written.append(self._writer.submit(self._write, part))
+            self.wait(_PARTS_WAITING)
+            self._part = PredictedPart("", [], {})
+
+    def wait(self, left: int = 0) -> None:
+        """Waits until at most so many parts are left to be written."""
+        while len(self._written) > left:
+            _wait(self._written.popleft(), self._spent, "writing")
 
 
 def _batches(parts: Sequence[Part], batch_size: int, workers: int) -> Iterator[_Batch]:

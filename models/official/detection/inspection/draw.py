@@ -55,6 +55,18 @@ class _Inputs(NamedTuple):
     notes: tuple[str, ...]
 
 
+class ImageChoice(NamedTuple):
+    """The images to draw, by one of four rules.
+
+    By default these are the worst, or without ground truth some evenly over all.
+    """
+
+    worst: int | None = None  # so many of the worst
+    num: int | None = None  # so many evenly over all, by id
+    image_ids: str | None = None  # these, separated by commas
+    ids: str | None = None  # those of a list, by its path
+
+
 def draw_predictions(
     predictions: str,
     *,
@@ -65,16 +77,10 @@ def draw_predictions(
     classes: str | None,
     min_score: float,
     skip_bad: bool,
-    worst: int | None,
-    num: int | None,
-    image_ids: str | None,
-    ids: str | None,
+    choice: ImageChoice,
     force: bool,
 ) -> str:
     """Draws predictions, beside the ground truth if it is given.
-
-    At most one of `worst`, `num`, `image_ids` and `ids` chooses the images; by default these are
-    the worst, or without ground truth some evenly over all.
 
     Args:
         predictions: path of a predictions file, or of a submission (.csv).
@@ -85,10 +91,7 @@ def draw_predictions(
         classes: path of a class list, for a submission.
         min_score: predictions with a lower score are left out, 0..1.
         skip_bad: whether bad rows of a submission are left out and counted.
-        worst: how many of the worst images.
-        num: how many images evenly over all, by id.
-        image_ids: ids, separated by commas.
-        ids: path of a list of ids.
+        choice: which images.
         force: whether an existing output is replaced.
 
     Returns:
@@ -97,18 +100,9 @@ def draw_predictions(
     Raises:
         UserError: an argument or input is not usable; nothing is written then.
     """
-    if worst and not groundtruth:
-        raise InspectionError("--worst needs --groundtruth, by which faults are found")
-    for path, what in (
-        (predictions, "PREDICTIONS is written by tpudet predict or tpudet gen_sub"),
-        (groundtruth, "--groundtruth is a folder converted/PART or a box CSV"),
-    ):
-        if path and not storage.exists(path):
-            raise InspectionError(f"no file {path}: {what}")
-    if max(worst or 0, num or 0) > MAX_IMAGES:
-        raise InspectionError(f"{worst or num} images; a page shows at most {MAX_IMAGES}")
+    _check_arguments(predictions, groundtruth, choice)
     check_output(output, force=force)
-    wanted = _wanted_ids(image_ids, ids)
+    wanted = _wanted_ids(choice)
     inputs = _read_inputs(
         predictions,
         groundtruth,
@@ -118,15 +112,10 @@ def draw_predictions(
         skip_bad=skip_bad,
         wanted=wanted,
     )
-    outcomes = None
-    if inputs.ground_truth is not None:
-        outcomes = find_outcomes(inputs.predicted, inputs.ground_truth, len(inputs.classes))
-    comparison = Comparison(
-        inputs.predicted, inputs.ground_truth, outcomes, inputs.classes, min_score
-    )
-    count = len(inputs.predicted.image_ids)
-    rows, title = _choose_images(comparison, wanted, worst=worst, num=num)
+    comparison = _compare(inputs, min_score)
+    rows, title = _choose_images(comparison, wanted, choice)
     if not len(rows):
+        count = len(inputs.predicted.image_ids)
         return f"all {count:,} images are free of faults: nothing is drawn"
     facts = {
         "Predictions": predictions,
@@ -140,11 +129,32 @@ def draw_predictions(
     return f"{page}: {title[0].lower()}{title[1:]}, {len(cards)} PNGs beside it{notes}"
 
 
-def _wanted_ids(image_ids: str | None, path: str | None) -> list[str] | None:
-    if image_ids is not None:
-        ids = [image_id.strip() for image_id in image_ids.split(",") if image_id.strip()]
-    elif path is not None:
-        ids = read_ids(path)
+def _check_arguments(predictions: str, groundtruth: str | None, choice: ImageChoice) -> None:
+    if choice.worst and not groundtruth:
+        raise InspectionError("--worst needs --groundtruth, by which faults are found")
+    for path, what in (
+        (predictions, "PREDICTIONS is written by tpudet predict or tpudet gen_sub"),
+        (groundtruth, "--groundtruth is a folder converted/PART or a box CSV"),
+    ):
+        if path and not storage.exists(path):
+            raise InspectionError(f"no file {path}: {what}")
+    wanted = choice.worst or choice.num or 0
+    if wanted > MAX_IMAGES:
+        raise InspectionError(f"{wanted} images; a page shows at most {MAX_IMAGES}")
+
+
+def _compare(inputs: _Inputs, min_score: float) -> Comparison:
+    outcomes = None
+    if inputs.ground_truth is not None:
+        outcomes = find_outcomes(inputs.predicted, inputs.ground_truth, len(inputs.classes))
+    return Comparison(inputs.predicted, inputs.ground_truth, outcomes, inputs.classes, min_score)
+
+
+def _wanted_ids(choice: ImageChoice) -> list[str] | None:
+    if choice.image_ids is not None:
+        ids = [part.strip() for part in choice.image_ids.split(",") if part.strip()]
+    elif choice.ids is not None:
+        ids = read_ids(choice.ids)
     else:
         return None
     ids = list(dict.fromkeys(ids))
@@ -154,17 +164,17 @@ def _wanted_ids(image_ids: str | None, path: str | None) -> list[str] | None:
 
 
 def _choose_images(
-    comparison: Comparison, wanted: list[str] | None, *, worst: int | None, num: int | None
+    comparison: Comparison, wanted: list[str] | None, choice: ImageChoice
 ) -> tuple[np.ndarray, str]:
     """Rows of the images to draw, and the title of the page."""
     image_ids = comparison.predicted.image_ids
     count = len(image_ids)
     if wanted is not None:
         return np.searchsorted(image_ids, wanted), f"{len(wanted)} chosen images"
-    if comparison.outcomes is not None and not num:
-        rows = rank_worst(comparison.outcomes, worst or _DEFAULT_IMAGES)
+    if comparison.outcomes is not None and not choice.num:
+        rows = rank_worst(comparison.outcomes, choice.worst or _DEFAULT_IMAGES)
         return rows, f"The {len(rows)} worst of {count:,} images"
-    num = min(num or _DEFAULT_IMAGES, count)
+    num = min(choice.num or _DEFAULT_IMAGES, count)
     return np.arange(num) * count // num, f"{num} of {count:,} images"
 
 

@@ -8,6 +8,7 @@ from tpudet.detection.inspection.objects import InspectionError
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.publishing import publish_folder
 from tpudet.trainkit.files.storage import list_names
 
 PAGE_NAME = "index.html"
@@ -58,7 +59,7 @@ def whole_folder(directory: str) -> Iterator[str]:
             storage.make_folder(temporary)
             yield temporary
             claim.verify()
-            storage.publish_folder(temporary, directory, last=PAGE_NAME)
+            publish_folder(temporary, directory, last=PAGE_NAME)
         except BaseException:
             _remove(temporary)
             raise

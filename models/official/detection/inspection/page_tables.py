@@ -65,7 +65,7 @@ def confusions_section(comparison: Comparison, outcomes: Outcomes) -> Html:
 
 
 def rules_section(comparison: Comparison) -> Html:
-    """How predictions are matched, in words."""
+    """The matching rule in words."""
     lines = [
         f"Predictions of score {comparison.min_score:g} or more are compared, class by class "
         "within an image, by falling score. A prediction finds the object of its class with the "

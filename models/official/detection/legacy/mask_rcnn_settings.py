@@ -265,7 +265,7 @@ class MaskRCNNSettings(SharedSettings):
 
     @property
     def parser(self) -> MaskParser:
-        """How images are read."""
+        """The settings of the parser of images."""
         return self.maskrcnn_parser
 
     def __post_init__(self) -> None:

@@ -116,7 +116,7 @@ class Settings(SharedSettings):
 
     @property
     def parser(self) -> BoxParser:
-        """How images are read."""
+        """The settings of the parser of images."""
         return self.retinanet_parser
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from tpudet.trainkit.types import Tensor
 
 
 class BoxStage(NamedTuple):
-    """How one box head is trained; a cascade has several."""
+    """Training settings of one box head; a cascade has several."""
 
     iou_threshold: float  # from which a region is its instance's
     box_weights: tuple[float, float, float, float]  # of the encoded boxes: y, x, height, width

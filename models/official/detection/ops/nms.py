@@ -41,10 +41,9 @@ def non_max_suppression(
     later cannot drop one kept earlier. Classes are compared directly: the common trick of shifting
     boxes apart by class costs the low digits of float32 coordinates.
 
-    Rows are taken in blocks of 128 by falling score. A block loses what overlaps the rows kept
-    before, then settles within itself (`_settle`), which gives exactly the greedy result. A step
-    costs an IoU matrix [B, 128, max_detections + 128], and steps end when enough rows are kept or
-    none is left: there are K / 128 at most.
+    Rows are taken in blocks of 128 by falling score, see `_keep_of_block`: exactly the greedy
+    result. A step costs an IoU matrix [B, 128, max_detections + 128], and steps end when enough
+    rows are kept or none is left: there are K / 128 at most.
 
     Args:
         boxes: [B, K, 4].
@@ -73,13 +72,7 @@ def non_max_suppression(
 
     def add_block(step: Tensor, kept: Tensor, num_kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         block = _Candidates(*(ops.take(values, step, axis=0) for values in blocks))
-        filled, rows = kept >= 0, ops.maximum(kept, 0)
-        before = _Candidates(
-            gather_rows(candidates.boxes, rows), gather_rows(candidates.classes, rows), filled
-        )
-        clash = _overlaps(block, before, iou_threshold)
-        alive = block.usable & ~ops.any(clash, axis=2)
-        new = _settle(alive, _overlaps(block, block, iou_threshold))
+        new = _keep_of_block(block, candidates, kept, iou_threshold)
         # Each new row goes to the next free slot; all others past the end.
         slots = num_kept[:, None] + ops.cumsum(ops.cast(new, "int32"), axis=1) - 1
         slots = ops.where(new, ops.minimum(slots, max_detections), max_detections)
@@ -110,7 +103,23 @@ def _overlaps(rows: _Candidates, others: _Candidates, iou_threshold: float) -> T
     return above & same_class & others.usable[:, None, :]
 
 
-def _settle(alive: Tensor, overlaps: Tensor) -> Tensor:
+def _keep_of_block(
+    block: _Candidates, candidates: _Candidates, kept: Tensor, iou_threshold: float
+) -> Tensor:
+    """Returns which rows of a block [B, n] are kept, given those kept before (-1: none).
+
+    A block loses what overlaps the rows kept before, then suppresses within itself.
+    """
+    rows = ops.maximum(kept, 0)
+    before = _Candidates(
+        gather_rows(candidates.boxes, rows), gather_rows(candidates.classes, rows), kept >= 0
+    )
+    clash = _overlaps(block, before, iou_threshold)
+    alive = block.usable & ~ops.any(clash, axis=2)
+    return _suppress_within(alive, _overlaps(block, block, iou_threshold))
+
+
+def _suppress_within(alive: Tensor, overlaps: Tensor) -> Tensor:
     """Returns which rows of a block, [B, T] bool, greedy suppression within it keeps.
 
     A row is kept if it is alive and no kept row before it overlaps it. Beginning with all that are

@@ -1,6 +1,7 @@
 """RoIAlign (He et al., arXiv 1703.06870, section 3) over the levels of a feature pyramid."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,20 +78,11 @@ def roi_align(
         [B, K, S, S, C] of the features' type.
     """
     levels = sorted(features)
-    channels = features[levels[0]].shape[-1]
     boxes = ops.stop_gradient(ops.cast(boxes, "float32"))
     index = assign_levels(boxes, min_level=levels[0], max_level=levels[-1]) - levels[0]
     sizes = np.array([features[level].shape[1:3] for level in levels])
     areas = sizes.prod(axis=1)
-    # The cells of all images and levels as rows, so that one gather serves all boxes.
-    table = ops.concatenate(
-        [
-            ops.reshape(features[level], (-1, area, channels))
-            for level, area in zip(levels, areas, strict=True)
-        ],
-        axis=1,
-    )
-    table = ops.reshape(table, (-1, channels))
+    table = _cells([features[level] for level in levels])
 
     def per_box(values: np.ndarray, dtype: str) -> Tensor:  # [levels] -> [B, K, 1]
         return ops.take(ops.convert_to_tensor(values.astype(dtype)), index)[..., None]
@@ -117,6 +109,13 @@ def roi_align(
             weights = row_weight[..., :, None] * column_weight[..., None, :]
             total = total + ops.cast(ops.take(table, cells, axis=0), "float32") * weights[..., None]
     return ops.cast(total, table.dtype)
+
+
+def _cells(maps: Sequence[Tensor]) -> Tensor:
+    """Returns the cells of all images and levels as rows, so that one gather serves all boxes."""
+    channels = maps[0].shape[-1]
+    rows = [ops.reshape(one, (-1, math.prod(one.shape[1:3]), channels)) for one in maps]
+    return ops.reshape(ops.concatenate(rows, axis=1), (-1, channels))
 
 
 def _axis_taps(

@@ -1,4 +1,4 @@
-"""Which submissions are of masks, by their first line; without importing what reads masks."""
+"""Detects submissions with masks by their first line, without importing the mask reader."""
 
 from collections.abc import Sequence
 

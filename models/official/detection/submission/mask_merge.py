@@ -17,7 +17,7 @@ from tpudet.trainkit.jobs.worker_pool import run_jobs
 
 
 class MaskVotes(NamedTuple):
-    """How masks are merged."""
+    """Options for merging masks."""
 
     settings: FusionSettings  # of which `iou` and `threshold` are used
     by_label: Mapping[str, FusionSettings]

@@ -14,14 +14,14 @@ _MAX_BYTES = 1 << 26
 
 
 class MaskError(UserError):
-    """A text that is not a mask."""
+    """A string that is not a mask."""
 
 
 def decode_mask(text: str, height: int, width: int) -> Rle:
     """Reads base64 of zlib of COCO RLE counts; checked, because pycocotools does not.
 
     Raises:
-        MaskError: it is not such a text, or not of an image of this size.
+        MaskError: it is not such a string, or not of an image of this size.
     """
     try:
         counts = _decompress(

@@ -29,7 +29,7 @@ from tpudet.trainkit.files.storage import open_file
 
 
 class MergeOptions(NamedTuple):
-    """How submissions are merged."""
+    """Options for merging submissions."""
 
     settings: FusionSettings
     class_settings: str = ""  # path of a CSV with settings for some labels, or empty
@@ -69,21 +69,42 @@ def merge_submissions(
     by_label = _read_settings(options, len(sources))
     check_target(target, sources, force=force)
     relative = relative_weights(options.weights, len(sources))
-    if have_masks(sources):
-        # Pools of processes and masks take 20 ms to import, which boxes are merged without.
-        from tpudet.detection.submission.mask_merge import MaskVotes, merge_masks
-
-        votes = MaskVotes(
-            options.settings,
+    if not have_masks(sources):
+        return _merge_boxes(
+            target,
+            sources,
+            options,
             by_label,
-            tuple(relative.tolist()),
-            options.mask_votes,
-            options.max_per_image,
+            relative,
+            force=force,
+            threads=threads,
+            skip_bad=skip_bad,
         )
-        totals = merge_masks(
-            target, sources, votes, force=force, workers=threads, skip_bad=skip_bad
-        )
-        return _summary(target, totals, len(sources))
+    # Pools of processes and masks take 20 ms to import, which boxes are merged without.
+    from tpudet.detection.submission.mask_merge import MaskVotes, merge_masks
+
+    votes = MaskVotes(
+        options.settings,
+        by_label,
+        tuple(relative.tolist()),
+        options.mask_votes,
+        options.max_per_image,
+    )
+    totals = merge_masks(target, sources, votes, force=force, workers=threads, skip_bad=skip_bad)
+    return _summary(target, totals, len(sources))
+
+
+def _merge_boxes(
+    target: str,
+    sources: Sequence[str],
+    options: MergeOptions,
+    by_label: Mapping[str, FusionSettings],
+    relative: np.ndarray,
+    *,
+    force: bool,
+    threads: int,
+    skip_bad: bool,
+) -> str:
     table = settings_table(options.settings, by_label)
     fuse = load_kernel().fuse
     seen = np.zeros(1 + len(by_label), np.int64)

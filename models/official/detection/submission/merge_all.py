@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.join import join_submissions
@@ -50,34 +51,26 @@ def merge_all_submissions(
     """
     sources = _sources_by_part(folder, parts)
     is_current = True
+    writing: dict[str, Any] = {"force": force, "threads": threads, "skip_bad": skip_bad}
+    storage.make_folder(output)
     for part, paths in sources.items():
         target = os.path.join(output, f"{part}.csv")
-        if is_file(target) and not force:
+        if _is_to_write(target, force=force):
+            print(merge_submissions(target, paths, options, **writing))
+        else:
             is_current &= _report_existing(target, paths)
-            continue
-        storage.make_folder(output)
-        print(
-            merge_submissions(
-                target, paths, options, force=force, threads=threads, skip_bad=skip_bad
-            )
-        )
     merged = [os.path.join(output, f"{part}.csv") for part in sources]
     joined = os.path.join(output, "joined.csv")
     if not parts and len(merged) > 1:
-        if is_file(joined) and not force:
-            is_current &= _report_existing(joined, merged)
+        if _is_to_write(joined, force=force):
+            print(join_submissions(joined, merged, min_conf=min_conf, **writing))
         else:
-            print(
-                join_submissions(
-                    joined,
-                    merged,
-                    min_conf=min_conf,
-                    force=force,
-                    threads=threads,
-                    skip_bad=skip_bad,
-                )
-            )
+            is_current &= _report_existing(joined, merged)
     return 0 if is_current else 1
+
+
+def _is_to_write(target: str, *, force: bool) -> bool:
+    return force or not is_file(target)
 
 
 def _sources_by_part(folder: str, parts: Sequence[str]) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ _FRACTION_DECIMALS, _PIXEL_DECIMALS, _SCORE_DECIMALS = 6, 3, 6
 
 
 class ImageIdentity(NamedTuple):
-    """How results name an image, and its size."""
+    """An image as results name it, with its size."""
 
     image_id: int | str
     height: int  # pixels; 0 if it is not needed

@@ -132,7 +132,7 @@ def _decode(
 
 
 def _written_short(members: list[Any], got: Leaf) -> Branch | Leaf:
-    """Where a dataclass names one key as its `SHORT`, a string in its place is that key's value."""
+    """Expands a plain string into the key that the dataclass names as its `SHORT`."""
     keys = [member.SHORT for member in members if hasattr(member, "SHORT")]
     return Branch({keys[0]: got}, got.place) if keys else got
 

@@ -208,7 +208,7 @@ class ClaimTicket(NamedTuple):
         """The owner that the file names; None for a missing, empty or torn file.
 
         Raises:
-            ClaimError: the file is no claim.
+            ClaimError: the file is not a claim.
         """
         try:
             with storage.open_file(self.path, "rb") as file:

@@ -40,7 +40,7 @@ def open_bytes(path: str) -> Any:
     """Opens a file to read bytes; a FIFO, which may never have a writer, is an error.
 
     Raises:
-        OSError: it cannot be opened, or is no file.
+        OSError: it cannot be opened, or is not a file.
     """
     return storage.open_file(path, "rb") if storage.is_remote(path) else open_regular_file(path)
 
@@ -49,7 +49,7 @@ def open_regular_file(path: str) -> FileIO:
     """Opens a local file to read bytes; a FIFO, which may never have a writer, is an error.
 
     Raises:
-        OSError: it cannot be opened, or is no file.
+        OSError: it cannot be opened, or is not a file.
     """
     file = FileIO(os.open(path, os.O_RDONLY | NO_WAIT))
     mode = os.fstat(file.fileno()).st_mode

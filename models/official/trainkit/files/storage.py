@@ -19,8 +19,6 @@ from tpudet.trainkit.files.remote import RemoteFile, gfile, os_errors, whole_obj
 
 __all__ = ["TEMPORARY_SUFFIX"]
 
-_MAX_SYNCS = 1000  # files; the system's whole cache is flushed for more
-
 
 class FileState(NamedTuple):
     """Size, time and kind of a file, known without reading it."""
@@ -108,7 +106,7 @@ def copy(source: str, target: str) -> None:
         with os_errors():
             gfile().copy(source, target, overwrite=True)
     else:
-        import shutil
+        import shutil  # late here and below: it brings three compressors, 4 ms
 
         shutil.copyfile(source, target)
 
@@ -123,7 +121,7 @@ def remove(path: str) -> None:
 
 
 def remove_if_there(path: str) -> None:
-    """Removes a file; one that is already gone is no error."""
+    """Removes a file; one that is already gone is not an error."""
     with contextlib.suppress(FileNotFoundError):
         remove(path)
 
@@ -145,7 +143,7 @@ def list_folder(path: str) -> list[str]:
     """Sorted names in a folder without the `/` that buckets append.
 
     Raises:
-        OSError: it does not exist or is no folder.
+        OSError: it does not exist or is not a folder.
     """
     if not is_remote(path):
         return sorted(os.listdir(path))
@@ -261,81 +259,6 @@ def write_text(path: str, text: str) -> None:
     """Replaces a text file as `whole_file` does."""
     with whole_file(path, "w") as file:
         file.write(text)
-
-
-def publish_folder(temporary: str, target: str, *, last: str = "") -> None:
-    """Gives a finished folder its final name, replacing the folder that has it.
-
-    On a disk the new folder is flushed, the old one is renamed aside to
-    `<target>.replaced.temporary`, and it is removed once the new one has its name. Where `target`
-    is a link, the folder that it points to is replaced and the link stays. In a bucket, which
-    cannot rename folders, the files are moved one by one.
-
-    Args:
-        temporary: the finished folder; best made beside `target`.
-        target: the final name.
-        last: the file that makes the folder whole, moved last in a bucket.
-
-    Raises:
-        OSError: it cannot be written, or `target` is a file. A folder that had the name has it
-            still.
-    """
-    target = target.rstrip("/")
-    if is_remote(target):
-        _move_objects(temporary, target, last)
-        return
-    target = os.path.realpath(target)
-    if os.path.exists(target) and not os.path.isdir(target):
-        raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a folder", target)
-    parent = os.path.dirname(target)
-    os.makedirs(parent, exist_ok=True)
-    if os.path.realpath(os.path.dirname(temporary)) != parent:  # a link may lead to another disk
-        import shutil  # late here and above: it brings three compressors, 4 ms
-
-        temporary = shutil.move(temporary, f"{target}.published{TEMPORARY_SUFFIX}")
-    _sync_folder(temporary)
-    aside = f"{target}.replaced{TEMPORARY_SUFFIX}"
-    if os.path.isdir(target):
-        if os.path.lexists(aside):  # left by a process that was killed just before it removed it
-            remove_folder(aside)
-        os.rename(target, aside)
-    try:
-        os.rename(temporary, target)
-    except BaseException:
-        if os.path.isdir(aside):
-            os.rename(aside, target)
-        raise
-    sync(parent)
-    if os.path.lexists(aside):
-        remove_folder(aside)
-
-
-def _sync_folder(path: str) -> None:
-    files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
-    if len(files) > _MAX_SYNCS:
-        os.sync()
-        return
-    for file in files:
-        sync(file)
-    for folder, _, _ in os.walk(path):
-        sync(folder)
-
-
-def _move_objects(source: str, target: str, last: str) -> None:
-    """Moves every file below `source`; an old `last` is removed first, the new one comes last."""
-    if last:
-        remove_if_there(os.path.join(target, last))
-    if is_folder(target):
-        # On ram:// a folder `a` exists as soon as `a.claim.json` does.
-        with contextlib.suppress(FileNotFoundError):
-            remove_folder(target)
-    paths = [os.path.join(folder, name) for folder, _, names in walk(source) for name in names]
-    for path in sorted(paths, key=lambda path: (path == os.path.join(source, last), path)):
-        moved = target + path.removeprefix(source)
-        make_folder(os.path.dirname(moved))
-        rename(path, moved)
-    with contextlib.suppress(FileNotFoundError):  # ram:// has folders only as parts of names
-        remove_folder(source)
 
 
 def read_text(path: str) -> str | None:

@@ -20,7 +20,7 @@ def is_url(path: str) -> bool:
 
 
 def url_file_name(url: str) -> str:
-    """The name of the file that a URL ends with; empty if there is none, or it is no URL."""
+    """The name of the file that a URL ends with; empty if there is none, or it is not a URL."""
     try:
         return os.path.basename(urllib.parse.unquote(urllib.parse.urlsplit(url).path))
     except ValueError:

@@ -94,16 +94,15 @@ def augmented_stream(
         num_parallel_calls: images processed at once.
 
     Returns:
-        Dataset of the results of `finish`, in the order of the records, from `start_record` on.
+        Dataset of what `finish` returns.
     """
     surplus = surplus_records(augmentations, start_record // process_count)
     records = read(start_record - surplus * process_count)
     mixing = [k for k, one in enumerate(augmentations) if isinstance(one, MixingAugmentation)]
     ends = [*mixing, len(augmentations)]
 
+    # Applies the augmentations begin..end-1, all of single images, then packs or finishes.
     def change_images(begin: int, end: int) -> Callable[[Sample], Any]:
-        """Applies the augmentations begin..end-1, all of single images, then packs or finishes."""
-
         def change(sample: Sample) -> Any:
             for index in range(begin, end):
                 one = augmentations[index]
@@ -113,9 +112,8 @@ def augmented_stream(
 
         return change
 
-    first = change_images(0, ends[0])
     stream = records.map(
-        lambda *record: first(prepare(*record)),
+        lambda *record: change_images(0, ends[0])(prepare(*record)),
         num_parallel_calls=num_parallel_calls,
         deterministic=True,
     )

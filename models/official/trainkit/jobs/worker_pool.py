@@ -60,6 +60,15 @@ def run_jobs(
         for job in jobs:
             yield function(job, progress)
         return
+    yield from _run_in_pool(function, jobs, workers, progress)
+
+
+def _run_in_pool(
+    function: Callable[[Job, Callable[[int], Any]], Result],
+    jobs: Iterable[Job],
+    workers: int,
+    progress: Callable[[int], Any],
+) -> Iterator[Result]:
     context = multiprocessing.get_context("spawn")  # TensorFlow breaks after a fork
     # A number never fills up, as a queue does that nobody reads.
     work_done = context.Value("q", 0)

@@ -84,7 +84,7 @@ def line_chart(
         colours = iter(_COLOURS)
         for label, line in lines.items():
             colour, width = (INK, 2.6) if line.is_emphasized else (next(colours), 1.6)
-            marker = "o" if len(line.x) <= 2 else None  # one point is no line
+            marker = "o" if len(line.x) <= 2 else None  # one point is not a line
             axes.plot(
                 line.x, line.y, color=colour, lw=width, label=short_name(label), marker=marker, ms=4
             )

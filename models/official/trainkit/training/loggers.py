@@ -1,7 +1,7 @@
 """Where a run's numbers and images are shown: TensorBoard, Weights & Biases, MLflow.
 
 Weights & Biases and MLflow are configured by the environment variables that they document
-(WANDB_MODE, WANDB_PROJECT, MLFLOW_TRACKING_URI, ...). A run that resumes goes on in the same run
+(WANDB_MODE, WANDB_PROJECT, MLFLOW_TRACKING_URI, ...). A run that resumes continues the same run
 there: its id is kept in the model_dir. What is logged again after a restart at an earlier
 checkpoint appears twice in them; the ledger has it once.
 """

@@ -168,7 +168,7 @@ def evaluate_checkpoints(
         model_dir: where the trainer writes.
         total_steps: the evaluation of this step is the last.
         evaluation: as in `train_and_eval`; checkpoints of other steps are skipped.
-        poll_seconds: how long to wait before looking again.
+        poll_seconds: between two looks.
         timeout_seconds: give up after so long without a new checkpoint; None: never.
         deadline: when to stop, by `time.monotonic`.
         verify: as in `train`.
@@ -181,9 +181,7 @@ def evaluate_checkpoints(
     """
     evaluator = Evaluator(engine, model_dir, evaluation, verify)
     writer = TensorBoardWriter(os.path.join(model_dir, "eval"))
-    patience = math.inf if timeout_seconds is None else timeout_seconds
-    last_seen = time.monotonic()
-    ended_before = None
+    patience = _Patience(model_dir, timeout_seconds)
     try:
         with Preemption(engine.request_stop, deadline=deadline) as preemption:
             while not preemption.requested:
@@ -192,19 +190,12 @@ def evaluate_checkpoints(
                 evaluator.prepare(published)
                 if pending := evaluator.pending(published, total_steps):
                     evaluator.restore_and_evaluate(pending[0], preemption, writer)
-                    last_seen = time.monotonic()
-                elif max(evaluator.evaluated_steps, default=0) >= total_steps:
-                    return EXIT_FINISHED
-                elif time.monotonic() - last_seen >= patience:
-                    logger.warning("No new checkpoint in %s for %gs", model_dir, patience)
+                    patience.renew()
+                elif max(evaluator.evaluated_steps, default=0) >= total_steps or patience.is_over(
+                    published
+                ):
                     return EXIT_FINISHED
                 else:
-                    # Twice, for a trainer that starts at the same time as this process.
-                    ended = _end_of_training(model_dir, published)
-                    if ended and ended == ended_before:
-                        logger.warning("No more checkpoints in %s: the training %s", *ended)
-                        return EXIT_FINISHED
-                    ended_before = ended
                     preemption.wait(poll_seconds)
             raise Interrupted(preemption.signal_name)
     except Interrupted as signal_name:
@@ -216,17 +207,38 @@ def evaluate_checkpoints(
         writer.close()
 
 
+class _Patience:
+    """Decides when no more checkpoints will come to a model_dir."""
+
+    def __init__(self, model_dir: str, seconds: float | None) -> None:
+        self._model_dir = model_dir
+        self._seconds = math.inf if seconds is None else seconds
+        self._last_seen = time.monotonic()
+        self._ended: tuple[str, str] | None = None
+
+    def renew(self) -> None:
+        """Waits from now on."""
+        self._last_seen = time.monotonic()
+
+    def is_over(self, published: Sequence[Checkpoint]) -> bool:
+        """Returns whether to stop waiting, and logs why."""
+        if time.monotonic() - self._last_seen >= self._seconds:
+            logger.warning("No new checkpoint in %s for %gs", self._model_dir, self._seconds)
+            return True
+        ended = _end_of_training(self._model_dir, published)
+        # Twice, for a trainer that starts at the same time as this process.
+        if ended and ended == self._ended:
+            logger.warning("No more checkpoints in %s: the training %s", *ended)
+            return True
+        self._ended = ended
+        return False
+
+
 def _end_of_training(model_dir: str, published: Sequence[Checkpoint]) -> tuple[str, str] | None:
-    """Returns the model_dir and how its training ended for good; None if it may go on."""
+    """Returns the model_dir and how its training ended for good; None if it may continue."""
     line = Ledger(model_dir, writes=False).last_state_line()
-    state, is_early = (
-        line.get("state"),
-        line.get("exit_code")
-        in (
-            EXIT_TARGET_REACHED,
-            EXIT_NO_GAIN,
-        ),
-    )
+    state = line.get("state")
+    is_early = line.get("exit_code") in (EXIT_TARGET_REACHED, EXIT_NO_GAIN)
     if state not in ("finished", "failed") and not is_early:
         return None
     # Of a training that was removed, or of the attempt before the one that now begins.

@@ -64,8 +64,6 @@ def run_training(
     engine, is_chief = training.engine, training.engine.is_chief
     experiment: Any = config
     _check_mode(mode, experiment.train, engine)
-    if is_chief and mode != "eval":
-        check_loggers(experiment.train.loggers)
     with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
         writes = is_chief and mode != "eval"  # the config is the trainer's
         describe_run(model_dir, config, class_list_text, load_config, writes=writes)
@@ -131,6 +129,8 @@ def _check_mode(mode: Mode, train: TrainConfig, engine: Engine) -> None:
             f"--mode eval runs on one host, and there are {engine.num_processes}. Start it on a "
             "machine of its own beside --mode train, or train with --mode train_and_eval"
         )
+    if engine.is_chief and mode != "eval":
+        check_loggers(train.loggers)
 
 
 def _run_settings(train: TrainConfig, deadline: float, advice_if_slow: str) -> RunSettings:

@@ -1,4 +1,4 @@
-"""Settles how a run starts: its steps, pretrained weights and devices, and every `auto`."""
+"""Resolves what a run starts with: steps, pretrained weights, devices, and every `auto`."""
 
 import dataclasses
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,24 +14,18 @@ from tpudet.trainkit.training.engine import NonfiniteStep, Signature, StepReport
 from tpudet.trainkit.training.optimizers import slot_variables
 from tpudet.trainkit.training.step import has_failed
 from tpudet.trainkit.training.task import Task
-from tpudet.trainkit.training.tensorflow_step import ReplicaStep
+from tpudet.trainkit.training.tensorflow_step import (
+    Progress,
+    ReplicaStep,
+    no_progress,
+    progress_shapes,
+)
 from tpudet.trainkit.types import Tensor
 
 SEED_NAME = "seed_generator_state"  # of the variable of a keras.random.SeedGenerator
 
 # Between the seeds of replicas; those of a model's layers lie closer together.
 _SEED_DISTANCE = 1 << 24
-
-
-class _Progress(NamedTuple):
-    """The state that the loop of steps carries from one to the next."""
-
-    steps: Tensor  # [] int64, steps that counted
-    totals: Tensor  # [values] float32, sums over those steps; [] before the first step
-    values: Tensor  # [values] float32, of the last step: losses, gradient norm, learning rate
-    records: Tensor  # [B] int64, of the last step; [0] before it
-    waited: Tensor  # [] float64, seconds
-    failed: Tensor  # [] bool
 
 
 class TensorFlowEngine:
@@ -242,7 +236,7 @@ class TensorFlowEngine:
                 )
         return iter(self._strategy.experimental_distribute_dataset(dataset))
 
-    def _report(self, progress: _Progress, seconds: float, first_step: int) -> StepReport:
+    def _report(self, progress: Progress, seconds: float, first_step: int) -> StepReport:
         steps = int(progress.steps)
         values = progress.values.numpy()
         names = self._replica_step.value_names
@@ -261,28 +255,28 @@ class TensorFlowEngine:
             nonfinite=nonfinite,
         )
 
-    def _steps(self, iterator: Any, num_steps: tf.Tensor) -> tuple[_Progress, tf.Tensor]:
+    def _steps(self, iterator: Any, num_steps: tf.Tensor) -> tuple[Progress, tf.Tensor]:
         """The graph of one call of `train`: its loop, and the loop's duration in seconds."""
 
-        def continues(progress: _Progress) -> Tensor:
+        def continues(progress: Progress) -> Tensor:
             remaining = progress.steps < num_steps
             return remaining & ~progress.failed & ~self._stop.read_value()
 
         with tf.device("CPU:0"):  # the loop's own arithmetic; each replica places its step itself
             begin = tf.timestamp()
             with tf.control_dependencies([begin]):
-                start = _no_progress()
+                start = no_progress()
             (progress,) = tf.while_loop(
                 continues,
                 lambda progress: (self._advance(iterator, progress),),
                 (start,),
-                shape_invariants=(_progress_shapes(),),
+                shape_invariants=(progress_shapes(),),
                 parallel_iterations=1,
             )
             with tf.control_dependencies(list(progress)):
                 return progress, tf.timestamp() - begin
 
-    def _advance(self, iterator: Any, progress: _Progress) -> _Progress:
+    def _advance(self, iterator: Any, progress: Progress) -> Progress:
         """Draws a batch and trains on it, in cross-replica context."""
         # The step before must be over, or its time would be counted as waiting.
         with tf.control_dependencies([progress.values]):
@@ -302,7 +296,7 @@ class TensorFlowEngine:
         failed = has_failed(losses, common[0], scale)
         counts = ~failed & (self._optimizer.iterations.value > before)
         values = tf.concat([losses, common], axis=0)
-        return _Progress(
+        return Progress(
             steps=progress.steps + tf.cast(counts, tf.int64),
             totals=tf.where(counts, progress.totals + values, progress.totals),
             values=values,
@@ -310,31 +304,6 @@ class TensorFlowEngine:
             waited=progress.waited + waited,
             failed=failed,
         )
-
-
-def _no_progress() -> _Progress:
-    return _Progress(
-        steps=tf.zeros([], tf.int64),
-        totals=tf.zeros([]),
-        values=tf.zeros([]),
-        records=tf.zeros([0], tf.int64),
-        waited=tf.zeros([], tf.float64),
-        failed=tf.constant(False),
-    )
-
-
-def _progress_shapes() -> _Progress:
-    scalar = tf.TensorShape([])
-    # The number of values per step is known only once the step is traced, inside the loop.
-    anything = tf.TensorShape(None)  # pyright: ignore[reportArgumentType]
-    return _Progress(
-        steps=scalar,
-        totals=anything,
-        values=anything,
-        records=tf.TensorShape([None]),
-        waited=scalar,
-        failed=scalar,
-    )
 
 
 def _check_arguments(

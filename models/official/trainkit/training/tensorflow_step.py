@@ -1,7 +1,7 @@
-"""One training step of one replica on TensorFlow: its tape, its reduction and the update."""
+"""One training step of one replica on TensorFlow, and the state that the loop of steps carries."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -10,6 +10,44 @@ from tpudet.trainkit.training import step
 from tpudet.trainkit.training.averaging import WeightAverage
 from tpudet.trainkit.training.task import Task
 from tpudet.trainkit.types import Tensor
+
+
+class Progress(NamedTuple):
+    """The state that the loop of steps carries from one to the next."""
+
+    steps: Tensor  # [] int64, steps that counted
+    totals: Tensor  # [values] float32, sums over those steps; [] before the first step
+    values: Tensor  # [values] float32, of the last step: losses, gradient norm, learning rate
+    records: Tensor  # [B] int64, of the last step; [0] before it
+    waited: Tensor  # [] float64, seconds
+    failed: Tensor  # [] bool
+
+
+def no_progress() -> Progress:
+    """Returns the state before the first step."""
+    return Progress(
+        steps=tf.zeros([], tf.int64),
+        totals=tf.zeros([]),
+        values=tf.zeros([]),
+        records=tf.zeros([0], tf.int64),
+        waited=tf.zeros([], tf.float64),
+        failed=tf.constant(False),
+    )
+
+
+def progress_shapes() -> Progress:
+    """Returns the shapes that hold for all steps."""
+    scalar = tf.TensorShape([])
+    # The number of values per step is known only once the step is traced, inside the loop.
+    anything = tf.TensorShape(None)  # pyright: ignore[reportArgumentType]
+    return Progress(
+        steps=scalar,
+        totals=anything,
+        values=anything,
+        records=tf.TensorShape([None]),
+        waited=scalar,
+        failed=scalar,
+    )
 
 
 class ReplicaStep:

@@ -184,12 +184,12 @@ def _layer_name(place: str, item: Any) -> str | None:
 def _read(dataset: Any, path: str) -> np.ndarray:
     try:
         if dataset.dtype.kind not in "biufcV":
-            raise TypeError(f"{dataset.dtype} is no type of numbers")
+            raise TypeError(f"{dataset.dtype} is not a type of numbers")
         array = np.asarray(dataset[()])
         if dataset.attrs.get("dtype") == "bfloat16":
             array = array.view(BFLOAT16)
         if array.dtype.kind not in "biufc" and array.dtype != BFLOAT16:
-            raise TypeError(f"{array.dtype} is no type of numbers")
+            raise TypeError(f"{array.dtype} is not a type of numbers")
     except Exception as error:  # as above
         raise WeightsError(f"{path} is damaged or cut off at {dataset.name}: {error}") from error
     return array

@@ -88,11 +88,7 @@ def load_weights(
         loaded=tuple(values.arrays),
         missing=tuple(values.missing),
         shape_skipped=tuple(values.shape_skipped),
-        partly_loaded=tuple(
-            PartlyLoaded(path, int(np.ma.count(array)), array.size)
-            for path, array in values.arrays.items()
-            if np.ma.is_masked(array)
-        ),
+        partly_loaded=_partly_loaded(values.arrays),
         excluded=tuple(excluded),
         unused=tuple(name for name in stored.tensors if name not in values.used),
         family=family,
@@ -105,13 +101,26 @@ def load_weights(
         raise WeightsError(_too_little(report, path, min_backbone_share))
     if not ends_early:
         _require_same_network(recognized, recipes, stored.tensors)
-    for variable_path, array in values.arrays.items():
-        variable = variables[variable_path]
+    _assign(variables, values.arrays)
+    return report
+
+
+def _partly_loaded(arrays: Mapping[str, np.ndarray]) -> tuple[PartlyLoaded, ...]:
+    return tuple(
+        PartlyLoaded(path, int(np.ma.count(array)), array.size)
+        for path, array in arrays.items()
+        if np.ma.is_masked(array)
+    )
+
+
+def _assign(variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray]) -> None:
+    """Assigns the arrays by path; masked elements keep their initial values."""
+    for path, array in arrays.items():
+        variable = variables[path]
         if np.ma.is_masked(array):
             initial = variable.numpy()
             array = np.where(np.ma.getmaskarray(array), initial, np.ma.getdata(array))
         variable.assign(array)
-    return report
 
 
 def _excluded(paths: Iterable[str], patterns: Sequence[str]) -> list[str]:

@@ -46,11 +46,13 @@ def read_safetensors(path: str) -> StoredWeights:
     reader = ByteReader(path)
     length = int.from_bytes(reader.read(0, _LENGTH_BYTES), "little")
     if length > _MOST_HEADER_BYTES:
-        raise WeightsError(f"{path} is no safetensors file: its header would be {length} bytes.")
+        raise WeightsError(f"{path} is not a safetensors file: its header would be {length} bytes.")
     try:
         header = dict(parse_json(reader.read(_LENGTH_BYTES, length)))
     except (ValueError, TypeError, RecursionError) as error:
-        raise WeightsError(f"{path} is damaged: its header is no JSON object ({error}).") from error
+        raise WeightsError(
+            f"{path} is damaged: its header is not a JSON object ({error})."
+        ) from error
     header.pop("__metadata__", None)
     start = _LENGTH_BYTES + length
     places = {name: _checked(reader, start, name, entry) for name, entry in header.items()}

@@ -92,7 +92,7 @@ class ByteReader:
 
 
 def is_inflated(num_bytes: int, stored_bytes: int, *, spare: int = 1 << 26) -> bool:
-    """Whether so few stored bytes become so many that the file is no file of weights, but a bomb.
+    """Whether so few stored bytes become so many that the file is a decompression bomb.
 
     Weights hardly compress; `spare` bytes are always allowed.
     """

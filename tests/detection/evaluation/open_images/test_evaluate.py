@@ -15,7 +15,7 @@ TRUTH = """ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf
 a,/c,0.0,0.1,0.0,0.1,0
 a,/c,0.2,0.4,0.0,0.2,1
 """
-# The hand-worked case of the rules, in parts of a picture: AP 0.8333.
+# The hand-worked case of the rules, in fractions of an image: AP 0.8333.
 SUBMISSION = """ImageId,PredictionString
 a,/c 0.9 0 0 0.1 0.1 /c 0.8 0.01 0 0.11 0.1 /c 0.7 0.21 0.01 0.3 0.1 /c 0.6 0.22 0.02 0.3 0.1 \
 /c 0.5 0.6 0.6 0.7 0.7
@@ -50,9 +50,9 @@ def test_the_hand_worked_case_from_file_to_files(
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["mAP"] == pytest.approx(5 / 6)
     assert sum(error["share"] for error in summary["errors"].values()) == pytest.approx(1)
-    picture = cv2.imread(str(folder / "precision_recall_1.png"))
-    assert picture is not None
-    assert len(np.unique(picture)) > 10
+    chart = cv2.imread(str(folder / "precision_recall_1.png"))
+    assert chart is not None
+    assert len(np.unique(chart)) > 10
 
 
 def test_existing_results_need_force(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from pycocotools import mask as coco_mask
 from tpudet.detection.commands import evaluate_submission
 from tpudet.detection.submission.mask_text import MaskError, decode_mask
 
-SIZE = 20  # pixels, of the pictures here
+SIZE = 20  # pixels, of the images here
 TRUTH_HEADER = "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf,ImageWidth,ImageHeight,Mask"
 SUB_HEADER = "ImageId,ImageWidth,ImageHeight,PredictionString"
 
@@ -84,7 +84,7 @@ def test_stage_two_ignores_what_matches_boxes_without_masks(tmp_path: Path) -> N
     truth = [truth_row(0, 0, 8, 8), truth_row(10, 10, 18, 18, masked=False)]
     found = [(0.9, rectangle(10, 10, 18, 18)), (0.8, rectangle(0, 0, 8, 8))]
     row = precision(tmp_path, truth, found)
-    assert row["AP"] == 1.0  # the first is ignored, and the box is no instance to be found
+    assert row["AP"] == 1.0  # the first is ignored, and the box is not an instance to be found
     assert (row["Boxes"], row["Predictions"], row["TruePositives"]) == (2, 2, 1)
     again = [(0.95, rectangle(10, 10, 18, 18)), *found]  # a box is taken once here too
     assert precision(tmp_path, truth, again)["AP"] == 0.5

@@ -104,8 +104,8 @@ def test_missing_images(places, boundaries, tmp_path, capsys) -> None:
         folders[split] = tmp_path / split
         folders[split].mkdir()
         kept = sorted((places.data / split).iterdir())[:-20]  # all but 20
-        for picture in kept:
-            (folders[split] / picture.name).symlink_to(picture.resolve())
+        for path in kept:
+            (folders[split] / path.name).symlink_to(path.resolve())
     images = ["--image_dir", str(folders["validation"])]
     assert prepare_datasets.main([*boundaries, *images]) == 2
     assert_lists_missing(capsys.readouterr().err, places.data / "validation")
@@ -122,10 +122,10 @@ def test_missing_images(places, boundaries, tmp_path, capsys) -> None:
     assert manifest["left_out_counts"]["missing file"] == len(manifest["left_out"])
 
 
-def assert_lists_missing(error: str, pictures: Path) -> None:
+def assert_lists_missing(error: str, folder: Path) -> None:
     """At most ten of those that are missing are named, and none that is there."""
-    names = {path.name for path in sorted(pictures.iterdir())[-20:]}
-    present = {path.name for path in pictures.iterdir()} - names
+    names = {path.name for path in sorted(folder.iterdir())[-20:]}
+    present = {path.name for path in folder.iterdir()} - names
     assert sum(name in error for name in names) in range(3, 11)
     assert not any(name in error for name in present)
 

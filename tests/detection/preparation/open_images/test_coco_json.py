@@ -37,13 +37,13 @@ def odd_set(
     exif[0x0112] = 6
     images = tmp_path / "images"
     images.mkdir()
-    pictures = {
+    encoded_images = {
         "turned.jpg": encoded_image(exif=exif),
         "cut.jpg": encoded_image()[:-200],
         "small.png": encoded_image(width=37, height=23, kind="PNG"),
         **{f"{name}.jpg": encoded_image() for name in ("plain", "other", "bare", "none")},
     }
-    for name, encoded in pictures.items():
+    for name, encoded in encoded_images.items():
         (images / name).write_bytes(encoded)
     classes = tmp_path / "classes.csv"
     classes.write_text("/m/a,Ant\n/m/b,Bird\n/m/never,Never\n")
@@ -152,9 +152,9 @@ def test_real_boxes_of_real_images(data_dir, write_box_csv, tmp_path) -> None:
     assert [image["source_id"] for image in content["images"]] == names[::-1]
     number = 1 + [line.split(",")[0] for line in classes.read_text().split("\n")].index("/m/015p6")
     for image, annotation in zip(content["images"], content["annotations"], strict=True):
-        with Image.open(images / image["file_name"]) as picture:
-            assert picture.size == (image["width"], image["height"])
-        assert annotation["area"] == picture.width * picture.height / 4
+        with Image.open(images / image["file_name"]) as opened:
+            assert opened.size == (image["width"], image["height"])
+        assert annotation["area"] == opened.width * opened.height / 4
         assert annotation["category_id"] == number
 
 
@@ -192,8 +192,8 @@ def test_unusable_inputs(
 
 
 def test_no_image_can_be_used(odd_set, tmp_path, capsys) -> None:
-    for picture in (tmp_path / "images").iterdir():
-        picture.write_bytes(b"")
+    for path in (tmp_path / "images").iterdir():
+        path.write_bytes(b"")
     before = sorted(tmp_path.iterdir())
     assert main(odd_set) == 2
     assert "No image can be used, nothing was written: 5 empty file" in capsys.readouterr().err

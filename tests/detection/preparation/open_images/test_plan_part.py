@@ -13,7 +13,7 @@ from tpudet.detection.commands import gen_tfrecords
 from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
 
 # Twenty images: a beetle in 2, an ant in 6, a bee in 12 and in one of the beetles' and ants';
-# images 18 and 19 hold a wasp, which is no class of the part.
+# images 18 and 19 hold a wasp, which is not a class of the part.
 HELD = {0: ("ant", "beetle"), 1: ("bee", "beetle"), 2: ("ant", "bee")}
 HELD |= {number: ("ant",) for number in range(3, 7)}
 HELD |= {number: ("bee", "wasp") for number in range(7, 18)}
@@ -26,7 +26,7 @@ def part(tmp_path, encoded_image) -> Path:
     """A folder with boxes.csv, classes_insects.csv and the images, of which two lie apart."""
     rows = [",".join(ALL_COLUMNS)]
     for number, names in HELD.items():
-        folder = tmp_path / ("more" if number in (5, 6) else "pictures")
+        folder = tmp_path / ("more" if number in (5, 6) else "photos")
         folder.mkdir(exist_ok=True)
         (folder / f"{number:016x}.jpg").write_bytes(encoded_image(quality=60 + number))
         for name in names:
@@ -38,7 +38,7 @@ def part(tmp_path, encoded_image) -> Path:
 
 def generate(part: Path, *more: object) -> int:
     arguments = ["--image_info_file", part / "boxes.csv", "--workers", 1, "--num_shards", 2]
-    arguments += ["--classes_file", part / "classes_insects.csv", "--image_dir", part / "pictures"]
+    arguments += ["--classes_file", part / "classes_insects.csv", "--image_dir", part / "photos"]
     arguments += ["--image_dir2", part / "more", "--output", part / "converted/insects"]
     return gen_tfrecords.main([str(argument) for argument in (*arguments, *more)])
 
@@ -80,7 +80,7 @@ def test_every_class_is_in_as_many_records_as_asked_for(part, read_back) -> None
     assert held == {1: 5 + 1 + 11, 2: 10, 3: 10}
     for record in records:
         number = int(record.source_id, 16)
-        folder = "more" if number in (5, 6) else "pictures"
+        folder = "more" if number in (5, 6) else "photos"
         assert record.encoded == (part / folder / f"{number:016x}.jpg").read_bytes()
         assert len(record.labels) == sum(name != "wasp" for name in HELD[number])
     assert (output / "classes.csv").read_text() == CLASSES
@@ -89,7 +89,7 @@ def test_every_class_is_in_as_many_records_as_asked_for(part, read_back) -> None
     assert manifest["images"] == len(records) == 26
     options = manifest["options"]
     assert (options["balance"], options["max_copies"], options["seed"]) == (10, None, 0)
-    assert options["images"] == [str(part / "pictures"), str(part / "more")]
+    assert options["images"] == [str(part / "photos"), str(part / "more")]
     assert options["image_check"] == "headers"
     assert (options["boxes_read"], options["boxes_taken"], options["images_read"]) == (34, 21, 20)
     assert options["copies"] == {"images": 18, "records": 26, "most_copies": 5, "shortfalls": {}}
@@ -123,7 +123,7 @@ def test_missing_images_are_counted_named_and_end_it_unless_told_otherwise(
     assert generate(part, "--min_samples_per_class", 6) == 2
     names = [f"  {number:016x}.jpg" for number in (1, 5, *range(7, 15))]
     assert capsys.readouterr().err.splitlines() == [
-        f"tpudet gen_tfrecords: 12 of 18 image files are not in {part}/pictures or {part}/more:",
+        f"tpudet gen_tfrecords: 12 of 18 image files are not in {part}/photos or {part}/more:",
         *names,
         "  ...",
         "Fetch them, or pass --skip_missing to leave these images out.",
@@ -149,7 +149,7 @@ def test_validation_keeps_the_order_of_the_csv_and_paths_have_defaults(
     monkeypatch.setenv("DATA", str(part))
     monkeypatch.setenv("STORAGE", str(part / "storage"))
     (part / "prepared").mkdir(parents=True)
-    (part / "pictures").rename(part / "validation")
+    (part / "photos").rename(part / "validation")
     for path in (part / "more").iterdir():
         path.rename(part / "validation" / path.name)
     (part / "storage/prepared").mkdir(parents=True)

@@ -27,7 +27,7 @@ IMAGES = {"train": "0123", "validation": "abcd"}  # first characters of the ids
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoded_image, write_box_csv) -> Path:
-    """$DATA: an animal, which is no leaf, and a cat with a mask in each of four images a split."""
+    """$DATA: an animal, which is not a leaf, and a cat with a mask in four images per split."""
     folder = tmp_path / "data"
     folder.mkdir()
     classes = "/m/animal,Animal\n/m/cat,Cat\n/m/dog,Dog\n"

@@ -15,11 +15,11 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def test_a_node_is_lost_amid(two_nodes, wait_for, write_coco, encoded_image, tmp_path) -> None:
     # Large images that must be encoded anew: slow enough to lose the node amid a shard.
-    picture = encoded_image(width=1200, height=900, kind="WEBP")
+    content = encoded_image(width=1200, height=900, kind="WEBP")
     names = [f"{number:02d}.jpg" for number in range(8 * NUM_SHARDS)]
     boxes = {name: [(3, number, 0, 10, 10)] for number, name in enumerate(names)}
     sizes = dict.fromkeys(names, (1200, 900))
-    path, images = write_coco(dict.fromkeys(names, picture), boxes, sizes)
+    path, images = write_coco(dict.fromkeys(names, content), boxes, sizes)
     source = ["--format", "coco", "--annotations", path, "--images", images]
     source = [str(part) for part in (*source, "--split", "train", "--num_shards", NUM_SHARDS)]
     alone, output = tmp_path / "alone/part", tmp_path / "together/part"

@@ -132,8 +132,8 @@ def test_open_images_images_with_boxes_and_without(data_dir, tmp_path, read_back
     assert sorted(records) == names
     assert [len(records[name].labels) for name in names] == [1, 0, 1, 0, 0]
     first, group = records[names[0]], records[names[2]]
-    with Image.open(images / f"{names[0]}.jpg") as picture:
-        width, height = picture.size
+    with Image.open(images / f"{names[0]}.jpg") as opened:
+        width, height = opened.size
     assert (first.height, first.width, first.labels) == (height, width, [2])
     np.testing.assert_allclose(
         first.boxes[0], [height / 8, width / 4, height, width / 2], atol=1e-3
@@ -153,7 +153,7 @@ def faulty_set(write_coco, encode) -> tuple[Path, Path]:
     Image.open(io.BytesIO(encode())).convert("CMYK").save(cmyk, "JPEG")
     gray = io.BytesIO()
     Image.open(io.BytesIO(encode())).convert("L").save(gray, "JPEG")
-    pictures = {
+    encoded_images = {
         "good.jpg": encode(),
         "gray.jpg": gray.getvalue(),
         "cmyk.jpg": cmyk.getvalue(),
@@ -172,12 +172,12 @@ def faulty_set(write_coco, encode) -> tuple[Path, Path]:
         "trailing.jpg": encode() + b"\0\0\0",
         "negative.jpg": encode(),
     }
-    boxes = {name: [(3, 4, 5, 20, 30)] for name in pictures}
+    boxes = {name: [(3, 4, 5, 20, 30)] for name in encoded_images}
     boxes["good.jpg"] += [(3, 4, 5, 20, 30), (99, 1, 1, 5, 5), (7, 40, 30, -10, -20)]
     boxes["unsized.jpg"] += [(3, 50, 40, 100, 100), (3, 64, 0, 5, 5)]
     boxes["negative.jpg"] = [(3, 4, 5, 0, 0)]
     sizes = {"upright.jpg": (48, 64), "unsized.jpg": None}
-    return write_coco(pictures, boxes, sizes)
+    return write_coco(encoded_images, boxes, sizes)
 
 
 LEFT_OUT = {
@@ -254,8 +254,8 @@ def test_every_fault_is_repaired_or_left_out_and_said(
 def test_check_data_is_content_with_good_data_and_writes_nothing(
     write_coco, encoded_image, tmp_path
 ) -> None:
-    pictures = {"a.jpg": encoded_image(), "b.jpg": encoded_image(kind="WEBP")}
-    path, images = write_coco(pictures, {"a.jpg": [(3, 4, 5, 20, 30)]})
+    encoded_images = {"a.jpg": encoded_image(), "b.jpg": encoded_image(kind="WEBP")}
+    path, images = write_coco(encoded_images, {"a.jpg": [(3, 4, 5, 20, 30)]})
     before = sorted(tmp_path.rglob("*"))
     assert check("coco", path, images) == 0
     output = tmp_path / "converted/part"

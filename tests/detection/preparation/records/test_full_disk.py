@@ -1,4 +1,4 @@
-"""No room for a file: said in one message, nothing half-written, and the same command goes on."""
+"""No room for a file: said in one message, nothing half-written, and the same command resumes."""
 
 import json
 import subprocess
@@ -20,8 +20,8 @@ def test_a_full_disk(write_coco, encoded_image, tmp_path) -> None:
     small = encoded_image()
     large = small[:2] + 4 * (b"\xff\xfe\xff\xff" + bytes(65_533)) + small[2:]  # comments
     assert len(small) < LIMIT < len(large) == len(small) + 4 * 65_537
-    pictures = {f"{number}.jpg": small if number < 6 else large for number in range(8)}
-    path, images = write_coco(pictures, {name: [(3, 1, 1, 9, 9)] for name in pictures})
+    encoded_images = {f"{number}.jpg": small if number < 6 else large for number in range(8)}
+    path, images = write_coco(encoded_images, {name: [(3, 1, 1, 9, 9)] for name in encoded_images})
     output = tmp_path / "part"
     arguments = ["--format", "coco", "--annotations", path, "--images", images, "--output", output]
     arguments += ["--split", "val", "--num_shards", 8, "--workers"]

@@ -53,11 +53,11 @@ def is_running(process: int) -> bool:
 
 def test_killed_while_writing(write_coco, encoded_image, tmp_path, capsys) -> None:
     # Large images that must be encoded anew: slow enough to be killed amid.
-    picture = encoded_image(width=1200, height=900, kind="WEBP")
+    content = encoded_image(width=1200, height=900, kind="WEBP")
     names = [f"{number}.jpg" for number in range(32)]
     boxes = {name: [(3, number, 0, 10, 10)] for number, name in enumerate(names)}
     sizes = dict.fromkeys(names, (1200, 900))
-    path, images = write_coco(dict.fromkeys(names, picture), boxes, sizes)
+    path, images = write_coco(dict.fromkeys(names, content), boxes, sizes)
     undisturbed, output = tmp_path / "one/part", tmp_path / "two/part"
     assert make_tfrecords.main(arguments_for(path, images, undisturbed, "--workers", 1)) == 0
 

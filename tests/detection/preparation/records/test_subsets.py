@@ -134,12 +134,12 @@ def test_several_sets_go_on_where_they_were_and_none_is_begun_where_one_is_in_th
 def test_images_that_are_missing_count_in_no_minimum_and_copies_repeat_no_finding(
     write_coco, encoded_image, tmp_path, read_back, capsys
 ) -> None:
-    pictures = {f"{number}.jpg": encoded_image() for number in range(6)} | {"gone.jpg": None}
-    boxes = {name: [(7, 1, 1, 9, 9)] for name in pictures}
+    encoded_images = {f"{number}.jpg": encoded_image() for number in range(6)} | {"gone.jpg": None}
+    boxes = {name: [(7, 1, 1, 9, 9)] for name in encoded_images}
     boxes["0.jpg"] += [(3, 50, 40, 30, 30), (3, 2, 2, 0, 5), (3, 2, 2, 0, 5)]
     boxes["gone.jpg"] += [(3, 1, 1, 5, 5)]
     boxes["1.jpg"] += [(3, 1, 1, 0, 0)]  # without size: no cat
-    path, images = write_coco(pictures, boxes)
+    path, images = write_coco(encoded_images, boxes)
     output = tmp_path / "part"
     arguments = ("--split", "train", "--balance", 5, "--max_copies", 7)
     assert convert(path, images, output, *arguments, "--dry_run") == 0

@@ -1,4 +1,4 @@
-"""Uploads: every byte arrives, nothing is lost or replaced unasked, and a stopped one goes on."""
+"""Uploads: every byte arrives, nothing is lost or replaced unasked, and a stopped one resumes."""
 
 import errno
 import os

@@ -95,9 +95,9 @@ def test_page_says_what_the_manifests_say(sample_part, tmp_path, capsys) -> None
 
 def test_names_from_the_data_are_text_and_nothing_else(write_part, drawn_image) -> None:
     boxes = [(1, 0, 0, 40, 40), (1, 10, 10, 60, 60), (2, 5, 5, 50, 90)]
-    pictures = [drawn_image('<img src=x onerror="alert(2)">', boxes)] * 2
+    drawn_images = [drawn_image('<img src=x onerror="alert(2)">', boxes)] * 2
     fault = {"file": "<u>.jpg", "reason": "zero-size <box>", "detail": "a & b"}
-    folder = write_part({"train": pictures}, NASTY, part="<i>part", left_out=[fault] * 7)
+    folder = write_part({"train": drawn_images}, NASTY, part="<i>part", left_out=[fault] * 7)
     assert describe(folder) == 0
     page = Page((folder / "report.html").read_text())
     assert [page.tags.count(tag) for tag in ("script", "title", "body", "u")] == [1, 1, 1, 0]
@@ -118,10 +118,10 @@ def test_names_from_the_data_are_text_and_nothing_else(write_part, drawn_image) 
 
 def test_page_stays_small_however_many_samples_and_classes(write_part, drawn_image) -> None:
     classes = [ClassEntry(f"/m/{n}", f"A class of some length, number {n}") for n in range(2500)]
-    pictures = [
+    drawn_images = [
         drawn_image(f"image {n}", [(n + 1, 0, 0, 90, 90)], height=300, width=400) for n in range(60)
     ]
-    folder = write_part({"train": pictures, "val": pictures[:5]}, classes)
+    folder = write_part({"train": drawn_images, "val": drawn_images[:5]}, classes)
     assert describe(folder, "--samples", 60) == 0
     text = (folder / "report.html").read_text()
     assert len(text.encode()) < 6_000_000
@@ -174,7 +174,10 @@ MANIFEST = "train_drawn.manifest.json"
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "flipped bit": (lambda f: flip_a_bit(f / SHARD), f"{SHARD} is damaged"),
     "cut short": (lambda f: (f / SHARD).write_bytes((f / SHARD).read_bytes()[:-9]), SHARD),
-    "other records": (put_other_records, f"{MANIFEST} have a record that is no detection record"),
+    "other records": (
+        put_other_records,
+        f"{MANIFEST} have a record that is not a detection record",
+    ),
     "no shard": (lambda f: (f / SHARD).unlink(), f"{SHARD} is missing"),
     "no manifest": (lambda f: (f / MANIFEST).unlink(), "not a finished set"),
     "no JSON": (lambda f: (f / MANIFEST).write_text("{"), f"{MANIFEST} is not JSON"),

@@ -58,10 +58,10 @@ def test_numbers_of_a_set_that_a_person_can_count(write_part, drawn_image) -> No
 
 
 def test_any_record_is_found_again_without_those_before_it(write_part, drawn_image) -> None:
-    pictures = [drawn_image(f"name {n}" * (n % 3 + 1), [(1, 0, 0, 9, 9)] * n) for n in range(7)]
-    numbers = read_numbers(str(write_part({"train": pictures}, CLASSES, num_shards=3)))
+    drawn_images = [drawn_image(f"name {n}" * (n % 3 + 1), [(1, 0, 0, 9, 9)] * n) for n in range(7)]
+    numbers = read_numbers(str(write_part({"train": drawn_images}, CLASSES, num_shards=3)))
     assert numbers.columns[0].shards.tolist() == [0, 0, 0, 1, 1, 2, 2]
-    for row, wanted in enumerate(pictures):
+    for row, wanted in enumerate(drawn_images):
         example = read_example(numbers.prepared.splits[0], numbers.columns[0], row)
         assert example.source_id.numpy().decode() == wanted.name
         assert len(example.labels) == len(wanted.boxes)
@@ -131,8 +131,8 @@ def test_samples_show_as_many_classes_as_possible(write_part, drawn_image) -> No
 
 def test_thumbnails_become_as_small_as_they_must(write_part, drawn_image) -> None:
     box = (2, 100, 300, 700, 900)
-    pictures = [drawn_image("noise", [box], height=900, width=1200, noise=True)]
-    numbers = read_numbers(str(write_part({"train": pictures}, CLASSES)))
+    drawn_images = [drawn_image("noise", [box], height=900, width=1200, noise=True)]
+    numbers = read_numbers(str(write_part({"train": drawn_images}, CLASSES)))
     sizes = {}
     for count in (1, 24, 200):  # images that share the page
         sample = draw_sample(numbers.prepared, numbers.columns, (0, 0), SAMPLE_BYTES // count)
@@ -146,10 +146,10 @@ def test_thumbnails_become_as_small_as_they_must(write_part, drawn_image) -> Non
 
 
 def test_a_box_is_drawn_in_the_colour_of_its_class(write_part, drawn_image) -> None:
-    pictures = [
+    drawn_images = [
         drawn_image("flat", [(2, 20, 50, 80, 150)])
     ]  # narrower than a thumbnail: kept as it is
-    numbers = read_numbers(str(write_part({"train": pictures}, CLASSES)))
+    numbers = read_numbers(str(write_part({"train": drawn_images}, CLASSES)))
     sample = draw_sample(numbers.prepared, numbers.columns, (0, 0), SAMPLE_BYTES)
     distance = np.abs(decode_rgb(sample.jpeg).astype(int) - class_colour(2)).sum(axis=2)
     lines = np.array([distance[y, 70:130].mean() for y in (20, 80)])

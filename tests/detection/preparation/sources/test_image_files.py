@@ -63,8 +63,8 @@ def test_no_file_stays_open_when_the_reading_is_given_up(tmp_path) -> None:
 def test_missing_files_are_counted_and_ten_are_named(
     write_coco, encoded_image, tmp_path, capsys
 ) -> None:
-    pictures = {f"{n:02d}.jpg": None if n % 2 else encoded_image() for n in range(30)}
-    path, images = write_coco(pictures, {name: [(3, 1, 1, 9, 9)] for name in pictures})
+    encoded_images = {f"{n:02d}.jpg": None if n % 2 else encoded_image() for n in range(30)}
+    path, images = write_coco(encoded_images, {name: [(3, 1, 1, 9, 9)] for name in encoded_images})
     output = tmp_path / "part"
     arguments = ["--format", "coco", "--annotations", path, "--images", images, "--split", "val"]
     arguments += ["--output", output, "--workers", 1, "--num_shards", 3]

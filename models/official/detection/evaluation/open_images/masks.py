@@ -44,7 +44,7 @@ def truth_masks(path: str, texts: MaskTexts) -> list[Mask | None]:
     """The masks of the ground truth's boxes, None for no mask or an empty one.
 
     Raises:
-        TruthFileError: a text is not a mask of its size; the first ten are named.
+        TruthFileError: a string is not a mask of its size; the first ten are named.
     """
     masks: list[Mask | None] = []
     bad: dict[int, str] = {}

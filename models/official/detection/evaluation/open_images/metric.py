@@ -180,7 +180,7 @@ def best_boxes(
 def assign(
     iou: Overlap, ioa: Overlap, *ignoring: tuple[Overlap, Overlap]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which of n detections, by falling score, are true and which are ignored; [n] bool each.
+    """Returns which of n detections by falling score are true, and which ignored; [n] bool each.
 
     Args:
         iou: with boxes that are not group-of.

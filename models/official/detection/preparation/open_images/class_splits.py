@@ -136,29 +136,6 @@ def split_step(
     if human_parts is not None:
         names += ["classes_human_parts.csv", "train_human_parts.csv"]
     inputs = (boxes, classes, human_parts, human_images, hierarchy)
-    output_path = functools.partial(os.path.join, output_dir)
-
-    def run() -> str:
-        entries = read_classes(classes, "CLASSES")
-        table = read_boxes(boxes, "BBOXES", columns=("ImageID", "LabelName"))
-        counts = count_images(table, entries)
-        if not counts.any():
-            raise UserError(f"No class of CLASSES {classes} occurs in BBOXES {boxes}.")
-        human = HumanParts((), ())
-        if human_parts is not None:
-            others = _other_labels(table, hierarchy)
-            human = read_human_parts(human_parts, entries, others)
-        labels = [entry.identifier for entry in human.classes]
-        groups = split_classes(counts, entries, boundaries=boundaries, human_parts=labels)
-        summary = [_summarize(table, entries, counts, groups)]
-        if human_parts is not None:
-            target = output_path("train_human_parts.csv")
-            summary.append(write_human_boxes(target, boxes, human, human_images))
-        write_text(output_path("classes_stats.csv"), _statistics(entries, counts))
-        for part, group in groups.items():
-            write_text(output_path(f"classes_{part}.csv"), write_class_list(group))
-        return " ".join(summary)
-
     return Step(
         name=f"Split classes of {os.path.basename(classes)}",
         inputs=tuple(path for path in inputs if path is not None),
@@ -167,10 +144,50 @@ def split_step(
             # Tells the same files in other roles apart.
             "given": [path is not None for path in inputs],
         },
-        outputs=tuple(output_path(name) for name in names),
-        run=run,
+        outputs=tuple(os.path.join(output_dir, name) for name in names),
+        run=lambda: _write_split(
+            output_dir,
+            boxes,
+            classes,
+            boundaries=boundaries,
+            human_parts=human_parts,
+            human_images=human_images,
+            hierarchy=hierarchy,
+        ),
         code=STEP_CODE,
     )
+
+
+def _write_split(
+    output_dir: str,
+    boxes: str,
+    classes: str,
+    *,
+    boundaries: Sequence[int],
+    human_parts: str | None,
+    human_images: str | None,
+    hierarchy: str | None,
+) -> str:
+    """Writes the files of `split_step`; returns its summary."""
+    output_path = functools.partial(os.path.join, output_dir)
+    entries = read_classes(classes, "CLASSES")
+    table = read_boxes(boxes, "BBOXES", columns=("ImageID", "LabelName"))
+    counts = count_images(table, entries)
+    if not counts.any():
+        raise UserError(f"No class of CLASSES {classes} occurs in BBOXES {boxes}.")
+    human = HumanParts((), ())
+    if human_parts is not None:
+        human = read_human_parts(human_parts, entries, _other_labels(table, hierarchy))
+    labels = [entry.identifier for entry in human.classes]
+    groups = split_classes(counts, entries, boundaries=boundaries, human_parts=labels)
+    summary = [_summarize(table, entries, counts, groups)]
+    if human_parts is not None:
+        target = output_path("train_human_parts.csv")
+        summary.append(write_human_boxes(target, boxes, human, human_images))
+    write_text(output_path("classes_stats.csv"), _statistics(entries, counts))
+    for part, group in groups.items():
+        write_text(output_path(f"classes_{part}.csv"), write_class_list(group))
+    return " ".join(summary)
 
 
 def _other_labels(boxes: pd.DataFrame, hierarchy: str | None) -> set[str]:

@@ -1,9 +1,9 @@
-"""The TFRecord sets of all parts of a preset: their paths, and listing and writing them."""
+"""The TFRecord sets of all parts of a preset: their paths and tables, listing and writing them."""
 
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from tpudet.detection.preparation.open_images.challenge import (
     SEGMENTATION_BOXES,
@@ -12,7 +12,7 @@ from tpudet.detection.preparation.open_images.challenge import (
     SEGMENTATION_MASKS,
 )
 from tpudet.detection.preparation.open_images.leaf_classes import leaf_classes_step
-from tpudet.detection.preparation.open_images.plan_part import plan_part
+from tpudet.detection.preparation.open_images.plan_part import PartSet, plan_part
 from tpudet.detection.preparation.open_images.presets import (
     HUMAN_PARTS,
     SEGMENTATION,
@@ -25,7 +25,7 @@ from tpudet.detection.preparation.records.write_set import write_sets
 from tpudet.detection.preparation.sources.mask_files import MaskFiles
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.jobs.steps import Step
+from tpudet.trainkit.jobs.steps import Step, list_steps, reason_to_run, run_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Workspace:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """How sets are written, whatever their part."""
+    """Options for writing the sets of all parts."""
 
     num_shards: int | None  # files of a training set; None: as the preset says
     max_copies: int | None  # of an image in balancing; None: as the preset says
@@ -97,25 +97,6 @@ class WriteOptions:
     cluster: str | None
     overwrite: bool
     allow_empty: bool  # also write a set that lost all its boxes, or all of a class
-
-
-class PartSet(NamedTuple):
-    """One set to write, train or val, of one part."""
-
-    output: str  # converted/<name>
-    split: str
-    boxes: str
-    classes: str
-    image_directories: tuple[str, ...]
-    num_shards: int
-    min_images_per_class: int = 0
-    max_copies: int | None = None
-    masks: MaskFiles | None = None
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """The files that must be there: boxes, classes and, if there are masks, theirs."""
-        return (self.boxes, self.classes, *([self.masks.table] if self.masks else []))
 
 
 def train_set(
@@ -158,14 +139,31 @@ def require_prepared(paths: Iterable[str]) -> None:
         )
 
 
-def write_part_sets(sets: Sequence[PartSet], options: WriteOptions) -> None:
-    """Writes sets one after another; those that are up to date are kept.
+def prepare_sets(
+    sets: Sequence[PartSet], options: WriteOptions, *, steps: Sequence[Step], dry_run: bool
+) -> None:
+    """Runs the steps that make the tables of sets, and writes the sets.
 
-    Plans are made one at a time, because each may hold millions of boxes.
+    Args:
+        sets: those that are up to date are kept.
+        options: how they are written.
+        steps: in their order.
+        dry_run: list both, and write nothing.
 
     Raises:
-        UserError: as `write_sets`; finished sets are kept.
+        UserError: as `run_steps` and `write_sets`; finished steps and sets are kept.
     """
+    if not dry_run:
+        run_steps(steps, overwrite=options.overwrite)
+        _write_part_sets(sets, options)
+        return
+    list_steps(steps)
+    due = [step for step in steps if reason_to_run(step) is not None]
+    _list_part_sets(sets, options, pending=[path for step in due for path in step.outputs])
+
+
+def _write_part_sets(sets: Sequence[PartSet], options: WriteOptions) -> None:
+    # Plans are made one at a time, because each may hold millions of boxes.
     for number, part_set in enumerate(sets, 1):
         print(f"[{number}/{len(sets)}] {part_set.output}, {part_set.split}", flush=True)
         write_sets(
@@ -177,15 +175,12 @@ def write_part_sets(sets: Sequence[PartSet], options: WriteOptions) -> None:
         )
 
 
-def list_part_sets(
-    sets: Sequence[PartSet], options: WriteOptions, *, pending: Sequence[str]
+def _list_part_sets(
+    sets: Sequence[PartSet], options: WriteOptions, *, pending: Collection[str]
 ) -> None:
     """Prints which sets would be written, and their class counts before and after balancing.
 
-    Args:
-        sets: as for `write_part_sets`.
-        options: as for `write_part_sets`.
-        pending: tables that an earlier step would make; the sets that read them cannot be counted.
+    Sets that read a pending table, which an earlier step would make, cannot be counted.
     """
     for number, part_set in enumerate(sets, 1):
         head = f"[{number}/{len(sets)}] {part_set.output}, {part_set.split}"
@@ -206,16 +201,8 @@ def list_part_sets(
 
 def _plan(part_set: PartSet, options: WriteOptions) -> Plan:
     return plan_part(
-        boxes_csv=part_set.boxes,
-        classes_csv=part_set.classes,
-        image_directories=part_set.image_directories,
-        output=part_set.output,
-        split=part_set.split,
-        num_shards=part_set.num_shards,
-        min_images_per_class=part_set.min_images_per_class,
-        max_copies=part_set.max_copies,
+        part_set,
         seed=options.seed,
         check_pixels=options.check_pixels,
         skip_missing=options.skip_missing,
-        masks=part_set.masks,
     )

@@ -1,7 +1,7 @@
 """Plans the TFRecords of one part: the images with a box of its classes, balanced on request."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,72 +20,72 @@ from tpudet.detection.preparation.sources.open_images import read_open_images
 from tpudet.trainkit.class_list import read_classes
 
 
+class PartSet(NamedTuple):
+    """One set to write, train, val or test, of one part."""
+
+    output: str  # converted/<part>
+    split: str
+    boxes: str  # CSV; boxes of other classes than those of the part are ignored
+    classes: str  # the class list of the part
+    image_directories: tuple[str, ...]  # searched in this order; none for a plan only displayed
+    num_shards: int
+    min_images_per_class: int = 0  # images are copied to reach it, in train only; 0: none is
+    max_copies: int | None = None  # of an image; None: no limit
+    masks: MaskFiles | None = None  # to write; a box without one becomes a region to ignore
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The files that must be there: boxes, classes and, if there are masks, theirs."""
+        return (self.boxes, self.classes, *([self.masks.table] if self.masks else []))
+
+
 def plan_part(
+    part_set: PartSet,
     *,
-    boxes_csv: str,
-    classes_csv: str,
-    image_directories: Sequence[str],
-    output: str,
-    split: str,
-    num_shards: int,
-    min_images_per_class: int,
-    max_copies: int | None,
     seed: int,
     check_pixels: bool,
     skip_missing: bool,
     image_list: str | None = None,
-    masks: MaskFiles | None = None,
 ) -> Plan:
     """Plans one set of a part.
 
     Args:
-        boxes_csv: the boxes; those of other classes are ignored.
-        classes_csv: the classes of the part.
-        image_directories: folders to search for the images, in this order; none for a plan that is
-            only displayed.
-        output: converted/<part>.
-        split: train, val or test.
-        num_shards: number of files.
-        min_images_per_class: 0 writes each image once; above 0 for train only.
-        max_copies: upper limit per image; None: no limit.
+        part_set: which set, and of which files.
         seed: of copies and order.
         check_pixels: decode every image instead of checking the structure of JPEGs.
         skip_missing: leave out images whose files are missing, with a finding for each.
         image_list: file of image ids; exactly those are taken, with boxes or without.
-        masks: of the boxes, to be written too; a box without one becomes a region to ignore.
 
     Raises:
         UserError: a file cannot be used, no box belongs to the classes, no mask to a box, or image
             files are missing.
     """
-    check_balance(min_images_per_class, max_copies, (split,))
-    for directory in image_directories:
+    directories, masks = part_set.image_directories, part_set.masks
+    min_images, max_copies = part_set.min_images_per_class, part_set.max_copies
+    check_balance(min_images, max_copies, (part_set.split,))
+    for directory in directories:
         list_directory(directory, "--image_dir")
-    annotations, source = _read(boxes_csv, classes_csv, image_list)
+    annotations, source = _read(part_set.boxes, part_set.classes, image_list)
     if masks is not None:
         annotations = add_open_images_masks(annotations, masks)
         source |= {"masks": masks.table, "mask_directory": masks.directory}
-    annotations, rows = _select_readable(annotations, image_directories, skip_missing)
+    annotations, rows = _select_readable(annotations, directories, skip_missing)
     balance = balance_images(
-        annotations,
-        rows,
-        min_images_per_class=min_images_per_class,
-        max_copies=max_copies,
-        seed=seed,
+        annotations, rows, min_images_per_class=min_images, max_copies=max_copies, seed=seed
     )
     options = {
         **source,
-        "images": list(image_directories),
+        "images": list(directories),
         "skip_missing": skip_missing,
-        "balance": min_images_per_class,
+        "balance": min_images,
         "max_copies": max_copies,
     }
     return plan_shards(
         annotations,
-        image_directories=image_directories,
-        output=output,
-        split=split,
-        num_shards=num_shards,
+        image_directories=directories,
+        output=part_set.output,
+        split=part_set.split,
+        num_shards=part_set.num_shards,
         seed=seed,
         include_masks=masks is not None,
         check_pixels=check_pixels,

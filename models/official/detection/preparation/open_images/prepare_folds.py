@@ -5,17 +5,16 @@ from collections.abc import Sequence
 
 from tpudet.detection.preparation.open_images.folds import folds_step
 from tpudet.detection.preparation.open_images.part_sets import (
-    PartSet,
     Workspace,
     WriteOptions,
-    list_part_sets,
+    prepare_sets,
     require_prepared,
     train_set,
-    write_part_sets,
 )
+from tpudet.detection.preparation.open_images.plan_part import PartSet
 from tpudet.detection.preparation.open_images.presets import PartPreset, read_preset
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.jobs.steps import Step, list_steps, reason_to_run, run_steps
+from tpudet.trainkit.jobs.steps import Step
 
 _SPLITS = ("train", "val")
 
@@ -44,7 +43,7 @@ def prepare_folds(
         dry_run: list what would be done, and write nothing.
 
     Raises:
-        UserError: wrong names or options, missing inputs, or as `write_part_sets`.
+        UserError: wrong names or options, missing inputs, or as `prepare_sets`.
     """
     if not 0 <= fold < num_folds:
         raise UserError(f"FOLD {fold} must be in 0..{num_folds - 1}, with --num_folds {num_folds}.")
@@ -73,15 +72,7 @@ def prepare_folds(
         sets += [training, validation]
     made = {path for step in class_steps for path in step.outputs}
     require_prepared(path for step in fold_steps for path in step.inputs if path not in made)
-    steps = class_steps + fold_steps
-    if dry_run:
-        list_steps(steps)
-        remade = [step for step in steps if reason_to_run(step) is not None]
-        pending = [path for step in remade for path in step.outputs]
-        list_part_sets(sets, options, pending=pending)
-        return
-    run_steps(steps, overwrite=options.overwrite)
-    write_part_sets(sets, options)
+    prepare_sets(sets, options, steps=class_steps + fold_steps, dry_run=dry_run)
 
 
 def _masks(workspace: Workspace, part: str) -> tuple[str, str]:

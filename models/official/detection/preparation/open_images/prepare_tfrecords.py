@@ -4,18 +4,17 @@ import os
 from collections.abc import Mapping, Sequence
 
 from tpudet.detection.preparation.open_images.part_sets import (
-    PartSet,
     Workspace,
     WriteOptions,
-    list_part_sets,
+    prepare_sets,
     require_prepared,
     train_set,
-    write_part_sets,
 )
-from tpudet.detection.preparation.open_images.presets import Preset, read_preset
+from tpudet.detection.preparation.open_images.plan_part import PartSet
+from tpudet.detection.preparation.open_images.presets import PartPreset, Preset, read_preset
 from tpudet.detection.preparation.open_images.pseudo_labels import pseudo_labels_step
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.jobs.steps import Step, list_steps, reason_to_run, run_steps
+from tpudet.trainkit.jobs.steps import Step
 
 
 def prepare_tfrecords(
@@ -44,7 +43,7 @@ def prepare_tfrecords(
         dry_run: list what would be done, and write nothing.
 
     Raises:
-        UserError: wrong names or options, missing inputs, or as `write_part_sets`.
+        UserError: wrong names or options, missing inputs, or as `prepare_sets`.
     """
     preset = read_preset(presets, preset_name)
     chosen = preset.choose(parts)
@@ -55,42 +54,62 @@ def prepare_tfrecords(
     if labels:
         boxes = dict(zip(boxes, (step.outputs[0] for step in labels), strict=True))
     steps = workspace.class_steps(chosen) + labels
-    has_pseudo_labels = preset.settings.pseudo_label_confidence is not None
-    sets: list[PartSet] = []
-    for part, settings in chosen.items():
-        output = os.path.join(workspace.converted_dir, f"{preset_name}_{part}")
-        classes = workspace.classes_path(part)
-        more_images = (test_images,) if has_pseudo_labels else ()
-        training = train_set(
-            output,
+    sets = [
+        part_set
+        for part, settings in chosen.items()
+        for part_set in _part_sets(
+            f"{preset_name}_{part}",
+            part,
             settings,
             boxes=boxes[part],
-            classes=classes,
-            image_directories=(workspace.train_images, *more_images),
+            image_directories=(workspace.train_images, *((test_images,) if labels else ())),
+            validation_images=validation_images,
             max_copies=preset.settings.max_copies,
-            masks=workspace.masks(part, "train"),
+            workspace=workspace,
             options=options,
         )
-        validation = PartSet(
-            output,
-            "val",
-            workspace.validation_boxes_path(part),
-            classes,
-            (validation_images,),
-            num_shards=1,
-            masks=workspace.masks(part, "validation"),
-        )
-        sets += [training, validation]
+    ]
     own = {step.outputs[0] for step in steps}
     needed = [path for part_set in sets for path in part_set.tables]
     require_prepared([*sources, *(path for path in needed if path not in own)])
-    if dry_run:
-        list_steps(steps)
-        pending = [step.outputs[0] for step in steps if reason_to_run(step) is not None]
-        list_part_sets(sets, options, pending=pending)
-        return
-    run_steps(steps, overwrite=options.overwrite)
-    write_part_sets(sets, options)
+    prepare_sets(sets, options, steps=steps, dry_run=dry_run)
+
+
+def _part_sets(
+    name: str,
+    part: str,
+    settings: PartPreset,
+    *,
+    boxes: str,
+    image_directories: tuple[str, ...],
+    validation_images: str,
+    max_copies: int | None,
+    workspace: Workspace,
+    options: WriteOptions,
+) -> tuple[PartSet, PartSet]:
+    """Returns the training and the validation set of a part, to be written to converted/<name>."""
+    output = os.path.join(workspace.converted_dir, name)
+    classes = workspace.classes_path(part)
+    training = train_set(
+        output,
+        settings,
+        boxes=boxes,
+        classes=classes,
+        image_directories=image_directories,
+        max_copies=max_copies,
+        masks=workspace.masks(part, "train"),
+        options=options,
+    )
+    validation = PartSet(
+        output,
+        "val",
+        workspace.validation_boxes_path(part),
+        classes,
+        (validation_images,),
+        num_shards=1,
+        masks=workspace.masks(part, "validation"),
+    )
+    return training, validation
 
 
 def _pseudo_label_steps(

@@ -11,7 +11,7 @@ from tpudet.trainkit.errors import UserError
 
 
 class BalancePlan(NamedTuple):
-    """How often each image is written, and the resulting class counts.
+    """Number of copies of each image, and the resulting class counts.
 
     The count of a class is the number of images with at least one box of it, copies included.
     """

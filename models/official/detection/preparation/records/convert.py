@@ -34,7 +34,7 @@ _REPORTED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """How to convert a source.
+    """Options of a conversion.
 
     Raises:
         UserError: the options contradict each other.

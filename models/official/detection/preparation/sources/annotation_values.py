@@ -14,7 +14,7 @@ _YES = frozenset(("1", "1.0", "true", "yes"))
 
 
 def read_id(value: object) -> str | None:
-    """An id as text, the same for 1, 1.0, "1" and "1.0"; None for what is no id."""
+    """An id as text, the same for 1, 1.0, "1" and "1.0"; None for what is not an id."""
     if isinstance(value, bool):  # an int to Python
         return None
     if isinstance(value, str):
@@ -36,7 +36,7 @@ def read_number(value: object) -> float | None:
 
 
 def read_flag(value: object) -> bool | None:
-    """A flag; missing, blank and NaN are no. None for what is no flag."""
+    """A flag; missing, blank and NaN are no. None for what is not a flag."""
     if isinstance(value, list | dict):
         return None
     text = str(value).strip().lower()

@@ -116,6 +116,6 @@ def _faults(content: dict[str, Any], section: str) -> Iterable[str]:
         wrong = [value for value in values if not is_right(value)]
         if wrong:
             yield (
-                f"'{key}' of {len(wrong)} of {len(entries)} entries in '{section}' is no {kind}, "
-                f"such as {reprlib.repr(wrong[0])}"
+                f"'{key}' of {len(wrong)} of {len(entries)} entries in '{section}' is not a "
+                f"{kind}, such as {reprlib.repr(wrong[0])}"
             )

@@ -102,7 +102,7 @@ def match_image_list(listed: Sequence[str], files: Sequence[str], directory: str
 
 
 def _fit(entry: str, file: str, home: tuple[str, ...]) -> tuple[bool, ...]:
-    """How well an entry of equal stem fits a file, the higher the better; () if it does not."""
+    """Rank of an entry of equal stem for a file, higher is better; () if it does not fit."""
     wanted, own = _folders(entry), _folders(file)
     if not _is_end(wanted, own):
         return ()

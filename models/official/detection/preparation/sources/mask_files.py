@@ -185,7 +185,7 @@ def _paths(names: pd.Series, directory: str) -> pd.Series:
     """Returns the path of each mask, in `directory` or in its folder of the first character."""
     if not storage.is_folder(directory):
         raise UserError(
-            f"--mask_dir {directory} is no folder; it holds the PNG files of the masks."
+            f"--mask_dir {directory} is not a folder; it holds the PNG files of the masks."
         )
     folders = {
         name[-1].lower(): f"{name}/"
@@ -239,7 +239,7 @@ def _read_folder(
 
 
 def read_mask_file(path: str) -> np.ndarray | None:
-    """Reads a mask, [h, w] bool, any value above 0 being inside; None if it is no whole image.
+    """Reads a mask, [h, w] bool, any value above 0 being inside; None if it is not a whole image.
 
     Raises:
         OSError: it cannot be opened.

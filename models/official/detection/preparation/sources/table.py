@@ -141,7 +141,7 @@ def _read_columns(path: str, names: Sequence[str]) -> pd.DataFrame:
             )
         table = _read_csv(content, present) if table is None else table
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise UserError(f"--annotations {path} is no CSV or Parquet file: {error}.") from error
+        raise UserError(f"--annotations {path} is not a CSV or Parquet file: {error}.") from error
     if table.num_rows == 0:
         raise UserError(f"--annotations {path} has no row.")
     return table.select(list(dict.fromkeys(names))).to_pandas()
@@ -154,7 +154,7 @@ def _header(content: bytes, path: str) -> list[str]:
     try:
         row = next(csv.reader([first], delimiter=_delimiter(first)), [])
     except csv.Error as error:
-        raise UserError(f"--annotations {path} is no CSV: {error}.") from error
+        raise UserError(f"--annotations {path} is not a CSV: {error}.") from error
     return [name.strip() for name in row]
 
 
@@ -249,7 +249,9 @@ def _sizes(
         for name, value in zip(reversed(names), reversed(cells[key]), strict=True):
             size = read_size(None if _is_blank(value) else value)
             if size is None:
-                raise UserError(f"the column {key} holds {value!r}, which is no number of pixels.")
+                raise UserError(
+                    f"the column {key} holds {value!r}, which is not a number of pixels."
+                )
             sizes[key][order[name]] = size
     return sizes
 

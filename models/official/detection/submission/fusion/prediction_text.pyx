@@ -278,7 +278,7 @@ cdef int check_labels(
 
 
 def parse_numbers(tokens):
-    """The value of each token (bytes), None where it is no number. For tests of the parser."""
+    """The value of each token (bytes), None where it is not a number. For tests of the parser."""
     cdef const unsigned char* text
     cdef const unsigned char* stop
     cdef double value
