@@ -27,7 +27,7 @@ def test_frozen_blocks_are_those_of_the_real_network() -> None:
         "stage4",
         "backbone/stage5/block([8-9])/",
     )
-    backbone = EfficientNet(variant="b0", make_norm=NORM)
+    backbone = EfficientNet(variant="b0", drop_connect_rate=0.2, make_norm=NORM)
     backbone.build((None, 64, 64, 3))
     frozen = freeze_layers(keras.Sequential([keras.Input((64, 64, 3)), backbone]), patterns)
     blocks = {int(n) for path in frozen.variables for n in re.findall(r"/block(\d+)/", path)}

@@ -127,13 +127,19 @@ def build_task(
         model=model,
         anchors=make_anchors(canvas),
         sum_over_replicas=sum_over_replicas,
+        padding="black",
         match=functools.partial(
-            match_argmax_iou, match_threshold=0.7, unmatched_threshold=0.3, force_match=True
+            match_argmax_iou,
+            match_threshold=0.7,
+            unmatched_threshold=0.3,
+            force_match=True,
+            forced_target="object",
         ),
         draw_anchors=functools.partial(draw_balanced, count=64, max_positives=32),
         rpn_losses=functools.partial(rpn_losses, beta=1 / 9),
         propose_in_training=proposals,
         propose=functools.partial(proposals, max_proposals=max_proposals // 2),
+        clip_to="canvas",
         sample_rois=functools.partial(
             sample_rois, iou_threshold=stages[0].iou_threshold, count=32, max_positives=8
         ),

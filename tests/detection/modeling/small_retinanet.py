@@ -44,11 +44,17 @@ _ATSS = functools.partial(
 )
 DEFAULTS: dict[str, Any] = {
     "match": functools.partial(
-        match_argmax_iou, match_threshold=0.5, unmatched_threshold=0.5, force_match=True
+        match_argmax_iou,
+        match_threshold=0.5,
+        unmatched_threshold=0.5,
+        force_match=True,
+        forced_target="object",
     ),
     "class_loss": functools.partial(focal_loss, alpha=0.25, gamma=1.5, label_smoothing=0.0),
     "box_loss": functools.partial(huber_box_loss, delta=0.1),
     "box_loss_weight": 50.0,
+    "loss_normalization": "batch",
+    "padding": "black",
     "postprocess": functools.partial(
         postprocess,
         score_threshold=0.0,

@@ -111,7 +111,7 @@ def test_retinanet_of_resnet_50_at_640(neck, parameters, flops):
 def test_efficientdet_d0():
     """The parameters that google/automl prints, to the last one, and the paper's multiply-adds."""
     model = retinanet(
-        EfficientNet(variant="b0", make_norm=NORM),
+        EfficientNet(variant="b0", drop_connect_rate=0.2, make_norm=NORM),
         BiFPN(num_filters=64, num_repeats=3, **PARTS),
         {"num_convs": 3, "num_filters": 64, "separable": True, "activation": "silu"},
     )

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from tpudet.detection.ops.boxes import encode_boxes, iou_matrix
-from tpudet.detection.ops.matching import match_argmax_iou
 from tpudet.trainkit.training.devices import choose_tensorflow_devices
 
 
@@ -65,7 +64,7 @@ def test_class_loss_is_told_how_well_the_predicted_boxes_lie(small):
         seen.update(targets=targets, quality=np.array(quality), normalizer=float(normalizer))
         return tf.reduce_sum(logits) * 0
 
-    matches = match_argmax_iou(anchors, batch.boxes, batch.classes, batch.is_crowd)
+    matches = small.DEFAULTS["match"](anchors, batch.boxes, batch.classes, batch.is_crowd)
     answers = small.make_answers(batch=8)._replace(box_deltas=encode_boxes(matches.boxes, anchors))
     losses = small.losses_of(answers, batch, class_loss=class_loss)
     positive = np.array(matches.classes) > 0

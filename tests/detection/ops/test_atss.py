@@ -43,6 +43,7 @@ def test_equal_overlaps_are_all_chosen():
         np.ones((300, 1), np.int32),
         np.zeros((300, 1), bool),
         locations_per_level=locations_per_level(**levels),
+        candidates_per_level=9,
     )
     np.testing.assert_array_equal(np.sum(found.classes == 1, axis=1), 9)
 

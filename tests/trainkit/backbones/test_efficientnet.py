@@ -72,7 +72,7 @@ def test_number_of_parameters(variant):
     without_top = published - (top * head + 2 * head) - (head * 1000 + 1000)
     assert parameters_of(specs, lite) == without_top
     if variant in ("b0", "lite4"):
-        backbone = EfficientNet(variant=variant, make_norm=NORM)
+        backbone = EfficientNet(variant=variant, drop_connect_rate=0.2, make_norm=NORM)
         with keras.StatelessScope(initialize_variables=False):  # drawing takes most of the time
             backbone.build((None, None, None, 3))
         found = sum(math.prod(variable.shape) for variable in backbone.trainable_variables)
@@ -85,7 +85,7 @@ def test_round_filters():
 
 
 def test_levels_paths_and_drops():
-    backbone = EfficientNet(variant="b0", make_norm=NORM)
+    backbone = EfficientNet(variant="b0", drop_connect_rate=0.2, make_norm=NORM)
     features = backbone(np.zeros((1, 64, 96, 3), np.float32))
     assert {level: tuple(f.shape) for level, f in features.items()} == {
         2: (1, 16, 24, 24),
@@ -103,7 +103,7 @@ def test_levels_paths_and_drops():
 
 def test_blocks_beyond_the_coarsest_level_are_left_out():
     """Of b0 blocks 0 to 4 are left at level 3, and rates are those of the whole network."""
-    backbone = EfficientNet(variant="b0", max_level=3, make_norm=NORM)
+    backbone = EfficientNet(variant="b0", drop_connect_rate=0.2, max_level=3, make_norm=NORM)
     features = backbone(np.zeros((1, 64, 64, 3), np.float32), training=True)
     assert {level: f.shape[-1] for level, f in features.items()} == {2: 24, 3: 40}
     assert backbone.channels == {2: 24, 3: 40}
@@ -132,7 +132,7 @@ def test_training_differs_only_by_drops_and_batch_statistics():
 
 
 def test_lite_has_no_squeeze_and_stays_below_six():
-    backbone = EfficientNet(variant="lite0", make_norm=NORM)
+    backbone = EfficientNet(variant="lite0", drop_connect_rate=0.2, make_norm=NORM)
     backbone.build((None, None, None, 3))
     paths = [variable.path for variable in backbone.variables]
     assert not any("squeeze" in path or "excite" in path for path in paths)
@@ -147,7 +147,7 @@ def test_lite_has_no_squeeze_and_stays_below_six():
 @pytest.mark.parametrize(("style", "corner"), [("tensorflow", 27.0), ("torch", 12.0)])
 def test_style_is_the_padding_of_strided_convolutions(style, corner):
     # A 3x3 kernel of ones over three channels of ones sees 3x3 pixels in the corner, or 2x2.
-    backbone = EfficientNet(variant="lite0", style=style, make_norm=NORM)
+    backbone = EfficientNet(variant="lite0", drop_connect_rate=0.2, style=style, make_norm=NORM)
     backbone.build((None, None, None, 3))
     backbone.stem.kernel.assign(np.ones((3, 3, 3, 32)))
     outputs = np.array(backbone.stem.convolve(np.ones((1, 8, 8, 3), np.float32)))
@@ -175,4 +175,4 @@ def test_frozen_norms_do_as_in_inference():
 
 def test_unknown_variant():
     with pytest.raises(ValueError, match="variant is 'b9'; choose one of"):
-        EfficientNet(variant="b9", make_norm=NORM)
+        EfficientNet(variant="b9", drop_connect_rate=0.2, make_norm=NORM)

@@ -110,7 +110,7 @@ def test_switch_reaches_every_block(name, monkeypatch):
     """Every block goes through it in training, none in inference."""
     make: Any = {
         "efficientnet": lambda: EfficientNet(
-            variant="lite0", gradient_checkpointing=True, make_norm=NORM
+            variant="lite0", drop_connect_rate=0.2, gradient_checkpointing=True, make_norm=NORM
         ),
         "resnet": lambda: ResNet(depth=18, gradient_checkpointing=True, make_norm=NORM),
     }[name]

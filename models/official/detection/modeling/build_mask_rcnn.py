@@ -3,20 +3,21 @@
 import functools
 from collections.abc import Callable, Sequence
 
-from tpudet.detection.modeling.build_pyramid import build_pyramid, optional_norm_factory
+from tpudet.detection.modeling.build_pyramid import (
+    build_anchors,
+    build_pyramid,
+    count_anchors,
+    optional_norm_factory,
+)
 from tpudet.detection.modeling.mask_rcnn import MaskRCNN
-from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
+from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig, RPNConfig
 from tpudet.detection.modeling.mask_rcnn_task import CASCADE, FASTER_RCNN, BoxStage, MaskRCNNTask
 from tpudet.detection.modeling.roi_heads import BoxHead, MaskHead
 from tpudet.detection.modeling.rpn import RPNHead, propose
 from tpudet.detection.modeling.two_stage_losses import box_head_losses, rpn_losses
 from tpudet.detection.modeling.two_stage_postprocess import postprocess_rois
-from tpudet.detection.ops.anchors import (
-    COARSEST_BACKBONE_LEVEL,
-    anchors_for_canvas,
-    locations_per_level,
-)
-from tpudet.detection.ops.matching import match_argmax_iou
+from tpudet.detection.ops.anchors import COARSEST_BACKBONE_LEVEL
+from tpudet.detection.ops.matching import Matches, match_argmax_iou
 from tpudet.detection.ops.sampling import draw_balanced, sample_rois
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.types import Tensor
@@ -49,24 +50,10 @@ def build_mask_rcnn(
         model=_build_network(
             model, len(stages), num_classes=num_classes, seed=seed, synchronized=synchronized
         ),
-        anchors=anchors_for_canvas(
-            canvas_size=canvas_size,
-            min_level=model.min_level,
-            max_level=model.max_level,
-            num_scales=model.anchors.num_scales,
-            aspect_ratios=model.anchors.aspect_ratios,
-            anchor_size=model.anchors.size,
-            layout=model.anchors.layout,
-        ),
+        anchors=build_anchors(model, model.anchors, canvas_size),
         sum_over_replicas=sum_over_replicas,
         padding=model.padding,
-        match=functools.partial(
-            match_argmax_iou,
-            match_threshold=rpn.match_threshold,
-            unmatched_threshold=rpn.unmatched_threshold,
-            force_match=rpn.force_match,
-            forced_target=rpn.forced_target,
-        ),
+        match=_build_match(rpn),
         draw_anchors=functools.partial(
             draw_balanced,
             count=rpn.anchors_per_image,
@@ -95,6 +82,16 @@ def build_mask_rcnn(
             max_candidates=post.max_candidates,
             max_detections=post.max_detections,
         ),
+    )
+
+
+def _build_match(rpn: RPNConfig) -> Callable[..., Matches]:
+    return functools.partial(
+        match_argmax_iou,
+        match_threshold=rpn.match_threshold,
+        unmatched_threshold=rpn.unmatched_threshold,
+        force_match=rpn.force_match,
+        forced_target=rpn.forced_target,
     )
 
 
@@ -163,13 +160,10 @@ def _build_box_heads(
 def _build_propose(
     model: MaskRCNNConfig, canvas_size: tuple[int, int]
 ) -> Callable[..., functools.partial]:
-    locations = locations_per_level(
-        canvas_size=canvas_size, min_level=model.min_level, max_level=model.max_level
-    )
     return functools.partial(
         functools.partial,
         propose,
-        anchors_per_level=[count * model.anchors.per_location for count in locations],
+        anchors_per_level=count_anchors(model, model.anchors, canvas_size),
         iou_threshold=model.rpn.nms_iou_threshold,
         min_side=model.rpn.min_side,
     )

@@ -1,12 +1,14 @@
-"""Builds the parts between image and feature pyramid from their config."""
+"""Builds backbone, neck and anchors from the config of a detector."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 
 from tpudet.detection.modeling.bifpn import BiFPN
 from tpudet.detection.modeling.config import (
+    AnchorConfig,
     BiFPNConfig,
     FPNConfig,
     IdentityNeckConfig,
@@ -15,7 +17,11 @@ from tpudet.detection.modeling.config import (
 )
 from tpudet.detection.modeling.fpn import FPN, CoarseLevels, IdentityNeck
 from tpudet.detection.modeling.nas_fpn import NASFPN
-from tpudet.detection.ops.anchors import COARSEST_BACKBONE_LEVEL
+from tpudet.detection.ops.anchors import (
+    COARSEST_BACKBONE_LEVEL,
+    anchors_for_canvas,
+    locations_per_level,
+)
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.build import build_backbone, drop_block_factory, norm_factory
 from tpudet.trainkit.backbones.config import BatchNormConfig
@@ -58,6 +64,31 @@ def build_pyramid(
         seed=seed + _NECK_SEED,
     )
     return Pyramid(backbone, neck, pixel_mean, pixel_std)
+
+
+def build_anchors(
+    config: PyramidConfig, anchors: AnchorConfig, canvas_size: tuple[int, int]
+) -> np.ndarray:
+    """Returns the anchors [A, 4] of all levels, see `anchors_for_canvas`."""
+    return anchors_for_canvas(
+        canvas_size=canvas_size,
+        min_level=config.min_level,
+        max_level=config.max_level,
+        num_scales=anchors.num_scales,
+        aspect_ratios=anchors.aspect_ratios,
+        anchor_size=anchors.size,
+        layout=anchors.layout,
+    )
+
+
+def count_anchors(
+    config: PyramidConfig, anchors: AnchorConfig, canvas_size: tuple[int, int]
+) -> list[int]:
+    """Returns the number of anchors of each level."""
+    locations = locations_per_level(
+        canvas_size=canvas_size, min_level=config.min_level, max_level=config.max_level
+    )
+    return [count * anchors.per_location for count in locations]
 
 
 def optional_norm_factory(config: BatchNormConfig | None, *, synchronized: bool) -> MakeNorm | None:

@@ -1,9 +1,14 @@
 """Builds a RetinaNet and its task from their config."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from tpudet.detection.modeling.build_pyramid import build_pyramid, optional_norm_factory
+from tpudet.detection.modeling.build_pyramid import (
+    build_anchors,
+    build_pyramid,
+    count_anchors,
+    optional_norm_factory,
+)
 from tpudet.detection.modeling.config import (
     ArgmaxIoUConfig,
     ATSSConfig,
@@ -12,7 +17,6 @@ from tpudet.detection.modeling.config import (
     FocalLossConfig,
     HuberLossConfig,
     L1LossConfig,
-    MatchingConfig,
     OverlapLossConfig,
     QualityFocalLossConfig,
     RetinaNetConfig,
@@ -31,7 +35,7 @@ from tpudet.detection.modeling.losses import (
 )
 from tpudet.detection.modeling.postprocess import postprocess
 from tpudet.detection.modeling.retinanet import BoxLoss, ClassLoss, Match, RetinaNet, RetinaNetTask
-from tpudet.detection.ops.anchors import anchors_for_canvas, locations_per_level
+from tpudet.detection.ops.anchors import locations_per_level
 from tpudet.detection.ops.atss import match_atss
 from tpudet.detection.ops.matching import match_argmax_iou
 from tpudet.trainkit.types import Tensor
@@ -56,42 +60,12 @@ def build_retinanet(
         synchronized: whether batch statistics span all replicas.
         sum_over_replicas: adds up a scalar over all replicas.
     """
-    pyramid = build_pyramid(
-        model, coarse_levels="convolution", synchronized=synchronized, seed=seed
-    )
-    locations = locations_per_level(
-        canvas_size=canvas_size, min_level=model.min_level, max_level=model.max_level
-    )
+    post = model.postprocess
     return RetinaNetTask(
-        model=RetinaNet(
-            backbone=pyramid.backbone,
-            neck=pyramid.neck,
-            head=RetinaNetHead(
-                num_classes=num_classes,
-                anchors_per_location=model.anchors.per_location,
-                min_level=model.min_level,
-                max_level=model.max_level,
-                num_convs=model.head.num_convs,
-                num_filters=model.head.num_filters,
-                separable=model.head.separable,
-                activation=model.head.activation,
-                norm_groups=model.head.norm_groups,
-                make_norm=optional_norm_factory(model.batch_norm, synchronized=synchronized),
-            ),
-            pixel_mean=pyramid.pixel_mean,
-            pixel_std=pyramid.pixel_std,
-        ),
-        anchors=anchors_for_canvas(
-            canvas_size=canvas_size,
-            min_level=model.min_level,
-            max_level=model.max_level,
-            num_scales=model.anchors.num_scales,
-            aspect_ratios=model.anchors.aspect_ratios,
-            anchor_size=model.anchors.size,
-            layout=model.anchors.layout,
-        ),
+        model=_build_network(model, num_classes=num_classes, synchronized=synchronized, seed=seed),
+        anchors=build_anchors(model, model.anchors, canvas_size),
         sum_over_replicas=sum_over_replicas,
-        match=_build_match(model.matching, locations),
+        match=_build_match(model, canvas_size),
         class_loss=_build_class_loss(model.class_loss),
         box_loss=_build_box_loss(model.box_loss),
         box_loss_weight=model.box_loss.weight,
@@ -99,17 +73,45 @@ def build_retinanet(
         padding=model.padding,
         postprocess=functools.partial(
             postprocess,
-            score_threshold=model.postprocess.score_threshold,
-            iou_threshold=model.postprocess.nms_iou_threshold,
-            max_candidates=model.postprocess.max_candidates,
-            max_candidates_per_level=model.postprocess.max_candidates_per_level,
-            anchors_per_level=[count * model.anchors.per_location for count in locations],
-            max_detections=model.postprocess.max_detections,
+            score_threshold=post.score_threshold,
+            iou_threshold=post.nms_iou_threshold,
+            max_candidates=post.max_candidates,
+            max_candidates_per_level=post.max_candidates_per_level,
+            anchors_per_level=count_anchors(model, model.anchors, canvas_size),
+            max_detections=post.max_detections,
         ),
     )
 
 
-def _build_match(matching: MatchingConfig, locations: Sequence[int]) -> Match:
+def _build_network(
+    model: RetinaNetConfig, *, num_classes: int, synchronized: bool, seed: int
+) -> RetinaNet:
+    pyramid = build_pyramid(
+        model, coarse_levels="convolution", synchronized=synchronized, seed=seed
+    )
+    head = RetinaNetHead(
+        num_classes=num_classes,
+        anchors_per_location=model.anchors.per_location,
+        min_level=model.min_level,
+        max_level=model.max_level,
+        num_convs=model.head.num_convs,
+        num_filters=model.head.num_filters,
+        separable=model.head.separable,
+        activation=model.head.activation,
+        norm_groups=model.head.norm_groups,
+        make_norm=optional_norm_factory(model.batch_norm, synchronized=synchronized),
+    )
+    return RetinaNet(
+        backbone=pyramid.backbone,
+        neck=pyramid.neck,
+        head=head,
+        pixel_mean=pyramid.pixel_mean,
+        pixel_std=pyramid.pixel_std,
+    )
+
+
+def _build_match(model: RetinaNetConfig, canvas_size: tuple[int, int]) -> Match:
+    matching = model.matching
     match matching:
         case ArgmaxIoUConfig():
             return functools.partial(
@@ -122,7 +124,9 @@ def _build_match(matching: MatchingConfig, locations: Sequence[int]) -> Match:
         case ATSSConfig():
             return functools.partial(
                 match_atss,
-                locations_per_level=locations,
+                locations_per_level=locations_per_level(
+                    canvas_size=canvas_size, min_level=model.min_level, max_level=model.max_level
+                ),
                 candidates_per_level=matching.candidates_per_level,
             )
 

@@ -104,8 +104,8 @@ class RetinaNetTask:
         class_loss: ClassLoss,
         box_loss: BoxLoss,
         box_loss_weight: float,
-        loss_normalization: Literal["batch", "image"] = "batch",
-        padding: Literal["black", "mean"] = "black",
+        loss_normalization: Literal["batch", "image"],
+        padding: Literal["black", "mean"],
         postprocess: Postprocess,
     ):
         self.model = model

@@ -21,7 +21,7 @@ def match_atss(
     is_crowd: Tensor,
     *,
     locations_per_level: Sequence[int],
-    candidates_per_level: int = 9,
+    candidates_per_level: int,
     crowd_threshold: float = 0.5,
 ) -> Matches:
     """Assigns each instance the nearby anchors whose IoU exceeds the mean plus one deviation.

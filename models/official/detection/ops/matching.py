@@ -26,10 +26,10 @@ def match_argmax_iou(
     classes: Tensor,
     is_crowd: Tensor,
     *,
-    match_threshold: float = 0.5,
-    unmatched_threshold: float = 0.5,
-    force_match: bool = True,
-    forced_target: ForcedTarget = "object",
+    match_threshold: float,
+    unmatched_threshold: float,
+    force_match: bool,
+    forced_target: ForcedTarget,
     crowd_threshold: float = 0.5,
 ) -> Matches:
     """Matches each anchor with the instance of highest IoU, the first of equal ones.

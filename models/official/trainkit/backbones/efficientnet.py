@@ -215,7 +215,7 @@ class EfficientNet(keras.layers.Layer):
         *,
         variant: str,
         style: Literal["tensorflow", "torch"] = "tensorflow",
-        drop_connect_rate: float = 0.2,
+        drop_connect_rate: float,
         max_level: int = 5,
         gradient_checkpointing: bool = False,
         make_norm: MakeNorm,

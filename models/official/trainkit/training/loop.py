@@ -157,10 +157,10 @@ def evaluate_checkpoints(
 ) -> int:
     """Evaluates the checkpoints that another process writes, until that of `total_steps`.
 
-    The same steps are evaluated as train_and_eval would, oldest first, each once. A checkpoint
-    that the trainer removes meanwhile is skipped. It ends earlier if the training did: finished
-    with fewer steps, failed, or at its target or without gain. A training that was stopped or
-    killed is waited for, as the same command continues it. TensorBoard finds the results in
+    The same steps are evaluated as train_and_eval would, oldest first, each once. A checkpoint that
+    the trainer removes meanwhile is skipped. It ends earlier if the training did: finished with
+    fewer steps, failed, at its target or without gain. A training that was stopped or killed is
+    waited for, as the same command continues it. TensorBoard finds the results in
     `<model_dir>/eval`: two processes cannot write events to one folder.
 
     Args:
