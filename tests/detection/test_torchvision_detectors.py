@@ -8,39 +8,30 @@ TPUDET_TORCH_PYTHON names; the real images are those of coco_tiny in TPUDET_TEST
     TPUDET_TORCH_PYTHON=torch/bin/python make test-all
 """
 
-import dataclasses
+import functools
 import json
 import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.detection.build_detector import build_task, resolve_auto
-from tpudet.detection.config import ExperimentConfig
-from tpudet.detection.modeling.foreign_parts import find_foreign_parts
-from tpudet.detection.modeling.torchvision_names import COCO_NAMES
+from tpudet.detection.modeling.torch_detectors import COCO_LABELS
 from tpudet.detection.types import Batch
-from tpudet.trainkit.class_list import ClassEntry
-from tpudet.trainkit.config.decode import load_config
-from tpudet.trainkit.weights.config import WeightsConfig
-from tpudet.trainkit.weights.families import recognize
-from tpudet.trainkit.weights.pretrained import Pretrained, load_pretrained, open_pretrained
-from tpudet.trainkit.weights.stored_weights import StoredWeights
 
 SCRIPT = Path(__file__).with_name("torchvision_detectors.py")
-SAMPLE = Path(__file__).with_name("torchvision_small_retinanet.npz")
+SAMPLES = Path(__file__).parent  # torchvision_small_*.npz
 SHARED = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
+FOREIGN = SimpleNamespace(**runpy.run_path(str(SCRIPT.with_name("foreign_detectors.py"))))
 TORCH_PYTHON = os.environ.get("TPUDET_TORCH_PYTHON", sys.executable)
-NAMES = [name for name in COCO_NAMES if name]
+NAMES = [name for name in COCO_LABELS if name]
 
 
 @pytest.fixture(scope="module")
@@ -60,47 +51,6 @@ def run_torchvision(python, what, kind, inputs, folder):
         return folder / "weights.pth", dict(expected)
 
 
-class Detector(NamedTuple):
-    """Our detector of a shipped config."""
-
-    config: ExperimentConfig
-    task: Any
-    classes: Sequence[ClassEntry]
-
-
-def build_detector(config_name, family, *, class_names, canvas_size, overrides=()):
-    """Builds the detector of a shipped config for weights of a family."""
-    canvas = f"data.canvas_size=[{canvas_size[0]}, {canvas_size[1]}]"
-    config = load_config(ExperimentConfig, config_name, overrides=[canvas, *overrides])
-    config = dataclasses.replace(config, model=resolve_auto(config.model, family))
-    task = build_task(config, num_classes=len(class_names), canvas_size=canvas_size)
-    return Detector(config, task, [ClassEntry(name, name) for name in class_names])
-
-
-def load(detector, pretrained):
-    """Loads weights into the detector and returns the report on them."""
-    model = detector.config.model
-    parts = find_foreign_parts(model, pretrained.stored.tensors, detector.classes)
-    return load_pretrained(
-        detector.task.model,
-        pretrained._replace(notes=parts.notes),
-        normalization=model.normalization,
-        classes=detector.classes,
-        class_layers=detector.task.class_layers,
-        other_parts=parts.recipe,
-    )
-
-
-def open_file(path):
-    return open_pretrained(WeightsConfig(path=str(path)))
-
-
-def drawn_weights(state):
-    """Weights that were drawn here, as if they came from a file."""
-    stored = StoredWeights(state, "drawn")
-    return Pretrained(WeightsConfig(path="drawn"), stored, recognize(state).family)
-
-
 def gradients_of(task, batch):
     """The losses of a batch, and the gradient of every trainable variable by path."""
     with tf.GradientTape() as tape:
@@ -108,53 +58,6 @@ def gradients_of(task, batch):
     variables = task.model.trainable_variables
     values = tape.gradient(losses["loss"], [variable.value for variable in variables])
     return losses, {v.path: np.asarray(g) for v, g in zip(variables, values, strict=True)}
-
-
-def place(images, canvas_size):
-    """A batch of images [h, w, 3] at the top left of the canvas."""
-    count = len(images)
-    canvases = np.zeros((count, *canvas_size, 3), np.uint8)
-    for canvas, image in zip(canvases, images, strict=True):
-        canvas[: image.shape[0], : image.shape[1]] = image
-    return Batch(
-        images=canvases,
-        boxes=np.zeros((count, 1, 4), np.float32),
-        classes=np.zeros((count, 1), np.int32),
-        is_crowd=np.zeros((count, 1), bool),
-        records=np.arange(count),
-        original_sizes=np.array([image.shape[:2] for image in images], np.float32),
-        scales=np.ones((count, 2), np.float32),
-        offsets=np.zeros((count, 2), np.float32),
-    )
-
-
-def expected_of(expected, number, labels):
-    """Boxes y1 x1 y2 x2, scores, class ids and masks of one image; no boxes without an area."""
-    boxes = expected[f"boxes{number}"][:, [1, 0, 3, 2]]
-    kept = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
-    ids = np.array([labels[label] for label in expected[f"labels{number}"]], np.int32)
-    masks = expected[f"masks{number}"][kept, 0] if f"masks{number}" in expected else None
-    return boxes[kept], expected[f"scores{number}"][kept], ids[kept], masks
-
-
-def assert_same_detections(found, expected, labels, *, least, first=0):
-    """As many detections an image, each with a partner.
-
-    Boxes within 0.05 pixels, scores within 0.001 and, where there are any, masks within 0.01.
-    """
-    for row, count in enumerate(np.asarray(found.num_detections)):
-        number = first + row  # of the image in `expected`
-        boxes, scores, ids, masks = expected_of(expected, number, labels)
-        assert len(boxes) == count >= least, f"image {number}"
-        ours = [np.asarray(values)[row, :count] for values in found[:3]]
-        same = np.abs(ours[0][:, None] - boxes).max(axis=-1) <= 0.05
-        same &= np.abs(ours[1][:, None] - scores) <= 1e-3
-        same &= ours[2][:, None] == ids
-        assert same.any(axis=0).all(), f"image {number} lacks {np.flatnonzero(~same.any(axis=0))}"
-        assert same.any(axis=1).all(), f"image {number} adds {np.flatnonzero(~same.any(axis=1))}"
-        if masks is not None:
-            ours = np.asarray(found.masks)[row, :count]
-            np.testing.assert_allclose(ours, masks[same.argmax(axis=1)], rtol=0, atol=1e-2)
 
 
 def assert_same_losses(losses, expected):
@@ -182,7 +85,7 @@ def real_images(data_dir):
 ONE_STAGE = {"class_scale": 0.03, "box_scale": 0.02, "class_bias": -5.0}
 GROUP_NORMS = {"class_scale": 0.6, "box_scale": 0.3, "class_bias": -5.4}
 TWO_STAGES = {"class_scale": 0.2, "box_scale": 0.02, "class_bias": 0.0}
-LABELS = {label: NAMES.index(name) + 1 for label, name in enumerate(COCO_NAMES) if name}
+LABELS = {label: NAMES.index(name) + 1 for label, name in enumerate(COCO_LABELS) if name}
 
 
 def check_whole_detector(
@@ -192,16 +95,16 @@ def check_whole_detector(
     images, canvas_size = real_images(data_dir)
     inputs = {f"image{number:02}": image for number, image in enumerate(images)} | scales
     weights, expected = run_torchvision(torch_python, "detections", kind, inputs, folder)
-    pretrained = open_file(weights)
+    pretrained = FOREIGN.open_file(weights)
     names = [*NAMES, *(["widget"] if partly else [])]
-    detector = build_detector(
+    detector = FOREIGN.build_detector(
         config_name,
         pretrained.family,
         class_names=names,
         canvas_size=canvas_size,
         overrides=overrides,
     )
-    report = load(detector, pretrained)
+    report = FOREIGN.load(detector, pretrained)
     assert not report.missing
     assert not report.shape_skipped
     assert not report.differences
@@ -209,8 +112,8 @@ def check_whole_detector(
     assert all(name.endswith("num_batches_tracked") for name in report.unused)
     assert f"80 of {len(names)} classes have the names of COCO's" in report.text()
     for first in (0, 5):
-        found = detector.task.predict(place(images[first : first + 5], canvas_size))
-        assert_same_detections(found, expected, LABELS, least=10, first=first)
+        found = detector.task.predict(FOREIGN.place(images[first : first + 5], canvas_size))
+        FOREIGN.assert_same_detections(found, expected, LABELS, least=10, first=first)
 
 
 @pytest.mark.slow
@@ -241,10 +144,11 @@ def test_retinanet_finds_what_torchvision_finds(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["faster", "mask"])
-def test_two_stages_find_what_torchvision_finds(kind, torch_python, data_dir, tmp_path):
+@pytest.mark.parametrize("version", ["", "v2"])
+def test_two_stages_find_what_torchvision_finds(kind, version, torch_python, data_dir, tmp_path):
     check_whole_detector(
-        f"{kind}rcnn",
-        f"torchvision-{kind}_r50_fpn",
+        "_".join(filter(None, (f"{kind}rcnn", version))),
+        "-".join(filter(None, ("torchvision", kind, version))) + "_r50_fpn",
         torch_python,
         data_dir,
         tmp_path,
@@ -284,16 +188,18 @@ def test_losses_and_gradients_with_the_settings_of_mlperf(torch_python, data_dir
     images, boxes, labels = annotated_images(data_dir, side)
     inputs = {"images": images, "boxes": boxes, "labels": labels} | ONE_STAGE
     weights, expected = run_torchvision(torch_python, "losses", "mlperf", inputs, tmp_path)
-    pretrained = open_file(weights)
-    detector = build_detector(
+    pretrained = FOREIGN.open_file(weights)
+    detector = FOREIGN.build_detector(
         "mlperf_resnext50_fpn_800",
         pretrained.family,
         class_names=[f"class {number}" for number in range(264)],
         canvas_size=(side, side),
     )
-    assert not load(detector, pretrained).missing
+    assert not FOREIGN.load(detector, pretrained).missing
     # One image after the other, as there: their losses are averaged.
-    batch = place(images, (side, side))._replace(boxes=boxes, classes=(labels + 1).astype(np.int32))
+    batch = FOREIGN.place(images, (side, side))._replace(
+        boxes=boxes, classes=(labels + 1).astype(np.int32)
+    )
     batch = batch._replace(is_crowd=np.zeros(labels.shape, bool))
     losses, gradients = {}, {}
     for row in range(4):
@@ -304,7 +210,7 @@ def test_losses_and_gradients_with_the_settings_of_mlperf(torch_python, data_dir
                 total[name] = total.get(name, 0.0) + np.asarray(value) / 4
     assert_same_losses(losses, expected)
     # The gradients are read as weights are, into the variables.
-    assert not load(detector, open_file(tmp_path / "gradients.pth")).missing
+    assert not FOREIGN.load(detector, FOREIGN.open_file(tmp_path / "gradients.pth")).missing
     ratios = {}
     for variable in detector.task.model.trainable_variables:
         if not variable.path.startswith("backbone/"):
@@ -315,41 +221,44 @@ def test_losses_and_gradients_with_the_settings_of_mlperf(torch_python, data_dir
     assert max(ratios.values()) <= 1e-3, {path: ratios[path] for path in worst}
 
 
-def test_a_small_retinanet_equals_the_record_of_torchvision():
-    """Detections, losses and gradients of two drawn images of 128 by 160 pixels.
-
-    Recorded by torchvision 0.29.1 with `torchvision_detectors.py record`.
-    """
-    with np.load(SAMPLE) as sample:
-        recorded = dict(sample)
-    shapes = {
-        name: tuple(map(int, shape.split()))
-        for name, shape in zip(recorded["names"].tolist(), recorded["shapes"], strict=True)
-    }
-    pretrained = drawn_weights(SHARED.draw_small_state(shapes))
-    detector = build_detector(
-        "torchvision_r50_fpn",
-        pretrained.family,
-        class_names=["a", "b", "c", "d"],
-        canvas_size=(128, 160),
-        overrides=["model.backbone.depth=18"],
+def test_a_small_mask_rcnn_equals_the_record_of_torchvision():
+    """Detections with masks in two drawn images of 128 by 160 pixels, of the second version."""
+    detector, recorded, _ = FOREIGN.build_recorded(
+        SAMPLES / "torchvision_small_maskrcnn_v2.npz",
+        functools.partial(SHARED.draw_small_state, "small_maskrcnn_v2"),
+        "torchvision-mask-v2_r50_fpn",
+        [
+            "model.rpn.max_proposals=60",
+            "model.box_head.num_filters=32",
+            "model.box_head.num_units=64",
+            "model.mask_head.num_filters=32",
+            "model.postprocess.max_detections=20",
+        ],
     )
-    report = load(detector, pretrained)
-    assert not report.missing
-    assert not report.unused
-    assert "The file has 4 classes, which are taken in the order of classes.csv." in report.text()
+    found = detector.task.predict(FOREIGN.place(SHARED.draw_batch()[0], (128, 160)))
+    FOREIGN.assert_same_detections(found, recorded, {label: label for label in range(5)}, least=5)
+
+
+def test_a_small_retinanet_equals_the_record_of_torchvision():
+    """Detections, losses and gradients of two drawn images of 128 by 160 pixels."""
+    detector, recorded, shapes = FOREIGN.build_recorded(
+        SAMPLES / "torchvision_small_retinanet.npz",
+        functools.partial(SHARED.draw_small_state, "small_retinanet"),
+        "torchvision_r50_fpn",
+        [],
+    )
     images, boxes, labels = SHARED.draw_batch()
-    batch = place(images, (128, 160))._replace(
+    batch = FOREIGN.place(images, (128, 160))._replace(
         boxes=boxes, classes=labels.astype(np.int32), is_crowd=np.zeros(labels.shape, bool)
     )
     found = detector.task.predict(batch)
-    assert_same_detections(found, recorded, {label: label for label in range(5)}, least=5)
+    FOREIGN.assert_same_detections(found, recorded, {label: label for label in range(5)}, least=5)
 
     losses, gradients = gradients_of(detector.task, batch)
     assert_same_losses(losses, recorded)
     # Each gradient times drawn numbers, which are read as weights are.
     drawn = {name: SHARED.draw_direction(name, shape) for name, shape in shapes.items()}
-    load(detector, drawn_weights(drawn))
+    FOREIGN.load(detector, FOREIGN.drawn_weights(drawn))
     variables = detector.task.model.trainable_variables
     products = [np.vdot(gradients[v.path], v.numpy()) for v in variables]
     norms = [np.linalg.norm(gradients[v.path]) for v in variables]

@@ -2,7 +2,7 @@
 
     python torchvision_detectors.py detections KIND INPUTS.npz FOLDER
     python torchvision_detectors.py losses KIND INPUTS.npz FOLDER
-    python torchvision_detectors.py record FILE.npz
+    python torchvision_detectors.py record small_retinanet|small_maskrcnn_v2 FILE.npz
 
 The first two write `weights.pth`, as `torch.save` writes a model's state, `expected.npz`, and with
 losses `gradients.pth`, where a gradient has the name of its parameter. The last writes what the
@@ -17,13 +17,19 @@ from pathlib import Path
 
 import numpy as np
 
+# Of torchvision, Detectron2 and MMDetection.
+_CLASS_LAYERS = ("cls_logits", "cls_score", "objectness_logits", "_cls")
+_BOX_LAYERS = ("bbox_reg", "bbox_pred", "anchor_deltas", "_reg")
+
 
 def draw_state(shapes, *, class_scale, box_scale, class_bias):
     """Draws the tensors of a detector of torchvision, each from the seed that its name gives.
 
     Activations keep their size from layer to layer. The last layers have the scales given.
     """
-    last_norm = "bn3" if any(".bn3." in name for name in shapes) else "bn2"
+    last_norms = (".bn3", ".conv3.norm")
+    if not any(f"{norm}." in name for name in shapes for norm in last_norms):
+        last_norms = (".bn2", ".conv2.norm")
     state = {}
     for name, shape in shapes.items():
         random = np.random.RandomState(zlib.crc32(name.encode()))
@@ -34,22 +40,28 @@ def draw_state(shapes, *, class_scale, box_scale, class_bias):
             value = random.uniform(0.8, 1.2, shape)
         elif part == "running_mean" or part == "bias":
             value = random.normal(0.0, 0.1, shape)
-        elif len(shape) == 1:  # the scale of a norm; small at the end of a block
-            value = random.uniform(0.8, 1.2, shape) * (0.3 if layer.endswith(last_norm) else 1.0)
+        elif len(shape) <= 1:  # the scale of a norm; small at the end of a block
+            value = random.uniform(0.8, 1.2, shape) * (0.3 if layer.endswith(last_norms) else 1.0)
         else:
             value = random.normal(0.0, np.sqrt(2.0 / np.prod(shape[1:])), shape)
-        if layer.endswith(("cls_logits", "cls_score")):
+        if layer.endswith(_CLASS_LAYERS):
             value = class_scale * value + (class_bias if part == "bias" else 0.0)
-        elif layer.endswith(("bbox_reg", "bbox_pred")):
+        elif layer.endswith(_BOX_LAYERS):
             value = box_scale * value
-        state[name] = value if part == "num_batches_tracked" else value.astype(np.float32)
+        state[name] = value if part == "num_batches_tracked" else np.float32(value)
     return state
 
 
-def draw_small_state(shapes):
-    """The state of `small_retinanet`, whose label 0 stands for no class."""
-    state = draw_state(shapes, class_scale=0.06, box_scale=0.03, class_bias=-4.5)
-    return forbid_labels(state, count=5, labels=[0])
+# Scales with which the small detectors find a few objects in drawn images.
+SMALL = {
+    "small_retinanet": {"class_scale": 0.06, "box_scale": 0.03, "class_bias": -4.5},
+    "small_maskrcnn_v2": {"class_scale": 0.3, "box_scale": 0.05, "class_bias": 0.0},
+}
+
+
+def draw_small_state(kind, shapes):
+    """The state of a small detector, whose label 0 stands for no class."""
+    return forbid_labels(draw_state(shapes, **SMALL[kind]), count=5, labels=[0])
 
 
 def forbid_labels(state, *, count, labels):
@@ -92,7 +104,35 @@ def build_detector(kind):
             return detection.fasterrcnn_resnet50_fpn(**published)
         case "maskrcnn":
             return detection.maskrcnn_resnet50_fpn(**published)
+        case "fasterrcnn_v2":
+            return detection.fasterrcnn_resnet50_fpn_v2(**published)
+        case "maskrcnn_v2":
+            return detection.maskrcnn_resnet50_fpn_v2(**published)
+        case "small_maskrcnn_v2":
+            return small_mask_rcnn()
     raise ValueError(f"no detector {kind}")
+
+
+def small_mask_rcnn():
+    """The second Mask R-CNN with ResNet-18 and narrow heads, for 4 classes."""
+    from torch import nn
+    from torchvision.models import detection, resnet
+    from torchvision.models.detection import backbone_utils, faster_rcnn, mask_rcnn, rpn
+
+    extract = backbone_utils._resnet_fpn_extractor
+    norm, widths = nn.BatchNorm2d, [32] * 4
+    return detection.MaskRCNN(
+        extract(resnet.resnet18(), trainable_layers=5, norm_layer=norm),
+        rpn_head=rpn.RPNHead(256, 3, conv_depth=2),
+        box_head=faster_rcnn.FastRCNNConvFCHead((256, 7, 7), widths, [64], norm_layer=norm),
+        box_predictor=faster_rcnn.FastRCNNPredictor(64, 5),
+        mask_head=mask_rcnn.MaskRCNNHeads(256, widths, 1, norm_layer=norm),
+        mask_predictor=mask_rcnn.MaskRCNNPredictor(32, 32, 5),
+        rpn_post_nms_top_n_test=60,
+        box_detections_per_img=20,
+        min_size=128,
+        max_size=256,
+    )
 
 
 def find_detections(model, images):
@@ -136,22 +176,28 @@ def find_losses(model, images, boxes, labels):
     return losses
 
 
-def record(path):
-    """Writes names and shapes of a small detector's state, and what it says of drawn images."""
+def record(kind, path):
+    """Writes names and shapes of a small detector's state, and what it says of drawn images.
+
+    Losses and gradients are those of one stage: two stages draw their regions at random.
+    """
     import torch
 
-    model = build_detector("small_retinanet")
+    model = build_detector(kind)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    state = draw_small_state(shapes)
+    state = draw_small_state(kind, shapes)
     model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
     images, boxes, labels = draw_batch()
     found = find_detections(model, images)
+    found["names"] = np.array(list(shapes))
+    found["shapes"] = np.array([" ".join(map(str, shape)) for shape in shapes.values()])
+    if kind != "small_retinanet":
+        np.savez_compressed(path, **found)
+        return
     losses = find_losses(model, images, boxes, labels)
     gradients = {name: value.grad.numpy() for name, value in model.named_parameters()}
     np.savez_compressed(
         path,
-        names=np.array(list(shapes)),
-        shapes=np.array([" ".join(map(str, shape)) for shape in shapes.values()]),
         gradient_names=np.array(list(gradients)),
         gradient_norms=[np.linalg.norm(value) for value in gradients.values()],
         gradient_products=[np.vdot(v, draw_direction(n, v.shape)) for n, v in gradients.items()],
@@ -214,6 +260,6 @@ def main(what, kind, inputs_path, folder):
 
 if __name__ == "__main__":
     if sys.argv[1] == "record":
-        record(sys.argv[2])
+        record(*sys.argv[2:])
     else:
         main(*sys.argv[1:])

@@ -90,6 +90,39 @@ def test_level_6_of_the_backbone_and_padding_on_all_sides_by_hand():
         np.testing.assert_allclose(neck(features)[6], expected)
 
 
+def test_without_relu_level_7_is_convolved_from_level_6_itself():
+    features = {5: np.full((1, 2, 2, 1), -5.0, np.float32)}
+    for relu, expected in ((True, 0.0), (False, -5.0)):
+        neck = make_fpn(min_level=5, num_filters=1, coarse_relu=relu, make_norm=None)
+        neck.build({5: features[5].shape})
+        neck.laterals[5].kernel.assign(np.ones((1, 1, 1, 1)))
+        for level, conv in neck.convs.items():
+            place = 0 if level == 6 else 4  # the centre; two pixels are padded at their end only
+            conv.kernel.assign(np.eye(9)[place].reshape(3, 3, 1, 1))
+        np.testing.assert_allclose(neck(features)[7], np.full((1, 1, 1, 1), expected))
+
+
+def test_norms_of_laterals_take_the_place_of_all_biases():
+    neck = make_fpn(min_level=4, max_level=5, num_filters=1, lateral_norms=True)
+    features = {
+        4: np.full((1, 4, 4, 1), 3.0, np.float32),
+        5: np.full((1, 2, 2, 1), -5.0, np.float32),
+    }
+    neck.build({level: f.shape for level, f in features.items()})
+    assert not [variable.path for variable in neck.variables if variable.path.endswith("bias")]
+    for level in (4, 5):
+        neck.laterals[level].kernel.assign(np.ones((1, 1, 1, 1)))
+        neck.convs[level].kernel.assign(np.eye(9)[4].reshape(3, 3, 1, 1))  # the centre only
+        neck.lateral_norms[level].moving_variance.assign([1.0 - 1e-3])
+        neck.norms[level].moving_variance.assign([1.0 - 1e-3])
+    neck.lateral_norms[5].moving_mean.assign([-2.0])
+    neck.lateral_norms[4].beta.assign([10.0])
+    neck.norms[4].gamma.assign([2.0])
+    found = neck(features)
+    np.testing.assert_allclose(found[5], np.full((1, 2, 2, 1), -3.0), rtol=1e-6)
+    np.testing.assert_allclose(found[4], np.full((1, 4, 4, 1), 2 * (13.0 - 3.0)), rtol=1e-6)
+
+
 def test_every_convolution_can_be_separable():
     kernels = {}
     for separable in (False, True):

@@ -56,6 +56,13 @@ def test_odd_sides_are_halved_upwards(layout):
     assert locations_per_level(**sizes) == (10000, 2500, 625, 169, 49)
 
 
+def test_around_corners_anchors_lie_half_a_cell_before_those_around_centres():
+    found = anchors((128, 128), num_scales=2)
+    corner = anchors((128, 128), num_scales=2, layout="corner")
+    np.testing.assert_allclose(corner[: 16 * 16 * 6], found[: 16 * 16 * 6] - 4, atol=1e-4)
+    np.testing.assert_allclose(corner[-6:], found[-6:] - 64, atol=1e-4)  # of level 7
+
+
 def test_the_layout_of_torchvision_by_hand():
     found = anchors((800, 800), aspect_ratios=(2.0, 1.0, 0.5), layout="torchvision")
     # Sides 32, int(40.3) and int(50.8) around 0; of twice the width, 32 / sqrt(2) / 2 = 11.3 and

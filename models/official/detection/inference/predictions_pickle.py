@@ -1,14 +1,7 @@
-"""Predictions as a pickle of plain dicts, lists, strings, numbers and NumPy arrays.
-
-A pickle is a program, and even `numpy.dtype` can be given a state that makes NumPy follow pointers
-out of the file. So nothing of NumPy is called from a pickle: the names that a pickled array needs
-stand for methods of `_Unpickler`, which check every value before they build an array themselves.
-"""
+"""Predictions as a pickle of plain dicts, lists, strings, numbers and NumPy arrays."""
 
 import io
-import math
 import pickle
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
@@ -21,8 +14,8 @@ from tpudet.detection.inference.predictions import (
     StoredPredictions,
 )
 from tpudet.trainkit.files.json_text import parse_json
+from tpudet.trainkit.files.numpy_pickle import PickledArray, load_numpy_pickle
 
-_DTYPES = re.compile(r"b1|[iu][1248]|f[248]")
 _MAX_METADATA_NODES = 1_000_000
 _MAX_METADATA_DEPTH = 50
 # A pickle can name one array, string or list any number of times; those of honest files differ.
@@ -45,7 +38,7 @@ def open_pickle(file: IO[bytes]) -> StoredPredictions:
     """Reads a file whole; raises a PredictionsError if it is of another kind."""
     data = file.read()
     try:
-        contents = _Unpickler(io.BytesIO(data)).load()
+        contents = load_numpy_pickle(io.BytesIO(data), max_dimensions=2)
     except Exception as error:  # damaged bytes raise anything from IndexError to OverflowError
         raise PredictionsError(f"the pickle cannot be read: {error}") from error
     if not isinstance(contents, dict) or contents.get("format") != FORMAT:
@@ -68,86 +61,6 @@ def open_pickle(file: IO[bytes]) -> StoredPredictions:
         lambda: [image.image_id for image in images],
         lambda: iter([images]),
     )
-
-
-class _Dtype:
-    """The dtype of an array, as stored in a pickle."""
-
-    def __init__(self, code: Any) -> None:
-        if not isinstance(code, str) or not _DTYPES.fullmatch(code):
-            raise pickle.UnpicklingError(
-                f"it has an array of {code!r}; only booleans, integers and floats are allowed"
-            )
-        self.dtype = np.dtype(code)
-
-    def __setstate__(self, state: Any) -> None:
-        order = state[1] if isinstance(state, tuple) and len(state) > 1 else None
-        plain = (3, order, None, None, None, -1, -1, 0)
-        if order not in ("<", ">", "|", "=") or state != plain:
-            raise pickle.UnpicklingError(f"it has an array whose numbers are {state!r}")
-        self.dtype = self.dtype.newbyteorder(order)
-
-
-class _Array:
-    """An array of a pickle before its values are known."""
-
-    array: np.ndarray | None = None
-
-    def __setstate__(self, state: Any) -> None:
-        _version, shape, dtype, is_fortran, values = state
-        self.array = _build_array(values, dtype, shape, "F" if is_fortran else "C")
-
-
-class _Unpickler(pickle._Unpickler):
-    """An unpickler to which only plain values and NumPy arrays of numbers exist.
-
-    The one in Python: that in C reserves memory for any number that a pickle calls a place in its
-    memo. Methods stand for the names of NumPy because a pickle can change the attributes of a
-    function, but not those of a method.
-    """
-
-    def find_class(self, module: str, name: str) -> Any:
-        found = {
-            "numpy.dtype": self._dtype,
-            "numpy.ndarray": "numpy.ndarray",  # an argument of `_reconstruct`
-            **{
-                f"numpy.{core}.{part}": method  # of NumPy 1 and 2
-                for core in ("core", "_core")
-                for part, method in (
-                    ("multiarray._reconstruct", self._reconstruct),
-                    ("numeric._frombuffer", self._from_buffer),
-                )
-            },
-        }.get(f"{module}.{name}")
-        if found is None:
-            raise pickle.UnpicklingError(
-                f"it needs {module}.{name}; only dicts, lists, text, numbers and NumPy arrays are "
-                "allowed. A pickle can run any program, so do not open this one elsewhere either"
-            )
-        return found
-
-    def _dtype(self, code: Any, _align: Any = False, _copy: Any = False) -> _Dtype:
-        return _Dtype(code)
-
-    def _reconstruct(self, *_subtype_shape_code: Any) -> _Array:
-        return _Array()
-
-    def _from_buffer(self, values: Any, dtype: Any, shape: Any, order: Any = "C") -> _Array:
-        array = _Array()
-        array.array = _build_array(values, dtype, shape, order)
-        return array
-
-
-def _build_array(values: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
-    is_plain = isinstance(values, bytes | bytearray) and isinstance(dtype, _Dtype)
-    if not is_plain or not isinstance(shape, tuple) or order not in ("C", "F"):
-        raise pickle.UnpicklingError("it has an array that is not stored as numbers")
-    sizes = [size for size in shape if type(size) is int and size >= 0]
-    if len(sizes) < len(shape) or len(sizes) > 2:
-        raise pickle.UnpicklingError(f"it has an array of shape {shape}")
-    if math.prod(sizes) * dtype.dtype.itemsize != len(values):
-        raise pickle.UnpicklingError(f"it has an array of shape {shape} in {len(values)} bytes")
-    return np.frombuffer(values, dtype.dtype).reshape(sizes, order=order)
 
 
 def _check_metadata(metadata: Any) -> None:
@@ -199,7 +112,7 @@ def _from_dict(image: Any) -> ImagePredictions:
 
 def _to_array(value: Any, dtype: type) -> np.ndarray:
     """An array of a pickle, or a list of numbers or of boxes."""
-    if isinstance(value, _Array) and value.array is not None:
+    if isinstance(value, PickledArray) and value.array is not None:
         return np.asarray(value.array, dtype)
     numbers: list[Any] = []
     for item in _as_list(value):

@@ -114,7 +114,9 @@ def _build_neck(
                 separable=neck.separable,
                 coarse_levels=coarse_levels,
                 coarse_input=neck.coarse_input,
+                coarse_relu=neck.coarse_relu,
                 symmetric_padding=neck.symmetric_padding,
+                lateral_norms=neck.lateral_norms,
                 **settings,
             )
         case NASFPNConfig():

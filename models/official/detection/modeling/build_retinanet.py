@@ -99,6 +99,7 @@ def _build_network(
         separable=model.head.separable,
         activation=model.head.activation,
         norm_groups=model.head.norm_groups,
+        level_scales=model.head.level_scales,
         make_norm=optional_norm_factory(model.batch_norm, synchronized=synchronized),
     )
     return RetinaNet(

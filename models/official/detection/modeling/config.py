@@ -33,6 +33,10 @@ class FPNConfig:
     coarse_input: Literal["pyramid", "backbone"] = "pyramid"
     # Whether strided convolutions pad all sides, as PyTorch's do, or bottom and right first.
     symmetric_padding: bool = False
+    # Whether a level above 6 is convolved from the ReLU of the level before; MMDetection: false.
+    coarse_relu: bool = True
+    # Norms after the lateral convolutions too, and no biases, as torchvision's second versions.
+    lateral_norms: bool = False
 
     __post_init__ = check
 
@@ -78,6 +82,7 @@ class HeadConfig:
     activation: Literal["relu", "silu"] = "relu"
     # Of group norms after the convolutions, instead of model.batch_norm; null: none of them.
     norm_groups: Count | None = None
+    level_scales: bool = False  # a trained factor of the boxes for each level, as in ATSS and FCOS
 
     def __post_init__(self) -> None:
         groups, filters = self.norm_groups, self.num_filters
@@ -92,8 +97,9 @@ class AnchorConfig:
     num_scales: Count = 3
     aspect_ratios: tuple[Positive, ...] = (1.0, 2.0, 0.5)  # width / height
     size: Positive = 4.0  # side of the smallest square anchor, in strides of its level
-    # Whether anchors lie around the centres of cells, or where and as torchvision rounds them.
-    layout: Literal["centered", "torchvision"] = "centered"
+    # Whether anchors lie around the centres of cells; around their first corners, as in Detectron2
+    # and MMDetection; or where and as torchvision rounds them.
+    layout: Literal["centered", "corner", "torchvision"] = "centered"
 
     @property
     def per_location(self) -> int:
@@ -279,12 +285,14 @@ class PyramidConfig:
         identity_levels = self.neck.kind != "identity" or low == high
         bifpn_levels = self.neck.kind != "bifpn" or low < high
         has_norm = self.batch_norm is not None or self.neck.kind not in ("nas_fpn", "bifpn")
+        has_lateral = self.batch_norm is not None or not getattr(self.neck, "lateral_norms", False)
         check(
             self,
             (low <= high, f"min_level must be at most max_level, got {low} and {high}"),
             (nas_levels, f"neck nas_fpn has levels 3 to 7, got {low} to {high}"),
             (identity_levels, f"neck identity has one level, got {low} to {high}"),
             (bifpn_levels, f"neck bifpn has two levels or more, got {low} to {high}"),
+            (has_lateral, "neck.lateral_norms is true, but batch_norm is null: there are none"),
             (has_norm, f"batch_norm is null, which neck {self.neck.kind} does not do without"),
         )
 

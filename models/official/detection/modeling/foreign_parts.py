@@ -1,32 +1,27 @@
-"""Finds necks and heads in weights of other origins: tensorflow/tpu's and torchvision's."""
+"""Finds necks and heads in weights of other origins."""
 
 import functools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tpudet.detection.modeling.config import RetinaNetConfig
+from tpudet.detection.modeling.detectron2_names import DETECTRON2
 from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
+from tpudet.detection.modeling.mmdetection_names import MMDETECTION
 from tpudet.detection.modeling.tensorflow_names import tensorflow_detector_part
-from tpudet.detection.modeling.torchvision_names import (
-    is_torchvision_detector,
+from tpudet.detection.modeling.torch_detectors import (
+    TorchDetector,
     match_classes,
-    torchvision_detector_part,
+    torch_detector_part,
 )
+from tpudet.detection.modeling.torchvision_names import TORCHVISION
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.weights.load import OtherParts
 
-# Of torchvision's detectors: what must be so for them to give the same detections here.
-_TORCHVISION_SETTINGS: Mapping[str, Any] = {
-    "padding": "mean",
-    "batch_norm": None,
-    "neck.kind": "fpn",
-    "neck.symmetric_padding": True,
-    "anchors.layout": "torchvision",
-    "anchors.aspect_ratios": (2.0, 1.0, 0.5),
-    "roi_align.aligned": False,
-}
+_TORCH_DETECTORS = (TORCHVISION, DETECTRON2, MMDETECTION)
 
 
 class ForeignParts(NamedTuple):
@@ -49,30 +44,46 @@ def find_foreign_parts(
         classes: rows of classes.csv.
     """
     anchors_per_location = model.anchors.per_location
-    if not is_torchvision_detector(tensors):
+    detector = _find_torch_detector(tensors)
+    if detector is None:
         recipe = functools.partial(
             tensorflow_detector_part, anchors_per_location=anchors_per_location
         )
         return ForeignParts(recipe, ())
-    stored = match_classes(tensors, classes, anchors_per_location=anchors_per_location)
+    stored = match_classes(detector, tensors, classes, anchors_per_location=anchors_per_location)
     recipe = functools.partial(
-        torchvision_detector_part,
+        torch_detector_part,
+        detector=detector,
         min_level=model.min_level,
+        anchors=model.anchors,
         roi_size=model.roi_align.box_size if isinstance(model, MaskRCNNConfig) else 0,
         classes=stored,
     )
-    return ForeignParts(recipe, (*stored.notes, *_other_settings(model)))
+    has_norms = any(re.search(detector.norm_mark, name) for name in tensors)
+    notes = _other_settings(model, detector, has_norms=has_norms)
+    return ForeignParts(recipe, (*stored.notes, *notes))
 
 
-def _other_settings(model: RetinaNetConfig | MaskRCNNConfig) -> Iterator[str]:
-    for key, wanted in _TORCHVISION_SETTINGS.items():
+def _find_torch_detector(tensors: Mapping[str, np.ndarray]) -> TorchDetector | None:
+    for detector in _TORCH_DETECTORS:
+        if any(re.search(detector.mark, name) for name in tensors):
+            return detector
+    return None
+
+
+def _other_settings(
+    model: RetinaNetConfig | MaskRCNNConfig, detector: TorchDetector, *, has_norms: bool
+) -> Iterator[str]:
+    if has_norms != (model.batch_norm is not None):
+        has, wanted = ("null", "norms") if has_norms else ("set", "null")
+        yield f"model.batch_norm is {has}; these weights of {detector.owner} expect {wanted}."
+    for key, wanted in detector.settings.items():
         has: Any = model
         for name in key.split("."):
             has = getattr(has, name, wanted)
         if has != wanted:
             yield (
-                f"model.{key} is {_yaml(has)}; weights of torchvision's detectors expect "
-                f"{_yaml(wanted)}."
+                f"model.{key} is {_yaml(has)}; weights of {detector.owner} expect {_yaml(wanted)}."
             )
 
 

@@ -7,7 +7,7 @@ import keras
 
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.config import COARSEST_BACKBONE_LEVEL
-from tpudet.trainkit.backbones.layers import Conv
+from tpudet.trainkit.backbones.layers import Conv, convolve_and_normalize
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -31,9 +31,11 @@ class FPN(keras.layers.Layer):
         separable: Whether all convolutions are depthwise and then 1x1.
         coarse_levels: How the levels from 6 on come about.
         coarse_input: Whose level 5 is convolved to level 6.
+        coarse_relu: Whether a level above 6 is convolved from the ReLU of the level before.
         symmetric_padding: Whether strided convolutions pad all sides equally, as PyTorch's do;
             otherwise bottom and right first.
         make_norm: Makes each `BatchNorm`; None for none.
+        lateral_norms: Whether the lateral convolutions have norms too, and then none a bias.
         name: Name of the layer, the first part of its variables' paths.
 
     Raises:
@@ -49,8 +51,10 @@ class FPN(keras.layers.Layer):
         separable: bool,
         coarse_levels: CoarseLevels = "convolution",
         coarse_input: Literal["pyramid", "backbone"] = "pyramid",
+        coarse_relu: bool = True,
         symmetric_padding: bool = False,
         make_norm: MakeNorm | None,
+        lateral_norms: bool = False,
         name: str = "neck",
     ):
         super().__init__(name=name)
@@ -64,9 +68,11 @@ class FPN(keras.layers.Layer):
         self.backbone_levels = range(min_level, min(max_level, COARSEST_BACKBONE_LEVEL) + 1)
         self.num_filters = num_filters
         self.coarse_from_backbone = coarse_input == "backbone"
+        self.coarse_relu = coarse_relu
+        use_bias = not lateral_norms
         convolved = self.backbone_levels if coarse_levels == "subsample" else self.levels
         self.laterals = {
-            level: Conv(num_filters, 1, kind=kind, name=f"lateral{level}")
+            level: Conv(num_filters, 1, kind=kind, use_bias=use_bias, name=f"lateral{level}")
             for level in self.backbone_levels
         }
         self.convs = {
@@ -75,12 +81,18 @@ class FPN(keras.layers.Layer):
                 3,
                 strides=1 if level in self.backbone_levels else 2,
                 kind=kind,
+                use_bias=use_bias,
                 explicit_padding=symmetric_padding,
                 name=f"conv{level}",
             )
             for level in convolved
         }
         self.norms = {level: make_norm(name=f"norm{level}") for level in convolved if make_norm}
+        self.lateral_norms = {
+            level: make_norm(name=f"lateral_norm{level}")
+            for level in self.backbone_levels
+            if make_norm and lateral_norms
+        }
 
     def build(self, input_shape: Mapping[int, tuple[int | None, ...]]) -> None:
         """Creates the variables for {level: shape of the backbone's features}."""
@@ -90,7 +102,7 @@ class FPN(keras.layers.Layer):
         for level, conv in self.convs.items():
             first = level == COARSEST_BACKBONE_LEVEL + 1
             conv.build(input_shape[level - 1] if first and self.coarse_from_backbone else shape)
-        for norm in self.norms.values():
+        for norm in (*self.norms.values(), *self.lateral_norms.values()):
             norm.build(shape)
 
     def call(self, features: Mapping[int, Tensor], training: bool = False) -> dict[int, Tensor]:
@@ -98,7 +110,7 @@ class FPN(keras.layers.Layer):
         pyramid = {}
         coarser = None
         for level in reversed(self.backbone_levels):
-            merged = self.laterals[level](features[level])
+            merged = self._lateral(features[level], level, training)
             if coarser is not None:
                 merged = merged + upsample_nearest(coarser)
             coarser = merged
@@ -108,7 +120,7 @@ class FPN(keras.layers.Layer):
             if level in self.convs:
                 before = pyramid[level - 1]
                 if level > COARSEST_BACKBONE_LEVEL + 1:
-                    before = ops.relu(before)
+                    before = ops.relu(before) if self.coarse_relu else before
                 elif self.coarse_from_backbone:
                     before = features[level - 1]
                 pyramid[level] = self.convs[level](before)
@@ -118,6 +130,12 @@ class FPN(keras.layers.Layer):
             if level not in self.convs:
                 pyramid[level] = pyramid[level - 1][:, ::2, ::2]
         return {level: pyramid[level] for level in self.levels}
+
+    def _lateral(self, features: Tensor, level: int, training: bool) -> Tensor:
+        lateral, norm = self.laterals[level], self.lateral_norms.get(level)
+        if norm is None:
+            return lateral(features)
+        return convolve_and_normalize(features, lateral, norm, training)
 
 
 def upsample_nearest(features: Tensor, factor: int = 2) -> Tensor:

@@ -95,6 +95,21 @@ class Tower(keras.layers.Layer):
         return features
 
 
+class LevelScale(keras.layers.Layer):
+    """Multiplies by one trained factor, as ATSS and FCOS do with the boxes of each level.
+
+    Its name is not that of a kernel, so that weight decay leaves it alone.
+    """
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Creates the factor."""
+        self.scale = self.add_weight(shape=(), initializer="ones", autocast=False, name="scale")
+
+    def call(self, inputs: Tensor) -> Tensor:
+        """Returns `inputs` of any shape, times the factor."""
+        return inputs * ops.cast(self.scale, inputs.dtype)
+
+
 class RetinaNetHead(keras.layers.Layer):
     """Predicts one logit per class and four box deltas for every anchor.
 
@@ -109,6 +124,7 @@ class RetinaNetHead(keras.layers.Layer):
         activation: Activation after each convolution of the towers and its norm.
         make_norm: Makes each `BatchNorm`; None for none.
         norm_groups: Groups of group norms in their stead; None for none.
+        level_scales: Whether each level has a `LevelScale` of its box deltas.
         name: Name of the layer, the first part of its variables' paths.
     """
 
@@ -125,6 +141,7 @@ class RetinaNetHead(keras.layers.Layer):
         activation: Activation,
         make_norm: MakeNorm | None,
         norm_groups: int | None = None,
+        level_scales: bool = False,
         name: str = "head",
     ):
         super().__init__(name=name)
@@ -160,6 +177,11 @@ class RetinaNetHead(keras.layers.Layer):
         self.class_predict = predictor(num_classes, prior_logit, "class_predict")
         self.box_tower = tower("box_tower")
         self.box_predict = predictor(4, 0.0, "box_predict")
+        self.box_scales = {
+            level: LevelScale(dtype="float32", name=f"box_scale{level}")
+            for level in self.levels
+            if level_scales
+        }
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Creates the variables for pyramid features [B, H, W, channels]."""
@@ -169,6 +191,8 @@ class RetinaNetHead(keras.layers.Layer):
         ):
             tower.build(input_shape)
             predict.build((None, None, None, self.num_filters) if tower.convs else input_shape)
+        for scale in self.box_scales.values():
+            scale.build((None, None, 4))
 
     def call(self, features: Mapping[int, Tensor], training: bool = False) -> RawPredictions:
         """Returns float32 predictions in the order of `anchors_for_canvas`."""
@@ -177,7 +201,8 @@ class RetinaNetHead(keras.layers.Layer):
             tower = self.class_tower(features[level], level=level, training=training)
             class_logits.append(_per_anchor(self.class_predict(tower), self.num_classes))
             tower = self.box_tower(features[level], level=level, training=training)
-            box_deltas.append(_per_anchor(self.box_predict(tower), 4))
+            deltas = _per_anchor(self.box_predict(tower), 4)
+            box_deltas.append(self.box_scales[level](deltas) if self.box_scales else deltas)
         return RawPredictions(
             ops.concatenate(class_logits, axis=1), ops.concatenate(box_deltas, axis=1)
         )

@@ -7,7 +7,7 @@ import numpy as np
 
 from tpudet.trainkit.backbones.config import COARSEST_BACKBONE_LEVEL
 
-AnchorLayout = Literal["centered", "torchvision"]
+AnchorLayout = Literal["centered", "corner", "torchvision"]
 
 
 def anchors_for_canvas(
@@ -27,6 +27,8 @@ def anchors_for_canvas(
 
     "centered": a location every 2**l pixels, the first at half of that. Order: level, row, column,
     scale, aspect ratio, as in the head's outputs.
+
+    "corner": the same, but the first location is at 0, as in Detectron2.
 
     "torchvision": as its `AnchorGenerator` makes them. Sides of squares lose their fraction, halves
     of sides are rounded; the first location is at 0, the next after the canvas's side divided by
@@ -62,7 +64,7 @@ def anchors_for_canvas(
             first = 0.0
         else:
             halves = _halves(sides, aspect_ratios)
-            steps, first = (2**level, 2**level), 0.5
+            steps, first = (2**level, 2**level), 0.0 if layout == "corner" else 0.5
         rows, columns = (
             (np.arange(count) + first) * step for count, step in zip(cells, steps, strict=True)
         )

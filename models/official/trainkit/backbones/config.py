@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from tpudet.trainkit.config.ranges import Count, NaturalNumber, NotNegative, Range, check
 
-Normalization = Literal["auto", "imagenet", "inception", "caffe", "lite"]
+Normalization = Literal["auto", "imagenet", "inception", "caffe", "caffe2", "lite"]
 
 # Levels up to this one halve the canvas exactly; those that a neck adds may round their halves up.
 COARSEST_BACKBONE_LEVEL = 5

@@ -52,6 +52,7 @@ NORMALIZATIONS = {
     "lite": ((127 / 255, 127 / 255, 127 / 255), (128 / 255, 128 / 255, 128 / 255)),
     # Caffe's order is blue, green, red: the first kernel is reversed when it is loaded.
     "caffe": ((123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255, 1 / 255, 1 / 255)),
+    "caffe2": ((123.675 / 255, 116.28 / 255, 103.53 / 255), (1 / 255, 1 / 255, 1 / 255)),
 }
 
 
@@ -112,6 +113,8 @@ _BLOCKS: dict[NameMap, str] = {
     torch_names.timm_efficientnet: r"blocks\.\d+" + _TORCH_PART,
     torch_names.torchvision_efficientnet: r"features\.[1-7]\.\d+\.block" + _TORCH_PART,
     torch_names.resnet: r"layer\d+" + _TORCH_PART,
+    torch_names.caffe_resnet: r"layer\d+" + _TORCH_PART,
+    torch_names.detectron2_resnet: r"res\d+" + _TORCH_PART,
     keras_names.efficientnet: r"block\d+[a-z]_" + _TENSORFLOW_PART,
     keras_names.resnet: r"conv\d+_block\d+_" + _TENSORFLOW_PART,
     tensorflow_names.efficientnet: r"blocks_\d+" + _TENSORFLOW_PART,
@@ -178,6 +181,25 @@ _SIGNATURES = (
             ("torchvision detector, first COCO weights", r"_resnet50_fpn_coco-", 0.0),
             ("torchvision detector", "", 1e-5),
         )
+    ),
+    # Only the file's name tells MMDetection's weights of Caffe's ResNet from those of PyTorch's.
+    *(
+        _Signature(
+            Family(name, normalization, style, 1e-5),
+            name_map,
+            ("conv1.weight", "bn1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.weight"),
+            path=path,
+            besides=r"(^|\.)neck\.lateral_convs\.0\.conv\.",
+        )
+        for name, path, name_map, normalization, style in (
+            ("MMDetection, Caffe", r"caffe", torch_names.caffe_resnet, "caffe2", "keras"),
+            ("MMDetection", "", torch_names.resnet, "imagenet", "torch"),
+        )
+    ),
+    _Signature(
+        Family("Detectron2", "caffe2", "keras", 1e-5),
+        torch_names.detectron2_resnet,
+        ("stem.conv1.weight", "stem.conv1.norm.weight", "res2.0.conv1.norm.weight"),
     ),
     *(
         _Signature(

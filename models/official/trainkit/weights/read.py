@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.weights.detectron2_files import is_pickle, read_detectron2
 from tpudet.trainkit.weights.keras_files import WEIGHTS_IN_ARCHIVE, read_keras
 from tpudet.trainkit.weights.safetensors_files import read_safetensors
 from tpudet.trainkit.weights.stored_weights import (
@@ -34,7 +35,7 @@ _ZIP_START = b"PK\x03\x04"
 _TABLE_END = bytes.fromhex("57fb808b247547db")  # of the single-file checkpoints before TensorFlow 1
 _KNOWN = (
     "TensorFlow checkpoints (the prefix, the .index file or the folder), .h5, .weights.h5 and "
-    ".keras of Keras, .safetensors, and .pth, .pt or .bin of PyTorch"
+    ".keras of Keras, .safetensors, .pth, .pt or .bin of PyTorch, and .pkl of Detectron2"
 )
 
 
@@ -81,6 +82,8 @@ def _read_file(path: str, *, prefer_averages: bool) -> StoredWeights:
         return _read_open_file(path, read_zip)
     if start.startswith(OLD_FORMAT_START):
         return read_old_torch(path, prefer_averages=prefer_averages)
+    if is_pickle(start):
+        return _read_open_file(path, read_detectron2)
     if end == _TABLE_END:
         return read_tensorflow_checkpoint(path, prefer_averages=prefer_averages)
     if start[8:9] == b"{":

@@ -96,6 +96,8 @@ SOURCES: Mapping[str, Source] = {
     "retinanet-v2-torchvision-coco": _of_pytorch("retinanet_resnet50_fpn_v2_coco", "5905b1c5"),
     "fasterrcnn-torchvision-coco": _of_pytorch("fasterrcnn_resnet50_fpn_coco", "258fb6c6"),
     "maskrcnn-torchvision-coco": _of_pytorch("maskrcnn_resnet50_fpn_coco", "bf2d0c1e"),
+    "fasterrcnn-v2-torchvision-coco": _of_pytorch("fasterrcnn_resnet50_fpn_v2_coco", "dd69338a"),
+    "maskrcnn-v2-torchvision-coco": _of_pytorch("maskrcnn_resnet50_fpn_v2_coco", "73cbd019"),
 }
 
 

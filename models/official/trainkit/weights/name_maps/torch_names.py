@@ -11,6 +11,7 @@ from tpudet.trainkit.weights.name_maps.recipes import (
     as_is,
     from_torch_depthwise_kernel,
     from_torch_kernel,
+    reversed_colours,
 )
 
 _NORM_PARTS = {
@@ -29,6 +30,24 @@ def resnet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
     if unit.name == "shortcut":
         return _recipe(f"{block}downsample.0", f"{block}downsample.1", part)
     return _recipe(block + unit.name, block + unit.name.replace("conv", "bn"), part)
+
+
+def caffe_resnet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
+    """The same names; the first convolution takes blue before green before red, as Caffe's."""
+    return _of_caffe(resnet(unit, part, names), unit, part)
+
+
+def detectron2_resnet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
+    """`stem.conv1`, `res2.0.conv2`, each with a `norm` inside; the colours are Caffe's."""
+    block = f"res{unit.stage + 1}.{unit.in_stage}."
+    conv = "stem.conv1" if unit.stage == 0 else block + unit.name
+    return _of_caffe(_recipe(conv, f"{conv}.norm", part), unit, part)
+
+
+def _of_caffe(recipe: Recipe, unit: Unit, part: str) -> Recipe:
+    if unit.stage or part != "kernel":
+        return recipe
+    return recipe._replace(convert=lambda kernel: reversed_colours(from_torch_kernel(kernel)))
 
 
 def torchvision_efficientnet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
