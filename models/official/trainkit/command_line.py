@@ -151,7 +151,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         default=math.inf,
         dest="deadline",
         metavar="HOURS",
-        help="save and stop so long after the start, with exit code 80; the same command resumes",
+        help="save and stop this long after the start, with exit code 80; the same command resumes",
     )
     parser.add_argument("--log_file", default="", help="local file to append the log to")
     parser.add_argument(

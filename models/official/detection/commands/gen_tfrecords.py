@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=natural_number,
         default=0,
         metavar="N",
-        help="repeat images until each class is in so many (default 0: none is repeated)",
+        help="repeat images until every class is in N of them (default 0: none is repeated)",
     )
     parser.add_argument(
         "--display_only",

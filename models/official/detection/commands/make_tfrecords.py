@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=positive_integer,
         default=0,
         metavar="MIN_IMAGES",
-        help="repeat images of train until each class is in so many",
+        help="repeat training images until every class is in N of them",
     )
     add_writing_arguments(parser, image_check="full")
     parser.add_argument("--dry_run", action="store_true", help="check and count, write nothing")

@@ -100,7 +100,7 @@ def add_fusion_arguments(parser: argparse.ArgumentParser) -> None:
         type=share,
         default=0.5,
         metavar="SHARE",
-        help="of merged masks, by their weights: so many must cover a pixel (default: %(default)s, "
+        help="share of the merged masks, by weight, that must cover a pixel (default: %(default)s, "
         "the majority; 0: any, the union)",
     )
 

@@ -19,7 +19,7 @@ from tpudet.trainkit.records import read_records
 from tpudet.trainkit.types import Tensor
 
 _GATHER_BITS = sum(1 << (63 - 9 * k) for k in range(8)) - (1 << 64)  # as a signed number
-# If 1 % of the images have masks, a search of so many misses them once in 20,000 times.
+# If 1 % of the images have masks, a search of this many misses them once in 20,000 times.
 _RECORDS_SEARCHED = 1000
 _SHARDS_SEARCHED = 100
 

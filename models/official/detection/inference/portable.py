@@ -84,7 +84,7 @@ def read_canvases(source: str, canvas_size: tuple[int, int], limit: int) -> list
     Args:
         source: a folder of images, or a split of a prepared set, `<folder>/<split>_<part>`.
         canvas_size: height and width.
-        limit: at most so many images.
+        limit: maximum number of images.
 
     Raises:
         UserError: there is neither, or an image cannot be decoded.

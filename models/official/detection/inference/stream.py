@@ -153,7 +153,7 @@ class _Results:
             self._part = PredictedPart("", [], {})
 
     def wait(self, left: int = 0) -> None:
-        """Waits until at most so many parts are left to be written."""
+        """Waits until at most `left` parts remain to be written."""
         while len(self._written) > left:
             _wait(self._written.popleft(), self._spent, "writing")
 

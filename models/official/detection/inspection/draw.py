@@ -61,8 +61,8 @@ class ImageChoice(NamedTuple):
     By default these are the worst, or without ground truth some evenly over all.
     """
 
-    worst: int | None = None  # so many of the worst
-    num: int | None = None  # so many evenly over all, by id
+    worst: int | None = None  # number of the worst images
+    num: int | None = None  # number of images evenly over all, by id
     image_ids: str | None = None  # these, separated by commas
     ids: str | None = None  # those of a list, by its path
 

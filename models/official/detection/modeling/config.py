@@ -233,7 +233,7 @@ class PostprocessConfig:
 class OneStagePostprocessConfig(PostprocessConfig):
     """The same for the anchors of all levels."""
 
-    max_candidates_per_level: Count | None = None  # of each level at most so many of the candidates
+    max_candidates_per_level: Count | None = None  # limit on the candidates of one level
 
 
 NeckConfig = FPNConfig | NASFPNConfig | BiFPNConfig | IdentityNeckConfig

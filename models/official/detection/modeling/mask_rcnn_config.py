@@ -21,7 +21,7 @@ class RPNConfig:
     force_match: bool = True  # each object gets its best anchor, however small the overlap
     forced_target: Literal["object", "argmax"] = "object"  # as in matching of a RetinaNet
     anchors_per_image: Count = 256  # drawn for the losses
-    positive_share: _DrawnShare = 0.5  # at most so many of them are objects
+    positive_share: _DrawnShare = 0.5  # limit on the share of objects among them
     beta: NotNegative = 0.1111  # of the boxes' smooth L1 loss; 0 is L1
     max_candidates_in_training: Count = 2000  # anchors per level that enter suppression
     max_candidates: Count = 1000  # the same in predictions
@@ -61,7 +61,7 @@ class BoxHeadConfig:
     class_agnostic: bool = False  # one box per region instead of one per class
     iou_threshold: Share = 0.5  # from which a region is an object; a cascade has its own
     regions_per_image: Count = 512  # drawn for the losses
-    positive_share: _DrawnShare = 0.25  # at most so many of them are objects
+    positive_share: _DrawnShare = 0.25  # limit on the share of objects among them
     beta: NotNegative = 0.0  # of the boxes' smooth L1 loss; 0 is L1
 
     __post_init__ = check

@@ -79,7 +79,7 @@ def best_of_file(source: str, max_num: int, *, keep_first: bool) -> tuple[Change
 
     Returns:
         A function that keeps them, if it is called with the images in their order, and the score
-        above which all are kept; None if there are no more than so many.
+        above which all are kept; None if there are no more than that.
 
     Raises:
         SubmissionError: `keep_first` keeps more than `max_num`.

@@ -34,7 +34,7 @@ class MergeOptions(NamedTuple):
     settings: FusionSettings
     class_settings: str = ""  # path of a CSV with settings for some labels, or empty
     weights: Sequence[float] = ()  # one per submission, only their ratios count; empty: all equal
-    max_per_image: int = 0  # an image keeps the best so many predictions; 0 for all
+    max_per_image: int = 0  # predictions kept per image, the best ones; 0: all
     mask_votes: float = 0.5  # share of masks that must cover a pixel, see `mask_merge.MaskVotes`
 
 

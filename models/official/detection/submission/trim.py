@@ -180,7 +180,7 @@ class Cut(NamedTuple):
 
     rank: int  # the score in units of 0.00001: better ones stay
     line: int  # of this very score, those in lines before it stay
-    num_in_line: int  # and so many of those in it
+    num_in_line: int  # and how many of those in it
 
 
 def find_cut(source: SubmissionFile, max_num: int, *, keep_first: bool, threads: int) -> Cut | None:
@@ -202,7 +202,7 @@ def find_cut(source: SubmissionFile, max_num: int, *, keep_first: bool, threads:
     at_least = histogram.sum(axis=0)[::-1].cumsum()[::-1]  # predictions of this rank or better
     rank = int(np.flatnonzero(at_least > max_num)[-1])
     ties = histogram[:, rank]
-    num_kept = max_num - int(at_least[rank] - ties.sum())  # so many ties stay
+    num_kept = max_num - int(at_least[rank] - ties.sum())  # ties that stay
     stretch = int(np.searchsorted(ties.cumsum(), num_kept, side="right"))
     num_kept -= int(ties[:stretch].sum())
     first, last = stretch * size, min((stretch + 1) * size, len(images.id_files))

@@ -238,7 +238,7 @@ class TrainConfig:
     keep_checkpoints: Count = 3
     # Training ends at the first evaluation with these values, all of them: {AP50: 0.9}.
     stop_at: dict[str, float] | None = None
-    patience: Count | None = None  # training ends after so many evaluations without a better one
+    patience: Count | None = None  # evaluations without improvement that end the run
     optimizer: OptimizerConfig = field(default_factory=MomentumConfig)
     learning_rate: ScheduleConfig = field(
         default_factory=lambda: StepScheduleConfig(
@@ -259,7 +259,7 @@ class TrainConfig:
     freeze: tuple[str, ...] = ()  # stem, stage1, backbone, neck, head; or regular expressions
     precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = "auto"
     device: Literal["auto", "cpu", "gpu", "tpu"] = "auto"  # tpu: with --backend jax
-    num_devices: Count | None = None  # the first so many; None: all GPUs or TPUs, or one CPU
+    num_devices: Count | None = None  # use the first N; None: all GPUs or TPUs, or one CPU
     profile: ProfileConfig | None = None  # null: no traces
     loggers: tuple[LoggerName, ...] = ("tensorboard",)  # metrics.jsonl is always written
     # With --backend jax only:

@@ -196,7 +196,7 @@ def choose_jax_devices(
 
     Args:
         device: "auto" takes the fastest kind, "cpu", "gpu" or "tpu" that kind.
-        num_devices: the first so many; None means all.
+        num_devices: how many to use, the first ones; None means all.
         step_timeout_seconds: after which a step, or a batch of an evaluation, counts as stuck.
 
     Raises:

@@ -26,7 +26,7 @@ class JaxStep:
     """A training step of a task; the arguments are those of `JaxEngine`.
 
     Args:
-        accumulate_steps: the batch is computed in so many parts, which takes less memory. The
+        accumulate_steps: number of parts in which the batch is computed, to save memory. The
             gradient is that of the whole batch, also of losses that are divided by a sum over it
             (`Devices.sum_over_replicas`, whose own gradient is left out); but BatchNorm normalises
             with each part's statistics.

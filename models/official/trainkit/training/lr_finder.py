@@ -18,7 +18,7 @@ from tpudet.trainkit.training.config import RangeTestScheduleConfig, TrainConfig
 from tpudet.trainkit.training.engine import Engine
 
 SMOOTHING = 0.05  # share of a step's loss in the smoothed loss
-DIVERGENCE = 5.0  # the test ends where the smoothed loss exceeds the lowest so many times
+DIVERGENCE = 5.0  # the test ends where the smoothed loss exceeds this multiple of its minimum
 _TRIMMED = (10, 5)  # points at the beginning and at the end that no suggestion is drawn from
 
 

@@ -51,7 +51,7 @@ def add_l2(
         losses: of one replica, from `check_losses`.
         decayed: weights that the L2 term covers.
         weight_decay: the term is `weight_decay * sum(weight ** 2) / 2`; at 0 there is none.
-        num_replicas: the shares of so many replicas add up to the term.
+        num_replicas: replicas whose shares add up to the term.
         half_squared_norm: a faster one of the engine's own.
     """
     if not weight_decay or not decayed:

@@ -37,7 +37,7 @@ def early_end(
         best_metric: the metric whose gains count.
         stop_at: training ends when the newest evaluation has at least these values, all of them;
             none means never.
-        patience: training ends after so many evaluations in a row without a value of best_metric
+        patience: training ends after this many evaluations in a row without a value of best_metric
             above all before; None means never.
     """
     if not history:

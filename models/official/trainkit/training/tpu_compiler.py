@@ -63,7 +63,7 @@ def compiler_environment(machine: TpuMachine) -> dict[str, str]:
     return {
         **os.environ,
         "KERAS_BACKEND": "jax",
-        "JAX_PLATFORMS": "cpu",  # arrays lie there; the topology is made beside it
+        "JAX_PLATFORMS": "cpu",  # holds the arrays; the topology needs no device
         "TPU_SKIP_MDS_QUERY": "1",  # else libtpu waits for Google's metadata server
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_ACCELERATOR_TYPE": machine.accelerator_type,

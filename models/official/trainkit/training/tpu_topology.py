@@ -31,7 +31,7 @@ def topology_devices(machine: TpuMachine, num_devices: int | None = None) -> Jax
 
     Args:
         machine: which.
-        num_devices: the first so many; None means all.
+        num_devices: how many to use, the first ones; None means all.
     """
     options: dict[str, Any] = {"chips_per_host_bounds": machine.host_layout}
     if machine.generation.cores_per_chip > machine.generation.devices_per_chip:

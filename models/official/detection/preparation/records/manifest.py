@@ -27,7 +27,7 @@ def build_manifest(
 
     `images` and `boxes` count what was written, copies included; `boxes_per_class` lists every
     class in the order of the class ids, even without boxes, `crowds_per_class` those with crowd
-    regions, and `images_per_boxes` how many images have so many boxes. `copies` holds the files
+    regions, and `images_per_boxes` the images with each number of boxes. `copies` holds the files
     that are written more than once; the findings of an image are listed once.
     """
     counts: Counter[str] = Counter()
