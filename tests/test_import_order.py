@@ -20,7 +20,8 @@ DETECTION = (
 )
 TRAINKIT = (
     "experiment_commands → training → "
-    "{weights, backbones, record_splits, record_manifest, images, image_folder, saved_model, shuffled_records} → "
+    "{weights, backbones, record_splits, record_manifest, input_errors, images, "
+    "image_folder, saved_model, shuffled_records} → "
     "records → "
     "{config, files, jobs, pages, backend_arguments, command_line, screen, "
     "class_list, "

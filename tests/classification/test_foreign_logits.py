@@ -103,10 +103,12 @@ def test_networks_of_pytorch(library: str, name: str, backbone: list[str], tmp_p
     command = [TORCH_PYTHON, "-c", f"import torch, safetensors, {library}"]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip(f"TPUDET_TORCH_PYTHON names no Python with torch, safetensors and {library}")
-    mean, deviation = map(np.array, NORMALIZATIONS["imagenet"])
+    normalization = "inception" if "lite" in name else "imagenet"
+    mean, deviation = map(np.array, NORMALIZATIONS[normalization])
     np.save(tmp_path / "images.npy", ((IMAGES / 255.0 - mean) / deviation).astype(np.float32))
     script = Path(__file__).with_name("torch_logits.py")
     subprocess.run([TORCH_PYTHON, script, library, name, tmp_path], check=True)
-    settings = [*backbone, "model.normalization=imagenet"]
-    _, task = load_whole(tmp_path / "weights.safetensors", settings, tmp_path)
+    settings = [*backbone, f"model.normalization={normalization}"]
+    # The name of the file tells timm's padding.
+    _, task = load_whole(tmp_path / f"{name}.safetensors", settings, tmp_path)
     assert_same_logits(task, np.load(tmp_path / "logits.npy"))

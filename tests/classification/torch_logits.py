@@ -2,7 +2,7 @@
 
     python torch_logits.py timm resnet18 FOLDER
 
-reads FOLDER/images.npy, normalised [B, H, W, 3] float32, and writes FOLDER/weights.safetensors and
+reads FOLDER/images.npy, normalised [B, H, W, 3] float32, and writes FOLDER/resnet18.safetensors and
 FOLDER/logits.npy, [B, 11].
 """
 
@@ -30,7 +30,7 @@ def main(library, name, folder):
     images = torch.from_numpy(np.load(f"{folder}/images.npy").transpose(0, 3, 1, 2).copy())
     with torch.no_grad():
         np.save(f"{folder}/logits.npy", network.eval()(images).numpy())
-    save_file(state, f"{folder}/weights.safetensors")
+    save_file(state, f"{folder}/{name}.safetensors")
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def detector(sample_part: str) -> Task:
 def classifier(class_part: str) -> Task:
     own = {
         "data.image_size": "[32, 32]",
-        "data.augmentations": "[{kind: mixup}]",
+        "data.augmentations": "[{kind: affine}]",  # mixed images find partners in their process
         "train.learning_rate.warmup_steps": "0",
     }
     return Task(class_part, "resnet18_224", SHARED | own)

@@ -8,25 +8,20 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
 from tpudet.classification.build_classifier import resolve_auto
 from tpudet.classification.build_training import build_classifier_training, restore_task
 from tpudet.classification.config import ExperimentConfig, load_experiment
 from tpudet.classification.data.pipeline import read_names
 from tpudet.classification.data.splits import find_joined_split
-from tpudet.classification.evaluation.metrics import class_table
-from tpudet.classification.evaluation.split import (
-    SplitEvaluation,
-    build_evaluation,
-    count_confusions,
-)
+from tpudet.classification.evaluation.report import report_run, write_report
+from tpudet.classification.evaluation.split import SplitEvaluation, build_evaluation
 from tpudet.classification.inference.export import export_saved_model
 from tpudet.classification.modeling.classifier import ClassifierTask
-from tpudet.classification.modeling.config import SigmoidLossConfig
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import write_text
+from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.record_splits import Split
 from tpudet.trainkit.saved_model import require_free, saved_model_path
 from tpudet.trainkit.source_version import git_commit
@@ -88,18 +83,26 @@ def train(
         return 0
     evaluation = None
     if mode != "train":
-        evaluation = _evaluation_settings(config, training, classes=classes, devices=devices)
-    return run_training(
-        config,
-        training,
-        mode=mode,
-        model_dir=model_dir,
-        class_list_text=class_list_text,
-        load_config=load_experiment,
-        evaluation=evaluation,
-        eval_timeout=eval_timeout,
-        deadline=deadline,
-    )
+        evaluation = _evaluation_settings(
+            config, training, classes=classes, devices=devices, model_dir=model_dir
+        )
+
+    def find_shards() -> list[str]:
+        other = find_joined_split(config.data.directory, config.data.eval_split, classes)
+        return [*split.shards, *other.shards]
+
+    with input_errors_in_words(find_shards):
+        return run_training(
+            config,
+            training,
+            mode=mode,
+            model_dir=model_dir,
+            class_list_text=class_list_text,
+            load_config=load_experiment,
+            evaluation=evaluation,
+            eval_timeout=eval_timeout,
+            deadline=deadline,
+        )
 
 
 def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps: int) -> RangeTest:
@@ -130,13 +133,14 @@ def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps:
         devices=run.devices,
         pretrained=run.pretrained,
     )
-    return find_learning_rate(training.engine, num_steps)
+    with input_errors_in_words(lambda: split.shards):
+        return find_learning_rate(training.engine, num_steps)
 
 
 def evaluate(
     model_dir: str, *, step: str, split: str = "", overrides: Sequence[str] = ()
 ) -> tuple[dict[str, float], str]:
-    """Evaluates a checkpoint and writes metrics, class table and confusions beside it.
+    """Evaluates a checkpoint on a whole split and writes metrics and a report beside it.
 
     Args:
         model_dir: the folder that `train` wrote.
@@ -145,25 +149,17 @@ def evaluate(
         overrides: `KEY=VALUE` changes to the config of the model_dir.
 
     Returns:
-        The metrics, and the path of the files written, without their endings: `.json` and, where
-        each image is of one class, `_classes.csv` and `_confusions.csv`.
+        The metrics, and the path of the files written, without their endings: `.json`, and those
+        of `write_report` after an underscore.
 
     Raises:
         UserError: the model_dir, the checkpoint or the split is not usable.
     """
     run, checkpoint, evaluation = _restore_evaluation(model_dir, step, split, overrides)
-    config = run.config
-    found = evaluation.predictions()
-    metrics = evaluation.score(found)
-    path = f"{model_dir}/evaluation_{config.data.eval_split}_{checkpoint.step}"
-    write_text(f"{path}.json", json.dumps({"step": checkpoint.step, **metrics}, indent=2) + "\n")
-    if not isinstance(config.model.loss, SigmoidLossConfig):
-        matrix = count_confusions(found)
-        table = class_table(matrix, run.classes)
-        write_text(f"{path}_classes.csv", table.to_csv(index=False, float_format="%.4f"))
-        names = [entry.name for entry in run.classes]
-        confusions = pd.DataFrame(matrix, index=pd.Index(names, name="label"), columns=names)
-        write_text(f"{path}_confusions.csv", confusions.to_csv())
+    step_number = checkpoint.step
+    metrics = evaluation(step_number).metrics
+    path = _evaluation_path(model_dir, run.config, step_number)
+    write_text(f"{path}.json", json.dumps({"step": step_number, **metrics}, indent=2) + "\n")
     return metrics, path
 
 
@@ -272,10 +268,15 @@ def _evaluation_settings(
     *,
     classes: Sequence[ClassEntry],
     devices: Devices,
+    model_dir: str,
 ) -> EvaluationSettings:
     return EvaluationSettings(
         evaluate=build_evaluation(
-            config, predict=training.task.predict, classes=classes, devices=devices
+            config,
+            predict=training.task.predict,
+            classes=classes,
+            devices=devices,
+            report=functools.partial(report_run, model_dir=model_dir),
         ),
         every_steps=config.evaluation.schedule.every_steps,
         best_metric=config.evaluation.schedule.best_metric,
@@ -283,12 +284,18 @@ def _evaluation_settings(
     )
 
 
+def _evaluation_path(model_dir: str, config: ExperimentConfig, step: int) -> str:
+    """Returns the beginning of the names of the files that `evaluate` writes."""
+    return f"{model_dir}/evaluation_{config.data.eval_split}_{step}"
+
+
 def _restore_evaluation(
     model_dir: str, step: str, split: str, overrides: Sequence[str]
 ) -> tuple[Run[ExperimentConfig], Checkpoint, SplitEvaluation]:
-    """Returns a run, one of its checkpoints, and the evaluation of a split with it."""
+    """Returns a run, one of its checkpoints, and the evaluation of a whole split with it."""
+    overrides = [*overrides, "evaluation.schedule.max_images=null"]
     if split:
-        overrides = [*overrides, f"data.eval_split={split}"]
+        overrides.append(f"data.eval_split={split}")
     run = load_run(model_dir, functools.partial(load_experiment, overrides=overrides))
     checkpoint = select_checkpoint(model_dir, step)
     devices = choose_devices(run.config.train)
@@ -298,5 +305,10 @@ def _restore_evaluation(
         predict=restore_task(run, checkpoint, devices=devices).predict,
         classes=run.classes,
         devices=devices,
+        report=functools.partial(
+            write_report,
+            prefix=f"{_evaluation_path(model_dir, run.config, checkpoint.step)}_",
+            title=f"{os.path.basename(model_dir)}, step {checkpoint.step}",
+        ),
     )
     return run, checkpoint, evaluation

@@ -17,7 +17,6 @@ from tpudet.detection.build_detector import DetectorTask, resolve_auto
 from tpudet.detection.build_training import build_detector_training, restore_task
 from tpudet.detection.config import ExperimentConfig, load_experiment
 from tpudet.detection.data.foreign_records import check_foreign_records
-from tpudet.detection.data.input_errors import input_errors_in_words
 from tpudet.detection.data.resize import build_resize
 from tpudet.detection.data.sample import describe_lacks, describe_left_out
 from tpudet.detection.evaluation.report import report_run, write_report
@@ -25,6 +24,7 @@ from tpudet.detection.evaluation.split import build_evaluation
 from tpudet.detection.inference.export import BoxConvention, export_saved_model
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.files.storage import write_text
+from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.record_splits import Split, find_split, first_records
 from tpudet.trainkit.saved_model import require_free, saved_model_path
 from tpudet.trainkit.source_version import git_commit

@@ -6,11 +6,12 @@ import pytest
 from tpudet.classification.evaluation.metrics import (
     class_table,
     confusion_matrix,
+    is_wrong,
     macro_f1,
+    multi_label_class_table,
     multi_label_metrics,
     single_label_metrics,
 )
-from tpudet.trainkit.class_list import ClassEntry
 
 # Two images of class 0, one of 1, one of 2; predicted 0, 1, 1, 1.
 PROBABILITIES = np.array([[0.5, 0.3, 0.2], [0.2, 0.7, 0.1], [0.1, 0.8, 0.1], [0.0, 0.6, 0.4]])
@@ -37,8 +38,7 @@ def test_top5_counts_the_five_best_and_ties_go_to_the_first_class() -> None:
 def test_the_class_table_says_what_a_class_is_taken_for() -> None:
     matrix = confusion_matrix(PROBABILITIES.argmax(axis=1), LABELS, 3)
     np.testing.assert_array_equal(matrix, [[1, 1, 0], [0, 1, 0], [0, 1, 0]])
-    classes = [ClassEntry(name, name) for name in ("a", "b", "c")]
-    a, b, c = class_table(matrix, classes).to_dict("records")
+    a, b, c = class_table(matrix, ["a", "b", "c"]).to_dict("records")
     assert list(a.values()) == ["a", 2, 0.5, 1.0, pytest.approx(2 / 3), "b"]
     assert b["precision"] == pytest.approx(1 / 3)
     assert np.isnan(c["precision"])
@@ -57,5 +57,10 @@ def test_metrics_of_several_labels() -> None:
     assert metrics["top1"] == 0.5
     assert metrics["macro_f1"] == pytest.approx((2 / 3 + 0) / 2)
     assert metrics["micro_f1"] == pytest.approx(2 / 4)
+    a, b = multi_label_class_table(probabilities, targets, ["a", "b"]).to_dict("records")
+    assert list(a.values()) == ["a", 1, 1.0, 0.5, pytest.approx(2 / 3)]
+    assert (b["images"], b["recall"], b["f1"]) == (1, 0.0, 0.0)
+    assert np.isnan(b["precision"])
+    np.testing.assert_array_equal(is_wrong(probabilities, targets, is_single=False), [False, True])
     logs = [2 * np.log(0.9) + np.log(0.9), 2 * np.log(0.4) + np.log(0.4)]
     assert metrics["negative_loss"] == pytest.approx(sum(logs) / 3 / 2)

@@ -161,7 +161,7 @@ def test_imagenets_flat_validation_takes_the_labels_of_a_file(tmp_path: Path, ca
     [
         (["a/1.jpg"], "has no folder train; it has a. Divide a folder"),
         (["train/a/1.jpg", "train/2.jpg"], "beside them 1 images of no class: 2.jpg"),
-        (["train/a/1.jpg", "val/b/1.jpg"], "the split val has 1 classes that the class list lacks"),
+        (["train/a/1.jpg", "val/b/1.jpg"], "the class list lacks classes of the split val: b"),
         (["train/a/1.jpg", "val/a/1.jpg", "validation/a/1.jpg"], "val and validation"),
         (["train/1.jpg"], "are in no class folders"),
     ],

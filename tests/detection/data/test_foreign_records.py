@@ -11,13 +11,13 @@ import tensorflow as tf
 from tpudet.detection.commands import train
 from tpudet.detection.data.config import DataConfig
 from tpudet.detection.data.foreign_records import check_foreign_records
-from tpudet.detection.data.input_errors import explain_input_error, input_errors_in_words
 from tpudet.detection.data.pipeline import train_dataset
 from tpudet.detection.data.sample import describe_lacks
 from tpudet.detection.evaluation.ground_truth import load_ground_truth
 from tpudet.trainkit.class_list import ClassEntry, read_label_map
 from tpudet.trainkit.config.yaml_tree import ConfigError
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.input_errors import explain_input_error, input_errors_in_words
 from tpudet.trainkit.record_splits import find_split
 from tpudet.trainkit.records import write_shard
 from tpudet.trainkit.training.model_dir import load_classes
@@ -215,7 +215,7 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
             serialized, {"a": tf.io.VarLenFeature("int64")}
         )
     )
-    expected = "record 1 of train_a-00000-of-00001.tfrecord is no tf.train.Example"
+    expected = "record 1 of train_a-00000-of-00001.tfrecord is not a tf.train.Example"
     with pytest.raises(UserError, match=expected), input_errors_in_words(lambda: [path]):
         list(damaged)
 

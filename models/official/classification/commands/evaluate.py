@@ -1,8 +1,8 @@
 """Evaluates one checkpoint of a classifier: `tpudet evaluate --model_dir DIR [--split test]`.
 
 The experiment is that of the model_dir. The metrics are printed and written to
-`<model_dir>/evaluation_<split>_<step>.json`, with a table of the classes and the confusion matrix
-beside it as CSV.
+`<model_dir>/evaluation_<split>_<step>.json`; beside it are `_report.html` and what it shows:
+`_class_table.csv` and, where each image is of one class, `_confusions.csv` and a chart of it.
 """
 
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from tpudet.trainkit.class_list import ClassEntry
-
 FEW_CLASSES = 5  # of five classes or fewer, every label is among the five best
 _SMALLEST = 1e-15  # probability for the logarithm, as Kaggle's
 _THRESHOLD = 0.5  # of the probability from which an image counts as of a class, of several
@@ -81,22 +79,61 @@ def macro_f1(matrix: np.ndarray) -> float:
     return float(np.mean(2.0 * np.diag(matrix)[totals > 0] / totals[totals > 0]))
 
 
-def class_table(matrix: np.ndarray, classes: Sequence[ClassEntry]) -> pd.DataFrame:
+def class_table(matrix: np.ndarray, class_names: Sequence[str]) -> pd.DataFrame:
     """Returns one row per class: images, recall, precision, F1, and what it is mostly taken for.
 
     A share of no images is NaN.
+
+    Args:
+        matrix: [C, C], see `confusion_matrix`.
+        class_names: C names.
     """
-    hits, labels, predictions = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
+    hits = np.diag(matrix)
+    table = _class_table(hits, matrix.sum(axis=1), matrix.sum(axis=0), class_names)
     others = matrix - np.diag(hits)
-    names = np.array([entry.name for entry in classes], dtype=object)
+    names = np.array(class_names, dtype=object)
+    table["mostly_taken_for"] = np.where(others.any(axis=1), names[others.argmax(axis=1)], "")
+    return table
+
+
+def multi_label_class_table(
+    probabilities: np.ndarray, targets: np.ndarray, class_names: Sequence[str]
+) -> pd.DataFrame:
+    """Returns one row per class: images, recall, precision, F1; a share of no images is NaN.
+
+    Args:
+        probabilities: [n, C].
+        targets: [n, C], 0 or 1.
+        class_names: C names.
+    """
+    found, true = probabilities >= _THRESHOLD, targets >= _THRESHOLD
+    hits = (found & true).sum(axis=0)
+    return _class_table(hits, true.sum(axis=0), found.sum(axis=0), class_names)
+
+
+def _class_table(
+    hits: np.ndarray, labels: np.ndarray, predictions: np.ndarray, class_names: Sequence[str]
+) -> pd.DataFrame:
     with np.errstate(invalid="ignore"):
         return pd.DataFrame(
             {
-                "class": names,
+                "class": np.array(class_names, dtype=object),
                 "images": labels,
                 "recall": hits / labels,
                 "precision": hits / predictions,
                 "f1": 2.0 * hits / (labels + predictions),
-                "mostly_taken_for": np.where(others.any(axis=1), names[others.argmax(axis=1)], ""),
             }
         )
+
+
+def is_wrong(probabilities: np.ndarray, targets: np.ndarray, *, is_single: bool) -> np.ndarray:
+    """Returns which images are not of the predicted classes, [n] bool.
+
+    Args:
+        probabilities: [n, C].
+        targets: [n, C], 0 or 1.
+        is_single: whether each image is of one class, the most probable; else of all from 0.5 on.
+    """
+    if is_single:
+        return probabilities.argmax(axis=1) != targets.argmax(axis=1)
+    return ((probabilities >= _THRESHOLD) != (targets >= _THRESHOLD)).any(axis=1)

@@ -11,13 +11,18 @@ from tqdm import tqdm
 from tpudet.classification.config import ExperimentConfig
 from tpudet.classification.data.pipeline import eval_dataset
 from tpudet.classification.data.splits import find_joined_split
+from tpudet.classification.evaluation.draw import Mistake, draw_mistakes
 from tpudet.classification.evaluation.metrics import (
     FEW_CLASSES,
+    class_table,
     confusion_matrix,
+    is_wrong,
+    multi_label_class_table,
     multi_label_metrics,
     single_label_metrics,
 )
-from tpudet.classification.modeling.config import SigmoidLossConfig
+from tpudet.classification.evaluation.report import EvaluatedSplit
+from tpudet.classification.modeling.config import SigmoidLossConfig, SoftmaxLossConfig
 from tpudet.classification.types import Batch, Predictions
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.yaml_tree import ConfigError
@@ -25,12 +30,15 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import Evaluation
 
+_NUM_DRAWN = 16  # mistakes
+
 
 class SplitPredictions(NamedTuple):
     """The predictions for the n labelled images of a split, in file order."""
 
     probabilities: np.ndarray  # [n, C] float32
     targets: np.ndarray  # [n, C] float32
+    mistakes: list[Mistake]  # the surest of this process
 
 
 class SplitEvaluation:
@@ -43,6 +51,9 @@ class SplitEvaluation:
             part of the images.
         num_images: of all processes.
         loss: of the model; a sigmoid's images may be of several classes.
+        split: its name.
+        class_names: C names.
+        report: called by process 0 with the results of each evaluation.
     """
 
     def __init__(
@@ -52,17 +63,44 @@ class SplitEvaluation:
         devices: Devices,
         dataset: tf.data.Dataset,
         num_images: int,
-        loss: object,
+        loss: SoftmaxLossConfig | SigmoidLossConfig,
+        split: str,
+        class_names: Sequence[str],
+        report: Callable[[EvaluatedSplit], None],
     ):
         self._predict = predict
         self._devices = devices
         self._dataset = dataset
         self._num_images = num_images
         self._loss = loss
+        self._is_single = not isinstance(loss, SigmoidLossConfig)
+        self._split = split
+        self._class_names = tuple(class_names)
+        self._report = report
 
     def __call__(self, step: int) -> Evaluation:
-        """Returns the metrics."""
-        return Evaluation(self.score(self.predictions()), {})
+        """Returns the metrics and the surest mistakes; process 0 draws those of its own images."""
+        found = self.predictions()
+        metrics = self.score(found)
+        if self._devices.process_index > 0:
+            return Evaluation(metrics, {})
+        images = draw_mistakes(found.mistakes, self._class_names)
+        matrix = count_confusions(found) if self._is_single else None
+        self._report(
+            EvaluatedSplit(
+                split=self._split,
+                step=step,
+                metrics=metrics,
+                table=(
+                    multi_label_class_table(found.probabilities, found.targets, self._class_names)
+                    if matrix is None
+                    else class_table(matrix, self._class_names)
+                ),
+                confusions=matrix,
+                images=images,
+            )
+        )
+        return Evaluation(metrics, {} if images is None else {"mistakes": images})
 
     def predictions(self) -> SplitPredictions:
         """Predicts every image of the split.
@@ -71,21 +109,25 @@ class SplitEvaluation:
             UserError: an image that must have one label has none.
         """
         records, probabilities, targets = [], [], []
+        mistakes: list[Mistake] = []
         with tqdm(total=self._num_images, desc="evaluating", unit="image", disable=None) as bar:
             for batch, predictions in self._devices.predict_batches(self._predict, self._dataset):
                 is_real = batch.records >= 0
                 records.append(batch.records[is_real])
                 probabilities.append(np.asarray(predictions.probabilities)[is_real])
                 targets.append(np.asarray(batch.targets)[is_real])
+                images = np.asarray(batch.images)[is_real]
+                mistakes += self._mistakes(images, probabilities[-1], targets[-1])
+                mistakes = sorted(mistakes, key=lambda one: -one.error)[:_NUM_DRAWN]
                 bar.update(int(is_real.sum()))
         own = [np.concatenate(columns) for columns in (records, probabilities, targets)]
         parts = self._devices.gather(own)
         seen, *columns = (np.concatenate(column) for column in zip(*parts, strict=True))
         assert len(np.unique(seen)) == len(seen) == self._num_images, "an image twice or never"
         in_file_order = np.argsort(seen)
-        found = SplitPredictions(*(column[in_file_order] for column in columns))
+        found = SplitPredictions(*(column[in_file_order] for column in columns), mistakes)
         unlabelled = int((found.targets.sum(axis=1) != 1).sum())
-        if unlabelled and not isinstance(self._loss, SigmoidLossConfig):
+        if unlabelled and self._is_single:
             raise UserError(
                 f"{unlabelled} of {len(seen)} images of the split have not exactly one label, so "
                 "it cannot be scored; tpudet classify predicts images without labels"
@@ -95,8 +137,23 @@ class SplitEvaluation:
     def score(self, found: SplitPredictions) -> dict[str, float]:
         """Returns the metrics of predictions."""
         if isinstance(self._loss, SigmoidLossConfig):
-            return multi_label_metrics(*found, class_weights=self._loss.class_weights)
+            return multi_label_metrics(
+                found.probabilities, found.targets, class_weights=self._loss.class_weights
+            )
         return single_label_metrics(found.probabilities, found.targets.argmax(axis=1))
+
+    def _mistakes(
+        self, images: np.ndarray, probabilities: np.ndarray, targets: np.ndarray
+    ) -> list[Mistake]:
+        """Returns the images of a batch that are predicted wrongly."""
+        rows = np.flatnonzero(is_wrong(probabilities, targets, is_single=self._is_single))
+        errors = probabilities if self._is_single else np.abs(probabilities - targets)
+        return [
+            Mistake(
+                np.array(images[row]), targets[row], channel, float(probabilities[row, channel])
+            )
+            for row, channel in zip(rows, errors[rows].argmax(axis=1).tolist(), strict=True)
+        ]
 
 
 def count_confusions(found: SplitPredictions) -> np.ndarray:
@@ -113,6 +170,7 @@ def build_evaluation(
     predict: Callable[[Batch], Predictions],
     classes: Sequence[ClassEntry],
     devices: Devices,
+    report: Callable[[EvaluatedSplit], None],
 ) -> SplitEvaluation:
     """Builds the evaluation of `data.eval_split`.
 
@@ -121,6 +179,7 @@ def build_evaluation(
         predict: from a replica's batch to its predictions.
         classes: rows of the class list.
         devices: they share each batch.
+        report: called by process 0 with the results of each evaluation.
 
     Raises:
         ConfigError: the split is missing, unfinished or damaged, its classes are others, or the
@@ -152,4 +211,7 @@ def build_evaluation(
         ),
         num_images=min(num_records, max_images or num_records),
         loss=config.model.loss,
+        split=data.eval_split,
+        class_names=[entry.name for entry in classes],
+        report=report,
     )

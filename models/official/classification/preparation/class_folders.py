@@ -123,6 +123,6 @@ def check_labels(split: str, files: Sequence[LabelledFile], classes: Sequence[Cl
     unknown = sorted({file.label for file in files if file.label and file.label not in known})
     if unknown:
         raise UserError(
-            f"the split {split} has {len(unknown)} classes that the class list lacks: "
-            f"{listing(unknown)}. Give them training images, or remove them"
+            f"the class list lacks classes of the split {split}: {listing(unknown)}. Give them "
+            "training images, or remove them"
         )

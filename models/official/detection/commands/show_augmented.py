@@ -44,8 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> str:
     from tpudet.detection.build_training import build_train_dataset
-    from tpudet.detection.data.input_errors import input_errors_in_words
     from tpudet.detection.inspection.augmented_images import draw_augmented
+    from tpudet.trainkit.input_errors import input_errors_in_words
     from tpudet.trainkit.pages.drawing import encode_png
     from tpudet.trainkit.record_splits import find_split
     from tpudet.trainkit.training.model_dir import load_classes

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from tpudet.detection.data.input_errors import input_errors_in_words
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.yaml_tree import ConfigError
 from tpudet.trainkit.errors import listing
+from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.record_splits import Split
 from tpudet.trainkit.records import read_records
 

@@ -1,15 +1,15 @@
-"""How well each class is found at an IoU of 0.5: precision, recall and F1 by score, confusions.
+"""Scores of each class at an IoU of 0.5: precision, recall and F1 by score, confusions.
 
 Curves are given at the 101 recalls of COCO. Precision is interpolated as there: the highest of any
 recall from this one on. The point of the best F1 lies on that curve, so it is exact where a class
 has at most 100 instances, and elsewhere within 0.01 of its recall.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+NOTHING = "(nothing)"  # in a confusion matrix: no object, or no prediction
 RECALLS = np.linspace(0, 1, 101)
 
 
@@ -24,7 +24,7 @@ class ClassScores(NamedTuple):
 
 
 class BestPoints(NamedTuple):
-    """Where the F1 of C classes is highest; NaN for a class without an instance."""
+    """The points of highest F1 of C classes; NaN for a class without an instance."""
 
     f1: np.ndarray  # [C] float64
     precision: np.ndarray  # [C]
@@ -106,32 +106,3 @@ def best_threshold(found: ClassScores) -> float:
     thresholds = np.arange(99, 0, -1) / 100
     means = f1_by_threshold(found, thresholds)[has_any].mean(axis=0)
     return float(thresholds[int(means.argmax())]) if means.max() > 0 else 0.5
-
-
-class ConfusedPair(NamedTuple):
-    """A cell of a confusion matrix beside its diagonal."""
-
-    truth: str  # name of a class, or NOTHING
-    predicted: str
-    objects: int  # of them, or predictions without one
-
-
-NOTHING = "(nothing)"
-
-
-def confused_pairs(confusions: np.ndarray, class_names: Sequence[str]) -> list[ConfusedPair]:
-    """The wrong cells of a confusion matrix, the largest first; equal ones in their order.
-
-    Args:
-        confusions: [C + 1, C + 1] truth by predicted class; the last of each is NOTHING.
-        class_names: C names.
-    """
-    names = [*class_names, NOTHING]
-    wrong = confusions.copy()
-    np.fill_diagonal(wrong, 0)
-    places = np.argsort(-wrong, axis=None, kind="stable")[: np.count_nonzero(wrong)]
-    rows, columns = np.unravel_index(places, wrong.shape)
-    return [
-        ConfusedPair(names[row], names[column], int(wrong[row, column]))
-        for row, column in zip(rows, columns, strict=True)
-    ]

@@ -1,5 +1,6 @@
 """Charts of a run from its ledger: losses and metrics over the steps."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,33 @@ import numpy as np
 
 from tpudet.trainkit.pages.charts import MAX_NAMES
 from tpudet.trainkit.pages.curves import Chart, Line, line_chart
-from tpudet.trainkit.training.run_log import finite_number
+from tpudet.trainkit.training.run_log import FILE_NAME, finite_number, read_ledger
+
+
+def run_history(model_dir: str, step: int, metrics: Mapping[str, float]) -> list[Mapping[str, Any]]:
+    """Returns the ledger of a run up to an evaluation that is not recorded yet, and its line.
+
+    Args:
+        model_dir: of the run.
+        step: of the evaluation.
+        metrics: that it found.
+    """
+    ledger = read_ledger(os.path.join(model_dir, FILE_NAME))
+    lines: list[Mapping[str, Any]] = [
+        line for line in ledger if line["kind"] == "train" or line["step"] < step
+    ]
+    return [*lines, {"kind": "eval", "step": step, **metrics}]
+
+
+def progress_charts(lines: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, Chart]:
+    """Charts `losses` and `metrics`; one without a line is left out.
+
+    Args:
+        lines: of the ledger.
+        metrics: as for `metric_chart`.
+    """
+    charts = {"losses": loss_chart(lines), "metrics": metric_chart(lines, metrics)}
+    return {name: chart for name, chart in charts.items() if chart is not None}
 
 
 def loss_chart(lines: Sequence[Mapping[str, Any]]) -> Chart | None:

@@ -7,7 +7,6 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from tpudet.detection.data.input_errors import damaged_files
 from tpudet.detection.data.tfrecord import Example, parse_example
 from tpudet.detection.preparation.records.prepared_set import (
     PreparedSet,
@@ -17,6 +16,7 @@ from tpudet.detection.preparation.records.prepared_set import (
 from tpudet.detection.preparation.sources.annotations import distinct_pairs
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.input_errors import damaged_files
 from tpudet.trainkit.records import (
     FRAME_BYTES,
     RECORDS_PER_SHARD_LIMIT,

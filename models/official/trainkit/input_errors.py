@@ -1,7 +1,7 @@
 """Says which record stopped the input of a run: TensorFlow names neither record nor file."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import tensorflow as tf
@@ -14,9 +14,13 @@ from tpudet.trainkit.types import Tensor
 _SHOWN = 5
 _ASSERTION = "assertion failed: "
 _NO_EXAMPLE = "Could not parse example input"
+_NO_KEY = "is required but could not be found"
+# Keys of the image and of its name in the schemas of both tasks.
+_IMAGE_KEYS = ("image/encoded", "image")
+_NAME_KEYS = ("image/filename", "image/source_id", "id")
 
 
-# TensorFlow quotes a record that is no example, and Python cannot read the quotation.
+# TensorFlow quotes a record that is not an example, and Python cannot read the quotation.
 InputError = tf.errors.InvalidArgumentError | tf.errors.DataLossError | UnicodeDecodeError
 
 
@@ -52,16 +56,19 @@ def explain_input_error(error: InputError, shards: Sequence[str]) -> UserError |
     if isinstance(error, tf.errors.DataLossError):
         return UserError(
             f"These files of records are damaged: {listing(damaged_files(shards))}. Write the set "
-            "again with make_tfrecords --overwrite, or copy them from where they are whole."
+            "again with --overwrite, or copy them from where they are whole."
         )
     if isinstance(error, UnicodeDecodeError) or _NO_EXAMPLE in error.message:
         found = [_place(number, shards) for number in _records_that_are_none(shards)]
         return UserError(
-            f"{listing(found, _SHOWN) or 'A record'} is no tf.train.Example. Write the set again "
-            "with make_tfrecords --overwrite."
+            f"{listing(found, _SHOWN) or 'A record'} is not a tf.train.Example. Write the set "
+            "again with --overwrite."
         )
     if _ASSERTION in error.message:  # of the pipeline's own checks, which name the record
         return UserError(error.message.partition(_ASSERTION)[2].splitlines()[0])
+    if _NO_KEY in error.message:
+        lacking = error.message.partition("Feature: ")[2].partition(" ")[0]
+        return UserError(f"A record has no key {lacking}, unlike the first record of the set.")
     if not any(word in error.message.lower() for word in ("jpeg", "png", "decode")):
         return None
     found = []
@@ -73,8 +80,8 @@ def explain_input_error(error: InputError, shards: Sequence[str]) -> UserError |
         return None
     return UserError(
         f"The images of these records cannot be decoded: {listing(found)}. Look for all damaged "
-        "images with check_data, and write the set again with --image_check full, which leaves "
-        "them out."
+        "images with check_data, and write the set again with make_tfrecords --image_check full, "
+        "or with images_to_tfrecords: both leave them out."
     )
 
 
@@ -103,15 +110,17 @@ def _place(record: int, shards: Sequence[str]) -> str:
 
 def _damaged_images(shards: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Yields number and file name of the records whose image TensorFlow cannot decode."""
-    keys = {
-        "image/encoded": tf.io.FixedLenFeature([], tf.string),
-        "image/filename": tf.io.FixedLenFeature([], tf.string, ""),
-        "image/source_id": tf.io.FixedLenFeature([], tf.string, ""),
-    }
+    text = tf.io.FixedLenFeature([], tf.string, "")
+    keys = dict.fromkeys((*_IMAGE_KEYS, *_NAME_KEYS), text)
     for record, serialized in read_records(shards):
         parsed: dict[str, Tensor] = tf.io.parse_single_example(serialized, keys)
         try:
-            tf.io.decode_image(parsed["image/encoded"], channels=3, expand_animations=False)
+            encoded = _first_text(parsed, _IMAGE_KEYS)
+            tf.io.decode_image(encoded, channels=3, expand_animations=False)
         except tf.errors.InvalidArgumentError:
-            name = parsed["image/filename"].numpy() or parsed["image/source_id"].numpy()
-            yield int(record), name.decode(errors="replace")
+            yield int(record), _first_text(parsed, _NAME_KEYS).decode(errors="replace")
+
+
+def _first_text(parsed: Mapping[str, Tensor], keys: Sequence[str]) -> bytes:
+    """Returns the first that is not empty."""
+    return next(filter(None, (parsed[key].numpy() for key in keys)), b"")
