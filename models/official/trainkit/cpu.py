@@ -1,4 +1,4 @@
-"""In which precision this machine's CPU computes fast."""
+"""Detects the precision in which this machine's CPU is fast."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""Batches that are drawn and not read: for compilers, which want shapes, and for dry runs."""
+"""Random batches instead of records: for compilers, which need shapes, and for dry runs."""
 
 import numpy as np
 import tensorflow as tf

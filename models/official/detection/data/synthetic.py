@@ -1,4 +1,4 @@
-"""Batches that are drawn and not read: for compilers, which want shapes, and for benchmarks."""
+"""Random batches instead of records: for compilers, which need shapes, and for benchmarks."""
 
 import numpy as np
 import tensorflow as tf

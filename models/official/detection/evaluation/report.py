@@ -1,4 +1,4 @@
-"""Writes what an evaluation shows: a CSV by class, charts as PNG, and one page with everything."""
+"""Writes the report of an evaluation: a CSV by class, charts as PNG, and one page of all."""
 
 import os
 from collections.abc import Mapping, Sequence

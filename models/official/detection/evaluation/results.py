@@ -1,4 +1,4 @@
-"""All that one evaluation of a split found, for its log and its report."""
+"""The results of one evaluation of a split, for its log and its report."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

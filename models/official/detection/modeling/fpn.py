@@ -1,4 +1,4 @@
-"""The feature pyramid network (Lin et al., arXiv 1612.03144), and a backbone's level as it is."""
+"""The feature pyramid network (Lin et al., arXiv 1612.03144), and the identity neck."""
 
 from collections.abc import Mapping
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Name map for necks and heads of the detectors in tensorflow/tpu, whose layouts are ours.
+"""Name map for necks and heads of the detectors in tensorflow/tpu, which have our layouts.
 
 Pyramid and head compute the same there, except for the classes: channel 0 of every anchor is the
 background, which our heads do not have. Box deltas have the same order; so have anchors if the

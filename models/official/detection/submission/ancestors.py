@@ -1,4 +1,4 @@
-"""Repeats predictions, as arrays, for every label that their label is a kind of."""
+"""Repeats predictions, as arrays, for every ancestor of their label."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The class hierarchy of Open Images: which labels are kinds of which others.
+"""The class hierarchy of Open Images: the ancestors and descendants of each label.
 
 The file is a tree, but the relation is not: a label that is a kind of several others appears in the
 file under each of them. Here every label appears once, with all its parents.

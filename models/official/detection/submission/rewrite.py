@@ -1,4 +1,4 @@
-"""Makes one submission of another, its predictions changed block by block."""
+"""Rewrites a submission block by block with changed predictions."""
 
 from collections.abc import Callable, Sequence
 

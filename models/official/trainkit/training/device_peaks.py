@@ -1,4 +1,4 @@
-"""How near the devices of a run come to their peak: operations by the compiler, over time."""
+"""Model FLOPs utilization: the operations that the compiler counts, over time and the peak."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Finds what a training on this machine would run on, and leaves it free.
+"""Finds the devices that a training on this machine would use, without taking them.
 
 JAX takes a TPU for its process until that ends, so another process looks.
 """

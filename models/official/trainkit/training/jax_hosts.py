@@ -1,4 +1,4 @@
-"""Several hosts that train together with JAX: joining them, agreeing, gathering, and their loss.
+"""Multi-host training with JAX: hosts join, agree, gather arrays, and notice the loss of one.
 
 Each host runs the same command. `jax.distributed` introduces them to each other; from then on every
 process sees the devices of all.

@@ -1,4 +1,4 @@
-"""Where a run's numbers and images are shown: TensorBoard, Weights & Biases, MLflow.
+"""Loggers of a run's numbers and images: TensorBoard, Weights & Biases, MLflow.
 
 Weights & Biases and MLflow are configured by the environment variables that they document
 (WANDB_MODE, WANDB_PROJECT, MLFLOW_TRACKING_URI, ...). A run that resumes continues the same run

@@ -1,4 +1,4 @@
-"""Searches the largest batch that fits into a TPU's memory: a line through two, and a third."""
+"""Searches for the largest batch that fits into a TPU's memory: a line through two, and a third."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Where the wall time of a run goes: a clock for one attempt, and the sum over all attempts.
+"""The breakdown of a run's wall time: a clock for one attempt, and the sum over all attempts.
 
 An attempt is one process that trains. Its lines in the ledger say in `wall_seconds` what the time
 since its line before went to. A later attempt removes the lines beyond its checkpoint, and says in
