@@ -5,7 +5,7 @@ import logging
 import subprocess
 import sys
 
-from tpudet.trainkit.screen import BarLines, LogFormatter
+from tpudet.trainkit.screen import BarLines, LogFormatter, LogHandler
 
 NOTE = "I0000 00:00:1795907011.285164   13918 port.cc:153] oneDNN custom operations are on.\\n"
 
@@ -93,6 +93,23 @@ def test_a_bar_that_is_cleared_leaves_no_line() -> None:
         stream.write(text)
     stream.flush()
     assert buffer.getvalue() == b"50%|##  |\nnext\n"
+
+
+def test_of_tensorflow_s_python_code_errors_alone_are_logged(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    handlers = [LogHandler()]
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
+    handlers.append(LogHandler())
+    for handler in handlers:
+        for name in ("absl", "tensorflow", "tpudet.x"):
+            for level in (logging.WARNING, logging.ERROR):
+                handler.handle(logging.LogRecord(name, level, "", 0, name, None, None))
+        print("--")
+    hidden, shown, _ = capsys.readouterr().out.split("--\n")
+    assert [line.split(" ", 2)[2] for line in hidden.splitlines()] == [
+        *("ERROR: absl", "ERROR: tensorflow", "WARNING: tpudet.x", "ERROR: tpudet.x")
+    ]
+    assert len(shown.splitlines()) == 6
 
 
 def test_warnings_say_that_they_are() -> None:

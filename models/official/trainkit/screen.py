@@ -48,8 +48,13 @@ def prepare_screen() -> None:
         # Read when tqdm is imported in a process that this one starts, too.
         os.environ.setdefault("TQDM_MININTERVAL", str(_SECONDS_BETWEEN_LINES))
         sys.stderr = BarLines(sys.stderr.buffer)
-    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") not in ("0", "1"):
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if not _shows_notes():
         sys.meta_path.insert(0, _BeforeTensorFlow())
+
+
+def _shows_notes() -> bool:
+    return os.environ.get("TF_CPP_MIN_LOG_LEVEL") in ("0", "1")
 
 
 class _Text(io.TextIOWrapper):
@@ -111,10 +116,15 @@ def hide_notes() -> None:
 
 
 class LogHandler(logging.StreamHandler):
-    """Writes the log to standard output, above the bars of the terminal."""
+    """Writes the log to standard output, above the bars of the terminal.
+
+    Of TensorFlow's Python code it has the errors only, unless TensorFlow's notes are shown.
+    """
 
     def __init__(self) -> None:
         super().__init__(sys.stdout)
+        if not _shows_notes():
+            self.addFilter(_is_no_note)
         self.setFormatter(LogFormatter(is_coloured=sys.stdout.isatty()))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -124,6 +134,10 @@ class LogHandler(logging.StreamHandler):
         on_terminal = sys.stderr is not None and sys.stderr.isatty()
         with tqdm.external_write_mode(file=self.stream) if on_terminal else nullcontext():
             super().emit(record)
+
+
+def _is_no_note(record: logging.LogRecord) -> bool:
+    return record.name not in ("absl", "tensorflow") or record.levelno >= logging.ERROR
 
 
 class LogFormatter(logging.Formatter):

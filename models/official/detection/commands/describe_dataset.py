@@ -12,7 +12,8 @@ _EPILOG = """examples:
   tpudet describe_dataset gs://bucket/converted/part_0 --output part_0.html --samples 60
 
 The page opens in any browser without a network and is smaller than 6 MB. Every record is read once
-and checked against the manifests; only the sample images are decoded.
+and checked against the manifests. In sets of up to 50,000 images all are decoded, at a small size,
+to find those that look alike.
 exit status: 0 done, 2 wrong arguments, or no finished set or a damaged one, 130 interrupted
 """
 

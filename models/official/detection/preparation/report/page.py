@@ -7,6 +7,14 @@ import numpy as np
 from tqdm import tqdm
 
 from tpudet.detection.preparation.report.distributions import boxes_section, classes_section
+from tpudet.detection.preparation.report.look_alikes import (
+    MAX_IMAGES,
+    DrawnPair,
+    LookAlikes,
+    Place,
+    first_pairs,
+    search_look_alikes,
+)
 from tpudet.detection.preparation.report.sample_images import (
     SAMPLE_BYTES,
     SampleImage,
@@ -15,6 +23,7 @@ from tpudet.detection.preparation.report.sample_images import (
 )
 from tpudet.detection.preparation.report.sections import (
     coverage_section,
+    look_alikes_section,
     options_section,
     repairs_section,
     samples_section,
@@ -38,6 +47,7 @@ _FEW_IMAGES = 10  # of a class in train; fewer can hardly be learnt
 _NAMES_SHOWN = 3
 _SECTIONS = {
     "samples": "Samples",
+    "look_alikes": "Look-alikes",
     "classes": "Classes",
     "boxes": "Boxes and images",
     "coverage": "Class coverage",
@@ -63,12 +73,16 @@ def write_report(part_dir: str, output: str | None, *, num_samples: int) -> str:
     output = output or os.path.join(part_dir, "report.html")
     numbers = read_numbers(part_dir)
     places = choose_samples(numbers.columns, num_samples)
-    max_bytes = SAMPLE_BYTES // max(len(places), 1)
-    samples = [
-        draw_sample(numbers.prepared, numbers.columns, place, max_bytes)
-        for place in tqdm(places, unit="image", desc="samples")
-    ]
-    write_text(output, build_page(numbers, samples))
+    found = search_look_alikes(numbers)
+    pairs = first_pairs(found or [])
+    max_bytes = SAMPLE_BYTES // max(len(places) + 2 * len(pairs), 1)
+
+    def draw(place: Place) -> SampleImage:
+        return draw_sample(numbers.prepared, numbers.columns, place, max_bytes)
+
+    samples = [draw(place) for place in tqdm(places, unit="image", desc="samples")]
+    drawn_pairs = [DrawnPair(draw(first), draw(second), value) for first, second, value in pairs]
+    write_text(output, build_page(numbers, samples, found, drawn_pairs))
     images = sum(len(columns.source_ids) for columns in numbers.columns)
     return (
         f"{output}: {', '.join(numbers.split_names)}; {images:,} images, "
@@ -76,16 +90,30 @@ def write_report(part_dir: str, output: str | None, *, num_samples: int) -> str:
     )
 
 
-def build_page(numbers: SetNumbers, samples: Sequence[SampleImage]) -> str:
-    """Builds the page; equal arguments give equal text."""
+def build_page(
+    numbers: SetNumbers,
+    samples: Sequence[SampleImage],
+    look_alikes: Sequence[LookAlikes] | None,
+    pairs: Sequence[DrawnPair],
+) -> str:
+    """Builds the page; equal arguments give equal text.
+
+    Args:
+        numbers: of the set.
+        samples: images to show.
+        look_alikes: as `search_look_alikes` returns them.
+        pairs: some of those, to show; without any the section is left out.
+    """
     part = numbers.prepared.part
-    links = [Html(f'<a href="#{name}">{title}</a>') for name, title in _SECTIONS.items()]
+    titles = {name: _SECTIONS[name] for name in _SECTIONS if pairs or name != "look_alikes"}
+    links = [Html(f'<a href="#{name}">{title}</a>') for name, title in titles.items()]
     body = [
         *_head(numbers),
         element("nav", *links),
         section("overview", "Splits", splits_table(numbers)),
-        section("known", "Worth knowing", _worth_knowing(numbers)),
+        section("known", "Worth knowing", _worth_knowing(numbers, look_alikes)),
         samples_section(numbers, samples),
+        *([look_alikes_section(pairs, numbers.prepared.classes)] if pairs else []),
         classes_section(numbers),
         boxes_section(numbers),
         coverage_section(numbers),
@@ -118,11 +146,12 @@ def _head(numbers: SetNumbers) -> list[Content]:
     ]
 
 
-def _worth_knowing(numbers: SetNumbers) -> Html:
+def _worth_knowing(numbers: SetNumbers, look_alikes: Sequence[LookAlikes] | None) -> Html:
     facts = [
         *_unlearnable(numbers),
         *_repeated(numbers),
         *_renamed(numbers),
+        *_alike(numbers, look_alikes),
         *_imbalance(numbers),
         *_faults(numbers),
     ]
@@ -191,6 +220,27 @@ def _renamed(numbers: SetNumbers) -> list[str]:
                     f"names, such as {example}."
                 )
         seen.append((split, first))
+    return facts
+
+
+def _alike(numbers: SetNumbers, look_alikes: Sequence[LookAlikes] | None) -> list[str]:
+    if look_alikes is None:
+        return [f"Look-alikes were not searched: there are more than {MAX_IMAGES:,} images."]
+    facts = []
+    for found in look_alikes:
+        first, second = (numbers.split_names[n] for n in (found.first_split, found.second_split))
+        names = [
+            numbers.columns[split].source_ids[rows[0]].decode(errors="replace")
+            for split, rows in (
+                (found.second_split, found.second_rows),
+                (found.first_split, found.first_rows),
+            )
+        ]
+        where = f"others of {second}" if first == second else f"images of {first}, perhaps a leak"
+        facts.append(
+            f"{len(found.second_rows):,} images of {second} look like {where}, such as "
+            f"{' and '.join(names)}."
+        )
     return facts
 
 

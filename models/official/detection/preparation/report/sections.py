@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tpudet.detection.preparation.records.prepared_set import PreparedSet
+from tpudet.detection.preparation.report.look_alikes import DrawnPair
 from tpudet.detection.preparation.report.sample_images import SampleImage
 from tpudet.detection.preparation.report.set_statistics import SetNumbers, boxes_per_image
 from tpudet.trainkit.class_list import ClassEntry
@@ -76,6 +77,28 @@ def samples_section(numbers: SetNumbers, samples: Sequence[SampleImage]) -> Html
     )
     cards = [_sample_card(sample, classes) for sample in samples]
     return section("samples", "Samples", element("p", text), element("div", *cards, classes="grid"))
+
+
+def look_alikes_section(pairs: Sequence[DrawnPair], classes: Sequence[ClassEntry]) -> Html:
+    """Images that look alike, side by side."""
+    text = (
+        "One photo saved twice, frames of one scene, or neither: as gray images of 16 × 16 pixels "
+        "they correlate by more than 0.97. Where one of them was trained on, the evaluation of the "
+        "other says too much."
+    )
+    cards = [
+        element(
+            "div",
+            element("h3", f"Correlation {pair.correlation:.3f}"),
+            element(
+                "div",
+                *(_sample_card(one, classes) for one in (pair.first, pair.second)),
+                classes="grid",
+            ),
+        )
+        for pair in pairs
+    ]
+    return section("look_alikes", "Look-alikes", element("p", text), *cards)
 
 
 def _sample_card(sample: SampleImage, classes: Sequence[ClassEntry]) -> Html:
