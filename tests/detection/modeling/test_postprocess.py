@@ -202,6 +202,8 @@ def test_the_task_clips_to_what_its_batch_says_of_the_images():
         class_loss=None,
         box_loss=None,
         box_loss_weight=1.0,
+        loss_normalization=None,
+        padding="black",
         postprocess=functools.partial(postprocess, **settings, max_candidates=2, max_detections=2),
     )
     pair = np.full((1, 2), 2.0, np.float32)
