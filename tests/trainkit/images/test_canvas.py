@@ -263,6 +263,8 @@ def test_an_image_stretched_to_the_canvas_fills_it(encode):
         ((480, 1200), (40, 100)),  # the longer side is no more than 100
         ((30, 40), (60, 80)),  # small ones grow
         ((480, 480), (60, 60)),
+        ((480, 637), (60, 79)),  # 79.6
+        ((427, 640), (60, 89)),  # 89.9, and 60 in spite of 427 * (60 / 427)
     ],
 )
 def test_the_shorter_side_is_given_and_the_longer_one_limited(size, resized):

@@ -64,11 +64,14 @@ def stretch(size: Tensor, canvas: Tensor) -> Tensor:
 def fit_short_side(size: Tensor, canvas: Tensor, *, short_side: int, long_side: int) -> Tensor:
     """The given shorter side, unless the longer one would exceed its limit or the canvas.
 
-    A `Resize` once the sides are given, both in pixels.
+    Fractions of pixels are dropped, as in torchvision. A `Resize` once the sides are given, both
+    in pixels.
     """
     longest = tf.cast(long_side, tf.float32) / tf.reduce_max(size)
     scale = tf.minimum(tf.cast(short_side, tf.float32) / tf.reduce_min(size), longest)
-    return tf.minimum(fit(size, canvas), scale)
+    resized = size * tf.minimum(fit(size, canvas), scale)
+    # What is whole but for float32 stays: 427 * (800 / 427).
+    return tf.maximum(tf.floor(resized + 1e-3), 1.0) / size
 
 
 def decode_to_canvas(
