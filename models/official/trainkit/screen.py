@@ -20,7 +20,7 @@ _YELLOW, _PLAIN = "\033[33m", "\033[0m"
 _NOTES = (
     r"[IW]\d{4} [\d:.]+ +\d+ \S+:\d+\] .*"
     r"|E\d{4} [\d:.]+ +\d+ \S+:\d+\] "
-    r"(oneDNN supports|Unable to register cu|failed call to cuInit).*"
+    r"(oneDNN supports|Unable to register cu|failed call to cuInit|NodeDef mentions attribute).*"
     r"|WARNING: All log messages before absl::InitializeLog.*"
     r"|\d{4}-\d\d-\d\d [\d:.]+: [IW] .*"
     r"|To enable the following instructions: .*"

@@ -32,16 +32,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         "waiting for input, save, evaluation, steps done again after a kill; the goodput is the "
         "share of steps and evaluations",
     )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="list instead the settings in which the runs differ and the best evaluation of each, "
+        "by --metric, a column a run",
+    )
     return run_command(parser, argv, _run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    from tpudet.trainkit.errors import UserError
     from tpudet.trainkit.training import runs
 
+    if arguments.goodput and arguments.compare:
+        raise UserError("--goodput and --compare are two tables: give one of them")
     runs.print_report(
         arguments.directory,
         metric=arguments.metric,
         silent_after_minutes=arguments.silent_after_minutes,
         every_seconds=arguments.watch,
-        goodput=arguments.goodput,
+        content=(
+            "goodput" if arguments.goodput else "comparison" if arguments.compare else "progress"
+        ),
     )

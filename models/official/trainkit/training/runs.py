@@ -5,17 +5,20 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training import run_log
+from tpudet.trainkit.training.run_comparison import compare_runs
 from tpudet.trainkit.training.wall_time import PARTS, sum_wall_time
+
+Content = Literal["progress", "goodput", "comparison"]
 
 _MODEL_DIR_NAMES = {run_log.FILE_NAME, "config.yaml", "checkpoint"}  # one of them marks a model_dir
 _HEADER = ("version", "part", "step", "last", "best", "at step", "images/s", "wait", "age", "state")
-_LEFT_ALIGNED = {"version", "part", "state"}
+_LEFT_ALIGNED = {"", "version", "part", "state"}
 
 
 class Run(NamedTuple):
@@ -171,18 +174,22 @@ def _split_name(model_dir: str) -> tuple[str, str]:
 
 
 def report(
-    directory: str, *, metric: str, silent_after_minutes: float, goodput: bool = False
+    directory: str, *, metric: str, silent_after_minutes: float, content: Content = "progress"
 ) -> str:
     """Returns a table of all runs below `directory`, or a sentence if there are none."""
     now = time.time()
-    if goodput and (model_dirs := list(find_model_dirs(directory))):
-        return format_goodput(model_dirs)
+    model_dirs = list(find_model_dirs(directory))
+    if not model_dirs:
+        return f"No runs below {directory}: no folder there holds {run_log.FILE_NAME}."
+    match content:
+        case "goodput":
+            return format_goodput(model_dirs)
+        case "comparison":
+            return _align(compare_runs(model_dirs, metric=metric))
     runs = [
         describe_run(model_dir, metric=metric, now=now, silent_after_minutes=silent_after_minutes)
-        for model_dir in find_model_dirs(directory)
+        for model_dir in model_dirs
     ]
-    if not runs:
-        return f"No runs below {directory}: no folder there holds {run_log.FILE_NAME}."
     return format_table(runs, metric=metric)
 
 
@@ -192,7 +199,7 @@ def print_report(
     metric: str,
     silent_after_minutes: float,
     every_seconds: float | None,
-    goodput: bool = False,
+    content: Content = "progress",
 ) -> None:
     """Prints a table once, or again and again until Ctrl-C."""
     clear = "\033[2J\033[H" if every_seconds and sys.stdout.isatty() else ""
@@ -202,7 +209,7 @@ def print_report(
                 directory,
                 metric=metric,
                 silent_after_minutes=silent_after_minutes,
-                goodput=goodput,
+                content=content,
             )
             print(clear + table, flush=True)
             if not every_seconds:

@@ -1,0 +1,79 @@
+"""Compares runs side by side: the settings in which they differ, and their best values."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.training import run_log
+
+_LONGEST_CELL = 40  # characters
+
+
+def compare_runs(model_dirs: Sequence[str], *, metric: str) -> list[list[str]]:
+    """Compares runs by their `config.yaml` and their evaluations.
+
+    Args:
+        model_dirs: of the runs.
+        metric: the metric whose highest value chooses the evaluation of a run.
+
+    Returns:
+        Rows of a table whose header names the runs: every setting that is not the same in all, then
+        the step of the best evaluation and its metrics. A setting that a run does not have is `-`.
+    """
+    settings = [dict(_flatten(_read_config(model_dir))) for model_dir in model_dirs]
+    names = dict.fromkeys(name for one in settings for name in one)
+    rows = [[name, *(one.get(name, "-") for one in settings)] for name in names]
+    rows = [row for row in rows if len(set(row[1:])) > 1]
+    best = [_best_evaluation(model_dir, metric) for model_dir in model_dirs]
+    metrics = dict.fromkeys(name for one in best for name in one)
+    rows += [[name, *(one.get(name, "-") for one in best)] for name in metrics]
+    runs = [os.path.basename(model_dir.rstrip("/")) for model_dir in model_dirs]
+    return [["", *runs], *([_shortened(cell) for cell in row] for row in rows)]
+
+
+def _read_config(model_dir: str) -> Any:
+    text = storage.read_text(os.path.join(model_dir, "config.yaml"))
+    try:
+        return yaml.safe_load(text or "")
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+
+
+def _flatten(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the settings of a config as `train.batch_size` and text."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _flatten(value, f"{path}.{key}" if path else str(key))
+    elif path:
+        yield path, str(node)
+
+
+def _best_evaluation(model_dir: str, metric: str) -> dict[str, str]:
+    lines = run_log.read_ledger(os.path.join(model_dir, run_log.FILE_NAME))
+    values = [
+        (value, line)
+        for line in lines
+        if line["kind"] == "eval" and (value := run_log.finite_number(line.get(metric))) is not None
+    ]
+    if not values:
+        return {}
+    _, best = max(values, key=lambda pair: pair[0])
+    # Of each class the page of a run has the values; here they would be rows by the hundred.
+    numbers = {
+        name: run_log.finite_number(value)
+        for name, value in best.items()
+        if name not in ("kind", "step", "time", "seconds") and "/" not in name
+    }
+    shown = {
+        name: "-" if value < 0 else f"{value:.4f}"  # -1 stands for a metric without objects
+        for name, value in numbers.items()
+        if value is not None
+    }
+    return {f"best {metric} at step": str(best["step"]), **shown}
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 1]}…"

@@ -1,0 +1,50 @@
+"""Runs side by side: what differs, and nothing else."""
+
+import json
+from pathlib import Path
+
+from tpudet.detection.commands import list_runs
+from tpudet.trainkit.training.run_comparison import compare_runs
+from tpudet.trainkit.training.run_log import FILE_NAME
+
+
+def write_run(model_dir: Path, config: str, values: dict[int, dict[str, float]]) -> str:
+    model_dir.mkdir(parents=True)
+    (model_dir / "config.yaml").write_text(config)
+    lines = [
+        {"kind": "eval", "step": step, "time": 0.0, "seconds": 1.0, **metrics}
+        for step, metrics in values.items()
+    ]
+    (model_dir / FILE_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(model_dir)
+
+
+def test_settings_that_differ_and_the_best_evaluation_of_each(tmp_path, capsys) -> None:
+    shared = "data: {canvas_size: [64, 64]}\n"
+    first = write_run(
+        tmp_path / "a-set",
+        shared + "train: {batch_size: 8, ema_decay: null}\n",
+        {
+            10: {"AP": 0.5, "AP50": 0.7, "APs": -1.0, "AP/cat": 0.5},
+            20: {"AP": 0.4, "AP50": 0.8, "APs": -1.0, "AP/cat": 0.4},
+        },
+    )
+    second = write_run(tmp_path / "b-set", shared + "train: {batch_size: 16}\n", {})
+    assert compare_runs([first, second], metric="AP") == [
+        ["", "a-set", "b-set"],
+        ["train.batch_size", "8", "16"],
+        ["train.ema_decay", "None", "-"],
+        ["best AP at step", "10", "-"],
+        ["AP", "0.5000", "-"],
+        ["AP50", "0.7000", "-"],
+        ["APs", "-", "-"],
+    ]
+    assert list_runs.main([str(tmp_path), "--compare", "--metric", "AP50"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:2]] == [
+        ["a-set", "b-set"],
+        ["train.batch_size", "8", "16"],
+    ]
+    assert ["best", "AP50", "at", "step", "20", "-"] in [line.split() for line in lines]
+    assert list_runs.main([str(tmp_path), "--compare", "--goodput"]) == 2
+    assert "give one of them" in capsys.readouterr().err
