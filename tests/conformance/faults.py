@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 EXIT_PREEMPTED, EXIT_INTERRUPTED = 75, 130  # of training, and of other commands
-GRACE_SECONDS = 30  # from SIGTERM to SIGKILL, as Kubernetes and spot machines give
 LOSS_SECONDS = 120  # in which a host notices that the other is gone
 
 
@@ -26,6 +25,9 @@ class Job(NamedTuple):
     words: tuple[str, ...]  # {out} is the folder
     results: tuple[str, ...]  # patterns of the files that count, below the folder
     begun: str  # pattern of a file that appears when the work itself begins
+    compiled: str = (
+        ""  # folder of what its undisturbed run compiled, which every other one is given
+    )
 
 
 class Row(NamedTuple):
@@ -96,6 +98,14 @@ def _fresh(out: Path) -> Path:
     return out
 
 
+def _compiled(job: Job, folder: Path, name: str) -> Path:
+    """A fresh output that holds only what was compiled; to compile takes half a run."""
+    out = _fresh(folder / name)
+    if job.compiled:
+        shutil.copytree(folder / "undisturbed" / job.compiled, out / job.compiled)
+    return out
+
+
 def _log(out: Path) -> str:
     return out.with_suffix(".log").read_text(errors="replace")[-1500:]
 
@@ -151,7 +161,7 @@ def interrupt_at_random(
     """
     stops = ends = 0
     while stops < times:
-        out = _fresh(folder / "stopped")
+        out = _compiled(job, folder, "stopped")
         code = None
         while code != 0 and stops < times:
             process = start(job, out)
@@ -190,26 +200,32 @@ def kill_at_random(
 
 
 def terminate_at_random(
-    job: Job, folder: Path, reference: Reference, *, times: int, rng: random.Random
+    job: Job,
+    folder: Path,
+    reference: Reference,
+    *,
+    times: int,
+    rng: random.Random,
+    grace_seconds: int,
 ) -> Row:
-    """SIGTERM, and SIGKILL 30 s later."""
+    """SIGTERM, and SIGKILL `grace_seconds` later."""
     seconds = []
 
     def stop(process: subprocess.Popen[bytes]) -> int:
         sent = time.monotonic()
         process.terminate()
         try:
-            code = process.wait(GRACE_SECONDS)
+            code = process.wait(grace_seconds)
         except subprocess.TimeoutExpired:
             _signal_group(process, signal.SIGKILL)
-            raise Fault(f"{job.name} lives {GRACE_SECONDS} s after SIGTERM") from None
+            raise Fault(f"{job.name} lives {grace_seconds} s after SIGTERM") from None
         seconds.append(time.monotonic() - sent)
         if code not in (0, EXIT_PREEMPTED, EXIT_INTERRUPTED, -signal.SIGTERM):
             raise Fault(f"{job.name} ends with {code} after SIGTERM")
         return code
 
     ends = interrupt_at_random(job, folder, reference, times=times, rng=rng, stop=stop)
-    fault = f"SIGTERM with {GRACE_SECONDS} s to live"
+    fault = f"SIGTERM with {grace_seconds} s to live"
     return Row(fault, job.name, times, ends, f"stopped within {max(seconds):.1f} s")
 
 

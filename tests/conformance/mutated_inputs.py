@@ -16,6 +16,7 @@ import re
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -59,7 +60,7 @@ def damage(case: Case, seed: int, number: int, base: Path) -> tuple[Path, bytes,
     for mutation in applied:
         try:
             damaged = mutation(damaged, rng)
-        except (ValueError, RecursionError):  # the mutation before left no JSON, or no records
+        except (ValueError, RecursionError, struct.error):  # what is left is no JSON, or no records
             continue
     names = " then ".join(mutation.__name__.strip("_") for mutation in applied)
     return file.relative_to(base), damaged, names
