@@ -71,7 +71,7 @@ TEXTS: dict[type, str] = {
     drop_connect_rate: 0.5, {SHARED}}}""",
     SEResNeXtConfig: f"backbone: {{kind: seresnext, depth: 101, {SHARED}}}",
     FPNConfig: """neck: {kind: fpn, num_filters: 24, separable: true, coarse_input: backbone,
-    symmetric_padding: true}""",
+    symmetric_padding: true, coarse_relu: false, lateral_norms: true}""",
     NASFPNConfig: f"""neck: {{kind: nas_fpn, num_filters: 24, num_repeats: 2, separable: true,
     {DROP_BLOCK}}}""",
     BiFPNConfig: "neck: {kind: bifpn, num_filters: 24, num_repeats: 2}",
@@ -196,6 +196,8 @@ def test_fpn() -> None:
     assert (type(neck), list(neck.levels), neck.num_filters) == (FPN, [3, 4, 5, 6, 7], 24)
     assert {conv.kind for conv in parts(neck, Conv)} == {"separable"}
     assert neck.coarse_from_backbone
+    assert not neck.coarse_relu
+    assert list(neck.lateral_norms) == [3, 4, 5]
     assert [level for level, conv in neck.convs.items() if conv.explicit_padding] == [6, 7]
     assert settings_of_norms(neck) == {(0.75, 0.25, True, False)}
 
@@ -278,7 +280,7 @@ def test_box_losses() -> None:
 def test_head_anchors_and_what_becomes_of_scores() -> None:
     text = f"""min_level: 4, max_level: 6, normalization: inception, padding: mean, {NORM},
     head: {{num_convs: 2, num_filters: 24, separable: true, activation: silu,
-      norm_groups: 8}},
+      norm_groups: 8, level_scales: true}},
     anchors: {{num_scales: 2, aspect_ratios: [1, 4], size: 3, layout: torchvision}},
     loss_normalization: image,
     postprocess: {{score_threshold: 0.25, nms_iou_threshold: 0.75, max_candidates: 70,
@@ -296,6 +298,7 @@ def test_head_anchors_and_what_becomes_of_scores() -> None:
     assert {conv.kind for conv in parts(head, Conv)} == {"separable"}
     assert (head.class_predict.filters, head.box_predict.filters) == (3 * 4, 4 * 4)
     assert [norm.groups for norm in head.class_tower.group_norms] == [8, 8]
+    assert list(head.box_scales) == [4, 5, 6]
     assert not parts(head, BatchNorm)
     assert task.anchors.shape == ((8 * 16 + 4 * 8 + 2 * 4) * 4, 4)
     # Of 3 strides of 16 pixels: the square, one of sqrt(2) times its side, 67 of 67.88, and one

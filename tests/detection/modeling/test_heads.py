@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tpudet.detection.modeling.heads import RetinaNetHead
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.training.optimizers import is_decayed
 
 NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 
@@ -157,3 +158,30 @@ def test_without_norms_convolutions_have_biases():
     assert kinds == {"kernel", "bias"}
     assert head(pyramid()).class_logits.shape == (2, (8 * 4 + 4 * 2) * 2, 5)
     assert list(head(pyramid(), training=True)[0].shape) == [2, 80, 5]
+
+
+def test_each_level_scales_its_boxes_only():
+    head = RetinaNetHead(
+        num_classes=2,
+        anchors_per_location=1,
+        min_level=3,
+        max_level=4,
+        num_convs=0,
+        num_filters=4,
+        separable=False,
+        activation="relu",
+        make_norm=None,
+        level_scales=True,
+    )
+    head.build((None, None, None, 4))
+    features = {level: np.ones((1, 2, 2, 4), np.float32) for level in (3, 4)}
+    logits, deltas = (np.array(values) for values in head(features))
+    head.box_scales[4].scale.assign(-2.0)
+    same, scaled = (np.array(values) for values in head(features))
+    np.testing.assert_array_equal(same, logits)
+    np.testing.assert_array_equal(scaled[:, :4], deltas[:, :4])
+    np.testing.assert_allclose(scaled[:, 4:], -2 * deltas[:, 4:])
+    assert np.any(deltas)
+    paths = {variable.path for variable in head.variables if "scale" in variable.path}
+    assert paths == {"head/box_scale3/scale", "head/box_scale4/scale"}
+    assert not any(is_decayed(path) for path in paths)
