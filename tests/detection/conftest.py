@@ -87,6 +87,8 @@ def saved_model(stand_in: StandIn, tmp_path_factory: pytest.TempPathFactory) -> 
     export_saved_model(
         model=stand_in.model,
         predict=stand_in.predict,
+        pixel_mean=(0.5, 0.5, 0.5),
+        pixel_std=(1.0, 1.0, 1.0),
         canvas_size=(64, 96),
         class_list_text=CLASS_LIST,
         directory=str(directory),

@@ -237,6 +237,8 @@ def export(
             "resize": run.config.data.resize.kind,
         },
         boxes=boxes,
+        pixel_mean=task.model.pixel_mean,
+        pixel_std=task.model.pixel_std,
         overwrite=overwrite,
     )
     return directory, checkpoint.step

@@ -123,8 +123,11 @@ def test_examples_and_canvases_give_what_files_give(loaded: Any, jpegs: dict[str
     found = loaded.signatures["canvas"](input=canvases)
     assert found["image_sizes"].numpy().tolist() == [[64, 96]] * len(files)
     resized = loaded.signatures["image_tensor"](input=canvases)
+    normalized = tf.cast(canvases, tf.float32) / 255.0 - 0.5  # as the stand-in does
+    raw = loaded.signatures["raw_image_tensor"](input=normalized)
     for key, value in found.items():
         np.testing.assert_allclose(value, resized[key], atol=1e-6, err_msg=key)
+        np.testing.assert_allclose(value, raw[key], atol=1e-5, err_msg=key)
 
 
 def test_ground_truth_of_all_images_in_pixels(shards: list[str]) -> None:
@@ -171,6 +174,8 @@ def test_pixel_boxes_of_another_canvas_on_an_object_store(
     export_saved_model(
         model=stand_in.model,
         predict=stand_in.predict,
+        pixel_mean=(0.5, 0.5, 0.5),
+        pixel_std=(1.0, 1.0, 1.0),
         canvas_size=(128, 128),
         class_list_text=CLASS_LIST,
         directory="ram://models/final/x",
@@ -195,6 +200,8 @@ def test_an_exported_model_resizes_as_it_was_trained(
     directory = export_saved_model(
         model=stand_in.model,
         predict=stand_in.predict,
+        pixel_mean=(0.5, 0.5, 0.5),
+        pixel_std=(1.0, 1.0, 1.0),
         canvas_size=(64, 96),
         resize=stretch,
         class_list_text=CLASS_LIST,
@@ -266,6 +273,8 @@ def test_nothing_appears_under_the_final_name_before_it_is_whole(
     arguments: dict[str, Any] = {
         "model": stand_in.model,
         "predict": stand_in.predict,
+        "pixel_mean": (0.5, 0.5, 0.5),
+        "pixel_std": (1.0, 1.0, 1.0),
         "canvas_size": (64, 64),
         "class_list_text": CLASS_LIST,
         "metadata": {},
@@ -300,6 +309,8 @@ def test_a_folder_behind_a_link_is_replaced_and_the_link_stays(
         export_saved_model(
             model=stand_in.model,
             predict=stand_in.predict,
+            pixel_mean=(0.5, 0.5, 0.5),
+            pixel_std=(1.0, 1.0, 1.0),
             canvas_size=(64, 64),
             class_list_text=CLASS_LIST,
             metadata={},
@@ -369,6 +380,8 @@ def test_masks_are_exported_and_pasted_into_the_image(
     directory = export_saved_model(
         model=stand_in.model,
         predict=predict,
+        pixel_mean=(0.5, 0.5, 0.5),
+        pixel_std=(1.0, 1.0, 1.0),
         canvas_size=(64, 96),
         class_list_text=CLASS_LIST,
         directory=str(tmp_path / "masks"),

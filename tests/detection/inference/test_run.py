@@ -109,6 +109,8 @@ def test_batches_parts_and_pixel_boxes_do_not_change_the_numbers(
     export_saved_model(
         model=stand_in.model,
         predict=stand_in.predict,
+        pixel_mean=(0.5, 0.5, 0.5),
+        pixel_std=(1.0, 1.0, 1.0),
         canvas_size=(64, 96),
         class_list_text=CLASS_LIST,
         directory=f"{store}/models/pixels",

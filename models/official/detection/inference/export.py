@@ -1,7 +1,7 @@
 """Exports a detector as a SavedModel that takes encoded images and needs nothing of this toolkit.
 
 Preprocessing is that of the evaluation (`trainkit.images.canvas`), so a SavedModel gives the
-detections that were evaluated. It has four signatures, each with one `input`, of any batch size B
+detections that were evaluated. It has five signatures, each with one `input`, of any batch size B
 from 1 up:
 
 - `serving_default`: [B] string, JPEG or PNG files that TensorFlow decodes correctly (see
@@ -9,6 +9,7 @@ from 1 up:
 - `tf_example`: [B] string, tf.Example protos with such a file under `image/encoded`.
 - `image_tensor`: [B, h, w, 3] uint8 RGB, all of one size, which are resized.
 - `canvas`: [B, H, W, 3] uint8 RGB of the canvas's size, which counts as the original.
+- `raw_image_tensor`: the same in float32, normalised: `(pixels / 255 - mean) / std`.
 
 All return `num_detections` [B] int32; `detection_boxes` [B, K, 4] float32, y1 x1 y2 x2 of the
 *original* image, clipped to it; `detection_classes` [B, K] int32, 1-based; `detection_scores`
@@ -20,7 +21,7 @@ Assets: `classes.csv` as given; `metadata.json`, see `export_saved_model`; and `
 `trainkit.saved_model`, which also says when the directory gets its name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import keras
@@ -51,6 +52,8 @@ def export_saved_model(
     directory: str,
     metadata: Mapping[str, object],
     boxes: BoxConvention,
+    pixel_mean: Sequence[float],
+    pixel_std: Sequence[float],
     overwrite: bool = False,
 ) -> str:
     """Writes the SavedModel that the module describes; returns `directory`.
@@ -65,6 +68,8 @@ def export_saved_model(
         metadata: JSON values: version, step, git commit. metadata.json has them, and canvas_size,
             boxes, max_detections, classes_sha256 and, with masks, mask_side.
         boxes: whether boxes are fractions of the original image in 0..1, or its pixels.
+        pixel_mean: the model's mean of each colour, for pixels in 0..1.
+        pixel_std: its standard deviation of each colour.
         overwrite: replace an existing `directory`.
 
     Raises:
@@ -75,7 +80,7 @@ def export_saved_model(
     read_class_list(class_list_text)
     directory = directory.rstrip("/")
     require_free(directory, overwrite=overwrite)
-    module = _Detector(model, predict, canvas_size, resize, boxes)
+    module = _Detector(model, predict, canvas_size, resize, boxes, (pixel_mean, pixel_std))
     image_tensor = module.image_tensor.get_concrete_function()
     outputs = image_tensor.structured_outputs
     facts = {
@@ -92,6 +97,7 @@ def export_saved_model(
             "tf_example": module.tf_example,
             "image_tensor": image_tensor,
             "canvas": module.canvas,
+            "raw_image_tensor": module.raw_image_tensor,
         },
         directory=directory,
         class_list_text=class_list_text,
@@ -112,6 +118,7 @@ class _Detector(tf.Module):
         canvas_size: tuple[int, int],
         resize: Resize,
         boxes: BoxConvention,
+        normalization: tuple[Sequence[float], Sequence[float]],
     ):
         super().__init__()
         # Only the TensorFlow variables: the Keras objects would bring their classes along.
@@ -120,7 +127,8 @@ class _Detector(tf.Module):
         self._canvas_size = canvas_size
         self._resize = resize
         self._boxes: BoxConvention = boxes
-        canvas, pair = tf.TensorSpec([None, *canvas_size, 3], tf.uint8), tf.TensorSpec([None, 2])
+        self._pixel_mean, self._pixel_std = map(tf.constant, normalization)
+        canvas, pair = tf.TensorSpec([None, *canvas_size, 3]), tf.TensorSpec([None, 2])
         # Traced once for all entry points; it is nearly all of the graph.
         self._detect_placed = tf.function(
             self._detect_placed_once,
@@ -130,6 +138,11 @@ class _Detector(tf.Module):
         self.canvas = tf.function(
             self._detect_canvas,
             input_signature=[tf.TensorSpec([None, *canvas_size, 3], tf.uint8, name="input")],
+            autograph=False,
+        )
+        self.raw_image_tensor = tf.function(
+            self._detect_normalized,
+            input_signature=[tf.TensorSpec([None, *canvas_size, 3], tf.float32, name="input")],
             autograph=False,
         )
 
@@ -147,11 +160,15 @@ class _Detector(tf.Module):
     def image_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._detect(images, resize_to_canvas)
 
+    def _detect_normalized(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._detect_canvas((images * self._pixel_std + self._pixel_mean) * 255.0)
+
     def _detect_canvas(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         size = tf.constant([self._canvas_size], tf.float32)
         sizes = tf.repeat(size, tf.shape(images)[0], axis=0)
-        placed = PlacedImage(images, sizes, tf.ones_like(sizes), tf.zeros_like(sizes))
-        return self._detect_placed(placed)
+        return self._detect_float(
+            PlacedImage(images, sizes, tf.ones_like(sizes), tf.zeros_like(sizes))
+        )
 
     def _detect(
         self, inputs: tf.Tensor, to_canvas: Callable[..., PlacedImage]
@@ -166,7 +183,10 @@ class _Detector(tf.Module):
             ),
             parallel_iterations=16,  # images decoded at a time, on the available cores
         )
-        return self._detect_placed(placed)
+        return self._detect_float(placed)
+
+    def _detect_float(self, placed: PlacedImage) -> dict[str, tf.Tensor]:
+        return self._detect_placed(placed._replace(image=tf.cast(placed.image, tf.float32)))
 
     def _detect_placed_once(self, placed: PlacedImage) -> dict[str, tf.Tensor]:
         b = tf.shape(placed.image)[0]
