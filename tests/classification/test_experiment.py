@@ -211,6 +211,18 @@ def test_a_record_of_others_that_cannot_be_trained_on_is_named(
     assert "Traceback" not in said
 
 
+def test_a_name_that_tells_a_wrong_number_of_records_is_refused(
+    trained_run: Path, tmp_path: Path, capsys
+) -> None:
+    write_foreign(tmp_path)
+    (tmp_path / "classes.csv").write_text("blue,blue\ngreen,green\nred,red\n")
+    (tmp_path / "test").mkdir()
+    (tmp_path / "train-00000-of-00001").rename(tmp_path / "test/00-32x32-5.tfrec")
+    command = ["evaluate", "--model_dir", str(trained_run), "--split", "test"]
+    assert main([*command, f"--set=data.directory={tmp_path}"]) == 2
+    assert "the split test has 3 records, and 5 were expected" in capsys.readouterr().err
+
+
 def test_classify_lists_what_it_cannot_read(saved_model: str, tmp_path: Path, capsys) -> None:
     """A flat folder without labels; one file is cut off."""
     images = tmp_path / "images"

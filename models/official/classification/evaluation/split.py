@@ -106,7 +106,8 @@ class SplitEvaluation:
         """Predicts every image of the split.
 
         Raises:
-            UserError: an image that must have one label has none.
+            UserError: an image that must have one label has none, or the files hold another number
+                of records than their names tell.
         """
         records, probabilities, targets = [], [], []
         mistakes: list[Mistake] = []
@@ -123,7 +124,13 @@ class SplitEvaluation:
         own = [np.concatenate(columns) for columns in (records, probabilities, targets)]
         parts = self._devices.gather(own)
         seen, *columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-        assert len(np.unique(seen)) == len(seen) == self._num_images, "an image twice or never"
+        assert len(np.unique(seen)) == len(seen), "an image twice"
+        if len(seen) != self._num_images:
+            raise UserError(
+                f"the split {self._split} has {len(seen)} records, and {self._num_images} were "
+                "expected: the number at the end of a file's name, as of 00-224x224-10.tfrec, must "
+                "be that of its records"
+            )
         in_file_order = np.argsort(seen)
         found = SplitPredictions(*(column[in_file_order] for column in columns), mistakes)
         unlabelled = int((found.targets.sum(axis=1) != 1).sum())
