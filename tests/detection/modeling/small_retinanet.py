@@ -17,6 +17,7 @@ from tpudet.detection.modeling.heads import RetinaNetHead
 from tpudet.detection.modeling.losses import (
     focal_loss,
     huber_box_loss,
+    l1_box_loss,
     overlap_box_loss,
     quality_focal_loss,
     smooth_l1_box_loss,
@@ -27,6 +28,7 @@ from tpudet.detection.modeling.postprocess import postprocess
 from tpudet.detection.modeling.retinanet import RetinaNet, RetinaNetTask
 from tpudet.detection.ops.anchors import anchors_for_canvas, locations_per_level
 from tpudet.detection.ops.atss import match_atss
+from tpudet.detection.ops.boxes import image_regions
 from tpudet.detection.ops.matching import match_argmax_iou
 from tpudet.detection.types import Batch, RawPredictions
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
@@ -77,6 +79,18 @@ LOSSES: dict[str, dict[str, Any]] = {
         "class_loss": functools.partial(varifocal_loss, alpha=0.75, gamma=2.0),
         "box_loss": functools.partial(overlap_box_loss, kind="diou"),
     },
+    # As torchvision's detectors and MLPerf's.
+    "torchvision": {
+        "match": functools.partial(
+            match_argmax_iou,
+            match_threshold=0.5,
+            unmatched_threshold=0.4,
+            force_match=True,
+            forced_target="argmax",
+        ),
+        "box_loss": l1_box_loss,
+        "loss_normalization": "image",
+    },
     "atss_giou": {"match": _ATSS, "box_loss": functools.partial(overlap_box_loss, kind="giou")},
     "atss_ciou": {"match": _ATSS, "box_loss": functools.partial(overlap_box_loss, kind="ciou")},
 }
@@ -89,7 +103,23 @@ _NECK: dict[str, Any] = {
     "num_repeats": 1,
     "make_norm": NORM,
 }
+_FPN: dict[str, Any] = {
+    "min_level": 4,
+    "max_level": 7,
+    "num_filters": 6,
+    "separable": False,
+    "symmetric_padding": True,
+}
 NECKS = {
+    "fpn_without_norm": functools.partial(FPN, coarse_input="backbone", make_norm=None, **_FPN),
+    "fpn_without_relu": functools.partial(FPN, coarse_relu=False, make_norm=None, **_FPN),
+    "fpn_lateral_norms": functools.partial(
+        FPN,
+        coarse_levels="subsample",
+        lateral_norms=True,
+        make_norm=functools.partial(NORM, synchronized=False),
+        **_FPN,
+    ),
     "nas_fpn": functools.partial(NASFPN, separable=True, drop_block=None, seed=0, **_NECK),
     "bifpn": functools.partial(BiFPN, **_NECK),
 }
@@ -185,6 +215,23 @@ def losses_of(answers, batch, **settings):
     return task.losses(batch)
 
 
+def best_of_levels(answers, batch):
+    """Detections with no more than 30 candidates a level, in pixels of the image."""
+    counts = locations_per_level(canvas_size=CANVAS, **LEVELS)
+    found = postprocess(
+        answers,
+        make_anchors(),
+        image_regions(batch),
+        score_threshold=0.0,
+        iou_threshold=0.5,
+        max_candidates=5000,
+        max_candidates_per_level=30,
+        anchors_per_level=[9 * count for count in counts],
+        max_detections=40,
+    )
+    return {f"best_of_levels/{key}": v for key, v in found._asdict().items() if v is not None}
+
+
 def make_neck(name):
     """The neck, with drawn weights, and a function of it whose gradient reaches every variable."""
     rng = np.random.default_rng(0)
@@ -198,14 +245,14 @@ def make_neck(name):
         level: rng.normal(size=(2, 128 // 2**level, 256 // 2**level, 6)).astype(np.float32)
         for level in range(3, 8)
     }
-    neck = NECKS[name]()
+    neck: Any = NECKS[name]()
     neck.build({level: value.shape for level, value in features.items()})
     draw_values(neck.variables)
 
     def weighted_sum():
         found: Any = neck(features, training=True)
         return keras.ops.sum(
-            keras.ops.stack([keras.ops.sum(found[level] * factors[level]) for level in factors])
+            keras.ops.stack([keras.ops.sum(found[level] * factors[level]) for level in found])
         )
 
     return neck, weighted_sum
@@ -326,6 +373,7 @@ def main(weights_path, results_path):
     results |= {f"gradients/{v.path}": g for v, g in zip(trained, gradients, strict=True)}
     results |= {f"moved/{v.path}": value for v, value in zip(others, moved, strict=True)}
     results |= losses_and_gradients_on_jax(batch) | necks_on_jax()
+    results |= jax.jit(lambda answers: best_of_levels(answers, batch))(make_answers())
     arrays: dict[str, Any] = {name: np.asarray(value) for name, value in results.items()}
     np.savez(results_path, **arrays)
 

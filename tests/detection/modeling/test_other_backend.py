@@ -53,8 +53,8 @@ def necks_here(small):
 def test_jax_under_jit_gives_the_same(small, tmp_path):
     """Losses, gradients of all variables, moving statistics and detections, to 1e-4.
 
-    So do all kinds of losses and matching, on answers of an imagined network, and the other necks
-    by themselves.
+    So do all kinds of losses and matching, and the choice of candidates by level, on answers of an
+    imagined network, and the other necks by themselves.
     """
     task, batch = small.build_task(), small.make_batch()
     small.draw_weights(task)
@@ -74,6 +74,8 @@ def test_jax_under_jit_gives_the_same(small, tmp_path):
     )
     here = run_here(task, batch) | losses_and_gradients_here(small, batch)
     here |= necks_here(small)
+    best = small.best_of_levels(small.make_answers(), batch)
+    here |= {name: np.asarray(value) for name, value in best.items()}
     with np.load(tmp_path / "results.npz") as results:
         there = dict(results)
     assert set(there) == set(here)
