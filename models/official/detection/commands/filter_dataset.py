@@ -37,6 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             default=default,
             help=f"{what} (default: {'yes' if default else 'no'})",
         )
+        for text in ("True", "False"):  # as the predecessor's users type it
+            parser.add_argument(
+                f"--remove_{name}={text}",
+                dest=f"remove_{name}",
+                action="store_const",
+                const=text == "True",
+                default=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+            )
     add_overwrite_argument(parser, "an existing file")
     return run_command(parser, argv, _run)
 

@@ -16,6 +16,7 @@ from tpudet.trainkit.command_line import (
     positive_integer,
     run_command,
 )
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.locations import data_path, storage_path
 
 _FOLDERS = {"train": "train", "val": "validation", "test": "test"}  # under $DATA
@@ -64,11 +65,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="write the masks of --mask_csv and --mask_dir too",
     )
     add_mask_file_arguments(parser)
-    parser.add_argument(
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument(
         "--output",
         metavar="DIR",
         help="converted/PART; its last name is the part (default: in $STORAGE/converted, the name "
         "of the class list after `classes_`)",
+    )
+    output.add_argument(
+        "--output_prefix",
+        metavar="DIR/SPLIT_PART",
+        help="of the predecessor: the same as --output DIR, whose last name is PART",
     )
     parser.add_argument(
         "--num_shards", type=positive_integer, default=10, metavar="N", help="files (default 10)"
@@ -104,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> None:
     part = os.path.splitext(os.path.basename(arguments.classes_file))[0].removeprefix("classes_")
     boxes = f"{arguments.split}_{'no_groups' if arguments.split == 'train' else part}.csv"
     part_set = PartSet(
-        output=arguments.output or storage_path("converted", part),
+        output=_output_folder(arguments) or storage_path("converted", part),
         split=arguments.split,
         boxes=arguments.image_info_file or storage_path("prepared", boxes),
         classes=arguments.classes_file,
@@ -129,3 +136,19 @@ def _run(arguments: argparse.Namespace) -> None:
         overwrite=arguments.overwrite,
         allow_empty=arguments.allow_empty,
     )
+
+
+def _output_folder(arguments: argparse.Namespace) -> str | None:
+    """--output, or the folder of --output_prefix, which must name the files that are written."""
+    if arguments.output_prefix is None:
+        return arguments.output
+    folder, name = os.path.split(arguments.output_prefix)
+    expected = f"{arguments.split}_{os.path.basename(folder)}"
+    if name != expected:
+        raise UserError(
+            f"--output_prefix {arguments.output_prefix}: files in {folder or 'this folder'} would "
+            f"be called {expected}-00000-of-{arguments.num_shards:05d}.tfrecord: give "
+            f"{os.path.join(folder or 'PART', expected if folder else arguments.split + '_PART')}, "
+            "or --output with the folder alone"
+        )
+    return folder

@@ -65,6 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="JSON of labels that --human_parts may have besides those of CLASSES and BBOXES; '' "
         f"for none (default: {HIERARCHY} in $DATA, if there)",
     )
+    for output in ("classes_stats", "human_parts", "six_levels"):
+        parser.add_argument(
+            f"--gen_{output}",
+            action="store_true",
+            help="of the predecessor: accepted, and all files are always written",
+        )
     add_overwrite_argument(parser, "existing files")
     return run_command(parser, argv, _run)
 

@@ -133,7 +133,8 @@ def small(tmp_path) -> list[str]:
 def test_human_boxes_are_of_their_classes_and_of_listed_images(tmp_path, small, capsys) -> None:
     listed = tmp_path / "images.txt"
     listed.write_text("2\n1\n4\n9\n")
-    assert main([*small, "--boundaries", "0,1", "--human_images", str(listed)]) == 0
+    gen = ["--gen_classes_stats", "--gen_human_parts", "--gen_six_levels"]  # as the predecessor's
+    assert main([*small, *gen, "--boundaries", "0,1", "--human_images", str(listed)]) == 0
     assert (tmp_path / "out/train_human_parts.csv").read_text() == (
         "ImageID,LabelName,XMin\n1,/m/a,.10\n1,/m/b,0.2\n2.jpg,A,0.30\n"
     )

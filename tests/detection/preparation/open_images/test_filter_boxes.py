@@ -95,6 +95,22 @@ def test_command_says_what_went_and_does_not_do_it_twice(tmp_path, capsys) -> No
 
 
 @pytest.mark.parametrize(
+    ("flags", "count"),
+    [
+        (["--remove_groups=True"], 5),
+        (["--remove_groups=False"], 7),
+        (["--remove_groups=False", "--remove_depicted=True", "--remove_inside=False"], 5),
+        (["--remove_groups"], 5),
+    ],
+)
+def test_switches_are_typed_as_for_the_predecessor(tmp_path, flags, count: int) -> None:
+    source, output = tmp_path / "in.csv", tmp_path / "out.csv"
+    write_source(source)
+    assert main([*flags, str(output), str(source)]) == 0
+    assert len(output.read_text().splitlines()) == 1 + count
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("ImageID,LabelName\na,b\n", "lacks the column IsGroupOf"),

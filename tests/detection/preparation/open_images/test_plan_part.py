@@ -162,6 +162,19 @@ def test_validation_keeps_the_order_of_the_csv_and_paths_have_defaults(
     assert [int(record.source_id, 16) for record in records] == list(range(17, -1, -1))
 
 
+def test_a_prefix_as_of_the_predecessor_is_the_folder_and_the_names_of_its_files(
+    part, capsys
+) -> None:
+    arguments = ["--image_info_file", part / "boxes.csv", "--image_dir", part / "photos"]
+    arguments += ["--image_dir2", part / "more", "--classes_file", part / "classes_insects.csv"]
+    arguments = [*map(str, arguments), "--num_shards", "1", "--workers", "1"]
+    prefix = f"{part}/converted/bugs/train_bugs"
+    assert gen_tfrecords.main([*arguments, "--output_prefix", prefix]) == 0
+    assert Path(f"{prefix}-00000-of-00001.tfrecord").exists()
+    assert gen_tfrecords.main([*arguments, "--output_prefix", f"{part}/bugs/train"]) == 2
+    assert f"give {part}/bugs/train_bugs, or --output" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
