@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,18 +26,17 @@ from tpudet.detection.types import Detections
 from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.records import find_shards
 
-Run = Callable[[np.ndarray], dict[str, np.ndarray]]  # of a canvas [1, H, W, 3] uint8
+Run = Callable[[np.ndarray], dict[str, Any]]  # of a canvas [1, H, W, 3] uint8
 
 
 def load_saved_model(path: str) -> Run:
     """The signature `canvas` of a SavedModel with normalized boxes."""
-    model = tf.saved_model.load(path)
-    detect = model.signatures["canvas"]
+    model: Any = tf.saved_model.load(path)  # kept by `run`: it owns the variables
 
-    def run(canvas: np.ndarray) -> dict[str, np.ndarray]:
-        return {k: v.numpy() for k, v in detect(input=tf.constant(canvas)).items()}
+    def run(canvas: np.ndarray) -> dict[str, Any]:
+        found = model.signatures["canvas"](input=tf.constant(canvas))
+        return {name: value.numpy() for name, value in found.items()}
 
-    run.model = model  # type: ignore[attr-defined]  # it owns the variables
     return run
 
 
@@ -44,8 +44,12 @@ def load_litert(path: str, threads: int) -> Run:
     """A LiteRT file."""
     from ai_edge_litert.interpreter import Interpreter
 
-    run = Interpreter(model_path=path, num_threads=threads).get_signature_runner()
-    return lambda canvas: run(input=canvas)
+    detect: Any = Interpreter(model_path=path, num_threads=threads).get_signature_runner()
+
+    def run(canvas: np.ndarray) -> dict[str, Any]:
+        return detect(input=canvas)
+
+    return run
 
 
 def load_onnx(path: str, threads: int) -> Run:
@@ -56,7 +60,11 @@ def load_onnx(path: str, threads: int) -> Run:
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(path, options)
     names = [output.name for output in session.get_outputs()]
-    return lambda canvas: dict(zip(names, session.run(None, {"input": canvas}), strict=True))
+
+    def run(canvas: np.ndarray) -> dict[str, Any]:
+        return dict(zip(names, session.run(None, {"input": canvas}), strict=True))
+
+    return run
 
 
 def size_megabytes(path: Path) -> float:
@@ -96,7 +104,8 @@ def main() -> None:
             found = run(canvas)
             seconds[path].append(time.perf_counter() - started)
             detections = Detections(
-                boxes=found["detection_boxes"] * np.float32([height, width, height, width]),
+                boxes=found["detection_boxes"]
+                * np.array([height, width, height, width], np.float32),
                 scores=found["detection_scores"],
                 classes=found["detection_classes"],
                 num_detections=found["num_detections"],

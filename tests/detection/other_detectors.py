@@ -149,7 +149,7 @@ def run_mmdetection(kind, draw):
         "atss": "atss/atss_r50_fpn_1x_coco.py",
         "mask_rcnn": "_base_/models/mask-rcnn_r50_fpn.py",
     }[kind]
-    cfg = Config.fromfile(str(Path(mmdet.__file__).parent / ".mim/configs" / file)).model
+    cfg = Config.fromfile(str(Path(str(mmdet.__file__)).parent / ".mim/configs" / file)).model
     cfg.backbone.depth, cfg.backbone.init_cfg = 18, None
     cfg.neck.in_channels = [64, 128, 256, 512]
     if kind == "mask_rcnn":

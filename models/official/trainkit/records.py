@@ -199,10 +199,11 @@ def spread_records(
     if max_records is None or max_records >= num_records:
         return records, num_records
 
-    def is_chosen(place: Tensor, _: Any) -> Tensor:
+    def is_chosen(place: Tensor) -> Tensor:
         return (place + 1) * max_records // num_records > place * max_records // num_records
 
-    chosen = records.enumerate().filter(is_chosen).map(lambda _, record: record)
+    numbered: Any = records.enumerate()
+    chosen = numbered.filter(lambda place, _: is_chosen(place)).map(lambda _, record: record)
     return chosen, max_records
 
 

@@ -70,6 +70,6 @@ def draw_mistakes(mistakes: Sequence[Mistake], class_names: Sequence[str]) -> np
     for image, targets, channel, probability in mistakes:
         factor = max(1.0, _NARROWEST / image.shape[1])
         large = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
-        own = ", ".join(class_names[k] for k in np.flatnonzero(targets >= 0.5)) or "none"
+        own = ", ".join(class_names[int(k)] for k in np.flatnonzero(targets >= 0.5)) or "none"
         drawn.append(add_caption(large, f"{own}: {class_names[channel]} {probability:.0%}"))
     return image_grid(drawn, columns=_COLUMNS) if drawn else None

@@ -113,7 +113,7 @@ def _shown_classes(confusions: np.ndarray) -> np.ndarray:
 
 def _confusion_chart(confusions: np.ndarray, class_names: Sequence[str]) -> Chart:
     chosen = _shown_classes(confusions)
-    names = [class_names[row] for row in chosen]
+    names = [class_names[int(row)] for row in chosen]
     return matrix_chart(
         confusions[np.ix_(chosen, chosen)],
         name="confusions",

@@ -132,7 +132,8 @@ class SplitEvaluation:
                 "be that of its records"
             )
         in_file_order = np.argsort(seen)
-        found = SplitPredictions(*(column[in_file_order] for column in columns), mistakes)
+        in_order = [column[in_file_order] for column in columns]
+        found = SplitPredictions(probabilities=in_order[0], targets=in_order[1], mistakes=mistakes)
         unlabelled = int((found.targets.sum(axis=1) != 1).sum())
         if unlabelled and self._is_single:
             raise UserError(

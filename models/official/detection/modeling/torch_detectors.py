@@ -236,7 +236,9 @@ def _for_anchors(
             by_ratio = values.reshape(*start, num_ratios, anchors.num_scales, -1)
             values = by_ratio.swapaxes(-3, -2).reshape(*start, -1)
         if factors is not None:
-            values = (values.reshape(*start, -1, 4) * np.float32(factors)).reshape(*start, -1)
+            values = (values.reshape(*start, -1, 4) * np.asarray(factors, np.float32)).reshape(
+                *start, -1
+            )
         return values
 
     return converted

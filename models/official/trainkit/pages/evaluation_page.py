@@ -36,7 +36,7 @@ class ConfusedPair(NamedTuple):
 
     truth: str
     predicted: str
-    count: int
+    times: int
 
 
 def confused_pairs(confusions: np.ndarray, names: Sequence[str]) -> list[ConfusedPair]:
@@ -51,7 +51,7 @@ def confused_pairs(confusions: np.ndarray, names: Sequence[str]) -> list[Confuse
     places = np.argsort(-wrong, axis=None, kind="stable")[: np.count_nonzero(wrong)]
     rows, columns = np.unravel_index(places, wrong.shape)
     return [
-        ConfusedPair(names[row], names[column], int(wrong[row, column]))
+        ConfusedPair(names[int(row)], names[int(column)], int(wrong[row, column]))
         for row, column in zip(rows, columns, strict=True)
     ]
 
