@@ -14,6 +14,8 @@ from typing import NamedTuple
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.inputs import read_input_text
 
+_ID_DIGITS = 7  # of ids in label maps, which become rows of the list
+
 # Headers that class lists of other programs have, lower case.
 _HEADERS = {
     (identifier, name)
@@ -121,7 +123,7 @@ def read_label_map(text: str) -> tuple[ClassEntry, ...]:
             )
         }
         row, name = fields.get("id", ""), fields.get("name") or fields.get("display_name")
-        if not (row.isdecimal() and int(row) > 0 and name):
+        if not (row.isdecimal() and len(row) < _ID_DIGITS and int(row) > 0 and name):
             mistakes.append(f"item {number} needs an id from 1 and a name")
         elif int(row) in entries:
             mistakes.append(f"id {row} occurs twice")

@@ -160,6 +160,7 @@ def test_several_sets_or_missing_shards_are_refused(tmp_path: Path) -> None:
         ("", "has no item"),
         ("item { id: 0 name: 'a' }", "item 1 needs an id from 1 and a name"),
         ("item { id: 1 }", "item 1 needs an id"),
+        (f"item {{ id: {'9' * 5000} name: 'a' }}", "item 1 needs an id"),
         ("item { id: 1 name: 'a' } item { id: 1 name: 'b' }", "id 1 occurs twice"),
     ],
 )

@@ -99,6 +99,15 @@ def test_the_lines_are_those_worked_out_by_hand(
     assert names() == ["hierarchy.json", "in.csv", "out.csv"]
 
 
+def test_a_label_that_no_submission_can_hold_is_refused(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.csv").write_text(TEXT)
+    Path("classes.csv").write_text(f"{'x' * 256},cat\n")
+    assert drop_parents.main(["out.csv", "in.csv", "--classes", "classes.csv"]) == 2
+    assert f"'{'x' * 40}…' has 256: correct the class list" in capsys.readouterr().err
+    assert names() == ["classes.csv", "in.csv"]
+
+
 @pytest.mark.usefixtures("plain_kernel")
 def test_the_same_without_the_compiled_kernel(run: Callable[..., int], expected: str) -> None:
     assert run(TEXT) == 0

@@ -145,6 +145,8 @@ def test_other_files_are_refused(write) -> None:
         read_truth(write("wrong.csv", "ImageID,LabelName,YMin,YMax", "a,/car,0,1"))
     with pytest.raises(TruthFileError, match="has no box"):
         read_truth(write("blank.csv", HEADER, "a,,,,,,,,,,,,"))
+    with pytest.raises(TruthFileError, match="has the column 'XMin' twice in its header"):
+        read_truth(write("twice.csv", f"{HEADER}, XMin", f"{row('a', '/car')},1"))
     good = write("truth.csv", HEADER, row("a", "/car"))
     with pytest.raises(TruthFileError, match=r"line 2: Confidence is neither 1"):
         read_truth(

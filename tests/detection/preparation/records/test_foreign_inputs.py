@@ -94,6 +94,13 @@ def test_padded_ids_that_differ_stay_apart(bench) -> None:
     assert bench.labels() == {"01": [], "1": [1, 2]}
 
 
+def test_ids_of_any_number_of_digits_are_only_unlisted(bench) -> None:
+    images = [{"id": "9" * 5000, "file_name": "1.jpg"}, {"id": 2, "file_name": "2.jpg"}]
+    path = bench.coco([box("0" + "9" * 5000), box("8" * 5000), box(2, 2)], images=images)
+    assert bench.convert("coco", path) == 0
+    assert list(bench.labels().values()) == [[1], [2]]
+
+
 def test_an_image_id_of_two_files_is_refused(bench, capsys) -> None:
     images = [{"id": 1, "file_name": "1.jpg"}, {"id": "1", "file_name": "2.jpg"}]
     path = bench.coco([box()], images=images)

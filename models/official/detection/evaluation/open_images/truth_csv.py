@@ -167,6 +167,8 @@ def _read(data: bytes, path: str, required: Sequence[str]) -> pd.DataFrame:
             raise
         raise TruthFileError(f"{path} is not a CSV: {error}") from error
     table.columns = [name.strip() for name in table.columns]
+    if twice := table.columns[table.columns.duplicated()].tolist():
+        raise TruthFileError(f"{path} has the column {twice[0][:80]!r} twice in its header")
     for name in table.columns:
         table[name] = table[name].fillna("").str.strip()
     return table

@@ -41,14 +41,18 @@ def rows_by_id(ids: Sequence[str]) -> dict[str, int]:
     numbers: dict[str, set[int]] = {}
     for key, row in rows.items():
         if key.isdecimal():
-            numbers.setdefault(str(int(key)), set()).add(row)
+            numbers.setdefault(_unpadded(key), set()).add(row)
     return {number: min(same) for number, same in numbers.items() if len(same) == 1} | rows
 
 
 def find_row(rows: dict[str, int], key: str) -> int | None:
     """Returns the row of an id in `rows_by_id`; zeros in front of a number make no difference."""
     row = rows.get(key)
-    return rows.get(str(int(key))) if row is None and key.isdecimal() else row
+    return rows.get(_unpadded(key)) if row is None and key.isdecimal() else row
+
+
+def _unpadded(digits: str) -> str:
+    return digits.lstrip("0") or "0"  # int() refuses more than 4,300 digits
 
 
 def require_own_files(ids: Sequence[str], files: Sequence[str], path: str) -> None:
