@@ -48,7 +48,8 @@ def rewrite_submission(
     if too_long := [label for label in labels if len(label.encode()) > MAX_WORD_BYTES]:
         raise SubmissionError(
             f"A label has at most {MAX_WORD_BYTES} bytes in a submission, and "
-            f"'{too_long[0][:40]}…' has {len(too_long[0].encode()):,}: correct the class list or the hierarchy."
+            f"'{too_long[0][:40]}…' has {len(too_long[0].encode()):,}: correct the "
+            "class list or the hierarchy."
         )
 
     def work(block: Block) -> BlockResult:
