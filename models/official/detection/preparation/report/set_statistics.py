@@ -77,9 +77,9 @@ def read_columns(
         ) from error
     except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # that of a quotation
         raise UserError(
-            f"The shards of {split.manifest_path} have a record that is no detection record: a key "
-            "of detection/data/tfrecord.py is missing, or it is no example at all. Write the set "
-            "again with --overwrite."
+            f"The shards of {split.manifest_path} have a record that is not a detection record: a "
+            "key of detection/data/tfrecord.py is missing, or it is not an example at all. Write "
+            "the set again with --overwrite."
         ) from error
     if not batches:
         raise UserError(f"{split.manifest_path} describes a split without images.")
