@@ -109,9 +109,9 @@ def test_images_show_the_boxes_and_other_files_stay(arguments, tmp_path, capsys)
     cups = ["Drink_Coffee_cup_i1.jpg", "Drink_Coffee_cup_i3.jpg"]
     assert sorted(path.name for path in review.glob("*.jpg")) == [*cats, *cups, "holiday.jpg"]
     # On i3 one box: x 100 to 200, y 75 to 225, in the strong colour of its class on gray.
-    drawn = cv2.imread(str(review / cups[1]))
-    assert drawn is not None
-    changed = abs(drawn.astype(int) - 128).max(axis=2) > 60
+    image = cv2.imread(str(review / cups[1]))
+    assert image is not None
+    changed = abs(image.astype(int) - 128).max(axis=2) > 60
     for y, x in ((75, 190), (225, 150), (150, 100), (150, 200)):
         assert changed[y - 1 : y + 2, x - 1 : x + 2].any(), (y, x)
     assert not changed[90:210, 115:190].any()

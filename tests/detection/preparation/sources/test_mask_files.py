@@ -92,7 +92,7 @@ def test_masks_of_open_images_join_their_boxes(open_images: Path) -> None:
         ),
         (
             ["--include_masks", "--mask_csv", "masks.csv", "--mask_dir", "nowhere"],
-            "nowhere is no folder",
+            "nowhere is not a folder",
         ),
         (
             ["--include_masks", "--mask_csv", "other.csv", "--mask_dir", "masks"],
