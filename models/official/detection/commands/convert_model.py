@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--int8",
         metavar="SOURCE",
         help="int8 for CPUs (LiteRT), calibrated on a folder of images or on a split of a prepared "
-        "set, FOLDER/SPLIT_PART (float32)",
+        "set, FOLDER/SPLIT_PART; needs tpudet[int8] (float32)",
     )
     parser.add_argument(
         "--num_images", type=positive_integer, default=200, help="images to calibrate with (200)"
