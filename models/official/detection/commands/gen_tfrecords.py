@@ -65,18 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="write the masks of --mask_csv and --mask_dir too",
     )
     add_mask_file_arguments(parser)
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument(
-        "--output",
-        metavar="DIR",
-        help="converted/PART; its last name is the part (default: in $STORAGE/converted, the name "
-        "of the class list after `classes_`)",
-    )
-    output.add_argument(
-        "--output_prefix",
-        metavar="DIR/SPLIT_PART",
-        help="of the predecessor: the same as --output DIR, whose last name is PART",
-    )
+    _add_output_arguments(parser)
     parser.add_argument(
         "--num_shards", type=positive_integer, default=10, metavar="N", help="files (default 10)"
     )
@@ -100,6 +89,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_writing_arguments(parser, image_check="headers")
     add_workers_argument(parser)
     return run_command(parser, argv, _run)
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument(
+        "--output",
+        metavar="DIR",
+        help="converted/PART; its last name is the part (default: in $STORAGE/converted, the name "
+        "of the class list after `classes_`)",
+    )
+    output.add_argument(
+        "--output_prefix",
+        metavar="DIR/SPLIT_PART",
+        help="of the predecessor: the same as --output DIR, whose last name is PART",
+    )
 
 
 def _run(arguments: argparse.Namespace) -> None:
