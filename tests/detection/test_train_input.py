@@ -1,10 +1,12 @@
 """The training input of an experiment: part of the data, no mosaic at the end, turned images."""
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tpudet.detection.build_training import build_train_dataset
 from tpudet.detection.config import ExperimentConfig
@@ -71,3 +73,14 @@ def test_turned_images_stay_on_a_canvas_that_is_not_square(
         assert (after.boxes[..., 2] <= 64).all()
         assert (after.boxes[..., 3] <= 96).all()
         assert not np.array_equal(after.images, before.images)
+
+
+def test_autograph_converts_no_function_of_the_input(
+    sample_part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where it writes what it converted
+    converted: Any = tf.data.Dataset.range(2).map(lambda number: number if number > 0 else -number)
+    assert list(converted.as_numpy_iterator()) == [0, 1]
+    (before,) = tmp_path.glob("__autograph_generated_file*.py")
+    batches(sample_part, MOSAIC, count=1)
+    assert list(tmp_path.glob("__autograph_generated_file*.py")) == [before]

@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 INDEX_ENDING = ".offsets"
 
+# For functions that datasets trace: AutoGraph would take 2 s a start to convert what needs none.
+unconverted = tf.autograph.experimental.do_not_convert
+
 FRAME_BYTES = 16  # of a record: length, checksum of the length, checksum of the data
 _BYTES_BEFORE = 12  # of them: the length and its checksum
 
@@ -183,7 +186,7 @@ def read_records(shards: Sequence[str]) -> tf.data.Dataset:
     """
     indices = tf.range(len(shards), dtype=tf.int64)
     files: Any = tf.data.Dataset.from_tensor_slices((indices, list(shards)))
-    return files.flat_map(_read_shard)
+    return files.flat_map(unconverted(_read_shard))
 
 
 def spread_records(
@@ -203,8 +206,8 @@ def spread_records(
         return (place + 1) * max_records // num_records > place * max_records // num_records
 
     numbered: Any = records.enumerate()
-    chosen = numbered.filter(lambda place, _: is_chosen(place)).map(lambda _, record: record)
-    return chosen, max_records
+    chosen = numbered.filter(unconverted(lambda place, _: is_chosen(place)))
+    return chosen.map(unconverted(lambda _, record: record)), max_records
 
 
 def evaluation_share(

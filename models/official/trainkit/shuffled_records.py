@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, record_offsets
+from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, record_offsets, unconverted
 from tpudet.trainkit.types import Tensor
 
 # Records read at once and ahead. Few from a disk, so that a record is still in the processor's
@@ -74,7 +74,11 @@ def read_shuffled(
         start_record + process_index, np.iinfo(np.int64).max, process_count
     )
     return positions.interleave(
-        read, cycle_length=reads, block_length=1, num_parallel_calls=reads, deterministic=True
+        unconverted(read),
+        cycle_length=reads,
+        block_length=1,
+        num_parallel_calls=reads,
+        deterministic=True,
     )
 
 

@@ -25,6 +25,7 @@ from tpudet.trainkit.records import (
     evaluation_share,
     read_records,
     spread_records,
+    unconverted,
 )
 from tpudet.trainkit.shuffled_records import read_shuffled
 from tpudet.trainkit.types import Tensor
@@ -152,7 +153,7 @@ def eval_dataset(
         process_count=process_count,
         num_records=num_wanted,
     )
-    images = records.map(prepare, num_parallel_calls=NUM_CORES)
+    images = records.map(unconverted(prepare), num_parallel_calls=NUM_CORES)
     filler = Batch(
         tf.zeros([*data.image_size, 3], tf.uint8),
         tf.zeros([num_classes]),
@@ -166,7 +167,9 @@ def eval_dataset(
 def read_names(shards: Sequence[str]) -> list[str]:
     """Returns the names or ids of all images, in file order."""
     schema = read_schema(shards)
-    names = read_records(shards).map(lambda _, text: parse_example(text, schema).image_id)
+    names = read_records(shards).map(
+        unconverted(lambda _, text: parse_example(text, schema).image_id)
+    )
     return [name.decode() for name in names.as_numpy_iterator()]
 
 

@@ -18,7 +18,7 @@ from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import exists
 from tpudet.trainkit.image_folder import ImageFile, read_ahead
 from tpudet.trainkit.record_splits import find_split
-from tpudet.trainkit.records import read_records
+from tpudet.trainkit.records import read_records, unconverted
 from tpudet.trainkit.saved_model import find_saved_model, load_saved_model, read_saved_model
 
 _READERS = 4  # threads that read images ahead
@@ -118,7 +118,7 @@ def _images_of_records(
     names = [entry.name for entry in classes]
     shards = find_split(directory, split, names, per_class="images_per_class").shards
     schema = read_schema(shards)
-    examples = read_records(shards).map(lambda _, text: parse_example(text, schema))
+    examples = read_records(shards).map(unconverted(lambda _, text: parse_example(text, schema)))
     for example in examples.prefetch(_READERS).as_numpy_iterator():
         label = int(example.labels[0]) if len(example.labels) == 1 else 0
         yield Image(example.image_id.decode(), example.encoded, label)

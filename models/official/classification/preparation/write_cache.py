@@ -33,7 +33,7 @@ from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.images.mixed_stream import ImageAugmentation
 from tpudet.trainkit.images.seeds import fold_seed
-from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, shard_path, write_shard
+from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, shard_path, unconverted, write_shard
 from tpudet.trainkit.types import Tensor
 
 _NUM_CORES = os.cpu_count() or 1
@@ -215,4 +215,6 @@ def _samples(plan: CachePlan, variant: int, index: int) -> tf.data.Dataset:
         return sample.image, example.labels, example.image_id
 
     records = tf.data.TFRecordDataset(plan.shards[index]).enumerate()
-    return records.map(prepare, num_parallel_calls=_NUM_CORES, deterministic=True).prefetch(8)
+    return records.map(
+        unconverted(prepare), num_parallel_calls=_NUM_CORES, deterministic=True
+    ).prefetch(8)

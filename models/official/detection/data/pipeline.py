@@ -19,7 +19,7 @@ from tpudet.detection.types import Batch
 from tpudet.trainkit.images.canvas import PlacedImage, Resize, fit, place_on_canvas
 from tpudet.trainkit.images.mixed_stream import Augmentation, augmented_stream
 from tpudet.trainkit.images.seeds import draw_placement, fold_seed, record_seed
-from tpudet.trainkit.records import evaluation_share, read_records
+from tpudet.trainkit.records import evaluation_share, read_records, unconverted
 from tpudet.trainkit.shuffled_records import read_shuffled
 from tpudet.trainkit.types import Tensor
 
@@ -208,7 +208,7 @@ def eval_dataset(
         process_count=process_count,
         num_records=num_records,
     )
-    images = records.map(prepare, num_parallel_calls=num_parallel_calls)
+    images = records.map(unconverted(prepare), num_parallel_calls=num_parallel_calls)
     fillers = tf.data.Dataset.from_tensors(_filler(with_masks=with_masks))
     padded = images.concatenate(fillers.repeat(num_fillers))
     return _batched(padded, canvas_size, batch_size, max_instances)
@@ -304,7 +304,7 @@ def _batched(
     padded = {name: shapes[name] for name in spec}
     batches = images.padded_batch(batch_size, padded_shapes=padded, drop_remainder=True)
     # Only now: `padded_batch` does not take None, which stands for masks that are not there.
-    batches = batches.map(lambda fields: Batch(**fields))
+    batches = batches.map(unconverted(lambda fields: Batch(**fields)))
     options = tf.data.Options()
     options.deterministic = True
     # Images are prepared in parallel; splitting one operation over threads would only add cost.

@@ -13,7 +13,7 @@ from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import is_file
-from tpudet.trainkit.records import read_records
+from tpudet.trainkit.records import read_records, unconverted
 
 _DECIMALS = 3  # of pixels; records hold float32 fractions
 
@@ -136,5 +136,5 @@ def _read_file_names(shards: Sequence[str]) -> list[str]:
         parsed = tf.io.parse_single_example(serialized, texts)
         return parsed["image/filename"], parsed["image/source_id"]
 
-    names = read_records(shards).map(parse).prefetch(256).as_numpy_iterator()
+    names = read_records(shards).map(unconverted(parse)).prefetch(256).as_numpy_iterator()
     return [(name or source).decode(errors="replace") for name, source in names]

@@ -11,7 +11,7 @@ from tpudet.detection.evaluation.mask_jobs import NUM_WORKERS, PngJob, png_job
 from tpudet.detection.ops.numpy_masks import Rle
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.jobs.worker_pool import run_jobs
-from tpudet.trainkit.records import read_records
+from tpudet.trainkit.records import read_records, unconverted
 
 
 class GroundTruth(NamedTuple):
@@ -125,7 +125,7 @@ def _read_truth(
         instances = (boxes, example.labels, example.is_crowd, example.areas)
         return record, example.source_id, size, masks, *instances
 
-    return read_records(shards).map(parse).prefetch(256).as_numpy_iterator()
+    return read_records(shards).map(unconverted(parse)).prefetch(256).as_numpy_iterator()
 
 
 def _check_labels(labels: np.ndarray, source_id: str, class_names: Sequence[str]) -> None:

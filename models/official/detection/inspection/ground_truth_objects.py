@@ -15,7 +15,7 @@ from tpudet.detection.preparation.records.prepared_set import PreparedSet, Prepa
 from tpudet.trainkit.class_list import ClassEntry, class_ids
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files.storage import open_file
-from tpudet.trainkit.records import read_records
+from tpudet.trainkit.records import read_records, unconverted
 
 
 class GroundTruthObjects(NamedTuple):
@@ -133,7 +133,7 @@ def _read_records(split: PreparedSplit) -> Iterator[Any]:
         masks = tf.constant([], tf.string) if example.masks is None else example.masks
         return name, example.boxes_normalized, example.labels, example.is_crowd, masks
 
-    parsed = read_records(split.shards).map(parse, num_parallel_calls=2)
+    parsed = read_records(split.shards).map(unconverted(parse), num_parallel_calls=2)
     for *columns, masks in parsed.prefetch(256).as_numpy_iterator():
         complete = masks if len(masks) == len(columns[2]) else np.full(len(columns[2]), None)
         yield *columns, complete.astype(object)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import tensorflow as tf
 
 from tpudet.trainkit.images.seeds import fold_seed
+from tpudet.trainkit.records import unconverted
 from tpudet.trainkit.types import Tensor
 
 # More partners to choose from cost memory and delay: 20 MB of images at 640 x 640.
@@ -113,7 +114,7 @@ def augmented_stream(
         return change
 
     stream = records.map(
-        lambda *record: change_images(0, ends[0])(prepare(*record)),
+        unconverted(lambda *record: change_images(0, ends[0])(prepare(*record))),
         num_parallel_calls=num_parallel_calls,
         deterministic=True,
     )
@@ -146,7 +147,7 @@ def _mix_blocks(
             deterministic=True,
         )
 
-    return blocks.flat_map(mix_block)
+    return blocks.flat_map(unconverted(mix_block))
 
 
 def _block_mixer(

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from tpudet.detection.preparation.records.prepared_set import PreparedSplit
 from tpudet.detection.preparation.report.sample_images import SampleImage
 from tpudet.detection.preparation.report.set_statistics import SetNumbers, SplitColumns
-from tpudet.trainkit.records import read_records
+from tpudet.trainkit.records import read_records, unconverted
 
 MAX_IMAGES = 50_000  # of a set; shrinking takes a minute, and every pair is compared
 
@@ -89,7 +89,7 @@ def shrink_images(split: PreparedSplit, progress: Callable[[int], Any]) -> np.nd
         return tf.io.parse_single_example(serialized, keys)["image/encoded"]
 
     rows: list[np.ndarray] = []
-    files = read_records(split.shards).map(encoded).batch(_BATCH).prefetch(2)
+    files = read_records(split.shards).map(unconverted(encoded)).batch(_BATCH).prefetch(2)
     with ThreadPoolExecutor() as pool:
         for batch in files.as_numpy_iterator():
             rows.extend(pool.map(_shrink, batch))

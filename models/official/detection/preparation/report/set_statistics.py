@@ -22,6 +22,7 @@ from tpudet.trainkit.records import (
     RECORDS_PER_SHARD_LIMIT,
     read_record,
     read_records,
+    unconverted,
 )
 
 # COCO's size classes by area in pixels^2: small below the first, large from the second.
@@ -114,7 +115,7 @@ def _read_batches(shards: tuple[str, ...]) -> Iterator[tuple[np.ndarray, ...]]:
         content = tf.strings.to_hash_bucket_fast(example.encoded, _NUM_HASHES)
         return record, length, content, size, example.source_id, count, *boxes
 
-    parsed = read_records(shards).map(parse, num_parallel_calls=_PARALLEL_CALLS)
+    parsed = read_records(shards).map(unconverted(parse), num_parallel_calls=_PARALLEL_CALLS)
     for batch in parsed.ragged_batch(_BATCH).prefetch(2):
         yield tuple(
             np.asarray(column.flat_values if isinstance(column, tf.RaggedTensor) else column)
