@@ -29,6 +29,11 @@ def test_all_mistakes_are_listed_with_their_rows():
     ]
 
 
+def test_a_line_break_is_mostly_a_quote_that_is_never_closed():
+    with pytest.raises(ValueError, match=r"row 1: the name 'cat\\nb,dog' has a line break"):
+        read_class_list('a,"cat\nb,dog"\n')
+
+
 @pytest.mark.parametrize("text", ["", "\n\n"])
 def test_an_empty_list_is_refused(text):
     with pytest.raises(ValueError, match="it is empty"):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, shorten
 from tpudet.trainkit.files.inputs import read_input_text
 
 _ID_DIGITS = 7  # of ids in label maps, which become rows of the list
@@ -60,7 +60,8 @@ def read_class_list(text: str) -> tuple[ClassEntry, ...]:
 
     Raises:
         UserError: there is no class, a row does not have exactly two columns, an identifier or
-            name is empty, or one occurs twice. All mistakes are listed with their row numbers.
+            name is empty or has a line break, or one occurs twice. All mistakes are listed with
+            their row numbers.
     """
     try:
         # Line ends of every system: csv itself does not take those of the old Mac, a bare CR.
@@ -173,6 +174,10 @@ def _value_mistakes(numbered: Sequence[tuple[int, ClassEntry]]) -> list[str]:
             value = getattr(entry, field)
             if not value:
                 mistakes.append(f"row {number}: the {field} is empty")
+            elif len(value.splitlines()) > 1:  # mostly of a quote that is never closed
+                mistakes.append(
+                    f"row {number}: the {field} {shorten(value, 60)!r} has a line break"
+                )
             elif value in first_row:
                 mistakes.append(
                     f"row {number}: {field} {value!r} is also in row {first_row[value]}"

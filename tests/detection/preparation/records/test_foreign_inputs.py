@@ -204,7 +204,7 @@ def test_a_set_that_loses_its_boxes_is_refused(bench, capsys) -> None:
     assert bench.convert("coco", path) == 2
     error = capsys.readouterr().err
     assert "would lose all 2 boxes" in error
-    assert "2 box of an image that is not listed" in error
+    assert "2 box of an image that is not listed (such as image_id 7: annotation None)" in error
     assert not (bench.output / "val_part.manifest.json").exists()
     assert bench.convert("coco", path, "--allow_empty") == 0
     assert bench.labels() == {"1": [], "2": []}
@@ -292,6 +292,7 @@ def test_voc_numbers_and_names_that_cannot_be_read(bench, tmp_path, capsys) -> N
     assert bench.convert("voc", folder) == 2
     error = capsys.readouterr().err
     assert "all boxes of dog (1)" in error
+    assert "2 box whose coordinates are no numbers (such as 1.jpg: cat xmin '10,5')" in error
     assert bench.convert("voc", folder, "--allow_empty") == 0
     assert bench.labels() == {"1": [1], "2": [1]}
     summary = capsys.readouterr().out

@@ -1,5 +1,6 @@
 """Tables whose columns the user names: every way to give a box, units, and what is refused."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def write(tmp_path: Path, text: str) -> Path:
     for name in ("a.jpg", "b.png", "c.jpg"):
         (tmp_path / name).write_bytes(b"")
     path = tmp_path / "boxes.csv"
-    path.write_text(text)
+    path.write_text(text, errors="surrogateescape")
     return path
 
 
@@ -67,10 +68,11 @@ def test_parquet_with_lists_and_numbers(tmp_path) -> None:
     np.testing.assert_array_equal(annotations.images["height"], [48, np.nan, 48])
 
 
-def test_separators_fractions_and_a_single_class(tmp_path) -> None:
-    text = "id;xmin;ymin;xmax;ymax\r\na;0.1;0.2;0.5;0.6\r\nc;;;;\r\n"
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_separators_fractions_and_a_single_class(tmp_path, separator) -> None:
+    text = "id;xmin;ymin;xmax;ymax\r\na;0.1;0.2;0.5;0.6\r\nc;;;;\r\n;;;;\r\n"
     columns = "image=id,x1=xmin,y1=ymin,x2=xmax,y2=ymax"
-    path = write(tmp_path, "\ufeff" + text)
+    path = write(tmp_path, "\ufeff" + text.replace(";", separator))
     annotations = read(path, columns, coordinates="fractions", include_unlabeled=True)
     assert annotations.normalized
     assert annotations.boxes[CORNERS].to_numpy().tolist() == [[0.2, 0.1, 0.6, 0.5]]
@@ -100,6 +102,9 @@ def test_text_for_numbers_is_kept_for_the_report(tmp_path) -> None:
         ("id,b\n,1 2 3 4\n", "image=id,xywh=b", "row 1 names no image"),
         ("id,b,c\na,1 2 3 4,x\n", "image=id,xywh=b,crowd=c", "crowd holds 'x'"),
         ("id,b,c\na,1 2 3 4,x\n", "image=id,xywh=b,width=c", "width holds 'x'"),
+        ("id,b,b\na,1 2 3 4,x\n", "image=id,xywh=b", "more than one column b; give each"),
+        ("id,b\na,1 2 3 4\n", "image=id,xywh=b,class=b", "gives b several meanings"),
+        ("id,b,k\na,1 2 3 4,caf\udce9\n", "image=id,xywh=b,class=k", "nor a CSV in UTF-8"),
     ],
 )
 def test_unusable_tables(tmp_path, text, columns, message) -> None:
@@ -153,3 +158,17 @@ def test_the_table_of_the_blood_cells_has_the_boxes_of_their_xml_files(data_dir)
 
     assert len(rows(table)) == 4888
     assert rows(table) == rows(xml)
+
+
+def test_parquet_of_other_engines(tmp_path) -> None:
+    """Spark and Impala write decimals for numbers and bytes for text."""
+    path = write(tmp_path, "")
+    corners = [Decimal("4.5"), Decimal("5.0"), Decimal("24.0"), Decimal("35.0")]
+    frame = pd.DataFrame(
+        {"f": [b"a.jpg"], "k": [b"cat"]} | dict(zip("ltrb", [[c] for c in corners], strict=True))
+    )
+    frame.to_parquet(path)
+    annotations = read(path, "image=f,x1=l,y1=t,x2=r,y2=b,class=k")
+    assert annotations.images["file"].tolist() == ["a.jpg"]
+    assert annotations.boxes[CORNERS].to_numpy().tolist() == [[5, 4.5, 35, 24]]
+    assert [entry.name for entry in annotations.classes] == ["cat"]

@@ -34,10 +34,13 @@ def write(root: Path, files: dict[str, str | bytes]) -> str:
         ("images", "images/a.JPG", "labels/a.TXT"),
         ("pictures", "pictures/a.jpg", "pictures/a.TXT"),
         ("[images/train, other]", "images/train/a.jpg", "labels/train/a.txt"),
+        ("images\\train", "images/train/a.jpg", "labels/train/a.txt"),  # as Windows writes it
+        ("windows.txt", "images/a.jpg", "labels/a.txt"),
     ],
 )
 def test_images_and_labels_are_found(tmp_path, train, image, label) -> None:
     files = {image: b"", label: "1 0.5 0.5 0.2 0.4\n", "train.txt": "./images/a.jpg\n"}
+    files["windows.txt"] = ".\\images\\a.jpg\r\n"
     files |= {"other/b.jpg": b"", "data.yaml": f"train: {train}\n{NAMES}"}
     annotations = read_yolo(find_yolo_set(write(tmp_path, files), ["train"]))
     assert annotations.images["source_id"][0] == "a"
@@ -115,10 +118,13 @@ def test_names_that_repeat_keep_their_folders(tmp_path) -> None:
         (f"train: images\nnc: {'9' * 5000}\n", "", "is not YAML: Exceeds the limit"),
         ("train: images\nmade: 2026-99-99\n", "", "is not YAML: month must be in 1..12"),
         (f"train: empty\n{NAMES}", "", "there is no image in"),
+        (f"train: gone.txt\n{NAMES}", "", "none of the first 2 images exists, such as /gone/a.jpg"),
+        (f"train: images\nkpt_shape: 17\n{NAMES}", "", "kpt_shape. is 17; it must be"),
     ],
 )
 def test_unusable_sets(tmp_path, text, label, message) -> None:
     files: dict = {"images/a.jpg": b"", "empty/x.md": "", "data.yaml": text}
+    files["gone.txt"] = "/gone/a.jpg\n/gone/b.jpg\n"
     files |= {} if label is None else {"labels/a.txt": label}
     with pytest.raises(UserError, match=message):
         read_yolo(find_yolo_set(write(tmp_path, files), ["train"]))
@@ -152,3 +158,33 @@ def test_through_the_commands(tmp_path, encoded_image, read_back, capsys) -> Non
     assert sorted(ids) == list("01234567")
     assert check_data.main(command) == 0
     assert "9 images, 9 boxes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("numbers_each", [2, 3])
+def test_keypoints_behind_a_box_are_no_polygon(tmp_path, numbers_each) -> None:
+    points = " 0.1 0.1 2 0.9 0.9 1" if numbers_each == 3 else " 0.1 0.1 0.9 0.9"
+    files = {"images/a.jpg": b"", "labels/a.txt": f"1 0.5 0.5 0.2 0.4{points}\n0 0.5 0.5 1 1\n"}
+    text = f"train: images\nkpt_shape: [2, {numbers_each}]\n{NAMES}"
+    data = write(tmp_path, files | {"data.yaml": text})
+    boxes = read_yolo(find_yolo_set(data, ["train"])).boxes
+    np.testing.assert_allclose(boxes[CORNERS], [[0.3, 0.4, 0.7, 0.6], [0, 0, 1, 1]])
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("[yes, no]", ["yes", "no"]),
+        ("{0: off, 1: 007}", ["off", "007"]),
+        ("{'0': 1e3, '1': 2026-01-01}", ["1e3", "2026-01-01"]),
+        ("[cat, dog]\nnc: '2'", ["cat", "dog"]),
+        ("[cat, dog]\nnc:", ["cat", "dog"]),
+    ],
+)
+def test_names_are_text_whatever_they_mean_in_yaml(tmp_path, names, expected) -> None:
+    files = {
+        "images/a.jpg": b"",
+        "labels/a.txt": "",
+        "data.yaml": f"train: images\nnames: {names}\n",
+    }
+    dataset = find_yolo_set(write(tmp_path, files), ["train"])
+    assert [entry.name for entry in dataset.classes] == expected

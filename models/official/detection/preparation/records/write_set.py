@@ -100,9 +100,8 @@ def write_set(
         remove_leftovers(plan)  # left by nodes that a cluster lost
         if manifest["images"] == 0:
             remove_set(plan)
-            reasons = [f"{count} {reason}" for reason, count in manifest["left_out_counts"].items()]
             raise UserError(
-                f"No image can be used, nothing was written. Left out: {'; '.join(reasons)}."
+                f"No image can be used, nothing was written. Left out: {_reasons(manifest)}."
             )
         if not allow_empty:
             require_boxes(plan, manifest)
@@ -140,11 +139,20 @@ def require_boxes(plan: Plan, manifest: Mapping[str, Any]) -> None:
         what = f"all boxes of {listing(lost)}"
     else:
         return
-    reasons = [f"{count} {reason}" for reason, count in manifest["left_out_counts"].items()]
     raise UserError(
-        f"{plan.split}_{plan.part} would lose {what}. Left out: {'; '.join(reasons)}. Correct the "
+        f"{plan.split}_{plan.part} would lose {what}. Left out: {_reasons(manifest)}. Correct the "
         "annotations, or pass --allow_empty."
     )
+
+
+def _reasons(manifest: Mapping[str, Any]) -> str:
+    """Lists why images and boxes are left out, with the count and the first case of each reason."""
+    first: dict[str, str] = {}
+    for entry in manifest["left_out"]:
+        case = ": ".join(filter(None, (entry["file"], entry.get("detail"))))
+        first.setdefault(entry["reason"], case)
+    counts = manifest["left_out_counts"].items()
+    return "; ".join(f"{count} {reason} (such as {first[reason]})" for reason, count in counts)
 
 
 def write_sets(

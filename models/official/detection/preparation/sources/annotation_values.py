@@ -6,6 +6,7 @@ known; flags as "False" or NaN.
 
 import math
 from collections.abc import Iterable
+from decimal import Decimal
 
 from tpudet.trainkit.class_list import ClassEntry
 
@@ -27,7 +28,7 @@ def read_id(value: object) -> str | None:
 
 def read_number(value: object) -> float | None:
     """A number, also one that is written as text; None for what is none or too large."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         return None
     try:
         return float(value)

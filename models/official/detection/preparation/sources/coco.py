@@ -26,7 +26,7 @@ from tpudet.detection.preparation.sources.coco_layout import (
     require_own_files,
     rows_by_id,
 )
-from tpudet.detection.preparation.sources.input_files import select_listed
+from tpudet.detection.preparation.sources.input_files import plain_path, select_listed
 from tpudet.detection.preparation.sources.masks import run_lengths_box
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError
@@ -64,7 +64,8 @@ def read_coco(
     content = load_coco(path)
     entries = content["images"]
     ids = [read_id(entry["id"]) or "" for entry in entries]
-    require_own_files(ids, [entry["file_name"] for entry in entries], path)
+    files = [plain_path(entry["file_name"]) for entry in entries]
+    require_own_files(ids, files, path)
     categories = _categories(content["categories"], path)
     table, findings = _boxes(content, rows_by_id(ids), categories)
     if not include_segmentation:
@@ -72,7 +73,7 @@ def read_coco(
     image_table = pd.DataFrame(
         {
             "source_id": ids,
-            "file": [entry["file_name"] for entry in entries],
+            "file": files,
             "height": [read_size(entry.get("height")) for entry in entries],
             "width": [read_size(entry.get("width")) for entry in entries],
         }

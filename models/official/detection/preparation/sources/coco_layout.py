@@ -93,17 +93,20 @@ def _is_flag(value: object) -> bool:
 # Of each section: key, whether entries need it, what its value must be.
 _SECTIONS: dict[str, Iterable[tuple[str, bool, Callable[[object], bool], str]]] = {
     "images": (
-        ("id", True, _is_name, "number"),
+        ("id", True, _is_name, "number or string"),
         ("file_name", True, _is_text, "string"),
         ("height", False, _is_size, "number"),
         ("width", False, _is_size, "number"),
     ),
     "annotations": (
-        ("image_id", True, _is_name, "number"),
-        ("category_id", True, _is_name, "number"),
+        ("image_id", True, _is_name, "number or string"),
+        ("category_id", True, _is_name, "number or string"),
         ("iscrowd", False, _is_flag, "flag (0 or 1)"),
     ),
-    "categories": (("id", True, _is_name, "number"), ("name", True, _is_name, "number")),
+    "categories": (
+        ("id", True, _is_name, "number or string"),
+        ("name", True, _is_name, "number or string"),
+    ),
 }
 
 

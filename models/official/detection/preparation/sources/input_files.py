@@ -58,6 +58,12 @@ def stem(name: str) -> str:
     return root if extension.lower() in (*IMAGE_FORMATS, ".xml") else base
 
 
+def plain_path(name: str) -> str:
+    """Returns a path of annotations with `/` for the separators of Windows and without `./`."""
+    path = name.replace("\\", "/")
+    return os.path.normpath(path) if path and not storage.is_remote(path) else path
+
+
 def match_image_list(listed: Sequence[str], files: Sequence[str], directory: str) -> list[int]:
     """Finds the file that each entry of an image list names.
 

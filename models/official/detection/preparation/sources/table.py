@@ -25,7 +25,11 @@ from tpudet.detection.preparation.sources.annotations import (
     image_ids,
     require_fractions,
 )
-from tpudet.detection.preparation.sources.input_files import find_image_files, select_listed
+from tpudet.detection.preparation.sources.input_files import (
+    find_image_files,
+    plain_path,
+    select_listed,
+)
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files.inputs import read_input
@@ -62,7 +66,7 @@ def read_table(
     """Reads a row per box; a row without class and box means an image without objects.
 
     Args:
-        path: the CSV (separated by commas, semicolons or tabs) or Parquet file.
+        path: the CSV (separated by commas, semicolons, tabs or |) or Parquet file.
         columns: names of columns by meaning: image, a box as in BOX_COLUMNS and, where there are
             such columns, class, crowd, and width and height of the image.
         coordinates: unit of the boxes.
@@ -77,7 +81,8 @@ def read_table(
     box_keys = _box_keys(columns)
     table = _read_columns(path, list(columns.values()))
     cells = {key: table[name].tolist() for key, name in columns.items()}
-    names = ["" if _is_blank(name) else read_id(name) or str(name) for name in cells["image"]]
+    texts = ["" if _is_blank(name) else read_id(name) or str(name) for name in cells["image"]]
+    names = [plain_path(text) for text in texts]
     if "" in names:
         raise UserError(f"--annotations {path}: row {names.index('') + 1} names no image.")
     order = {name: row for row, name in enumerate(dict.fromkeys(names))}
@@ -122,6 +127,10 @@ def _box_keys(columns: Mapping[str, str]) -> tuple[str, ...]:
             f"{ways}. class, width, height and crowd may follow."
             + (f" Unknown: {listing(unknown)}." if unknown else "")
         )
+    names = list(columns.values())
+    shared = sorted({name for name in names if names.count(name) > 1})
+    if shared:
+        raise UserError(f"--columns gives {listing(shared)} several meanings; a column has one.")
     return kinds[0]
 
 
@@ -133,18 +142,36 @@ def _read_columns(path: str, names: Sequence[str]) -> pd.DataFrame:
             present = table.schema.names
         else:
             table, present = None, _header(content, path)
+        several = sorted({name for name in names if present.count(name) > 1})
+        if several:
+            raise UserError(
+                f"--annotations {path} has more than one column {listing(several)}; give each a "
+                "name of its own."
+            )
         missing = [name for name in names if name not in present]
         if missing:
             raise UserError(
                 f"--annotations {path} lacks the columns {listing(missing)}; it has "
                 f"{listing(present, 30)}."
             )
-        table = _read_csv(content, present) if table is None else table
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+        table = (_read_csv(content, present) if table is None else table).select(names)
+        # Spreadsheets write rows of nothing at the end.
+        cells = table.cast(pa.schema(map(_as_text, table.schema))).to_pandas().dropna(how="all")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"--annotations {path} is neither Parquet nor a CSV in UTF-8: {error}. Save it so."
+        ) from error
+    except pa.ArrowException as error:
         raise UserError(f"--annotations {path} is not a CSV or Parquet file: {error}.") from error
-    if table.num_rows == 0:
+    if cells.empty:
         raise UserError(f"--annotations {path} has no row.")
-    return table.select(list(dict.fromkeys(names))).to_pandas()
+    return cells
+
+
+def _as_text(field: pa.Field) -> pa.Field:
+    """The field of a column, strings where a program wrote their bytes."""
+    is_bytes = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
+    return field.with_type(pa.string()) if is_bytes else field
 
 
 def _header(content: bytes, path: str) -> list[str]:
@@ -159,7 +186,7 @@ def _header(content: bytes, path: str) -> list[str]:
 
 
 def _delimiter(header: str) -> str:
-    return max(",;\t", key=header.count)
+    return max(",;\t|", key=header.count)
 
 
 def _read_csv(content: bytes, names: Sequence[str]) -> pa.Table:

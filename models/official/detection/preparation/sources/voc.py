@@ -14,11 +14,13 @@ from tpudet.detection.preparation.sources.annotations import Annotations, Findin
 from tpudet.detection.preparation.sources.input_files import (
     list_directory,
     match_image_list,
+    plain_path,
     read_image_list,
     stem,
 )
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError, listing
+from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.inputs import read_input
 from tpudet.trainkit.image_folder import is_hidden_copy, list_image_names
 
@@ -101,7 +103,7 @@ def read_voc(
         boxes=_boxes([parsed[name] for name in needed]),
         classes=read_classes(classes) if classes else _names_found(parsed.values()),
         normalized=False,
-        findings=tuple(_list_findings(wanted, files)),
+        findings=(*_list_findings(wanted, files), *_deeper_findings(directory)),
     )
 
 
@@ -113,7 +115,9 @@ def _find_annotations(directory: str) -> dict[str, str]:
         if extension.lower() == _XML and not is_hidden_copy(file):
             files.setdefault(name, []).append(file)
     if not files:
-        raise UserError(f"--annotations {directory} has no {_XML} file.")
+        deeper = [finding.file for finding in _deeper_findings(directory)]
+        advice = f" Name the folder that has: {listing(deeper)}." if deeper else ""
+        raise UserError(f"--annotations {directory} has no {_XML} file.{advice}")
     several = [" and ".join(same) for same in files.values() if len(same) > 1]
     if several:
         raise UserError(
@@ -121,6 +125,14 @@ def _find_annotations(directory: str) -> dict[str, str]:
             f"its image: {listing(several)}. Keep one."
         )
     return {name: same[0] for name, same in files.items()}
+
+
+def _deeper_findings(directory: str) -> Iterator[Finding]:
+    """Yields the folders of XML files within the directory, which are not read."""
+    for folder, _, names in storage.walk(directory):
+        count = sum(name.lower().endswith(_XML) and not is_hidden_copy(name) for name in names)
+        if count and os.path.normpath(folder) != os.path.normpath(directory):
+            yield Finding(folder, "folder in the folder of annotations", f"{count} {_XML}", False)
 
 
 def _list_findings(wanted: Sequence[str], files: Mapping[str, str]) -> Iterator[Finding]:
@@ -219,7 +231,7 @@ def _find_files(
     known = set(present)
     files = {}
     for name in names:
-        declared = os.path.basename(parsed[name].file_name)
+        declared = os.path.basename(plain_path(parsed[name].file_name))
         own_name = stem(declared) == name or name not in by_stem
         if declared in known and own_name:
             files[name] = declared

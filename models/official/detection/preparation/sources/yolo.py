@@ -1,7 +1,8 @@
 """Reads YOLO data sets, a data.yaml with images and label files, into `Annotations`.
 
 A label file has a line per object: its class number, from 0, and either `cx cy width height` or the
-corners `x y x y ...` of a polygon, all in fractions of the image.
+corners `x y x y ...` of a polygon, all in fractions of the image. Keypoints behind a box are
+ignored.
 """
 
 import math
@@ -28,6 +29,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 
 _READERS = 16  # threads, mostly waiting for files
+_IMAGES_TRIED = 100
 _COLUMNS = ("image", "label", "y1", "x1", "y2", "x2", "fault", "segmentation")
 _NO_BOX = (math.nan, math.nan, math.nan, math.nan)
 
@@ -70,7 +72,14 @@ def read_yolo(
         paths = [os.path.join(dataset.folder, file) for file in dataset.files]
         for row, text in enumerate(pool.map(_read_label_file, paths)):
             num_labelled += text is not None
-            rows += [(row, *_parse(line)) for line in (text or "").splitlines() if line.strip()]
+            lines = [line for line in (text or "").splitlines() if line.strip()]
+            rows += [(row, *_parse(line, dataset.numbers_of_keypoints)) for line in lines]
+    if not num_labelled and not any(map(storage.exists, paths[:_IMAGES_TRIED])):
+        raise UserError(
+            f"--annotations {dataset.path}: none of the first {len(paths[:_IMAGES_TRIED])} images "
+            f"exists, such as {paths[0]}. Write them relative to the data set; --images names its "
+            "folder."
+        )
     if not num_labelled:
         raise UserError(
             f"--annotations {dataset.path}: none of the {len(paths)} images has a label file, such "
@@ -109,9 +118,11 @@ def _read_label_file(image: str) -> str | None:
     return None
 
 
-def _parse(line: str) -> _Line:
+def _parse(line: str, numbers_of_keypoints: int) -> _Line:
     words = line.split()
     label = read_id(words[0]) or ""
+    if numbers_of_keypoints and len(words) == 5 + numbers_of_keypoints:
+        words = words[:5]
     numbers = [number for number in map(read_number, words[1:]) if number is not None]
     if len(numbers) != len(words) - 1 or len(numbers) not in (4, *range(6, len(numbers) + 1, 2)):
         return _Line(label, *_NO_BOX, f"'{line.strip()[:60]}'", None)

@@ -24,14 +24,15 @@ class YoloSet(NamedTuple):
     files: list[str]  # relative to the folder
     is_listed: bool  # some come from lists, so folders may hold others
     classes: tuple[ClassEntry, ...]  # identifiers are class numbers, from 0
+    numbers_of_keypoints: int  # that follow the box in a label line; 0 without keypoints
 
 
 def find_yolo_set(path: str, splits: Sequence[str], base: str | None = None) -> YoloSet:
     """Reads a data.yaml and lists the images of splits.
 
-    `path`, `train`, `val`, `test`, `names` and `nc` mean what Ultralytics gives them: a split is a
-    folder that is searched with its subfolders, a file that lists images, or several of these,
-    relative to `path`.
+    `path`, `train`, `val`, `test`, `names`, `nc` and `kpt_shape` mean what Ultralytics gives
+    them: a split is a folder that is searched with its subfolders, a file that lists images, or
+    several of these, relative to `path`.
 
     Args:
         path: the data.yaml.
@@ -49,19 +50,20 @@ def find_yolo_set(path: str, splits: Sequence[str], base: str | None = None) -> 
             f"--annotations {path} has no split {' or '.join(splits)}; it has: {known}."
         )
     home = os.path.dirname(path) or "."
-    roots = [base] if base else [os.path.join(home, str(content.get("path") or "")), home]
+    roots = [base] if base else [os.path.join(home, _slashed(content.get("path") or "")), home]
     images: dict[str, None] = {}
     is_listed = False
     for split in present:
         entries = content[split] if isinstance(content[split], list) else [content[split]]
         for entry in entries:
-            found, from_list = _find_images(str(entry), roots, f"{path}: `{split}`")
+            found, from_list = _find_images(_slashed(entry), roots, f"{path}: `{split}`")
             images |= dict.fromkeys(found)
             is_listed |= from_list
     require_utf8(images, f"image files of {path}")
     folder = os.path.dirname(os.path.commonprefix(list(images)))
     files = [image[len(folder) :].lstrip("/") for image in images]
-    return YoloSet(path, folder, files, is_listed, _classes(content, path))
+    keypoints = _numbers_of_keypoints(content, path)
+    return YoloSet(path, folder, files, is_listed, _classes(content, path), keypoints)
 
 
 def label_paths(image: str) -> list[str]:
@@ -93,7 +95,8 @@ def _load(path: str) -> Mapping[str, Any]:
             f"--annotations {path} is not the data.yaml of a YOLO data set: it has no `names`, the "
             "list of classes."
         )
-    return content
+    # Every name is text: no is not false, and 007 is not 7.
+    return content | {"names": yaml.load(text, yaml.BaseLoader)["names"]}
 
 
 def _find_images(entry: str, roots: Sequence[str], where: str) -> tuple[list[str], bool]:
@@ -112,11 +115,15 @@ def _find_images(entry: str, roots: Sequence[str], where: str) -> tuple[list[str
         if not images:
             raise UserError(f"{where}: there is no image in {place}.")
         return images, False
-    lines = [line.strip() for line in read_input_text(place, where).splitlines()]
+    lines = [_slashed(line.strip()) for line in read_input_text(place, where).splitlines()]
     images = [_listed_image(line, os.path.dirname(place), roots) for line in lines if line]
     if not images:
         raise UserError(f"{where}: {place} lists no image.")
     return images, True
+
+
+def _slashed(path: object) -> str:
+    return str(path).replace("\\", "/")
 
 
 def _place(root: str, name: str) -> str:
@@ -144,7 +151,17 @@ def _classes(content: Mapping[str, Any], path: str) -> tuple[ClassEntry, ...]:
     wrong = [key for key, _ in pairs if not (read_id(key) or "").isdecimal()]
     if wrong:
         raise UserError(f"--annotations {path}: `names` has no class numbers: {listing(wrong)}.")
-    count = content.get("nc", len(pairs))
-    if count != len(pairs):
+    count = content.get("nc")
+    if count is not None and read_id(count) != str(len(pairs)):
         raise UserError(f"--annotations {path}: nc is {count}, and there are {len(pairs)} names.")
     return sorted_classes(ClassEntry(read_id(key) or "", str(name).strip()) for key, name in pairs)
+
+
+def _numbers_of_keypoints(content: Mapping[str, Any], path: str) -> int:
+    shape = content.get("kpt_shape") or (0, 0)
+    if not isinstance(shape, Sequence) or [type(n) for n in shape] != [int, int]:
+        raise UserError(
+            f"--annotations {path}: `kpt_shape` is {shape!r}; it must be the number of keypoints "
+            "and the numbers of each, such as [17, 3]."
+        )
+    return shape[0] * shape[1]
