@@ -45,7 +45,7 @@ class ListedImages(NamedTuple):
     """Images, and what a folder holds besides."""
 
     images: list[ImageFile]  # by rising id
-    other_files: list[str]  # that are no images by their names
+    others: list[str]  # files that are no images by their names, and folders
 
 
 def is_image_name(name: str) -> bool:
@@ -141,7 +141,7 @@ def list_inputs(
             found.append(path)
         elif storage.is_folder(path):
             found += _folder_images(path)
-            others += _other_files(path)
+            others += _others(path)
         elif not storage.is_file(path):
             raise ImageFolderError(f"no directory or file {path}: --images names what to predict")
         elif is_video_name(path):
@@ -151,13 +151,12 @@ def list_inputs(
     return ListedImages(_chosen(found, wanted_ids, ", ".join(paths)), others)
 
 
-def _other_files(folder: str) -> list[str]:
-    """The files of a folder that are no images by their names; hidden ones are not named."""
+def _others(folder: str) -> list[str]:
+    """What a folder holds but images by their names; hidden ones are not named."""
     return [
-        name
+        f"{name}/" if storage.is_folder(os.path.join(folder, name)) else name
         for name in storage.list_folder(folder)
         if not (name.startswith(".") or is_image_name(name))
-        and not storage.is_folder(os.path.join(folder, name))
     ]
 
 

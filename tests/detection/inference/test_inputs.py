@@ -85,9 +85,10 @@ def test_images_of_every_origin_are_predicted_alike(
     single.write_bytes(jpegs["tall"])
     (folder / "notes.txt").write_text("not an image")
     (folder / "b").write_bytes(jpegs["wide"])
+    (folder / "more").mkdir()
     whole, mixed = tmp_path / "whole.parquet", tmp_path / "mixed.parquet"
     assert main([str(whole), str(saved_model), "--images", str(folder)]) == 0
-    assert "no images by their names: b, notes.txt." in capsys.readouterr().out
+    assert "no images by their names: b, more/, notes.txt." in capsys.readouterr().out
     inputs = [single, f"{server}/wide.jpg?size=1.5", f"{server}/square.jpg", folder / "small.jpg"]
     flags = [flag for path in inputs for flag in ("--images", str(path))]
     assert main([str(mixed), str(saved_model), *flags]) == 0
@@ -173,6 +174,7 @@ def test_predicted_images_are_saved_with_their_detections(
     [
         (lambda folder: [f"{folder}/nowhere"], "no directory or file"),
         (lambda folder: [f"{folder}/empty"], "no image in"),
+        (lambda folder: ["s4://host/a.jpg"], "scheme 's4' not implemented"),
         (lambda folder: ["https://host/"], "does not end with the name of a file"),
         (lambda folder: [f"{folder}/bad.mp4"], "bad.mp4: OpenCV cannot open it as a video"),
         (lambda folder: [f"{folder}/a/1.jpg", "http://h/1.png"], "http://h/1.png have one id"),
@@ -185,5 +187,5 @@ def test_inputs_that_are_refused(
     (tmp_path / "a").mkdir()
     (tmp_path / "a/1.jpg").write_bytes(b"x")
     (tmp_path / "bad.mp4").write_bytes(b"no video")
-    with pytest.raises(UserError, match=message):
+    with pytest.raises((UserError, OSError), match=message):
         list_inputs(make(tmp_path), None)

@@ -197,3 +197,19 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> Non
     (tmp_path / "b/out").symlink_to(tmp_path / "elsewhere")
     walked = [os.path.relpath(folder, tmp_path) for folder, _, _ in storage.walk(f"{tmp_path}/a")]
     assert sorted(walked) == ["a", "a/inner", "a/to_b", "a/to_b/out"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        storage.exists,
+        storage.is_file,
+        storage.stat,
+        storage.make_folder,
+        storage.read_text,
+        lambda path: write_text(path, "text"),
+    ],
+)
+def test_a_scheme_that_is_not_known_is_an_error_that_commands_tell(call) -> None:
+    with pytest.raises(OSError, match=r"'s4' not implemented .*this machine or begin with .*gs://"):
+        call("s4://bucket/file")

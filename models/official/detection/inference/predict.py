@@ -197,12 +197,13 @@ def _task(
 
 
 def _list(images: Sequence[str], every: int, ids: str | None) -> list[ImageFile]:
-    """Lists the images; says which files of folders are not taken."""
+    """Lists the images; says what of folders is not taken."""
     listed, others = list_inputs(images, read_ids(ids) if ids else None, every=every)
     if others:
         print(
             f"not taken, as they are no images by their names: {listing(others)}. A file that is "
-            "named by --images itself is taken whatever its name, and a video by its frames"
+            "named by --images itself is taken whatever its name, a video by its frames, and a "
+            "folder's own images"
         )
     return listed
 

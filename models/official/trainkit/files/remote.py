@@ -62,6 +62,11 @@ def os_errors() -> Iterator[None]:
     except tf.errors.PermissionDeniedError as error:
         raise PermissionError(error.message) from error
     except tf.errors.UnimplementedError as error:
+        if "File system scheme" in error.message:
+            known = ", ".join(f"{name}://" for name in gfile().get_registered_schemes() if name)
+            raise OSError(
+                f"{error.message}; paths are those of this machine or begin with {known}"
+            ) from error
         raise NotImplementedError(error.message) from error
     except tf.errors.OpError as error:
         raise OSError(error.message) from error

@@ -41,17 +41,24 @@ def is_file(path: str) -> bool:
     """
     if not is_remote(path):
         return os.path.isfile(path)
-    return gfile().exists(path) and not gfile().isdir(path)
+    with os_errors():
+        return gfile().exists(path) and not gfile().isdir(path)
 
 
 def is_folder(path: str) -> bool:
     """Whether there is a folder of this name."""
-    return gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
+    if not is_remote(path):
+        return os.path.isdir(path)
+    with os_errors():
+        return gfile().isdir(path)
 
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder of this name."""
-    return gfile().exists(path) if is_remote(path) else os.path.exists(path)
+    if not is_remote(path):
+        return os.path.exists(path)
+    with os_errors():
+        return gfile().exists(path)
 
 
 def stat(path: str) -> FileState:
@@ -72,7 +79,8 @@ def stat(path: str) -> FileState:
 def make_folder(path: str) -> None:
     """Makes a folder and those above it, where they are missing."""
     if is_remote(path):
-        gfile().makedirs(path)
+        with os_errors():
+            gfile().makedirs(path)
     else:
         os.makedirs(path, exist_ok=True)
 
