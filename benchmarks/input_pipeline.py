@@ -27,6 +27,7 @@ from tpudet.detection.data.config import AugmentationConfig, DataConfig
 from tpudet.detection.data.pipeline import train_dataset
 from tpudet.detection.data.tfrecord import EncodedImage, encode_example
 from tpudet.trainkit.records import count_records, find_shards, shard_path, write_shard
+from tpudet.trainkit.shuffled_records import ShuffledRecords
 
 SHARD_COUNT = 4
 RECORD_COUNT = 512  # the photos over and over, so that an epoch is not a shorter than real ones
@@ -187,10 +188,8 @@ def _pipelines(
         )
         ours = train_dataset(
             data,
-            shards=shards,
-            records_per_shard=count_records(shards),
+            ShuffledRecords(shards, count_records(shards), seed=arguments.seed),
             batch_size=batch_size,
-            seed=arguments.seed,
             num_parallel_calls=parallel,
         )
         pipelines[name] = (ours, batch_size)

@@ -14,7 +14,7 @@ from tpudet.detection.types import Batch
 from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.record_splits import Split, find_split, first_records
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
-from tpudet.trainkit.shuffled_records import read_shuffled
+from tpudet.trainkit.shuffled_records import ShuffledRecords, read_shuffled
 
 SMALL = ["data.canvas_size=[64, 96]", "train.total_steps=4", "train.batch_size=4"]
 MOSAIC = "data.augmentations=[{kind: mosaic, probability: 1.0}]"
@@ -57,7 +57,9 @@ def test_a_fraction_reads_the_first_records_of_each_file_over_and_over(sample_pa
     assert first_records(whole, 0.01).records_per_shard == [1, 1]
     part = first_records(whole, 0.5)
     assert part.records_per_shard == [4, 4]  # of 8 and 8
-    records = read_shuffled(part.shards, part.records_per_shard, seed=0, whole_files=False)
+    records = read_shuffled(
+        ShuffledRecords(part.shards, part.records_per_shard, seed=0, whole_files=False)
+    )
     seen = [int(record) for _, record, _ in records.take(16)]
     expected = [shard * RECORDS_PER_SHARD_LIMIT + k for shard in range(2) for k in range(4)]
     assert sorted(seen[:8]) == sorted(seen[8:]) == expected

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tpudet.trainkit import records
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.shuffled_records import read_shuffled
+from tpudet.trainkit.shuffled_records import ShuffledRecords, read_shuffled
 
 COUNTS = [5, 0, 7, 3, 4]
 TOTAL = sum(COUNTS)
@@ -21,8 +21,9 @@ def shards() -> list[str]:
     return records.find_shards("ram://shuffled_records_test/train_a")
 
 
-def take(shards, number, **options):
-    dataset = read_shuffled(shards, COUNTS, **{"seed": 7, **options}).take(number)
+def take(shards, number, start_record=0, **options):
+    order = ShuffledRecords(shards, COUNTS, **{"seed": 7, **options})
+    dataset = read_shuffled(order, start_record).take(number)
     return [(int(epoch), int(record), text.numpy()) for epoch, record, text in dataset]
 
 
@@ -94,7 +95,7 @@ def test_any_place_in_a_large_set_is_its_own_record(tmp_path):
     path = records.shard_path(str(tmp_path / "large"), 0, 1)
     records.write_shard(path, (b"%d" % k for k in range(count)))
     started = time.monotonic()
-    dataset = read_shuffled([path], [count], seed=1, start_record=4 * count - 50)
+    dataset = read_shuffled(ShuffledRecords([path], [count], seed=1), 4 * count - 50)
     read = [tuple(map(int, row)) for row in dataset.take(100)]
     assert time.monotonic() - started < 5
     assert [epoch for epoch, _, _ in read] == [3] * 50 + [4] * 50
@@ -106,13 +107,13 @@ def test_any_place_in_a_large_set_is_its_own_record(tmp_path):
 
 def test_shards_of_another_length_are_refused(shards):
     with pytest.raises(UserError, match="00004-of-00005.tfrecord has 4 records, not 5"):
-        read_shuffled(shards, [5, 0, 7, 3, 5], seed=7)
+        read_shuffled(ShuffledRecords(shards, [5, 0, 7, 3, 5], seed=7))
     with pytest.raises(UserError, match="00002-of-00005.tfrecord has 7 records, not 6"):
-        read_shuffled(shards, [5, 0, 6, 3, 4], seed=7)
+        read_shuffled(ShuffledRecords(shards, [5, 0, 6, 3, 4], seed=7))
     with pytest.raises(ValueError, match="one count per file"):
-        read_shuffled(shards, COUNTS[:-1], seed=7)
+        read_shuffled(ShuffledRecords(shards, COUNTS[:-1], seed=7))
     with pytest.raises(ValueError, match="from record -1"):
-        read_shuffled(shards, COUNTS, seed=7, start_record=-1)
+        read_shuffled(ShuffledRecords(shards, COUNTS, seed=7), -1)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_an_index_that_points_between_records_ends_the_reading(tmp_path):
 
 def take_all(shards, counts):
     """The records of one epoch, by their numbers."""
-    dataset = read_shuffled(shards, counts, seed=7).take(sum(counts))
+    dataset = read_shuffled(ShuffledRecords(shards, counts, seed=7)).take(sum(counts))
     return sorted((int(record), int(epoch), text.numpy()) for epoch, record, text in dataset)
 
 

@@ -14,7 +14,7 @@ from tpudet.classification.modeling.config import SigmoidLossConfig
 from tpudet.classification.modeling.head_names import head_recipe
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.record_splits import Split
-from tpudet.trainkit.training.build_training import Training, build_training
+from tpudet.trainkit.training.build_training import Training, build_training, training_records
 from tpudet.trainkit.training.checkpoints import Checkpoint
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.model_dir import Run, restore_model
@@ -75,19 +75,15 @@ def build_train_dataset(
         start_record: records consumed since the beginning of the run.
         devices: their process reads its part of each batch; None: whole batches.
     """
-    process_count = devices.num_processes if devices else 1
     if split is None:
         raise ValueError("this engine was built without training data")
+    records = training_records(split, config.train, devices)
     return train_dataset(
         config.data,
-        shards=split.shards,
-        records_per_shard=split.records_per_shard,
+        records,
         num_classes=split.num_classes,
-        batch_size=config.train.batch_size // process_count,
-        seed=config.train.seed,
+        batch_size=config.train.batch_size // records.process_count,
         start_record=start_record,
-        process_index=devices.process_index if devices else 0,
-        process_count=process_count,
         is_multi_label=isinstance(config.model.loss, SigmoidLossConfig),
     )
 

@@ -14,7 +14,7 @@ from tpudet.detection.data.pipeline import train_dataset
 from tpudet.detection.modeling.foreign_parts import find_foreign_parts
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.record_splits import Split
-from tpudet.trainkit.training.build_training import Training, build_training
+from tpudet.trainkit.training.build_training import Training, build_training, training_records
 from tpudet.trainkit.training.checkpoints import Checkpoint
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.model_dir import Run, restore_model
@@ -93,17 +93,13 @@ def build_train_dataset(
     if split is None:
         raise ValueError("this engine was built without training data")
     data, train = config.data, config.train
-    process_count = devices.num_processes if devices else 1
+    records = training_records(split, train, devices, whole_files=data.fraction == 1.0)
     build = functools.partial(
         train_dataset,
-        shards=split.shards,
-        records_per_shard=split.records_per_shard,
+        records=records,
         num_classes=split.num_classes,
         class_names=class_names,
-        batch_size=train.batch_size // process_count,
-        seed=train.seed,
-        process_index=devices.process_index if devices else 0,
-        process_count=process_count,
+        batch_size=train.batch_size // records.process_count,
         with_masks=config.model.predicts_masks,
     )
     if not data.close_mosaic_steps:

@@ -1,7 +1,7 @@
 """Reads the records of a set in a random order that can be resumed at any place."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -17,16 +17,21 @@ READS_FROM_DISK, READS_FROM_BUCKET = 4, 64
 _BUCKET_BUFFER_BYTES = 1 << 18  # so that most records take one request; a disk needs no buffer
 
 
-def read_shuffled(
-    shards: Sequence[str],
-    records_per_shard: Sequence[int],
-    *,
-    seed: int,
-    start_record: int = 0,
-    process_index: int = 0,
-    process_count: int = 1,
-    whole_files: bool = True,
-) -> tf.data.Dataset:
+class ShuffledRecords(NamedTuple):
+    """The records of a run in an order of their own, and the share that this process reads.
+
+    Processes take turns: together they read the same records whatever their number.
+    """
+
+    shards: Sequence[str]  # paths, as `find_shards` lists them
+    records_per_shard: Sequence[int]
+    seed: int  # of the order, any int64
+    process_index: int = 0
+    process_count: int = 1
+    whole_files: bool = True  # else files may have more records, and their first ones are read
+
+
+def read_shuffled(records: ShuffledRecords, start_record: int = 0) -> tf.data.Dataset:
     """Reads the records epoch after epoch without end, in an order fixed by (seed, epoch) alone.
 
     The order is a permutation of all records with (seed, epoch) as its key, computed for one place
@@ -34,15 +39,9 @@ def read_shuffled(
     and no record is read that is not in it.
 
     Args:
-        shards: paths, as `find_shards` lists them.
-        records_per_shard: records of each.
-        seed: any int64.
+        records: of the run.
         start_record: records consumed since the beginning of the run, over all epochs and
             processes.
-        process_index: of this process.
-        process_count: processes that take turns; together they read the same records whatever
-            their number, and none reads those of another.
-        whole_files: whether the files have no more records; else their first ones are read.
 
     Returns:
         Dataset of (epoch [] int64, record number [] int64, serialized [] string).
@@ -51,27 +50,28 @@ def read_shuffled(
         ValueError: no records, a negative `start_record`, lengths that differ.
         UserError: a file has another number of records.
     """
-    total = sum(records_per_shard)
-    _check_arguments(shards, records_per_shard, start_record)
-    offsets = tf.constant(_first_offsets(shards, records_per_shard, whole_files=whole_files))
-    paths = tf.constant(list(shards))
-    ends = tf.constant(np.cumsum(records_per_shard), tf.int64)
-    counts = tf.constant(list(records_per_shard), tf.int64)
-    reads = READS_FROM_BUCKET if storage.is_remote(shards[0]) else READS_FROM_DISK
+    _check_arguments(records, start_record)
+    total = sum(records.records_per_shard)
+    offsets = tf.constant(_first_offsets(records))
+    paths = tf.constant(list(records.shards))
+    ends = tf.constant(np.cumsum(records.records_per_shard), tf.int64)
+    counts = tf.constant(list(records.records_per_shard), tf.int64)
+    is_remote = storage.is_remote(records.shards[0])
+    reads = READS_FROM_BUCKET if is_remote else READS_FROM_DISK
 
     def read(position: Tensor) -> tf.data.Dataset:
         epoch, place = position // total, position % total
         record = tf.random.experimental.index_shuffle(
-            place, _epoch_seed(seed, epoch), tf.constant(total - 1, tf.int64)
+            place, _epoch_seed(records.seed, epoch), tf.constant(total - 1, tf.int64)
         )
         shard = tf.searchsorted(ends, [record], side="right", out_type=tf.int64)[0]
         number = shard * RECORDS_PER_SHARD_LIMIT + record - (ends[shard] - counts[shard])
-        one = _record_at(paths[shard], offsets[record], is_remote=storage.is_remote(shards[0]))
+        one = _record_at(paths[shard], offsets[record], is_remote=is_remote)
         numbers = map(tf.data.Dataset.from_tensors, (epoch, number))
         return tf.data.Dataset.zip((*numbers, one))
 
     positions = tf.data.Dataset.range(
-        start_record + process_index, np.iinfo(np.int64).max, process_count
+        start_record + records.process_index, np.iinfo(np.int64).max, records.process_count
     )
     return positions.interleave(
         unconverted(read),
@@ -82,15 +82,14 @@ def read_shuffled(
     )
 
 
-def _check_arguments(
-    shards: Sequence[str], records_per_shard: Sequence[int], start_record: int
-) -> None:
-    total = sum(records_per_shard)
-    if len(shards) != len(records_per_shard) or total < 1 or start_record < 0:
+def _check_arguments(records: ShuffledRecords, start_record: int) -> None:
+    num_files, num_counts = len(records.shards), len(records.records_per_shard)
+    total = sum(records.records_per_shard)
+    if num_files != num_counts or total < 1 or start_record < 0:
         raise ValueError(
-            f"Cannot read {total} records of {len(records_per_shard)} shards in {len(shards)} "
-            f"files from record {start_record}: there must be one count per file, at least one "
-            "record in all, and a start_record of at least 0."
+            f"Cannot read {total} records of {num_counts} shards in {num_files} files from record "
+            f"{start_record}: there must be one count per file, at least one record in all, and a "
+            "start_record of at least 0."
         )
 
 
@@ -106,15 +105,13 @@ def _record_at(path: Tensor, offset: Tensor, *, is_remote: bool) -> tf.data.Data
     return records.take(1)
 
 
-def _first_offsets(
-    shards: Sequence[str], records_per_shard: Sequence[int], *, whole_files: bool
-) -> np.ndarray:
+def _first_offsets(records: ShuffledRecords) -> np.ndarray:
     """Returns where each record that is read begins in its file, [records] int64."""
     parts = []
-    for path, count in zip(shards, records_per_shard, strict=True):
+    for path, count in zip(records.shards, records.records_per_shard, strict=True):
         offsets = record_offsets(path)
         found = len(offsets) - 1
-        if found < count or (whole_files and found != count):
+        if found < count or (records.whole_files and found != count):
             raise UserError(
                 f"{path} has {found} records, not {count}. Copy it again, or write the set again."
             )

@@ -20,6 +20,7 @@ from tpudet.classification.types import Batch
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.record_splits import Split, find_split
 from tpudet.trainkit.records import write_shard
+from tpudet.trainkit.shuffled_records import ShuffledRecords
 
 NAMES = ["blue", "green", "red"]
 DATA = DataConfig(image_size=(24, 32))
@@ -31,10 +32,9 @@ def split(colors_part: Path) -> Split:
 
 
 def batches(split: Split, count: int, data: DataConfig = DATA, **options) -> list[Batch]:
-    settings = {"num_classes": 3, "batch_size": 4, "seed": 5, **options}
-    dataset = train_dataset(
-        data, shards=split.shards, records_per_shard=split.records_per_shard, **settings
-    )
+    order = {name: options.pop(name) for name in tuple(options) if name in ShuffledRecords._fields}
+    records = ShuffledRecords(split.shards, split.records_per_shard, **{"seed": 5, **order})
+    dataset = train_dataset(data, records, **{"num_classes": 3, "batch_size": 4, **options})
     return [Batch(*map(np.asarray, batch)) for batch in dataset.take(count)]
 
 

@@ -15,6 +15,7 @@ from tpudet.classification.preparation.write_cache import CachePlan, write_cache
 from tpudet.cli import main
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.record_splits import Split, find_split
+from tpudet.trainkit.shuffled_records import ShuffledRecords
 
 SEED = 5
 PLAIN = DataConfig(image_size=(24, 32), random_crop=None)
@@ -35,11 +36,9 @@ def images(data: DataConfig, split: Split, count: int) -> np.ndarray:
     """The first images of a run, in an order that does not depend on how they were drawn."""
     dataset = train_dataset(
         data,
-        shards=split.shards,
-        records_per_shard=split.records_per_shard,
+        ShuffledRecords(split.shards, split.records_per_shard, seed=SEED),
         num_classes=3,
         batch_size=count,
-        seed=SEED,
     )
     (batch,) = dataset.take(1)
     rows = np.concatenate([np.reshape(batch.images, [count, -1]), batch.targets], axis=1)

@@ -28,6 +28,7 @@ from tpudet.trainkit.images.mixed_stream import (
     augmented_stream,
     surplus_records,
 )
+from tpudet.trainkit.shuffled_records import ShuffledRecords
 
 CANVAS = (48, 64)
 MOSAIC = MixingAugmentation(functools.partial(mosaic, canvas_size=CANVAS), 3, probability=0.7)
@@ -75,13 +76,12 @@ def shard() -> str:
 
 
 def training(shard: str, augmentations, **changes) -> tf.data.Dataset:
-    options = {"batch_size": 1, "seed": 5}
+    order = {name: changes.pop(name) for name in tuple(changes) if name in ShuffledRecords._fields}
     return train_dataset(
         DataConfig(canvas_size=CANVAS, max_instances=12, scale_range=(0.5, 1.5)),
-        shards=[shard],
-        records_per_shard=[TOTAL],
+        ShuffledRecords([shard], [TOTAL], **{"seed": 5, **order}),
         augmentations=augmentations,
-        **{**options, **changes},
+        **{"batch_size": 1, **changes},
     )
 
 
@@ -214,11 +214,11 @@ def test_surplus_is_the_way_back_to_a_block() -> None:
 
 def test_copy_paste_without_masks_is_refused(shard) -> None:
     data = DataConfig(canvas_size=CANVAS, augmentations=(CopyPasteConfig(),))
-    options = {"shards": [shard], "records_per_shard": [TOTAL], "batch_size": 1, "seed": 5}
+    order = ShuffledRecords([shard], [TOTAL], seed=5)
     with pytest.raises(ValueError, match=r"copy_paste needs masks.*--include_masks"):
-        train_dataset(data, **options)
+        train_dataset(data, order, batch_size=1)
     with pytest.raises(ValueError, match=r"the model needs masks"):
-        train_dataset(DataConfig(canvas_size=CANVAS), with_masks=True, **options)
+        train_dataset(DataConfig(canvas_size=CANVAS), order, batch_size=1, with_masks=True)
 
 
 def test_masks_are_looked_for_in_every_shard(shard) -> None:
@@ -244,9 +244,8 @@ def test_masks_are_looked_for_in_every_shard(shard) -> None:
     other = "ram://augmented_masks-00000-of-00001.tfrecord"
     records.write_shard(other, [record])
     data = DataConfig(canvas_size=CANVAS, max_instances=3, augmentations=(CopyPasteConfig(),))
-    dataset = train_dataset(
-        data, shards=[shard, other], records_per_shard=[TOTAL, 1], batch_size=1, seed=1
-    )
+    order = ShuffledRecords([shard, other], [TOTAL, 1], seed=1)
+    dataset = train_dataset(data, order, batch_size=1)
     batches = list(dataset.take(2))
     assert [batch.masks for batch in batches] == [None, None]
 
@@ -320,10 +319,8 @@ def test_large_scale_jitter_with_copy_paste_on_real_photos(data_dir: Path) -> No
 
     dataset = train_dataset(
         DataConfig(canvas_size=(256, 256), max_instances=100, scale_range=(0.1, 2.0)),
-        shards=[coco_shard(data_dir / "coco_tiny", 12)],
-        records_per_shard=[12],
+        ShuffledRecords([coco_shard(data_dir / "coco_tiny", 12)], [12], seed=1),
         batch_size=1,
-        seed=1,
         with_masks=True,
         augmentations=[MixingAugmentation(check, 1, 1.0)],
     )

@@ -20,6 +20,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.input_errors import explain_input_error, input_errors_in_words
 from tpudet.trainkit.record_splits import find_split
 from tpudet.trainkit.records import write_shard
+from tpudet.trainkit.shuffled_records import ShuffledRecords
 from tpudet.trainkit.training.model_dir import load_classes
 
 LABEL_MAP = """
@@ -92,10 +93,8 @@ def test_classes_come_from_labels_or_names(foreign_set: str) -> None:
     assert split.records_per_shard == [1, 1]
     dataset = train_dataset(
         DataConfig(canvas_size=(64, 64), max_instances=2),
-        shards=split.shards,
-        records_per_shard=split.records_per_shard,
+        ShuffledRecords(split.shards, split.records_per_shard, seed=0),
         batch_size=2,
-        seed=0,
         num_classes=3,
         class_names=names,
     )
@@ -177,10 +176,8 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
     write_shard(path, [record(k, e, class__label=[1]) for k, e in enumerate((good, damaged))])
     dataset = train_dataset(
         DataConfig(canvas_size=(64, 64), max_instances=2),
-        shards=[path],
-        records_per_shard=[2],
+        ShuffledRecords([path], [2], seed=0),
         batch_size=2,
-        seed=0,
     )
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         next(iter(dataset))

@@ -17,6 +17,7 @@ from tpudet.detection.data.tfrecord import EncodedImage, encode_example, parse_e
 from tpudet.trainkit import records
 from tpudet.trainkit.images.canvas import decode_to_canvas, place_on_canvas, stretch
 from tpudet.trainkit.images.seeds import draw_placement, record_seed
+from tpudet.trainkit.shuffled_records import ShuffledRecords
 
 CANVAS = (64, 64)
 COUNTS = [4, 3, 4]
@@ -65,14 +66,9 @@ def shards() -> list[str]:
 def training(shards, batch_size, **changes):
     settings = {**OPTIONS, "scale_range": (0.1, 2.0), "resize": FitConfig()}
     settings |= {name: changes.pop(name) for name in tuple(changes) if name in settings}
-    options = {"seed": 3}
-    return train_dataset(
-        DataConfig(**settings),
-        shards=shards,
-        records_per_shard=COUNTS,
-        batch_size=batch_size,
-        **{**options, **changes},
-    )
+    order = {name: changes.pop(name) for name in tuple(changes) if name in ShuffledRecords._fields}
+    records = ShuffledRecords(shards, COUNTS, **{"seed": 3, **order})
+    return train_dataset(DataConfig(**settings), records, batch_size=batch_size, **changes)
 
 
 def rows(dataset, number: int) -> list[list[np.ndarray]]:
@@ -272,7 +268,7 @@ def test_training_carries_masks_through_mixing_and_cropping(masked_shard):
         canvas_size=(40, 64), max_instances=3, augmentations=(MosaicConfig(probability=0.5),)
     )
     dataset = train_dataset(
-        data, shards=[masked_shard], records_per_shard=[5], batch_size=2, seed=1, with_masks=True
+        data, ShuffledRecords([masked_shard], [5], seed=1), batch_size=2, with_masks=True
     )
     assert dataset.element_spec.masks == tf.TensorSpec([2, 3, 40, 8], tf.uint8)
     for batch in dataset.take(8):
@@ -347,10 +343,8 @@ def test_a_label_beyond_the_classes_is_named_before_a_gpu_trains_on_it(tmp_path,
     records.write_shard(path, contents)
     dataset = train_dataset(
         DataConfig(canvas_size=OPTIONS["canvas_size"], max_instances=OPTIONS["max_instances"]),
-        shards=[path],
-        records_per_shard=[3],
+        ShuffledRecords([path], [3], seed=0),
         batch_size=3,
-        seed=0,
         num_classes=num_classes,
     )
     if num_classes != 2:

@@ -27,7 +27,7 @@ from tpudet.trainkit.records import (
     spread_records,
     unconverted,
 )
-from tpudet.trainkit.shuffled_records import read_shuffled
+from tpudet.trainkit.shuffled_records import ShuffledRecords, read_shuffled
 from tpudet.trainkit.types import Tensor
 
 NUM_CORES = os.cpu_count() or 1
@@ -35,16 +35,12 @@ NUM_CORES = os.cpu_count() or 1
 
 def train_dataset(
     data: DataConfig,
+    records: ShuffledRecords,
     *,
-    shards: Sequence[str],
-    records_per_shard: Sequence[int],
     num_classes: int,
     batch_size: int,
-    seed: int,
     start_record: int = 0,
     is_multi_label: bool = False,
-    process_index: int = 0,
-    process_count: int = 1,
 ) -> tf.data.Dataset:
     """Yields augmented batches without end; batches span epochs and nothing is dropped.
 
@@ -52,15 +48,11 @@ def train_dataset(
 
     Args:
         data: crop, flip and augmentations, applied in this order.
-        shards: paths.
-        records_per_shard: records of each.
+        records: of the run, and their order.
         num_classes: C. A record with a label beyond it ends the run.
         batch_size: images per batch of this process.
-        seed: any int64.
         start_record: records consumed since the beginning of the run, by all processes together.
         is_multi_label: whether an image may have several labels or none, instead of exactly one.
-        process_index: of this process.
-        process_count: processes that share the records, which take turns.
 
     Returns:
         Dataset of `Batch`.
@@ -71,32 +63,25 @@ def train_dataset(
     augmentations = build_augmentations(data.augmentations)
     settings: dict[str, Any] = {
         "data": data,
-        "seed": seed,
+        "seed": records.seed,
         "num_classes": num_classes,
         "is_multi_label": is_multi_label,
     }
     if data.cache:
-        cache = find_cache(data, shards, records_per_shard)
-        shards, records_per_shard = cache.shards, cache.records_per_shard
+        cache = find_cache(data, records.shards, records.records_per_shard)
+        records = records._replace(shards=cache.shards, records_per_shard=cache.records_per_shard)
         prepare = functools.partial(cached_sample, is_augmented=cache.is_augmented, **settings)
         if cache.is_augmented:
             augmentations = without_cached(augmentations, data)
     else:
-        schema = check_windows(data, read_schema(shards))
+        schema = check_windows(data, read_schema(records.shards))
         prepare = functools.partial(training_sample, schema=schema, **settings)
     is_basic = data.pipeline == "basic"
     samples = augmented_stream(
-        lambda start: read_shuffled(
-            shards,
-            records_per_shard,
-            seed=seed,
-            start_record=start,
-            process_index=process_index,
-            process_count=process_count,
-        ),
+        functools.partial(read_shuffled, records),
         augmentations,
         start_record=start_record,
-        process_count=process_count,
+        process_count=records.process_count,
         prepare=prepare,
         pack=pack_sample,
         unpack=unpack_sample,

@@ -20,7 +20,7 @@ from tpudet.trainkit.images.canvas import PlacedImage, Resize, fit, place_on_can
 from tpudet.trainkit.images.mixed_stream import Augmentation, augmented_stream
 from tpudet.trainkit.images.seeds import draw_placement, fold_seed, record_seed
 from tpudet.trainkit.records import evaluation_share, read_records, unconverted
-from tpudet.trainkit.shuffled_records import read_shuffled
+from tpudet.trainkit.shuffled_records import ShuffledRecords, read_shuffled
 from tpudet.trainkit.types import Tensor
 
 NUM_CORES = os.cpu_count() or 1
@@ -33,21 +33,17 @@ _TURN = -3  # for `draw_turn`
 
 def train_dataset(
     data: DataConfig,
+    records: ShuffledRecords,
     *,
-    shards: Sequence[str],
-    records_per_shard: Sequence[int],
     batch_size: int,
-    seed: int,
     start_record: int = 0,
     num_classes: int | None = None,
     class_names: Sequence[str] = (),
     with_masks: bool = False,
     augmentations: Sequence[Augmentation] | None = None,
-    process_index: int = 0,
-    process_count: int = 1,
     num_parallel_calls: int = NUM_CORES,
 ) -> tf.data.Dataset:
-    """Yields augmented batches without end; batches span epochs and nothing is dropped.
+    """Yields augmented `Batch`es without end; they span epochs and nothing is dropped.
 
     Every batch is a function of (seed, its position in the run): see `read_shuffled` for the order,
     `draw_placement` for the random choices and `augmented_stream` for the augmentations, which are
@@ -57,22 +53,15 @@ def train_dataset(
         data: canvas, flip, scales, augmentations and `max_instances` (N, see `select_instances`).
             So many instances are chosen of each record, before any mask is decoded, and again of
             a mixed image.
-        shards: paths, as `find_shards` lists them.
-        records_per_shard: records of each.
+        records: of the run, and their order; mixed images depend on the number of processes.
         batch_size: images per batch of this process.
-        seed: any int64.
         start_record: records consumed since the beginning of the run, by all processes together.
         num_classes: C. A record with a label beyond it ends the run: a GPU would train on it as if
             it had no class. None checks nothing.
         class_names: C names, for records that have no class ids.
         with_masks: whether batches carry masks; the canvas is then a multiple of 8 wide.
         augmentations: used instead of those of `data`.
-        process_index: as of `read_shuffled`.
-        process_count: as of `read_shuffled`; mixed images depend on it, records do not.
         num_parallel_calls: images prepared at once.
-
-    Returns:
-        Dataset of `Batch`.
 
     Raises:
         UserError: masks are needed, and no record searched has any.
@@ -81,25 +70,16 @@ def train_dataset(
         augmentations = build_augmentations(data)
     reads_masks = with_masks or needs_masks(data)
     if reads_masks:
-        require_masks(shards, needed_by="the model" if with_masks else "copy_paste")
+        require_masks(records.shards, needed_by="the model" if with_masks else "copy_paste")
     images = augmented_stream(
-        lambda start: read_shuffled(
-            shards,
-            records_per_shard,
-            seed=seed,
-            start_record=start,
-            process_index=process_index,
-            process_count=process_count,
-            whole_files=data.fraction == 1.0,
-        ),
+        functools.partial(read_shuffled, records),
         augmentations,
         start_record=start_record,
-        process_count=process_count,
+        process_count=records.process_count,
         prepare=functools.partial(
             _training_sample,
             data=data,
-            resize=build_resize(data.resize),
-            seed=seed,
+            seed=records.seed,
             num_classes=num_classes,
             class_names=class_names,
             reads_masks=reads_masks,
@@ -119,7 +99,6 @@ def _training_sample(
     serialized: Tensor,
     *,
     data: DataConfig,
-    resize: Resize,
     seed: int,
     num_classes: int | None,
     class_names: Sequence[str],
@@ -139,7 +118,9 @@ def _training_sample(
     )
     turns = data.vertical_flip or data.quarter_turns
     canvas_size = canvas_before(turn, data.canvas_size) if turns else data.canvas_size
-    placed = place_on_canvas(example.encoded, *canvas_size, **drawn._asdict(), resize=resize)
+    placed = place_on_canvas(
+        example.encoded, *canvas_size, **drawn._asdict(), resize=build_resize(data.resize)
+    )
     sample = _to_sample(
         record,
         example,

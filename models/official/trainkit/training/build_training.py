@@ -8,6 +8,8 @@ import tensorflow as tf
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.record_splits import Split
+from tpudet.trainkit.shuffled_records import ShuffledRecords
 from tpudet.trainkit.training.build_engine import build_engine, set_precision
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.devices import Devices
@@ -92,3 +94,24 @@ def build_training(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return Training(task, engine, frozen, pretrained, loaded)
+
+
+def training_records(
+    split: Split, train: TrainConfig, devices: Devices | None, *, whole_files: bool = True
+) -> ShuffledRecords:
+    """Returns the share of a split that this process trains on, in the order of the run.
+
+    Args:
+        split: the training data.
+        train: the config of the run.
+        devices: their process reads its part of each batch; None: whole batches.
+        whole_files: as of `ShuffledRecords`.
+    """
+    return ShuffledRecords(
+        split.shards,
+        split.records_per_shard,
+        seed=train.seed,
+        process_index=devices.process_index if devices else 0,
+        process_count=devices.num_processes if devices else 1,
+        whole_files=whole_files,
+    )
