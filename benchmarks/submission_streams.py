@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 
-from fusion import NUM_LABELS, generate
+from generated_submissions import NUM_LABELS, generate
 
 from tpudet.detection.commands import (
     add_parents,

@@ -87,11 +87,7 @@ def train(
             config, training, classes=classes, devices=devices, model_dir=model_dir
         )
 
-    def find_shards() -> list[str]:
-        other = find_joined_split(config.data.directory, config.data.eval_split, classes)
-        return [*split.shards, *other.shards]
-
-    with input_errors_in_words(find_shards):
+    with input_errors_in_words(lambda: split.shards + _eval_shards(config, classes)):
         return run_training(
             config,
             training,
@@ -238,6 +234,10 @@ def export(model_dir: str, *, export_root: str, step: str, overwrite: bool) -> t
         overwrite=overwrite,
     )
     return directory, checkpoint.step
+
+
+def _eval_shards(config: ExperimentConfig, classes: Sequence[ClassEntry]) -> list[str]:
+    return find_joined_split(config.data.directory, config.data.eval_split, classes).shards
 
 
 def _log_start(

@@ -82,14 +82,6 @@ def export_saved_model(
     require_free(directory, overwrite=overwrite)
     module = _Detector(model, predict, canvas_size, resize, boxes, (pixel_mean, pixel_std))
     image_tensor = module.image_tensor.get_concrete_function()
-    outputs = image_tensor.structured_outputs
-    facts = {
-        "canvas_size": list(canvas_size),
-        "boxes": boxes,
-        "max_detections": outputs["detection_scores"].shape[1],
-    }
-    if "detection_masks" in outputs:
-        facts["mask_side"] = outputs["detection_masks"].shape[2]
     publish_saved_model(
         module,
         {
@@ -102,10 +94,21 @@ def export_saved_model(
         directory=directory,
         class_list_text=class_list_text,
         metadata=metadata,
-        facts=facts,
+        facts={
+            "canvas_size": list(canvas_size),
+            "boxes": boxes,
+            **_output_facts(image_tensor.structured_outputs),
+        },
         overwrite=overwrite,
     )
     return directory
+
+
+def _output_facts(outputs: Mapping[str, tf.Tensor]) -> dict[str, object]:
+    facts: dict[str, object] = {"max_detections": outputs["detection_scores"].shape[1]}
+    if "detection_masks" in outputs:
+        facts["mask_side"] = outputs["detection_masks"].shape[2]
+    return facts
 
 
 class _Detector(tf.Module):

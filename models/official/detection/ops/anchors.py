@@ -57,21 +57,24 @@ def anchors_for_canvas(
     levels = []
     for level in range(min_level, max_level + 1):
         sides = anchor_size * 2**level * 2.0 ** (np.arange(num_scales) / num_scales)
-        cells = _cells(canvas_size, level)
-        if layout == "torchvision":
-            halves = _rounded_halves(sides, aspect_ratios)
-            steps = (side // count for side, count in zip(canvas_size, cells, strict=True))
-            first = 0.0
-        else:
-            halves = _halves(sides, aspect_ratios)
-            steps, first = (2**level, 2**level), 0.0 if layout == "corner" else 0.5
-        rows, columns = (
-            (np.arange(count) + first) * step for count, step in zip(cells, steps, strict=True)
-        )
-        centers = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 1, 2)
+        halves = (_rounded_halves if layout == "torchvision" else _halves)(sides, aspect_ratios)
+        centers = _centers(canvas_size, level, layout)
         boxes = np.concatenate([centers - halves, centers + halves], axis=-1)
         levels.append(boxes.reshape(-1, 4))
     return np.concatenate(levels).astype(np.float32)
+
+
+def _centers(canvas_size: tuple[int, int], level: int, layout: AnchorLayout) -> np.ndarray:
+    # [locations, 1, 2], y and x
+    cells = _cells(canvas_size, level)
+    first = 0.5 if layout == "centered" else 0.0
+    steps = (2**level, 2**level)
+    if layout == "torchvision":
+        steps = [side // count for side, count in zip(canvas_size, cells, strict=True)]
+    rows, columns = (
+        (np.arange(count) + first) * step for count, step in zip(cells, steps, strict=True)
+    )
+    return np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 1, 2)
 
 
 def _halves(sides: np.ndarray, aspect_ratios: Sequence[float]) -> np.ndarray:

@@ -191,12 +191,11 @@ def evaluate_checkpoints(
                 if pending := evaluator.pending(published, total_steps):
                     evaluator.restore_and_evaluate(pending[0], preemption, writer)
                     patience.renew()
-                elif max(evaluator.evaluated_steps, default=0) >= total_steps or patience.is_over(
-                    published
-                ):
+                    continue
+                last = max(evaluator.evaluated_steps, default=0)
+                if last >= total_steps or patience.is_over(published):
                     return EXIT_FINISHED
-                else:
-                    preemption.wait(poll_seconds)
+                preemption.wait(poll_seconds)
             raise Interrupted(preemption.signal_name)
     except Interrupted as signal_name:
         is_limit = str(signal_name) == TIME_LIMIT
