@@ -29,8 +29,8 @@ _MODEL_INPUT = "{in}/saved_model --images {in}/images/val --workers 1 --batch_si
 _TRAIN = "train --config quickstart --dry_run --model_dir {out}/model --set data.directory={in}/set"
 
 
-def _cases() -> list[Case]:
-    cases = [
+def _image_cases() -> list[Case]:
+    return [
         Case("images", "images/val/*", BINARY, f"check_data {_IMAGE_TABLE}"),
         Case("images", "images/val/*", BINARY, f"make_tfrecords {_RECORDS}"),
         Case("images", "images/val/*", BINARY, f"predict {{out}}/p.parquet {_MODEL_INPUT}", 0.5),
@@ -47,6 +47,10 @@ def _cases() -> list[Case]:
             "images_to_tfrecords {in}/folders --output {out}/part --workers 1 --num_shards 1",
         ),
     ]
+
+
+def _annotation_cases() -> list[Case]:
+    cases = []
     sources = {
         "coco": ("coco.json", JSON, "--images {in}/val"),
         "voc": ("voc/*.xml", TEXT, "--images {in}/val"),
@@ -72,6 +76,10 @@ def _cases() -> list[Case]:
             cases.append(Case(family, f"images/{file}", mutations, command))
             if family == "yolo":
                 cases.append(Case(family, "images/yolo/data.yaml", TEXT, command))
+    return cases
+
+
+def _table_cases() -> list[Case]:
     boxes = {
         "filter_dataset {out}/b.csv {in}/images/val_boxes.csv",
         "kfold_split {out}/t_{}.csv {out}/v_{}.csv {in}/images/val_boxes.csv --num_folds 2",
@@ -80,8 +88,9 @@ def _cases() -> list[Case]:
         "evaluate_submission {in}/images/a.csv {in}/images/val_boxes.csv --output {out}/e",
         "add_pseudo_labels {out}/b.csv {in}/images/val_boxes.csv {in}/images/a.csv",
     }
-    cases += [Case("csv", "images/val_boxes.csv", TEXT, command, 0.5) for command in sorted(boxes)]
-    cases += [
+    cases = [Case("csv", "images/val_boxes.csv", TEXT, command, 0.5) for command in sorted(boxes)]
+    return [
+        *cases,
         Case("csv", "images/classes.csv", TEXT, f"check_data {_IMAGE_TABLE}"),
         Case(
             "csv",
@@ -103,6 +112,10 @@ def _cases() -> list[Case]:
             "--ground_truth {in}/images/coco.json",
         ),
     ]
+
+
+def _set_cases() -> list[Case]:
+    cases = []
     for file, mutations, family in (
         ("set/val_*.tfrecord", RECORDS, "tfrecords"),
         ("set/*.manifest.json", JSON, "manifests"),
@@ -119,7 +132,11 @@ def _cases() -> list[Case]:
             (_TRAIN, 0.2),
         ):
             cases.append(Case(family, file, mutations, command, weight))
-    cases += [
+    return cases
+
+
+def _experiment_cases() -> list[Case]:
+    return [
         Case("yaml", "experiment.yaml", TEXT, "show_config --config {in}/experiment.yaml"),
         Case(
             "yaml", "experiment.yaml", TEXT, "plot_schedule {in}/experiment.yaml {out}/s.png", 0.2
@@ -139,6 +156,10 @@ def _cases() -> list[Case]:
         ),
         Case("checkpoints", "saved_model/*", BINARY, f"predict {{out}}/p.pkl {_MODEL_INPUT}", 0.2),
     ]
+
+
+def _prediction_cases() -> list[Case]:
+    cases = []
     for family, ending in (("pickles", "pkl"), ("parquet", "parquet")):
         predictions = f"{{in}}/images/p.{ending}"
         for command in (
@@ -148,6 +169,11 @@ def _cases() -> list[Case]:
             f"draw_predictions {predictions} --images {{in}}/images/val --output {{out}}/drawn",
         ):
             cases.append(Case(family, f"images/p.{ending}", BINARY, command))
+    return cases
+
+
+def _submission_cases() -> list[Case]:
+    cases = []
     for command in (
         "join_subs {out}/s.csv {in}/images/a.csv {in}/images/b.csv",
         "merge_subs {out}/s.csv {in}/images/a.csv {in}/images/b.csv --method wbf --skip_bad",
@@ -170,7 +196,15 @@ def _cases() -> list[Case]:
     return cases
 
 
-CASES = _cases()
+CASES = [
+    *_image_cases(),
+    *_annotation_cases(),
+    *_table_cases(),
+    *_set_cases(),
+    *_experiment_cases(),
+    *_prediction_cases(),
+    *_submission_cases(),
+]
 FAMILIES = tuple(dict.fromkeys(case.family for case in CASES))
 
 
