@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,11 +55,23 @@ def start(model_dir: Path, task: Task, *, index: int, count: int, address: str) 
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
 
-def start_two(model_dir: Path, task: Task) -> list[subprocess.Popen]:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    return [start(model_dir, task, index=index, count=2, address=address) for index in (0, 1)]
+@pytest.fixture
+def start_two() -> Iterator[Callable[[Path, Task], list[subprocess.Popen]]]:
+    """Starts two hosts; those that a failed test leaves behind are ended."""
+    started: list[subprocess.Popen] = []
+
+    def start_both(model_dir: Path, task: Task) -> list[subprocess.Popen]:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            address = f"localhost:{free.getsockname()[1]}"
+        hosts = [start(model_dir, task, index=index, count=2, address=address) for index in (0, 1)]
+        started.extend(hosts)
+        return hosts
+
+    yield start_both
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 def log_of(model_dir: Path, index: int) -> str:
@@ -118,7 +131,11 @@ def task(request: pytest.FixtureRequest) -> Task:
     ("task", "lost"), [("detector", 0), ("detector", 1), ("classifier", 1)], indirect=["task"]
 )
 def test_two_hosts_train_as_one_stop_together_and_never_hang(
-    task: Task, lost: int, one_host: Path, tmp_path: Path
+    task: Task,
+    lost: int,
+    one_host: Path,
+    start_two: Callable[[Path, Task], list[subprocess.Popen]],
+    tmp_path: Path,
 ) -> None:
     model_dir = tmp_path / "run"
     endless = task.with_settings(**{"train.total_steps": "100000"})

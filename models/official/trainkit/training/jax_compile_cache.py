@@ -13,8 +13,9 @@ logger = logging.getLogger(__name__)
 def use_compile_cache(directory: str) -> None:
     """Makes JAX look for compiled programs in a folder, and put there what took over a second.
 
-    With several hosts process 0 writes them and all read them. JAX tells programs of other sizes,
-    code, devices and versions apart.
+    JAX tells programs of other sizes, code, devices and versions apart. With several hosts process
+    0 writes them and all read them. Hosts of CPUs cannot: JAX takes the place of a CPU among the
+    hosts for part of a program, so each of them writes and reads a folder of its own.
 
     Args:
         directory: any folder; a bucket needs the package etils, without which nothing is kept.
@@ -26,7 +27,17 @@ def use_compile_cache(directory: str) -> None:
             directory,
         )
         return
+    if jax.process_count() > 1 and jax.default_backend() == "cpu":
+        directory = f"{directory}/host-{jax.process_index()}"
+        _write_on_this_host()
     jax.config.update("jax_compilation_cache_dir", directory)
+
+
+def _write_on_this_host() -> None:
+    """Lets JAX write the cache here too; only process 0 does, which no public option changes."""
+    from jax._src import distributed
+
+    distributed.global_state.process_id = 0  # once devices exist, nothing but the cache reads it
 
 
 def cache_hits() -> int:
