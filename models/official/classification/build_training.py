@@ -45,18 +45,28 @@ def build_classifier_training(
     return build_training(
         config.train,
         devices=devices,
-        make_task=functools.partial(
-            build_task,
-            config,
-            num_classes=len(classes),
-            synchronized=devices.num_replicas > 1,
-            sum_over_replicas=devices.sum_over_replicas,
-        ),
+        make_task=functools.partial(make_task, config, len(classes), devices),
         make_dataset=functools.partial(build_train_dataset, config, train_split, devices=devices),
         pretrained=pretrained,
         normalization=config.model.normalization,
         classes=classes,
         other_parts=head_recipe,
+    )
+
+
+def make_task(config: ExperimentConfig, num_classes: int, devices: Devices) -> ClassifierTask:
+    """Builds the classifier that is trained on the devices, with the weights it starts with.
+
+    Args:
+        config: the experiment, without `auto`.
+        num_classes: rows of the class list.
+        devices: those that train; this is called in their scope.
+    """
+    return build_task(
+        config,
+        num_classes=num_classes,
+        synchronized=devices.num_replicas > 1,
+        sum_over_replicas=devices.sum_over_replicas,
     )
 
 

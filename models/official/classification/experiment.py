@@ -1,6 +1,5 @@
 """A whole experiment on one page: training, evaluation and export."""
 
-import dataclasses
 import functools
 import json
 import math
@@ -30,7 +29,7 @@ from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.checkpoints import Checkpoint
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import EvaluationSettings
-from tpudet.trainkit.training.lr_finder import RangeTest, find_learning_rate, range_test_config
+from tpudet.trainkit.training.lr_finder import RangeTest, run_range_test
 from tpudet.trainkit.training.model_dir import Run, load_classes, load_run, select_checkpoint
 from tpudet.trainkit.training.modes import Mode, run_training
 from tpudet.trainkit.training.plan import log_frozen, log_plan
@@ -115,22 +114,17 @@ def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps:
     """
     _, classes = load_classes(config.data.directory, config.data.classes)
     split = find_joined_split(config.data.directory, config.data.train_split, classes)
-    train = range_test_config(config.train, start=start, end=end, num_steps=num_steps)
-    run = resolve_start(
-        dataclasses.replace(config, train=train),
-        num_images=sum(split.records_per_shard),
-        model_dir=None,
+    return run_range_test(
+        config,
+        split,
+        start=start,
+        end=end,
+        num_steps=num_steps,
         resolve_auto=resolve_auto,
+        build_training=functools.partial(
+            build_classifier_training, classes=classes, train_split=split
+        ),
     )
-    training = build_classifier_training(
-        run.config,
-        classes=classes,
-        train_split=split,
-        devices=run.devices,
-        pretrained=run.pretrained,
-    )
-    with input_errors_in_words(lambda: split.shards):
-        return find_learning_rate(training.engine, num_steps)
 
 
 def evaluate(

@@ -1,5 +1,6 @@
 """Times the training steps of a classifier on drawn or on real input."""
 
+import functools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,15 +10,14 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from tpudet.classification.build_classifier import build_task
-from tpudet.classification.build_training import build_train_dataset
+from tpudet.classification.build_training import build_train_dataset, make_task
 from tpudet.classification.config import ExperimentConfig
 from tpudet.classification.data.splits import find_joined_split
 from tpudet.classification.data.synthetic import synthetic_dataset
 from tpudet.classification.modeling.config import SigmoidLossConfig
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.model_dir import load_classes
-from tpudet.trainkit.training.step_benchmark import StepTimes, TimedInput, time_training
+from tpudet.trainkit.training.step_benchmark import TimedInput
 
 _IMAGENET_CLASSES = 1000
 _UNTIMED_SECONDS = 0.2  # empties what an input had buffered while others were measured
@@ -53,14 +53,16 @@ def open_input(name: str, config: ExperimentConfig) -> TimedInput:
                 seed=config.train.seed,
             )
 
-        return TimedInput(name, num_classes, draw)
+        make = functools.partial(make_task, config, num_classes)
+        return TimedInput(name, num_classes, draw, make)
     _, classes = load_classes(config.data.directory, config.data.classes)
     split = find_joined_split(config.data.directory, config.data.train_split, classes)
 
     def read(devices: Devices, start: int) -> tf.data.Dataset:
         return build_train_dataset(config, split, start, devices=devices)
 
-    return TimedInput(name, len(classes), read)
+    make = functools.partial(make_task, config, len(classes))
+    return TimedInput(name, len(classes), read, make)
 
 
 class InputTimes(NamedTuple):
@@ -118,35 +120,3 @@ def _count_batches(batches: Iterator[Any], seconds: float) -> int:
         next(batches)
         count += 1
     return count
-
-
-def time_experiment(
-    config: ExperimentConfig,
-    timed_input: TimedInput,
-    *,
-    network: str,
-    warmup_steps: int,
-    steps: int,
-) -> StepTimes:
-    """Builds the classifier and its engine as for training, and times steps.
-
-    Args:
-        config: the experiment; values that are `auto` become those without pretrained weights.
-        timed_input: from `open_input`.
-        network: its name in the table.
-        warmup_steps: untimed steps before.
-        steps: timed steps.
-    """
-    return time_training(
-        config.train,
-        timed_input,
-        make_task=lambda devices: build_task(
-            config,
-            num_classes=timed_input.num_classes,
-            synchronized=devices.num_replicas > 1,
-            sum_over_replicas=devices.sum_over_replicas,
-        ),
-        network=network,
-        warmup_steps=warmup_steps,
-        steps=steps,
-    )

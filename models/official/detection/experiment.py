@@ -5,7 +5,6 @@ A config value goes one way: the config is decoded, the pretrained weights are o
 export share the first half and take the weights from a checkpoint.
 """
 
-import dataclasses
 import functools
 import json
 import logging
@@ -32,7 +31,7 @@ from tpudet.trainkit.training.build_engine import are_cpus, choose_devices, set_
 from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import EvaluationSettings
-from tpudet.trainkit.training.lr_finder import RangeTest, find_learning_rate, range_test_config
+from tpudet.trainkit.training.lr_finder import RangeTest, run_range_test
 from tpudet.trainkit.training.model_dir import load_classes, load_run, select_checkpoint
 from tpudet.trainkit.training.modes import Mode, run_training
 from tpudet.trainkit.training.plan import log_frozen, log_plan
@@ -118,22 +117,17 @@ def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps:
         UserError: config, data set and weights do not fit together.
     """
     _, classes, split = _open_data(config)
-    train = range_test_config(config.train, start=start, end=end, num_steps=num_steps)
-    run = resolve_start(
-        dataclasses.replace(config, train=train),
-        num_images=sum(split.records_per_shard),
-        model_dir=None,
+    return run_range_test(
+        config,
+        split,
+        start=start,
+        end=end,
+        num_steps=num_steps,
         resolve_auto=resolve_auto,
+        build_training=functools.partial(
+            build_detector_training, classes=classes, train_split=split
+        ),
     )
-    training = build_detector_training(
-        run.config,
-        classes=classes,
-        train_split=split,
-        devices=run.devices,
-        pretrained=run.pretrained,
-    )
-    with input_errors_in_words(lambda: split.shards):
-        return find_learning_rate(training.engine, num_steps)
 
 
 def evaluate(

@@ -265,6 +265,17 @@ def add_threads_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_workers_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --workers."""
+    parser.add_argument(
+        "--workers",
+        type=positive_integer,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes (default: one per CPU)",
+    )
+
+
 def positive_integer(text: str) -> int:
     """An integer of at least 1, as the `type` of an argument."""
     if not text.strip().isdecimal() or int(text) < 1:

@@ -1,18 +1,19 @@
-"""The commands that tasks share: train, evaluate, find_lr, benchmark_train, plan.
+"""The commands that tasks share: train, evaluate, export, find_lr, show_augmented, and others.
 
 A task's module `experiment` has `ExperimentConfig`, `train`, `evaluate`, `check_export` and
-`range_test`. It is imported once the backend is chosen, since it imports Keras, and so is
-`step_times`, which has `open_input` and `time_experiment`.
+`range_test`, and `export`. It is imported once the backend is chosen, since it imports Keras, and
+so is `step_times`, which has `open_input`.
 """
 
 import argparse
+import dataclasses
 import functools
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpudet.trainkit.backend_arguments import (
     add_backend_argument,
@@ -28,11 +29,16 @@ from tpudet.trainkit.command_line import (
     add_step_time_arguments,
     add_training_arguments,
     new_parser,
+    positive_integer,
     run_command,
     start_logging,
+    writing,
 )
 from tpudet.trainkit.config.decode import load_config
-from tpudet.trainkit.files.storage import make_folder
+from tpudet.trainkit.files.storage import make_folder, whole_file
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Config = TypeVar("Config")  # a task's ExperimentConfig
 
@@ -150,6 +156,89 @@ def _evaluate(import_experiment: Callable[[], ModuleType], arguments: argparse.N
     return "\n".join([*lines, f"Written to {path}*"])
 
 
+def add_export_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --model_dir, --export_root, --step and --overwrite."""
+    parser.add_argument("--model_dir", required=True, help="the folder that train wrote")
+    parser.add_argument("--export_root", required=True, help="folder for SavedModels")
+    parser.add_argument("--step", default="latest", help="step number, latest or best (latest)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing SavedModel")
+
+
+def run_export(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    import_experiment: Callable[[], ModuleType],
+    *,
+    options: Sequence[str] = (),
+) -> int:
+    """Runs `tpudet export`; returns its exit code.
+
+    Args:
+        parser: with `add_export_arguments`.
+        argv: of the command.
+        import_experiment: returns the module whose `export` is called.
+        options: arguments of this task that `export` takes by their names.
+    """
+
+    def run(arguments: argparse.Namespace) -> str:
+        # A SavedModel is TensorFlow's, whichever backend trained the checkpoint.
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+        start_logging()
+        directory, step = import_experiment().export(
+            arguments.model_dir.rstrip("/"),
+            export_root=arguments.export_root.rstrip("/"),
+            step=arguments.step,
+            overwrite=arguments.overwrite,
+            **{name: getattr(arguments, name) for name in options},
+        )
+        return f"{directory}: step {step}"
+
+    return run_command(parser, argv, run)
+
+
+def run_show_augmented(
+    argv: Sequence[str] | None,
+    description: str | None,
+    config_type: type[Config],
+    draw: "Callable[[Config, int], np.ndarray]",
+    *,
+    epilog: str,
+) -> int:
+    """Runs `tpudet show_augmented`; returns its exit code.
+
+    Args:
+        argv: of the command.
+        description: of the command.
+        config_type: the task's ExperimentConfig.
+        draw: from an experiment with batches of one and the number of images to their grid,
+            [h, w, 3] uint8.
+        epilog: of the command.
+    """
+    parser = new_parser("tpudet show_augmented", description, epilog=epilog)
+    add_config_arguments(parser)
+    parser.add_argument(
+        "--output", metavar="FILE.png", help="file to write (CONFIG's stem + _augmented.png)"
+    )
+    parser.add_argument(
+        "--num_images", type=positive_integer, default=16, help="images in the grid (16)"
+    )
+
+    def run(arguments: argparse.Namespace) -> str:
+        from tpudet.trainkit.pages.drawing import encode_png
+
+        config: Any = experiment_config(config_type, arguments)
+        stem = os.path.basename(arguments.config).removesuffix(".yaml").removesuffix(".yml")
+        output = arguments.output or f"{stem}_augmented.png"
+        # An image is the same in any batch, and with batches of one no more are read than drawn.
+        train = dataclasses.replace(config.train, batch_size=1)
+        grid = draw(dataclasses.replace(config, train=train), arguments.num_images)
+        with writing(output), whole_file(output, "wb") as file:
+            file.write(encode_png(grid))
+        return f"Wrote {output}"
+
+    return run_command(parser, argv, run)
+
+
 def run_find_lr(
     argv: Sequence[str] | None, description: str | None, import_experiment: Callable[[], ModuleType]
 ) -> int:
@@ -191,15 +280,15 @@ def _benchmark_train(
     import_step_times: Callable[[], ModuleType], arguments: argparse.Namespace
 ) -> None:
     choose_backend(arguments)
-    from tpudet.trainkit.training.step_benchmark import print_times
+    from tpudet.trainkit.training.step_benchmark import print_times, time_training
 
     step_times = import_step_times()
     config = experiment_config(step_times.ExperimentConfig, arguments)
     print_times(
         arguments,
         open_input=lambda name: step_times.open_input(name, config),
-        time_input=lambda timed_input: step_times.time_experiment(
-            config,
+        time_input=lambda timed_input: time_training(
+            config.train,
             timed_input,
             network=arguments.config,
             warmup_steps=arguments.warmup_steps,

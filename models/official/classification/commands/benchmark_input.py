@@ -52,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> None:
     choose_backend(arguments)
     from tpudet.classification.config import ExperimentConfig
-    from tpudet.classification.step_times import open_input, time_experiment, time_inputs
+    from tpudet.classification.step_times import open_input, time_inputs
+    from tpudet.trainkit.training.step_benchmark import time_training
 
     config = experiment_config(ExperimentConfig, arguments)
     inputs, configs = time_inputs(config, rounds=arguments.rounds, seconds=arguments.seconds)
@@ -64,8 +65,8 @@ def _run(arguments: argparse.Namespace) -> None:
         cells += [f"{times.processor_milliseconds:.2f}"]
         result = times._asdict()
         if arguments.steps:
-            steps = time_experiment(
-                experiment,
+            steps = time_training(
+                experiment.train,
                 open_input("real", experiment),
                 network=arguments.config,
                 warmup_steps=_WARMUP_STEPS,

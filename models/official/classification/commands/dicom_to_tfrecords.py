@@ -1,10 +1,10 @@
 """Writes TFRecords of DICOM slices, with the labels of the RSNA haemorrhage challenge."""
 
 import argparse
-import os
 from collections.abc import Sequence
 
 from tpudet.trainkit.command_line import (
+    add_workers_argument,
     natural_number,
     new_parser,
     positive_integer,
@@ -44,13 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="files per split (about 100 MB each)",
     )
     parser.add_argument("--seed", type=natural_number, default=0, help="of the folds (0)")
-    parser.add_argument(
-        "--workers",
-        type=positive_integer,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes (%(default)s)",
-    )
+    add_workers_argument(parser)
     parser.add_argument(
         "--overwrite", action="store_true", help="replace finished splits of other images"
     )

@@ -1,10 +1,10 @@
 """Writes TFRecords, classes.csv and manifests from folders of images sorted by split and class."""
 
 import argparse
-import os
 from collections.abc import Sequence
 
 from tpudet.trainkit.command_line import (
+    add_workers_argument,
     natural_number,
     new_parser,
     positive_integer,
@@ -54,13 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seed", type=natural_number, default=0, help="of the order of the training images (0)"
     )
-    parser.add_argument(
-        "--workers",
-        type=positive_integer,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes (%(default)s)",
-    )
+    add_workers_argument(parser)
     parser.add_argument(
         "--overwrite", action="store_true", help="replace finished splits of other images"
     )

@@ -5,22 +5,22 @@ written to `<export_root>/<name of model_dir>-<resolution>`.
 """
 
 import argparse
-import os
 from collections.abc import Sequence
+from types import ModuleType
 
 from tpudet.trainkit.backend_arguments import add_tensorflow_argument
-from tpudet.trainkit.command_line import new_parser, run_command, start_logging
+from tpudet.trainkit.command_line import new_parser
+from tpudet.trainkit.experiment_commands import add_export_arguments, run_export
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; see --help."""
     parser = new_parser("tpudet export", __doc__)
-    parser.add_argument("--model_dir", required=True, help="the folder that train wrote")
-    parser.add_argument("--export_root", required=True, help="folder for SavedModels")
-    parser.add_argument("--step", default="latest", help="step number, latest or best (latest)")
+    add_export_arguments(parser)
     parser.add_argument(
         "--resolution",
         type=_canvas_size,
+        dest="canvas_size",
         metavar="SIDE|HEIGHTxWIDTH",
         help="canvas in pixels, rounded up to multiples of the model's stride (that of training)",
     )
@@ -31,25 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="boxes as fractions of the original image, or in its pixels (normalized)",
     )
     add_tensorflow_argument(parser)
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing SavedModel")
-    return run_command(parser, argv, _run)
+    return run_export(parser, argv, _experiment, options=("canvas_size", "boxes"))
 
 
-def _run(arguments: argparse.Namespace) -> str:
-    # A SavedModel is TensorFlow's, whichever backend trained the checkpoint.
-    os.environ["KERAS_BACKEND"] = "tensorflow"
-    start_logging()
-    from tpudet.detection.experiment import export
+def _experiment() -> ModuleType:
+    from tpudet.detection import experiment
 
-    directory, step = export(
-        arguments.model_dir.rstrip("/"),
-        export_root=arguments.export_root.rstrip("/"),
-        step=arguments.step,
-        canvas_size=arguments.resolution,
-        boxes=arguments.boxes,
-        overwrite=arguments.overwrite,
-    )
-    return f"{directory}: step {step}"
+    return experiment
 
 
 def _canvas_size(text: str) -> tuple[int, int] | None:

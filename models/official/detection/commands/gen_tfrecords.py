@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from tpudet.detection.commands.preparation_arguments import (
     SPLITS,
     add_mask_file_arguments,
-    add_workers_argument,
     add_writing_arguments,
 )
 from tpudet.trainkit.command_line import (
+    add_workers_argument,
     natural_number,
     new_parser,
     positive_integer,

@@ -2,12 +2,11 @@
 
 import argparse
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpudet.detection.preparation.open_images.challenge import BOUNDARIES, TRAIN_BOXES
-from tpudet.trainkit.command_line import positive_integer, share
+from tpudet.trainkit.command_line import add_workers_argument, positive_integer, share
 from tpudet.trainkit.files.locations import data_path, storage_path
 
 if TYPE_CHECKING:
@@ -105,17 +104,6 @@ def named_columns(text: str) -> dict[str, str]:
             f"'{text}' is not a list such as image=image_id,xywh=bbox,class=source, each key once"
         )
     return columns
-
-
-def add_workers_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds --workers."""
-    parser.add_argument(
-        "--workers",
-        type=positive_integer,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes (default: one per CPU)",
-    )
 
 
 def add_writing_arguments(parser: argparse.ArgumentParser, *, image_check: str) -> None:

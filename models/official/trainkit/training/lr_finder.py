@@ -6,7 +6,8 @@ follow it.
 
 import dataclasses
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,8 +15,13 @@ from matplotlib.figure import Figure
 
 from tpudet.trainkit.command_line import writing
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.input_errors import input_errors_in_words
+from tpudet.trainkit.record_splits import Split
+from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.config import RangeTestScheduleConfig, TrainConfig
 from tpudet.trainkit.training.engine import Engine
+from tpudet.trainkit.training.start import resolve_start
+from tpudet.trainkit.weights.families import Family
 
 SMOOTHING = 0.05  # share of a step's loss in the smoothed loss
 DIVERGENCE = 5.0  # the test ends where the smoothed loss exceeds this multiple of its minimum
@@ -29,6 +35,42 @@ class RangeTest(NamedTuple):
     losses: list[float]
     smoothed: list[float]
     suggestion: float | None  # rate where the loss falls fastest; None from fewer than 17 steps
+
+
+def run_range_test(
+    config: Any,
+    split: Split,
+    *,
+    start: float,
+    end: float,
+    num_steps: int,
+    resolve_auto: Callable[[Any, Family], Any],
+    build_training: Callable[..., Training[Any]],
+) -> RangeTest:
+    """Builds a training of an experiment and runs the test on it, see `find_learning_rate`.
+
+    Args:
+        config: the experiment as decoded, a dataclass with `model` and `train`.
+        split: the training data.
+        start: first rate.
+        end: rate of the last step.
+        num_steps: steps of the test.
+        resolve_auto: as for `resolve_start`.
+        build_training: from a config without `auto`, `devices` and `pretrained` to the training.
+
+    Raises:
+        UserError: config, data set and weights do not fit together.
+    """
+    train = range_test_config(config.train, start=start, end=end, num_steps=num_steps)
+    run = resolve_start(
+        dataclasses.replace(config, train=train),
+        num_images=sum(split.records_per_shard),
+        model_dir=None,
+        resolve_auto=resolve_auto,
+    )
+    training = build_training(run.config, devices=run.devices, pretrained=run.pretrained)
+    with input_errors_in_words(lambda: split.shards):
+        return find_learning_rate(training.engine, num_steps)
 
 
 def range_test_config(

@@ -23,12 +23,13 @@ HEADER = """\
 
 
 class TimedInput(NamedTuple):
-    """An input for timed steps."""
+    """An input for timed steps, and the task that trains on it."""
 
     name: str  # synthetic or real
     num_classes: int
     # From devices and the number of records consumed to batches.
     make_dataset: Callable[[Devices, int], tf.data.Dataset]
+    make_task: Callable[[Devices], Task]  # called in the scope of the devices
 
 
 class StepTimes(NamedTuple):
@@ -62,7 +63,6 @@ def time_training(
     train: TrainConfig,
     timed_input: TimedInput,
     *,
-    make_task: Callable[[Devices], Task],
     network: str,
     warmup_steps: int,
     steps: int,
@@ -72,7 +72,6 @@ def time_training(
     Args:
         train: the config of the run.
         timed_input: what is trained on; its batches have `records`.
-        make_task: called in the scope of the devices.
         network: its name in the table.
         warmup_steps: untimed steps before.
         steps: timed steps.
@@ -80,7 +79,7 @@ def time_training(
     devices = choose_devices(train)
     set_precision(train, devices)
     with devices.scope():
-        task = make_task(devices)
+        task = timed_input.make_task(devices)
     engine, _ = build_engine(
         task,
         train,
