@@ -14,7 +14,7 @@ import tensorflow as tf
 from tpudet.classification.data.augmentations import move_image
 from tpudet.classification.data.config import DataConfig
 from tpudet.classification.data.pipeline import eval_dataset
-from tpudet.classification.data.windows import decode_windows
+from tpudet.classification.data.samples import decode_windows
 from tpudet.classification.preparation.dicom import DicomError, hounsfield, read_slices
 from tpudet.classification.preparation.rsna_labels import assign_folds, read_labels
 from tpudet.cli import main

@@ -6,7 +6,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training import tpu_plan
 from tpudet.trainkit.training.tpu_machines import GIB, MACHINES, find_tpu
 from tpudet.trainkit.training.tpu_plan import CompiledStep, FailedStep, Step
-from tpudet.trainkit.training.tpu_search import search_batch
+from tpudet.trainkit.training.tpu_planner import search_batch
 
 V5E = find_tpu("v5e-8")
 STEP = CompiledStep(
