@@ -15,6 +15,8 @@ _SHOWN = 5
 _ASSERTION = "assertion failed: "
 _NO_EXAMPLE = "Could not parse example input"
 _NO_KEY = "is required but could not be found"
+_OTHER_TYPE = "Data types don't match"
+_OTHER_LENGTH = "Shapes of all inputs must match: values"
 # Keys of the image and of its name in the schemas of both tasks.
 _IMAGE_KEYS = ("image/encoded", "image")
 _NAME_KEYS = ("image/filename", "image/source_id", "id")
@@ -69,6 +71,14 @@ def explain_input_error(error: InputError, shards: Sequence[str]) -> UserError |
     if _NO_KEY in error.message:
         lacking = error.message.partition("Feature: ")[2].partition(" ")[0]
         return UserError(f"A record has no key {lacking}, unlike the first record of the set.")
+    if _OTHER_TYPE in error.message:
+        key, types = error.message.partition("Key: ")[2].split(f".  {_OTHER_TYPE}. ", 1)
+        return UserError(f"A record has {key} of another type. {types.splitlines()[0]}")
+    if _OTHER_LENGTH in error.message:
+        return UserError(
+            "A record has lists of different lengths for the corners of its boxes; each needs one "
+            "value per object. Write the set again."
+        )
     if not any(word in error.message.lower() for word in ("jpeg", "png", "decode")):
         return None
     found = []

@@ -255,9 +255,12 @@ def _find_records(path: str, size: int) -> np.ndarray:
             file.seek(offsets[-1])
             (length,) = struct.unpack("<Q", file.read(8))
             offsets.append(offsets[-1] + length + FRAME_BYTES)
-    if offsets[-1] != size:
-        raise UserError(
-            f"{path} ends in the middle of a record ({size} bytes, record {len(offsets) - 2} would "
-            f"end at {offsets[-1]}). Remove it and write it again."
-        )
-    return np.array(offsets, np.int64)
+        if offsets[-1] == size:
+            return np.array(offsets, np.int64)
+        file.seek(0)
+        is_compressed = file.read(4).startswith((b"\x1f\x8b\x08", b"\x78\x9c"))
+    cause = "seems to be compressed by GZIP or ZLIB, which records must not be, or"
+    raise UserError(
+        f"{path} {f'{cause} ' * is_compressed}ends in the middle of a record ({size} bytes, record "
+        f"{len(offsets) - 2} would end at {offsets[-1]}). Remove it and write it again."
+    )

@@ -1,7 +1,7 @@
 """Records of other programs with the keys of the TF Object Detection API, and damaged ones."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -229,6 +229,15 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
         ({"class__label": [3], "class__text": [b"fox"]}, "class id 3 is `fox` in the records and"),
         ({"class__label": [4]}, r"class id 4 \(no name\) is not within 1..3"),
         ({"class__text": [b"fox"]}, "`fox` is not listed"),
+        ({"class__label": [0]}, r"class id 0 \(no name\) is not within 1..3"),
+        ({"class__label": [1.0]}, "image/object/class/label of another type. Expected type: int64"),
+        ({"class__label": []}, "record 0 of train.record does not have as many .* classes 0"),
+        ({"class__label": [1], "bbox__ymin": [0.1, 0.2]}, "ymin 2, xmin 1, ymax 1, xmax 1"),
+        ({"class__label": [1], "bbox__ymax": [36.0]}, "1 of the first 1 boxes end beyond 1.5"),
+        ({"class__label": [1], "bbox__ymax": [0.25]}, "no area .* ymax xmax 0.25 0.25 0.25 0.5"),
+        ({"class__label": [1], "bbox__ymax": [0.1]}, "no area within the image"),
+        ({"class__label": [1], "bbox__xmin": [1.2], "bbox__xmax": [1.4]}, "no area within"),
+        ({"class__label": [1], "bbox__xmin": [float("nan")]}, "are no numbers, such as"),
     ],
 )
 def test_other_classes_than_those_of_the_records_are_refused(
@@ -268,3 +277,49 @@ def test_what_a_split_has_nothing_of_is_said() -> None:
     ]
     assert "no image of the 3 has a box" in describe_lacks(manifest | {"boxes": 0})[0]
     assert describe_lacks(None) == []
+
+
+def test_boxes_and_crowds_that_training_leaves_out_are_a_warning(tmp_path: Path) -> None:
+    good, zero = (
+        record(n, photo(n), class__label=[1], bbox__ymax=[y]) for n, y in ((0, 0.5), (1, 0.25))
+    )
+    write_shard(str(tmp_path / "train.record"), [good, zero])
+    classes = [ClassEntry("cat", "cat")]
+    split = find_split(str(tmp_path), "train", ["cat"])
+    [warning] = check_foreign_records(split, classes, "train")
+    assert warning.startswith("1 of the first 2 boxes of the records have no area within the image")
+    for key in ("is_crowd", "group_of"):
+        write_shard(
+            str(tmp_path / "train.record"), [record(0, photo(0), class__label=[1], **{key: [1]})]
+        )
+        [warning] = check_foreign_records(split, classes, "train")
+        assert warning.startswith("all 1 objects of the first records are crowd regions")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"bbox__ymin": [0.1, 0.2]}, "lists of different lengths for the corners"),
+        ({"class__label": [1.0]}, "image/object/class/label of another type"),
+    ],
+)
+def test_lists_that_differ_stop_training_in_words(
+    tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    write_shard(str(tmp_path / "train.record"), [record(0, photo(0), **values)])
+    split = find_split(str(tmp_path), "train", ["cat"])
+    records = ShuffledRecords(split.shards, split.records_per_shard, seed=0)
+    config = DataConfig(canvas_size=(64, 64), max_instances=2)
+    dataset = train_dataset(config, records, batch_size=1, num_classes=1, class_names=["cat"])
+    with pytest.raises(UserError, match=message), input_errors_in_words(lambda: split.shards):
+        next(iter(dataset))
+
+
+@pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+def test_compressed_files_are_refused_as_such(
+    tmp_path: Path, kind: Literal["GZIP", "ZLIB"]
+) -> None:
+    with tf.io.TFRecordWriter(str(tmp_path / "train.record"), kind) as writer:
+        writer.write(record(0, photo(0)))
+    with pytest.raises(UserError, match="seems to be compressed by GZIP or ZLIB"):
+        find_split(str(tmp_path), "train", ["cat"])

@@ -124,6 +124,7 @@ def test_names_with_commas_are_quoted(predictions, tmp_path) -> None:
         ("{image},{label.__class__}", r"has \{label.__class__\}"),
         ("{image},{score", "expected '}'"),
         ("{image}", "has no field of a detection"),
+        ("", "has no field of a detection"),
         ("{image},{x:d}", "Unknown format code 'd'"),
         ("{score},{}", r"has \{\}"),
     ],

@@ -1,17 +1,21 @@
 """Compares records of other programs, which have no manifest, with the class list.
 
 A look at the first records of some files takes a fraction of a second and finds what concerns all:
-another order of the classes, other names, no boxes. Records further on are checked when they are
-trained on.
+another order of the classes, other names, no boxes, boxes in pixels. Records further on are checked
+when they are trained on.
 """
 
+import os
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
+from tpudet.detection.ops.numpy_boxes import FAR_OUTSIDE
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.yaml_tree import ConfigError
-from tpudet.trainkit.errors import listing
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.record_splits import Split
 from tpudet.trainkit.records import read_records
@@ -19,10 +23,23 @@ from tpudet.trainkit.records import read_records
 _FILES = 8
 _RECORDS_PER_FILE = 16
 _NO_LABEL = 0
+_LABEL, _TEXT = "image/object/class/label", "image/object/class/text"
+_CORNERS = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+_CROWDS = ("image/object/is_crowd", "image/object/group_of")
 _KEYS = {
-    "image/object/class/label": tf.io.VarLenFeature(tf.int64),
-    "image/object/class/text": tf.io.VarLenFeature(tf.string),
+    **dict.fromkeys((_LABEL, *_CROWDS), tf.io.VarLenFeature(tf.int64)),
+    **dict.fromkeys(_CORNERS, tf.io.VarLenFeature(tf.float32)),
+    _TEXT: tf.io.VarLenFeature(tf.string),
 }
+
+
+class _Objects(NamedTuple):
+    """The objects of one record."""
+
+    place: str  # of the record
+    classes: list[tuple[int, str]]  # class id and name; 0 or an empty text if it has none
+    corners: np.ndarray  # [n, 4] ymin xmin ymax xmax
+    crowds: int  # how many are crowd regions
 
 
 def check_foreign_records(split: Split, classes: Sequence[ClassEntry], name: str) -> list[str]:
@@ -37,13 +54,14 @@ def check_foreign_records(split: Split, classes: Sequence[ClassEntry], name: str
         What the user should know before training, one sentence each.
 
     Raises:
-        UserError: a class of the records is not the row of the class list that its id means, or a
-            record is damaged.
+        UserError: a class of the records is not the row of the class list that its id means, boxes
+            are in pixels or none can be used, or a record is damaged.
     """
     if split.manifest is not None:
         return []
     with input_errors_in_words(lambda: split.shards):
-        found = set(_first_objects(split.shards))
+        records = list(_first_records(split.shards))
+    found = {pair for record in records for pair in record.classes}
     mistakes = [text for pair in sorted(found) if (text := _mistake(*pair, classes))]
     if mistakes:
         raise ConfigError(
@@ -51,28 +69,72 @@ def check_foreign_records(split: Split, classes: Sequence[ClassEntry], name: str
             f"label map lists: {listing(mistakes)}. List the classes of the records there, in the "
             "order of their ids"
         )
-    if not found:
+    corners = np.concatenate([np.empty((0, 4)), *(record.corners for record in records)])
+    if not len(corners):
         return [f"the first records of {listing(split.shards[:_FILES])} have no box"]
-    return []
+    lacks = _check_corners(corners, f"split `{name}`")
+    if sum(record.crowds for record in records) == len(corners):
+        lacks.append(
+            f"all {len(corners)} objects of the first records are crowd regions, from which "
+            "nothing is learned"
+        )
+    return lacks
 
 
-def _first_objects(shards: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yields class id and class name of each object; 0 or an empty text if it has none."""
+def _first_records(shards: Sequence[str]) -> Iterator[_Objects]:
+    """Yields the objects of the first records of the first files."""
     for shard in shards[:_FILES]:
-        for _, serialized in read_records([shard]).take(_RECORDS_PER_FILE):
+        for number, serialized in read_records([shard]).take(_RECORDS_PER_FILE):
+            place = f"record {int(number)} of {os.path.basename(shard)}"
             parsed = tf.io.parse_single_example(serialized, _KEYS)
-            labels, texts = (parsed[key].values.numpy().tolist() for key in _KEYS)
-            texts = [text.decode(errors="replace") for text in texts]
-            if len(labels) == len(texts):
-                yield from zip(labels, texts, strict=True)
-            else:  # the two are parallel in every program seen, or one of them is missing
-                yield from ((label, "") for label in labels)
-                yield from ((_NO_LABEL, text) for text in texts if not labels)
+            columns = {key: parsed[key].values.numpy().tolist() for key in _KEYS}
+            yield _objects(columns, place)
+
+
+def _objects(columns: dict[str, list], place: str) -> _Objects:
+    labels = columns[_LABEL]
+    texts = [text.decode(errors="replace") for text in columns[_TEXT]]
+    if len(labels) == len(texts):
+        classes = list(zip(labels, texts, strict=True))
+    else:  # the two are parallel in every program seen, or one of them is missing
+        classes = [(label, "") for label in labels] or [(_NO_LABEL, text) for text in texts]
+    counts = {key: len(columns[key]) for key in _CORNERS} | {"classes": len(classes)}
+    if len(set(counts.values())) > 1:
+        shown = ", ".join(f"{os.path.basename(key)} {count}" for key, count in counts.items())
+        raise UserError(
+            f"{place} does not have as many classes as corners of boxes: {shown}. Write the set "
+            "again with one of each per object."
+        )
+    corners = np.array([columns[key] for key in _CORNERS]).T.reshape(-1, 4)
+    return _Objects(place, classes, corners, max(sum(columns[key]) for key in _CROWDS))
+
+
+def _check_corners(corners: np.ndarray, where: str) -> list[str]:
+    """Says which boxes training leaves out; refuses pixels, and boxes of which none can be used."""
+    beyond = (corners[:, 2:] > FAR_OUTSIDE).any(axis=1)
+    if beyond.mean() > 0.5:
+        raise UserError(
+            f"{where}: the records are in pixels: {beyond.sum()} of the first {len(corners)} boxes "
+            f"end beyond {FAR_OUTSIDE:g}, where fractions of the image, 0..1, are expected. Write "
+            "them again, divided by the sizes of the images."
+        )
+    inside = np.clip(corners, 0, 1)
+    is_box = (inside[:, 2:] > inside[:, :2]).all(axis=1) & np.isfinite(corners).all(axis=1)
+    if is_box.all():
+        return []
+    case = " ".join(f"{number:g}" for number in corners[~is_box][0])
+    said = (
+        f"{(~is_box).sum()} of the first {len(corners)} boxes of the records have no area within "
+        f"the image or are no numbers, such as ymin xmin ymax xmax {case}"
+    )
+    if not is_box.any():
+        raise UserError(f"{where}: {said}. Write them again.")
+    return [f"{said}: they are left out"]
 
 
 def _mistake(label: int, text: str, classes: Sequence[ClassEntry]) -> str:
     """Says how an object contradicts the class list; empty if it does not."""
-    if label == _NO_LABEL:
+    if label == _NO_LABEL and text:
         known = any(text == entry.name for entry in classes)
         return "" if known else f"`{text}` is not listed"
     if not 1 <= label <= len(classes):

@@ -85,7 +85,7 @@ def convert_predictions(
     """
     if to != "csv" and (template is not None or header is not None or pixels):
         raise UserError("--format, --header and --coordinates pixels are for --to csv")
-    text = template or DEFAULT_TEMPLATE
+    text = DEFAULT_TEMPLATE if template is None else template
     needs_sizes = to == "coco" or pixels or "{width" in text or "{height" in text
     _check_sizes(images, ground_truth, are_needed=needs_sizes)
     _check_paths(source, target, to, force=force)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tpudet.detection.preparation.sources.coco import read_coco
+from tpudet.detection.preparation.sources.open_images import read_open_images
 from tpudet.detection.preparation.sources.table import read_table
 from tpudet.detection.preparation.sources.voc import read_voc
 from tpudet.trainkit.errors import UserError
@@ -41,6 +42,11 @@ def test_table_paths_of_windows(tmp_path) -> None:
     columns = {"image": "id", "xyxy": "box"}
     table = read_table(str(path), columns=columns, coordinates="pixels", images=str(tmp_path))
     assert table.images["file"].tolist() == ["a/1.jpg", "2.png"]
+
+
+def test_open_images_paths_of_windows(tmp_path, write_box_csv) -> None:
+    path = write_box_csv(tmp_path / "boxes.csv", ("a\\1.jpg", "/m/a", 0, 1, 0, 1, 0))
+    assert read_open_images(path, images=str(tmp_path)).images["file"].tolist() == ["a/1.jpg"]
 
 
 def test_voc_file_names_of_windows(tmp_path) -> None:

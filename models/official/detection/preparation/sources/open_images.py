@@ -13,6 +13,7 @@ from tpudet.detection.preparation.sources.annotations import (
 from tpudet.detection.preparation.sources.box_csv import CORNER_COLUMNS, read_boxes
 from tpudet.detection.preparation.sources.input_files import (
     match_image_list,
+    plain_path,
     read_image_list,
     stem,
 )
@@ -55,7 +56,7 @@ def read_open_images(
     names = table["ImageID"].cat.categories.tolist()
     if image_list is not None:
         codes, names = _only_listed(codes, names, image_list, images)
-    files = [image_file(name) for name in names]
+    files = [plain_path(image_file(name)) for name in names]
     if include_unlabeled:
         known = set(files)
         others = [file for file in list_image_names(images) if file not in known]
