@@ -1,6 +1,7 @@
 """The shipped experiments: one VERSION each, all of the predecessor's 134, EfficientDet's table."""
 
 import dataclasses
+import math
 import re
 import runpy
 from pathlib import Path
@@ -8,8 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tpudet.detection.config import ExperimentConfig
+from tpudet.detection.experiment import _advice
 from tpudet.detection.legacy.import_file import convert_text
 from tpudet.detection.modeling.config import (
     AnchorConfig,
@@ -26,6 +29,7 @@ from tpudet.trainkit.config.find import FoundConfig, find_config, list_configs
 from tpudet.trainkit.config.yaml_tree import parse_tree
 from tpudet.trainkit.training.build_optimizer import build_schedule
 from tpudet.trainkit.training.config import MomentumConfig
+from tpudet.trainkit.training.devices import TensorFlowDevices
 from tpudet.trainkit.weights.config import WeightsConfig
 
 FOLDER = Path(__file__).parents[2] / "configs/yaml"
@@ -192,3 +196,14 @@ def test_a_file_of_weights_takes_the_place_of_a_shipped_name() -> None:
     assert weights("train.weights=resnet50-imagenet") == WeightsConfig(name="resnet50-imagenet")
     assert weights("train.weights.path=a.pth") == WeightsConfig(path="a.pth")
     assert weights("train.weights=null") is None
+
+
+def test_a_long_run_on_a_cpu_is_told_smaller_configs_that_exist() -> None:
+    cpu = TensorFlowDevices(tf.distribute.get_strategy())
+    large = load_config(ExperimentConfig, "r50_fpn_640")
+    named = re.findall(r"lite0_fpn_320|r18_fpn_320|quickstart", _advice(large, cpu))
+    assert named == ["lite0_fpn_320", "r18_fpn_320", "quickstart"]
+    for name in named:
+        small = load_config(ExperimentConfig, name)
+        assert math.prod(small.data.canvas_size) <= math.prod(large.data.canvas_size) / 4
+        assert _advice(small, cpu).startswith("Fewer steps will do")
