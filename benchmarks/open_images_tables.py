@@ -2,8 +2,8 @@
 
 It writes a box CSV of the real layout (13 columns, and by default 12.2 million boxes of 500 classes
 on 1.74 million images, with counts by Zipf's law), then runs every step on it in a process of its
-own. A line a step: seconds, those that the cores worked for it (the two differ where the machine is
-shared), the most memory that the process held, and that memory less what the imports alone take.
+own. A line per step: seconds, those that the cores worked for it (the two differ where the machine
+is shared), the most memory that the process held, and that memory less what the imports alone take.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Times writing TFRecords of images that need no encoding, beside a copy and the predecessor.
 
 It generates images (JPEG, noise on a gradient) and a box CSV, then runs in turn, several times: a
-copy, in which two processes read each file and write its bytes into one file a shard; ours, the
+copy, in which two processes read each file and write its bytes into one file per shard; ours, the
 same shards in the same two processes; and once the predecessor's algorithm, one process that keeps
 a table per image and builds whole messages. `warm`: the images are in memory, so that the copy
 goes at the speed of memory. `disk`: they come from the disk and what was written is flushed to it,

@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = Path(__file__).parents[1] / "scripts/train_preemptible.sh"
 FLAGS = ["--config", "a b", "--model_dir", "gs://bucket/saved/m"]
-# $WORLD holds the state of the machine, the calls, and what each run does, a line a run.
+# $WORLD holds the state of the machine, the calls, and what each run does, a line per run.
 GCLOUD = r"""#!/usr/bin/env bash
 verb=$4
 echo "$verb ${*:6}" >>"$WORLD/calls"

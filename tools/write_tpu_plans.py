@@ -90,7 +90,7 @@ def _plan(config: str, tpu: str) -> list[dict[str, Any]]:
 
 
 def write_page(plans: dict[str, list[dict[str, Any]]], wanted: Sequence[tuple[str, str]]) -> str:
-    """Returns the page: the title, a row a step, and what is missing."""
+    """Returns the page: the title, a row per step, and what is missing."""
     title = TITLE.format(classes=NUM_CLASSES, libtpu=f"libtpu {_libtpu_version()}")
     rows = [
         _row(config, step, find_tpu(tpu))

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
-# Stands in for the engine: writes its arguments down, one a line.
+# Stands in for the engine: writes its arguments down, one per line.
 FAKE_DOCKER = '#!/bin/sh\nprintf "%s\\n" "$@" > "$DOCKER_ARGUMENTS"\n'
 
 

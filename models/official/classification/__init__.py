@@ -1,1 +1,1 @@
-"""Classifiers on the trainer of trainkit: they answer image challenges and pretrain backbones."""
+"""Classifiers on the trainer of trainkit, for image challenges and for pretraining backbones."""

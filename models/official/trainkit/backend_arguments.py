@@ -25,7 +25,7 @@ def choose_backend(arguments: argparse.Namespace) -> None:
     """Sets the backend of --backend; Keras reads it when it is first imported.
 
     Raises:
-        UserError: JAX is asked for and not installed, or does not see this machine's TPU.
+        UserError: JAX is requested and not installed, or does not see this machine's TPU.
     """
     backend = arguments.backend
     if backend == "jax":

@@ -13,7 +13,7 @@ _REWRITE = "auto_mixed_precision_onednn_bfloat16"  # of TensorFlow's graphs, bef
 def multiplies_bfloat16() -> bool:
     """Returns whether the CPU has instructions for products in bfloat16: AVX-512 BF16 or AMX.
 
-    Only Linux tells; elsewhere the answer is no.
+    Only Linux reports them; elsewhere it is False.
     """
     try:
         with open("/proc/cpuinfo") as file:
@@ -34,7 +34,7 @@ def gains_from_bfloat16() -> bool:
 
     Where the CPU has instructions for it one convolution is timed, the best of five in either
     precision, a tenth of a second: they are of no use to a TensorFlow without oneDNN. They halve
-    the time, so that other load does not change the answer.
+    the time, so that other load does not change the result.
     """
     if not multiplies_bfloat16():
         return False

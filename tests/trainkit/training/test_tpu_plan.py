@@ -81,7 +81,7 @@ def test_the_slower_of_arithmetic_and_memory_binds() -> None:
     assert line.memory == pytest.approx(0.07387, rel=1e-3)
     assert (line.bound, line.binds) == (line.memory, "memory traffic")
     text = tpu_plan.describe(STEP, V5E, 8)
-    assert "73.9 ms a step, bound by memory traffic" in text
+    assert "73.9 ms per step, bound by memory traffic" in text
     assert "866 images/s on 8 device(s)" in text
     assert "5.00 of 15.75 GiB (10.75 GiB free)" in text
     fast = STEP._replace(bytes_accessed=1e9)

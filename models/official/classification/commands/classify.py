@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tpudet.trainkit.command_line import new_parser, positive_integer, run_command
 
 _EPILOG = """\
-The CSV has one row an image, `id,label`, by rising id. The id is the name of the file without its
+The CSV has one row per image, `id,label`, by rising id. The id is the name of the file without its
 extension, with its class folder if two have one name, or that of the record; the label is the
 identifier of the most probable class. With --probabilities a column for each class follows. If the
 images have labels, the accuracy is printed.

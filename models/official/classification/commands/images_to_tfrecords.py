@@ -14,7 +14,7 @@ from tpudet.trainkit.command_line import (
 _EPILOG = """\
 DIR holds train, and if wanted val (or validation) and test, each with a folder of images for
 each class. Images beside class folders are an error; a split without class folders has no labels,
-or, like ImageNet's validation, those of synset_labels.txt, one a line in the order of the names.
+or, like ImageNet's validation, those of synset_labels.txt, one per line in the order of the names.
 
 Images may be of any format and extension. What TensorFlow would decode wrongly (CMYK, GIF, 16 bits,
 EXIF orientation, ...) is converted, what is damaged is left out, and the manifest lists both. The

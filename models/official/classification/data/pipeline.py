@@ -13,10 +13,10 @@ from tpudet.classification.data.record import parse_example, read_schema
 from tpudet.classification.data.sample import pack_sample, unpack_sample
 from tpudet.classification.data.sample_cache import cached_sample, find_cache, without_cached
 from tpudet.classification.data.samples import (
-    center_of,
+    build_targets,
     check_windows,
     decode_example,
-    targets_of,
+    evaluated_part,
     training_sample,
 )
 from tpudet.classification.types import Batch
@@ -125,8 +125,8 @@ def eval_dataset(
 
     def prepare(record: Tensor, serialized: Tensor) -> Batch:
         example = parse_example(serialized, schema)
-        image = decode_example(example, data, functools.partial(center_of, data))
-        return Batch(image, targets_of(example, record, num_classes, may_lack=True), record)
+        image = decode_example(example, data, functools.partial(evaluated_part, data))
+        return Batch(image, build_targets(example, record, num_classes, may_lack=True), record)
 
     records, num_wanted = spread_records(
         read_records(shards), num_records=num_records, max_records=max_images

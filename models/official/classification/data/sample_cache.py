@@ -25,7 +25,7 @@ from tpudet.classification.data.config import (
 )
 from tpudet.classification.data.record import Example
 from tpudet.classification.data.sample import Sample
-from tpudet.classification.data.samples import flip_at_random, targets_of
+from tpudet.classification.data.samples import build_targets, flip_at_random
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.json_text import parse_json
@@ -215,7 +215,7 @@ def cached_sample(
     stateless_seed = record_seed(seed, epoch, record)
     if data.horizontal_flip and not is_augmented:
         image = flip_at_random(image, stateless_seed)
-    targets = targets_of(example, record, num_classes, may_lack=is_multi_label)
+    targets = build_targets(example, record, num_classes, may_lack=is_multi_label)
     return Sample(image=image, targets=targets, seed=stateless_seed, record=record)
 
 

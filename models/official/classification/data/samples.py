@@ -19,7 +19,7 @@ _FLIP, _MOVE = -1, -2  # folded into a record's seed; augmentations count from 0
 _CT_BIAS = 32768.0  # added to stored values in the PNG of a CT slice
 
 
-def center_of(data: DataConfig, size: Tensor) -> Part:
+def evaluated_part(data: DataConfig, size: Tensor) -> Part:
     """Returns the central part of an image of a size, [2] int32, that evaluation sees."""
     return center_part(size, data.center_crop, aspect=data.image_size[1] / data.image_size[0])
 
@@ -85,11 +85,11 @@ def training_sample(
         is_multi_label: whether an image may have several labels or none.
     """
     example = parse_example(serialized, schema)
-    targets = targets_of(example, record, num_classes, may_lack=is_multi_label)
+    targets = build_targets(example, record, num_classes, may_lack=is_multi_label)
     stateless_seed = record_seed(seed, epoch, record)
 
     def choose(size: Tensor) -> Part:
-        center = center_of(data, size)
+        center = evaluated_part(data, size)
         if data.random_crop is None:
             return center
         return random_part(
@@ -116,7 +116,7 @@ def decode_windows(
     windows: Sequence[tuple[float, float]],
     move: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Decodes a part of a CT slice at a fixed size, one channel a window, [height, width, C] uint8.
+    """Decodes a part of a CT slice at a fixed size, [height, width, C] uint8, C windows.
 
     Resized in float32, then mapped from centre - width / 2 .. centre + width / 2 to 0..255.
 
@@ -172,7 +172,7 @@ def flip_at_random(image: Tensor, seed: Tensor) -> Tensor:
     return tf.cond(draw < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
 
 
-def targets_of(example: Example, record: Tensor, num_classes: int, *, may_lack: bool) -> Tensor:
+def build_targets(example: Example, record: Tensor, num_classes: int, *, may_lack: bool) -> Tensor:
     """Returns 1 for each label, [C] float32; a wrong label ends the run and names the record.
 
     Args:

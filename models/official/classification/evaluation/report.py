@@ -31,7 +31,7 @@ class EvaluatedSplit(NamedTuple):
     split: str
     step: int
     metrics: Mapping[str, float]
-    table: pd.DataFrame  # one row a class, see `class_table`
+    table: pd.DataFrame  # one row per class, see `class_table`
     confusions: np.ndarray | None  # [C, C]; None where an image may be of several classes
     images: np.ndarray | None  # [h, w, 3] uint8, the surest mistakes; None without any
 

@@ -1,4 +1,4 @@
-"""Writes the submission of the RSNA haemorrhage challenge: `ID,Label`, six rows an image."""
+"""Writes the submission of the RSNA haemorrhage challenge: `ID,Label`, six rows per image."""
 
 from collections.abc import Mapping
 

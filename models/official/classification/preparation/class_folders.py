@@ -76,7 +76,7 @@ def find_splits(directory: str) -> dict[str, str]:
 def list_split(directory: str) -> list[LabelledFile]:
     """Lists the images of a split: in class folders, or flat.
 
-    Images of a flat folder have the labels of `synset_labels.txt`, one a line in the order of the
+    Images of a flat folder have the labels of `synset_labels.txt`, one per line in the order of the
     sorted names, beside the images or beside their folder; without it, none.
 
     Raises:
@@ -111,7 +111,7 @@ def _flat_labels(directory: str, names: Sequence[str]) -> list[str]:
     return [""] * len(names)
 
 
-def classes_of(files: Sequence[LabelledFile]) -> tuple[ClassEntry, ...]:
+def list_classes(files: Sequence[LabelledFile]) -> tuple[ClassEntry, ...]:
     """Returns the class list of class folders: each is named by its folder, in sorted order."""
     labels = sorted({file.label for file in files if file.label})
     return tuple(ClassEntry(label, label) for label in labels)

@@ -22,9 +22,9 @@ from tpudet.classification.data.sample_cache import (
     require_fixed_part,
 )
 from tpudet.classification.data.samples import (
-    center_of,
     check_windows,
     decode_example,
+    evaluated_part,
     training_sample,
 )
 from tpudet.trainkit.errors import UserError, listing
@@ -197,7 +197,7 @@ def _samples(plan: CachePlan, variant: int, index: int) -> tf.data.Dataset:
     def prepare(place: Tensor, serialized: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         example = parse_example(serialized, schema)
         if not plan.variants:
-            image = decode_example(example, data, lambda size: center_of(data, size))
+            image = decode_example(example, data, lambda size: evaluated_part(data, size))
             return image, example.labels, example.image_id
         sample = training_sample(
             tf.constant(variant, tf.int64),

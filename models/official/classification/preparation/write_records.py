@@ -23,8 +23,8 @@ from tpudet.classification.preparation.build_shard import (
 )
 from tpudet.classification.preparation.class_folders import (
     check_labels,
-    classes_of,
     find_splits,
+    list_classes,
     list_split,
 )
 from tpudet.trainkit.class_list import (
@@ -112,7 +112,7 @@ def plan_splits(
         raise UserError(f"--output {output} must end with the name of the part")
     folders = find_splits(source.rstrip("/"))
     files = {split: list_split(folder) for split, folder in folders.items()}
-    classes = read_classes(classes_file) if classes_file else classes_of(files["train"])
+    classes = read_classes(classes_file) if classes_file else list_classes(files["train"])
     if len(classes) < 1 or not all(file.label for file in files["train"]):
         raise UserError(f"the images of {folders['train']} are in no class folders")
     for split, found in files.items():
@@ -160,7 +160,7 @@ def write_splits(plans: Sequence[Plan], *, workers: int, overwrite: bool) -> Non
 
 
 def _check_output(plan: Plan, *, overwrite: bool) -> None:
-    """Refuses to mix class lists, and to replace a finished split unasked."""
+    """Refuses to mix class lists, and to replace a finished split without --overwrite."""
     text = storage.read_text(f"{plan.output}/classes.csv")
     changed = text is not None and first_difference(read_class_list(text), plan.classes)
     if changed and not overwrite:

@@ -13,8 +13,8 @@ import numpy as np
 
 from tpudet.detection.modeling.config import AnchorConfig
 from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.weights.name_maps.recipes import Recipe, from_torch_kernel
-from tpudet.trainkit.weights.stored_weights import listed
 
 # A pattern for our layers, and their names, those of newer files first. A group `level` is given as
 # the number of the level from the pyramid's finest, a group `number` as it is.
@@ -44,7 +44,7 @@ _PARTS = {
 
 
 class TorchDetector(NamedTuple):
-    """How a library names the layers of its detectors, and what they expect of ours."""
+    """How a library names the layers of its detectors, and what a detector here must match."""
 
     owner: str  # for messages, such as "torchvision's detectors"
     mark: str  # a pattern of names that no other library's detectors have
@@ -81,7 +81,7 @@ def match_classes(
     """Finds our classes among those of a file.
 
     In a file with COCO's classes by name, without regard to case, blanks and underscores. Files
-    do not name the classes of others: those with as many as ours have them in our order.
+    with other classes do not name them: those with as many as ours have them in our order.
 
     Args:
         detector: whose file it is.
@@ -96,7 +96,7 @@ def match_classes(
         labels = {_plain(name): label for label, name in enumerate(detector.coco_classes) if name}
         channels = tuple(labels.get(_plain(entry.name)) for entry in classes)
         fresh = [e.name for e, c in zip(classes, channels, strict=True) if c is None]
-        start = f"; {listed(fresh)} start fresh" if fresh else ""
+        start = f"; {listing(fresh, 5)} start fresh" if fresh else ""
         note = (
             f"{wanted - len(fresh)} of {wanted} classes have the names of COCO's and take their "
             f"weights{start}."

@@ -20,13 +20,13 @@ class ProcessIdentity(NamedTuple):
         here = this_process()
         if (self.boot, self.namespace) != (here.boot, here.namespace) or not here.started:
             return None
-        return _start_of(self.process) == self.started
+        return _start_time(self.process) == self.started
 
 
 def this_process() -> ProcessIdentity:
     """Identifies the calling process."""
     process = os.getpid()
-    return ProcessIdentity(platform.node(), process, boot_id(), _namespace(), _start_of(process))
+    return ProcessIdentity(platform.node(), process, boot_id(), _namespace(), _start_time(process))
 
 
 @functools.cache
@@ -46,7 +46,7 @@ def _namespace() -> str:
         return ""
 
 
-def _start_of(process: int) -> str:
+def _start_time(process: int) -> str:
     """When a process started; empty where there is none, it is a zombie, or there is no /proc."""
     try:
         with open(f"/proc/{process}/stat") as file:

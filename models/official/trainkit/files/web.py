@@ -59,7 +59,7 @@ def fetch(url: str, *, silence: float = _SILENCE, limit: float = _LIMIT) -> byte
     except urllib.error.URLError as error:
         raise OSError(f"the server cannot be reached: {error.reason}") from error
     except (http.client.HTTPException, ValueError) as error:
-        raise OSError(f"the answer is not usable: {error!r}") from error
+        raise OSError(f"the response is not usable: {error!r}") from error
     if announced is not None and announced.isdecimal() and size != int(announced):
         raise OSError(f"the download was cut off after {size} of {announced} bytes")
     return b"".join(blocks)

@@ -42,7 +42,7 @@ def frame_paths(video: str, *, every: int = 1) -> list[str]:
 
 
 class FrameReader:
-    """Reads frames as JPEG files; fast if they are asked for in rising order."""
+    """Reads frames as JPEG files; fast if they are requested in rising order."""
 
     def __init__(self) -> None:
         self._video = ""

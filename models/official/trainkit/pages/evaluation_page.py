@@ -96,7 +96,7 @@ def classes_section(
     Args:
         text: what its numbers are.
         headers: of the columns; the second is the name of the class.
-        rows: one a class.
+        rows: one per class.
     """
     shown = element("div", table(headers, rows, classes="sortable"), classes="tall shares")
     return Section(

@@ -137,7 +137,7 @@ def build_engine(
         record_numbers: as for the engine.
 
     Raises:
-        UserError: the config asks for what only JAX has.
+        UserError: the config needs what only JAX has.
         ValueError: a value that the parts do not accept.
     """
     is_tensorflow = isinstance(devices, TensorFlowDevices)

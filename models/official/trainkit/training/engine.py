@@ -43,7 +43,7 @@ class Engine(Protocol):
     def step(self) -> int:
         """Steps done since the start of the run.
 
-        Another thread may ask while `train` runs, and learns about how far it is.
+        May be read from another thread while `train` runs, and is then approximate.
         """
         ...
 

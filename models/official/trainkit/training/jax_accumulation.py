@@ -45,7 +45,7 @@ def totals_of_parts(run: Callable[[Any], object], parts: Any) -> list[jax.Array]
         parts: from `split_batch`.
     """
 
-    def values_of(part: Any) -> list[jax.Array]:
+    def collect_values(part: Any) -> list[jax.Array]:
         values: list[jax.Array] = []
 
         def note(value: jax.Array) -> jax.Array:
@@ -56,7 +56,7 @@ def totals_of_parts(run: Callable[[Any], object], parts: Any) -> list[jax.Array]
             run(part)
         return values
 
-    return [jnp.sum(values, axis=0) for values in jax.lax.map(values_of, parts)]
+    return [jnp.sum(values, axis=0) for values in jax.lax.map(collect_values, parts)]
 
 
 @contextmanager

@@ -138,11 +138,11 @@ class JaxDevices:
             return gather_objects(value)
 
     def _variables(self, predict: Callable[[Any], Any]) -> list[jax.Array]:
-        return [variable.value for variable in _model_of(predict).variables]
+        return [variable.value for variable in _bound_model(predict).variables]
 
     def _compile(self, predict: Callable[[Batch], Outputs]) -> Any:
         if predict not in self._compiled:
-            variables = _model_of(predict).variables
+            variables = _bound_model(predict).variables
 
             def run(values: list[jax.Array], batch: Batch) -> Outputs:
                 mapping = list(zip(variables, values, strict=True))
@@ -167,7 +167,7 @@ def small_batch_warning(per_device: int) -> str:
     )
 
 
-def _model_of(predict: Callable[[Any], Any]) -> keras.Model:
+def _bound_model(predict: Callable[[Any], Any]) -> keras.Model:
     """The model whose weights a task's bound `predict` uses."""
     return predict.__self__.model  # pyright: ignore[reportFunctionMemberAccess]
 
@@ -200,7 +200,7 @@ def choose_jax_devices(
         step_timeout_seconds: after which a step, or a batch of an evaluation, counts as stuck.
 
     Raises:
-        UserError: there are none of the kind, or fewer than asked for.
+        UserError: there are none of the kind, or fewer than requested.
     """
     logging.getLogger("jax").setLevel(logging.WARNING)  # it reports each backend that is missing
     try:

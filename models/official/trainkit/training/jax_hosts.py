@@ -101,7 +101,7 @@ def join_hosts(arguments: argparse.Namespace) -> bool:
     if len(missing) == len(_FLAGS):
         if arguments.backend == "tensorflow" or pod_size() < 2:
             return False
-        given = {}  # JAX knows how to ask a pod
+        given = {}  # JAX finds the hosts of a pod itself
     elif missing:
         raise UserError(
             f"--{' and --'.join(missing)} must be given too: several hosts are described by "
@@ -146,7 +146,7 @@ def pod_size() -> int:
 
 
 def has_tpu_device() -> bool:
-    """Whether this machine has a TPU: others need not be asked over the network."""
+    """Whether this machine has a TPU: others need no query over the network."""
     return os.path.exists("/dev/accel0") or os.path.exists("/dev/vfio/0")
 
 
@@ -156,8 +156,8 @@ def _metadata(key: str) -> str:
     url = f"http://{host}/computeMetadata/v1/{key}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return answer.read().decode()
+        with urllib.request.urlopen(request, timeout=5) as response:
+            return response.read().decode()
     except urllib.error.HTTPError as error:
         error.close()  # it is the response, with an open connection
         return ""
@@ -198,7 +198,7 @@ class SignsOfLife:
         """Says which hosts are silent; empty if none is."""
         now = time.monotonic()
         if self._unreachable_since and now - self._unreachable_since > self._silent_seconds:
-            return f"process 0 has not answered for {self._silent_seconds:g} s"
+            return f"process 0 has not responded for {self._silent_seconds:g} s"
         silent = [
             str(other)
             for other, (_, since) in list(self._heard.items())

@@ -1,7 +1,7 @@
 """Runs the TPU's compiler in a process of its own, because some versions of it die of SIGSEGV.
 
 The process reads one request from standard input and writes events to standard output, one JSON
-object a line; what else is printed there is ignored.
+object per line; what else is printed there is ignored.
 """
 
 import json

@@ -32,7 +32,7 @@ class TpuGeneration(NamedTuple):
 
 
 class TpuMachine(NamedTuple):
-    """A TPU that can be asked for by name."""
+    """A TPU that can be selected by name."""
 
     name: str
     generation: TpuGeneration

@@ -164,7 +164,7 @@ def _describe_compiled(step: CompiledStep, machine: TpuMachine, num_devices: int
          f"{_mib(step.argument_bytes)}, program {_mib(step.code_bytes)}, waiting batches "
          f"{_mib(step.waiting_bytes)}"),
         ("work a device", f"{step.flops / 1e12:.3f} TFLOP, {step.bytes_accessed / 1e9:.2f} GB"),
-        ("at least", f"{line.bound * 1e3:.1f} ms a step, bound by {line.binds}: arithmetic "
+        ("at least", f"{line.bound * 1e3:.1f} ms per step, bound by {line.binds}: arithmetic "
          f"{line.arithmetic * 1e3:.1f} ms at {machine.peak_flops / 1e12:g} TFLOP/s, memory "
          f"{line.memory * 1e3:.1f} ms at {machine.bandwidth / 1e9:g} GB/s"),
         ("at most", f"{per_second:.0f} images/s on {num_devices} device(s)"),

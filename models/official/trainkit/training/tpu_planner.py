@@ -29,7 +29,7 @@ def plan_experiment(
     Args:
         arguments: of `add_config_arguments` and `add_plan_arguments`.
         train: of the experiment.
-        process: the module that answers a request by compiling, see `tpu_process`.
+        process: the module that compiles on request, see `tpu_process`.
         num_classes: of the class list.
 
     Returns:
@@ -74,7 +74,7 @@ class Planner:
     """Plans one experiment for one machine and prints what it finds.
 
     Args:
-        process: the module that answers a request by compiling, see `tpu_process`.
+        process: the module that compiles on request, see `tpu_process`.
         request: what it needs beside the steps and the batch size.
         machine: to compile for.
         num_devices: how many of its devices take part.
@@ -91,7 +91,7 @@ class Planner:
     def plan(
         self, steps: Sequence[str], batch_size: int, *, searches: bool
     ) -> tuple[list[Step], int]:
-        """Compiles and prints the steps, then searches a batch if asked to or if they do not fit.
+        """Compiles and prints the steps, then searches a batch on request or if they do not fit.
 
         Args:
             steps: "train", "evaluate" or both.
@@ -152,7 +152,7 @@ def search_batch(
         compile_batch: compiles the training step for a batch size over all devices.
         first: of the batch size that the config says.
         machine: with its memory.
-        num_devices: the batch is a multiple of it, and of 8 a device if it is that large.
+        num_devices: the batch is a multiple of it, and of 8 per device if it is that large.
     """
     points = [first, compile_batch(_other_batch(first.batch_size, num_devices))]
     sizes = sorted((step.batch_size, size) for step in points if (size := _bytes(step)))

@@ -1,6 +1,6 @@
 """Compiles the steps of an experiment for a TPU: the body of the process that `tpudet plan` starts.
 
-Reads a request from standard input; `tpu_compiler` says how it answers.
+Reads a request from standard input; `tpu_compiler` describes the reply.
 """
 
 import json
@@ -41,7 +41,7 @@ def answer_request(
     build_task: Callable[[Any, int, JaxDevices], Task],
     empty_batch: Callable[[Any, int, int], Any],
 ) -> int:
-    """Answers one request.
+    """Handles one request.
 
     Args:
         experiment: dataclass of the task's experiments, with `train` and `evaluation.schedule`.

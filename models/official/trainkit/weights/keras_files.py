@@ -12,13 +12,13 @@ from typing import Any
 import h5py
 import numpy as np
 
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.weights.stored_weights import (
     BFLOAT16,
     LazyTensors,
     StoredWeights,
     WeightsError,
     is_inflated,
-    listed,
 )
 
 WEIGHTS_IN_ARCHIVE = "model.weights.h5"  # the member of a .keras file
@@ -60,7 +60,7 @@ def read_keras(opened: Any, path: str, format: str = "") -> StoredWeights:
         ) from error
     if not names:
         raise WeightsError(
-            f"{path} is an HDF5 file without weights of Keras; it holds {listed(list(file)) or '-'}"
+            f"{path} is an HDF5 file without weights of Keras; it holds {listing(file, 5) or '-'}"
         )
     if not is_named:
         raise WeightsError(

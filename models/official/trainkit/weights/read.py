@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.weights.detectron2_files import is_pickle, read_detectron2
 from tpudet.trainkit.weights.keras_files import WEIGHTS_IN_ARCHIVE, read_keras
@@ -16,7 +17,6 @@ from tpudet.trainkit.weights.safetensors_files import read_safetensors
 from tpudet.trainkit.weights.stored_weights import (
     StoredWeights,
     WeightsError,
-    listed,
     read_member,
 )
 from tpudet.trainkit.weights.tensorflow_checkpoints import (
@@ -118,7 +118,7 @@ def _read_zip(file: Any, path: str, *, prefer_averages: bool) -> StoredWeights:
             io.BytesIO(read_member(archive, WEIGHTS_IN_ARCHIVE, path)), path, "Keras, .keras"
         )
     raise WeightsError(
-        f"{path} is a zip archive without weights; it holds {listed(names)}. Supported are "
+        f"{path} is a zip archive without weights; it holds {listing(names, 5)}. Supported are "
         f"{_KNOWN}."
     )
 

@@ -124,9 +124,3 @@ def read_member(archive: zipfile.ZipFile, name: str, path: str, *, spare: int = 
 def is_possible_shape(shape: tuple[int, ...]) -> bool:
     """Whether NumPy has arrays of this shape; an empty one's other sizes count too."""
     return len(shape) <= 32 and math.prod(size or 1 for size in shape) <= 1 << 40
-
-
-def listed(names: list[str], limit: int = 5) -> str:
-    """The first names of a list, and how many more there are."""
-    more = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.weights.stored_weights import LazyTensors, StoredWeights, WeightsError, listed
+from tpudet.trainkit.weights.stored_weights import LazyTensors, StoredWeights, WeightsError
 from tpudet.trainkit.weights.tensor_bundle import (
     GLOBAL_STEP,
     INDEX_SUFFIX,
@@ -71,11 +72,11 @@ def _newest_in(directory: str) -> str:
     if prefixes:
         raise WeightsError(
             f"{directory} holds {len(prefixes)} checkpoints, and its file `{POINTER_NAME}` does "
-            f"not say which is the newest. Name one of {listed(sorted(prefixes), 10)}."
+            f"not say which is the newest. Name one of {listing(sorted(prefixes))}."
         )
     raise WeightsError(
         f"{directory} is a folder without a checkpoint. Name the file or the checkpoint that is "
-        f"meant; it holds {listed(storage.list_names(directory), 10) or 'nothing'}."
+        f"meant; it holds {listing(storage.list_names(directory)) or 'nothing'}."
     )
 
 

@@ -99,7 +99,7 @@ def apply_sequence(
     in_boxes = tf.constant([operation.in_boxes for operation in operations])
 
     def apply_step(step: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
-        now = _annotated_of(parts)
+        now = _from_tensors(parts)
         coin_seed, change_seed = tf.unstack(tf.random.split(seeds[step], 2))
         index, probability = sequence.indices[step], sequence.probabilities[step]
         coin = tf.random.stateless_uniform([], coin_seed, alg="philox")
@@ -120,7 +120,7 @@ def apply_sequence(
     _, *parts = tf.while_loop(
         lambda step, *_: step < num_steps, apply_step, (tf.constant(0), *_to_tensors(annotated))
     )
-    return _annotated_of(parts)
+    return _from_tensors(parts)
 
 
 def _apply_operation(
@@ -149,7 +149,7 @@ def _to_tensors(annotated: AnnotatedImage) -> list[Tensor]:
     return [part for part in annotated if part is not None]
 
 
-def _annotated_of(parts: Sequence[Tensor]) -> AnnotatedImage:
+def _from_tensors(parts: Sequence[Tensor]) -> AnnotatedImage:
     image, boxes, is_crowd, *masks = parts
     return AnnotatedImage(image, boxes, is_crowd, masks[0] if masks else None)
 
