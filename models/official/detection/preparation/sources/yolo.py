@@ -7,7 +7,7 @@ ignored.
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -74,17 +74,8 @@ def read_yolo(
             num_labelled += text is not None
             lines = [line for line in (text or "").splitlines() if line.strip()]
             rows += [(row, *_parse(line, dataset.numbers_of_keypoints)) for line in lines]
-    if not num_labelled and not any(map(storage.exists, paths[:_IMAGES_TRIED])):
-        raise UserError(
-            f"--annotations {dataset.path}: none of the first {len(paths[:_IMAGES_TRIED])} images "
-            f"exists, such as {paths[0]}. Write them relative to the data set; --images names its "
-            "folder."
-        )
     if not num_labelled:
-        raise UserError(
-            f"--annotations {dataset.path}: none of the {len(paths)} images has a label file, such "
-            f"as {' or '.join(label_paths(paths[0])[::2])}."
-        )
+        raise _no_labels(dataset.path, paths)
     table = pd.DataFrame(rows, columns=pd.Index(_COLUMNS)).assign(is_crowd=False, area=np.nan)
     if not include_segmentation:
         table = table.drop(columns="segmentation")
@@ -107,6 +98,20 @@ def read_yolo(
         classes=read_classes(classes) if classes else dataset.classes,
         normalized=True,
         findings=tuple(findings),
+    )
+
+
+def _no_labels(place: str, paths: Sequence[str]) -> UserError:
+    """The error where none of the images at `paths` has a label file."""
+    tried = paths[:_IMAGES_TRIED]
+    if not any(map(storage.exists, tried)):
+        return UserError(
+            f"--annotations {place}: none of the first {len(tried)} images exists, such as "
+            f"{paths[0]}. Write them relative to the data set; --images names its folder."
+        )
+    return UserError(
+        f"--annotations {place}: none of the {len(paths)} images has a label file, such as "
+        f"{' or '.join(label_paths(paths[0])[::2])}."
     )
 
 
