@@ -199,7 +199,7 @@ def test_a_file_of_weights_takes_the_place_of_a_shipped_name() -> None:
 
 
 def test_a_long_run_on_a_cpu_is_told_smaller_configs_that_exist() -> None:
-    cpu = TensorFlowDevices(tf.distribute.get_strategy())
+    cpu = TensorFlowDevices(tf.distribute.OneDeviceStrategy("/cpu:0"))
     large = load_config(ExperimentConfig, "r50_fpn_640")
     named = re.findall(r"lite0_fpn_320|r18_fpn_320|quickstart", _advice(large, cpu))
     assert named == ["lite0_fpn_320", "r18_fpn_320", "quickstart"]

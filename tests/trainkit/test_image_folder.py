@@ -9,7 +9,7 @@ import pytest
 
 from tpudet.detection.preparation.sources.image_files import read_in_turn
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.image_folder import list_image_names, list_images, read_ahead
+from tpudet.trainkit.image_folder import list_image_names, list_images, list_inputs, read_ahead
 
 
 @pytest.fixture
@@ -49,3 +49,15 @@ def test_names_that_are_not_utf8_are_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / name).touch()
     with pytest.raises(UserError, match=r"1 file names in .* as UTF-8, .*'caf\\udce9.jpg'"):
         list_image_names(str(tmp_path))
+
+
+def test_images_of_every_format_that_preparation_reads_are_listed(tmp_path: Path) -> None:
+    """Also in capitals; preparation and prediction share this list."""
+    formats = "jpg jpeg jpe jfif png webp bmp gif tif tiff avif jp2".split()
+    names = [f"{number:02}.{name}" for number, name in enumerate(formats)]
+    names += [f"{number + 20}.{name.upper()}" for number, name in enumerate(formats)]
+    for name in (*names, "notes.txt", "noextension"):
+        (tmp_path / name).touch()
+    assert list_image_names(str(tmp_path)) == names
+    assert [os.path.basename(image.path) for image in list_images(str(tmp_path), None)] == names
+    assert list_inputs([str(tmp_path)], None).others == ["noextension", "notes.txt"]
