@@ -53,7 +53,20 @@ def test_names_that_are_not_utf8_are_refused_in_words(tmp_path: Path) -> None:
 
 def test_images_of_every_format_that_preparation_reads_are_listed(tmp_path: Path) -> None:
     """Also in capitals; preparation and prediction share this list."""
-    formats = "jpg jpeg jpe jfif png webp bmp gif tif tiff avif jp2".split()
+    formats = [
+        "jpg",
+        "jpeg",
+        "jpe",
+        "jfif",
+        "png",
+        "webp",
+        "bmp",
+        "gif",
+        "tif",
+        "tiff",
+        "avif",
+        "jp2",
+    ]
     names = [f"{number:02}.{name}" for number, name in enumerate(formats)]
     names += [f"{number + 20}.{name.upper()}" for number, name in enumerate(formats)]
     for name in (*names, "notes.txt", "noextension"):
