@@ -115,6 +115,12 @@ def test_crowd_flags_that_mean_no(bench, flag) -> None:
     assert [record.is_crowd for record in bench.records()] == [[False], [True]]
 
 
+@pytest.mark.parametrize("flag", ["1", "True", "yes", 1, 1.0, "1.0", True])
+def test_crowd_flags_that_mean_yes(bench, flag) -> None:
+    assert bench.convert("coco", bench.coco([box(iscrowd=flag), box(2, 2)])) == 0
+    assert [record.is_crowd for record in bench.records()] == [[True], [False]]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
