@@ -31,8 +31,9 @@ RECIPES = {
     "IoU, focal, Huber": recipe("argmax_iou", "focal", "huber"),
     "IoU, focal, GIoU": recipe("argmax_iou", "focal", "giou"),
     "ATSS, focal, GIoU": recipe("atss", "focal", "giou"),
+    "ATSS, focal, CIoU": recipe("atss", "focal", "ciou"),
+    "ATSS, focal, GIoU, one-cycle": recipe("atss", "focal", "giou", ONE_CYCLE),
     "ATSS, quality focal, GIoU": recipe("atss", "quality_focal", "giou"),
-    "ATSS, quality focal, CIoU": recipe("atss", "quality_focal", "ciou"),
     "ATSS, quality focal, GIoU, one-cycle": recipe("atss", "quality_focal", "giou", ONE_CYCLE),
 }
 
