@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from tpudet.trainkit.pages.charts import (
     GRID,
@@ -71,7 +71,8 @@ def line_chart(
     """Charts lines with a legend of their names beside it.
 
     Args:
-        lines: by name, at most MAX_NAMES and one emphasized.
+        lines: by name, at most MAX_NAMES and one emphasized. If every x is of an integer type, so
+            are the ticks.
         name: of the chart, for ids in a page.
         xlabel: label of the horizontal axis.
         ylabel: label of the vertical axis.
@@ -93,6 +94,9 @@ def line_chart(
             for of_axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
                 of_axis(_PlainLogFormatter(minor_thresholds=(2, 0.6)))
         axes.set(xlabel=xlabel, ylabel=ylabel, xlim=xlimits, ylim=ylimits)
+        if all(np.issubdtype(line.x.dtype, np.integer) for line in lines.values()):
+            locator = MaxNLocator(steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+            axes.xaxis.set_major_locator(locator)
         axes.grid(axis="both", lw=0.8)
         if lines:
             axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, fontsize=9)

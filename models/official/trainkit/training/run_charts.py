@@ -76,7 +76,7 @@ def _chart(
         known = [point for point in known if point[1] > 0 or not is_logarithmic]
         if known:
             steps, values = np.array(known, float).T
-            drawn[name] = Line(steps, values, is_emphasized=name == main)
+            drawn[name] = Line(steps.astype(int), values, is_emphasized=name == main)
     if not drawn:
         return None
     return line_chart(
