@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpudet.detection.modeling import mask_rcnn_task
 from tpudet.detection.modeling.mask_rcnn_task import CASCADE
 from tpudet.detection.ops.boxes import iou_matrix
 from tpudet.detection.ops.numpy_masks import paste_mask
@@ -302,3 +303,18 @@ def test_one_image_is_learned_by_heart(small_mask):
         assert float(iou_matrix(box[None], true_box)[0, 0]) > 0.9
         pasted = paste_mask(mask, box, height=128, width=128)
         assert np.sum(pasted & true_mask) / np.sum(pasted | true_mask) >= 0.9
+
+
+def test_masks_learned_in_parts_are_those_learned_at_once(small_mask, mask_task, monkeypatch):
+    batch = small_mask.make_batch()
+    results = []
+    for parts in (1, 2, 5):
+        monkeypatch.setattr(mask_rcnn_task, "_MASK_PARTS", parts)
+        mask_task.model.draws.assign(0)
+        step = traced_function(lambda: train_step(mask_task, batch))
+        losses, gradients = step()
+        results.append([losses["loss_mask"], *map(tf.convert_to_tensor, gradients)])
+    assert float(results[0][0]) > 0
+    for result in results[1:]:
+        for one, other in zip(results[0], result, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)

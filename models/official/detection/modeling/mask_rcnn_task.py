@@ -1,5 +1,6 @@
 """The training and inference task of Mask R-CNN, Faster R-CNN and Cascade R-CNN."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -18,6 +19,9 @@ from tpudet.detection.types import Batch, Detections, RawPredictions
 from tpudet.trainkit.backbones.pixels import fill_outside
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
+
+# Of the slots of positives: more would waste less, and each is a branch of the compiled step.
+_MASK_PARTS = 4
 
 
 class BoxStage(NamedTuple):
@@ -197,7 +201,7 @@ class MaskRCNNTask:
             predictions = self.model.predict_boxes(
                 features, rois.boxes, stage=number, training=True
             )
-            normalizer = self._count(rois.classes >= 0)
+            normalizer = self._at_least_one(ops.sum(ops.cast(rois.classes >= 0, "float32")))
             costs = self.box_losses(predictions, rois, normalizer, box_weights=stage.box_weights)
             loss_class = loss_class + stage.loss_weight * costs[0]
             loss_box = loss_box + stage.loss_weight * costs[1]
@@ -213,13 +217,40 @@ class MaskRCNNTask:
         return {"loss_class": loss_class, "loss_box": loss_box}
 
     def _mask_loss(self, batch: Batch, features: Mapping[int, Tensor], rois: SampledRois) -> Tensor:
-        # Positives come first, so that no other slot need be looked at.
-        rois = SampledRois(*(values[:, : self.max_mask_rois] for values in rois))
-        logits = self.model.predict_masks(features, rois.boxes, rois.classes, training=True)
-        targets = mask_targets(batch.masks, rois.boxes, rois.instances, size=logits.shape[-1])
-        # Instances without a mask in the data are all 0: they say nothing of the object's shape.
-        counted = (rois.classes > 0) & ops.any(targets > 0, axis=(2, 3))
-        return mask_loss(logits, targets, counted, self._count(counted))
+        def sums(part: SampledRois) -> tuple[Tensor, Tensor]:
+            logits = self.model.predict_masks(features, part.boxes, part.classes, training=True)
+            targets = mask_targets(batch.masks, part.boxes, part.instances, size=logits.shape[-1])
+            # Instances without a mask in the data are all 0: they say nothing of the shape.
+            counted = (part.classes > 0) & ops.any(targets > 0, axis=(2, 3))
+            return mask_loss(logits, targets, counted, 1.0), ops.sum(ops.cast(counted, "float32"))
+
+        first, *others = self._mask_parts(rois)
+        loss, count = sums(first)
+        nothing = ops.zeros(()), ops.zeros(())
+        for part in others:
+            has_some = ops.any(part.classes > 0)
+            part_loss, part_count = ops.cond(
+                has_some, functools.partial(sums, part), lambda: nothing
+            )
+            loss, count = loss + part_loss, count + part_count
+        return loss / self._at_least_one(count)
+
+    def _mask_parts(self, rois: SampledRois) -> list[SampledRois]:
+        """Cuts the slots of positives into parts, of which those without any cost nothing.
+
+        Positives come first in each image, and are often far fewer than their slots. Norms see all
+        of them at once.
+        """
+        assert self.model.mask_head is not None
+        size = self.max_mask_rois
+        if not self.model.mask_head.tower.has_norms:
+            size = -(-size // _MASK_PARTS)
+        return [
+            SampledRois(
+                *(values[:, start : min(start + size, self.max_mask_rois)] for values in rois)
+            )
+            for start in range(0, self.max_mask_rois, size)
+        ]
 
     def _refine(
         self, batch: Batch, rois: Tensor, predictions: BoxPredictions, stage: BoxStage
@@ -229,7 +260,6 @@ class MaskRCNNTask:
             rois, predictions, box_weights=stage.box_weights, canvas_size=(height, width)
         )
 
-    def _count(self, counted: Tensor) -> Tensor:
-        # Over all replicas, 1 or more.
-        total = self.sum_over_replicas(ops.sum(ops.cast(counted, "float32")))
-        return ops.stop_gradient(ops.maximum(total, 1.0))
+    def _at_least_one(self, count: Tensor) -> Tensor:
+        # Over all replicas.
+        return ops.stop_gradient(ops.maximum(self.sum_over_replicas(count), 1.0))
