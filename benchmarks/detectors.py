@@ -1,5 +1,7 @@
 """Times RetinaNet R50-FPN beside torchvision's and KerasHub's: training steps and inference.
 
+`--masks` times Mask R-CNN R50-FPN beside torchvision's instead, with its settings.
+
 All get the same synthetic pixels and boxes, random weights and all cores. Each measurement is a
 process of its own, so that no frameworks share threads; the detectors take turns round by round, so
 that other load hits each alike. The floats that the peers want are made outside of the timed part;
@@ -43,12 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
     if arguments.worker:
         batch = synthetic_batch(arguments.batch_size, arguments.canvas)
-        in_bfloat16 = arguments.precision == "bfloat16"
-        detector = BUILDERS[arguments.worker](*batch, in_bfloat16=in_bfloat16)
+        options = {"in_bfloat16": arguments.precision == "bfloat16", "with_masks": arguments.masks}
+        detector = BUILDERS[arguments.worker](*batch, **options)
         print(json.dumps(_measure(detector, arguments.steps)))
         return 0
+    network = "Mask R-CNN" if arguments.masks else "RetinaNet"
     print(
-        f"RetinaNet R50-FPN, {arguments.canvas} px, batch {arguments.batch_size}, {NUM_CLASSES} "
+        f"{network} R50-FPN, {arguments.canvas} px, batch {arguments.batch_size}, {NUM_CLASSES} "
         f"classes, {arguments.precision}, {CORES} cores (load now {os.getloadavg()[0]:.1f}); "
         f"images/s: median (range) over {arguments.rounds} rounds of {arguments.steps} steps"
     )
@@ -73,7 +76,17 @@ def synthetic_batch(batch_size: int, canvas: int) -> tuple[np.ndarray, np.ndarra
     return random.integers(0, 256, (batch_size, canvas, canvas, 3), np.uint8), boxes, classes
 
 
-def build_ours(images: Any, boxes: Any, classes: Any, *, in_bfloat16: bool) -> Detector:
+def box_masks(boxes: np.ndarray, canvas: int) -> np.ndarray:
+    """Returns the pixels of each box, [B, NUM_BOXES, H, W] uint8."""
+    y1, x1, y2, x2 = boxes[..., None].transpose(2, 0, 1, 3)
+    pixels = np.arange(canvas) + 0.5
+    rows, columns = (y1 <= pixels) & (pixels < y2), (x1 <= pixels) & (pixels < x2)
+    return (rows[..., None] & columns[..., None, :]).astype(np.uint8)
+
+
+def build_ours(
+    images: Any, boxes: Any, classes: Any, *, in_bfloat16: bool, with_masks: bool
+) -> Detector:
     """Builds this project's detector and the engine that trains it, as the experiment does."""
     import keras
     import tensorflow as tf
@@ -83,8 +96,11 @@ def build_ours(images: Any, boxes: Any, classes: Any, *, in_bfloat16: bool) -> D
     from tpudet.trainkit.training import devices, optimizers, tensorflow_engine
 
     batch_size, canvas = images.shape[:2]
-    yaml = Path(__file__).parents[1] / "configs/yaml/retinanet/r50_fpn_640.yaml"
+    name = "mask_rcnn/torchvision-mask_r50_fpn" if with_masks else "retinanet/r50_fpn_640"
+    yaml = Path(__file__).parents[1] / f"configs/yaml/{name}.yaml"
     overrides = [f"data.canvas_size=[{canvas}, {canvas}]", f"train.batch_size={batch_size}"]
+    if with_masks:
+        overrides += ["train.freeze=[]", "model.backbone.batch_norm.frozen=false"]
     setting = load_config(config.ExperimentConfig, str(yaml), overrides=overrides)
     cpu = devices.choose_tensorflow_devices("cpu")
     keras.config.set_dtype_policy("mixed_bfloat16" if in_bfloat16 else "float32")
@@ -95,7 +111,7 @@ def build_ours(images: Any, boxes: Any, classes: Any, *, in_bfloat16: bool) -> D
         optimizer = optimizers.momentum_sgd(
             lambda step: LEARNING_RATE, momentum=MOMENTUM, nesterov=False
         )
-    batch = _our_batch(images, boxes, classes, setting.data.max_instances)
+    batch = _our_batch(images, boxes, classes, setting.data.max_instances, with_masks=with_masks)
     engine = tensorflow_engine.TensorFlowEngine(
         task=task,
         optimizer=optimizer,
@@ -115,11 +131,14 @@ def build_ours(images: Any, boxes: Any, classes: Any, *, in_bfloat16: bool) -> D
     )
 
 
-def _our_batch(images: Any, boxes: Any, classes: Any, max_instances: int) -> Any:
+def _our_batch(
+    images: Any, boxes: Any, classes: Any, max_instances: int, *, with_masks: bool
+) -> Any:
     from tpudet.detection.types import Batch
 
     batch_size, num_boxes = classes.shape
     padding, pairs = ((0, 0), (0, max_instances - num_boxes)), np.ones((batch_size, 2), np.float32)
+    masks = np.packbits(box_masks(boxes, images.shape[1]), axis=-1) if with_masks else None
     return Batch(
         images=images,
         boxes=np.pad(boxes, (*padding, (0, 0))),
@@ -129,11 +148,14 @@ def _our_batch(images: Any, boxes: Any, classes: Any, max_instances: int) -> Any
         original_sizes=pairs * images.shape[1],
         scales=pairs,
         offsets=pairs * 0,
+        masks=None if masks is None else np.pad(masks, (*padding, (0, 0), (0, 0))),
     )
 
 
-def build_torchvision(images: Any, boxes: Any, classes: Any, *, in_bfloat16: bool) -> Detector:
-    """Builds torchvision's retinanet_resnet50_fpn; without weights no layer of it is frozen.
+def build_torchvision(
+    images: Any, boxes: Any, classes: Any, *, in_bfloat16: bool, with_masks: bool
+) -> Detector:
+    """Builds retinanet_resnet50_fpn or maskrcnn_resnet50_fpn; without weights nothing is frozen.
 
     In bfloat16 it runs as PyTorch advises for CPUs: autocast, and channels last.
     """
@@ -141,14 +163,19 @@ def build_torchvision(images: Any, boxes: Any, classes: Any, *, in_bfloat16: boo
     import torchvision  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(CORES)
-    model = torchvision.models.detection.retinanet_resnet50_fpn(
-        weights=None,
-        weights_backbone=None,
-        num_classes=NUM_CLASSES,
-        min_size=images.shape[1],
-        max_size=images.shape[1],
-        detections_per_img=100,  # as ours; the thresholds, 0.05 and 0.5, are both's defaults
-    )
+    sides = {"min_size": images.shape[1], "max_size": images.shape[1]}
+    no_weights = {"weights": None, "weights_backbone": None}
+    if with_masks:
+        model = torchvision.models.detection.maskrcnn_resnet50_fpn(
+            num_classes=NUM_CLASSES + 1, **sides, **no_weights
+        )
+    else:
+        model = torchvision.models.detection.retinanet_resnet50_fpn(
+            num_classes=NUM_CLASSES,
+            detections_per_img=100,  # as ours; the thresholds, 0.05 and 0.5, are both's defaults
+            **sides,
+            **no_weights,
+        )
     if in_bfloat16:
         model = model.to(memory_format=torch.channels_last)
     precision = functools.partial(torch.autocast, "cpu", dtype=torch.bfloat16, enabled=in_bfloat16)
@@ -156,7 +183,12 @@ def build_torchvision(images: Any, boxes: Any, classes: Any, *, in_bfloat16: boo
     tensors = list(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous().float() / 255)
     corners = torch.from_numpy(boxes)[..., [1, 0, 3, 2]]
     labels = torch.from_numpy(classes).long()
+    if with_masks:
+        labels += 1  # 0 is the background
     targets = [{"boxes": b, "labels": n} for b, n in zip(corners, labels, strict=True)]
+    if with_masks:
+        masks = torch.from_numpy(box_masks(boxes, images.shape[1]))
+        targets = [target | {"masks": one} for target, one in zip(targets, masks, strict=True)]
 
     def train() -> float:
         model.train()
@@ -175,8 +207,11 @@ def build_torchvision(images: Any, boxes: Any, classes: Any, *, in_bfloat16: boo
     return Detector(train, predict, list(model.parameters()), (torch, torchvision))
 
 
-def build_kerashub(images: Any, boxes: Any, classes: Any, *, in_bfloat16: bool) -> Detector:
-    """Builds KerasHub's RetinaNetObjectDetector on the TensorFlow backend."""
+def build_kerashub(
+    images: Any, boxes: Any, classes: Any, *, in_bfloat16: bool, with_masks: bool
+) -> Detector:
+    """Builds KerasHub's RetinaNetObjectDetector on the TensorFlow backend; it has no masks."""
+    assert not with_masks
     import keras
     import keras_hub  # pyright: ignore[reportMissingImports]
     import tensorflow as tf
@@ -234,6 +269,7 @@ def _take_turns(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]
     pythons = arguments.pythons
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in pythons}
     flags = [f"--{flag}={getattr(arguments, flag)}" for flag in _SHARED_FLAGS]
+    flags += ["--masks"] if arguments.masks else []
     environment = os.environ | {"KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": "-1"}
     for name in tqdm([*pythons] * arguments.rounds, unit="process"):
         command = [pythons[name], __file__, f"--worker={name}", *flags]
@@ -267,6 +303,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     for flag, default in (("rounds", 3), ("steps", 3), ("batch_size", 4), ("canvas", 512)):
         parser.add_argument(f"--{flag}", type=int, default=default, help=f"default {default}")
+    parser.add_argument("--masks", action="store_true", help="Mask R-CNN instead of RetinaNet")
     parser.add_argument("--only", nargs="+", choices=tuple(BUILDERS), help="leave the others out")
     parser.add_argument("--worker", choices=tuple(BUILDERS), help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
@@ -277,6 +314,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     peers = {"torchvision": arguments.torchvision_python, "kerashub": arguments.kerashub_python}
     pythons = {"ours": sys.executable} | {name: path for name, path in peers.items() if path}
     chosen = arguments.only or pythons
+    if arguments.masks and "kerashub" in chosen:
+        parser.error("KerasHub has no Mask R-CNN to compare --masks with")
     if lacking := set(chosen) - set(pythons):
         parser.error(f"also needed: {' '.join(f'--{name}_python' for name in sorted(lacking))}")
     arguments.pythons = {name: path for name, path in pythons.items() if name in chosen}
