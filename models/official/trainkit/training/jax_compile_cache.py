@@ -37,7 +37,7 @@ def _write_on_this_host() -> None:
     """Lets JAX write the cache here too; only process 0 does, which no public option changes."""
     from jax._src import distributed
 
-    distributed.global_state.process_id = 0  # once devices exist, nothing but the cache reads it
+    distributed.global_state.process_id = 0  # on CPUs nothing but the cache reads it by now
 
 
 def cache_hits() -> int:
