@@ -38,12 +38,8 @@ PROPOSALS, DETECTIONS = 60, 20
 
 
 def draw_other_state(library, kind, shapes):
-    """Draws the state of a detector; ATSS has a centerness of 1 everywhere."""
-    state = SHARED.draw_state(shapes, **SCALES[library][kind])
-    for name, value in state.items():
-        if "centerness" in name:
-            value[:] = 20.0 if name.endswith("bias") else 0.0
-    return state
+    """Draws the state of a detector."""
+    return SHARED.draw_state(shapes, **SCALES[library][kind])
 
 
 def run_detectron2(kind, draw):

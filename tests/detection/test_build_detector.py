@@ -280,7 +280,7 @@ def test_box_losses() -> None:
 def test_head_anchors_and_what_becomes_of_scores() -> None:
     text = f"""min_level: 4, max_level: 6, normalization: inception, padding: mean, {NORM},
     head: {{num_convs: 2, num_filters: 24, separable: true, activation: silu,
-      norm_groups: 8, level_scales: true}},
+      norm_groups: 8, level_scales: true, centerness: true}},
     anchors: {{num_scales: 2, aspect_ratios: [1, 4], size: 3, layout: torchvision}},
     loss_normalization: image,
     postprocess: {{score_threshold: 0.25, nms_iou_threshold: 0.75, max_candidates: 70,
@@ -299,6 +299,7 @@ def test_head_anchors_and_what_becomes_of_scores() -> None:
     assert (head.class_predict.filters, head.box_predict.filters) == (3 * 4, 4 * 4)
     assert [norm.groups for norm in head.class_tower.group_norms] == [8, 8]
     assert list(head.box_scales) == [4, 5, 6]
+    assert head.centerness_predict.filters == 4
     assert not parts(head, BatchNorm)
     assert task.anchors.shape == ((8 * 16 + 4 * 8 + 2 * 4) * 4, 4)
     # Of 3 strides of 16 pixels: the square, one of sqrt(2) times its side, 67 of 67.88, and one

@@ -46,14 +46,7 @@ TWO_STAGES = [
             ["pixel_mean", "pixel_std"],
         ),
         ("mmdetection", "retinanet", "mmdetection_r50_fpn", ONE_STAGE, []),
-        # A centerness of 1 was drawn, because there is none here.
-        (
-            "mmdetection",
-            "atss",
-            "mmdetection-atss_r50_fpn",
-            ONE_STAGE,
-            ["atss_centerness.weight", "atss_centerness.bias"],
-        ),
+        ("mmdetection", "atss", "mmdetection-atss_r50_fpn", ONE_STAGE, []),
         ("mmdetection", "mask_rcnn", "mmdetection-mask_r50_fpn", TWO_STAGES, []),
     ],
     ids=lambda value: value if isinstance(value, str) and "_r50_" not in value else "",

@@ -37,6 +37,7 @@ class RawPredictions(NamedTuple):
 
     class_logits: Tensor  # [B, A, C]; channel k is class k + 1
     box_deltas: Tensor  # [B, A, 4], encoded against the anchors
+    centerness_logits: Tensor | None = None  # [B, A]; None from a head without centerness
 
 
 class Detections(NamedTuple):

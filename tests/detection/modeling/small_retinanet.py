@@ -157,7 +157,14 @@ class SmallBackbone(keras.layers.Layer):
         return features
 
 
-def build_task(*, num_classes=3, synchronized=False, sum_over_replicas=lambda x: x, **settings):
+def build_task(
+    *,
+    num_classes=3,
+    centerness=False,
+    synchronized=False,
+    sum_over_replicas=lambda x: x,
+    **settings,
+):
     parts: dict[str, Any] = {
         "num_filters": 16,
         "separable": False,
@@ -174,6 +181,7 @@ def build_task(*, num_classes=3, synchronized=False, sum_over_replicas=lambda x:
             anchors_per_location=9,
             num_convs=1,
             activation="relu",
+            centerness=centerness,
             **parts,
         ),
         pixel_mean=(0.485, 0.456, 0.406),
@@ -200,6 +208,7 @@ def make_answers(batch=2, num_classes=3, seed=0):
     return RawPredictions(
         rng.normal(-2, 2, (batch, count, num_classes)).astype(np.float32),
         rng.normal(0, 0.3, (batch, count, 4)).astype(np.float32),
+        rng.normal(0, 1, (batch, count)).astype(np.float32),
     )
 
 

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tpudet.detection.modeling.losses import (
+    centerness_loss,
     huber_box_loss,
     l1_box_loss,
     overlap_box_loss,
@@ -50,6 +51,25 @@ def test_l1_by_hand_with_a_normaliser_for_each_image():
     huber = huber_box_loss(deltas, boxes, ANCHORS, positive, tf.constant([2.0, 5.0]), delta=1.0)
     # (0.2**2 + 0.4**2 + 0.1**2) / 2 of each.
     np.testing.assert_allclose(huber, 0.105 / 4 / 2 + 0.105 / 4 / 5, rtol=1e-6)
+
+
+def test_boxes_count_by_their_weights():
+    deltas = tf.constant([[[0.2, -0.4, 0.0, 0.1], [1.0] * 4]])
+    loss = l1_box_loss(deltas, ANCHORS[None], ANCHORS, np.array([[0.25, 0.5]], "f4"), 0.75)
+    np.testing.assert_allclose(loss, (0.25 * 0.7 / 4 + 0.5) / 0.75, rtol=1e-6)
+
+
+def test_centerness_loss_by_hand():
+    """At the logit of its target the slope is 0; elsewhere it is the difference of the two."""
+    logits = tf.constant([[np.log(3.0), 0.0, 9.0]], tf.float32)  # of 0.75, 0.5 and one not counted
+    targets = np.array([[0.75, 1.0, 0.0]], np.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss = centerness_loss(logits, targets, np.array([[True, True, False]]), 2.0)
+    entropy = -0.75 * np.log(0.75) - 0.25 * np.log(0.25)
+    np.testing.assert_allclose(loss, (entropy + np.log(2.0)) / 2, rtol=1e-6)
+    gradient: Any = tape.gradient(loss, logits)
+    np.testing.assert_allclose(gradient, [[0, -0.25, 0]], atol=1e-7)
 
 
 def test_overlap_loss_by_hand():

@@ -144,7 +144,7 @@ def test_predictions_are_float32_and_the_gradient_of_a_bias_is_a_sum_of_all_pixe
     features = {level: tf.cast(values, "bfloat16") for level, values in pyramid().items()}
     biases = [predict.bias.value for predict in (head.class_predict, head.box_predict)]
     with tf.GradientTape() as tape:
-        predictions = head(features)
+        predictions = head(features)[:2]
         loss = tf.add_n([tf.reduce_sum(0.01 * found) for found in predictions])
     assert {found.dtype for found in predictions} == {tf.float32}
     gradients: Any = tape.gradient(loss, biases)
@@ -175,9 +175,9 @@ def test_each_level_scales_its_boxes_only():
     )
     head.build((None, None, None, 4))
     features = {level: np.ones((1, 2, 2, 4), np.float32) for level in (3, 4)}
-    logits, deltas = (np.array(values) for values in head(features))
+    logits, deltas = (np.array(values) for values in head(features)[:2])
     head.box_scales[4].scale.assign(-2.0)
-    same, scaled = (np.array(values) for values in head(features))
+    same, scaled = (np.array(values) for values in head(features)[:2])
     np.testing.assert_array_equal(same, logits)
     np.testing.assert_array_equal(scaled[:, :4], deltas[:, :4])
     np.testing.assert_allclose(scaled[:, 4:], -2 * deltas[:, 4:])
@@ -185,3 +185,16 @@ def test_each_level_scales_its_boxes_only():
     paths = {variable.path for variable in head.variables if "scale" in variable.path}
     assert paths == {"head/box_scale3/scale", "head/box_scale4/scale"}
     assert not any(is_decayed(path) for path in paths)
+
+
+def test_centerness_comes_of_the_box_tower_in_the_order_of_anchors():
+    """With the kernel of the first number of each box it is that number."""
+    head = build(centerness=True)
+    predict: Any = head.centerness_predict
+    predict.kernel.assign(head.box_predict.kernel.numpy()[..., ::4])
+    answers = head(pyramid())
+    np.testing.assert_allclose(
+        answers.centerness_logits, answers.box_deltas[..., 0], rtol=1e-5, atol=1e-9
+    )
+    assert np.any(answers.centerness_logits)
+    assert build()(pyramid()).centerness_logits is None

@@ -120,6 +120,25 @@ def test_only_the_best_of_each_level_are_candidates():
         np.testing.assert_allclose(np.asarray(found.boxes)[0, :count, 1], expected)
 
 
+def test_centerness_is_a_factor_of_the_scores_of_candidates():
+    """Of two boxes upon each other the more central one stays, and the threshold is before it."""
+    anchors = np.array([[0, x, 10, x + 10] for x in (0, 1, 40, 80)], np.float32)
+    logits = np.log([[[4.0], [1.5], [1.0], [0.25]]])  # scores 0.8, 0.6, 0.5 and 0.2
+    central = np.log([[0.25, 4.0, 0.25, 99.0]])  # 0.2, 0.8, 0.2 and 0.99
+    found = postprocess(
+        RawPredictions(logits.astype("f4"), np.zeros((1, 4, 4), "f4"), central.astype("f4")),
+        anchors,
+        whole_canvas(1),
+        score_threshold=0.3,
+        iou_threshold=0.5,
+        max_candidates=4,
+        max_detections=4,
+    )
+    assert found.num_detections.numpy().tolist() == [2]
+    np.testing.assert_allclose(found.scores[0][:2], [0.48, 0.1], rtol=1e-5)
+    np.testing.assert_array_equal(found.boxes[0][:2], anchors[1:3])
+
+
 def test_nothing_over_the_threshold():
     logits, deltas, anchors = random_case(2, 30, 2)
     found = postprocess(

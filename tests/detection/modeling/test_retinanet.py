@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpudet.detection.ops.atss import centerness
 from tpudet.detection.ops.boxes import encode_boxes, iou_matrix
 from tpudet.trainkit.training.devices import choose_tensorflow_devices
 
@@ -54,6 +55,31 @@ def test_loss_is_the_sum_and_without_instances_only_classes_count(small, task):
     assert float(losses["loss_box"]) == 0
     assert np.isfinite(float(losses["loss"]))
     assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
+
+
+def test_centerness_weighs_boxes_and_is_trained_on_their_anchors(small):
+    """Boxes count by their centerness, and its sum, plus 1, is what divides their loss."""
+    task = small.build_task(centerness=True)
+    small.draw_weights(task)
+    losses, gradients = train_step(task, small.make_batch())
+    assert set(losses) == {"loss", "loss_class", "loss_box", "loss_centerness"}
+    parts = sum(float(value) for name, value in losses.items() if name != "loss")
+    np.testing.assert_allclose(losses["loss"], parts, rtol=1e-6)
+    for variable, gradient in zip(task.model.trainable_variables, gradients, strict=True):
+        if "centerness" in variable.path:
+            assert np.any(gradient), variable.path
+
+    def box_loss(box_deltas, boxes, anchors, weights, normalizer):
+        return tf.reduce_sum(weights) / normalizer
+
+    batch, answers = small.make_batch(batch=8), small.make_answers(batch=8)
+    matches = small.DEFAULTS["match"](
+        small.make_anchors(), batch.boxes, batch.classes, batch.is_crowd
+    )
+    total = np.sum(np.array(centerness(small.make_anchors(), matches.boxes))[matches.classes > 0])
+    assert 1 < total < np.sum(matches.classes > 0)
+    found = small.losses_of(answers, batch, box_loss=box_loss, box_loss_weight=1.0)
+    np.testing.assert_allclose(found["loss_box"], total / (total + 1), rtol=1e-5)
 
 
 def test_class_loss_is_told_how_well_the_predicted_boxes_lie(small):

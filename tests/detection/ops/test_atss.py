@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tpudet.detection.ops.anchors import anchors_for_canvas, locations_per_level
-from tpudet.detection.ops.atss import match_atss
+from tpudet.detection.ops.atss import centerness, match_atss
 from tpudet.detection.ops.matching import IGNORED
 
 # One level of four places in a row, an anchor of 10x10 pixels each; and a second of one place.
@@ -161,3 +161,10 @@ def test_agrees_with_a_loop_traced_for_any_batch(scales, jit_compile):
         )
         np.testing.assert_array_equal(np.array(found.classes)[image], expected)
     assert {0, 1, 2, 3, 4} == set(np.unique(found.classes))
+
+
+def test_centerness_by_hand():
+    """The anchor's centre is 5 5: in the middle, nearer to sides, on one, beyond, in a point."""
+    boxes = [[0, 0, 10, 10], [0, 3, 20, 9], [5, 0, 9, 10], [6, 0, 9, 10], [5, 5, 5, 5]]
+    found = centerness(np.tile(ANCHORS[:1], (5, 1)), np.array([boxes], np.float32))
+    np.testing.assert_allclose(found[0], [1, np.sqrt(5 / 15 * 2 / 4), 0, 0, 0], rtol=1e-6)

@@ -100,6 +100,7 @@ def _build_network(
         activation=model.head.activation,
         norm_groups=model.head.norm_groups,
         level_scales=model.head.level_scales,
+        centerness=model.head.centerness,
         make_norm=optional_norm_factory(model.batch_norm, synchronized=synchronized),
     )
     return RetinaNet(

@@ -83,6 +83,9 @@ class HeadConfig:
     # Of group norms after the convolutions, instead of model.batch_norm; null: none of them.
     norm_groups: Count | None = None
     level_scales: bool = False  # a trained factor of the boxes for each level, as in ATSS and FCOS
+    # Whether the box tower also predicts how central each anchor is in its object, as in ATSS: a
+    # factor of its scores, and in training the weight of its box.
+    centerness: bool = False
 
     def __post_init__(self) -> None:
         groups, filters = self.norm_groups, self.num_filters

@@ -125,6 +125,7 @@ class RetinaNetHead(keras.layers.Layer):
         make_norm: Makes each `BatchNorm`; None for none.
         norm_groups: Groups of group norms in their stead; None for none.
         level_scales: Whether each level has a `LevelScale` of its box deltas.
+        centerness: Whether the box tower predicts centerness too; see `ops.atss.centerness`.
         name: Name of the layer, the first part of its variables' paths.
     """
 
@@ -142,6 +143,7 @@ class RetinaNetHead(keras.layers.Layer):
         make_norm: MakeNorm | None,
         norm_groups: int | None = None,
         level_scales: bool = False,
+        centerness: bool = False,
         name: str = "head",
     ):
         super().__init__(name=name)
@@ -177,6 +179,7 @@ class RetinaNetHead(keras.layers.Layer):
         self.class_predict = predictor(num_classes, prior_logit, "class_predict")
         self.box_tower = tower("box_tower")
         self.box_predict = predictor(4, 0.0, "box_predict")
+        self.centerness_predict = predictor(1, 0.0, "centerness_predict") if centerness else None
         self.box_scales = {
             level: LevelScale(dtype="float32", name=f"box_scale{level}")
             for level in self.levels
@@ -190,21 +193,28 @@ class RetinaNetHead(keras.layers.Layer):
             (self.box_tower, self.box_predict),
         ):
             tower.build(input_shape)
-            predict.build((None, None, None, self.num_filters) if tower.convs else input_shape)
+            shape = (None, None, None, self.num_filters) if tower.convs else input_shape
+            predict.build(shape)
+        if self.centerness_predict:
+            self.centerness_predict.build(shape)
         for scale in self.box_scales.values():
             scale.build((None, None, 4))
 
     def call(self, features: Mapping[int, Tensor], training: bool = False) -> RawPredictions:
         """Returns float32 predictions in the order of `anchors_for_canvas`."""
-        class_logits, box_deltas = [], []
+        class_logits, box_deltas, centerness = [], [], []
         for level in self.levels:
             tower = self.class_tower(features[level], level=level, training=training)
             class_logits.append(_per_anchor(self.class_predict(tower), self.num_classes))
             tower = self.box_tower(features[level], level=level, training=training)
             deltas = _per_anchor(self.box_predict(tower), 4)
             box_deltas.append(self.box_scales[level](deltas) if self.box_scales else deltas)
+            if self.centerness_predict:
+                centerness.append(_per_anchor(self.centerness_predict(tower), 1)[..., 0])
         return RawPredictions(
-            ops.concatenate(class_logits, axis=1), ops.concatenate(box_deltas, axis=1)
+            ops.concatenate(class_logits, axis=1),
+            ops.concatenate(box_deltas, axis=1),
+            ops.concatenate(centerness, axis=1) if centerness else None,
         )
 
 

@@ -14,7 +14,7 @@ The box losses take
 - box_deltas: [B, A, 4] float32, encoded against the anchors;
 - boxes: [B, A, 4] float32, the box of each anchor's object; gets no gradient;
 - anchors: [A, 4] float32;
-- positive: [B, A] bool, the anchors that count;
+- weights: [B, A], what each anchor counts; 0 or False: its box is not looked at;
 - normalizer: as above.
 
 Class losses are written in terms of `log(1 - p) = -softplus(x)`, so they and their gradients are
@@ -157,7 +157,7 @@ def huber_box_loss(
     box_deltas: Tensor,
     boxes: Tensor,
     anchors: Tensor,
-    positive: Tensor,
+    weights: Tensor,
     normalizer: Tensor,
     *,
     delta: float,
@@ -173,14 +173,14 @@ def huber_box_loss(
     differences = ops.abs(box_deltas - ops.stop_gradient(targets))
     within = ops.minimum(differences, delta)
     costs = ops.mean(within * (differences - 0.5 * within), axis=-1)
-    return _sum_of_positives(costs, positive, normalizer)
+    return _weighted_sum(costs, weights, normalizer)
 
 
 def smooth_l1_box_loss(
     box_deltas: Tensor,
     boxes: Tensor,
     anchors: Tensor,
-    positive: Tensor,
+    weights: Tensor,
     normalizer: Tensor,
     *,
     beta: float,
@@ -193,23 +193,23 @@ def smooth_l1_box_loss(
     Args:
         beta: End of the parabola, above 0.
     """
-    return huber_box_loss(box_deltas, boxes, anchors, positive, normalizer, delta=beta) / beta
+    return huber_box_loss(box_deltas, boxes, anchors, weights, normalizer, delta=beta) / beta
 
 
 def l1_box_loss(
-    box_deltas: Tensor, boxes: Tensor, anchors: Tensor, positive: Tensor, normalizer: Tensor
+    box_deltas: Tensor, boxes: Tensor, anchors: Tensor, weights: Tensor, normalizer: Tensor
 ) -> Tensor:
     """Returns the absolute difference of the encoded boxes, averaged over their four numbers."""
     targets = encode_boxes(boxes, ops.convert_to_tensor(anchors))
     costs = ops.mean(ops.abs(box_deltas - ops.stop_gradient(targets)), axis=-1)
-    return _sum_of_positives(costs, positive, normalizer)
+    return _weighted_sum(costs, weights, normalizer)
 
 
 def overlap_box_loss(
     box_deltas: Tensor,
     boxes: Tensor,
     anchors: Tensor,
-    positive: Tensor,
+    weights: Tensor,
     normalizer: Tensor,
     *,
     kind: OverlapKind,
@@ -221,7 +221,22 @@ def overlap_box_loss(
     """
     predicted = decode_boxes(box_deltas, ops.convert_to_tensor(anchors))
     costs = 1.0 - OVERLAPS[kind](predicted, ops.stop_gradient(boxes))
-    return _sum_of_positives(costs, positive, normalizer)
+    return _weighted_sum(costs, weights, normalizer)
+
+
+def centerness_loss(
+    centerness_logits: Tensor, targets: Tensor, positive: Tensor, normalizer: Tensor
+) -> Tensor:
+    """Returns the cross-entropy of positive anchors (Tian et al., arXiv 1904.01355, section 3.2).
+
+    Args:
+        centerness_logits: [B, A] float32.
+        targets: [B, A] float32, `ops.atss.centerness`; gets no gradient.
+        positive: [B, A], the anchors that count.
+        normalizer: As of the other losses.
+    """
+    costs = ops.softplus(centerness_logits) - ops.stop_gradient(targets) * centerness_logits
+    return _weighted_sum(costs, positive, normalizer)
 
 
 class _Curve(NamedTuple):
@@ -299,6 +314,7 @@ def _logits_at(logits: Tensor, channel: Tensor) -> Tensor:
     return ops.take_along_axis(logits, channel[..., None], axis=-1)[..., 0]
 
 
-def _sum_of_positives(costs: Tensor, positive: Tensor, normalizer: Tensor) -> Tensor:
-    per_image = ops.sum(ops.where(positive, costs, 0.0), axis=1)
+def _weighted_sum(costs: Tensor, weights: Tensor, normalizer: Tensor) -> Tensor:
+    weights = ops.stop_gradient(ops.cast(weights, "float32"))
+    per_image = ops.sum(ops.where(weights > 0, weights * costs, 0.0), axis=1)
     return ops.sum(per_image / ops.stop_gradient(normalizer))

@@ -13,6 +13,7 @@ _LAYERS: Layers = (
     (r"head/box_tower/norm(?P<number>\d)", lambda n: (f"{_HEAD}.reg_convs.{n}.gn",)),
     (r"head/class_predict", lambda n: (f"{_HEAD}.retina_cls", f"{_HEAD}.atss_cls")),
     (r"head/box_predict", lambda n: (f"{_HEAD}.retina_reg", f"{_HEAD}.atss_reg")),
+    (r"head/centerness_predict", lambda n: (f"{_HEAD}.atss_centerness",)),
     (r"head/box_scale(?P<level>\d)", lambda n: (f"{_HEAD}.scales.{n}",)),
     (r"rpn/conv0", lambda n: ("rpn_head.rpn_conv",)),
     (r"rpn/object_predict", lambda n: ("rpn_head.rpn_cls",)),

@@ -34,11 +34,14 @@ def postprocess(
     logit, because float32 rounds large unequal logits to the same score. Suppression is exact; see
     `ops.nms`.
 
+    With centerness the candidates are the same. Then their scores are multiplied by it, as in
+    MMDetection's ATSS, and suppression and the order of detections go by the product.
+
     Args:
-        predictions: [B, A, C] logits and [B, A, 4] deltas, float32.
+        predictions: [B, A, C] logits, [B, A, 4] deltas and [B, A] centerness or None, float32.
         anchors: [A, 4].
         regions: [B, 4], the part of each canvas that shows the image: `image_regions`.
-        score_threshold: Scores must exceed it; 0.0 admits everything.
+        score_threshold: Scores must exceed it, before centerness; 0.0 admits everything.
         iou_threshold: Of two boxes of a class with a higher IoU the lower-scoring one is dropped.
         max_candidates: Pairs per image that enter suppression.
         max_detections: K, detections per image.
@@ -57,7 +60,12 @@ def postprocess(
 
     scores = ops.sigmoid(logits)
     has_area = (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
-    ranks = ops.where((scores > score_threshold) & has_area, logits, -float("inf"))
+    is_candidate, ranks = (scores > score_threshold) & has_area, logits
+    if predictions.centerness_logits is not None:
+        central = ops.take_along_axis(predictions.centerness_logits, anchor, axis=1)
+        ranks = -ops.softplus(-logits) - ops.softplus(-central)  # the product's logarithm
+        scores = scores * ops.sigmoid(central)
+    ranks = ops.where(is_candidate, ranks, -float("inf"))
     kept = non_max_suppression(
         boxes, ranks, channel, iou_threshold=iou_threshold, max_detections=max_detections
     )

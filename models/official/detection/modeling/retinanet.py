@@ -6,6 +6,8 @@ from typing import Literal
 import keras
 import numpy as np
 
+from tpudet.detection.modeling.losses import centerness_loss
+from tpudet.detection.ops.atss import centerness
 from tpudet.detection.ops.boxes import decode_boxes, image_regions
 from tpudet.detection.ops.matching import Matches
 from tpudet.detection.ops.overlaps import paired_iou
@@ -18,7 +20,7 @@ from tpudet.trainkit.types import Tensor
 Match = Callable[[Tensor, Tensor, Tensor, Tensor], Matches]
 # (class_logits [B, A, C], targets [B, A], quality [B, A], normalizer) -> scalar
 ClassLoss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-# (box_deltas [B, A, 4], boxes [B, A, 4], anchors [A, 4], positive [B, A], normalizer) -> scalar
+# (box_deltas [B, A, 4], boxes [B, A, 4], anchors [A, 4], weights [B, A], normalizer) -> scalar
 BoxLoss = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 # (predictions, anchors [A, 4], regions of the images [B, 4]) -> detections
 Postprocess = Callable[[RawPredictions, Tensor, Tensor], Detections]
@@ -120,18 +122,29 @@ class RetinaNetTask:
         self.postprocess = postprocess
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Returns this replica's share of "loss_class", "loss_box" and their sum "loss"."""
-        class_logits, box_deltas = self._raw_predictions(batch, training=True)
+        """Returns this replica's share of "loss_class", "loss_box" and their sum "loss".
+
+        A head with centerness adds "loss_centerness". Boxes then count as much as they should be
+        central, and their loss is divided by the sum of that instead of the number of anchors.
+        """
+        class_logits, box_deltas, centerness_logits = self._raw_predictions(batch, training=True)
         matches = self.match(self.anchors, batch.boxes, batch.classes, batch.is_crowd)
-        positive = matches.classes > 0
-        normalizer = self._normalizer(ops.sum(ops.cast(positive, "float32"), axis=1))
+        positive = ops.cast(matches.classes > 0, "float32")
+        normalizer = self._normalizer(ops.sum(positive, axis=1))
         anchors = ops.convert_to_tensor(self.anchors)
         quality = paired_iou(decode_boxes(ops.stop_gradient(box_deltas), anchors), matches.boxes)
-        loss_class = self.class_loss(class_logits, matches.classes, quality, normalizer)
-        loss_box = self.box_loss_weight * self.box_loss(
-            box_deltas, matches.boxes, anchors, positive, normalizer
+        losses = {"loss_class": self.class_loss(class_logits, matches.classes, quality, normalizer)}
+        weights, weight_normalizer = positive, normalizer
+        if centerness_logits is not None:
+            weights = positive * centerness(anchors, matches.boxes)
+            weight_normalizer = self._normalizer(ops.sum(weights, axis=1))
+            losses["loss_centerness"] = centerness_loss(
+                centerness_logits, weights, positive, normalizer
+            )
+        losses["loss_box"] = self.box_loss_weight * self.box_loss(
+            box_deltas, matches.boxes, anchors, weights, weight_normalizer
         )
-        return {"loss_class": loss_class, "loss_box": loss_box, "loss": loss_class + loss_box}
+        return losses | {"loss": sum(losses.values())}
 
     def predict(self, batch: Batch) -> Detections:
         """Returns the detections of each image, clipped to the image; without masks."""

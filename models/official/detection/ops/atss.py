@@ -62,6 +62,23 @@ def match_atss(
     return gather_matches(anchors, boxes, classes, instance, positive=positive, ignored=in_crowd)
 
 
+def centerness(anchors: Tensor, boxes: Tensor) -> Tensor:
+    """Returns how far inside its box the centre of each anchor lies: [B, A], 1 at the box's own.
+
+    Along each axis the distance to the nearer side over that to the farther one; of the two, the
+    geometric mean (Tian et al., arXiv 1904.01355, equation 3). 0 where the centre is outside.
+
+    Args:
+        anchors: [A, 4].
+        boxes: [B, A, 4], the box of each anchor's object.
+    """
+    centers = 0.5 * (anchors[:, :2] + anchors[:, 2:])
+    before, after = centers - boxes[..., :2], boxes[..., 2:] - centers
+    nearer = ops.maximum(ops.minimum(before, after), 0.0)
+    ratios = nearer / ops.maximum(ops.maximum(before, after), 1e-7)
+    return ops.sqrt(ratios[..., 0] * ratios[..., 1])
+
+
 def _nearby_anchors(
     anchors: Tensor, boxes: Tensor, locations_per_level: Sequence[int], count: int
 ) -> Tensor:
