@@ -98,7 +98,7 @@ def test_order_is_that_of_the_anchors():
     loud[2][0, 1, 3] = 1.0
     before, after = head(quiet), head(loud)
     first = (4 * 8 + 1 * 4 + 3) * 2
-    for one, other in zip(before, after, strict=True):
+    for one, other in zip(before[:2], after[:2], strict=True):
         moved = np.any(np.array(one) != np.array(other), axis=-1)[0]
         np.testing.assert_array_equal(np.flatnonzero(moved), [first, first + 1])
 
@@ -109,7 +109,7 @@ def test_the_gradient_of_a_bias_in_low_precision_is_a_sum_over_all_pixels():
     head.build((None, None, None, 8))
     features = {3: tf.ones((2, 40, 40, 8), tf.bfloat16)}
     with tf.GradientTape() as tape:
-        loss = tf.add_n([tf.reduce_sum(0.01 * found) for found in head(features)])
+        loss = tf.add_n([tf.reduce_sum(0.01 * found) for found in head(features)[:2]])
     biases = [predict.bias.value for predict in (head.object_predict, head.box_predict)]
     gradients: Any = tape.gradient(loss, biases)
     for gradient in gradients:
