@@ -56,18 +56,26 @@ def _block_of_ids(ids: bytes, num_images: int) -> Block:
     return Block((source,), zeros, starts, starts + 16, ends, zeros, zeros, zeros, zeros)
 
 
+def _objects(
+    image: int, num_objects: int, num_classes: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The image's classes, and class, upper left corner and sides of each object in it."""
+    draws = np.random.default_rng(image)
+    classes = draws.permutation(NUM_LABELS)[:num_classes]
+    of_object = classes[draws.integers(0, num_classes, num_objects)]
+    sides = draws.uniform(0.03, 0.4, (num_objects, 2))
+    return classes, of_object, draws.uniform(0, 1 - sides), sides
+
+
 def _predictions(
     images: np.ndarray, num_predictions: int, num_classes: int, model: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Label numbers [n], scores [n] and boxes [n, 4] of n = images x num_predictions."""
     numbers, scores, boxes = [], [], []
     for image in images.tolist():
-        objects = np.random.default_rng(image)
-        classes = objects.permutation(NUM_LABELS)[:num_classes]
         own = np.random.default_rng((image, model))
-        of_object = classes[objects.integers(0, num_classes, _OBJECTS)]
-        sides = objects.uniform(0.03, 0.4, (_OBJECTS, 2))
-        corners = objects.uniform(0, 1 - sides) + own.normal(0, 0.05, (_OBJECTS, 2)) * sides
+        classes, of_object, corners, sides = _objects(image, _OBJECTS, num_classes)
+        corners = corners + own.normal(0, 0.05, (_OBJECTS, 2)) * sides
         clutter_sides = own.uniform(0.03, 0.4, (num_predictions, 2))
         clutter_corners = own.uniform(0, 1 - clutter_sides)
         order = np.sort(own.beta(0.5, 2.0, num_predictions))[::-1]
@@ -90,12 +98,8 @@ def _clustered_predictions(
     """As `_predictions`, but most are of few objects: the hard case of suppression."""
     numbers, scores, boxes = [], [], []
     for image in images.tolist():
-        objects = np.random.default_rng(image)
-        classes = objects.permutation(NUM_LABELS)[:num_classes]
         own = np.random.default_rng((image, model))
-        of_object = classes[objects.integers(0, num_classes, _CLUSTERED_OBJECTS)]
-        sides = objects.uniform(0.03, 0.4, (_CLUSTERED_OBJECTS, 2))
-        corners = objects.uniform(0, 1 - sides)
+        classes, of_object, corners, sides = _objects(image, _CLUSTERED_OBJECTS, num_classes)
         found = own.integers(0, _CLUSTERED_OBJECTS, num_predictions)
         is_clutter = own.random(num_predictions) >= _CLUSTERED_SHARE
         noise = own.normal(0, 0.05, (2, num_predictions, 2))

@@ -2,22 +2,11 @@
 
 import sys
 
-from tpudet.classification.build_classifier import build_task
+from tpudet.classification.build_training import make_task
 from tpudet.classification.config import ExperimentConfig
 from tpudet.classification.data.synthetic import empty_batch
-from tpudet.classification.modeling.classifier import ClassifierTask
 from tpudet.classification.types import Batch
-from tpudet.trainkit.training.jax_devices import JaxDevices
 from tpudet.trainkit.training.tpu_process import answer_request
-
-
-def _build(config: ExperimentConfig, num_classes: int, devices: JaxDevices) -> ClassifierTask:
-    return build_task(
-        config,
-        num_classes=num_classes,
-        synchronized=devices.num_replicas > 1,
-        sum_over_replicas=devices.sum_over_replicas,
-    )
 
 
 def _empty_batch(config: ExperimentConfig, num_classes: int, batch_size: int) -> Batch:
@@ -25,4 +14,4 @@ def _empty_batch(config: ExperimentConfig, num_classes: int, batch_size: int) ->
 
 
 if __name__ == "__main__":
-    sys.exit(answer_request(ExperimentConfig, build_task=_build, empty_batch=_empty_batch))
+    sys.exit(answer_request(ExperimentConfig, build_task=make_task, empty_batch=_empty_batch))

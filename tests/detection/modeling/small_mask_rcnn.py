@@ -29,6 +29,16 @@ from tpudet.trainkit.backbones.batch_norm import BatchNorm
 CANVAS = (64, 128)
 LEVELS: dict[str, Any] = {"min_level": 2, "max_level": 6}
 NUM_CLASSES = 3
+_MATCH = functools.partial(
+    match_argmax_iou,
+    match_threshold=0.7,
+    unmatched_threshold=0.3,
+    force_match=True,
+    forced_target="object",
+)
+_POSTPROCESS = functools.partial(
+    postprocess_rois, iou_threshold=0.5, max_candidates=80, max_detections=20
+)
 
 _SHARED = runpy.run_path(str(Path(__file__).with_name("small_retinanet.py")))
 SmallBackbone = _SHARED["SmallBackbone"]
@@ -128,13 +138,7 @@ def build_task(
         anchors=make_anchors(canvas),
         sum_over_replicas=sum_over_replicas,
         padding="black",
-        match=functools.partial(
-            match_argmax_iou,
-            match_threshold=0.7,
-            unmatched_threshold=0.3,
-            force_match=True,
-            forced_target="object",
-        ),
+        match=_MATCH,
         draw_anchors=functools.partial(draw_balanced, count=64, max_positives=32),
         rpn_losses=functools.partial(rpn_losses, beta=1 / 9),
         propose_in_training=proposals,
@@ -146,13 +150,7 @@ def build_task(
         max_mask_rois=8,
         stages=stages,
         box_losses=functools.partial(box_head_losses, beta=1 / 9),
-        postprocess=functools.partial(
-            postprocess_rois,
-            score_threshold=score_threshold,
-            iou_threshold=0.5,
-            max_candidates=80,
-            max_detections=20,
-        ),
+        postprocess=functools.partial(_POSTPROCESS, score_threshold=score_threshold),
     )
 
 
