@@ -42,8 +42,8 @@ CLASSIFIER = {
     "data.augmentations": "[{kind: rand_augment}, {kind: mixup}]",
     "train.learning_rate.warmup_steps": "0",
 }
-# oneDNN rounds the gradient of ResNet's max pooling in one of two ways, by its number of threads. Of
-# some 130 processes on busy cores two differed so from the others, at 1e-7 in the stem, unkilled.
+# oneDNN rounds the gradient of ResNet's max pooling in one of two ways, by its number of threads.
+# Of some 130 processes on busy cores two differed so from the others, 1e-7 in the stem, unkilled.
 SAME_ROUNDING = {"TF_ENABLE_ONEDNN_OPTS": "0"}
 # Measured times, which no two runs share.
 TIMES = {

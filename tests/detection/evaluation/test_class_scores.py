@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tpudet.detection.evaluation.class_scores import (
+    ClassScores,
     best_points,
     best_threshold,
     f1_by_threshold,
@@ -158,3 +159,11 @@ def test_the_table_of_the_log_and_the_csv_say_the_same() -> None:
     assert len(long) == 22
     assert long[1].startswith("class 29")
     assert long[-1] == "and 10 more classes"
+
+
+def test_no_share_is_a_negative_zero() -> None:
+    """A log would show it as -0.000."""
+    nothing = np.zeros((1, 101))
+    thresholds = np.where(np.arange(101) == 0, 0.5, 0.0)[None]
+    found = ClassScores(np.array([1]), np.array([3]), np.zeros(1), nothing, thresholds)
+    assert not np.signbit(np.concatenate([*best_points(found)])).any()

@@ -56,8 +56,8 @@ def sample_curve(
 def reached_recalls(found: ClassScores) -> np.ndarray:
     """[C, 101] the recall at each threshold: the share of RECALLS or the next whole instance."""
     counts = np.maximum(found.instances, 1)[:, None]
-    # A share such as 0.07 * 100 is a little above 7.
-    recalls = np.ceil(RECALLS * counts - 1e-9) / counts
+    # A share such as 0.07 * 100 is a little above 7; the sum turns -0.0 into 0.0.
+    recalls = np.ceil(RECALLS * counts - 1e-9) / counts + 0.0
     return np.where(found.thresholds > 0, recalls, 0.0)
 
 
