@@ -51,13 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     tf.constant(0.0)  # its modules are imported when they are used
     laps.end("import TensorFlow")
-    from tpudet.detection import build_training, experiment
+    from tpudet.detection import build_detector, experiment
     from tpudet.detection.commands import train
     from tpudet.trainkit.training.tensorflow_engine import TensorFlowEngine
 
     laps.end(f"import Keras and {experiment.__name__}")
     engine: Any = TensorFlowEngine
-    builder: Any = build_training
+    builder: Any = build_detector
     builder.build_task = laps.around(builder.build_task, "build the model and its variables")
     engine.__init__ = laps.around(engine.__init__, "optimizer slots and averages")
     engine._start_input = laps.around(engine._start_input, "build the input")

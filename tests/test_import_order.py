@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1] / "models/official"
 # A part imports only what stands to its right; parts in braces may import each other, not in a
 # circle.
 DETECTION = (
-    "commands → {experiment, planning, step_times} → build_training → build_detector → "
+    "commands → {experiment, profiling} → build_detector → "
     "{inference, evaluation, inspection, preparation} → "
     "config → {submission, modeling, data} → ops → types"
 )
@@ -29,7 +29,7 @@ TRAINKIT = (
     "{errors, types, keras_ops, cpu, fused_norm}"
 )
 CLASSIFICATION = (
-    "commands → {experiment, planning, step_times} → build_training → build_classifier → "
+    "commands → {experiment, profiling} → build_classifier → "
     "{inference, evaluation, preparation} → config → {modeling, data} → types"
 )
 PACKAGES = {"detection": DETECTION, "classification": CLASSIFICATION, "trainkit": TRAINKIT}

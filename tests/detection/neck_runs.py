@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tpudet.detection.build_training import build_detector_training
+from tpudet.detection.build_detector import build_detector_training
 from tpudet.detection.config import ExperimentConfig
 from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.record_splits import find_split

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.detection.build_training import build_train_dataset
+from tpudet.detection.build_detector import build_train_dataset
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.types import Batch
 from tpudet.trainkit.config.decode import load_config

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tpudet.classification.build_classifier import resolve_auto
-from tpudet.classification.build_training import build_classifier_training, restore_task
+from tpudet.classification.build_classifier import (
+    build_classifier_training,
+    resolve_auto,
+    restore_task,
+)
 from tpudet.classification.config import ExperimentConfig, load_experiment
 from tpudet.classification.data.pipeline import read_names
 from tpudet.classification.data.splits import find_joined_split

@@ -1,25 +1,39 @@
-"""Resolves the `model` section of an experiment and builds the detector and its task."""
+"""Builds an experiment's detector: network and task, weights, training input and engine."""
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tpudet.detection.config import ExperimentConfig, ModelConfig
+from tpudet.detection.data.config import MixupConfig, MosaicConfig
+from tpudet.detection.data.pipeline import train_dataset
 from tpudet.detection.modeling.build_mask_rcnn import build_mask_rcnn
 from tpudet.detection.modeling.build_retinanet import build_retinanet
 from tpudet.detection.modeling.config import RetinaNetConfig
+from tpudet.detection.modeling.foreign_parts import find_foreign_parts
 from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
 from tpudet.detection.modeling.mask_rcnn_task import MaskRCNNTask
 from tpudet.detection.modeling.retinanet import RetinaNetTask
 from tpudet.trainkit.backbones.config import resolve_backbone, resolve_epsilon
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.record_splits import Split
+from tpudet.trainkit.training.build_training import Training, build_training, training_records
+from tpudet.trainkit.training.checkpoints import Checkpoint
+from tpudet.trainkit.training.devices import Devices
+from tpudet.trainkit.training.model_dir import Run, restore_model
 from tpudet.trainkit.types import Tensor
 from tpudet.trainkit.weights.families import TPUDET, Family
+from tpudet.trainkit.weights.pretrained import Pretrained
 
 DetectorTask = RetinaNetTask | MaskRCNNTask
 
 _NECK_AND_HEAD_EPSILON = 1e-4
+_CLOSED = (MosaicConfig, MixupConfig)  # augmentations that data.close_mosaic_steps ends
 
 
 def resolve_auto(model: ModelConfig, expected: Family = TPUDET) -> ModelConfig:
@@ -77,3 +91,129 @@ def build_task(
             return build_retinanet(model, **settings)
         case MaskRCNNConfig():
             return build_mask_rcnn(model, **settings)
+
+
+def build_detector_training(
+    config: ExperimentConfig,
+    *,
+    classes: Sequence[ClassEntry],
+    train_split: Split | None,
+    devices: Devices,
+    pretrained: Pretrained | None = None,
+) -> Training[DetectorTask]:
+    """Builds model, optimizer and input.
+
+    Args:
+        config: the experiment, without `auto`.
+        classes: rows of classes.csv.
+        train_split: the training data; without it the engine can only restore.
+        devices: those that train.
+        pretrained: weights to load.
+
+    Raises:
+        ConfigError: a value that the parts do not accept.
+        WeightsError: the weights do not fit the model.
+    """
+    tensors = pretrained.stored.tensors if pretrained else {}
+    parts = find_foreign_parts(config.model, tensors, classes)
+    if pretrained:
+        pretrained = pretrained._replace(notes=(*pretrained.notes, *parts.notes))
+    return build_training(
+        config.train,
+        devices=devices,
+        make_task=functools.partial(make_task, config, len(classes), devices),
+        make_dataset=functools.partial(
+            build_train_dataset,
+            config,
+            train_split,
+            class_names=[entry.name for entry in classes],
+            devices=devices,
+        ),
+        pretrained=pretrained,
+        normalization=config.model.normalization,
+        classes=classes,
+        other_parts=parts.recipe,
+    )
+
+
+def make_task(config: ExperimentConfig, num_classes: int, devices: Devices) -> DetectorTask:
+    """Builds the detector that is trained on the devices, with the weights it starts with.
+
+    Args:
+        config: the experiment, without `auto`.
+        num_classes: rows of the class list.
+        devices: those that train; this is called in their scope.
+    """
+    return build_task(
+        config,
+        num_classes=num_classes,
+        canvas_size=config.data.canvas_size,
+        synchronized=devices.num_replicas > 1,
+        sum_over_replicas=devices.sum_over_replicas,
+    )
+
+
+def build_train_dataset(
+    config: ExperimentConfig,
+    split: Split | None,
+    start_record: int,
+    *,
+    class_names: Sequence[str] = (),
+    devices: Devices | None = None,
+) -> tf.data.Dataset:
+    """Builds the training input from record number `start_record` on.
+
+    Args:
+        config: the experiment.
+        split: the training data; None is an error.
+        start_record: records consumed since the beginning of the run.
+        class_names: C names, for records that have no class ids.
+        devices: their process reads its part of each batch; None: whole batches.
+    """
+    if split is None:
+        raise ValueError("this engine was built without training data")
+    data, train = config.data, config.train
+    records = training_records(split, train, devices, whole_files=data.fraction == 1.0)
+    build = functools.partial(
+        train_dataset,
+        records=records,
+        num_classes=split.num_classes,
+        class_names=class_names,
+        batch_size=train.batch_size // records.process_count,
+        with_masks=config.model.predicts_masks,
+    )
+    if not data.close_mosaic_steps:
+        return build(data, start_record=start_record)
+    unmixed = tuple(one for one in data.augmentations if not isinstance(one, _CLOSED))
+    closed = dataclasses.replace(data, augmentations=unmixed)
+    mixed_steps = train.total_steps - data.close_mosaic_steps - start_record // train.batch_size
+    if mixed_steps <= 0:
+        return build(closed, start_record=start_record)
+    mixed = build(data, start_record=start_record).take(mixed_steps)
+    first_closed = start_record + mixed_steps * train.batch_size
+    return mixed.concatenate(build(closed, start_record=first_closed))
+
+
+def restore_task(
+    run: Run[ExperimentConfig],
+    checkpoint: Checkpoint,
+    *,
+    canvas_size: tuple[int, int] | None = None,
+    devices: Devices | None = None,
+) -> DetectorTask:
+    """Builds a trained detector with the weights of a checkpoint.
+
+    Args:
+        run: of the model_dir.
+        checkpoint: which weights.
+        canvas_size: height and width in pixels; None means that of training.
+        devices: those that predict; None means the default device.
+    """
+    with devices.scope() if devices else nullcontext():
+        task = build_task(
+            run.config,
+            num_classes=len(run.classes),
+            canvas_size=canvas_size or run.config.data.canvas_size,
+        )
+        restore_model(task.model, checkpoint.prefix)
+    return task

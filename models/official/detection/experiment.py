@@ -12,8 +12,12 @@ import math
 import os
 from collections.abc import Sequence
 
-from tpudet.detection.build_detector import DetectorTask, resolve_auto
-from tpudet.detection.build_training import build_detector_training, restore_task
+from tpudet.detection.build_detector import (
+    DetectorTask,
+    build_detector_training,
+    resolve_auto,
+    restore_task,
+)
 from tpudet.detection.config import ExperimentConfig, load_experiment
 from tpudet.detection.data.foreign_records import check_foreign_records
 from tpudet.detection.data.resize import build_resize

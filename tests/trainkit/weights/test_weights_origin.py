@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.detection.build_detector import build_task, resolve_auto
-from tpudet.detection.build_training import build_detector_training
+from tpudet.detection.build_detector import build_detector_training, build_task, resolve_auto
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.modeling.config import FPNConfig, HeadConfig, RetinaNetConfig
 from tpudet.detection.modeling.foreign_parts import find_foreign_parts

@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> None:
     choose_backend(arguments)
     from tpudet.classification.config import ExperimentConfig
-    from tpudet.classification.step_times import open_input, time_inputs
+    from tpudet.classification.profiling.step_times import open_input, time_inputs
     from tpudet.trainkit.training.step_benchmark import time_training
 
     config = experiment_config(ExperimentConfig, arguments)

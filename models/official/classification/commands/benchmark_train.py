@@ -18,6 +18,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _step_times() -> ModuleType:
-    from tpudet.classification import step_times
+    from tpudet.classification.profiling import step_times
 
     return step_times

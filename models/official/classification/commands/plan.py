@@ -19,11 +19,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         __doc__,
         ExperimentConfig,
         count_classes=_count_classes,
-        process="tpudet.classification.planning",
+        process="tpudet.classification.profiling.planning",
     )
 
 
 def _count_classes(config: ExperimentConfig) -> int:
-    from tpudet.classification.step_times import count_classes
+    from tpudet.classification.profiling.step_times import count_classes
 
     return count_classes(config)

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _draw(config: ExperimentConfig, num_images: int) -> "np.ndarray":
-    from tpudet.classification.build_training import build_train_dataset
+    from tpudet.classification.build_classifier import build_train_dataset
     from tpudet.classification.data.splits import find_joined_split
     from tpudet.classification.evaluation.draw import draw_training_images
     from tpudet.trainkit.training.model_dir import load_classes

@@ -1,1 +1,1 @@
-"""."""
+"""One file per verb: arguments only."""

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         __doc__,
         ExperimentConfig,
         count_classes=_count_classes,
-        process="tpudet.detection.planning",
+        process="tpudet.detection.profiling.planning",
     )
 
 

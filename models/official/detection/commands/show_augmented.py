@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _draw(config: ExperimentConfig, num_images: int) -> "np.ndarray":
-    from tpudet.detection.build_training import build_train_dataset
+    from tpudet.detection.build_detector import build_train_dataset
     from tpudet.detection.inspection.augmented_images import draw_augmented
     from tpudet.trainkit.input_errors import input_errors_in_words
     from tpudet.trainkit.record_splits import find_split

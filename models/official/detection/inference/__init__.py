@@ -1,0 +1,1 @@
+"""Export, the exported model, and its predictions for folders, records and videos."""

@@ -1,0 +1,1 @@
+"""Work on many processes or machines, in steps that resume."""

@@ -1,0 +1,1 @@
+"""The metrics of the Open Images challenges, for boxes and masks."""

@@ -1,0 +1,1 @@
+"""Open Images: class groups, hierarchy, and its CSV files as a source."""

@@ -1,0 +1,1 @@
+"""A set of annotated images to shards of TFRecords with a manifest."""

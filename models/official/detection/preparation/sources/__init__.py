@@ -1,0 +1,1 @@
+"""Readers of annotations: COCO, VOC, YOLO, Open Images, tables; their checks and repairs."""

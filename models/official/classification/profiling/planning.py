@@ -2,7 +2,7 @@
 
 import sys
 
-from tpudet.classification.build_training import make_task
+from tpudet.classification.build_classifier import make_task
 from tpudet.classification.config import ExperimentConfig
 from tpudet.classification.data.synthetic import empty_batch
 from tpudet.classification.types import Batch

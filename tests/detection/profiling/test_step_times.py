@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tpudet.detection.config import ExperimentConfig
-from tpudet.detection.step_times import open_input
+from tpudet.detection.profiling.step_times import open_input
 from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.training.devices import choose_tensorflow_devices
 

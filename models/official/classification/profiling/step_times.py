@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from tpudet.classification.build_training import build_train_dataset, make_task
+from tpudet.classification.build_classifier import build_train_dataset, make_task
 from tpudet.classification.config import ExperimentConfig
 from tpudet.classification.data.splits import find_joined_split
 from tpudet.classification.data.synthetic import synthetic_dataset

@@ -2,7 +2,7 @@
 
 import sys
 
-from tpudet.detection.build_training import make_task
+from tpudet.detection.build_detector import make_task
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.data.synthetic import empty_batch
 from tpudet.detection.types import Batch

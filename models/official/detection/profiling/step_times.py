@@ -4,7 +4,7 @@ import functools
 
 import tensorflow as tf
 
-from tpudet.detection.build_training import build_train_dataset, make_task
+from tpudet.detection.build_detector import build_train_dataset, make_task
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.data.synthetic import synthetic_dataset
 from tpudet.trainkit.record_splits import find_split

@@ -8,7 +8,7 @@ import pytest
 
 from tpudet.classification.build_classifier import build_task
 from tpudet.classification.config import ExperimentConfig
-from tpudet.classification.step_times import count_classes, open_input
+from tpudet.classification.profiling.step_times import count_classes, open_input
 from tpudet.cli import main
 from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.training.devices import choose_tensorflow_devices
