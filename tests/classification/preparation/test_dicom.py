@@ -19,7 +19,7 @@ from tpudet.classification.preparation.dicom import DicomError, hounsfield, read
 from tpudet.classification.preparation.rsna_labels import assign_folds, read_labels
 from tpudet.cli import main
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.images.crops import Part
+from tpudet.trainkit.images.crops import Crop
 
 pytest.importorskip("pydicom")
 BRAIN, BLOOD, SOFT = (40.0, 80.0), (80.0, 200.0), (40.0, 480.0)
@@ -53,7 +53,7 @@ def test_windows_of_two_head_cts_at_marked_pixels(
     image = decode_windows(
         tf.constant(found.png),
         tf.constant([found.slope, found.intercept]),
-        lambda size: Part(tf.zeros([2], tf.int32), size),
+        lambda size: Crop(tf.zeros([2], tf.int32), size),
         512,
         512,
         windows=(BRAIN, BLOOD, SOFT),
@@ -67,7 +67,7 @@ def test_what_a_shift_of_the_slice_leaves_empty_is_black_in_every_window() -> No
     image = decode_windows(
         tf.constant(cv2.imencode(".png", values)[1].tobytes()),
         tf.constant([1.0, -1024.0]),
-        lambda size: Part(tf.zeros([2], tf.int32), size),
+        lambda size: Crop(tf.zeros([2], tf.int32), size),
         64,
         64,
         windows=(BRAIN, BLOOD, (600, 2800)),

@@ -84,7 +84,7 @@ def test_data_and_training_are_those_of_the_row(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_the_frozen_parts_are_those_that_were_meant(name: str) -> None:
+def test_the_frozen_blocks_are_those_that_were_meant(name: str) -> None:
     row, (config, remarks) = ROWS[name], converted_row(name)
     freeze = config.train.freeze
     if not LEGACY.names_blocks(row):

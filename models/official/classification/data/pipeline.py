@@ -16,7 +16,7 @@ from tpudet.classification.data.samples import (
     build_targets,
     check_windows,
     decode_example,
-    evaluated_part,
+    evaluated_crop,
     training_sample,
 )
 from tpudet.classification.types import Batch
@@ -125,7 +125,7 @@ def eval_dataset(
 
     def prepare(record: Tensor, serialized: Tensor) -> Batch:
         example = parse_example(serialized, schema)
-        image = decode_example(example, data, functools.partial(evaluated_part, data))
+        image = decode_example(example, data, functools.partial(evaluated_crop, data))
         return Batch(image, build_targets(example, record, num_classes, may_lack=True), record)
 
     records, num_wanted = spread_records(

@@ -10,7 +10,7 @@ from tpudet.classification.data.config import DataConfig
 from tpudet.classification.data.record import Example, Schema, parse_example
 from tpudet.classification.data.sample import Sample
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.images.crops import Part, center_part, decode_part, random_part
+from tpudet.trainkit.images.crops import Crop, center_crop, decode_crop, random_crop
 from tpudet.trainkit.images.seeds import fold_seed, record_seed
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
 from tpudet.trainkit.types import Tensor
@@ -19,28 +19,28 @@ _FLIP, _MOVE = -1, -2  # folded into a record's seed; augmentations count from 0
 _CT_BIAS = 32768.0  # added to stored values in the PNG of a CT slice
 
 
-def evaluated_part(data: DataConfig, size: Tensor) -> Part:
-    """Returns the central part of an image of a size, [2] int32, that evaluation sees."""
-    return center_part(size, data.center_crop, aspect=data.image_size[1] / data.image_size[0])
+def evaluated_crop(data: DataConfig, size: Tensor) -> Crop:
+    """Returns the central crop of an image of a size, [2] int32, that evaluation sees."""
+    return center_crop(size, data.center_crop, aspect=data.image_size[1] / data.image_size[0])
 
 
 def decode_example(
     example: Example,
     data: DataConfig,
-    choose: Callable[[Tensor], Part],
+    choose: Callable[[Tensor], Crop],
     *,
     move: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Decodes a part of an image or, through the windows, of a CT slice, [H, W, 3] uint8.
+    """Decodes a crop of an image or, through the windows, of a CT slice, [H, W, 3] uint8.
 
     Args:
         example: a parsed record.
         data: image size and windows.
-        choose: from the size of the image, [2] int32, to the part.
-        move: of the whole image, before the part is taken.
+        choose: from the size of the image, [2] int32, to the crop.
+        move: of the whole image, before the crop is taken.
     """
     if example.rescale is None:
-        return decode_part(example.encoded, choose, *data.image_size, move=move)
+        return decode_crop(example.encoded, choose, *data.image_size, move=move)
     return decode_windows(
         example.encoded,
         example.rescale,
@@ -72,7 +72,7 @@ def training_sample(
     num_classes: int,
     is_multi_label: bool,
 ) -> Sample:
-    """Decodes the part of an image that is drawn from (seed, epoch, record).
+    """Decodes the crop of an image that is drawn from (seed, epoch, record).
 
     Args:
         epoch: [] int64.
@@ -88,11 +88,11 @@ def training_sample(
     targets = build_targets(example, record, num_classes, may_lack=is_multi_label)
     stateless_seed = record_seed(seed, epoch, record)
 
-    def choose(size: Tensor) -> Part:
-        center = evaluated_part(data, size)
+    def choose(size: Tensor) -> Crop:
+        center = evaluated_crop(data, size)
         if data.random_crop is None:
             return center
-        return random_part(
+        return random_crop(
             size,
             stateless_seed,
             area_range=data.random_crop.area_range,
@@ -109,36 +109,36 @@ def training_sample(
 def decode_windows(
     encoded: Tensor,
     rescale: Tensor,
-    choose: Callable[[Tensor], Part],
+    choose: Callable[[Tensor], Crop],
     height: int,
     width: int,
     *,
     windows: Sequence[tuple[float, float]],
     move: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Decodes a part of a CT slice at a fixed size, [height, width, C] uint8, C windows.
+    """Decodes a crop of a CT slice at a fixed size, [height, width, C] uint8, C windows.
 
     Resized in float32, then mapped from centre - width / 2 .. centre + width / 2 to 0..255.
 
     Args:
         encoded: [] string, the PNG of a record.
         rescale: [2] float32, slope and intercept.
-        choose: from the size of the slice, [2] int32, to the part.
+        choose: from the size of the slice, [2] int32, to the crop.
         height: of the result, pixels.
         width: of the result, pixels.
         windows: centre and width of each, Hounsfield units.
-        move: of the whole slice, [h, w, 1] float32, before the part is taken; what it leaves empty
+        move: of the whole slice, [h, w, 1] float32, before the crop is taken; what it leaves empty
             must be 0, the lowest value.
     """
     values = tf.cast(tf.io.decode_png(encoded, channels=1, dtype=tf.uint16), tf.float32)
     if move is not None:
         values = move(values)
-    part = choose(tf.shape(values)[:2])
+    crop = choose(tf.shape(values)[:2])
     values = tf.slice(
-        values, tf.concat([part.begin, [0]], axis=0), tf.concat([part.size, [1]], axis=0)
+        values, tf.concat([crop.begin, [0]], axis=0), tf.concat([crop.size, [1]], axis=0)
     )
-    # Where the part is larger, areas are averaged, so that nothing aliases.
-    shrinks = tf.reduce_all(part.size >= [height, width])
+    # Where the crop is larger, areas are averaged, so that nothing aliases.
+    shrinks = tf.reduce_all(crop.size >= [height, width])
     resized = tf.cond(
         shrinks,
         lambda: tf.image.resize(values, [height, width], "area"),
@@ -206,7 +206,7 @@ def decode_center(encoded: Tensor, image_size: tuple[int, int], share: float) ->
     Args:
         encoded: [] string.
         image_size: H and W.
-        share: side of the part over that of the largest that fits, 0..1.
+        share: side of the crop over that of the largest that fits, 0..1.
     """
-    choose = partial(center_part, share=share, aspect=image_size[1] / image_size[0])
-    return decode_part(encoded, choose, *image_size)
+    choose = partial(center_crop, share=share, aspect=image_size[1] / image_size[0])
+    return decode_crop(encoded, choose, *image_size)

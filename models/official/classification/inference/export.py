@@ -12,7 +12,7 @@ import tensorflow as tf
 from tpudet.classification.data.samples import decode_center
 from tpudet.classification.types import Batch, Predictions
 from tpudet.trainkit.class_list import read_class_list
-from tpudet.trainkit.images.crops import center_part, resize_part
+from tpudet.trainkit.images.crops import center_crop, resize_crop
 from tpudet.trainkit.saved_model import publish_saved_model, require_free
 
 
@@ -41,7 +41,7 @@ def export_saved_model(
         model: owns every variable that `predict` reads, with the values to export.
         predict: the classifier, traced with an unknown batch size.
         image_size: H and W.
-        center_crop: side of the part that is seen over that of the largest that fits.
+        center_crop: side of the crop that is seen over that of the largest that fits.
         class_list_text: contents of classes.csv.
         directory: to write.
         metadata: JSON values: version, step, git commit.
@@ -104,8 +104,8 @@ class _Classifier(tf.Module):
 
         def center(image: tf.Tensor) -> tf.Tensor:
             size = tf.shape(image)[:2]
-            part = center_part(size, self._center_crop, aspect=width / height)
-            return resize_part(image, part, height, width)
+            crop = center_crop(size, self._center_crop, aspect=width / height)
+            return resize_crop(image, crop, height, width)
 
         return self._classify(images, center)
 

@@ -24,7 +24,7 @@ from tpudet.classification.data.sample_cache import (
 from tpudet.classification.data.samples import (
     check_windows,
     decode_example,
-    evaluated_part,
+    evaluated_crop,
     training_sample,
 )
 from tpudet.trainkit.errors import UserError, listing
@@ -197,7 +197,7 @@ def _samples(plan: CachePlan, variant: int, index: int) -> tf.data.Dataset:
     def prepare(place: Tensor, serialized: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         example = parse_example(serialized, schema)
         if not plan.variants:
-            image = decode_example(example, data, lambda size: evaluated_part(data, size))
+            image = decode_example(example, data, lambda size: evaluated_crop(data, size))
             return image, example.labels, example.image_id
         sample = training_sample(
             tf.constant(variant, tf.int64),

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from tpudet.detection.legacy.frozen_parts import FrozenParts, frozen_parts
+from tpudet.detection.legacy.frozen_blocks import FrozenBlocks, frozen_blocks
 from tpudet.detection.legacy.idle_keys import idle_remarks
 from tpudet.detection.legacy.mask_rcnn_conversion import mask_rcnn_values
 from tpudet.detection.legacy.mask_rcnn_settings import MaskRCNNSettings
@@ -67,9 +67,9 @@ def convert(settings: AnySettings, written: Branch) -> Converted:
     return Converted(values, tuple(remarks), frozen.blocks)
 
 
-def _frozen(settings: SharedSettings, backbone: Backbone) -> FrozenParts:
+def _frozen(settings: SharedSettings, backbone: Backbone) -> FrozenBlocks:
     try:
-        return frozen_parts(settings.train.frozen_variable_prefix, backbone.kind, backbone.number)
+        return frozen_blocks(settings.train.frozen_variable_prefix, backbone.kind, backbone.number)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -107,7 +107,7 @@ def _data(settings: AnySettings, remarks: list[str]) -> dict[str, Any]:
     return values
 
 
-def _train(settings: SharedSettings, frozen: FrozenParts, remarks: list[str]) -> dict[str, Any]:
+def _train(settings: SharedSettings, frozen: FrozenBlocks, remarks: list[str]) -> dict[str, Any]:
     train = settings.train
     values: dict[str, Any] = {
         "total_steps": train.total_steps,
@@ -223,7 +223,9 @@ def _checkpoint_remarks(settings: SharedSettings) -> list[str]:
     ]
 
 
-def _freeze_remarks(settings: SharedSettings, backbone: Backbone, frozen: FrozenParts) -> list[str]:
+def _freeze_remarks(
+    settings: SharedSettings, backbone: Backbone, frozen: FrozenBlocks
+) -> list[str]:
     pattern = settings.train.frozen_variable_prefix
     if not pattern:
         return []

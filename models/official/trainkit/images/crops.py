@@ -1,4 +1,4 @@
-"""Decodes a part of an image at a fixed size, as classifiers see it.
+"""Decodes a crop of an image at a fixed size, as classifiers see it.
 
 Only the wanted part of a JPEG is decoded, at 1/2, 1/4 or 1/8 where the result is still no smaller
 than wanted (libjpeg scales in the DCT); the rest is a bilinear reduction by less than 2, as in
@@ -18,44 +18,44 @@ _MIN_OBJECT_COVERED = 0.1  # of the image, as in tensorflow/tpu
 _ATTEMPTS = 10
 
 
-class Part(NamedTuple):
-    """A part of an image, in its pixels."""
+class Crop(NamedTuple):
+    """A rectangle of an image, in its pixels."""
 
     begin: Tensor  # [2] int32, y and x
     size: Tensor  # [2] int32, height and width
 
 
-def center_part(size: Tensor, share: float, *, aspect: float) -> Part:
-    """Returns the central part of an image.
+def center_crop(size: Tensor, share: float, *, aspect: float) -> Crop:
+    """Returns the central crop of an image.
 
     Args:
         size: [2] int32, height and width of the image.
-        share: 0..1, side of the part over that of the largest that fits.
-        aspect: width / height of the part.
+        share: 0..1, side of the crop over that of the largest that fits.
+        aspect: width / height of the crop.
     """
     height, width = tf.unstack(tf.cast(size, tf.float32))
     largest = tf.minimum(height, width / aspect)
     wanted = tf.stack([largest, largest * aspect]) * share
-    part = tf.clip_by_value(tf.cast(tf.round(wanted), tf.int32), 1, size)
-    return Part((size - part) // 2, part)
+    crop_size = tf.clip_by_value(tf.cast(tf.round(wanted), tf.int32), 1, size)
+    return Crop((size - crop_size) // 2, crop_size)
 
 
-def random_part(
+def random_crop(
     size: Tensor,
     seed: Tensor,
     *,
     area_range: tuple[float, float],
     aspect_range: tuple[float, float],
-    otherwise: Part,
-) -> Part:
-    """Returns a part of random area, shape and place (Szegedy et al., arXiv 1409.4842, section 6).
+    otherwise: Crop,
+) -> Crop:
+    """Returns a crop of random area, shape and place (Szegedy et al., arXiv 1409.4842, section 6).
 
     Args:
         size: [2] int32, height and width of the image.
         seed: [2].
-        area_range: of the part, as shares of the image.
-        aspect_range: width / height of the part.
-        otherwise: the part to take if ten attempts find none that fits.
+        area_range: of the crop, as shares of the image.
+        aspect_range: width / height of the crop.
+        otherwise: the crop to take if ten attempts find none that fits.
     """
     shape = tf.concat([size, [3]], axis=0)
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
@@ -69,41 +69,41 @@ def random_part(
         use_image_if_no_bounding_boxes=True,
     )
     failed = tf.reduce_all(extent[:2] == size)  # the whole image is what the op then returns
-    return Part(
+    return Crop(
         tf.where(failed, otherwise.begin, begin[:2]),
         tf.where(failed, otherwise.size, extent[:2]),
     )
 
 
-def decode_part(
+def decode_crop(
     encoded: Tensor,
-    choose: Callable[[Tensor], Part],
+    choose: Callable[[Tensor], Crop],
     height: int,
     width: int,
     *,
     move: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Decodes a part of an image at a fixed size, [height, width, 3] uint8.
+    """Decodes a crop of an image at a fixed size, [height, width, 3] uint8.
 
     Args:
         encoded: [] string, a JPEG, PNG, GIF (first frame) or BMP file.
-        choose: from the size of the image, [2] int32, to the part.
+        choose: from the size of the image, [2] int32, to the crop.
         height: of the result, pixels.
         width: of the result, pixels.
-        move: of the whole image, [h, w, 3] uint8, which keeps its size, before the part is taken;
+        move: of the whole image, [h, w, 3] uint8, which keeps its size, before the crop is taken;
             all of it is then decoded, at full size.
     """
 
     def from_jpeg() -> Tensor:
-        part = choose(tf.image.extract_jpeg_shape(encoded)[:2])
-        return _decode_jpeg(encoded, part, height, width)
+        crop = choose(tf.image.extract_jpeg_shape(encoded)[:2])
+        return _decode_jpeg(encoded, crop, height, width)
 
     def from_whole() -> Tensor:
         image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
         image = tf.ensure_shape(image, [None, None, 3])
         if move is not None:
             image = move(image)
-        return resize_part(image, choose(tf.shape(image)[:2]), height, width)
+        return resize_crop(image, choose(tf.shape(image)[:2]), height, width)
 
     if move is not None:
         return tf.ensure_shape(from_whole(), [height, width, 3])
@@ -112,36 +112,36 @@ def decode_part(
     return tf.ensure_shape(pixels, [height, width, 3])
 
 
-def resize_part(image: Tensor, part: Part, height: int, width: int) -> Tensor:
-    """Returns a part of an image [h, w, 3] uint8 at a fixed size, [height, width, 3] uint8."""
+def resize_crop(image: Tensor, crop: Crop, height: int, width: int) -> Tensor:
+    """Returns a crop of an image [h, w, 3] uint8 at a fixed size, [height, width, 3] uint8."""
     pixels = tf.slice(
-        image, tf.concat([part.begin, [0]], axis=0), tf.concat([part.size, [3]], axis=0)
+        image, tf.concat([crop.begin, [0]], axis=0), tf.concat([crop.size, [3]], axis=0)
     )
-    ratio = tf.bitwise.left_shift(1, _reduction(part.size, height, width))
+    ratio = tf.bitwise.left_shift(1, _reduction(crop.size, height, width))
     reduced = tf.cond(
-        ratio > 1, lambda: _resize(pixels, -(-part.size // ratio), "area"), lambda: pixels
+        ratio > 1, lambda: _resize(pixels, -(-crop.size // ratio), "area"), lambda: pixels
     )
     return _resize_if_needed(reduced, height, width)
 
 
 def _reduction(size: Tensor, height: int, width: int) -> Tensor:
-    """Returns k: the part may be decoded at 1 / 2**k and still has all the wanted pixels."""
+    """Returns k: the crop may be decoded at 1 / 2**k and still has all the wanted pixels."""
     reduced = tf.math.ceil(tf.cast(size, tf.float32) / tf.constant([[2.0], [4.0], [8.0]]))
     return tf.reduce_sum(tf.cast(tf.reduce_all(reduced >= [height, width], axis=-1), tf.int32))
 
 
-def _decode_jpeg(encoded: Tensor, part: Part, height: int, width: int) -> Tensor:
-    """Decodes the part; the reduction is an attribute of the op, hence four branches."""
+def _decode_jpeg(encoded: Tensor, crop: Crop, height: int, width: int) -> Tensor:
+    """Decodes the crop; the reduction is an attribute of the op, hence four branches."""
 
     def decode_at(ratio: int) -> Tensor:
-        begin = part.begin // ratio
-        size = -(-(part.begin + part.size) // ratio) - begin  # within the image: libjpeg rounds up
+        begin = crop.begin // ratio
+        size = -(-(crop.begin + crop.size) // ratio) - begin  # within the image: libjpeg rounds up
         return tf.io.decode_and_crop_jpeg(
             encoded, tf.concat([begin, size], axis=0), channels=3, ratio=ratio
         )
 
     pixels = tf.switch_case(
-        _reduction(part.size, height, width),
+        _reduction(crop.size, height, width),
         [lambda ratio=ratio: decode_at(ratio) for ratio in (1, 2, 4, 8)],
     )
     return _resize_if_needed(pixels, height, width)

@@ -6,7 +6,7 @@ import re
 import keras
 import pytest
 
-from tpudet.detection.legacy.frozen_parts import frozen_parts, number_pattern
+from tpudet.detection.legacy.frozen_blocks import frozen_blocks, number_pattern
 from tpudet.detection.legacy.train_settings import DEFAULT_FROZEN
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.efficientnet import EfficientNet
@@ -18,7 +18,7 @@ NORM = functools.partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 def test_frozen_blocks_are_those_of_the_real_network() -> None:
     """b0 has 16 blocks in stages of 1, 2, 2, 3, 3, 4 and 1: blocks 0 to 9 are not quite stage 5."""
     pattern = r"efficientnet-b0/(stem|blocks_[0-9])/conv2d"
-    patterns = frozen_parts(f"r'{pattern}'", "efficientnet", 0).patterns
+    patterns = frozen_blocks(f"r'{pattern}'", "efficientnet", 0).patterns
     assert patterns == (
         "stem",
         "stage1",
@@ -43,7 +43,7 @@ def test_shallow_resnets_froze_11_convolutions_all_the_same(
     depth: int, freeze: tuple[str, ...]
 ) -> None:
     """ResNet-18: stem, then 5 for the first stage (a shortcut and 2 x 2) and 5 for the second."""
-    assert frozen_parts(DEFAULT_FROZEN, "resnet", depth).patterns == freeze
+    assert frozen_blocks(DEFAULT_FROZEN, "resnet", depth).patterns == freeze
 
 
 def test_any_pattern_is_tried_on_all_names() -> None:
@@ -56,7 +56,7 @@ def test_any_pattern_is_tried_on_all_names() -> None:
         "resnet101/": (),
     }
     for pattern, patterns in cases.items():
-        found = frozen_parts(pattern, "resnet", 50)
+        found = frozen_blocks(pattern, "resnet", 50)
         assert found.patterns == patterns, pattern
         assert found.had_effect == bool(patterns)
 
@@ -81,7 +81,7 @@ def test_any_pattern_is_tried_on_all_names() -> None:
 def test_a_pattern_that_names_batch_norm_froze_it_too(
     pattern: str, backbone: str, depth: int, names_batch_norm: bool
 ) -> None:
-    assert frozen_parts(pattern, backbone, depth).names_batch_norm == names_batch_norm
+    assert frozen_blocks(pattern, backbone, depth).names_batch_norm == names_batch_norm
 
 
 @pytest.mark.parametrize("numbers", [[0], [3, 4, 9, 10, 11, 20], range(15), range(25), [54]])

@@ -1,7 +1,7 @@
 """Translates the predecessor's freeze patterns to names of this project.
 
 The patterns matched TensorFlow 1 names from their start, in which convolutions are numbered in the
-order of their creation. To convert any pattern, all names are generated with the part that each
+order of their creation. To convert any pattern, all names are generated with the block that each
 belongs to, and the pattern is matched against them.
 """
 
@@ -16,15 +16,15 @@ STEM = "stem"
 _RAW_STRING = re.compile(r"""r(['"])(.*)\1""", re.DOTALL)
 
 
-class Part(NamedTuple):
+class Block(NamedTuple):
     """A block of a backbone; the numbers of EfficientNet's run through all stages."""
 
     stage: int  # from 1
-    block: int
+    number: int
 
 
-class FrozenParts(NamedTuple):
-    """The parts that a pattern was meant to freeze."""
+class FrozenBlocks(NamedTuple):
+    """The blocks that a pattern was meant to freeze."""
 
     patterns: tuple[str, ...]  # for train.freeze
     blocks: int  # how many blocks they are
@@ -32,8 +32,8 @@ class FrozenParts(NamedTuple):
     names_batch_norm: bool  # whether it matched BatchNorm's scale and shift too
 
 
-def frozen_parts(pattern: str | None, backbone: str, depth: int) -> FrozenParts:
-    """Returns the parts of the backbone whose convolutions a pattern names.
+def frozen_blocks(pattern: str | None, backbone: str, depth: int) -> FrozenBlocks:
+    """Returns the blocks of the backbone whose convolutions a pattern names.
 
     The quotes of a raw string, which YAML keeps, and a missing scope `backbone/` are ignored: the
     intention counts. `had_effect` tells whether the pattern worked as written.
@@ -48,7 +48,7 @@ def frozen_parts(pattern: str | None, backbone: str, depth: int) -> FrozenParts:
     """
     names = _legacy_names(backbone, depth)
     if not pattern or not names:
-        return FrozenParts((), 0, False, False)
+        return FrozenBlocks((), 0, False, False)
     raw = _RAW_STRING.fullmatch(pattern.strip())
     meant = raw[2] if raw else pattern
     try:
@@ -56,56 +56,58 @@ def frozen_parts(pattern: str | None, backbone: str, depth: int) -> FrozenParts:
     except re.error as error:
         raise ValueError(f"frozen_variable_prefix {pattern}: {error}") from error
     scope = "" if backbone == "resnet" else "backbone/"
-    matched = {part for name, part in names.items() if _matches(matcher, name, scope)}
+    matched = {block for name, block in names.items() if _matches(matcher, name, scope)}
     had_effect = any(re.match(pattern, scope + name) for name in names)
     norm = "batch_normalization" if backbone == "resnet" else "tpu_batch_normalization"
     norms = (re.sub(r"[a-z_]*conv2d(\w*)/\w+", rf"{norm}\1/gamma", name) for name in names)
     names_batch_norm = any(re.match(pattern, scope + name) for name in norms)
-    blocks = sorted(part for part in matched if isinstance(part, Part))
+    blocks = sorted(block for block in matched if isinstance(block, Block))
     if matched == set(names.values()):
-        return FrozenParts(("backbone",), len(blocks), had_effect, names_batch_norm)
+        return FrozenBlocks(("backbone",), len(blocks), had_effect, names_batch_norm)
     stem = (STEM,) if STEM in matched else ()
     patterns = (*stem, *_stage_patterns(blocks, set(names.values())))
-    return FrozenParts(patterns, len(blocks), had_effect, names_batch_norm)
+    return FrozenBlocks(patterns, len(blocks), had_effect, names_batch_norm)
 
 
 def _matches(matcher: re.Pattern[str], name: str, scope: str) -> bool:
     return bool(matcher.match(name) or matcher.match(scope + name))
 
 
-def _legacy_names(backbone: str, depth: int) -> dict[str, Part | str]:
-    """Maps the names of the convolutions' kernels, without the scope `backbone/`, to parts."""
+def _legacy_names(backbone: str, depth: int) -> dict[str, Block | str]:
+    """Maps the names of the convolutions' kernels, less `backbone/`, to blocks or the stem."""
     if backbone == "resnet":
         kernels = (f"conv2d{f'_{n}' if n else ''}/kernel" for n in range(10_000))
-        parts = _resnet_parts(depth)
-        return {f"resnet{depth}/{kernel}": part for part, kernel in zip(parts, kernels)}  # noqa: B905
+        blocks = _resnet_blocks(depth)
+        return {f"resnet{depth}/{kernel}": block for block, kernel in zip(blocks, kernels)}  # noqa: B905
     if backbone != "efficientnet":
         return {}
     scope = f"efficientnet-b{depth}"
-    names: dict[str, Part | str] = {f"{scope}/stem/conv2d/kernel": STEM}
+    names: dict[str, Block | str] = {f"{scope}/stem/conv2d/kernel": STEM}
     for number, spec in enumerate(block_specs(f"b{depth}")):
         for kernel in ("conv2d/kernel", "conv2d_1/kernel", "depthwise_conv2d/depthwise_kernel"):
-            names[f"{scope}/blocks_{number}/{kernel}"] = Part(spec.stage, number)
+            names[f"{scope}/blocks_{number}/{kernel}"] = Block(spec.stage, number)
     return names
 
 
-def _resnet_parts(depth: int) -> list[Part | str]:
-    """Returns the part of each convolution in order of creation; stages begin with a shortcut."""
+def _resnet_blocks(depth: int) -> list[Block | str]:
+    """Returns the block of each convolution in order of creation; stages begin with a shortcut."""
     counts, is_bottleneck = RESNETS[depth]
-    parts: list[Part | str] = [STEM]
+    blocks: list[Block | str] = [STEM]
     for stage, count in enumerate(counts, start=1):
         for block in range(count):
             convolutions = (3 if is_bottleneck else 2) + (block == 0)
-            parts += [Part(stage, block)] * convolutions
-    return parts
+            blocks += [Block(stage, block)] * convolutions
+    return blocks
 
 
-def _stage_patterns(blocks: list[Part], known: set[Part | str]) -> list[str]:
+def _stage_patterns(blocks: list[Block], known: set[Block | str]) -> list[str]:
     """Returns whole stages by name, else the blocks' numbers as a regular expression."""
     patterns = []
-    for stage in sorted({part.stage for part in blocks}):
-        numbers = [part.block for part in blocks if part.stage == stage]
-        whole = {part.block for part in known if isinstance(part, Part) and part.stage == stage}
+    for stage in sorted({block.stage for block in blocks}):
+        numbers = [block.number for block in blocks if block.stage == stage]
+        whole = {
+            block.number for block in known if isinstance(block, Block) and block.stage == stage
+        }
         is_whole = set(numbers) == whole
         some = f"backbone/stage{stage}/block({number_pattern(numbers)})/"
         patterns.append(f"stage{stage}" if is_whole else some)
