@@ -31,6 +31,15 @@ def test_other_classes_in_the_same_part_are_refused(
     assert not list(output.glob("val_*"))
 
 
+def test_names_that_differ_in_case_only_are_shown(
+    write_coco, encoded_image, tmp_path, capsys
+) -> None:
+    path, images = write_coco({"A.JPG": encoded_image()}, {})
+    (images / "A.JPG").rename(images / "a.jpg")
+    assert convert(path, images, tmp_path / "part", "--split", "val") == 2
+    assert "such as A.JPG; it has a.jpg: rename either." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

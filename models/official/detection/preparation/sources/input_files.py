@@ -220,9 +220,13 @@ def require_some_image(directory: str, files: Sequence[str]) -> None:
     list_directory(directory, "--images")
     sample = files[:100]
     if not any(storage.exists(os.path.join(directory, file)) for file in sample):
+        folder, wanted = os.path.split(sample[0])
+        names = list_names(os.path.join(directory, folder))
+        alike = next((name for name in names if name.lower() == wanted.lower()), None)
+        hint = f"; it has {os.path.join(folder, alike)}: rename either" if alike else ""
         raise UserError(
             f"--images {directory} has none of the first {len(sample)} images of the "
-            f"annotations, such as {sample[0]}."
+            f"annotations, such as {sample[0]}{hint}."
         )
 
 
