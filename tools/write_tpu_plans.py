@@ -46,7 +46,6 @@ NUM_CLASSES = 80
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     parser = new_parser("write_tpu_plans.py", __doc__)
     parser.add_argument("configs", nargs="*", default=CONFIGS, metavar="CONFIG", help="(a list)")
     parser.add_argument("--tpus", nargs="+", default=TPUS, metavar="NAME", help="(v5e-8 v3-8)")

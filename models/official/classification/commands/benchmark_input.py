@@ -28,7 +28,6 @@ _WARMUP_STEPS = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     parser = new_parser("tpudet benchmark_input", __doc__)
     add_config_arguments(parser)
     add_backend_argument(parser)

@@ -13,7 +13,6 @@ from tpudet.trainkit.experiment_commands import run_benchmark_train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     return run_benchmark_train(argv, __doc__, _step_times)
 
 

@@ -31,7 +31,6 @@ exit status: 0 done, 2 wrong arguments or inputs, 130 interrupted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     parser = new_parser("tpudet cache_samples", __doc__, epilog=_EPILOG)
     add_config_arguments(parser)
     parser.add_argument("--output", required=True, metavar="DIR", help="folder of the cache")

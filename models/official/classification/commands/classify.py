@@ -20,7 +20,6 @@ exit status: 0 done, 1 some images could not be read (they are listed), 2 wrong 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     parser = new_parser("tpudet classify", __doc__, epilog=_EPILOG)
     parser.add_argument("output", metavar="FILE.csv", help="file to write")
     parser.add_argument("model", metavar="MODEL", help="SavedModel, or a folder that has some")

@@ -27,7 +27,6 @@ exit status: 0 done, 2 wrong arguments or inputs, 130 interrupted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     parser = new_parser("tpudet dicom_to_tfrecords", __doc__, epilog=_EPILOG)
     parser.add_argument("images", metavar="DIR", help="folder of <image id>.dcm")
     parser.add_argument("--labels", metavar="CSV", help="stage_1_train.csv or stage_2_train.csv")

@@ -18,7 +18,6 @@ exit status: 0 done, 2 wrong arguments or inputs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     parser = new_parser("tpudet gen_rsna_sub", __doc__, epilog=_EPILOG)
     parser.add_argument("output", metavar="FILE.csv", help="file to write")
     parser.add_argument("--model_dir", required=True, help="the folder that train wrote")

@@ -28,7 +28,6 @@ exit status: 0 done, 2 wrong arguments or inputs, 130 interrupted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     parser = new_parser("tpudet images_to_tfrecords", __doc__, epilog=_EPILOG)
     parser.add_argument("source", metavar="DIR", help="has the folders train, val and test")
     parser.add_argument(

@@ -13,7 +13,6 @@ from tpudet.trainkit.experiment_commands import run_plan
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     return run_plan(
         argv,
         __doc__,

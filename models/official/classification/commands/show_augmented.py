@@ -20,7 +20,6 @@ exit codes: 0 the file is written, 2 wrong usage, a config or data that cannot b
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     return run_show_augmented(argv, __doc__, ExperimentConfig, _draw, epilog=_EPILOG)
 
 

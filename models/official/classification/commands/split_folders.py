@@ -16,7 +16,6 @@ _SPLITS = ("train", "val", "test")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     parser = new_parser("tpudet split_folders", __doc__, epilog=_EPILOG)
     parser.add_argument("source", metavar="DIR", help="has one folder of images for each class")
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write")

@@ -22,9 +22,9 @@ class ClassifierHead(keras.layers.Layer):
 
     Args:
         num_classes: C.
-        top: Makes the 1x1 convolution before the pooling from its name; None: there is none.
-        dropout: Share of the pooled features that training drops.
-        seed: Of the dropout.
+        top: makes the 1x1 convolution before the pooling from its name; None: there is none.
+        dropout: share of the pooled features that training drops.
+        seed: of the dropout.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Classifier(keras.Model):
     """Predicts class logits. All variables are created in the constructor.
 
     Args:
-        backbone: Layer [B, H, W, 3] -> {level: features}, with `channels` by level.
-        head: Layer of the coarsest level's features -> logits.
-        pixel_mean: Mean of each colour, for pixels in 0..1.
-        pixel_std: Standard deviation of each colour.
+        backbone: layer [B, H, W, 3] -> {level: features}, with `channels` by level.
+        head: layer of the coarsest level's features -> logits.
+        pixel_mean: mean of each colour, for pixels in 0..1.
+        pixel_std: standard deviation of each colour.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class ClassifierTask:
     """A classifier with its loss and its predictions: a Task of `tpudet.trainkit.training`.
 
     Args:
-        model: The network.
-        class_loss: A loss of `modeling.losses` with its settings.
+        model: the network.
+        class_loss: a loss of `modeling.losses` with its settings.
         to_probabilities: (logits [B, C]) -> probabilities [B, C].
-        sum_over_replicas: Adds up a scalar over all replicas; the identity if there is one.
+        sum_over_replicas: adds up a scalar over all replicas; the identity if there is one.
     """
 
     class_layers = ("classifier/class_predict",)  # paths; their weights belong to the class list

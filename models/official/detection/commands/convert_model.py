@@ -12,7 +12,6 @@ from tpudet.trainkit.command_line import new_parser, positive_integer, run_comma
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     parser = new_parser("tpudet convert_model", __doc__)
     parser.add_argument("saved_model", help="a SavedModel of tpudet export, or a folder with some")
     parser.add_argument("out", help="file to write; .tflite or .onnx says the format")

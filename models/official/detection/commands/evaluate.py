@@ -12,7 +12,6 @@ from tpudet.trainkit.experiment_commands import run_evaluate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     return run_evaluate(argv, __doc__, _experiment)
 
 

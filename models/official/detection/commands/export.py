@@ -14,7 +14,6 @@ from tpudet.trainkit.experiment_commands import add_export_arguments, run_export
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     parser = new_parser("tpudet export", __doc__)
     add_export_arguments(parser)
     parser.add_argument(

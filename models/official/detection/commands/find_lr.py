@@ -11,7 +11,6 @@ from tpudet.trainkit.experiment_commands import run_find_lr
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     return run_find_lr(argv, __doc__, _experiment)
 
 

@@ -15,7 +15,6 @@ _COCO_CLASSES = 80
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     return run_plan(
         argv,
         __doc__,

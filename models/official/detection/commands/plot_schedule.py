@@ -22,7 +22,6 @@ exit codes: 0 the image is written, 2 wrong usage or a config that cannot be rea
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     parser = new_parser("tpudet plot_schedule", __doc__, epilog=_EXAMPLES)
     add_config_arguments(parser)
     parser.add_argument(

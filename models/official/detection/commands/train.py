@@ -7,7 +7,6 @@ from tpudet.trainkit.experiment_commands import run_train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see --help."""
     return run_train(argv, __doc__, _experiment)
 
 

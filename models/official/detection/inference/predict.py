@@ -84,7 +84,7 @@ def plan_models(
     Args:
         models: path of the list, see `inference.model_list`.
         images: see `plan_folder`, as all others.
-        every: Nth frame.
+        every: nth frame.
         ids: path.
         shard: of the images.
         views: of test-time augmentation.

@@ -50,11 +50,11 @@ class Fusion(keras.layers.Layer):
     have `num_filters` channels first passes a 1x1 convolution and batch normalisation.
 
     Args:
-        input_levels: Level of each input.
-        level: Level of the output; inputs are at most one level away.
-        num_filters: Channels of the output.
-        conv_norm: Makes a `ConvNorm` of `num_filters` channels.
-        name: Name of the layer.
+        input_levels: level of each input.
+        level: level of the output; inputs are at most one level away.
+        num_filters: channels of the output.
+        conv_norm: makes a `ConvNorm` of `num_filters` channels.
+        name: name of the layer.
     """
 
     def __init__(
@@ -111,15 +111,15 @@ class BiFPN(keras.layers.Layer):
     removes any constant.
 
     Args:
-        min_level: Finest level, 2 to 5.
-        max_level: Coarsest level, above `min_level`.
-        num_filters: Channels of every level.
-        num_repeats: Number of cells in sequence.
-        make_norm: Makes each `BatchNorm`.
-        name: Name of the layer, the first part of its variables' paths.
+        min_level: finest level, 2 to 5.
+        max_level: coarsest level, above `min_level`.
+        num_filters: channels of every level.
+        num_repeats: number of cells in sequence.
+        make_norm: makes each `BatchNorm`.
+        name: name of the layer, the first part of its variables' paths.
 
     Raises:
-        ValueError: Levels that do not follow from a backbone of levels 2 to 5, or a single level.
+        ValueError: levels that do not follow from a backbone of levels 2 to 5, or a single level.
     """
 
     def __init__(

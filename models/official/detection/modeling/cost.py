@@ -38,8 +38,8 @@ def count_flops(forward: Callable[[Tensor], Any], canvas: tuple[int, int]) -> in
     `Dense` and `Conv2DTranspose` are seen.
 
     Args:
-        forward: Takes images [1, H, W, 3] uint8: a model, or `predict_images` of a detector.
-        canvas: Height and width of the image in pixels.
+        forward: takes images [1, H, W, 3] uint8: a model, or `predict_images` of a detector.
+        canvas: height and width of the image in pixels.
     """
     with _counted_products() as counts:
         _Forward(forward).compute_output_spec(keras.KerasTensor((1, *canvas, 3), dtype="uint8"))

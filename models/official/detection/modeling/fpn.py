@@ -25,21 +25,21 @@ class FPN(keras.layers.Layer):
     convolution is normalised, without activation.
 
     Args:
-        min_level: Finest level, 2 to 5.
-        max_level: Coarsest level.
-        num_filters: Channels of every level.
-        separable: Whether all convolutions are depthwise and then 1x1.
-        coarse_levels: How the levels from 6 on come about.
-        coarse_input: Whose level 5 is convolved to level 6.
-        coarse_relu: Whether a level above 6 is convolved from the ReLU of the level before.
-        symmetric_padding: Whether strided convolutions pad all sides equally, as PyTorch's do;
+        min_level: finest level, 2 to 5.
+        max_level: coarsest level.
+        num_filters: channels of every level.
+        separable: whether all convolutions are depthwise and then 1x1.
+        coarse_levels: how the levels from 6 on come about.
+        coarse_input: whose level 5 is convolved to level 6.
+        coarse_relu: whether a level above 6 is convolved from the ReLU of the level before.
+        symmetric_padding: whether strided convolutions pad all sides equally, as PyTorch's do;
             otherwise bottom and right first.
-        make_norm: Makes each `BatchNorm`; None for none.
-        lateral_norms: Whether the lateral convolutions have norms too, and then none a bias.
-        name: Name of the layer, the first part of its variables' paths.
+        make_norm: makes each `BatchNorm`; None for none.
+        lateral_norms: whether the lateral convolutions have norms too, and then none a bias.
+        name: name of the layer, the first part of its variables' paths.
 
     Raises:
-        ValueError: Levels that do not follow from a backbone of levels 2 to 5.
+        ValueError: levels that do not follow from a backbone of levels 2 to 5.
     """
 
     def __init__(
@@ -149,8 +149,8 @@ class IdentityNeck(keras.layers.Layer):
     Only one, because all levels share a head and a backbone's levels differ in their channels.
 
     Args:
-        level: The backbone's level, 2 to 5.
-        name: Name of the layer.
+        level: the backbone's level, 2 to 5.
+        name: name of the layer.
     """
 
     def __init__(self, *, level: int, name: str = "neck"):

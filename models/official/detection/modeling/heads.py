@@ -22,14 +22,14 @@ class Tower(keras.layers.Layer):
     convolution is, which then has no bias.
 
     Args:
-        levels: Levels of the pyramid.
-        num_convs: Number of convolutions in sequence.
-        num_filters: Channels of each.
-        separable: Whether they are depthwise and then 1x1.
-        activation: Activation after each convolution and its norm.
-        make_norm: Makes each `BatchNorm`; None for none.
-        norm_groups: Groups of group norms instead; None for none.
-        name: Name of the layer.
+        levels: levels of the pyramid.
+        num_convs: number of convolutions in sequence.
+        num_filters: channels of each.
+        separable: whether they are depthwise and then 1x1.
+        activation: activation after each convolution and its norm.
+        make_norm: makes each `BatchNorm`; None for none.
+        norm_groups: groups of group norms instead; None for none.
+        name: name of the layer.
     """
 
     def __init__(
@@ -114,19 +114,19 @@ class RetinaNetHead(keras.layers.Layer):
     """Predicts one logit per class and four box deltas for every anchor.
 
     Args:
-        num_classes: Foreground classes C; there is no background channel.
-        anchors_per_location: Scales times aspect ratios.
-        min_level: Finest level.
-        max_level: Coarsest level.
-        num_convs: Convolutions of each tower; 0 predicts from the features themselves.
-        num_filters: Channels of each tower.
-        separable: Whether all convolutions are depthwise and then 1x1.
-        activation: Activation after each convolution of the towers and its norm.
-        make_norm: Makes each `BatchNorm`; None for none.
-        norm_groups: Groups of group norms in their stead; None for none.
-        level_scales: Whether each level has a `LevelScale` of its box deltas.
-        centerness: Whether the box tower predicts centerness too; see `ops.atss.centerness`.
-        name: Name of the layer, the first part of its variables' paths.
+        num_classes: foreground classes C; there is no background channel.
+        anchors_per_location: scales times aspect ratios.
+        min_level: finest level.
+        max_level: coarsest level.
+        num_convs: convolutions of each tower; 0 predicts from the features themselves.
+        num_filters: channels of each tower.
+        separable: whether all convolutions are depthwise and then 1x1.
+        activation: activation after each convolution of the towers and its norm.
+        make_norm: makes each `BatchNorm`; None for none.
+        norm_groups: groups of group norms in their stead; None for none.
+        level_scales: whether each level has a `LevelScale` of its box deltas.
+        centerness: whether the box tower predicts centerness too; see `ops.atss.centerness`.
+        name: name of the layer, the first part of its variables' paths.
     """
 
     def __init__(

@@ -47,9 +47,9 @@ def focal_loss(
     """Returns the focal loss (Lin et al., arXiv 1708.02002, equation 5); ignores `quality`.
 
     Args:
-        alpha: Weight of the target class; all others have 1 - alpha.
-        gamma: Exponent of the modulating factor, 0 or more.
-        label_smoothing: The targets of the cross-entropy are half of this and 1 minus half of it,
+        alpha: weight of the target class; all others have 1 - alpha.
+        gamma: exponent of the modulating factor, 0 or more.
+        label_smoothing: the targets of the cross-entropy are half of this and 1 minus half of it,
             instead of 0 and 1; in 0..1. The modulating factor keeps the targets 0 and 1.
     """
     smoothing = 0.5 * label_smoothing
@@ -86,7 +86,7 @@ def quality_focal_loss(
     for the target class and 0 for all others.
 
     Args:
-        beta: Exponent of the modulating factor, 1 or more.
+        beta: exponent of the modulating factor, 1 or more.
     """
 
     def at_target(logits: Tensor, quality: Tensor) -> Tensor:
@@ -129,8 +129,8 @@ def varifocal_loss(
     whose predicted box misses its object altogether, cost `alpha * p**gamma * -log(1 - p)`.
 
     Args:
-        alpha: Weight of the other classes.
-        gamma: Exponent of their modulating factor, 0 or more.
+        alpha: weight of the other classes.
+        gamma: exponent of their modulating factor, 0 or more.
     """
     absent = _modulated_curve(gamma, 0.0)
 
@@ -167,7 +167,7 @@ def huber_box_loss(
     `d**2 / 2` where the difference d is within `delta`, else `delta * (|d| - delta / 2)`.
 
     Args:
-        delta: End of the parabola, above 0.
+        delta: end of the parabola, above 0.
     """
     targets = encode_boxes(boxes, ops.convert_to_tensor(anchors))
     differences = ops.abs(box_deltas - ops.stop_gradient(targets))
@@ -191,7 +191,7 @@ def smooth_l1_box_loss(
     where beta is 1). Deviation: the mean of the four numbers, where others take the sum.
 
     Args:
-        beta: End of the parabola, above 0.
+        beta: end of the parabola, above 0.
     """
     return huber_box_loss(box_deltas, boxes, anchors, weights, normalizer, delta=beta) / beta
 
@@ -233,7 +233,7 @@ def centerness_loss(
         centerness_logits: [B, A] float32.
         targets: [B, A] float32, `ops.atss.centerness`; gets no gradient.
         positive: [B, A], the anchors that count.
-        normalizer: As of the other losses.
+        normalizer: as of the other losses.
     """
     costs = ops.softplus(centerness_logits) - ops.stop_gradient(targets) * centerness_logits
     return _weighted_sum(costs, positive, normalizer)

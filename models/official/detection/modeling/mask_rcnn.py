@@ -23,20 +23,20 @@ class MaskRCNN(keras.Model):
     `RetinaNet`.
 
     Args:
-        backbone: Layer [B, H, W, 3] -> {level: features}, with `channels` by level. Without levels
+        backbone: layer [B, H, W, 3] -> {level: features}, with `channels` by level. Without levels
             coarser than the neck needs: they would have no gradient.
-        neck: Layer {level: features} -> {level: features} of `num_filters` channels.
-        rpn: Layer {level: features} -> RawPredictions with one class.
-        box_heads: Layers [B, K, S, S, channels] -> BoxPredictions: one, or those of a cascade.
-        mask_head: Layer of features [B, K, S, S, channels] and classes [B, K] -> mask logits; None
+        neck: layer {level: features} -> {level: features} of `num_filters` channels.
+        rpn: layer {level: features} -> RawPredictions with one class.
+        box_heads: layers [B, K, S, S, channels] -> BoxPredictions: one, or those of a cascade.
+        mask_head: layer of features [B, K, S, S, channels] and classes [B, K] -> mask logits; None
             for a detector without masks.
-        roi_levels: Levels that regions are pooled from.
+        roi_levels: levels that regions are pooled from.
         box_size: S of the box heads.
         mask_size: S of the mask head; masks have twice that.
-        sampling_ratio: As of `roi_align`.
-        aligned: As of `roi_align`.
-        pixel_mean: Mean of each colour, for pixels in 0..1.
-        pixel_std: Standard deviation of each colour.
+        sampling_ratio: as of `roi_align`.
+        aligned: as of `roi_align`.
+        pixel_mean: mean of each colour, for pixels in 0..1.
+        pixel_std: standard deviation of each colour.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class MaskRCNN(keras.Model):
 
         Args:
             images: [B, H, W, 3] uint8, sides multiples of 2**max_level.
-            training: Whether norms see the batch.
+            training: whether norms see the batch.
         """
         pixels = normalize_pixels(
             images,
@@ -118,7 +118,7 @@ class MaskRCNN(keras.Model):
         """Returns the mask logits [B, K, M, M] of regions [B, K, 4] with classes [B, K].
 
         Raises:
-            ValueError: The model has no mask head.
+            ValueError: the model has no mask head.
         """
         if self.mask_head is None:
             raise ValueError("The model has no mask head.")

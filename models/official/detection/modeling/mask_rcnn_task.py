@@ -45,25 +45,25 @@ class MaskRCNNTask:
     """A Mask R-CNN with its losses and its postprocessing: a Task of `tpudet.trainkit.training`.
 
     Args:
-        model: The network.
+        model: the network.
         anchors: [A, 4], in the order of the model's predictions.
-        sum_over_replicas: Adds up a scalar over all replicas; the identity if there is one.
-        padding: What the network sees beyond an image, "black" pixels or the "mean" colour.
-        match: Assigns objects to anchors: `match_argmax_iou` with its settings.
+        sum_over_replicas: adds up a scalar over all replicas; the identity if there is one.
+        padding: what the network sees beyond an image, "black" pixels or the "mean" colour.
+        match: assigns objects to anchors: `match_argmax_iou` with its settings.
         draw_anchors: `draw_balanced` with its settings.
         rpn_losses: `modeling.two_stage_losses.rpn_losses` with its settings.
         propose_in_training: `modeling.rpn.propose` with its settings, for the losses.
-        propose: The same, for predictions.
-        clip_to: What proposals are clipped to, the "canvas" or the "image" on it.
+        propose: the same, for predictions.
+        clip_to: what proposals are clipped to, the "canvas" or the "image" on it.
         sample_rois: `ops.sampling.sample_rois` with its settings, for the first stage.
-        max_mask_rois: Positives per image that the mask head is trained on: all that are sampled.
-        stages: One per box head.
+        max_mask_rois: positives per image that the mask head is trained on: all that are sampled.
+        stages: one per box head.
         box_losses: `modeling.two_stage_losses.box_head_losses` with its settings.
         postprocess: `modeling.two_stage_postprocess.postprocess_rois` with its settings.
 
     Raises:
-        ValueError: There are not as many stages as box heads.
-        ValueError: The number of anchors is not that of the model's predictions; at the first use.
+        ValueError: there are not as many stages as box heads.
+        ValueError: the number of anchors is not that of the model's predictions; at the first use.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class MaskRCNNTask:
         "loss_mask".
 
         Raises:
-            ValueError: The model predicts masks and the batch has none.
+            ValueError: the model predicts masks and the batch has none.
         """
         if self.model.mask_head is not None and batch.masks is None:
             raise ValueError("The model predicts masks, but the batch has none.")

@@ -49,10 +49,10 @@ class Cell(keras.layers.Layer):
     Each node applies ReLU, a 3x3 convolution and batch normalisation to the merged maps.
 
     Args:
-        conv_norm: Makes a node's `ConvNorm` from its name.
-        drop_block: Makes the layer after a node's normalisation from a seed and a name.
-        seed: Seed of the first node's `drop_block`; the others count up from it.
-        name: Name of the layer.
+        conv_norm: makes a node's `ConvNorm` from its name.
+        drop_block: makes the layer after a node's normalisation from a seed and a name.
+        seed: seed of the first node's `drop_block`; the others count up from it.
+        name: name of the layer.
     """
 
     def __init__(
@@ -101,18 +101,18 @@ class NASFPN(keras.layers.Layer):
     number of channels first pass a 1x1 convolution and batch normalisation.
 
     Args:
-        min_level: Finest level, 3.
-        max_level: Coarsest level, 7.
-        num_filters: Channels of every level.
-        num_repeats: Number of cells in sequence.
-        separable: Whether the cells' 3x3 convolutions are depthwise and then 1x1.
-        drop_block: Makes a `DropBlock` from a seed and a name, one after each node of each cell.
-        seed: Seed of the first `DropBlock`; the others count up from it.
-        make_norm: Makes each `BatchNorm`.
-        name: Name of the layer, the first part of its variables' paths.
+        min_level: finest level, 3.
+        max_level: coarsest level, 7.
+        num_filters: channels of every level.
+        num_repeats: number of cells in sequence.
+        separable: whether the cells' 3x3 convolutions are depthwise and then 1x1.
+        drop_block: makes a `DropBlock` from a seed and a name, one after each node of each cell.
+        seed: seed of the first `DropBlock`; the others count up from it.
+        make_norm: makes each `BatchNorm`.
+        name: name of the layer, the first part of its variables' paths.
 
     Raises:
-        ValueError: Levels other than 3 to 7.
+        ValueError: levels other than 3 to 7.
     """
 
     def __init__(

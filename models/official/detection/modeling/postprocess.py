@@ -41,12 +41,12 @@ def postprocess(
         predictions: [B, A, C] logits, [B, A, 4] deltas and [B, A] centerness or None, float32.
         anchors: [A, 4].
         regions: [B, 4], the part of each canvas that shows the image: `image_regions`.
-        score_threshold: Scores must exceed it, before centerness; 0.0 admits everything.
-        iou_threshold: Of two boxes of a class with a higher IoU the lower-scoring one is dropped.
-        max_candidates: Pairs per image that enter suppression.
+        score_threshold: scores must exceed it, before centerness; 0.0 admits everything.
+        iou_threshold: of two boxes of a class with a higher IoU the lower-scoring one is dropped.
+        max_candidates: pairs per image that enter suppression.
         max_detections: K, detections per image.
-        max_candidates_per_level: Pairs of each level that may be among them; None: no limit.
-        anchors_per_level: Number of anchors of each level, finest first; read with such a limit.
+        max_candidates_per_level: pairs of each level that may be among them; None: no limit.
+        anchors_per_level: number of anchors of each level, finest first; read with such a limit.
     """
     if max_candidates_per_level is None:
         logits, anchor, channel = top_pairs(predictions.class_logits, max_candidates)

@@ -33,12 +33,12 @@ class RetinaNet(keras.Model):
     padding of a canvas becomes `-mean / std`; in systems that pad after normalising it is 0.
 
     Args:
-        backbone: Layer [B, H, W, 3] -> {level: features}, with `channels` by level. Without levels
+        backbone: layer [B, H, W, 3] -> {level: features}, with `channels` by level. Without levels
             coarser than the neck needs: they would have no gradient.
-        neck: Layer {level: features} -> {level: features} of `num_filters` channels.
-        head: Layer {level: features} -> RawPredictions.
-        pixel_mean: Mean of each colour, for pixels in 0..1.
-        pixel_std: Standard deviation of each colour.
+        neck: layer {level: features} -> {level: features} of `num_filters` channels.
+        head: layer {level: features} -> RawPredictions.
+        pixel_mean: mean of each colour, for pixels in 0..1.
+        pixel_std: standard deviation of each colour.
     """
 
     def __init__(
@@ -78,20 +78,20 @@ class RetinaNetTask:
     """A RetinaNet with its losses and its postprocessing: a Task of `tpudet.trainkit.training`.
 
     Args:
-        model: The network.
+        model: the network.
         anchors: [A, 4], in the order of the model's predictions.
-        sum_over_replicas: Adds up a scalar over all replicas; the identity if there is one.
-        match: Assigns objects to anchors: `match_argmax_iou` or `match_atss` with its settings.
-        class_loss: A class loss of `modeling.losses` with its settings.
-        box_loss: A box loss of `modeling.losses` with its settings.
-        box_loss_weight: Factor of the box loss.
+        sum_over_replicas: adds up a scalar over all replicas; the identity if there is one.
+        match: assigns objects to anchors: `match_argmax_iou` or `match_atss` with its settings.
+        class_loss: a class loss of `modeling.losses` with its settings.
+        box_loss: a box loss of `modeling.losses` with its settings.
+        box_loss_weight: factor of the box loss.
         loss_normalization: "batch" divides the losses' sums by the positive anchors of all replicas
             plus 1; "image" those of each image by its own, 1 at least, and averages over images.
-        padding: What the network sees beyond an image, "black" pixels or the "mean" colour.
+        padding: what the network sees beyond an image, "black" pixels or the "mean" colour.
         postprocess: `modeling.postprocess.postprocess` with its settings.
 
     Raises:
-        ValueError: The number of anchors is not that of the model's predictions; at the first use.
+        ValueError: the number of anchors is not that of the model's predictions; at the first use.
     """
 
     class_layers = ("head/class_predict",)  # paths; their weights belong to the class list

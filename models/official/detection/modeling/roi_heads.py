@@ -72,10 +72,10 @@ class ConvStack(keras.layers.Layer):
     """3x3 convolutions in sequence, each followed by a norm, if there is one, and a ReLU.
 
     Args:
-        num_convs: Number of convolutions; 0 leaves the features as they are.
-        num_filters: Channels of each.
-        make_norm: Makes each `BatchNorm`; None for a bias instead.
-        name: Name of the layer.
+        num_convs: number of convolutions; 0 leaves the features as they are.
+        num_filters: channels of each.
+        make_norm: makes each `BatchNorm`; None for a bias instead.
+        name: name of the layer.
     """
 
     def __init__(
@@ -117,14 +117,14 @@ class BoxHead(keras.layers.Layer):
     """Predicts the class of a region, and how its box must change to fit an object of each class.
 
     Args:
-        num_classes: Foreground classes C; the background channel is added.
-        class_agnostic: Whether all classes share four deltas, as in a cascade.
+        num_classes: foreground classes C; the background channel is added.
+        class_agnostic: whether all classes share four deltas, as in a cascade.
         num_convs: 3x3 convolutions before the fully connected layers.
-        num_filters: Channels of each.
-        num_dense: Fully connected layers, each followed by a ReLU; 1 or more.
-        num_units: Units of each.
-        make_norm: Makes each `BatchNorm` of the convolutions; None for a bias instead.
-        name: Name of the layer, the first part of its variables' paths.
+        num_filters: channels of each.
+        num_dense: fully connected layers, each followed by a ReLU; 1 or more.
+        num_units: units of each.
+        make_norm: makes each `BatchNorm` of the convolutions; None for a bias instead.
+        name: name of the layer, the first part of its variables' paths.
     """
 
     def __init__(
@@ -186,11 +186,11 @@ class MaskHead(keras.layers.Layer):
     Every class has its own mask, as in the paper, but only that of the given class is computed.
 
     Args:
-        num_classes: Foreground classes C.
+        num_classes: foreground classes C.
         num_convs: 3x3 convolutions before the doubling of the resolution.
-        num_filters: Channels of each, and of the doubling.
-        make_norm: Makes each `BatchNorm` of the convolutions; None for a bias instead.
-        name: Name of the layer, the first part of its variables' paths.
+        num_filters: channels of each, and of the doubling.
+        make_norm: makes each `BatchNorm` of the convolutions; None for a bias instead.
+        name: name of the layer, the first part of its variables' paths.
     """
 
     def __init__(
@@ -223,9 +223,9 @@ class MaskHead(keras.layers.Layer):
         """Returns mask logits [B, K, M, M] float32, M = 2 * S.
 
         Args:
-            pooled: Features [B, K, S, S, channels].
+            pooled: features [B, K, S, S, channels].
             classes: [B, K] integer, 1..C; the mask of any other number means nothing.
-            training: Whether norms see the batch.
+            training: whether norms see the batch.
         """
         features = self.tower(ops.reshape(pooled, (-1, *pooled.shape[2:])), training=training)
         features = ops.relu(self.upsample(features))

@@ -29,10 +29,10 @@ class RPNHead(keras.layers.Layer):
     """Predicts one objectness logit and four box deltas for every anchor.
 
     Args:
-        anchors_per_location: Scales times aspect ratios.
+        anchors_per_location: scales times aspect ratios.
         num_convs: 3x3 convolutions before the two predictors, each followed by a ReLU.
-        num_filters: Channels of each.
-        name: Name of the layer, the first part of its variables' paths.
+        num_filters: channels of each.
+        name: name of the layer, the first part of its variables' paths.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ def propose(
         predictions: [B, A, 1] logits and [B, A, 4] deltas, float32.
         anchors: [A, 4].
         regions: [B, 4], the part of each canvas that boxes are clipped to.
-        anchors_per_level: Number of anchors of each level, finest first.
-        iou_threshold: Of two boxes of a level with a higher IoU the lower-scoring one is dropped.
-        max_candidates: Anchors per level that enter suppression.
+        anchors_per_level: number of anchors of each level, finest first.
+        iou_threshold: of two boxes of a level with a higher IoU the lower-scoring one is dropped.
+        max_candidates: anchors per level that enter suppression.
         max_proposals: P, proposals per image.
-        min_side: Boxes with a side of no more than this many pixels are dropped.
+        min_side: boxes with a side of no more than this many pixels are dropped.
     """
     logits = ops.stop_gradient(without_negative_zeros(predictions.class_logits[..., 0]))
     rows, ranks, levels = [], [], []

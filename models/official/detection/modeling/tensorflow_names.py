@@ -36,9 +36,9 @@ def tensorflow_detector_part(
     """Returns how to make a variable of neck or head from a checkpoint of tensorflow/tpu.
 
     Args:
-        path: Of our variable, such as "head/class_tower/conv0/kernel".
-        names: In the checkpoint.
-        anchors_per_location: Scales times aspect ratios, the same in both.
+        path: of our variable, such as "head/class_tower/conv0/kernel".
+        names: in the checkpoint.
+        anchors_per_location: scales times aspect ratios, the same in both.
 
     Returns:
         The recipe; None for a part that those detectors do not have.
@@ -62,7 +62,7 @@ def without_background(values: np.ndarray, anchors_per_location: int) -> np.ndar
     """Removes the first class of every anchor from [..., anchors * classes].
 
     Raises:
-        ValueError: Channels that are no multiple of the anchors.
+        ValueError: channels that are no multiple of the anchors.
     """
     by_anchor = values.reshape(*values.shape[:-1], anchors_per_location, -1)
     return by_anchor[..., 1:].reshape(*values.shape[:-1], -1)

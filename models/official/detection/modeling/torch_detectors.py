@@ -141,13 +141,13 @@ def torch_detector_part(
     """Returns how to make a variable of neck or head from a file of a library's detectors.
 
     Args:
-        path: Of our variable, such as "head/class_tower/conv0/kernel".
-        names: In the file.
-        detector: Whose file it is.
-        min_level: Finest level of the pyramid.
-        anchors: Of the model.
-        roi_size: Bins along each side of the regions that the box head sees.
-        classes: From `match_classes`.
+        path: of our variable, such as "head/class_tower/conv0/kernel".
+        names: in the file.
+        detector: whose file it is.
+        min_level: finest level of the pyramid.
+        anchors: of the model.
+        roi_size: bins along each side of the regions that the box head sees.
+        classes: from `match_classes`.
 
     Returns:
         The recipe; None for a part that those detectors do not have, and for class layers without

@@ -31,10 +31,10 @@ def rpn_losses(
     Args:
         predictions: [B, A, 1] logits and [B, A, 4] deltas, float32.
         anchors: [A, 4].
-        matches: Targets of the anchors.
-        draw: The anchors that count.
-        normalizer: Anchors drawn per image, times the images of all replicas, as in Detectron.
-        beta: See the module.
+        matches: targets of the anchors.
+        draw: the anchors that count.
+        normalizer: anchors drawn per image, times the images of all replicas, as in Detectron.
+        beta: where the smooth L1 loss turns linear.
     """
     logits = gather_rows(predictions.class_logits[..., 0], draw.rows)
     target = ops.cast(draw.positive, "float32")
@@ -57,11 +57,11 @@ def box_head_losses(
     """Returns the class loss, a softmax cross-entropy, and the box loss.
 
     Args:
-        predictions: Of the sampled regions.
-        rois: Sampled regions with their ground truth.
-        normalizer: Regions with a class or background, of all replicas.
-        box_weights: Factors of the encoded boxes: y, x, height, width.
-        beta: See the module.
+        predictions: of the sampled regions.
+        rois: sampled regions with their ground truth.
+        normalizer: regions with a class or background, of all replicas.
+        box_weights: factors of the encoded boxes: y, x, height, width.
+        beta: where the smooth L1 loss turns linear.
     """
     counted, positive = rois.classes >= 0, rois.classes > 0
     target = ops.maximum(rois.classes, 0)
@@ -89,7 +89,7 @@ def mask_loss(logits: Tensor, targets: Tensor, counted: Tensor, normalizer: Tens
         logits: [B, K, M, M] float32.
         targets: [B, K, M, M] float32, 0..1.
         counted: [B, K] bool.
-        normalizer: Masks that count, of all replicas.
+        normalizer: masks that count, of all replicas.
     """
     costs = ops.mean(ops.softplus(logits) - targets * logits, axis=(2, 3))
     return ops.sum(ops.where(counted, costs, 0.0)) / normalizer

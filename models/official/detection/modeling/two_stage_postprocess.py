@@ -20,7 +20,7 @@ def log_scores(logits: Sequence[Tensor]) -> Tensor:
     1712.00726, section 4).
 
     Args:
-        logits: Class logits [B, K, C + 1] of each stage.
+        logits: class logits [B, K, C + 1] of each stage.
     """
     stages = [ops.log_softmax(stage, axis=-1)[..., 1:] for stage in logits]
     if len(stages) == 1:
@@ -73,10 +73,10 @@ def postprocess_rois(
         rois: [B, K, 4] float32, that the deltas belong to.
         valid: [B, K] bool.
         regions: [B, 4], the part of each canvas that shows the image: `image_regions`.
-        box_weights: Factors of the deltas: y, x, height, width.
-        score_threshold: Scores must exceed it; 0.0 admits everything.
-        iou_threshold: Of two boxes of a class with a higher IoU the lower-scoring one is dropped.
-        max_candidates: Pairs per image that enter suppression.
+        box_weights: factors of the deltas: y, x, height, width.
+        score_threshold: scores must exceed it; 0.0 admits everything.
+        iou_threshold: of two boxes of a class with a higher IoU the lower-scoring one is dropped.
+        max_candidates: pairs per image that enter suppression.
         max_detections: K, detections per image.
 
     Returns:

@@ -36,16 +36,16 @@ def anchors_for_canvas(
     level, row, column, aspect ratio, scale.
 
     Args:
-        canvas_size: Height and width, multiples of 2**min(max_level, 5).
-        min_level: Finest level.
-        max_level: Coarsest level.
-        num_scales: Anchor sizes per octave.
-        aspect_ratios: Width over height.
-        anchor_size: Side of the first square anchor, in strides of its level.
-        layout: Where anchors lie and in which order.
+        canvas_size: height and width, multiples of 2**min(max_level, 5).
+        min_level: finest level.
+        max_level: coarsest level.
+        num_scales: anchor sizes per octave.
+        aspect_ratios: width over height.
+        anchor_size: side of the first square anchor, in strides of its level.
+        layout: where anchors lie and in which order.
 
     Raises:
-        ValueError: The backbone's coarsest stride does not divide a side of the canvas.
+        ValueError: the backbone's coarsest stride does not divide a side of the canvas.
     """
     stride = 2 ** min(max_level, COARSEST_BACKBONE_LEVEL)
     if any(side <= 0 or side % stride for side in canvas_size):
@@ -101,9 +101,9 @@ def locations_per_level(
     """Returns the number of anchor locations on each level.
 
     Args:
-        canvas_size: Height and width, as for `anchors_for_canvas`.
-        min_level: Finest level.
-        max_level: Coarsest level.
+        canvas_size: height and width, as for `anchors_for_canvas`.
+        min_level: finest level.
+        max_level: coarsest level.
     """
     cells = (_cells(canvas_size, level) for level in range(min_level, max_level + 1))
     return tuple(rows * columns for rows, columns in cells)

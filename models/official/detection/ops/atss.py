@@ -42,8 +42,8 @@ def match_atss(
         classes: [B, N] integer, 0 for padding.
         is_crowd: [B, N] bool.
         locations_per_level: See `ops.anchors.locations_per_level`; their sum divides A.
-        candidates_per_level: Locations per level that are candidates; all, if it has fewer.
-        crowd_threshold: An unmatched anchor is ignored if a crowd box contains this share of it.
+        candidates_per_level: locations per level that are candidates; all, if it has fewer.
+        crowd_threshold: an unmatched anchor is ignored if a crowd box contains this share of it.
     """
     anchors = ops.convert_to_tensor(anchors, "float32")
     boxes, filled = mask_invalid_boxes(boxes, classes)

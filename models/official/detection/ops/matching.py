@@ -43,14 +43,14 @@ def match_argmax_iou(
         boxes: [B, N, 4].
         classes: [B, N] integer, 0 for padding.
         is_crowd: [B, N] bool.
-        match_threshold: Least IoU of a match.
+        match_threshold: least IoU of a match.
         unmatched_threshold: IoU below which an anchor is background; between the two it is ignored.
-        force_match: Whether each instance gets its best anchor at any IoU above 0; an anchor that
+        force_match: whether each instance gets its best anchor at any IoU above 0; an anchor that
             is best for several goes to the first of them.
         forced_target: "object" trains a forced anchor on the instance that forced it. "argmax", as
             torchvision's `Matcher`, on the one that it overlaps most; of several anchors that are
             equally good for an instance all are forced, not only the first.
-        crowd_threshold: An unmatched anchor is ignored if a crowd box contains this share of it.
+        crowd_threshold: an unmatched anchor is ignored if a crowd box contains this share of it.
     """
     anchors = ops.convert_to_tensor(anchors, "float32")
     boxes, filled = mask_invalid_boxes(boxes, classes)
@@ -96,7 +96,7 @@ def inside_crowds(shared: Tensor, areas: Tensor, crowds: Tensor, threshold: floa
         shared: [B, N, A] intersection of each box with each anchor.
         areas: [A] of the anchors.
         crowds: [B, N] bool, which boxes are crowds.
-        threshold: Least share of the anchor's area.
+        threshold: least share of the anchor's area.
     """
     contained = ops.max(shared * ops.cast(crowds[..., None], shared.dtype), axis=1)
     return contained >= threshold * areas

@@ -50,7 +50,7 @@ def non_max_suppression(
         scores: [B, K]; minus infinity excludes a row.
         classes: [B, K] integer, 0 or more.
         iou_threshold: IoU above which the row of lower score is dropped, 0..1.
-        max_detections: Number of rows to return.
+        max_detections: number of rows to return.
     """
     batch, count = ops.shape(scores)
     ranked, order = ops.top_k(without_negative_zeros(scores), count)

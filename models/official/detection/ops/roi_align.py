@@ -69,8 +69,8 @@ def roi_align(
             Any float type; interpolation is in float32.
         boxes: [B, K, 4] float32, canvas pixels; they get no gradient.
         output_size: S, bins along each side.
-        sampling_ratio: Points per bin along each side.
-        aligned: Whether features stand for the centres of their cells, half a stride from the
+        sampling_ratio: points per bin along each side.
+        aligned: whether features stand for the centres of their cells, half a stride from the
             corner, as in Detectron2. False shifts boxes by that and takes sides under one cell for
             one, as torchvision's detectors do.
 
@@ -133,9 +133,9 @@ def _axis_taps(
         start: [B, K, 1] float32, the box's lower side in cells.
         stop: [B, K, 1] float32, its upper side.
         length: [B, K, 1] float32, cells along the axis.
-        output_size: As of `roi_align`.
-        sampling_ratio: As of `roi_align`.
-        aligned: As of `roi_align`.
+        output_size: as of `roi_align`.
+        sampling_ratio: as of `roi_align`.
+        aligned: as of `roi_align`.
     """
     size = stop - start if aligned else ops.maximum(stop - start, 1.0)
     start = start - 0.5 if aligned else start

@@ -50,8 +50,8 @@ def random_ranks(records: Tensor, step: Tensor, *, count: int, stream: int) -> T
     Args:
         records: [B] integer, numbers of the records.
         step: [] integer, number of the training step.
-        count: Numbers per image.
-        stream: Tells independent draws of one step apart.
+        count: numbers per image.
+        stream: tells independent draws of one step apart.
     """
 
     def constant(value: int | np.ndarray) -> Tensor:
@@ -79,7 +79,7 @@ def draw_balanced(classes: Tensor, ranks: Tensor, *, count: int, max_positives: 
         classes: [B, A] integer: above 0 for a positive, 0 for a negative, -1 for ignored.
         ranks: [B, A] float32, 0 or more.
         count: S, rows to draw per image.
-        max_positives: Positives among them, at most `count`.
+        max_positives: positives among them, at most `count`.
     """
     num_candidates = classes.shape[1]
     positive, negative = classes > 0, classes == 0
@@ -125,7 +125,7 @@ def match_rois(
         classes: [B, N] integer, 0 for padding.
         is_crowd: [B, N] bool.
         iou_threshold: IoU from which a region is its instance's; below, it is background.
-        crowd_threshold: Share of a region within one crowd box from which it is ignored.
+        crowd_threshold: share of a region within one crowd box from which it is ignored.
     """
     boxes, filled = mask_invalid_boxes(boxes, classes)
     shared = intersection_matrix(boxes, rois)  # [B, N, K]
@@ -165,11 +165,11 @@ def sample_rois(
         boxes: [B, N, 4] of the ground truth.
         classes: [B, N] integer, 0 for padding.
         is_crowd: [B, N] bool.
-        records: As of `random_ranks`.
-        step: As of `random_ranks`.
-        iou_threshold: As of `match_rois`.
+        records: as of `random_ranks`.
+        step: as of `random_ranks`.
+        iou_threshold: as of `match_rois`.
         count: S, regions per image.
-        max_positives: Positives among them.
+        max_positives: positives among them.
     """
     usable, filled = mask_invalid_boxes(boxes, classes)
     rois = ops.concatenate([rois, usable], axis=1)
@@ -199,11 +199,11 @@ def rematch_rois(
     For the later stages of a cascade (Cai and Vasconcelos, arXiv 1712.00726, section 4.2).
 
     Args:
-        rois: Of the stage before; unused slots stay unused.
+        rois: of the stage before; unused slots stay unused.
         boxes: [B, N, 4] of the ground truth.
         classes: [B, N] integer, 0 for padding.
         is_crowd: [B, N] bool.
-        iou_threshold: As of `match_rois`.
+        iou_threshold: as of `match_rois`.
     """
     used = rois.classes != IGNORED
     matched = match_rois(rois.boxes, used, boxes, classes, is_crowd, iou_threshold=iou_threshold)

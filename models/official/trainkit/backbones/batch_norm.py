@@ -25,14 +25,14 @@ class BatchNorm(keras.layers.Layer):
     and a third at 1000.
 
     Args:
-        momentum: Share of the moving statistics kept by an update, 0..1.
-        epsilon: Added to the variance.
-        synchronized: Whether statistics span all replicas of a `tf.distribute` strategy, which must
+        momentum: share of the moving statistics kept by an update, 0..1.
+        epsilon: added to the variance.
+        synchronized: whether statistics span all replicas of a `tf.distribute` strategy, which must
             hold equally many images. On JAX they always span the whole batch.
-        zero_gamma: Whether the scale is initialized to 0, as in the last layer of a residual block.
-        frozen: Whether statistics, scale and shift are constant even in training: building the
+        zero_gamma: whether the scale is initialized to 0, as in the last layer of a residual block.
+        frozen: whether statistics, scale and shift are constant even in training: building the
             layer makes it untrainable.
-        name: Name of the layer.
+        name: name of the layer.
     """
 
     def __init__(

@@ -12,13 +12,13 @@ class DropBlock(keras.layers.Layer):
     """Zeroes squares of [B, H, W, C], drawn per channel, and scales up the rest, in training.
 
     Args:
-        keep_prob: Share of a map that is kept, above 0 and at most 1. Slightly more is kept,
+        keep_prob: share of a map that is kept, above 0 and at most 1. Slightly more is kept,
             because squares overlap.
-        size: Side of a square in pixels of the map; clipped to the map's shorter side.
-        schedule_steps: Training calls over which the dropped share rises linearly from 0. Their
+        size: side of a square in pixels of the map; clipped to the map's shorter side.
+        schedule_steps: training calls over which the dropped share rises linearly from 0. Their
             count is a variable, so that a restored run continues. 0 means no ramp.
-        seed: Seed of the random generator, whose state is also a variable.
-        name: Name of the layer.
+        seed: seed of the random generator, whose state is also a variable.
+        name: name of the layer.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ def zero_squares(
     Args:
         inputs: [B, H, W, C].
         corners: [B, H - side + 1, W - side + 1, C], drawn uniformly from 0..1.
-        side: Side of a square, in pixels.
-        drop_rate: Share of the pixels that the squares would cover without overlaps, 0..1.
+        side: side of a square, in pixels.
+        drop_rate: share of the pixels that the squares would cover without overlaps, 0..1.
 
     Returns:
         [B, H, W, C]; kept values are divided by their share, which preserves the mean.

@@ -88,7 +88,7 @@ def block_specs(variant: str) -> tuple[BlockSpec, ...]:
     """Returns the blocks of a variant in order.
 
     Raises:
-        ValueError: An unknown variant.
+        ValueError: an unknown variant.
     """
     if variant not in VARIANTS:
         raise ValueError(f"EfficientNet variant is {variant!r}; choose one of {list(VARIANTS)}.")
@@ -125,12 +125,12 @@ class InvertedResidualBlock(keras.layers.Layer):
     """MBConv: expansion, depthwise convolution, squeeze and excitation, projection, identity.
 
     Args:
-        spec: Shape of the block.
-        lite: Whether it uses ReLU6 instead of SiLU and no squeeze and excitation.
-        drop_rate: Probability that an image skips the block in training, if the block has an
+        spec: shape of the block.
+        lite: whether it uses ReLU6 instead of SiLU and no squeeze and excitation.
+        drop_rate: probability that an image skips the block in training, if the block has an
             identity.
-        conv_norm: Makes a `ConvNorm` with the network's settings.
-        name: Name of the layer.
+        conv_norm: makes a `ConvNorm` with the network's settings.
+        name: name of the layer.
     """
 
     def __init__(self, *, spec: BlockSpec, lite: bool, drop_rate: float, conv_norm: Any, name: str):
@@ -193,21 +193,21 @@ class EfficientNet(keras.layers.Layer):
 
     Args:
         variant: "b0" to "b8", "lite0" to "lite4".
-        style: Padding of strided convolutions: "tensorflow" (and Keras) pads bottom and right
+        style: padding of strided convolutions: "tensorflow" (and Keras) pads bottom and right
             first, "torch" equally on all sides. Weights need the style they were trained with.
-        drop_connect_rate: Probability that an image skips a block in training, frozen or not. It
+        drop_connect_rate: probability that an image skips a block in training, frozen or not. It
             grows linearly from 0 at the first block and would reach this value one block after the
             last.
-        max_level: Coarsest level; later blocks are not created.
-        gradient_checkpointing: Whether activations inside a block are recomputed in the backward
+        max_level: coarsest level; later blocks are not created.
+        gradient_checkpointing: whether activations inside a block are recomputed in the backward
             pass instead of being stored.
-        make_norm: Makes each `BatchNorm` with the network's settings.
-        seed: Seed of the drops. The generator's state is a variable, so that a restored run
+        make_norm: makes each `BatchNorm` with the network's settings.
+        seed: seed of the drops. The generator's state is a variable, so that a restored run
             continues the sequence.
-        name: Name of the layer, the root of its variables' paths.
+        name: name of the layer, the root of its variables' paths.
 
     Raises:
-        ValueError: An unknown variant.
+        ValueError: an unknown variant.
     """
 
     def __init__(

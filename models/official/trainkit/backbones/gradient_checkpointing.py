@@ -19,8 +19,8 @@ def call_checkpointed(layer: keras.Layer, *inputs: Tensor) -> Tensor:
     most cases no gradient passes through it, and nothing is stored.
 
     Args:
-        layer: Built; returns one tensor.
-        *inputs: Floating-point tensors.
+        layer: built; returns one tensor.
+        *inputs: floating-point tensors.
     """
     if not layer.trainable_variables:
         return layer(*inputs, training=True)

@@ -95,20 +95,20 @@ class Conv(keras.layers.Layer):
     bfloat16 on TensorFlow where the CPU has instructions for them.
 
     Args:
-        filters: Output channels; a depthwise convolution must have those of its input.
-        kernel_size: Side of the kernel, odd.
-        strides: Step of the kernel on both axes.
-        groups: Number of equal groups of channels that are convolved separately; for full
+        filters: output channels; a depthwise convolution must have those of its input.
+        kernel_size: side of the kernel, odd.
+        strides: step of the kernel on both axes.
+        groups: number of equal groups of channels that are convolved separately; for full
             convolutions only.
         kind: "full", "depthwise" (multiplier 1) or "separable".
-        use_bias: Whether a bias is added.
-        explicit_padding: Whether to pad `kernel_size // 2` on every side at any stride; otherwise
+        use_bias: whether a bias is added.
+        explicit_padding: whether to pad `kernel_size // 2` on every side at any stride; otherwise
             "same" padding, which pads bottom and right first. They differ for strides above 1.
-        float32_outputs: Whether the bias is added in float32, which the outputs then have. For
+        float32_outputs: whether the bias is added in float32, which the outputs then have. For
             layers that predict: the gradient of a bias is a sum over all pixels.
-        kernel_initializer: Initializer of the kernels.
-        bias_initializer: Initializer of the bias.
-        name: Name of the layer.
+        kernel_initializer: initializer of the kernels.
+        bias_initializer: initializer of the bias.
+        name: name of the layer.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Conv(keras.layers.Layer):
         outputs.
 
         Raises:
-            ValueError: The inputs have other channels than the kernel. If theirs are a multiple,
+            ValueError: the inputs have other channels than the kernel. If theirs are a multiple,
                 backends would silently convolve them in groups.
         """
         if inputs.shape[-1] != self.channels:
@@ -261,17 +261,17 @@ class ConvNorm(Conv):
     """Convolution without bias, batch normalisation and activation as one layer.
 
     Args:
-        filters: Output channels.
-        kernel_size: Side of the kernel, odd.
+        filters: output channels.
+        kernel_size: side of the kernel, odd.
         activation: "linear", "relu", "relu6" or "silu".
-        make_norm: Makes the `BatchNorm` with the network's settings.
-        zero_gamma: As `BatchNorm.zero_gamma`.
-        strides: As `Conv.strides`.
-        groups: As `Conv.groups`.
-        kind: As `Conv.kind`.
-        explicit_padding: As `Conv.explicit_padding`.
-        kernel_initializer: As `Conv.kernel_initializer`.
-        name: Name of the layer.
+        make_norm: makes the `BatchNorm` with the network's settings.
+        zero_gamma: as `BatchNorm.zero_gamma`.
+        strides: as `Conv.strides`.
+        groups: as `Conv.groups`.
+        kind: as `Conv.kind`.
+        explicit_padding: as `Conv.explicit_padding`.
+        kernel_initializer: as `Conv.kernel_initializer`.
+        name: name of the layer.
     """
 
     def __init__(

@@ -15,9 +15,9 @@ def normalize_pixels(
 
     Args:
         images: [B, H, W, 3] uint8, or float32 of the same range.
-        pixel_mean: Mean of each colour, for pixels in 0..1.
-        pixel_std: Standard deviation of each colour.
-        dtype: Of the result; the arithmetic is in float32.
+        pixel_mean: mean of each colour, for pixels in 0..1.
+        pixel_std: standard deviation of each colour.
+        dtype: of the result; the arithmetic is in float32.
     """
     mean, std = np.asarray(pixel_mean, np.float64), np.asarray(pixel_std, np.float64)
     scale = ops.convert_to_tensor(1.0 / (255.0 * std), "float32")
@@ -33,7 +33,7 @@ def fill_outside(images: Tensor, regions: Tensor, *, colour: Sequence[float]) ->
     Args:
         images: [B, H, W, 3] uint8.
         regions: [B, 4], the part of each that stays: y1 x1 y2 x2 in pixels.
-        colour: Red, green and blue in 0..1.
+        colour: red, green and blue in 0..1.
     """
 
     def inside(side: int) -> Tensor:  # [B, pixels of the side]

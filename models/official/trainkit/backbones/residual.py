@@ -36,12 +36,12 @@ def bottleneck_convs(
     """Returns 1x1, 3x3 and 1x1 convolutions.
 
     Args:
-        make: Makes a `ConvNorm`.
-        width: Channels of the 3x3 convolution.
-        filters: Output channels.
-        strides: Stride of the block, 1 or 2.
-        groups: Groups of the 3x3 convolution.
-        strides_first: Whether the first 1x1 has the stride, as in the paper, or the 3x3.
+        make: makes a `ConvNorm`.
+        width: channels of the 3x3 convolution.
+        filters: output channels.
+        strides: stride of the block, 1 or 2.
+        groups: groups of the 3x3 convolution.
+        strides_first: whether the first 1x1 has the stride, as in the paper, or the 3x3.
     """
     first, second = (strides, 1) if strides_first else (1, strides)
     return [
@@ -55,13 +55,13 @@ class ResidualBlock(keras.layers.Layer):
     """A sequence of convolutions plus a shortcut.
 
     Args:
-        convs: The convolutions in order.
-        shortcut: The projection of the shortcut; None if input and output have the same shape.
-        squeezed: Channels between squeeze and excitation; 0 means neither.
-        drop_block: Makes a `DropBlock` from a seed and a name, for each normalisation and the
+        convs: the convolutions in order.
+        shortcut: the projection of the shortcut; None if input and output have the same shape.
+        squeezed: channels between squeeze and excitation; 0 means neither.
+        drop_block: makes a `DropBlock` from a seed and a name, for each normalisation and the
             shortcut.
-        seed: Seed of the first `DropBlock`; the next ones get the numbers after it.
-        name: Name of the layer.
+        seed: seed of the first `DropBlock`; the next ones get the numbers after it.
+        name: name of the layer.
     """
 
     def __init__(
@@ -122,15 +122,15 @@ class ResidualNetwork(keras.layers.Layer):
     """Maps images [B, H, W, 3] to features of levels 2 to `max_level` (strides 4 to 32).
 
     Args:
-        stem: The first convolution.
-        blocks_per_stage: Number of blocks of each stage; the first stage makes level 2.
-        block: Makes a block from the stage number, from 1, and its index in the stage, from 0.
-        max_level: Coarsest level; later stages are not created.
-        symmetric_pooling: Whether the max-pooling after the stem is padded equally on all sides;
+        stem: the first convolution.
+        blocks_per_stage: number of blocks of each stage; the first stage makes level 2.
+        block: makes a block from the stage number, from 1, and its index in the stage, from 0.
+        max_level: coarsest level; later stages are not created.
+        symmetric_pooling: whether the max-pooling after the stem is padded equally on all sides;
             otherwise bottom and right first.
-        gradient_checkpointing: Whether activations inside a block are recomputed in the backward
+        gradient_checkpointing: whether activations inside a block are recomputed in the backward
             pass instead of being stored.
-        name: Name of the layer, the root of its variables' paths.
+        name: name of the layer, the root of its variables' paths.
     """
 
     def __init__(

@@ -33,22 +33,22 @@ class ResNet(ResidualNetwork):
 
     Args:
         depth: 18, 34, 50, 101, 152 or 200.
-        groups: Groups of the 3x3 convolution of a bottleneck, as 32 in ResNeXt 32x4d.
-        group_width: Channels of each in the first stage, as 4 there; they double with every stage.
-        style: Framework whose weights fit. "tensorflow": a bottleneck's 3x3 convolution has the
+        groups: groups of the 3x3 convolution of a bottleneck, as 32 in ResNeXt 32x4d.
+        group_width: channels of each in the first stage, as 4 there; they double with every stage.
+        style: framework whose weights fit. "tensorflow": a bottleneck's 3x3 convolution has the
             stride (v1.5), and pooling is padded bottom and right first. "torch": the same, padded
             equally on all sides. "keras": the first 1x1 has the stride, as in the paper; padded
             equally on all sides.
-        drop_block: Makes a `DropBlock` from a seed and a name, for each normalisation and each
+        drop_block: makes a `DropBlock` from a seed and a name, for each normalisation and each
             shortcut of stages 3 and 4.
-        max_level: As `ResidualNetwork.max_level`.
-        gradient_checkpointing: As `ResidualNetwork.gradient_checkpointing`.
-        make_norm: Makes each `BatchNorm` with the network's settings.
-        seed: Seed from which those of all `DropBlock`s follow.
-        name: Name of the layer, the root of its variables' paths.
+        max_level: as `ResidualNetwork.max_level`.
+        gradient_checkpointing: as `ResidualNetwork.gradient_checkpointing`.
+        make_norm: makes each `BatchNorm` with the network's settings.
+        seed: seed from which those of all `DropBlock`s follow.
+        name: name of the layer, the root of its variables' paths.
 
     Raises:
-        ValueError: An unknown depth.
+        ValueError: an unknown depth.
     """
 
     def __init__(

@@ -21,13 +21,13 @@ class SEResNeXt(ResidualNetwork):
 
     Args:
         depth: 50 or 101.
-        max_level: As `ResidualNetwork.max_level`.
-        gradient_checkpointing: As `ResidualNetwork.gradient_checkpointing`.
-        make_norm: Makes each `BatchNorm` with the network's settings.
-        name: Name of the layer, the root of its variables' paths.
+        max_level: as `ResidualNetwork.max_level`.
+        gradient_checkpointing: as `ResidualNetwork.gradient_checkpointing`.
+        make_norm: makes each `BatchNorm` with the network's settings.
+        name: name of the layer, the root of its variables' paths.
 
     Raises:
-        ValueError: An unknown depth.
+        ValueError: an unknown depth.
     """
 
     def __init__(

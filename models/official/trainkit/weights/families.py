@@ -328,10 +328,10 @@ def expectations(
     """Returns a sentence for each setting of a model that the weights do not expect.
 
     Args:
-        family: Of the weights.
-        normalization: Of the model's pixels, a key of NORMALIZATIONS; None: not known.
-        style: Of the model's strides and padding; None if it has no choice.
-        batch_norm_epsilon: Of the model's backbone.
+        family: of the weights.
+        normalization: of the model's pixels, a key of NORMALIZATIONS; None: not known.
+        style: of the model's strides and padding; None if it has no choice.
+        batch_norm_epsilon: of the model's backbone.
     """
     pairs = (
         ("model.normalization", normalization, family.normalization),

@@ -60,18 +60,18 @@ def load_weights(
     Everything is read and compared first: if this raises, no variable has changed.
 
     Args:
-        model: A built detector, classifier or backbone; its backbone's paths begin with backbone/.
-        stored: From `read_weights`.
-        prefix: Only names with this prefix count; the backbone's own is found automatically.
-        exclude: Regular expressions, matched from the start of our paths: not loaded.
-        min_backbone_share: Least share of the backbone's numbers to load, without excluded ones.
-        path: Of the file, for messages and as of `recognize`.
-        normalization: Of the model's pixels, for the report.
-        own: The family of tpudet's own weights, if the run that wrote them is known.
-        other_parts: Names the parts beside the backbone in a file of another origin.
+        model: a built detector, classifier or backbone; its backbone's paths begin with backbone/.
+        stored: from `read_weights`.
+        prefix: only names with this prefix count; the backbone's own is found automatically.
+        exclude: regular expressions, matched from the start of our paths: not loaded.
+        min_backbone_share: least share of the backbone's numbers to load, without excluded ones.
+        path: of the file, for messages and as of `recognize`.
+        normalization: of the model's pixels, for the report.
+        own: the family of tpudet's own weights, if the run that wrote them is known.
+        other_parts: names the parts beside the backbone in a file of another origin.
 
     Raises:
-        WeightsError: Unknown names, a pattern that excludes nothing, values that are not finite,
+        WeightsError: unknown names, a pattern that excludes nothing, values that are not finite,
             another depth or variant, or too small a share of the backbone.
     """
     variables = {v.path: v for v in model.variables if keras.backend.is_float_dtype(v.dtype)}

@@ -50,7 +50,7 @@ class LoadReport(NamedTuple):
         """Formats the report.
 
         Args:
-            limit: Most names to list per section; None lists all.
+            limit: most names to list per section; None lists all.
         """
         behind = f" behind the prefix {self.prefix}" if self.prefix else ""
         rows = (

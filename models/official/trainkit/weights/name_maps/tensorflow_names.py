@@ -42,7 +42,7 @@ def check_depth(units: Mapping[str, Unit], names: Collection[str]) -> None:
     """Refuses a numbered ResNet of another depth, of which other layers have the same numbers.
 
     Raises:
-        WeightsError: The file has more or fewer convolutions than the model.
+        WeightsError: the file has more or fewer convolutions than the model.
     """
     stored = sum(bool(re.fullmatch(r"conv2d(_\d+)?/kernel", name)) for name in names)
     if stored != len(units):
