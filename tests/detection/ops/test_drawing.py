@@ -48,6 +48,20 @@ def test_labels_of_boxes_at_one_place_do_not_hide_each_other() -> None:
         assert dark[2] == dark[0] + dark[1]
 
 
+def test_in_a_crowd_every_label_that_is_drawn_can_be_read() -> None:
+    def dark(boxes: np.ndarray) -> int:
+        image = np.full((300, 400, 3), 90, np.uint8)
+        drawn = draw_boxes(image, boxes, ["car 0.88"] * len(boxes), [GREEN] * len(boxes))
+        return int((drawn.max(axis=2) < 60).sum())
+
+    corners = np.random.default_rng(0).uniform((100, 100), (180, 220), (60, 2))
+    crowd = np.concatenate([corners, corners + 24], axis=1)
+    letters = dark(crowd[:1])
+    labels, part_of_a_label = divmod(dark(crowd), letters)
+    assert part_of_a_label == 0
+    assert 20 < labels < 60  # there is no room for all
+
+
 def test_lines_grow_with_the_image() -> None:
     def thickness(side: int) -> int:
         image = np.zeros((side, side, 3), np.uint8)

@@ -44,8 +44,8 @@ def draw_boxes(
     Args:
         image: [h, w, 3] uint8 RGB.
         boxes: [n, 4] pixels; parts outside the image are cut off.
-        texts: n labels, above their box or, for lack of room, at its other corners, where they hide
-            no earlier label; "" draws none.
+        texts: n labels, above their box or, for lack of room, around it; left out where each place
+            would hide a part of an earlier one. "" draws none.
         colours: n colours.
 
     Raises:
@@ -71,8 +71,10 @@ def draw_boxes(
     places = _place_labels(
         [(label.box, _label_size(label.text, scale)) for label in labels], image.shape[:2]
     )
-    for label, (top, left) in zip(reversed(labels), reversed(places), strict=True):
-        _draw_label(canvas, label.text, top=top, left=left, scale=scale, colour=label.colour)
+    for label, place in zip(labels, places, strict=True):
+        if place is not None:
+            top, left = place
+            _draw_label(canvas, label.text, top=top, left=left, scale=scale, colour=label.colour)
     return canvas
 
 
@@ -198,31 +200,46 @@ def _label_size(text: str, scale: float) -> tuple[int, int]:
 
 def _place_labels(
     labels: Sequence[tuple[_Box, tuple[int, int]]], image_size: tuple[int, ...]
-) -> list[tuple[int, int]]:
-    """Top left corners of labels: above their box, or where they hide the least of earlier ones.
+) -> list[tuple[int, int] | None]:
+    """Top left corners of labels: above their box, or where there is room around it.
 
     Args:
         labels: box, and height and width of its label; the most important first.
         image_size: height and width, which no label leaves.
+
+    Returns:
+        The corners; None where each place would hide a part of an earlier label.
     """
     taken = np.zeros((0, 4))
-    corners = []
-    for (y1, x1, y2, x2), (height, width) in labels:
-        end = x2 - width + 1
-        wanted = [(y1 - height, x1), (y1, x1), (y1 - height, end), (y2 + 1, x1), (y1, end)]
-        wanted += [(y2 - height, x1), (y2 + 1, end), (y2 - height, end)]
-        if y1 < height:
-            wanted = wanted[1:]
-        limits = np.maximum(np.subtract(image_size[:2], (height, width)), 0)
-        places = np.clip(np.array(wanted), 0, limits)
-        patches = np.concatenate([places, places + (height, width)], axis=1)
+    corners: list[tuple[int, int] | None] = []
+    for box, size in labels:
+        limits = np.maximum(np.subtract(image_size[:2], size), 0)
+        places = np.clip(_label_places(box, size), 0, limits)
+        patches = np.concatenate([places, places + size], axis=1)
         starts = np.maximum(patches[:, None, :2], taken[None, :, :2])
         ends = np.minimum(patches[:, None, 2:], taken[None, :, 2:])
-        hidden = (ends - starts).clip(0).prod(axis=2).sum(axis=1)
-        best = int(hidden.argmin())
+        is_free = ~(ends > starts).all(axis=-1).any(axis=-1)
+        if not is_free.any():
+            corners.append(None)
+            continue
+        best = int(is_free.argmax())
         taken = np.concatenate([taken, patches[best : best + 1]])
         corners.append((int(places[best, 0]), int(places[best, 1])))
     return corners
+
+
+def _label_places(box: _Box, size: tuple[int, int]) -> np.ndarray:
+    """[n, 2] top left corners of a label, the best first: all but the last few touch the box."""
+    (y1, x1, y2, x2), (height, width) = box, size
+    above, below, end, middle = y1 - height, y2 + 1, x2 - width + 1, (x1 + x2 - width) // 2
+    outside = [(above, x1)] if above >= 0 else []
+    at_corners = [(y1, x1), (above, end), (below, x1), (y1, end), (y2 - height, x1)]
+    at_corners += [(below, end), (y2 - height, end)]
+    at_sides = [(y, x) for x in (middle, x1 - width, x2 + 1) for y in (above, y1, below)]
+    rows = range(y1 + height, y2 - 2 * height, height)
+    at_sides += [(y, x) for y in rows for x in (x1, end, x1 - width, x2 + 1)]
+    near = [(above - height, x) for x in (x1, end)] + [(below + height, x) for x in (x1, end)]
+    return np.array([*outside, *at_corners, *at_sides, *near])
 
 
 def _draw_label(
