@@ -1,6 +1,6 @@
 """Trains a small detector with each neck, with the engine of Keras' backend: `neck_runs.py PART
-FOLDER`. Prints the losses as JSON. The initial weights are in FOLDER; they are written there where
-they are missing.
+FOLDER`. Prints the losses as JSON. The first run writes its state to FOLDER every few steps; a later
+one continues from each of these states.
 """
 
 import json
@@ -18,6 +18,7 @@ from tpudet.trainkit.training.build_engine import choose_devices
 from tpudet.trainkit.training.model_dir import load_classes
 
 NUM_STEPS = 20
+STEPS_PER_STATE = 2
 SETTINGS = [
     "data.canvas_size=[128, 128]",
     "model.head.num_convs=1",
@@ -35,7 +36,7 @@ NECKS = {
 }
 
 
-def losses_of(part: str, initial: Path, settings: list[str]) -> list[float]:
+def losses_of(part: str, states: Path, settings: list[str]) -> list[float]:
     overrides = [f"data.directory={part}", *SETTINGS, *settings]
     config = load_config(ExperimentConfig, "quickstart", overrides=overrides)
     _, classes = load_classes(part)
@@ -44,16 +45,21 @@ def losses_of(part: str, initial: Path, settings: list[str]) -> list[float]:
     engine = build_detector_training(
         config, classes=classes, train_split=split, devices=devices
     ).engine
-    if initial.exists():
-        engine.load(dict(np.load(initial)))
-    else:
-        np.savez(initial, **engine.snapshot())  # pyright: ignore[reportArgumentType]
-    return [engine.train(1).losses["loss"] for _ in range(NUM_STEPS)]
+    losses = []
+    for step in range(NUM_STEPS):
+        state = states.with_name(f"{states.name}-{step}.npz")
+        if state.exists():
+            engine.load(dict(np.load(state)))
+            engine.restart_input()
+        elif step % STEPS_PER_STATE == 0:
+            np.savez(state, **engine.snapshot())  # pyright: ignore[reportArgumentType]
+        losses.append(engine.train(1).losses["loss"])
+    return losses
 
 
 if __name__ == "__main__":
     part, folder = sys.argv[1:]
-    found = {name: losses_of(part, Path(folder, f"{name}.npz"), NECKS[name]) for name in NECKS}
+    found = {name: losses_of(part, Path(folder, name), NECKS[name]) for name in NECKS}
     print("RESULT", json.dumps(found))
     sys.stdout.flush()
     os._exit(0)  # skips the teardown of two frameworks

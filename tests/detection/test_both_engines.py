@@ -23,9 +23,13 @@ def run(backend: str, part: str, folder: Path) -> dict[str, list[float]]:
 
 @pytest.mark.slow
 def test_losses_of_twenty_steps_with_every_neck(sample_part: str, tmp_path: Path) -> None:
-    """Rounding grows from step to step: 1e-4 at first, 1 % at the end."""
+    """JAX takes over TensorFlow's state every other step, so that each pair of steps is compared.
+
+    Left alone, the engines drift apart by rounding, which a step of this small network multiplies
+    by up to ten: equal to 1e-5 for four steps, to about 1 % after twenty.
+    """
     expected, found = (run(backend, sample_part, tmp_path) for backend in ("tensorflow", "jax"))
     assert found.keys() == expected.keys() == {"fpn", "nas_fpn", "bifpn", "identity"}
     for name, losses in found.items():
-        np.testing.assert_allclose(losses[:5], expected[name][:5], rtol=1e-4, err_msg=name)
-        np.testing.assert_allclose(losses, expected[name], rtol=1e-2, err_msg=name)
+        assert len(set(losses)) == len(losses) == 20
+        np.testing.assert_allclose(losses, expected[name], rtol=1e-4, err_msg=name)
