@@ -113,6 +113,16 @@ def read_manifest(path: str, *, per_class: PerClass = "boxes_per_class") -> dict
     return fields
 
 
+def first_renamed_class(written: Sequence[str], present: Sequence[str]) -> str:
+    """Describes the first class id that means another class; empty if the lists are equal."""
+    for number, (then, now) in enumerate(zip(written, present, strict=False), start=1):
+        if then != now:
+            return f"class {number} was {then}, in classes.csv it is {now}"
+    if len(written) == len(present):
+        return ""
+    return f"there were {len(written)}, classes.csv has {len(present)}"
+
+
 _REMEDY = "Copy the whole folder again, or write the set again with --overwrite."
 
 

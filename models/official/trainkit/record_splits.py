@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tpudet.trainkit.config.yaml_tree import ConfigError
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.record_manifest import PerClass, check_manifest
+from tpudet.trainkit.record_manifest import PerClass, check_manifest, first_renamed_class
 from tpudet.trainkit.records import count_records, find_shards
 
 _ALIASES = {"val": ("val", "validation")}
@@ -75,7 +75,7 @@ def find_split(
             return Split(shards, counts, len(class_names))
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(f"split `{split}` of {directory}: {error}") from error
-    difference = _first_difference(checked.class_names, class_names)
+    difference = first_renamed_class(checked.class_names, class_names)
     if difference:
         raise ConfigError(
             f"split `{split}` of {directory} was written with other classes: {difference}. Restore "
@@ -151,13 +151,3 @@ def first_records(split: Split, fraction: float) -> Split:
     """
     counts = [math.ceil(fraction * count) for count in split.records_per_shard]
     return split._replace(records_per_shard=counts)
-
-
-def _first_difference(written: Sequence[str], present: Sequence[str]) -> str:
-    """Describes the first class id that means another class; empty if the lists are equal."""
-    for number, (then, now) in enumerate(zip(written, present, strict=False), start=1):
-        if then != now:
-            return f"class {number} was {then}, in classes.csv it is {now}"
-    if len(written) == len(present):
-        return ""
-    return f"there were {len(written)}, classes.csv has {len(present)}"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tpudet.classification.commands.split_folders import main
+from tpudet.classification.preparation import split_folders as module
 from tpudet.classification.preparation.split_folders import split_sizes
 
 FRACTIONS = {"train": 0.8, "val": 0.1, "test": 0.1}
@@ -73,6 +74,30 @@ def test_what_it_refuses(
         (source / {"empty": "empty", "divided": "train"}[prepare]).mkdir()
     assert main([str(source), "--output", str(output)]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", ["claim", "output"])
+def test_what_another_process_changes_meanwhile_is_not_replaced(
+    change: str, class_folders: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, place, list_labelled = tmp_path / "out", module._place, module.list_labelled
+
+    def lose_the_claim(*arguments) -> None:
+        (tmp_path / ".out.claim.json").unlink(missing_ok=True)
+        place(*arguments)
+
+    def list_while_another_ends(source: str):
+        (output / "train").mkdir(parents=True)
+        return list_labelled(source)
+
+    if change == "claim":
+        monkeypatch.setattr(module, "_place", lose_the_claim)
+    else:
+        monkeypatch.setattr(module, "list_labelled", list_while_another_ends)
+    assert main([str(class_folders), "--output", str(output)]) == 2
+    message = {"claim": "is no longer claimed", "output": "exists: remove it"}[change]
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.glob("*out*/*")] == ["train"] * (change == "output")
 
 
 def test_fractions_must_add_up_to_one(tmp_path: Path, capsys) -> None:

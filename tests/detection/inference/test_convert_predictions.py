@@ -11,6 +11,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from tpudet.detection.commands import convert_predictions, export_annotations, make_tfrecords
+from tpudet.detection.inference import convert_predictions as convert
 from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
 from tpudet.detection.ops.numpy_masks import encode_rle
 from tpudet.detection.submission.errors import SubmissionError
@@ -192,6 +193,38 @@ def test_a_prepared_set_and_predictions_of_its_boxes_score_one(
     assert export_annotations.main([part, truth]) == 2
     assert export_annotations.main([part, truth, "-f", "--split", "train"]) == 2
     assert "has no split train; --split is val" in capsys.readouterr().err
+
+
+def test_ground_truth_of_classes_in_another_order_is_refused(
+    tmp_path, write_ground_truth, capsys
+) -> None:
+    """Its boxes would get the names of other classes."""
+    part = Path(write_ground_truth())
+    rows = (part / "classes.csv").read_text().splitlines(keepends=True)
+    (part / "classes.csv").write_text("".join(reversed(rows)))
+    assert export_annotations.main([str(part), str(tmp_path / "instances.json")]) == 2
+    assert "class 1 was dog, in classes.csv it is cat" in capsys.readouterr().err
+
+
+def test_yolo_files_that_another_process_has_written_meanwhile_are_kept(
+    predictions, tmp_path, capsys, monkeypatch
+) -> None:
+    target = tmp_path / "labels"
+    real = convert.read_predictions
+
+    def read_while_another_writes(*arguments):
+        target.mkdir()
+        (target / "a.txt").write_text("of another run")
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(convert, "read_predictions", read_while_another_writes)
+        command = [predictions(), str(target), "--to", "yolo"]
+        assert convert_predictions.main(command) == 2
+    assert "labels exists: another process has written it meanwhile" in capsys.readouterr().err
+    assert [path.name for path in target.iterdir()] == ["a.txt"]
+    assert convert_predictions.main([*command, "-f"]) == 0
+    assert sorted(path.name for path in target.iterdir()) == ["a.txt", "b.txt", "classes.txt"]
 
 
 @pytest.fixture

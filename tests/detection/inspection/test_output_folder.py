@@ -12,7 +12,7 @@ from tpudet.trainkit.files import storage
 
 
 def write(folder: object, content: bytes) -> None:
-    with whole_folder(str(folder)) as temporary:
+    with whole_folder(str(folder), force=True) as temporary:
         write_bytes(temporary, "a.png", content)
         write_bytes(temporary, PAGE_NAME, content)
 
@@ -29,7 +29,7 @@ def read(folder: object) -> dict[str, bytes]:
 def test_a_folder_is_replaced_whole(folder: str, tmp_path: Path) -> None:
     folder = folder if "://" in folder else str(tmp_path / "out")
     write(folder, b"old")
-    with contextlib.suppress(ZeroDivisionError), whole_folder(folder) as temporary:
+    with contextlib.suppress(ZeroDivisionError), whole_folder(folder, force=True) as temporary:
         write_bytes(temporary, "b.png", b"half")
         raise ZeroDivisionError
     assert read(folder) == {"a.png": b"old", PAGE_NAME: b"old"}
@@ -56,3 +56,9 @@ def test_two_at_once(tmp_path: Path, hold_claim) -> None:
             write(tmp_path / "out", b"new")
         assert not (tmp_path / "out").exists()
     write(tmp_path / "out", b"new")
+    with (
+        pytest.raises(UserError, match="out exists; -f replaces it"),  # finished by the other
+        whole_folder(str(tmp_path / "out"), force=False),
+    ):
+        raise AssertionError("it is not opened")
+    assert read(tmp_path / "out") == {"a.png": b"new", PAGE_NAME: b"new"}

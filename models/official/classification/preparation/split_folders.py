@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -10,8 +11,7 @@ import numpy as np
 from tpudet.classification.preparation.class_folders import SPLIT_FOLDERS, list_labelled
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.claims import Claim
-from tpudet.trainkit.files.publishing import publish_folder
+from tpudet.trainkit.files.claimed_folder import claimed_folder
 
 Method = Literal["copy", "link"]
 
@@ -69,17 +69,13 @@ def split_folders(
             "Add images, remove the classes, or give other --fractions"
         )
     rng = np.random.default_rng(seed)
-    with Claim(f"{output}.claim.json", output=output):
-        temporary = f"{output}.temporary"
-        if storage.exists(temporary):  # left by a run that was killed
-            storage.remove_folder(temporary)
+    with claimed_folder(output, check=partial(_require_free, output)) as folder:
         for label, names in by_class.items():
             order = iter(rng.permutation(len(names)))
             for split, size in sizes[label].items():
-                os.makedirs(f"{temporary}/{split}/{label}")
+                os.makedirs(f"{folder}/{split}/{label}")
                 for index in sorted(next(order) for _ in range(size)):
-                    _place(source, names[index], f"{temporary}/{split}", method)
-        publish_folder(temporary, output)
+                    _place(source, names[index], f"{folder}/{split}", method)
     totals = {split: sum(size[split] for size in sizes.values()) for split in fractions}
     counted = ", ".join(f"{split} {total}" for split, total in totals.items())
     return f"{output}: {len(files)} images of {len(by_class)} classes: {counted}"
@@ -92,8 +88,7 @@ def _check_paths(source: str, output: str) -> None:
         )
     if not storage.is_folder(source):
         raise UserError(f"no directory {source}")
-    if storage.exists(output):
-        raise UserError(f"{output} exists: remove it or give another --output")
+    _require_free(output)
     if os.path.realpath(output).startswith(os.path.realpath(source) + os.sep):
         raise UserError(f"{output} is inside {source}, where it would become a class folder")
     known = {name for names in SPLIT_FOLDERS.values() for name in names}
@@ -102,6 +97,11 @@ def _check_paths(source: str, output: str) -> None:
         raise UserError(
             f"{source} is divided already: it has the folders {', '.join(sorted(splits))}"
         )
+
+
+def _require_free(output: str) -> None:
+    if storage.exists(output):
+        raise UserError(f"{output} exists: remove it or give another --output")
 
 
 def _place(source: str, filename: str, folder: str, method: Method) -> None:

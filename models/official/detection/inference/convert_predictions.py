@@ -28,8 +28,7 @@ from tpudet.trainkit.class_list import ClassEntry, read_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claimed_file import claimed_file
-from tpudet.trainkit.files.claims import Claim
-from tpudet.trainkit.files.publishing import publish_folder
+from tpudet.trainkit.files.claimed_folder import claimed_folder
 
 ResultFormat = Literal["coco", "yolo", "csv"]
 DEFAULT_TEMPLATE = "{image},{label},{score:.6f},{x1},{y1},{x2},{y2}"
@@ -104,7 +103,7 @@ def convert_predictions(
     if to == "coco":
         count = _write_coco(target, results, category_ids(classes, ground_truth), force=force)
     elif to == "yolo":
-        count = _write_yolo(target, results)
+        count = _write_yolo(target, results, force=force)
     else:
         count = _write_csv(target, results, rows, header, pixels=pixels, force=force)
     unread = len(predictions.metadata.get("unreadable") or ())
@@ -163,25 +162,26 @@ def _write_csv(
     return count
 
 
-def _write_yolo(target: str, results: _Results) -> int:
+def _write_yolo(target: str, results: _Results, *, force: bool) -> int:
     """Writes `<image id>.txt` for each image, and the names of the classes in classes.txt."""
-    target = target.rstrip("/")
-    foreign = [name for name in storage.list_names(target) if not name.endswith(".txt")]
-    if foreign:
-        raise PredictionsError(f"{target} has other files, such as {foreign[0]}; name a new folder")
+
+    def check() -> None:
+        names = storage.list_names(target)
+        if names and not force:
+            raise UserError(f"{target} exists: another process has written it meanwhile")
+        foreign = [name for name in names if not name.endswith(".txt")]
+        if foreign:
+            raise PredictionsError(
+                f"{target} has other files, such as {foreign[0]}; name a new folder"
+            )
+
     count, numbers = 0, yolo_class_numbers(results.classes)
-    temporary = f"{target}{storage.TEMPORARY_SUFFIX}"
-    with Claim(f"{target}.claim.json", output=target) as claim:
-        if storage.is_folder(temporary):
-            storage.remove_folder(temporary)
-        storage.make_folder(temporary)
+    with claimed_folder(target, last="classes.txt", check=check) as folder:
         for image, _, found in results.detections():
             storage.write_text(
-                os.path.join(temporary, f"{image.image_id}.txt"), yolo_lines(found, numbers)
+                os.path.join(folder, f"{image.image_id}.txt"), yolo_lines(found, numbers)
             )
             count += len(found.rows)
         names = "".join(f"{entry.name}\n" for entry in results.classes)
-        storage.write_text(os.path.join(temporary, "classes.txt"), names)
-        claim.verify()
-        publish_folder(temporary, target, last="classes.txt")
+        storage.write_text(os.path.join(folder, "classes.txt"), names)
     return count

@@ -40,6 +40,7 @@ from tpudet.detection.preparation.records.prepared_set import PreparedSet, read_
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.inputs import open_bytes
 from tpudet.trainkit.image_folder import ImageFile, list_images, read_ids
 from tpudet.trainkit.images.standardize import ImageError, decode_rgb
 
@@ -123,7 +124,9 @@ def draw_predictions(
         "Images": images,
         "Lowest score": f"{min_score:g}",
     }
-    cards = _write(comparison, rows, images, output, title=title, facts=facts, notes=inputs.notes)
+    cards = _write(
+        comparison, rows, images, output, title=title, facts=facts, notes=inputs.notes, force=force
+    )
     notes = "".join(f"\n  {note}" for note in inputs.notes)
     page = os.path.join(output, PAGE_NAME)
     return f"{page}: {title[0].lower()}{title[1:]}, {len(cards)} PNGs beside it{notes}"
@@ -266,11 +269,12 @@ def _write(
     title: str,
     facts: dict[str, str],
     notes: Sequence[str],
+    force: bool,
 ) -> list[ImageCard]:
     ids = comparison.predicted.image_ids[rows].tolist()
     files = {file.image_id: file for file in list_images(images, ids)}
     cards = []
-    with whole_folder(output) as folder:
+    with whole_folder(output, force=force) as folder:
         names = file_names(ids)
         for row, image_id, name in zip(rows.tolist(), tqdm(ids, unit="image"), names, strict=True):
             card, png = draw_image(
@@ -290,7 +294,7 @@ def _write(
 
 def _read_image(file: ImageFile) -> np.ndarray:
     try:
-        with storage.open_file(file.path, "rb") as stream:
+        with open_bytes(file.path) as stream:
             return decode_rgb(stream.read())
     except ImageError as error:
         raise InspectionError(f"{file.path} cannot be drawn: {error}") from error

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from tpudet.detection.inspection.objects import InspectionError
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.claims import Claim
-from tpudet.trainkit.files.publishing import publish_folder
+from tpudet.trainkit.files.claimed_folder import claimed_folder
 from tpudet.trainkit.files.storage import list_names
 
 PAGE_NAME = "index.html"
@@ -36,33 +36,23 @@ def check_output(directory: str, *, force: bool) -> None:
 
 
 @contextmanager
-def whole_folder(directory: str) -> Iterator[str]:
+def whole_folder(directory: str, *, force: bool) -> Iterator[str]:
     """Makes a new folder, which gets the name `directory` when the block ends.
 
-    An error leaves an existing folder as it was; otherwise it is replaced (see `check_output`), by
-    one process at a time. Where `directory` is a link, the folder that it points to is replaced. In
-    a bucket, where a folder cannot be renamed at once, the page is written after all images.
+    As `claimed_folder`; in a bucket the page is written after all images.
+
+    Args:
+        directory: the final name.
+        force: whether an existing folder is replaced, see `check_output`.
 
     Raises:
         ClaimError: another process writes the folder.
+        InspectionError: as `check_output`, of what another process has written meanwhile.
         OSError: it cannot be written.
     """
-    directory = _plain(directory)
-    if not storage.is_remote(directory):
-        directory = os.path.realpath(directory)
-    parent, name = os.path.split(directory)
-    # A dot in front: on ram:// a folder `a` exists as soon as `a.temporary` does.
-    temporary = os.path.join(parent, f".{name}{storage.TEMPORARY_SUFFIX}")
-    with Claim(os.path.join(parent, f".{name}.claim.json"), output=directory) as claim:
-        _remove(temporary)
-        try:
-            storage.make_folder(temporary)
-            yield temporary
-            claim.verify()
-            publish_folder(temporary, directory, last=PAGE_NAME)
-        except BaseException:
-            _remove(temporary)
-            raise
+    check = partial(check_output, directory, force=force)
+    with claimed_folder(directory, last=PAGE_NAME, check=check) as folder:
+        yield folder
 
 
 def write_bytes(directory: str, name: str, content: bytes) -> None:
@@ -73,8 +63,3 @@ def write_bytes(directory: str, name: str, content: bytes) -> None:
 
 def _plain(directory: str) -> str:
     return directory.rstrip("/") or "/"
-
-
-def _remove(directory: str) -> None:
-    if storage.is_folder(directory):
-        storage.remove_folder(directory)

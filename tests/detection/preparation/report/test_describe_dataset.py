@@ -184,13 +184,24 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "other JSON": (lambda f: (f / MANIFEST).write_text("[1]"), "split, part, images"),
     "other images": (lambda f: edit_manifest(f, images=5), "4 images, not 5"),
     "other boxes": (
-        lambda f: edit_manifest(f, boxes_per_class={"class 1": 3}),
+        lambda f: edit_manifest(f, boxes_per_class={"class 1": 3, "class 2": 4}),
         "4 boxes of the class class 1, not 3",
     ),
     "no class list": (lambda f: (f / "classes.csv").unlink(), "classes.csv does not exist"),
     "bad class list": (lambda f: (f / "classes.csv").write_text("a\n"), "row 1"),
     "short class list": (
         lambda f: (f / "classes.csv").write_text("/m/1,class 1\n"),
+        "train_drawn.manifest.json: there were 2, classes.csv has 1",
+    ),
+    "other order": (
+        lambda f: (f / "classes.csv").write_text("/m/2,class 2\n/m/1,class 1\n"),
+        "train_drawn.manifest.json: class 1 was class 1, in classes.csv it is class 2",
+    ),
+    "other class ids": (
+        lambda f: [
+            (f / "classes.csv").write_text("/m/1,class 1\n"),
+            edit_manifest(f, boxes_per_class={"class 1": 4}),
+        ],
         "class ids [2], but classes.csv ends at 1",
     ),
     "split twice": (

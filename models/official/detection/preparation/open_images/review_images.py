@@ -20,6 +20,7 @@ from tpudet.detection.preparation.sources.open_images import image_file
 from tpudet.trainkit.class_list import ClassEntry, class_ids
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.inputs import open_bytes
 from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.files.storage import read_text, whole_file, write_text
 from tpudet.trainkit.images.standardize import ImageError, decode_rgb
@@ -126,7 +127,7 @@ def _boxes_by_image(rows: pa.Table, classes: Sequence[ClassEntry]) -> dict[str, 
 
 def _draw(path: str, boxes: pd.DataFrame, classes: Sequence[ClassEntry]) -> bytes:
     try:
-        with storage.open_file(path, "rb") as file:
+        with open_bytes(path) as file:
             image = decode_rgb(file.read())
     except ImageError as error:
         raise UserError(f"{path} cannot be drawn: {error}.") from error

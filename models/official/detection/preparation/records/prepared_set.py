@@ -8,7 +8,12 @@ from tpudet.detection.preparation.sources.input_files import list_directory
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, PROGRESS_SUFFIX, read_manifest
+from tpudet.trainkit.record_manifest import (
+    MANIFEST_SUFFIX,
+    PROGRESS_SUFFIX,
+    first_renamed_class,
+    read_manifest,
+)
 
 _SPLIT_ORDER = ("train", "val", "test")
 
@@ -33,11 +38,12 @@ class PreparedSet(NamedTuple):
 
 
 def read_prepared_set(directory: str) -> PreparedSet:
-    """Reads the class list and the manifests, and checks that the shards exist.
+    """Reads the class list and the manifests, and checks that they and the shards belong together.
 
     Raises:
-        UserError: the folder, the class list, the manifests or a shard is missing, or a shard has
-            another size than in its manifest. All wrong files are listed.
+        UserError: the folder, the class list, the manifests or a shard is missing, a shard has
+            another size than in its manifest, or a split was written with other classes or in
+            another order. All wrong files are listed.
     """
     directory = directory.rstrip("/") or "/"
     names = list_directory(directory, "PART_DIR")
@@ -53,10 +59,12 @@ def read_prepared_set(directory: str) -> PreparedSet:
     splits.sort(key=lambda split: (_order(split.name), split.manifest_path))
     _check_shards(splits)
     _check_names(splits)
+    classes = read_classes(os.path.join(directory, "classes.csv"), "The class list")
+    _check_classes(splits, [entry.name for entry in classes])
     return PreparedSet(
         directory=directory,
         part=splits[0].manifest["part"],
-        classes=read_classes(os.path.join(directory, "classes.csv"), "The class list"),
+        classes=classes,
         splits=tuple(splits),
         unfinished=unfinished,
     )
@@ -102,3 +110,17 @@ def _check_names(splits: Sequence[PreparedSplit]) -> None:
                 f"{other.manifest_path} and {split.manifest_path} both describe the split "
                 f"{split.name}: a folder holds one part. Move one of them, with its shards, away."
             )
+
+
+def _check_classes(splits: Sequence[PreparedSplit], names: Sequence[str]) -> None:
+    mistakes = [
+        f"{split.manifest_path}: {difference}"
+        for split in splits
+        if (difference := first_renamed_class(list(split.manifest["boxes_per_class"]), names))
+    ]
+    if mistakes:
+        raise UserError(
+            "The set was written with other classes than classes.csv has; restore the classes.csv "
+            "of the conversion, or convert it again:\n"
+            + "\n".join(f"  {mistake}" for mistake in mistakes)
+        )

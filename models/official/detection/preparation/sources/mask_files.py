@@ -17,7 +17,7 @@ from tpudet.detection.preparation.sources.input_files import list_directory, sel
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.inputs import open_input
+from tpudet.trainkit.files.inputs import open_bytes, open_input
 
 _MASK_COLUMNS = ("MaskPath", "ImageID", "LabelName", "BoxXMin", "BoxXMax", "BoxYMin", "BoxYMax")
 _CORNERS = {"y1": "BoxYMin", "x1": "BoxXMin", "y2": "BoxYMax", "x2": "BoxXMax"}
@@ -244,7 +244,7 @@ def read_mask_file(path: str) -> np.ndarray | None:
     Raises:
         OSError: it cannot be opened.
     """
-    with storage.open_file(path, "rb") as file:
+    with open_bytes(path) as file:
         encoded = np.frombuffer(file.read(), np.uint8)
     if _is_cut_png(encoded.tobytes()):  # OpenCV would show black where it ends
         return None

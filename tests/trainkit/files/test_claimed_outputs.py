@@ -1,0 +1,102 @@
+"""claimed_file, claimed_folder: whole or not at all, and never over what another has finished."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.claimed_file import claimed_file
+from tpudet.trainkit.files.claimed_folder import claimed_folder
+from tpudet.trainkit.files.claims import ClaimError
+
+
+def refuse(path: Path) -> Callable[[], None]:
+    def check() -> None:
+        if path.exists():
+            raise UserError(f"{path} exists")
+
+    return check
+
+
+def claimed(kind: str, path: Path, *, force: bool) -> AbstractContextManager[Any]:
+    if kind == "file":
+        return claimed_file(str(path), "w", force=force)
+    return claimed_folder(str(path), check=(lambda: None) if force else refuse(path))
+
+
+def write(kind: str, opened: Any, text: str) -> None:
+    if kind == "file":
+        opened.write(text)
+    else:
+        Path(opened, "a.txt").write_text(text)
+
+
+def read(kind: str, path: Path) -> str:
+    return (path if kind == "file" else path / "a.txt").read_text()
+
+
+def claim_of(kind: str, path: Path) -> Path:
+    return path.with_name(f"{'' if kind == 'file' else '.'}{path.name}.claim.json")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_another_process_has_finished_meanwhile_is_not_replaced(
+    kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "out"
+    with claimed(kind, path, force=False) as opened:
+        write(kind, opened, "first")
+    with pytest.raises(UserError, match="out exists"), claimed(kind, path, force=False):
+        raise AssertionError("it is not opened")
+    assert read(kind, path) == "first"
+    with claimed(kind, path, force=True) as opened:
+        write(kind, opened, "second")
+    assert read(kind, path) == "second"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("fault", ["error", "lost claim"])
+def test_nothing_is_published_after_an_error_or_without_the_claim(
+    kind: str, fault: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "out"
+
+    def attempt() -> None:
+        with claimed(kind, path, force=False) as opened:
+            write(kind, opened, "half")
+            if fault == "error":
+                raise ZeroDivisionError
+            claim_of(kind, path).unlink()
+
+    with pytest.raises(ZeroDivisionError if fault == "error" else ClaimError):
+        attempt()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_second_process_is_told_who_writes(
+    kind: str, tmp_path: Path, hold_claim: Callable
+) -> None:
+    path = tmp_path / "out"
+    with (
+        hold_claim(claim_of(kind, path)) as process,
+        pytest.raises(ClaimError, match=f"out is being written by process {process} on"),
+        claimed(kind, path, force=True),
+    ):
+        raise AssertionError("two processes at once")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_the_name_of_a_temporary_one_is_kept(tmp_path: Path) -> None:
+    """A user's own `out.temporary` beside `out`."""
+    (tmp_path / "out.temporary").mkdir()
+    (tmp_path / "out.temporary/precious").touch()
+    with claimed("folder", tmp_path / "out/", force=True) as opened:
+        write("folder", opened, "new")
+    assert read("folder", tmp_path / "out") == "new"
+    assert (tmp_path / "out.temporary/precious").exists()
