@@ -120,6 +120,7 @@ class Visit(NamedTuple):
     console: str  # what the page's console says
     data: dict[str, int]  # numbers that the page's script left at its root
     margin: float  # brightness of the page's own colour, 0..255
+    image: np.ndarray  # [h, w, 3] uint8 RGB, the top of the page
 
 
 @pytest.fixture
@@ -130,8 +131,17 @@ def browse(tmp_path: Path) -> Callable[..., Visit]:
     if browser is None:
         pytest.skip(f"none of {', '.join(names)} is installed: browser test")
 
-    def run(page: Path, *, width: int = 1280, dark: bool = False, fragment: str = "") -> Visit:
+    def run(
+        page: Path,
+        *,
+        width: int = 1280,
+        dark: bool = False,
+        fragment: str = "",
+        script: str = "",  # what a reader does; it leaves numbers in `data`
+    ) -> Visit:
         screenshot = tmp_path / "page.png"
+        if script:
+            page = _with_script(page, script, tmp_path / "acted.html")
         flags = [*_BROWSER_FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
         flags += [f"--window-size={width},1600", f"--screenshot={screenshot}"]
         flags += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
@@ -139,14 +149,22 @@ def browse(tmp_path: Path) -> Callable[..., Visit]:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
         said = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
         tag = re.search(r"<html[^>]*>", ended.stdout)
-        image = cv2.imread(str(screenshot))
+        image = cv2.imread(str(screenshot), cv2.IMREAD_COLOR_RGB)
         assert tag is not None
         assert image is not None
         assert len(np.unique(image.reshape(-1, 3), axis=0)) > 500, "a blank page"
         data = {key: int(value) for key, value in re.findall(r'data-(\w+)="(-?\d+)"', tag[0])}
-        return Visit(ended.stdout, "\n".join(said), data, float(image[:, :8].mean()))
+        return Visit(ended.stdout, "\n".join(said), data, float(image[:, :8].mean()), image)
 
     return run
+
+
+def _with_script(page: Path, script: str, copy: Path) -> Path:
+    """Copies a page with a script that runs after its own, which its policy would not allow."""
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
+    run = f"const data = document.documentElement.dataset;\n{script}"
+    copy.write_text(f'{text}<script>addEventListener("load", () => {{ {run} }})</script>')
+    return copy
 
 
 @pytest.fixture(scope="session")

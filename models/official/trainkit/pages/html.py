@@ -73,11 +73,15 @@ def details(summary: str, *contents: Content) -> Html:
     return element("details", element("summary", summary), *contents)
 
 
-def figure(svg: str, caption: str, numbers: Content = "") -> Html:
-    """Returns a chart with its caption and, revealed by a click, the table of its numbers."""
+def figure(svg: str, caption: str, numbers: Content = "", *, is_wide: bool = False) -> Html:
+    """Returns a chart with its caption and, revealed by a click, the table of its numbers.
+
+    Among figures side by side, a wide one has a row of its own.
+    """
     behind = details("Numbers", numbers) if numbers else ""
     chart = Html(f'<div class="chart">{svg}</div>')
-    return element("figure", element("figcaption", caption), chart, behind)
+    contents = (element("figcaption", caption), chart, behind)
+    return element("figure", *contents, classes="wide" if is_wide else "")
 
 
 def section(identifier: str, title: str, *contents: Content) -> Html:
@@ -126,10 +130,12 @@ def page(title: str, body: Iterable[Content], *, style: str = "", script: str = 
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #f4f5f8; --card: #ffffff; --ink: #1d2430; --soft: #5c6675;
-  --line: #dfe3ea; --grid: #dde1e8; --accent: #4056c8; --warn: #b3402a; --hover: #f1f3fa; }
+  --line: #dfe3ea; --grid: #dde1e8; --accent: #4056c8; --warn: #b3402a; --hover: #f1f3fa;
+  --shade: rgb(20 30 60 / .22); }
 @media (prefers-color-scheme: dark) {
   :root { --page: #12151b; --card: #1b2029; --ink: #e6e9ef; --soft: #9aa5b5; --line: #2c3440;
-    --grid: #343d4b; --accent: #93a5ff; --warn: #ff9a80; --hover: #242b37; } }
+    --grid: #343d4b; --accent: #93a5ff; --warn: #ff9a80; --hover: #242b37;
+    --shade: rgb(0 0 0 / .7); } }
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; }
 body { margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 76rem; background: var(--page);
@@ -171,6 +177,8 @@ article p { margin: .45rem 0 0; line-height: 1.35; }
 figure { min-width: 0; margin: 0; }
 figcaption { margin-bottom: .4rem; font-weight: 600; }
 .chart { max-width: 44rem; }
+.wide { grid-column: 1 / -1; }
+.wide .chart { max-width: 64rem; }
 .chart svg { display: block; width: 100%; height: auto; }
 .chart text { font-family: inherit !important; }
 .shares :is(th, td):nth-child(n + 5) { text-align: right; font-variant-numeric: tabular-nums; }
@@ -180,7 +188,12 @@ figcaption { margin-bottom: .4rem; font-weight: 600; }
   object-fit: contain; }
 details { margin-top: .4rem; }
 summary { color: var(--accent); cursor: pointer; }
-.scroll { overflow-x: auto; }
+/* A shadow where something is hidden at a side: covers move with the contents, shadows do not. */
+.scroll { overflow-x: auto; background:
+  linear-gradient(to right, var(--card) 1.2rem, transparent 2rem) left / 2rem 100% no-repeat local,
+  linear-gradient(to left, var(--card) 1.2rem, transparent 2rem) right / 2rem 100% no-repeat local,
+  linear-gradient(to right, var(--shade), transparent) left / 1rem 100% no-repeat,
+  linear-gradient(to left, var(--shade), transparent) right / 1rem 100% no-repeat; }
 .tall .scroll { max-height: 34rem; overflow: auto; border: 1px solid var(--line);
   border-radius: 10px; }
 table { width: 100%; overflow-wrap: break-word; border-collapse: collapse; font-size: .92rem; }

@@ -24,6 +24,30 @@ def test_blood_cells_in_light_and_dark(data_dir, tmp_path, browse) -> None:
     assert dom.count("<svg") == 8
 
 
+def test_a_click_enlarges_a_sample_and_another_or_escape_ends_it(
+    write_part, drawn_image, browse
+) -> None:
+    images = [drawn_image(f"i{n}", [(1, 0, 0, 50, 50)]) for n in range(3)]
+    folder = write_part({"train": images}, [ClassEntry("/m/1", "cat")])
+    assert describe_dataset.main([str(folder)]) == 0
+    script = """
+        const image = document.querySelector(".enlarge img");
+        const share = () => Math.round(100 * image.getBoundingClientRect().width / innerWidth);
+        const escape = new KeyboardEvent("keydown", {key: "Escape"});
+        [data.small] = [share()];
+        image.click(); data.large = share();
+        image.click(); data.again = share();
+        image.click(); dispatchEvent(escape); data.escaped = share();
+    """
+    shown = browse(folder / "report.html", script=script).data
+    assert shown["small"] < 40
+    assert (shown["large"], shown["again"], shown["escaped"]) == (
+        100,
+        shown["small"],
+        shown["small"],
+    )
+
+
 def test_five_hundred_awkward_classes_on_a_telephone(write_part, drawn_image, browse) -> None:
     classes = [
         ClassEntry(f"/m/{n}", f"<b onclick='x()'>{n}</b> & \"{'long' * 12}\"") for n in range(500)
