@@ -91,14 +91,59 @@ def test_the_page_in_the_dark_on_a_narrow_screen(model_dir: Path, browse) -> Non
     assert visit.margin < 40
 
 
+def test_a_table_that_is_too_wide_scrolls_in_its_box_and_shows_that_it_does(
+    model_dir: Path, browse
+) -> None:
+    report_run(evaluated(["cat", "dog", "sheep"]), str(model_dir))
+    script = """
+        const box = document.querySelector("#classes .scroll"), place = box.getBoundingClientRect();
+        const last = box.querySelector("th:last-child");
+        data.right = Math.round(place.right);
+        data.middle = Math.round((place.top + place.bottom) / 2);
+        data.hidden = box.scrollWidth - box.clientWidth;
+        box.scrollLeft = 1e6;
+        data.beyond = Math.round(last.getBoundingClientRect().right - place.right);
+        box.scrollLeft = 0;
+    """
+    narrow, wide = (browse(model_dir / "report.html", width=w, script=script) for w in (500, 1280))
+    assert narrow.data["overflow"] == 0
+    assert narrow.data["hidden"] > 100
+    assert wide.data["hidden"] == 0
+    assert narrow.data["beyond"] <= 0
+    for visit, is_shaded in ((narrow, True), (wide, False)):
+        row = visit.image[visit.data["middle"], : visit.data["right"] - 1].astype(int)
+        assert (row[-3:].mean() < row[-40:-20].max() - 10) == is_shaded
+
+
+@pytest.mark.parametrize("count", [11, 60])
+def test_letters_in_charts_of_any_number_of_classes_can_be_read(
+    count: int, model_dir: Path, browse
+) -> None:
+    report_run(evaluated([f"class {k:03}" for k in range(count)]), str(model_dir))
+    script = """
+        const letters = [...document.querySelectorAll("#confusions svg text")]
+          .map(text => [parseFloat(getComputedStyle(text).fontSize), text.getScreenCTM()])
+          .map(([size, shape]) => size * Math.hypot(shape.a, shape.b));
+        data.tenths = Math.round(10 * Math.min(...letters));
+        data.cut = [...document.querySelectorAll("svg text")].filter(text => {
+          const inner = text.getBoundingClientRect();
+          const outer = text.ownerSVGElement.getBoundingClientRect();
+          return inner.bottom > outer.bottom + 1 || inner.right > outer.right + 1;
+        }).length;
+    """
+    data = browse(model_dir / "report.html", script=script).data
+    assert data["tenths"] > 80
+    assert data["cut"] == 0
+
+
 def test_charts_name_as_many_classes_as_can_be_told_apart(tmp_path: Path) -> None:
-    few, many = ([f"class {k:03}" for k in range(count)] for count in (19, 100))
+    few, many = ([f"class {k:03}" for k in range(count)] for count in (20, 100))
     for number, names in enumerate((few, many)):
         results = evaluated(names, with_image=False)
         write_report(results, prefix=f"{tmp_path}/{number}_", title="t")
         page = (tmp_path / f"{number}_report.html").read_text()
         svg = "".join(re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL))
-        assert len(set(re.findall(r"class \d{3}", svg))) == 19
-        assert ("the 19 with the most instances" in page) == (number == 1)
+        assert len(set(re.findall(r"class \d{3}", svg))) == 20
+        assert ("the 20 with the most instances" in page) == (number == 1)
         assert page.count("<section") == 3  # neither a ledger nor images
     assert (tmp_path / "1_class_table.csv").read_text().count("\n") == 101

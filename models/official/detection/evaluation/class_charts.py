@@ -19,7 +19,7 @@ _THRESHOLDS = np.linspace(0, 1, 201)
 
 def shown_classes(found: ClassScores) -> np.ndarray:
     """[n] rows of the classes with the most instances, as many as a chart can name."""
-    rows = np.argsort(-found.instances, kind="stable")[: MAX_NAMES - 1]
+    rows = np.argsort(-found.instances, kind="stable")[:MAX_NAMES]
     return rows[found.instances[rows] > 0]
 
 

@@ -48,6 +48,7 @@ class Chart(NamedTuple):
 
     svg: str
     png: bytes
+    width: float  # inches
 
 
 class Line(NamedTuple):
@@ -99,7 +100,9 @@ def line_chart(
             axes.xaxis.set_major_locator(locator)
         axes.grid(axis="both", lw=0.8)
         if lines:
-            axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, fontsize=9)
+            spacing = 0.5 if len(lines) <= 12 else 0.2  # 21 names must fit
+            place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "labelspacing": spacing}
+            axes.legend(**place, frameon=False, fontsize=9)
 
     return _render(draw, name, _INCHES)
 
@@ -131,7 +134,7 @@ def matrix_chart(
         colours[..., 3] = 0.85 * shares  # of the page's own colour behind it
         edges = np.arange(num_columns + 1) - 0.5, np.arange(num_rows + 1) - 0.5
         axes.pcolormesh(*edges, colours, edgecolors=GRID, lw=0.8)
-        size = 10 if max(counts.shape) <= 12 else 7
+        size = 10 if max(counts.shape) <= 12 else 9
         for (row, column), count in np.ndenumerate(counts):
             if count:
                 axes.text(column, row, f"{count:,}", ha="center", va="center", fontsize=size)
@@ -206,4 +209,4 @@ def _render(draw: Callable[[Axes], None], name: str, inches: tuple[float, float]
         figure.patch.set(visible=True, facecolor="white")
         stream = io.BytesIO()
         figure.savefig(stream, format="png", dpi=_PNG_DOTS_PER_INCH)
-    return Chart(svg, stream.getvalue())
+    return Chart(svg, stream.getvalue(), inches[0])

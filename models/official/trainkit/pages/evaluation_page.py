@@ -20,6 +20,7 @@ from tpudet.trainkit.pages.html import (
 )
 
 _PAIRS_SHOWN = 50
+_WIDE_INCHES = 9.0  # in half the page the letters of a wider chart would be too small to read
 _IMAGE_SIDE = 1800  # pixels of the drawn images in the page
 
 
@@ -125,10 +126,12 @@ def confusions_section(
     """
     rows = [list(pair) for pair in pairs[:_PAIRS_SHOWN]]
     listed = table(["ground truth", "predicted", "count"], rows)
+    listed = element("div", listed, classes="tall")
     more = len(pairs) - len(rows)
     rest = element("p", f"and {more:,} more pairs, in confusions.csv", classes="note")
     beside = element("figure", element("figcaption", "Most frequent"), listed, rest if more else "")
-    shown = side_by_side([figure(chart.svg, caption), beside])
+    matrix = figure(chart.svg, caption, is_wide=chart.width > _WIDE_INCHES)
+    shown = side_by_side([matrix, beside])
     return Section("confusions", "Confusions", [element("p", text), note, shown])
 
 
