@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.detection.modeling.torch_detectors import COCO_LABELS
+from tpudet.detection.modeling.foreign_detectors import COCO_LABELS
 from tpudet.detection.types import Batch
 
 SCRIPT = Path(__file__).with_name("torchvision_detectors.py")

@@ -1,4 +1,4 @@
-"""Names and layouts of PyTorch's detectors: every variable has a tensor of its own there."""
+"""Names and layouts of other detectors: every variable has a tensor of its own there."""
 
 import re
 
@@ -7,16 +7,16 @@ import pytest
 
 from tpudet.detection.modeling.config import AnchorConfig
 from tpudet.detection.modeling.detectron2_names import DETECTRON2
-from tpudet.detection.modeling.foreign_parts import find_foreign_parts
-from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
-from tpudet.detection.modeling.mmdetection_names import MMDETECTION
-from tpudet.detection.modeling.torch_detectors import (
+from tpudet.detection.modeling.foreign_detectors import (
     COCO_CLASSES,
     COCO_LABELS,
     StoredClasses,
+    foreign_detector_part,
     match_classes,
-    torch_detector_part,
 )
+from tpudet.detection.modeling.foreign_parts import find_foreign_parts
+from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
+from tpudet.detection.modeling.mmdetection_names import MMDETECTION
 from tpudet.detection.modeling.torchvision_names import TORCHVISION
 from tpudet.trainkit.class_list import ClassEntry
 
@@ -34,7 +34,7 @@ def classes_of(*names):
 
 
 def find_part(path, names=(), *, detector=TORCHVISION, classes=TWO, anchors=NINE):
-    return torch_detector_part(
+    return foreign_detector_part(
         path, names, detector=detector, min_level=3, anchors=anchors, roi_size=2, classes=classes
     )
 

@@ -120,6 +120,25 @@ def test_only_the_best_of_each_level_are_candidates():
         np.testing.assert_allclose(np.asarray(found.boxes)[0, :count, 1], expected)
 
 
+def test_classes_suppress_each_other_where_they_are_told_to():
+    """And of one anchor the best class alone is left."""
+    anchors = np.array([[0, 0, 20, 20], [0, 2, 20, 22], [60, 60, 80, 80]], np.float32)
+    logits = np.array([[[3, 2], [0, 4], [1, -9]]], np.float32)
+    settings: dict[str, Any] = {
+        "score_threshold": 0.05,
+        "iou_threshold": 0.5,
+        "max_candidates": 6,
+        "max_detections": 5,
+    }
+    raw = RawPredictions(logits, np.zeros((1, 3, 4), np.float32))
+    for agnostic, classes, best in ((False, [2, 1, 1], [4, 3, 1]), (True, [2, 1], [4, 1])):
+        found = postprocess(raw, anchors, whole_canvas(1), class_agnostic=agnostic, **settings)
+        count = int(found.num_detections[0])
+        assert np.asarray(found.classes)[0, :count].tolist() == classes
+        expected = 1 / (1 + np.exp(-np.array(best, np.float64)))
+        np.testing.assert_allclose(np.asarray(found.scores)[0, :count], expected, rtol=1e-6)
+
+
 def test_centerness_is_a_factor_of_the_scores_of_candidates():
     """Of two boxes upon each other the more central one stays, and the threshold is before it."""
     anchors = np.array([[0, x, 10, x + 10] for x in (0, 1, 40, 80)], np.float32)

@@ -79,6 +79,7 @@ def build_retinanet(
             max_candidates_per_level=post.max_candidates_per_level,
             anchors_per_level=count_anchors(model, model.anchors, canvas_size),
             max_detections=post.max_detections,
+            class_agnostic=post.class_agnostic,
         ),
     )
 
@@ -99,6 +100,7 @@ def _build_network(
         separable=model.head.separable,
         activation=model.head.activation,
         norm_groups=model.head.norm_groups,
+        norm_epsilon=model.head.norm_epsilon,
         level_scales=model.head.level_scales,
         centerness=model.head.centerness,
         make_norm=optional_norm_factory(model.batch_norm, synchronized=synchronized),

@@ -82,6 +82,7 @@ class HeadConfig:
     activation: Literal["relu", "silu"] = "relu"
     # Of group norms after the convolutions, instead of model.batch_norm; null: none of them.
     norm_groups: Count | None = None
+    norm_epsilon: Positive = 1e-5  # of group norms; Keras's own default, as in KerasHub: 1e-3
     level_scales: bool = False  # a trained factor of the boxes for each level, as in ATSS and FCOS
     # Whether the box tower also predicts how central each anchor is in its object, as in ATSS: a
     # factor of its scores, and in training the weight of its box.
@@ -237,6 +238,8 @@ class OneStagePostprocessConfig(PostprocessConfig):
     """The same for the anchors of all levels."""
 
     max_candidates_per_level: Count | None = None  # limit on the candidates of one level
+    # Whether boxes of different classes suppress each other too, as in KerasHub.
+    class_agnostic: bool = False
 
 
 NeckConfig = FPNConfig | NASFPNConfig | BiFPNConfig | IdentityNeckConfig

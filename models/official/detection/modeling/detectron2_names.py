@@ -1,6 +1,6 @@
 """Names of Detectron2's RetinaNet, Faster R-CNN and Mask R-CNN on a feature pyramid."""
 
-from tpudet.detection.modeling.torch_detectors import COCO_CLASSES, Layers, TorchDetector
+from tpudet.detection.modeling.foreign_detectors import COCO_CLASSES, ForeignDetector, Layers
 
 _RPN, _BOXES = "proposal_generator.rpn_head", "roi_heads.box_predictor"
 _MASKS = "roi_heads.mask_head"
@@ -26,12 +26,12 @@ _LAYERS: Layers = (
     (r"mask_head/mask_predict", lambda n: (f"{_MASKS}.predictor",)),
 )
 
-DETECTRON2 = TorchDetector(
+DETECTRON2 = ForeignDetector(
     owner="Detectron2's detectors",
     mark=r"(^|\.)backbone\.fpn_lateral\d\.",
     layers=_LAYERS,
     anchor_classes=("head.cls_score.bias",),
-    region_classes="roi_heads.box_predictor.cls_score.bias",
+    region_classes=("roi_heads.box_predictor.cls_score.bias",),
     coco_classes=COCO_CLASSES,
     background_first=False,
     ratios_first=False,

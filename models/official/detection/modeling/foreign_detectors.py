@@ -1,8 +1,9 @@
-"""Makes variables of necks and heads from the tensors of PyTorch's detectors, whatever their names.
+"""Makes variables of necks and heads from the tensors of other detectors, whatever their names.
 
-torchvision, Detectron2 and MMDetection have the same layouts: boxes are x before y, kernels [out,
-in, height, width], and regions are flattened with their channels first. They differ in names, in
-where class layers have the background, and in the order of a location's anchors.
+torchvision, Detectron2 and MMDetection have the layouts of PyTorch: kernels are [out, in, height,
+width], and regions are flattened with their channels first. KerasHub and tensorflow/tpu have ours.
+Libraries differ in names, in where class layers have the background, in the order of a location's
+anchors, and all but tensorflow/tpu predict x before y.
 """
 
 import re
@@ -32,25 +33,40 @@ clock,vase,scissors,teddy bear,hair drier,toothbrush""".replace("\n", "").split(
 )
 COCO_CLASSES = tuple(name for name in COCO_LABELS if name)  # the 80 that it has, in that order
 
-_PARTS = {
-    "kernel": "weight",
-    "bias": "bias",
-    "gamma": "weight",
-    "beta": "bias",
-    "moving_mean": "running_mean",
-    "moving_variance": "running_var",
-    "scale": "scale",
-}
+
+class Layout(NamedTuple):
+    """How a library stores the variables of a layer."""
+
+    separator: str  # between the layer's name and the variable's
+    parts: Mapping[str, tuple[str, ...]]  # names of a variable there, by its name here
+    outputs_first: bool  # of kernels; ours have their outputs last
+    columns_first: bool  # of predicted boxes, whether they are x y width height
 
 
-class TorchDetector(NamedTuple):
+TORCH = Layout(
+    separator=".",
+    parts={
+        "kernel": ("weight",),
+        "bias": ("bias",),
+        "gamma": ("weight",),
+        "beta": ("bias",),
+        "moving_mean": ("running_mean",),
+        "moving_variance": ("running_var",),
+        "scale": ("scale",),
+    },
+    outputs_first=True,
+    columns_first=True,
+)
+
+
+class ForeignDetector(NamedTuple):
     """How a library names the layers of its detectors, and what a detector here must match."""
 
     owner: str  # for messages, such as "torchvision's detectors"
     mark: str  # a pattern of names that no other library's detectors have
     layers: Layers
     anchor_classes: tuple[str, ...]  # endings of the biases of its class layers: of one stage
-    region_classes: str  # the same of two stages
+    region_classes: tuple[str, ...]  # the same of two stages
     coco_classes: tuple[str, ...]  # COCO's names by channel of the class layers
     # Whether class layers have the background as their first channel; otherwise only that of
     # regions has it, as its last.
@@ -60,6 +76,8 @@ class TorchDetector(NamedTuple):
     delta_factors: Mapping[str, tuple[float, ...]]
     norm_mark: str  # a pattern of the names of norms in its pyramids, which not all have
     settings: Mapping[str, Any]  # keys of our model, and the values that give the same detections
+    layout: Layout = TORCH
+    headless: str = ""  # a sentence on a file without class layers
 
 
 class StoredClasses(NamedTuple):
@@ -72,7 +90,7 @@ class StoredClasses(NamedTuple):
 
 
 def match_classes(
-    detector: TorchDetector,
+    detector: ForeignDetector,
     tensors: Mapping[str, np.ndarray],
     classes: Sequence[ClassEntry],
     *,
@@ -106,6 +124,8 @@ def match_classes(
         channels = tuple(range(count - wanted, count))
         note = f"The file has {wanted} classes, which are taken in the order of classes.csv."
         return StoredClasses(count, background, channels, (note,))
+    if count == 0 and detector.headless:
+        return StoredClasses(0, 0, (None,) * wanted, (detector.headless,))
     note = (
         f"The file has {count - detector.background_first} classes, which it does not name, and "
         f"classes.csv has {wanted}: the class layers start fresh."
@@ -114,7 +134,7 @@ def match_classes(
 
 
 def _count_channels(
-    detector: TorchDetector, tensors: Mapping[str, np.ndarray], anchors_per_location: int
+    detector: ForeignDetector, tensors: Mapping[str, np.ndarray], anchors_per_location: int
 ) -> int:
     for name in tensors:
         if name.endswith(detector.anchor_classes):
@@ -128,11 +148,11 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name).strip().casefold()
 
 
-def torch_detector_part(
+def foreign_detector_part(
     path: str,
     names: Collection[str],
     *,
-    detector: TorchDetector,
+    detector: ForeignDetector,
     min_level: int,
     anchors: AnchorConfig,
     roi_size: int,
@@ -156,14 +176,18 @@ def torch_detector_part(
     layer, _, part = path.rpartition("/")
     for pattern, spellings in detector.layers:
         match = re.fullmatch(pattern, layer)
-        if match is None or part not in _PARTS:
+        if match is None or part not in detector.layout.parts:
             continue
         groups = match.groupdict()
         number = int(groups["level"]) - min_level if "level" in groups else 0
         number = int(groups["number"]) if "number" in groups else number
-        stored = [f"{name}.{_PARTS[part]}" for name in spellings(number)]
+        stored = [
+            f"{name}{detector.layout.separator}{spelled}"
+            for name in spellings(number)
+            for spelled in detector.layout.parts[part]
+        ]
         name = next((name for name in stored if name in names), stored[0])
-        convert = _conversion(layer, part, roi_size, classes)
+        convert = _conversion(layer, part, roi_size, classes, detector.layout)
         if convert is None:
             return None
         if layer in ("head/class_predict", "head/box_predict"):
@@ -173,10 +197,10 @@ def torch_detector_part(
 
 
 def _conversion(
-    layer: str, part: str, roi_size: int, classes: StoredClasses
+    layer: str, part: str, roi_size: int, classes: StoredClasses, layout: Layout
 ) -> Callable[[np.ndarray], np.ndarray] | None:
     def turned(values: np.ndarray) -> np.ndarray:  # outputs last
-        if part != "kernel":
+        if part != "kernel" or not layout.outputs_first:
             return values
         if layer == "box_head/dense0":  # it sees channels before rows and columns there
             values = values.reshape(len(values), -1, roi_size, roi_size)
@@ -192,20 +216,29 @@ def _conversion(
         if layer == "box_head/class_predict":  # ours has the background too, first
             count, channels = max(count, background + 1), (background, *channels)
         numbers = 4 if layer == "box_head/box_predict" else 1
-        return lambda values: _of_classes(turned(values), count, channels, numbers)
-    if layer in ("head/box_predict", "rpn/box_predict"):
+        turns = numbers == 4 and layout.columns_first
+        return lambda values: _of_classes(turned(values), count, channels, numbers, turns=turns)
+    if layer in ("head/box_predict", "rpn/box_predict") and layout.columns_first:
         return lambda values: _rows_before_columns(turned(values))
     return turned
 
 
 def _of_classes(
-    values: np.ndarray, count: int, channels: Sequence[int | None], numbers: int
+    values: np.ndarray,
+    count: int,
+    channels: Sequence[int | None],
+    numbers: int,
+    *,
+    turns: bool,
 ) -> np.ndarray:
-    """Picks classes from [..., anchors * count * numbers]; those without a channel are masked."""
+    """Picks classes from [..., anchors * count * numbers]; those without a channel are masked.
+
+    `turns`: the numbers are x y width height.
+    """
     start = values.shape[:-1]
     values = values.reshape(*start, -1, count, numbers)
     picked = values[..., [channel or 0 for channel in channels], :]
-    if numbers == 4:
+    if turns:
         picked = _rows_before_columns(picked)
     missing = np.array([channel is None for channel in channels])
     if missing.any():
@@ -221,7 +254,7 @@ def _rows_before_columns(values: np.ndarray) -> np.ndarray:
 def _for_anchors(
     convert: Callable[[np.ndarray], np.ndarray],
     name: str,
-    detector: TorchDetector,
+    detector: ForeignDetector,
     anchors: AnchorConfig,
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Brings the outputs of each location into the order and the units of our anchors."""

@@ -9,19 +9,21 @@ import numpy as np
 
 from tpudet.detection.modeling.config import RetinaNetConfig
 from tpudet.detection.modeling.detectron2_names import DETECTRON2
+from tpudet.detection.modeling.foreign_detectors import (
+    ForeignDetector,
+    foreign_detector_part,
+    match_classes,
+)
+from tpudet.detection.modeling.kerashub_names import KERASHUB, KERASHUB_V2
 from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
 from tpudet.detection.modeling.mmdetection_names import MMDETECTION
 from tpudet.detection.modeling.tensorflow_names import tensorflow_detector_part
-from tpudet.detection.modeling.torch_detectors import (
-    TorchDetector,
-    match_classes,
-    torch_detector_part,
-)
 from tpudet.detection.modeling.torchvision_names import TORCHVISION
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.weights.load import OtherParts
 
-_TORCH_DETECTORS = (TORCHVISION, DETECTRON2, MMDETECTION)
+# The first whose mark is in a file counts.
+_DETECTORS = (TORCHVISION, DETECTRON2, MMDETECTION, KERASHUB_V2, KERASHUB)
 
 
 class ForeignParts(NamedTuple):
@@ -44,7 +46,7 @@ def find_foreign_parts(
         classes: rows of classes.csv.
     """
     anchors_per_location = model.anchors.per_location
-    detector = _find_torch_detector(tensors)
+    detector = _find_detector(tensors)
     if detector is None:
         recipe = functools.partial(
             tensorflow_detector_part, anchors_per_location=anchors_per_location
@@ -52,7 +54,7 @@ def find_foreign_parts(
         return ForeignParts(recipe, ())
     stored = match_classes(detector, tensors, classes, anchors_per_location=anchors_per_location)
     recipe = functools.partial(
-        torch_detector_part,
+        foreign_detector_part,
         detector=detector,
         min_level=model.min_level,
         anchors=model.anchors,
@@ -64,15 +66,15 @@ def find_foreign_parts(
     return ForeignParts(recipe, (*stored.notes, *notes))
 
 
-def _find_torch_detector(tensors: Mapping[str, np.ndarray]) -> TorchDetector | None:
-    for detector in _TORCH_DETECTORS:
+def _find_detector(tensors: Mapping[str, np.ndarray]) -> ForeignDetector | None:
+    for detector in _DETECTORS:
         if any(re.search(detector.mark, name) for name in tensors):
             return detector
     return None
 
 
 def _other_settings(
-    model: RetinaNetConfig | MaskRCNNConfig, detector: TorchDetector, *, has_norms: bool
+    model: RetinaNetConfig | MaskRCNNConfig, detector: ForeignDetector, *, has_norms: bool
 ) -> Iterator[str]:
     if has_norms != (model.batch_norm is not None):
         has, wanted = ("null", "norms") if has_norms else ("set", "null")

@@ -11,7 +11,6 @@ from tpudet.trainkit.backbones.layers import Activation, Conv, activate, convolv
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
-_GROUP_NORM_EPSILON = 1e-5
 _PRIOR_PROBABILITY = 0.01  # of each class at each anchor before training; section 4.1
 
 
@@ -29,6 +28,7 @@ class Tower(keras.layers.Layer):
         activation: activation after each convolution and its norm.
         make_norm: makes each `BatchNorm`; None for none.
         norm_groups: groups of group norms instead; None for none.
+        norm_epsilon: of group norms.
         name: name of the layer.
     """
 
@@ -42,6 +42,7 @@ class Tower(keras.layers.Layer):
         activation: Activation,
         make_norm: MakeNorm | None,
         norm_groups: int | None,
+        norm_epsilon: float,
         name: str,
     ):
         super().__init__(name=name)
@@ -64,9 +65,7 @@ class Tower(keras.layers.Layer):
             if make_norm and norm_groups is None
         }
         self.group_norms = [
-            keras.layers.GroupNormalization(
-                norm_groups, epsilon=_GROUP_NORM_EPSILON, name=f"norm{index}"
-            )
+            keras.layers.GroupNormalization(norm_groups, epsilon=norm_epsilon, name=f"norm{index}")
             for index in indices
             if norm_groups is not None
         ]
@@ -124,6 +123,7 @@ class RetinaNetHead(keras.layers.Layer):
         activation: activation after each convolution of the towers and its norm.
         make_norm: makes each `BatchNorm`; None for none.
         norm_groups: groups of group norms in their stead; None for none.
+        norm_epsilon: of group norms.
         level_scales: whether each level has a `LevelScale` of its box deltas.
         centerness: whether the box tower predicts centerness too; see `ops.atss.centerness`.
         name: name of the layer, the first part of its variables' paths.
@@ -142,6 +142,7 @@ class RetinaNetHead(keras.layers.Layer):
         activation: Activation,
         make_norm: MakeNorm | None,
         norm_groups: int | None = None,
+        norm_epsilon: float = 1e-5,
         level_scales: bool = False,
         centerness: bool = False,
         name: str = "head",
@@ -160,6 +161,7 @@ class RetinaNetHead(keras.layers.Layer):
                 activation=activation,
                 make_norm=make_norm,
                 norm_groups=norm_groups,
+                norm_epsilon=norm_epsilon,
                 name=name,
             )
 

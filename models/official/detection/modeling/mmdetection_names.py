@@ -1,6 +1,6 @@
 """Names of MMDetection's RetinaNet, ATSS, Faster R-CNN and Mask R-CNN, of its versions 2 and 3."""
 
-from tpudet.detection.modeling.torch_detectors import COCO_CLASSES, Layers, TorchDetector
+from tpudet.detection.modeling.foreign_detectors import COCO_CLASSES, ForeignDetector, Layers
 
 _HEAD, _BOXES, _MASKS = "bbox_head", "roi_head.bbox_head", "roi_head.mask_head"
 
@@ -26,12 +26,12 @@ _LAYERS: Layers = (
     (r"mask_head/mask_predict", lambda n: (f"{_MASKS}.conv_logits",)),
 )
 
-MMDETECTION = TorchDetector(
+MMDETECTION = ForeignDetector(
     owner="MMDetection's detectors",
     mark=r"(^|\.)neck\.lateral_convs\.0\.conv\.",
     layers=_LAYERS,
     anchor_classes=(f"{_HEAD}.retina_cls.bias", f"{_HEAD}.atss_cls.bias"),
-    region_classes=f"{_BOXES}.fc_cls.bias",
+    region_classes=(f"{_BOXES}.fc_cls.bias",),
     coco_classes=COCO_CLASSES,
     background_first=False,
     ratios_first=True,

@@ -21,6 +21,7 @@ def postprocess(
     max_detections: int,
     max_candidates_per_level: int | None = None,
     anchors_per_level: Sequence[int] = (),
+    class_agnostic: bool = False,
 ) -> Detections:
     """Decodes boxes, clips them to the image and suppresses duplicates within each class.
 
@@ -47,6 +48,7 @@ def postprocess(
         max_detections: K, detections per image.
         max_candidates_per_level: pairs of each level that may be among them; None: no limit.
         anchors_per_level: number of anchors of each level, finest first; read with such a limit.
+        class_agnostic: whether boxes of different classes suppress each other too.
     """
     if max_candidates_per_level is None:
         logits, anchor, channel = top_pairs(predictions.class_logits, max_candidates)
@@ -66,8 +68,9 @@ def postprocess(
         ranks = -ops.softplus(-logits) - ops.softplus(-central)  # the product's logarithm
         scores = scores * ops.sigmoid(central)
     ranks = ops.where(is_candidate, ranks, -float("inf"))
+    groups = ops.zeros_like(channel) if class_agnostic else channel
     kept = non_max_suppression(
-        boxes, ranks, channel, iou_threshold=iou_threshold, max_detections=max_detections
+        boxes, ranks, groups, iou_threshold=iou_threshold, max_detections=max_detections
     )
     return gather_detections(kept, boxes=boxes, scores=scores, channel=channel)
 

@@ -4,7 +4,7 @@ Before its version 0.13 convolutions had shorter names; published files have eit
 have a channel for the background, 0, also in RetinaNet, where it is never trained.
 """
 
-from tpudet.detection.modeling.torch_detectors import COCO_LABELS, Layers, TorchDetector
+from tpudet.detection.modeling.foreign_detectors import COCO_LABELS, ForeignDetector, Layers
 
 _HEAD, _BOXES = "head.classification_head", "head.regression_head"
 _REGIONS, _MASKS = "roi_heads.box_head", "roi_heads.mask_head"
@@ -47,12 +47,12 @@ _LAYERS: Layers = (
     (r"mask_head/mask_predict", lambda n: ("roi_heads.mask_predictor.mask_fcn_logits",)),
 )
 
-TORCHVISION = TorchDetector(
+TORCHVISION = ForeignDetector(
     owner="torchvision's detectors",
     mark=r"(^|\.)backbone\.fpn\.inner_blocks\.0\.",
     layers=_LAYERS,
     anchor_classes=("head.classification_head.cls_logits.bias",),
-    region_classes="roi_heads.box_predictor.cls_score.bias",
+    region_classes=("roi_heads.box_predictor.cls_score.bias",),
     coco_classes=COCO_LABELS,
     background_first=True,
     ratios_first=False,  # model.anchors.layout torchvision has them first too

@@ -117,6 +117,8 @@ _BLOCKS: dict[NameMap, str] = {
     torch_names.detectron2_resnet: r"res\d+" + _TORCH_PART,
     keras_names.efficientnet: r"block\d+[a-z]_" + _TENSORFLOW_PART,
     keras_names.resnet: r"conv\d+_block\d+_" + _TENSORFLOW_PART,
+    # Stems of three convolutions, and norms before them, are of other networks.
+    keras_names.kerashub_resnet: r"(conv[2-9]|stack\d+_block\d+|post)_" + _TENSORFLOW_PART,
     tensorflow_names.efficientnet: r"blocks_\d+" + _TENSORFLOW_PART,
 }
 
@@ -222,6 +224,11 @@ _SIGNATURES = (
         Family("keras.applications ResNet", "caffe", "keras", 1.001e-5),
         keras_names.resnet,
         ("conv1_conv/kernel", "conv1_bn/gamma", "conv2_block1_1_conv/kernel"),
+    ),
+    _Signature(
+        Family("KerasHub ResNet", "imagenet", "torch", 1e-5),
+        keras_names.kerashub_resnet,
+        ("conv1_conv/kernel", "conv1_bn/gamma", "stack0_block0_1_conv/kernel"),
     ),
     _Signature(
         Family("TensorFlow EfficientNet", "imagenet", "tensorflow", 1e-3),

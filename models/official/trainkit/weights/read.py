@@ -6,7 +6,7 @@ import io
 import os
 import weakref
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tpudet.trainkit.errors import listing
@@ -15,6 +15,7 @@ from tpudet.trainkit.weights.detectron2_files import is_pickle, read_detectron2
 from tpudet.trainkit.weights.keras_files import WEIGHTS_IN_ARCHIVE, read_keras
 from tpudet.trainkit.weights.safetensors_files import read_safetensors
 from tpudet.trainkit.weights.stored_weights import (
+    LazyTensors,
     StoredWeights,
     WeightsError,
     read_member,
@@ -33,9 +34,12 @@ from tpudet.trainkit.weights.torch_files import (
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
 _ZIP_START = b"PK\x03\x04"
 _TABLE_END = bytes.fromhex("57fb808b247547db")  # of the single-file checkpoints before TensorFlow 1
+# Of a preset of KerasHub: its backbone, and what a task adds to that.
+_PRESET = (WEIGHTS_IN_ARCHIVE, "task.weights.h5")
 _KNOWN = (
     "TensorFlow checkpoints (the prefix, the .index file or the folder), .h5, .weights.h5 and "
-    ".keras of Keras, .safetensors, .pth, .pt or .bin of PyTorch, and .pkl of Detectron2"
+    ".keras of Keras, folders of KerasHub's presets, .safetensors, .pth, .pt or .bin of PyTorch, "
+    "and .pkl of Detectron2"
 )
 
 
@@ -46,7 +50,7 @@ def read_weights(path: str, *, prefer_averages: bool = True) -> StoredWeights:
 
     Args:
         path: local or in a bucket. For a TensorFlow checkpoint, its prefix, one of its files, or
-            the folder, which means the newest one.
+            the folder, which means the newest one. For a preset of KerasHub, its folder.
         prefer_averages: take moving averages, if stored, under the names of the weights.
 
     Raises:
@@ -54,8 +58,11 @@ def read_weights(path: str, *, prefer_averages: bool = True) -> StoredWeights:
             run code. Damage in the middle of a file may surface only when a tensor is read.
     """
     try:
-        prefix = find_checkpoint(path)
-        if prefix is not None:
+        preset = [place for name in _PRESET if storage.is_file(place := os.path.join(path, name))]
+        prefix = None if preset else find_checkpoint(path)
+        if preset:
+            stored = _read_preset(preset)
+        elif prefix is not None:
             stored = read_tensorflow_checkpoint(prefix, prefer_averages=prefer_averages)
         elif storage.is_file(path):
             stored = _read_file(path, prefer_averages=prefer_averages)
@@ -68,6 +75,17 @@ def read_weights(path: str, *, prefer_averages: bool = True) -> StoredWeights:
     if not stored.tensors:
         raise WeightsError(f"{path} holds no weights ({stored.format}).")
     return stored
+
+
+def _read_preset(paths: Sequence[str]) -> StoredWeights:
+    files = [_read_open_file(path, read_keras) for path in paths]
+    readers = {
+        name: functools.partial(file.tensors.__getitem__, name)
+        for file in files
+        for name in file.tensors
+    }
+    notes = dict.fromkeys(note for file in files for note in file.notes)
+    return StoredWeights(LazyTensors(readers), "KerasHub, preset", tuple(notes))
 
 
 def _read_file(path: str, *, prefer_averages: bool) -> StoredWeights:

@@ -1,4 +1,4 @@
-"""Names of keras.applications: EfficientNet and ResNet (version 1)."""
+"""Names of keras.applications, EfficientNet and ResNet (version 1), and of KerasHub's ResNet."""
 
 from collections.abc import Collection
 
@@ -36,6 +36,15 @@ def resnet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
         return recipe._replace(convert=reversed_colours) if part == "kernel" else recipe
     number = 0 if unit.name == "shortcut" else int(unit.name.removeprefix("conv"))
     place = f"conv{unit.stage + 1}_block{unit.in_stage + 1}_{number}_"
+    return _recipe(place + "conv", place + "bn", part, names)
+
+
+def kerashub_resnet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
+    """`conv1_conv`, `stack0_block0_0_conv`: stacks from 0, the shortcut convolution is 0."""
+    if unit.stage == 0:
+        return _recipe("conv1_conv", "conv1_bn", part, names)
+    number = 0 if unit.name == "shortcut" else int(unit.name.removeprefix("conv"))
+    place = f"stack{unit.stage - 1}_block{unit.in_stage}_{number}_"
     return _recipe(place + "conv", place + "bn", part, names)
 
 
