@@ -4,7 +4,9 @@ import io
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
+import tpudet
 from tpudet.trainkit.screen import BarLines, LogFormatter, LogHandler
 
 NOTE = "I0000 00:00:1795907011.285164   13918 port.cc:153] oneDNN custom operations are on.\\n"
@@ -53,6 +55,15 @@ def test_bars_and_messages_have_lines_of_their_own_in_a_pipe() -> None:
     assert [line.split(":")[0] for line in lines] == ["reading", "a message", "reading", "the end"]
     assert "\r" not in done.stderr
     assert " 3/3 " in lines[2]
+
+
+def test_no_bar_has_an_interval_of_its_own() -> None:
+    """It would win over that of pipes, and a log would have a line each half second."""
+    (folder,) = tpudet.__path__
+    sources = {path.name: path.read_text() for path in Path(folder).rglob("*.py")}
+    assert [
+        name for name, text in sources.items() if "tqdm" in text and "mininterval=" in text
+    ] == []
 
 
 def test_on_a_terminal_a_message_clears_the_bar_and_the_bar_comes_back(tmp_path) -> None:

@@ -200,7 +200,7 @@ def copy_all(transfers: Sequence[Transfer], *, threads: int, checksum: bool) -> 
     failures: list[str] = []
     lock, stopped = threading.Lock(), threading.Event()
     with (
-        tqdm(total=total, unit="B", unit_scale=True, desc="upload", mininterval=0.5) as bar,
+        tqdm(total=total, unit="B", unit_scale=True, desc="upload") as bar,
         ThreadPoolExecutor(threads) as pool,
     ):
 

@@ -217,7 +217,7 @@ def _run(
     cluster: str | None = None,
 ) -> list[ShardReport]:
     num_images = len(plan.order)
-    with tqdm(total=num_images, unit="image", desc=plan.split, mininterval=0.5) as bar:
+    with tqdm(total=num_images, unit="image", desc=plan.split) as bar:
 
         def progress(amount: int) -> None:
             if amount:

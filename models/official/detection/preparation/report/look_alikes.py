@@ -55,7 +55,7 @@ def search_look_alikes(numbers: SetNumbers) -> list[LookAlikes] | None:
     total = sum(len(columns.source_ids) for columns in numbers.columns)
     if total > MAX_IMAGES:
         return None
-    with tqdm(total=total, unit="image", desc="look-alikes", mininterval=0.5) as bar:
+    with tqdm(total=total, unit="image", desc="look-alikes") as bar:
         shrunk = [shrink_images(split, bar.update) for split in numbers.prepared.splits]
     return find_look_alikes(numbers.columns, shrunk)
 

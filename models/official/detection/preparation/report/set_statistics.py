@@ -234,7 +234,7 @@ def read_numbers(directory: str) -> SetNumbers:
     prepared = read_prepared_set(directory)
     total = sum(split.manifest["images"] for split in prepared.splits)
     columns = []
-    with tqdm(total=total, unit="image", desc=prepared.part, mininterval=0.5) as bar:
+    with tqdm(total=total, unit="image", desc=prepared.part) as bar:
         for split in prepared.splits:
             columns.append(read_columns(split, prepared.classes, bar.update))
     counts = [class_counts(column, len(prepared.classes)) for column in columns]
