@@ -11,6 +11,7 @@ import pytest
 from tpudet.classification.data.config import AffineConfig, ColorConfig, DataConfig, MixupConfig
 from tpudet.classification.data.pipeline import train_dataset
 from tpudet.classification.data.sample_cache import find_cache
+from tpudet.classification.preparation import write_cache as write_cache_module
 from tpudet.classification.preparation.write_cache import CachePlan, write_cache
 from tpudet.cli import main
 from tpudet.trainkit.errors import UserError
@@ -141,6 +142,24 @@ def test_an_interrupted_cache_is_refused_and_finished(split: Split, tmp_path: Pa
     (tmp_path / "cache.json").write_text("{")
     with pytest.raises(UserError, match="was cut short"):
         images(data, split, 1)
+
+
+def test_a_cache_whose_claim_was_lost_is_not_finished(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, written = write_cache_module.write_shard, []
+
+    def lose_the_claim_at_last(path: str, records) -> int:
+        written.append(path)
+        if len(written) == 2:
+            (tmp_path / "cache.claim.json").unlink()
+        return real(path, records)
+
+    monkeypatch.setattr(write_cache_module, "write_shard", lose_the_claim_at_last)
+    with pytest.raises(UserError, match="is no longer claimed"):
+        write_cache(plan(AUGMENTED, split, tmp_path, 1), overwrite=False)
+    assert len(written) == 2
+    assert not (tmp_path / "cache.json").exists()
 
 
 def test_a_random_crop_needs_variants(colors_part: Path, tmp_path: Path, capsys) -> None:

@@ -1,6 +1,7 @@
 """images_to_tfrecords: what records hold, repairs, resuming, ImageNet's flat split, refusals."""
 
 import json
+import shutil
 from pathlib import Path
 
 import cv2
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tpudet.classification.commands.images_to_tfrecords import main
+from tpudet.classification.preparation import build_shard
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.record_splits import find_split
 
@@ -136,6 +138,35 @@ def test_a_finished_shard_of_an_interrupted_run_is_kept(tmp_path: Path, capsys) 
     assert "--overwrite replaces it" in capsys.readouterr().err
     assert main([*command, "--overwrite"]) == 0
     assert json.loads((part / "train_part.manifest.json").read_text())["images"] == 5
+
+
+def test_class_lists_are_compared_once_more_before_publishing(
+    tmp_path: Path, capsys, monkeypatch
+) -> None:
+    """Another run writes another split of the part at the same time, with other classes."""
+    source, part = tmp_path / "source", tmp_path / "part"
+    for label in ("a", "b"):
+        write(source / f"train/{label}/0.jpg")
+    real = build_shard.write_shard
+
+    def beside_another_run(path: str, records) -> int:
+        (part / "classes.csv").write_text("b,b\na,a\n")
+        return real(path, records)
+
+    command = [str(source), "--output", str(part), "--num_shards", "1", "--workers", "1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(build_shard, "write_shard", beside_another_run)
+        for more in ([], ["--overwrite"]):
+            assert main([*command, *more]) == 2
+            message = capsys.readouterr().err
+            assert "was written by another run meanwhile" in message
+            assert "class 1 was b,b, now a,a" in message
+            assert not (part / "train_part.manifest.json").exists()
+            shutil.rmtree(part)
+    assert main(command) == 0
+    assert (part / "classes.csv").read_text() == "a,a\nb,b\n"
+    (part / "classes.csv").write_text("b,b\na,a\n")  # of an earlier run: --overwrite replaces it
+    assert main([*command, "--overwrite"]) == 0
 
 
 def test_imagenets_flat_validation_takes_the_labels_of_a_file(tmp_path: Path, capsys) -> None:

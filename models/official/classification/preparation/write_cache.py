@@ -106,6 +106,7 @@ def write_cache(plan: CachePlan, *, overwrite: bool) -> str:
                 for index in range(len(plan.shards)):
                     claim.verify()
                     entries.append(_write_shard(plan, variant, index, bar))
+        claim.verify()
         text = json.dumps({**described, "shards": entries}, indent=1) + "\n"
         storage.write_text(f"{output}/{MANIFEST}", text)
         storage.remove(f"{output}/{_PLAN}")

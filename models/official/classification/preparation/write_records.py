@@ -161,8 +161,7 @@ def write_splits(plans: Sequence[Plan], *, workers: int, overwrite: bool) -> Non
 
 def _check_output(plan: Plan, *, overwrite: bool) -> None:
     """Refuses to mix class lists, and to replace a finished split without --overwrite."""
-    text = storage.read_text(f"{plan.output}/classes.csv")
-    changed = text is not None and first_difference(read_class_list(text), plan.classes)
+    changed = _changed_classes(plan, storage.read_text(f"{plan.output}/classes.csv"))
     if changed and not overwrite:
         raise UserError(f"{plan.output} has other classes: {changed}. Give another --output")
     finished = storage.is_file(plan.prefix + MANIFEST_SUFFIX)
@@ -170,6 +169,11 @@ def _check_output(plan: Plan, *, overwrite: bool) -> None:
         raise UserError(
             f"{plan.prefix}{MANIFEST_SUFFIX} is of other images or options: --overwrite replaces it"
         )
+
+
+def _changed_classes(plan: Plan, text: str | None) -> str | None:
+    """Describes the first class in which a class list differs; None if there is no list."""
+    return None if text is None else first_difference(read_class_list(text), plan.classes)
 
 
 def _is_current(plan: Plan) -> bool:
@@ -193,14 +197,15 @@ def _is_finished(job: ShardJob, entry: Mapping[str, Any]) -> bool:
 
 
 def _write_split(plan: Plan, workers: int) -> dict[str, Any]:
-    progress_folder = plan.prefix + PROGRESS_SUFFIX
+    progress_folder, classes = plan.prefix + PROGRESS_SUFFIX, f"{plan.output}/classes.csv"
     storage.make_folder(plan.output)
+    before = storage.read_text(classes)
     with Claim(f"{plan.prefix}.claim.json", output=plan.prefix) as claim:
         storage.make_folder(progress_folder)
         storage.remove_if_there(plan.prefix + MANIFEST_SUFFIX)
         jobs = plan.jobs()
         function = partial(_finish_shard, progress_folder, claim.ticket)
-        with tqdm(total=len(plan.files), unit="image", desc=plan.split, mininterval=0.5) as bar:
+        with tqdm(total=len(plan.files), unit="image", desc=plan.split) as bar:
             done = run_jobs(function, jobs, workers=min(workers, len(jobs)), progress=bar.update)
             reports = sorted(done, key=lambda report: report.file)
         claim.verify()
@@ -208,11 +213,23 @@ def _write_split(plan: Plan, workers: int) -> dict[str, Any]:
         manifest = _manifest(plan, reports)
         if not manifest["images"]:
             raise UserError(f"no image of {plan.directory} can be used:\n{_summary(manifest)}")
-        storage.write_text(f"{plan.output}/classes.csv", write_class_list(plan.classes))
+        _check_classes_again(plan, classes, before)
+        storage.write_text(classes, write_class_list(plan.classes))
         text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
         storage.write_text(plan.prefix + MANIFEST_SUFFIX, text)
         storage.remove_folder(progress_folder)
     return manifest
+
+
+def _check_classes_again(plan: Plan, path: str, before: str | None) -> None:
+    """Raises UserError if another split has been written meanwhile with other classes."""
+    text = storage.read_text(path)
+    changed = _changed_classes(plan, text)
+    if changed and text != before:
+        raise UserError(
+            f"{path} was written by another run meanwhile, and has other classes: {changed}. All "
+            "splits of a part share one list: give another --output"
+        )
 
 
 def _finish_shard(
