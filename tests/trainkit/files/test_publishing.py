@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,43 @@ publish_folder(sys.argv[1], sys.argv[2])
     publish_folder(make_folder(tmp_path / "again", "newer"), str(tmp_path / "model"))
     assert contents(tmp_path / "model")["model.pb"] == "newer"
     assert {found.name for found in tmp_path.iterdir()} <= {"model", "t"}
+
+
+def test_a_folder_is_on_the_disk_before_the_old_one_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut after the old folder's removal would otherwise leave neither."""
+    done: list[str] = []
+
+    def note(operation: str, real: Callable[..., None]) -> Callable[..., None]:
+        def act(path: str, *target: str) -> None:
+            done.append(f"{operation} {os.path.relpath(path, tmp_path)}")
+            real(path, *target)
+
+        return act
+
+    make_folder(tmp_path / "model", "old")
+    temporary = make_folder(tmp_path / "t", "new")
+    monkeypatch.setattr(storage, "sync", note("sync", storage.sync))
+    monkeypatch.setattr(storage, "remove_folder", note("remove", storage.remove_folder))
+    monkeypatch.setattr(os, "rename", note("rename", os.rename))
+    publish_folder(temporary, str(tmp_path / "model"))
+    files = ["t/assets/classes.csv", "t/model.pb", "t", "t/assets"]
+    assert sorted(done[:4]) == sorted(f"sync {path}" for path in files)
+    assert done[4:] == [
+        "rename model",
+        "rename t",
+        "sync .",
+        "remove model.replaced.temporary",
+    ]
+
+
+def test_what_a_killed_move_to_another_disk_left_is_removed(tmp_path: Path) -> None:
+    left = Path(make_folder(tmp_path / "disk/model.published.temporary", "half"))
+    (tmp_path / "final").symlink_to("disk/model")
+    publish_folder(make_folder(tmp_path / "t", "new"), str(tmp_path / "final"))
+    assert contents(tmp_path / "disk/model")["model.pb"] == "new"
+    assert not left.exists()
 
 
 def test_publishing_in_a_bucket_moves_the_marking_file_last(

@@ -186,6 +186,26 @@ def test_a_disk_that_cannot_flush_folders_is_no_error(
         write_text(str(tmp_path / "a"), "three")
 
 
+def test_a_file_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut after the renaming would otherwise leave an empty file in place of the old."""
+    path, done = tmp_path / "a", []
+
+    def fsync(descriptor: int) -> None:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
+        done.append("folder" if name == tmp_path.name else f"{os.fstat(descriptor).st_size} bytes")
+
+    def rename(source: str, target: str) -> None:
+        done.append("rename")
+        os.replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(storage, "rename", rename)
+    write_text(str(path), "content")
+    assert done == ["7 bytes", "rename", "folder"]
+
+
 def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     for name in ("a/inner", "b", "elsewhere"):
         (tmp_path / name).mkdir(parents=True)

@@ -38,7 +38,10 @@ def publish_folder(temporary: str, target: str, *, last: str = "") -> None:
     parent = os.path.dirname(target)
     os.makedirs(parent, exist_ok=True)
     if os.path.realpath(os.path.dirname(temporary)) != parent:  # a link may lead to another disk
-        temporary = shutil.move(temporary, f"{target}.published{TEMPORARY_SUFFIX}")
+        moved = f"{target}.published{TEMPORARY_SUFFIX}"
+        if os.path.lexists(moved):  # left by a process that was killed while it moved
+            storage.remove_folder(moved)
+        temporary = shutil.move(temporary, moved)
     _sync_folder(temporary)
     aside = f"{target}.replaced{TEMPORARY_SUFFIX}"
     if os.path.isdir(target):
