@@ -291,6 +291,44 @@ def test_what_another_process_changes_is_never_joined(
     assert len(left) <= {"a part": 4, "the claim": 1, "the file": 0}[taken]
 
 
+def test_a_part_that_is_replaced_while_the_parts_are_joined(
+    saved_model: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checked once more as it is read: the first look at all of them may be minutes ago."""
+    real = parts.read_predictions
+
+    def read_what_another_wrote(*arguments: Any) -> Any:
+        found = real(*arguments)
+        return found._replace(metadata=found.metadata | {"key": "of another run"})
+
+    monkeypatch.setattr(parts, "read_predictions", read_what_another_wrote)
+    saved, target = read_saved_detector(str(saved_model)), tmp_path / "p.parquet"
+    with pytest.raises(UserError, match="part-00000.parquet was replaced by a run with another"):
+        run_inference(
+            saved=saved,
+            images=list_images(str(folder), None),
+            predictions_path=str(target),
+            batch_size=4,
+            workers=1,
+        )
+    assert not target.exists()
+
+
+def test_a_model_that_is_exported_anew_during_the_run_is_refused(
+    saved_model: Path, folder: Path, tmp_path: Path
+) -> None:
+    before = read_saved_detector(str(saved_model))._replace(fingerprint="of the export before")
+    with pytest.raises(UserError, match="is not the model that the run started with"):
+        run_inference(
+            saved=before,
+            images=list_images(str(folder), None),
+            predictions_path=str(tmp_path / "p.parquet"),
+            batch_size=4,
+            workers=1,
+        )
+    assert list(tmp_path.glob("p.parquet*")) == [tmp_path / "p.parquet.parts"]
+
+
 def test_unreadable_images_are_named_and_others_repaired(
     saved_model: Path, folder: Path, tmp_path: Path, photos: Any, capsys: Any
 ) -> None:

@@ -1,5 +1,6 @@
 """Masks as files: the CSV and folders of Open Images, and folders with one image each."""
 
+import os
 import zipfile
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from tpudet.detection.commands import make_tfrecords
 from tpudet.detection.data.tfrecord import parse_example
-from tpudet.detection.preparation.sources.mask_files import read_mask_folders
+from tpudet.detection.preparation.sources.mask_files import read_mask_file, read_mask_folders
 from tpudet.detection.preparation.sources.masks import mask_png
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.records import find_shards, read_records
@@ -197,3 +198,9 @@ def test_real_nuclei(data_dir: Path, tmp_path: Path) -> None:
         expected = np.array([cv2.imread(str(file), 0) for file in files]) > 0
         np.testing.assert_array_equal(record["masks"], expected)
         np.testing.assert_array_equal(record["areas"], expected.sum(axis=(1, 2)))
+
+
+def test_a_fifo_for_a_mask_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mask.png")
+    with pytest.raises(OSError, match="it is a device or FIFO, not a file"):
+        read_mask_file(str(tmp_path / "mask.png"))
