@@ -266,34 +266,6 @@ def test_names_from_the_data_are_text_and_nothing_else(
     assert "<title>The 5 worst of 5 images</title>" in visit.dom
 
 
-def test_a_higher_score_hides_false_boxes_and_turns_found_ones_into_missed(
-    write_found, write_truth, write_images, draw, tmp_path, browse
-) -> None:
-    """Two of three cats are found, at 0.9 and 0.5; at 0.6 and 0.4 there is no cat, at 0.7 a dog."""
-    left, middle, right = (0.1, 0.1, 0.3, 0.9), (0.4, 0.1, 0.6, 0.9), (0.7, 0.1, 0.9, 0.9)
-    top = (0.0, 0.0, 1.0, 0.05)
-    found = [(1, 0.9, *left), (2, 0.7, *right), (1, 0.6, *top), (1, 0.5, *middle), (1, 0.4, *top)]
-    truth = write_truth(*[("a", "cat", *box) for box in (left, middle, right)])
-    folder = tmp_path / "images"
-    folder.mkdir()
-    noise = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
-    cv2.imwrite(str(folder / "a.png"), noise)
-    output = tmp_path / "out"
-    arguments = ("--images", folder, "--output", output, "--groundtruth", truth)
-    assert draw(write_found({"a": found}), *arguments) == 0
-    page = output / "index.html"
-    for fragment, states in {
-        "": {"found": 2, "false": 3, "missed": 1, "low": 0},
-        "#score=0.55": {"found": 1, "false": 2, "missed": 2, "low": 1},
-        "#score=0.95": {"found": 0, "false": 0, "missed": 3, "low": 3},
-    }.items():
-        visit = browse(page, fragment=fragment)
-        assert visit.console == ""
-        assert {state: visit.dom.count(f'<g class="{state}"') for state in states} == states
-    confusions = page.read_text().split('id="confusions"')[1].split("</section>")[0]
-    assert re.findall(r"<td[^>]*>([^<]*)</td>", confusions) == ["cat", "dog", "1", "0.70"]
-
-
 def test_blood_cells_in_the_dark(
     data_dir, write_found, write_truth, draw, tmp_path, browse
 ) -> None:

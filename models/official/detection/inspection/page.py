@@ -57,7 +57,9 @@ body {{ max-width: 100rem; }}
 .canvas rect {{ vector-effect: non-scaling-stroke; }}
 .canvas g.missed {{ stroke-dasharray: 7 4; }}
 .canvas g.found, .canvas g.ignored {{ stroke-width: 1.5px; }}
-#classes :is(th, td):nth-last-child(-n + 2) {{ text-align: right; }}
+#classes :is(th, td):nth-last-child(-n + 2),
+#confusions :is(th, td):nth-last-child(-n + 2) {{ text-align: right; }}
+.chips[hidden] {{ display: none; }}
 .chips span {{ display: inline-block; }}
 .bar-of-choices {{ position: sticky; z-index: 1; top: 0; display: flex; flex-wrap: wrap;
   align-items: center; gap: .3rem 1.3rem; margin: 1.2rem 0 .9rem; padding: .6rem .2rem;
@@ -91,17 +93,41 @@ wanted.addEventListener("change", () => {
 const score = document.getElementById("score"), shown = document.getElementById("shown");
 const boxes = [...document.querySelectorAll("g[data-score]")];
 for (const box of boxes) box.dataset.state = box.getAttribute("class");
+const inWords = counts => ["missed", "false", "found"].map(s => `${counts[s]} ${s}`).join(", ");
+const compared = cards.filter(card => card.querySelector(".counts"));
+for (const card of compared) card.atStart = {...card.dataset};
+const count = card => {
+  const counts = {missed: 0, false: 0, found: 0, badness: 0};
+  for (const box of card.querySelectorAll("g")) {
+    const state = box.getAttribute("class");
+    counts[state] += 1;
+    counts.badness += state === "missed" ? 1 : state === "false" ? Number(box.dataset.score) : 0;
+  }
+  return counts;
+};
 score.addEventListener("input", () => {
-  const lowest = Number(score.value), counts = {};
+  const lowest = Number(score.value), isLowest = score.value === score.min;
   for (const box of boxes) {
     const state = box.dataset.state, isLow = Number(box.dataset.score) < lowest;
-    const now = !isLow ? state : state === "found" ? "missed" : "low";
-    box.setAttribute("class", now);
-    counts[now] = (counts[now] || 0) + 1;
+    box.setAttribute("class", !isLow ? state : state === "found" ? "missed" : "low");
   }
-  const faults = ["found", "false"].filter(state => counts[state])
-    .map(state => `${counts[state]} ${state}`).join(", ");
-  shown.textContent = lowest.toFixed(2) + (faults ? `: ${faults} in these images` : "");
+  const total = {missed: 0, false: 0, found: 0};
+  for (const card of compared) {
+    const counts = isLowest ? card.atStart : count(card), line = card.querySelector(".counts");
+    for (const key of ["missed", "false", "found", "badness"]) card.dataset[key] = counts[key];
+    for (const state in total) total[state] += Number(counts[state]);
+    line.firstChild.textContent = inWords(counts);
+    line.lastChild.textContent = ` · badness ${Number(counts.badness).toFixed(2)}`;
+    card.querySelector(".chips").hidden = !isLowest;  // they are those of the lowest score
+  }
+  const rest = compared.length ? `: ${inWords(total)} in these images` : "";
+  shown.textContent = lowest.toFixed(2) + rest;
+  for (const cell of document.querySelectorAll("[data-scores]")) {
+    const numbers = cell.dataset.scores.split(" ").map(text => text.split("x").map(Number));
+    const sum = numbers.reduce((sum, [at, times]) => at / 100 < lowest ? sum : sum + times, 0);
+    cell.textContent = sum.toLocaleString("en");
+    cell.closest("tr").hidden = sum === 0;
+  }
 });
 const linked = location.hash.match(/^#score=([0-9.]+)$/);
 if (linked) {
@@ -221,7 +247,7 @@ def _bar(comparison: Comparison, cards: Sequence[ImageCard]) -> Html:
 def _slider(min_score: float) -> Html:
     return Html(
         '<label title="Found objects below it become missed">Score '
-        f'<input type="range" id="score" min="{min_score:g}" max="1" step="any" '
+        f'<input type="range" id="score" min="{min_score:g}" max="1" step="0.01" '
         f'value="{min_score:g}"><output id="shown" for="score">{min_score:.2f}</output></label>'
     )
 
@@ -244,6 +270,7 @@ def _card(comparison: Comparison, rank: int, one: ImageCard) -> Html:
         "badness": f"{one.badness:.4f}",
         "missed": states["missed"],
         "false": states["false"],
+        "found": states["found"],
         "name": to_html(one.image_id),
         "classes": " ".join(map(str, sorted(_class_ids(one)))),
     }
@@ -297,5 +324,6 @@ def _summary(comparison: Comparison, one: ImageCard, states: Counter[str]) -> Ht
     lines: list[Content] = []
     if comparison.outcomes is not None:
         text = f"{states['missed']} missed, {states['false']} false, {states['found']} found"
-        lines.append(element("p", text, element("small", f" · badness {one.badness:.2f}")))
+        badness = element("small", f" · badness {one.badness:.2f}")
+        lines.append(element("p", text, badness, classes="counts"))
     return joined([*lines, element("p", *chips, classes="chips")])

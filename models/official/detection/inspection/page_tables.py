@@ -40,11 +40,16 @@ def classes_section(comparison: Comparison, outcomes: Outcomes) -> Html:
     headers = ["id", "class", "found", "missed", "false", *FAULT_NAMES.values()]
     headers += ["recall", "precision"]
     shown = element("div", table(headers, rows, classes="sortable"), classes="tall")
-    return section("classes", "All images compared, by class", shown)
+    text = f"Predictions of score {comparison.min_score:g} or more, wherever the slider stands."
+    note = element("p", text, classes="note")
+    return section("classes", "All images compared, by class", note, shown)
 
 
 def confusions_section(comparison: Comparison, outcomes: Outcomes) -> Html:
-    """The pairs of classes that are taken for each other, the most frequent first."""
+    """The pairs of classes that are taken for each other, the most frequent first.
+
+    Their scores are there in hundredths, `70x2` for two of 0.70 to 0.71: the slider counts anew.
+    """
     assert comparison.ground_truth is not None
     confused = np.flatnonzero(outcomes.kinds == WRONG_CLASS)
     truth = comparison.ground_truth.class_ids[outcomes.confused_with[confused]]
@@ -52,13 +57,18 @@ def confusions_section(comparison: Comparison, outcomes: Outcomes) -> Html:
     pairs = Counter(zip(truth.tolist(), predicted.tolist(), strict=True))
     rows: list[list[Content]] = []
     for (own, other), count in pairs.most_common(_PAIRS_SHOWN):
-        mean = scores[confused][(truth == own) & (predicted == other)].mean()
+        of_pair = scores[confused][(truth == own) & (predicted == other)]
+        hundredths, times = np.unique(
+            np.floor(100 * of_pair + 1e-4).astype(int), return_counts=True
+        )
+        listed = " ".join(f"{h}x{n}" for h, n in zip(hundredths, times, strict=True))
         names = [comparison.classes[class_id - 1].name for class_id in (own, other)]
-        rows.append([*names, count, f"{mean:.2f}"])
+        shown = Html(f'<span data-scores="{listed}">{count:,}</span>')
+        rows.append([*names, shown, f"{of_pair.max():.2f}"])
     if not rows:
         nothing = element("p", "No class is taken for another.", classes="note")
         return section("confusions", "Classes taken for others", nothing)
-    headers = ["ground truth", "predicted", "count", "mean score"]
+    headers = ["ground truth", "predicted", "count", "highest score"]
     more = f"and {len(pairs) - len(rows):,} more pairs" if len(pairs) > len(rows) else ""
     note = element("p", more, classes="note") if more else ""
     return section("confusions", "Classes taken for others", table(headers, rows), note)
