@@ -54,6 +54,8 @@ def test_masks_of_records_are_those_of_the_annotations(
     part, content = coco_part
     truth, _ = load(part, workers=workers)
     sizes = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
+    files = {str(image["id"]): image["file_name"] for image in content["images"]}
+    assert truth.file_names == tuple(files[name] for name in truth.source_ids)
     expected = []
     for name in truth.source_ids:
         for annotation in content["annotations"]:

@@ -51,9 +51,9 @@ def draw_batch(
 
 
 def _title(truth: GroundTruth, image: int) -> str:
-    """The name of an image, else its place in the records."""
-    name = truth.source_ids[image] if truth.source_ids else ""
-    return name or f"record {truth.records[image]}"
+    """The file name of an image, else its id, else its place in the records."""
+    names = (column[image] for column in (truth.file_names, truth.source_ids) if column)
+    return next(filter(None, names), f"record {truth.records[image]}")
 
 
 def _scaled_masks(

@@ -24,7 +24,8 @@ class GroundTruth(NamedTuple):
     classes: np.ndarray  # [G] int, 1-based
     is_crowd: np.ndarray  # [G] bool; detections inside such a region count neither way
     areas: np.ndarray  # [G] float, pixels^2; decides small, medium, large
-    source_ids: tuple[str, ...] = ()  # I names of the images, if they are known
+    source_ids: tuple[str, ...] = ()  # I ids of the images, if they are known
+    file_names: tuple[str, ...] = ()  # I, each "" where the records have none
     masks: list[Rle] | None = None  # G COCO RLE of whole images; None where they are not wanted
 
 
@@ -49,14 +50,15 @@ def load_ground_truth(
         ValueError: the files have no image, a class id beyond `class_names`, or objects without
             masks where these are wanted.
     """
-    records, source_ids, sizes, counts = [], [], [], []
+    records, source_ids, file_names, sizes, counts = [], [], [], [], []
     columns: list[tuple[np.ndarray, ...]] = []
 
     def read() -> Iterator[PngJob]:
-        for record, source_id, size, encoded, *instances in _read_truth(
+        for record, source_id, file_name, size, encoded, *instances in _read_truth(
             shards, class_names, with_masks
         ):
             source_ids.append(source_id.decode(errors="replace"))
+            file_names.append(file_name.decode(errors="replace"))
             _check_labels(instances[1], source_ids[-1], class_names)
             records.append(record)
             sizes.append(size)
@@ -79,6 +81,7 @@ def load_ground_truth(
         is_crowd=is_crowd,
         areas=areas,
         source_ids=tuple(source_ids),
+        file_names=tuple(file_names),
         masks=_joined(found, sizes, source_ids) if with_masks else None,
     )
 
@@ -113,17 +116,19 @@ def _read_truth(
 ) -> Iterator[Any]:
     """Yields the columns of each image.
 
-    They are record, source id, size [2], masks as PNG files ([0] unless wanted), boxes in pixels,
-    labels, is_crowd and areas.
+    They are record, source id, file name, size [2], masks as PNG files ([0] unless wanted), boxes
+    in pixels, labels, is_crowd and areas.
     """
 
     def parse(record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
         example = parse_example(serialized, with_masks=with_masks, class_names=class_names)
+        key = {"image/filename": tf.io.FixedLenFeature([], tf.string, "")}
+        file_name = tf.io.parse_single_example(serialized, key)["image/filename"]
         masks = tf.constant([], tf.string) if example.masks is None else example.masks
         size = tf.cast(tf.stack([example.height, example.width]), tf.float32)
         boxes = example.boxes_normalized * tf.tile(size, [2])
         instances = (boxes, example.labels, example.is_crowd, example.areas)
-        return record, example.source_id, size, masks, *instances
+        return record, example.source_id, file_name, size, masks, *instances
 
     return read_records(shards).map(unconverted(parse)).prefetch(256).as_numpy_iterator()
 
