@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from tpudet.trainkit.command_line import new_parser, positive_number, run_command
+from tpudet.trainkit.command_line import new_parser, positive_number, run_command, writing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,15 +38,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="list instead the settings in which the runs differ and the best evaluation of each, "
         "by --metric, a column a run",
     )
+    parser.add_argument(
+        "--page",
+        metavar="FILE.html",
+        help="write a page instead: the table, curves of --metric and of the loss, the comparison",
+    )
     return run_command(parser, argv, _run)
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> str | None:
     from tpudet.trainkit.errors import UserError
     from tpudet.trainkit.training import runs
 
     if arguments.goodput and arguments.compare:
         raise UserError("--goodput and --compare are two tables: give one of them")
+    if arguments.page and (arguments.goodput or arguments.compare or arguments.watch):
+        raise UserError("--page is written once, with everything: leave the other options out")
+    if arguments.page:
+        from tpudet.trainkit.training.runs_page import write_runs_page  # it imports Matplotlib
+
+        with writing(arguments.page):
+            return write_runs_page(
+                arguments.page,
+                arguments.directory,
+                metric=arguments.metric,
+                silent_after_minutes=arguments.silent_after_minutes,
+            )
     runs.print_report(
         arguments.directory,
         metric=arguments.metric,
@@ -56,3 +73,4 @@ def _run(arguments: argparse.Namespace) -> None:
             "goodput" if arguments.goodput else "comparison" if arguments.compare else "progress"
         ),
     )
+    return None

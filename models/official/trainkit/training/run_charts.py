@@ -59,6 +59,26 @@ def metric_chart(lines: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Ch
     return _chart(evaluated, names[:MAX_NAMES], main=names[0], ylabel="metric", ylimits=(0, 1))
 
 
+def line_by_step(
+    lines: Sequence[Mapping[str, Any]], name: str, *, is_logarithmic: bool
+) -> Line | None:
+    """The known values of one name over the steps; None if there is none.
+
+    Args:
+        lines: of the ledger.
+        name: of a loss or metric.
+        is_logarithmic: whether the axis is, which has no 0.
+    """
+    points = [(line["step"], finite_number(line.get(name))) for line in lines]
+    # -1 stands for a metric without objects.
+    known = [(step, value) for step, value in points if value is not None and value >= 0]
+    known = [point for point in known if point[1] > 0 or not is_logarithmic]
+    if not known:
+        return None
+    steps, values = np.array(known, float).T
+    return Line(steps.astype(int), values)
+
+
 def _chart(
     lines: Sequence[Mapping[str, Any]],
     names: Sequence[str],
@@ -68,15 +88,12 @@ def _chart(
     ylimits: tuple[float, float] | None = None,
     is_logarithmic: bool = False,
 ) -> Chart | None:
-    drawn = {}
-    for name in names:
-        points = [(line["step"], finite_number(line.get(name))) for line in lines]
-        # -1 stands for a metric without objects; a logarithmic axis has no 0.
-        known = [(step, value) for step, value in points if value is not None and value >= 0]
-        known = [point for point in known if point[1] > 0 or not is_logarithmic]
-        if known:
-            steps, values = np.array(known, float).T
-            drawn[name] = Line(steps.astype(int), values, is_emphasized=name == main)
+    found = {name: line_by_step(lines, name, is_logarithmic=is_logarithmic) for name in names}
+    drawn = {
+        name: line._replace(is_emphasized=name == main)
+        for name, line in found.items()
+        if line is not None
+    }
     if not drawn:
         return None
     return line_chart(

@@ -139,12 +139,12 @@ def _cells(run: Run) -> list[str]:
         shown(run.best_step, "{}"),
         shown(run.images_per_second, "{:.1f}"),
         shown(run.input_wait_share, "{:.0%}"),
-        "-" if run.age_seconds is None else _format_age(run.age_seconds),
+        "-" if run.age_seconds is None else format_age(run.age_seconds),
         run.state,
     ]
 
 
-def _format_age(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """A rough age such as 45s, 12m, 3h, 2d; below two of a unit the smaller unit is used."""
     seconds = max(seconds, 0)
     for size, letter in ((86400, "d"), (3600, "h"), (60, "m")):
@@ -173,11 +173,21 @@ def _split_name(model_dir: str) -> tuple[str, str]:
     return version, part
 
 
+def describe_runs(
+    model_dirs: Sequence[str], *, metric: str, silent_after_minutes: float
+) -> list[Run]:
+    """Reads the ledgers of several runs, as `describe_run` does."""
+    now = time.time()
+    return [
+        describe_run(model_dir, metric=metric, now=now, silent_after_minutes=silent_after_minutes)
+        for model_dir in model_dirs
+    ]
+
+
 def report(
     directory: str, *, metric: str, silent_after_minutes: float, content: Content = "progress"
 ) -> str:
     """Returns a table of all runs below `directory`, or a sentence if there are none."""
-    now = time.time()
     model_dirs = list(find_model_dirs(directory))
     if not model_dirs:
         return f"No runs below {directory}: no folder there holds {run_log.FILE_NAME}."
@@ -186,10 +196,7 @@ def report(
             return format_goodput(model_dirs)
         case "comparison":
             return _align(compare_runs(model_dirs, metric=metric))
-    runs = [
-        describe_run(model_dir, metric=metric, now=now, silent_after_minutes=silent_after_minutes)
-        for model_dir in model_dirs
-    ]
+    runs = describe_runs(model_dirs, metric=metric, silent_after_minutes=silent_after_minutes)
     return format_table(runs, metric=metric)
 
 
