@@ -18,6 +18,11 @@ def listing(values: Iterable[object], limit: int = 10) -> str:
     return ", ".join(shown[:limit]) + more
 
 
+def count_of(number: int, one: str, many: str) -> str:
+    """`1 image` or `2,000 images`: a number with the words that go with it."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def shorten(text: str, limit: int) -> str:
     """The first `limit` characters of a string, for a message, and how many more there are."""
     more = len(text) - limit

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from tpudet.detection.ops.drawing import Panel, draw_panels
 from tpudet.detection.types import Batch
+from tpudet.trainkit.errors import count_of
 from tpudet.trainkit.pages.drawing import class_colour, image_grid
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_record, record_offsets
 from tpudet.trainkit.types import Tensor
@@ -71,7 +72,7 @@ def draw_row(row: Batch, class_names: Sequence[str], name: str) -> np.ndarray:
             for number, crowd in zip(classes, crowds, strict=True)
         ],
         colours=[class_colour(number) for number in classes],
-        caption=f"{name}: {len(classes)} boxes",
+        caption=f"{name}: {count_of(len(classes), 'box', 'boxes')}",
         masks=() if masks is None else masks[:, : image.shape[0], : image.shape[1]] > 0,
     )
     return draw_panels(image, [panel])

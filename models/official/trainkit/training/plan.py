@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 import keras
 
+from tpudet.trainkit.errors import count_of
 from tpudet.trainkit.training.build_optimizer import drops_warning, warmup_warning
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.engine import StepReport
@@ -55,13 +56,13 @@ def log_plan(
         num_devices: devices that train.
     """
     logger.info(
-        "%s: %s parameters, %d classes, canvas %dx%d, precision %s, %d devices",
+        "%s: %s parameters, %d classes, canvas %dx%d, precision %s, %s",
         kind,
         f"{model.count_params():,}",
         num_classes,
         *canvas_size,
         model.dtype_policy.name,
-        num_devices,
+        count_of(num_devices, "device", "devices"),
     )
     logger.info(
         "%d training images; %d steps of %d images are %.1f epochs",
@@ -125,10 +126,10 @@ class FirstSteps:
         per_step = self._seconds / max(self._steps, 1)
         remaining = per_step * (self._total_steps - step)
         logger.info(
-            "%.3g s per step on this machine: the remaining %s steps will take about %s, "
+            "%.3g s per step on this machine: the remaining %s will take about %s, "
             "evaluations not counted",
             per_step,
-            f"{self._total_steps - step:,}",
+            count_of(self._total_steps - step, "step", "steps"),
             format_duration(remaining),
         )
         if self._advice and remaining > _LONG_HOURS * 3600:

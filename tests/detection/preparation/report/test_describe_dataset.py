@@ -144,11 +144,11 @@ def test_equal_files_under_other_names_are_found_within_and_between_splits(
     folder = write_part({"train": train, "val": [drawn("x", 110), drawn("c", 120)]}, classes)
     assert describe(folder) == 0
     facts = (folder / "report.html").read_text().split('id="known"')[1].split("</section>")[0]
-    assert "1 images of train are the same files as others of train, under other names" in facts
+    assert "1 image of train is the same file as others of train, under another name" in facts
     assert "such as again a and a." in facts
-    assert "1 images of val are the same files as images of train, a leak, under other" in facts
+    assert "1 image of val is the same file as images of train, a leak, under another" in facts
     assert "such as x and b." in facts
-    assert "1 images have the same source id in train and val, such as c." in facts
+    assert "1 image has the same source id in train and val, such as c." in facts
 
 
 def flip_a_bit(path: Path) -> None:

@@ -30,6 +30,7 @@ from tpudet.detection.preparation.report.sections import (
     splits_table,
 )
 from tpudet.detection.preparation.report.set_statistics import SetNumbers, read_numbers
+from tpudet.trainkit.errors import count_of
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.pages.html import Content, Html, element, page, section, to_html
 
@@ -168,15 +169,14 @@ def _unlearnable(numbers: SetNumbers) -> list[str]:
             first = ", ".join(classes[index].name for index in np.flatnonzero(row)[:_NAMES_SHOWN])
             more = " and others" if row.sum() > _NAMES_SHOWN else ""
             facts.append(
-                f"{row.sum():,} of {len(row):,} classes have no boxes in {name}: {first}{more}."
+                f"Of {len(row):,} classes {row.sum():,} lack boxes in {name}: {first}{more}."
             )
         if name == "train":
             images = numbers.counts[numbers.split_names.index(name)].images
-            few = np.count_nonzero((images > 0) & (images < _FEW_IMAGES))
+            few = int(np.count_nonzero((images > 0) & (images < _FEW_IMAGES)))
             if few:
-                facts.append(
-                    f"{few:,} classes have boxes in 1 to {_FEW_IMAGES - 1} images of train only."
-                )
+                what = count_of(few, "class has", "classes have")
+                facts.append(f"{what} boxes in 1 to {_FEW_IMAGES - 1} images of train only.")
     return facts
 
 
@@ -186,14 +186,15 @@ def _repeated(numbers: SetNumbers) -> list[str]:
     for split, columns, distinct in zip(numbers.split_names, numbers.columns, names, strict=True):
         if len(distinct) < len(columns.source_ids):
             copies = len(columns.source_ids) - len(distinct)
-            facts.append(f"{copies:,} images of {split} are copies of others in it.")
+            what = count_of(copies, f"image of {split} is a copy", f"images of {split} are copies")
+            facts.append(f"{what} of others in it.")
     for index, split in enumerate(numbers.split_names):
         for other in range(index):
             shared = sorted(names[index] & names[other])
             if shared:
                 first = ", ".join(name.decode(errors="replace") for name in shared[:_NAMES_SHOWN])
                 facts.append(
-                    f"{len(shared):,} images have the same source id in "
+                    f"{count_of(len(shared), 'image has', 'images have')} the same source id in "
                     f"{numbers.split_names[other]} and {split}, such as {first}."
                 )
     return facts
@@ -215,10 +216,12 @@ def _renamed(numbers: SetNumbers) -> list[str]:
                 one = next(iter(sorted(equal.items())))
                 example = " and ".join(name.decode(errors="replace") for name in one)
                 where = f"others of {split}" if other == split else f"images of {other}, a leak"
-                facts.append(
-                    f"{len(equal):,} images of {split} are the same files as {where}, under other "
-                    f"names, such as {example}."
+                what = count_of(
+                    len(equal),
+                    f"image of {split} is the same file",
+                    f"images of {split} are the same files",
                 )
+                facts.append(f"{what} as {where}, under another name, such as {example}.")
         seen.append((split, first))
     return facts
 
@@ -237,10 +240,9 @@ def _alike(numbers: SetNumbers, look_alikes: Sequence[LookAlikes] | None) -> lis
             )
         ]
         where = f"others of {second}" if first == second else f"images of {first}, perhaps a leak"
-        facts.append(
-            f"{len(found.second_rows):,} images of {second} look like {where}, such as "
-            f"{' and '.join(names)}."
-        )
+        count = len(found.second_rows)
+        what = count_of(count, f"image of {second} looks", f"images of {second} look")
+        facts.append(f"{what} like {where}, such as {' and '.join(names)}.")
     return facts
 
 
@@ -258,10 +260,11 @@ def _imbalance(numbers: SetNumbers) -> list[str]:
 
 def _faults(numbers: SetNumbers) -> list[str]:
     facts = []
-    for key, what in (("left_out", "faults were left out"), ("repaired", "faults were repaired")):
+    for key, done in (("left_out", "left out"), ("repaired", "repaired")):
         counts = [sum(s.manifest[f"{key}_counts"].values()) for s in numbers.prepared.splits]
         if sum(counts):
-            facts.append(f"{sum(counts):,} {what}; the reasons are below.")
+            what = count_of(sum(counts), "fault was", "faults were")
+            facts.append(f"{what} {done}; the reasons are below.")
     for name in numbers.prepared.unfinished:
         facts.append(f"{name} shows that a split is being written; it is not counted here.")
     return facts
