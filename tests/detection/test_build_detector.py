@@ -70,8 +70,9 @@ TEXTS: dict[type, str] = {
     EfficientNetConfig: f"""backbone: {{kind: efficientnet, variant: b1, style: torch,
     drop_connect_rate: 0.5, {SHARED}}}""",
     SEResNeXtConfig: f"backbone: {{kind: seresnext, depth: 101, {SHARED}}}",
-    FPNConfig: """neck: {kind: fpn, num_filters: 24, separable: true, coarse_input: backbone,
-    symmetric_padding: true, coarse_relu: false, lateral_norms: true}""",
+    FPNConfig: """neck: {kind: fpn, num_filters: 24, separable: true,
+    coarse_levels: convolution, coarse_input: backbone, symmetric_padding: true,
+    coarse_relu: false, lateral_norms: true}""",
     NASFPNConfig: f"""neck: {{kind: nas_fpn, num_filters: 24, num_repeats: 2, separable: true,
     {DROP_BLOCK}}}""",
     BiFPNConfig: "neck: {kind: bifpn, num_filters: 24, num_repeats: 2}",
@@ -202,6 +203,13 @@ def test_fpn() -> None:
     assert settings_of_norms(neck) == {(0.75, 0.25, True, False)}
 
 
+@pytest.mark.parametrize(("levels", "convolved"), [("convolution", 7), ("subsample", 5)])
+def test_coarse_levels_come_about_as_told(levels: str, convolved: int) -> None:
+    neck: Any = built(f"neck: {{kind: fpn, coarse_levels: {levels}}}, {NORM}").model.neck
+    assert list(neck.levels) == [3, 4, 5, 6, 7]
+    assert list(neck.convs) == list(range(3, convolved + 1))
+
+
 def test_nas_fpn() -> None:
     model = built(f"{TEXTS[NASFPNConfig]}, backbone: {{kind: resnet, {DROP_BLOCK}}}, {NORM}").model
     neck: Any = model.neck
@@ -280,11 +288,11 @@ def test_box_losses() -> None:
 def test_head_anchors_and_what_becomes_of_scores() -> None:
     text = f"""min_level: 4, max_level: 6, normalization: inception, padding: mean, {NORM},
     head: {{num_convs: 2, num_filters: 24, separable: true, activation: silu,
-      norm_groups: 8, level_scales: true, centerness: true}},
+      norm_groups: 8, norm_epsilon: 0.5, level_scales: true, centerness: true}},
     anchors: {{num_scales: 2, aspect_ratios: [1, 4], size: 3, layout: torchvision}},
     loss_normalization: image,
     postprocess: {{score_threshold: 0.25, nms_iou_threshold: 0.75, max_candidates: 70,
-      max_candidates_per_level: 60, max_detections: 7}}"""
+      max_candidates_per_level: 60, max_detections: 7, class_agnostic: true}}"""
     for name, config in vars(config_of(text).model).items():
         if name not in UNIONS and name != "kind":
             default = getattr(RetinaNetConfig(), name)
@@ -297,7 +305,8 @@ def test_head_anchors_and_what_becomes_of_scores() -> None:
         assert tower.activation == "silu"
     assert {conv.kind for conv in parts(head, Conv)} == {"separable"}
     assert (head.class_predict.filters, head.box_predict.filters) == (3 * 4, 4 * 4)
-    assert [norm.groups for norm in head.class_tower.group_norms] == [8, 8]
+    norms = head.class_tower.group_norms
+    assert [(norm.groups, norm.epsilon) for norm in norms] == [(8, 0.5), (8, 0.5)]
     assert list(head.box_scales) == [4, 5, 6]
     assert head.centerness_predict.filters == 4
     assert not parts(head, BatchNorm)
@@ -318,6 +327,7 @@ def test_head_anchors_and_what_becomes_of_scores() -> None:
             "max_detections": 7,
             "max_candidates_per_level": 60,
             "anchors_per_level": [8 * 16 * 4, 4 * 8 * 4, 2 * 4 * 4],
+            "class_agnostic": True,
         },
     )
 

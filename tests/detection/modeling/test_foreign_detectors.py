@@ -204,7 +204,7 @@ def test_a_detector_is_told_by_its_pyramid():
             f"model.anchors.layout is torchvision; weights of {owner} detectors expect corner."
         )
         assert (expected in notes) == (owner is not None)
-    assert not find_foreign_parts(model, {"fpn/l3/kernel": np.zeros(1)}, classes_of("a")).notes
+    assert not find_foreign_parts(model, {"conv1.weight": np.zeros(1)}, classes_of("a")).notes
     normed = find_foreign_parts(
         model, {"backbone.fpn.inner_blocks.0.1.weight": np.zeros(1)}, classes_of("a")
     )

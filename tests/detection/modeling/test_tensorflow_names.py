@@ -4,10 +4,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tpudet.detection.modeling.config import BatchNormConfig, RetinaNetConfig
+from tpudet.detection.modeling.foreign_parts import find_foreign_parts
 from tpudet.detection.modeling.fpn import FPN
 from tpudet.detection.modeling.heads import RetinaNetHead
-from tpudet.detection.modeling.tensorflow_names import tensorflow_detector_part, without_background
+from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig, RoIAlignConfig
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.class_list import ClassEntry
 
 NORM = ("gamma", "beta", "moving_mean", "moving_variance")
 
@@ -57,9 +60,10 @@ def test_every_variable_has_a_name_of_its_own_and_the_shape(separable):
     )
     head.build((None, None, None, 16))
     stored = names_of_tensorflow(classes=3, separable=separable)
+    find = parts_of({name: np.zeros(shape) for name, shape in stored.items()}, "a", "b", "c").recipe
     used = []
     for variable in [*neck.variables, *head.variables]:
-        recipe = tensorflow_detector_part(variable.path, stored, anchors_per_location=9)
+        recipe = find(variable.path, stored)
         assert recipe is not None
         (name,) = recipe.names
         used.append(name)
@@ -67,14 +71,60 @@ def test_every_variable_has_a_name_of_its_own_and_the_shape(separable):
     assert sorted(used) == sorted(stored)
 
 
+def parts_of(tensors, *names, model=None):
+    classes = [ClassEntry(name, name) for name in names]
+    return find_foreign_parts(model or RetinaNetConfig(), tensors, classes)
+
+
 def test_background_is_channel_0_of_every_anchor():
-    # Two anchors of background, cat and dog.
-    np.testing.assert_array_equal(without_background(np.arange(6), 2), [1, 2, 4, 5])
-    kernels = np.arange(12).reshape(1, 2, 6)
-    expected = [[[1, 2, 4, 5], [7, 8, 10, 11]]]
-    np.testing.assert_array_equal(without_background(kernels, 2), expected)
+    """Of background, cat and dog."""
+    bias = "retinanet/class_net/class-predict/bias"
+    parts = parts_of({"fpn/p3-bn/gamma": np.zeros(1), bias: np.zeros(27)}, "cat", "dog")
+    assert parts.notes == ("The file has 2 classes, which are taken in the order of classes.csv.",)
+    recipe = parts.recipe("head/class_predict/bias", [bias])
+    assert recipe is not None
+    expected = np.delete(np.arange(27), range(0, 27, 3))
+    np.testing.assert_array_equal(recipe.convert(np.arange(27)), expected)
+    kernels = np.arange(54).reshape(1, 2, 27)
+    np.testing.assert_array_equal(recipe.convert(kernels)[0, 1], expected + 27)
+
+
+def test_classes_of_coco_are_found_by_name_and_others_start_fresh():
+    bias = "retinanet/class_net/class-predict/bias"
+    tensors = {"fpn/p3-bn/gamma": np.zeros(1), bias: np.zeros(9 * 91)}
+    parts = parts_of(tensors, "dog", "widget")
+    assert parts.notes == (
+        "1 of 2 classes have the names of COCO's and take their weights; widget start fresh.",
+    )
+    recipe = parts.recipe("head/class_predict/bias", [bias])
+    assert recipe is not None
+    assert recipe.convert(np.arange(9 * 91)).tolist()[:4] == [18, None, 18 + 91, None]
+    # As many channels as classes: one of them is the background, so no order is certain.
+    tensors[bias] = np.zeros(9 * 2)
+    parts = parts_of(tensors, "a", "b")
+    assert parts.recipe("head/class_predict/bias", [bias]) is None
+    assert "The file has 1 classes, which it does not name" in parts.notes[0]
 
 
 def test_other_necks_have_no_names_there():
+    recipe = parts_of({"retinanet/class_net/class-0/kernel": np.zeros(1)}, "a").recipe
     for path in ("neck/cell0/node4/kernel", "neck/lateral3/norm/gamma", "head/mask/kernel"):
-        assert tensorflow_detector_part(path, [], anchors_per_location=9) is None
+        assert recipe(path, []) is None
+
+
+def test_settings_that_its_mask_rcnn_does_not_expect_and_norms_without_a_place_are_told():
+    named = {f"mask_head/{name}/gamma": np.zeros(1) for name in ("batch_normalization_4",)}
+    tensors = {"rpn_head/rpn/kernel": np.zeros(1), "box_head/class-predict/bias": np.zeros(2)}
+    owner = "tensorflow/tpu's detectors expect"
+    first, *notes = parts_of(tensors, "a", model=MaskRCNNConfig()).notes
+    assert "The file has 1 classes" in first
+    assert notes == [
+        f"model.roi_align.sampling_ratio is 2; weights of {owner} 1.",
+        f"model.roi_align.aligned is true; weights of {owner} false.",
+    ]
+    model = MaskRCNNConfig(
+        roi_align=RoIAlignConfig(sampling_ratio=1, aligned=False), batch_norm=BatchNormConfig()
+    )
+    _, *notes = parts_of(tensors | named, "a", model=model).notes
+    assert notes[0].startswith("The file has norms behind layers of its RPN and heads")
+    assert notes[1:] == [f"model.batch_norm is set; these weights of {owner} null."]

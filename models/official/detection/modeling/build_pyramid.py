@@ -46,7 +46,7 @@ def build_pyramid(
 
     Args:
         config: of the detector, without `auto`.
-        coarse_levels: as of `FPN`.
+        coarse_levels: as of `FPN`, where the config does not say.
         synchronized: whether batch statistics span all replicas.
         seed: of the layers that drop units.
     """
@@ -112,7 +112,7 @@ def _build_neck(
         case FPNConfig():
             return FPN(
                 separable=neck.separable,
-                coarse_levels=coarse_levels,
+                coarse_levels=neck.coarse_levels or coarse_levels,
                 coarse_input=neck.coarse_input,
                 coarse_relu=neck.coarse_relu,
                 symmetric_padding=neck.symmetric_padding,

@@ -29,6 +29,9 @@ class FPNConfig:
     kind: Literal["fpn"] = "fpn"
     num_filters: Count = 256
     separable: bool = False
+    # How levels from 6 on come about: by strided convolutions, or as every second pixel of the
+    # level before; null: convolution in one stage, subsample in two.
+    coarse_levels: Literal["convolution", "subsample"] | None = None
     # Whose level 5 a RetinaNet's level 6 is convolved from; torchvision's first version: pyramid.
     coarse_input: Literal["pyramid", "backbone"] = "pyramid"
     # Whether strided convolutions pad all sides, as PyTorch's do, or bottom and right first.

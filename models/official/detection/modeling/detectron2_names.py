@@ -34,6 +34,7 @@ DETECTRON2 = ForeignDetector(
     region_classes=("roi_heads.box_predictor.cls_score.bias",),
     coco_classes=COCO_CLASSES,
     background_first=False,
+    extra_channels=(0,),
     ratios_first=False,
     delta_factors={},
     norm_mark=r"\.fpn_lateral\d\.norm\.",

@@ -8,6 +8,7 @@ anchors, and all but tensorflow/tpu predict x before y.
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,6 +72,8 @@ class ForeignDetector(NamedTuple):
     # Whether class layers have the background as their first channel; otherwise only that of
     # regions has it, as its last.
     background_first: bool
+    # By how many channels class layers may exceed the classes of a file that does not name them.
+    extra_channels: tuple[int, ...]
     ratios_first: bool  # of a location's anchors, where ours have scales first
     # Of predicted y, x, height, width, by ending of the layer's name.
     delta_factors: Mapping[str, tuple[float, ...]]
@@ -78,6 +81,7 @@ class ForeignDetector(NamedTuple):
     settings: Mapping[str, Any]  # keys of our model, and the values that give the same detections
     layout: Layout = TORCH
     headless: str = ""  # a sentence on a file without class layers
+    remarks: Mapping[str, str] = MappingProxyType({})  # sentences by pattern of a file's names
 
 
 class StoredClasses(NamedTuple):
@@ -120,7 +124,7 @@ def match_classes(
             f"weights{start}."
         )
         return StoredClasses(count, background, channels, (note,))
-    if count - wanted in ((0, 1) if detector.background_first else (0,)):
+    if count - wanted in detector.extra_channels:
         channels = tuple(range(count - wanted, count))
         note = f"The file has {wanted} classes, which are taken in the order of classes.csv."
         return StoredClasses(count, background, channels, (note,))
@@ -207,6 +211,8 @@ def _conversion(
             return values.transpose(2, 3, 1, 0).reshape(-1, len(values))
         return from_torch_kernel(values) if values.ndim == 4 else values.T
 
+    if part == "depthwise_kernel":  # of a separable convolution: its channels are the inputs
+        return turned
     count, background, channels, _ = classes
     if layer in ("head/class_predict", "box_head/class_predict", "box_head/box_predict") or (
         layer == "mask_head/mask_predict"

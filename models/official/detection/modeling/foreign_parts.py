@@ -17,13 +17,13 @@ from tpudet.detection.modeling.foreign_detectors import (
 from tpudet.detection.modeling.kerashub_names import KERASHUB, KERASHUB_V2
 from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
 from tpudet.detection.modeling.mmdetection_names import MMDETECTION
-from tpudet.detection.modeling.tensorflow_names import tensorflow_detector_part
+from tpudet.detection.modeling.tensorflow_names import TENSORFLOW
 from tpudet.detection.modeling.torchvision_names import TORCHVISION
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.weights.load import OtherParts
 
 # The first whose mark is in a file counts.
-_DETECTORS = (TORCHVISION, DETECTRON2, MMDETECTION, KERASHUB_V2, KERASHUB)
+_DETECTORS = (TORCHVISION, DETECTRON2, MMDETECTION, KERASHUB_V2, KERASHUB, TENSORFLOW)
 
 
 class ForeignParts(NamedTuple):
@@ -38,21 +38,21 @@ def find_foreign_parts(
     tensors: Mapping[str, np.ndarray],
     classes: Sequence[ClassEntry],
 ) -> ForeignParts:
-    """Finds the name map for a detector's neck and heads; own checkpoints need none.
+    """Finds the name map for a detector's neck and heads.
+
+    Own checkpoints need none, and backbones alone have none.
 
     Args:
         model: the detector.
         tensors: of the file, by name.
         classes: rows of classes.csv.
     """
-    anchors_per_location = model.anchors.per_location
     detector = _find_detector(tensors)
     if detector is None:
-        recipe = functools.partial(
-            tensorflow_detector_part, anchors_per_location=anchors_per_location
-        )
-        return ForeignParts(recipe, ())
-    stored = match_classes(detector, tensors, classes, anchors_per_location=anchors_per_location)
+        return ForeignParts(lambda path, names: None, ())
+    stored = match_classes(
+        detector, tensors, classes, anchors_per_location=model.anchors.per_location
+    )
     recipe = functools.partial(
         foreign_detector_part,
         detector=detector,
@@ -62,8 +62,13 @@ def find_foreign_parts(
         classes=stored,
     )
     has_norms = any(re.search(detector.norm_mark, name) for name in tensors)
-    notes = _other_settings(model, detector, has_norms=has_norms)
-    return ForeignParts(recipe, (*stored.notes, *notes))
+    settings = _other_settings(model, detector, has_norms=has_norms)
+    remarks = [
+        text
+        for pattern, text in detector.remarks.items()
+        if any(re.search(pattern, name) for name in tensors)
+    ]
+    return ForeignParts(recipe, (*stored.notes, *remarks, *settings))
 
 
 def _find_detector(tensors: Mapping[str, np.ndarray]) -> ForeignDetector | None:

@@ -53,6 +53,7 @@ KERASHUB = ForeignDetector(
     region_classes=(),
     coco_classes=COCO_LABELS,
     background_first=False,
+    extra_channels=(0,),
     ratios_first=False,  # as torchvision's
     delta_factors={},
     norm_mark=r"(^|/)fpn/lateral_batch_norm_layers/",

@@ -34,6 +34,7 @@ MMDETECTION = ForeignDetector(
     region_classes=(f"{_BOXES}.fc_cls.bias",),
     coco_classes=COCO_CLASSES,
     background_first=False,
+    extra_channels=(0,),
     ratios_first=True,
     # ATSS predicts boxes in these units.
     delta_factors={".atss_reg": (0.1, 0.1, 0.2, 0.2)},

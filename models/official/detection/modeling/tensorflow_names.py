@@ -1,68 +1,102 @@
-"""Name map for necks and heads of the detectors in tensorflow/tpu, which have our layouts.
+"""Names of the RetinaNet, Faster R-CNN and Mask R-CNN of tensorflow/tpu, in its checkpoints of TF1.
 
-Pyramid and head compute the same there, except for the classes: channel 0 of every anchor is the
-background, which our heads do not have. Box deltas have the same order; so have anchors if the
-aspect ratios are 1, 2, 0.5, as there. The names inside NAS-FPN differ and are not mapped.
+Both of its Mask R-CNNs: that of models/official/mask_rcnn calls its box head `box_head`, that of
+models/official/detection `fast_rcnn_head`. Layouts and orders are ours, except for the classes:
+channel 0, of every anchor in RetinaNet, is the background. The names inside NAS-FPN differ and are
+not mapped.
 """
 
-import re
-from collections.abc import Collection
-
-import numpy as np
-
-from tpudet.trainkit.weights.name_maps.recipes import Recipe, as_is
-
-_NORM_PART = r"gamma|beta|moving_mean|moving_variance"
-_CONV_PART = r"kernel|depthwise_kernel|bias"
-
-# From our paths to their names; {0}, {1} ... are the groups.
-_NAMES = (
-    (rf"neck/lateral(\d)/({_CONV_PART})", "fpn/l{0}/{1}"),
-    (rf"neck/conv([2-5])/({_CONV_PART})", "fpn/post_hoc_d{0}/{1}"),
-    (rf"neck/conv([67])/({_CONV_PART})", "fpn/p{0}/{1}"),
-    (rf"neck/norm(\d)/({_NORM_PART})", "fpn/p{0}-bn/{1}"),
-    (rf"head/(class|box)_tower/conv(\d)/({_CONV_PART})", "retinanet/{0}_net/{0}-{1}/{2}"),
-    (
-        rf"head/(class|box)_tower/norm(\d)_level(\d)/({_NORM_PART})",
-        "retinanet/{0}_net/{0}-{1}-{2}/{3}",
-    ),
-    (rf"head/(class|box)_predict/({_CONV_PART})", "retinanet/{0}_net/{0}-predict/{1}"),
+from tpudet.detection.modeling.foreign_detectors import (
+    COCO_LABELS,
+    ForeignDetector,
+    Layers,
+    Layout,
 )
 
-
-def tensorflow_detector_part(
-    path: str, names: Collection[str], *, anchors_per_location: int
-) -> Recipe | None:
-    """Returns how to make a variable of neck or head from a checkpoint of tensorflow/tpu.
-
-    Args:
-        path: of our variable, such as "head/class_tower/conv0/kernel".
-        names: in the checkpoint.
-        anchors_per_location: scales times aspect ratios, the same in both.
-
-    Returns:
-        The recipe; None for a part that those detectors do not have.
-    """
-    for pattern, template in _NAMES:
-        match = re.fullmatch(pattern, path)
-        if match is None:
-            continue
-        name = template.format(*match.groups())
-        # TensorFlow calls the second kernel of a separable convolution pointwise_kernel.
-        pointwise = re.sub("kernel$", "pointwise_kernel", name)
-        if name not in names and pointwise in names:
-            name = pointwise
-        if path in ("head/class_predict/kernel", "head/class_predict/bias"):
-            return Recipe((name,), lambda value: without_background(value, anchors_per_location))
-        return as_is(name)
-    return None
+_CLASSES, _BOXES = "retinanet/class_net", "retinanet/box_net"
 
 
-def without_background(values: np.ndarray, anchors_per_location: int) -> np.ndarray:
-    """Removes the first class of every anchor from [..., anchors * classes].
+def _of_regions(name: str) -> tuple[str, ...]:
+    return f"box_head/{name}", f"fast_rcnn_head/{name}"
 
-    Raises:
-        ValueError: channels that are no multiple of the anchors.
-    """
-    by_anchor = values.reshape(*values.shape[:-1], anchors_per_location, -1)
-    return by_anchor[..., 1:].reshape(*values.shape[:-1], -1)
+
+def _norms(level: int) -> Layers:
+    # Norms of the towers are each level's own.
+    return (
+        (
+            rf"head/class_tower/norm(?P<number>\d)_level{level}",
+            lambda n: (f"{_CLASSES}/class-{n}-{level}",),
+        ),
+        (
+            rf"head/box_tower/norm(?P<number>\d)_level{level}",
+            lambda n: (f"{_BOXES}/box-{n}-{level}",),
+        ),
+    )
+
+
+_LAYERS: Layers = (
+    (r"neck/lateral(?P<number>\d)", lambda n: (f"fpn/l{n}",)),
+    (r"neck/conv(?P<number>[2-5])", lambda n: (f"fpn/post_hoc_d{n}",)),
+    (r"neck/conv(?P<number>[67])", lambda n: (f"fpn/p{n}",)),
+    (r"neck/norm(?P<number>\d)", lambda n: (f"fpn/p{n}-bn",)),
+    (r"head/class_tower/conv(?P<number>\d)", lambda n: (f"{_CLASSES}/class-{n}",)),
+    (r"head/box_tower/conv(?P<number>\d)", lambda n: (f"{_BOXES}/box-{n}",)),
+    *(norm for level in range(2, 8) for norm in _norms(level)),
+    (r"head/class_predict", lambda n: (f"{_CLASSES}/class-predict",)),
+    (r"head/box_predict", lambda n: (f"{_BOXES}/box-predict",)),
+    (r"rpn/conv0", lambda n: ("rpn_head/rpn",)),
+    (r"rpn/object_predict", lambda n: ("rpn_head/rpn-class",)),
+    (r"rpn/box_predict", lambda n: ("rpn_head/rpn-box",)),
+    (r"box_head/tower/conv(?P<number>\d)", lambda n: (f"fast_rcnn_head/conv_{n}",)),
+    (r"box_head/dense(?P<number>\d)", lambda n: _of_regions(f"fc{6 + n}")),
+    (r"box_head/class_predict", lambda n: _of_regions("class-predict")),
+    (r"box_head/box_predict", lambda n: _of_regions("box-predict")),
+    (r"mask_head/tower/conv(?P<number>\d)", lambda n: (f"mask_head/mask-conv-l{n}",)),
+    (r"mask_head/upsample", lambda n: ("mask_head/conv5-mask",)),
+    (r"mask_head/mask_predict", lambda n: ("mask_head/mask_fcn_logits",)),
+)
+
+_LAYOUT = Layout(
+    separator="/",
+    parts={
+        # The second kernel of a separable convolution has a name of its own.
+        "kernel": ("kernel", "pointwise_kernel"),
+        "depthwise_kernel": ("depthwise_kernel",),
+        "bias": ("bias",),
+        "gamma": ("gamma",),
+        "beta": ("beta",),
+        "moving_mean": ("moving_mean",),
+        "moving_variance": ("moving_variance",),
+    },
+    outputs_first=False,
+    columns_first=False,
+)
+
+TENSORFLOW = ForeignDetector(
+    owner="tensorflow/tpu's detectors",
+    mark=r"(^|/)(fpn/(l|post_hoc_d)\d|retinanet/(class|box)_net/(class|box)-\w+|rpn_head/rpn)/",
+    layers=_LAYERS,
+    anchor_classes=(f"{_CLASSES}/class-predict/bias",),
+    region_classes=tuple(f"{layer}/bias" for layer in _of_regions("class-predict")),
+    coco_classes=COCO_LABELS,
+    background_first=True,
+    extra_channels=(1,),
+    ratios_first=False,
+    delta_factors={},
+    norm_mark=r"(^|/)(fpn/p\d-bn|fpn_cells|retinanet/class_net/class-0-\d)/",
+    settings={
+        "neck.symmetric_padding": False,
+        "neck.coarse_relu": True,
+        "anchors.layout": "centered",
+        "anchors.aspect_ratios": (1.0, 2.0, 0.5),
+        "roi_align.sampling_ratio": 1,
+        "roi_align.aligned": False,
+    },
+    layout=_LAYOUT,
+    remarks={
+        r"(^|/)(rpn_head/rpn-?l?\d-bn|(fast_rcnn|mask)_head/(\w+_)?batch_normalization(_\d+)?)/": (
+            "The file has norms behind layers of its RPN and heads that have none here, so that "
+            "these layers compute something else."
+        )
+    },
+)

@@ -55,6 +55,7 @@ TORCHVISION = ForeignDetector(
     region_classes=("roi_heads.box_predictor.cls_score.bias",),
     coco_classes=COCO_LABELS,
     background_first=True,
+    extra_channels=(0, 1),
     ratios_first=False,  # model.anchors.layout torchvision has them first too
     delta_factors={},
     norm_mark=r"\.fpn\.inner_blocks\.0\.1\.",

@@ -30,18 +30,12 @@ def read_hub_config(path: str) -> HubConfig | None:
     """Reads the config.json beside a file of weights; None if there is none of this kind."""
     place = os.path.join(os.path.dirname(path), _NAME)
     try:
-        text = read_text(place) if path else None
-    except OSError:  # no right to read it, say
-        text = None
-    if text is None:
-        return None
-    try:
-        content: Any = parse_json(text)
+        content: Any = parse_json((path and read_text(place)) or "")
         published = content["pretrained_cfg"]
         name = f"{content['architecture']}.{published.get('tag', '')}"
         mean, deviation = (tuple(map(float, published[key])) for key in ("mean", "std"))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None  # many systems have a config.json
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None  # there is none, it may not be read, or it is of one of many other systems
     return HubConfig(place, name, mean, deviation) if len(mean) == len(deviation) == 3 else None
 
 
