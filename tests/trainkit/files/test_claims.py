@@ -191,6 +191,20 @@ def test_two_that_enter_a_bucket_at_once_are_told_before_they_publish() -> None:
             first.verify()
 
 
+def test_of_two_that_write_at_once_to_a_bucket_only_the_last_enters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place, real = "ram://claims/at_once.claim.json", storage.write_text
+
+    def write_before_another(path: str, text: str) -> None:
+        real(path, text)
+        real(path, json.dumps(json.loads(text) | {"token": "second", "host": "b"}))
+
+    monkeypatch.setattr(storage, "write_text", write_before_another)
+    assert "was taken over by process" in refused(place)
+    assert json.loads(storage.read_text(place) or "")["token"] == "second"
+
+
 def test_signs_of_life_go_on_and_do_not_take_a_claim_back(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,11 +67,11 @@ class Claim:
             if other is not None and self._may_live(other):
                 raise self._refusal(other)
             self._write()
+            # Two processes may have read a bucket at the same instant; the last to write has won.
+            self.verify()
         except BaseException:
             self._unlock()
             raise
-        # Two processes may have read a bucket at the same instant; the last to write has won.
-        self.verify()
         self._signs_of_life = threading.Thread(target=self._keep_alive, daemon=True)
         self._signs_of_life.start()
         return self
