@@ -1,0 +1,62 @@
+"""SavedModels are published under their claim only, and never over one finished meanwhile."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tpudet.trainkit.files.claims import ClaimError
+from tpudet.trainkit.saved_model import SAVED_MODEL_FILE, publish_saved_model
+
+
+@pytest.fixture
+def publish(tmp_path: Path) -> Callable[..., None]:
+    """Publishes a model that adds one, of a named version."""
+
+    def run(version: str, *, overwrite: bool = False) -> None:
+        module = tf.Module()
+        module.add = tf.function(lambda x: x + 1, input_signature=[tf.TensorSpec([], tf.float32)])
+        publish_saved_model(
+            module,
+            {"serving_default": module.add},
+            directory=str(tmp_path / "model"),
+            class_list_text="/m/01,cat\n",
+            metadata={"version": version},
+            facts={},
+            overwrite=overwrite,
+        )
+
+    return run
+
+
+def test_a_model_whose_claim_was_lost_is_not_published(
+    publish: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tf.saved_model.save
+
+    def save_while_another_takes_over(*arguments: Any, **options: Any) -> None:
+        real(*arguments, **options)
+        (tmp_path / "model.claim.json").unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.saved_model, "save", save_while_another_takes_over)
+        with pytest.raises(ClaimError, match="is no longer claimed"):
+            publish("first")
+    assert not (tmp_path / "model").exists()
+    publish("second")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_model_that_was_finished_meanwhile_is_kept(
+    publish: Callable[..., None], tmp_path: Path
+) -> None:
+    """The caller has looked for it before it built the model; here it is looked for once more."""
+    publish("first")
+    with pytest.raises(FileExistsError, match="model exists: give another directory"):
+        publish("second")
+    assert '"first"' in (tmp_path / "model/assets/metadata.json").read_text()
+    publish("second", overwrite=True)
+    assert '"second"' in (tmp_path / "model/assets/metadata.json").read_text()
+    assert (tmp_path / "model" / SAVED_MODEL_FILE).exists()
