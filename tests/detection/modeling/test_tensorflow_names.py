@@ -73,7 +73,7 @@ def test_every_variable_has_a_name_of_its_own_and_the_shape(separable):
 
 def parts_of(tensors, *names, model=None):
     classes = [ClassEntry(name, name) for name in names]
-    return find_foreign_parts(model or RetinaNetConfig(), tensors, classes)
+    return find_foreign_parts(model or RetinaNetConfig(padding="mean"), tensors, classes)
 
 
 def test_background_is_channel_0_of_every_anchor():
@@ -119,11 +119,14 @@ def test_settings_that_its_mask_rcnn_does_not_expect_and_norms_without_a_place_a
     first, *notes = parts_of(tensors, "a", model=MaskRCNNConfig()).notes
     assert "The file has 1 classes" in first
     assert notes == [
+        f"model.padding is black; weights of {owner} mean.",
         f"model.roi_align.sampling_ratio is 2; weights of {owner} 1.",
         f"model.roi_align.aligned is true; weights of {owner} false.",
     ]
     model = MaskRCNNConfig(
-        roi_align=RoIAlignConfig(sampling_ratio=1, aligned=False), batch_norm=BatchNormConfig()
+        padding="mean",
+        roi_align=RoIAlignConfig(sampling_ratio=1, aligned=False),
+        batch_norm=BatchNormConfig(),
     )
     _, *notes = parts_of(tensors | named, "a", model=model).notes
     assert notes[0].startswith("The file has norms behind layers of its RPN and heads")

@@ -85,6 +85,7 @@ TENSORFLOW = ForeignDetector(
     delta_factors={},
     norm_mark=r"(^|/)(fpn/p\d-bn|fpn_cells|retinanet/class_net/class-0-\d)/",
     settings={
+        "padding": "mean",
         "neck.symmetric_padding": False,
         "neck.coarse_relu": True,
         "anchors.layout": "centered",
