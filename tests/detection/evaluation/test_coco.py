@@ -301,3 +301,9 @@ def test_minus_one_is_explained_in_words() -> None:
     ]
     complete = truth_of([*boxes[:2], [0, 0, 50, 50]], [1, 2, 3], [0, 1, 1])
     assert explain_missing(coco_metrics(complete, NONE, names), complete) == []
+    many = {f"AP/class {k}": -1.0 for k in range(500)} | dict.fromkeys(
+        ("AP", "APs", "APm", "APl"), 0.5
+    )
+    (line,) = explain_missing(many, complete)
+    assert line.startswith("AP is -1 for 500 classes")
+    assert line.endswith("class 9 and 490 more")

@@ -133,8 +133,8 @@ def explain_missing(metrics: dict[str, float], truth: GroundTruth) -> list[str]:
             f"AP/{n} is -1: no ground truth of class {n} in this split" for n in missing.values()
         ]
     else:
-        listed = ", ".join(missing.values())
-        lines.append(f"AP is -1 for {len(missing)} classes without ground truth here: {listed}")
+        first = listing(missing.values())
+        lines.append(f"AP is -1 for {len(missing)} classes without ground truth here: {first}")
     return lines
 
 
