@@ -1,6 +1,6 @@
 """Trains a small detector with each neck, with the engine of Keras' backend: `neck_runs.py PART
-FOLDER`. Prints the losses as JSON. The first run writes its state to FOLDER every few steps; a later
-one continues from each of these states.
+FOLDER`. Prints the losses as JSON. The first run writes its state to FOLDER every other step; a
+later one continues from each of these states.
 """
 
 import json
