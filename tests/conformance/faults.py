@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 EXIT_PREEMPTED, EXIT_INTERRUPTED = 75, 130  # of training, and of other commands
+# The gradient of oneDNN's max pooling has two roundings, see docs/restart.md.
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
 LOSS_SECONDS = 120  # in which a host notices that the other is gone
 
 
@@ -54,7 +56,7 @@ def start(job: Job, out: Path, *more: str, **environment: str) -> subprocess.Pop
             stderr=log,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"} | environment,
+            env=os.environ | ENVIRONMENT | environment,
         )
 
 
