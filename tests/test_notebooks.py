@@ -119,7 +119,6 @@ def test_the_kaggle_notebook_finds_its_earlier_output_and_submits(
     assert submission.read_text().startswith("ImageId,PredictionString\n")
 
 
-@pytest.mark.slow
 def test_the_quickstart_notebook_ends_with_detections_in_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
