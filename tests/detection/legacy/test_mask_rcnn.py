@@ -27,6 +27,7 @@ def test_the_defaults_are_those_of_the_paper_at_1024_pixels() -> None:
     assert (model.rpn.max_candidates_in_training, model.rpn.max_candidates) == (2000, 1000)
     assert model.rpn.beta == pytest.approx(1 / 9)
     assert model.roi_align.sampling_ratio == 1
+    assert not model.roi_align.aligned  # bins are sampled half a cell off, as in tensorflow/tpu
     assert (model.box_head.num_dense, model.box_head.num_units, model.box_head.beta) == (2, 1024, 1)
     assert model.postprocess.score_threshold == 0.0
     assert model.batch_norm is not None

@@ -118,12 +118,8 @@ def draw_predictions(
     if not len(rows):
         count = len(inputs.predicted.image_ids)
         return f"all {count:,} images are free of faults: nothing is drawn"
-    facts = {
-        "Predictions": predictions,
-        "Ground truth": groundtruth or "none",
-        "Images": images,
-        "Lowest score": f"{min_score:g}",
-    }
+    facts = {"Predictions": predictions, "Ground truth": groundtruth or "none", "Images": images}
+    facts["Lowest score"] = f"{min_score:g}"
     cards = _write(
         comparison, rows, images, output, title=title, facts=facts, notes=inputs.notes, force=force
     )

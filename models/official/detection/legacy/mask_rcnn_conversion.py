@@ -16,7 +16,7 @@ def mask_rcnn_values(
         "include_mask": settings.architecture.include_mask,
         **detector_values(settings, backbone, settings.pyramid.batch_norm, remarks),
         "rpn": _rpn(settings),
-        "roi_align": {"sampling_ratio": 1},
+        "roi_align": {"sampling_ratio": 1, "aligned": False},
         "box_head": {
             "num_convs": 0,
             "num_dense": 2,

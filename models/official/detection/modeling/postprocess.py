@@ -31,9 +31,7 @@ def postprocess(
     Candidates are the `max_candidates` pairs of anchor and class with the highest logits over all
     classes (ties go to the lower anchor, then to the lower class), or those among the best of each
     level, provided that the score, the sigmoid of the logit, exceeds the threshold and the clipped
-    box has an area. Ranking is by
-    logit, because float32 rounds large unequal logits to the same score. Suppression is exact; see
-    `ops.nms`.
+    box has an area. Suppression is exact; see `ops.nms`.
 
     With centerness the candidates are the same. Then their scores are multiplied by it, as in
     MMDetection's ATSS, and suppression and the order of detections go by the product.
@@ -60,19 +58,25 @@ def postprocess(
     boxes = decode_boxes(deltas, ops.take(ops.convert_to_tensor(anchors), anchor, axis=0))
     boxes = clip_to_regions(boxes, regions)
 
-    scores = ops.sigmoid(logits)
     has_area = (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
-    is_candidate, ranks = (scores > score_threshold) & has_area, logits
-    if predictions.centerness_logits is not None:
-        central = ops.take_along_axis(predictions.centerness_logits, anchor, axis=1)
-        ranks = -ops.softplus(-logits) - ops.softplus(-central)  # the product's logarithm
-        scores = scores * ops.sigmoid(central)
+    is_candidate = (ops.sigmoid(logits) > score_threshold) & has_area
+    scores, ranks = _rank(logits, predictions.centerness_logits, anchor)
     ranks = ops.where(is_candidate, ranks, -float("inf"))
     groups = ops.zeros_like(channel) if class_agnostic else channel
     kept = non_max_suppression(
         boxes, ranks, groups, iou_threshold=iou_threshold, max_detections=max_detections
     )
     return gather_detections(kept, boxes=boxes, scores=scores, channel=channel)
+
+
+def _rank(logits: Tensor, centerness: Tensor | None, anchor: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns scores and what orders them: float32 rounds large unequal logits to one score."""
+    scores = ops.sigmoid(logits)
+    if centerness is None:
+        return scores, logits
+    central = ops.take_along_axis(centerness, anchor, axis=1)
+    logarithm = -ops.softplus(-logits) - ops.softplus(-central)  # of the product
+    return scores * ops.sigmoid(central), logarithm
 
 
 def top_pairs(class_logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
