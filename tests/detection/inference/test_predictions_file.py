@@ -259,6 +259,8 @@ def _images(count: int, **shared: object) -> list[dict]:
         # A value that is kept as number 2**31 of the memo, and 2**40 bytes that are not there.
         (b"\x80\x04Nr\xff\xff\xff\x7f.", "no dict"),
         (b"\x80\x04\x8e" + (1 << 40).to_bytes(8, "little") + b".", "cannot be read"),
+        # A bytearray of 4 GB of which there is one byte.
+        (b"\x80\x05\x96" + (1 << 32).to_bytes(8, "little") + b".", "ends within 4,294,967,296"),
     ],
 )
 def test_small_pickles_stay_small(

@@ -113,7 +113,7 @@ def test_an_evaluator_does_not_glue_its_line_to_a_torn_one(
     ledger.append("eval", 1, {"AP50": 0.5})
     with caplog.at_level(logging.WARNING):
         assert kinds_and_steps(ledger) == [("train", 1), ("eval", 1)]
-    assert f"{path}:2" in caplog.text
+    assert f"{path}: not lines of a ledger: 2 (" in caplog.text
 
 
 def test_rewinding_drops_what_will_be_trained_again(ram_dir: str) -> None:
@@ -180,3 +180,14 @@ def test_images_are_shown_beside_the_metrics(tmp_path: Path) -> None:
     width, height, encoded = tf.make_ndarray(shown.tensor_proto)
     assert (shown.step, width, height) == (4, b"3", b"2")
     np.testing.assert_array_equal(tf.io.decode_png(encoded), image)
+
+
+def test_unreadable_lines_are_one_warning_however_many(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("{}\n" * 5000 + '{"kind": "train", "step": 3}\n')
+    assert read_ledger(str(path)) == [{"kind": "train", "step": 3}]
+    (record,) = caplog.records
+    expected = f"{path}: not lines of a ledger: 1 ({{}}), 2 ({{}}), 3 ({{}}) and 4997 more"
+    assert record.getMessage() == expected

@@ -135,6 +135,7 @@ def test_pytorch_and_other_files_that_grow(tmp_path: Path, run_limited: Callable
         "lists.pth": old_format + pickle.dumps(shared_lists(18), 2) + pickle.dumps([], 2),
         # A value that is kept as number 2**31 of the memo.
         "memo.pth": old_format + b"\x80\x04Nr\xff\xff\xff\x7f." + pickle.dumps([], 2),
+        "bytes.pth": old_format + b"\x80\x05\x96" + (1 << 32).to_bytes(8, "little") + b"x.",
         "header.safetensors": (10**8).to_bytes(8, "little") + b"{" + b" " * 100,
         "shape.safetensors": _safetensors({"dtype": "F32", "shape": [1 << 38], "offsets": [0, 4]}),
     }
@@ -145,6 +146,7 @@ def test_pytorch_and_other_files_that_grow(tmp_path: Path, run_limited: Callable
     messages = {
         "lists.pth": "has more than 1,000,000 entries",
         "memo.pth": "holds no tensor",
+        "bytes.pth": "it ends within 4,294,967,296 bytes",
         "header.safetensors": "its header would be 100000000 bytes",
         "shape.safetensors": "is damaged: x",
         "lists.pt": r"of its a/data.pkl would become 67,108,864\. PyTorch and Keras",

@@ -12,6 +12,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from tpudet.trainkit.files.unpickler import BoundedUnpickler
+
 _DTYPES = re.compile(r"b1|[iu][1248]|f[248]")
 
 
@@ -75,12 +77,11 @@ class _Dtype:
         self.dtype = self.dtype.newbyteorder(order)
 
 
-class _Unpickler(pickle._Unpickler):
+class _Unpickler(BoundedUnpickler):
     """An unpickler to which only plain values and NumPy arrays of numbers exist.
 
-    The one in Python: that in C reserves memory for any number that a pickle calls a place in its
-    memo. Methods stand for the names of NumPy because a pickle can change the attributes of a
-    function, but not those of a method.
+    Methods stand for the names of NumPy because a pickle can change the attributes of a function,
+    but not those of a method.
     """
 
     def __init__(self, file: IO[bytes], *, max_dimensions: int, encoding: str) -> None:

@@ -29,6 +29,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from tpudet.trainkit.errors import listing, shorten
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.training.engine import StepReport
@@ -183,11 +184,11 @@ class Ledger:
 def read_ledger(path: str) -> list[dict[str, Any]]:
     """Returns the whole lines of a ledger; none if the file does not exist.
 
-    A torn last line, as a kill leaves it, is skipped; so is any other unreadable line, with a
-    warning that names it.
+    A torn last line, as a kill leaves it, is skipped; so are other unreadable lines, with one
+    warning that counts them.
     """
     texts = (storage.read_text(path) or "").split("\n")
-    lines = []
+    lines, unreadable = [], []
     for number, text in enumerate(texts, start=1):
         if not text.strip():
             continue
@@ -196,7 +197,9 @@ def read_ledger(path: str) -> list[dict[str, Any]]:
             lines.append({**line, "kind": str(line["kind"]), "step": int(line["step"])})
         except (ValueError, KeyError, TypeError):
             if number < len(texts):
-                logger.warning("%s:%d is not a line of a ledger: %.80s", path, number, text)
+                unreadable.append(f"{number} ({shorten(text, 80)})")
+    if unreadable:
+        logger.warning("%s: not lines of a ledger: %s", path, listing(unreadable, 3))
     return lines
 
 

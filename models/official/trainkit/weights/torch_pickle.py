@@ -6,12 +6,12 @@ whose behaviour no pickle can change.
 """
 
 import math
-import pickle
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tpudet.trainkit.files.unpickler import BoundedUnpickler
 from tpudet.trainkit.weights.stored_weights import BFLOAT16, WeightsError, is_possible_shape
 
 _STORAGE_TYPES = {
@@ -66,12 +66,8 @@ class _Container(dict):
         del state
 
 
-class _TensorUnpickler(pickle._Unpickler):
-    """Builds dictionaries, lists, tuples, numbers, strings and `Tensor`s, and refuses the rest.
-
-    The one in Python: that in C reserves memory for any number that a pickle calls a place in its
-    memo.
-    """
+class _TensorUnpickler(BoundedUnpickler):
+    """Builds dictionaries, lists, tuples, numbers, strings and `Tensor`s, and refuses the rest."""
 
     def __init__(self, file: Any, path: str) -> None:
         super().__init__(file, encoding="utf-8")
