@@ -172,3 +172,14 @@ def test_parquet_of_other_engines(tmp_path) -> None:
     assert annotations.images["file"].tolist() == ["a.jpg"]
     assert annotations.boxes[CORNERS].to_numpy().tolist() == [[5, 4.5, 35, 24]]
     assert [entry.name for entry in annotations.classes] == ["cat"]
+
+
+def test_text_of_a_parquet_file_that_is_not_utf_8_is_an_error_with_its_name(tmp_path) -> None:
+    path = write(tmp_path, "")
+    frame = pd.DataFrame({"f": ["a.jpg"], "l": [1], "t": [1], "r": [5], "b": [5]})
+    frame.to_parquet(path, compression=None, use_dictionary=False, write_statistics=False)
+    content = Path(path).read_bytes()
+    assert content.count(b"a.jpg") == 1
+    Path(path).write_bytes(content.replace(b"a.jpg", b"\xff.jpg"))
+    with pytest.raises(UserError, match=f"{path} is not a CSV or Parquet file: .*UTF8"):
+        read(path, "image=f,x1=l,y1=t,x2=r,y2=b")

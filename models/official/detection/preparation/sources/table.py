@@ -155,6 +155,7 @@ def _read_columns(path: str, names: Sequence[str]) -> pd.DataFrame:
                 f"{listing(present, 30)}."
             )
         table = (_read_csv(content, present) if table is None else table).select(names)
+        table.validate(full=True)  # Parquet is read without a look at its text
         # Spreadsheets write rows of nothing at the end.
         cells = table.cast(pa.schema(map(_as_text, table.schema))).to_pandas().dropna(how="all")
     except UnicodeDecodeError as error:
