@@ -89,3 +89,21 @@ def test_a_damaged_manifest(part: Path, kind: str) -> None:
     assert "write the set again with --overwrite" in message
     with pytest.raises(UserError):
         read_manifest(str(path))
+
+
+COUNTS = ("boxes_per_class", "crowds_per_class", "images_per_boxes", "left_out_counts")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, value) for key in COUNTS for value in ("x", [1], {"1": "2"}, {"1": None})),
+        *(("images_per_class", value) for value in ("x", {"cat": 1.5})),
+        ("images_per_boxes", {"many": 1}),
+        *((key, value) for key in ("repaired", "left_out") for value in ("x", {}, ["x"])),
+    ],
+)
+def test_fields_of_other_types_are_named(part: Path, key: str, value: object) -> None:
+    path = part / "train_tiny.manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    assert f"{path} is not a manifest of a prepared set: {key} missing or of" in refused(part)

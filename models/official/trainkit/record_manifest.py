@@ -27,6 +27,11 @@ _TYPES_OF_KIND: dict[PerClass, dict[str, type]] = {
     "boxes_per_class": {"boxes": int, "boxes_per_class": dict},
     "images_per_class": {"images_per_class": dict},
 }
+_COUNTS = (
+    *("boxes_per_class", "images_per_class", "crowds_per_class", "images_per_boxes"),
+    *("repaired_counts", "left_out_counts"),
+)
+_OPTIONAL_TYPES = dict.fromkeys(_COUNTS, dict) | {"repaired": list, "left_out": list}
 _SHARD_TYPES = {"file": str, "records": int, "bytes": int}
 
 
@@ -99,12 +104,11 @@ def read_manifest(path: str, *, per_class: PerClass = "boxes_per_class") -> dict
             f"The manifest {path} is not JSON, or was cut short: {error}. {_REMEDY}"
         ) from None
     types = _TYPES | _TYPES_OF_KIND[per_class]
-    wrong = _wrong_fields(fields, types) if isinstance(fields, dict) else list(types)
-    if not wrong and not all(
-        isinstance(entry, dict) and not _wrong_fields(entry, _SHARD_TYPES)
-        for entry in fields["shards"]
-    ):
-        wrong = ["shards"]
+    if not isinstance(fields, dict):
+        wrong = list(types)
+    else:
+        present = {key: kind for key, kind in _OPTIONAL_TYPES.items() if key in fields}
+        wrong = _wrong_fields(fields, types | present) or _wrong_values(fields)
     if wrong:
         raise UserError(
             f"{path} is not a manifest of a prepared set: {', '.join(wrong)} missing or of another "
@@ -128,6 +132,22 @@ _REMEDY = "Copy the whole folder again, or write the set again with --overwrite.
 
 def _wrong_fields(fields: Mapping[str, Any], types: Mapping[str, type]) -> Sequence[str]:
     return [name for name, kind in types.items() if not isinstance(fields.get(name), kind)]
+
+
+def _wrong_values(fields: Mapping[str, Any]) -> Sequence[str]:
+    """The fields, of the right types themselves, that hold values of other types."""
+    wrong = [
+        key
+        for key in _COUNTS
+        if key in fields and not all(isinstance(count, int) for count in fields[key].values())
+    ]
+    if not all(number.isdecimal() for number in fields.get("images_per_boxes", ())):
+        wrong.append("images_per_boxes")
+    for key, types in (("shards", _SHARD_TYPES), ("repaired", {}), ("left_out", {})):
+        entries = fields.get(key, ())
+        if not all(isinstance(one, dict) and not _wrong_fields(one, types) for one in entries):
+            wrong.append(key)
+    return wrong
 
 
 def _differences(
