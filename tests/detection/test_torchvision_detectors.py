@@ -60,6 +60,15 @@ def gradients_of(task, batch):
     return losses, {v.path: np.asarray(g) for v, g in zip(variables, values, strict=True)}
 
 
+def errors(found, wanted):
+    """The largest difference of each gradient, relative to the largest value wanted."""
+    return {
+        path: float(np.abs(found[path] - values).max() / np.abs(values).max())
+        for path, values in wanted.items()
+        if values.any()  # not frozen there
+    }
+
+
 def assert_same_losses(losses, expected):
     for ours, theirs in (("loss_class", "classification"), ("loss_box", "bbox_regression")):
         np.testing.assert_allclose(losses[ours], expected[theirs], rtol=1e-4)
@@ -179,10 +188,10 @@ def annotated_images(data_dir, size):
 
 @pytest.mark.slow
 def test_losses_and_gradients_with_the_settings_of_mlperf(torch_python, data_dir, tmp_path):
-    """On a canvas of 320 pixels; on one of 800 it would take six times as long.
+    """On a canvas of 320 pixels; on one of 800 it takes six times as long.
 
-    The gradients of neck and heads are compared. Open: those of the backbone's layers differ by
-    some 0.1 % of their largest value, the worst by 0.9 %.
+    Every gradient is within 1e-3 of torchvision's in float64, or as near as torchvision's own in
+    float32: rounding decides which units a ReLU lets pass, and a few have large gradients.
     """
     side = 320
     images, boxes, labels = annotated_images(data_dir, side)
@@ -210,15 +219,17 @@ def test_losses_and_gradients_with_the_settings_of_mlperf(torch_python, data_dir
                 total[name] = total.get(name, 0.0) + np.asarray(value) / 4
     assert_same_losses(losses, expected)
     # The gradients are read as weights are, into the variables.
-    assert not FOREIGN.load(detector, FOREIGN.open_file(tmp_path / "gradients.pth")).missing
-    ratios = {}
-    for variable in detector.task.model.trainable_variables:
-        if not variable.path.startswith("backbone/"):
-            wanted = variable.numpy()
-            difference = np.abs(gradients[variable.path] - wanted).max()
-            ratios[variable.path] = float(difference / np.abs(wanted).max())
-    worst = sorted(ratios, key=ratios.__getitem__)[-10:]
-    assert max(ratios.values()) <= 1e-3, {path: ratios[path] for path in worst}
+    expected = {}
+    for name in ("float64", "float32"):
+        file = FOREIGN.open_file(tmp_path / f"gradients_{name}.pth")
+        assert not FOREIGN.load(detector, file).missing
+        variables = detector.task.model.trainable_variables
+        expected[name] = {variable.path: variable.numpy() for variable in variables}
+    ours = errors(gradients, expected["float64"])
+    theirs = errors(expected["float32"], expected["float64"])
+    worse = {path: (ours[path], theirs[path]) for path in ours if ours[path] > 1e-3}
+    assert all(found <= 1.1 * rounding for found, rounding in worse.values()), worse
+    assert np.median(list(ours.values())) <= np.median(list(theirs.values()))
 
 
 def test_a_small_mask_rcnn_equals_the_record_of_torchvision():

@@ -5,8 +5,9 @@
     python torchvision_detectors.py record small_retinanet|small_maskrcnn_v2 FILE.npz
 
 The first two write `weights.pth`, as `torch.save` writes a model's state, `expected.npz`, and with
-losses `gradients.pth`, where a gradient has the name of its parameter. The last writes what the
-tests compare where there is no torch: they draw the weights again, which needs NumPy only.
+losses `gradients_float64.pth` and `gradients_float32.pth`, computed in these types, where a
+gradient has the name of its parameter. The last writes what the tests compare where there is no
+torch: they draw the weights again, which needs NumPy only.
 """
 
 # pyright: reportMissingImports=false
@@ -165,11 +166,12 @@ def find_losses(model, images, boxes, labels):
     sides = images.shape[1:3]
     model.transform.min_size, model.transform.max_size = (min(sides),), max(sides)  # as they are
     losses = {}
+    kind = next(model.parameters()).dtype
     for image, around, label in zip(images, boxes, labels, strict=True):
         here = label >= 0
-        corners = torch.from_numpy(around[here][:, [1, 0, 3, 2]])
+        corners = torch.from_numpy(around[here][:, [1, 0, 3, 2]]).to(kind)
         target = {"boxes": corners, "labels": torch.from_numpy(label[here].astype(np.int64))}
-        found = model([to_tensor(image)], [target])
+        found = model([to_tensor(image).to(kind)], [target])
         (sum(found.values()) / len(images)).backward()
         for name, value in found.items():
             losses[name] = losses.get(name, 0.0) + value.item() / len(images)
@@ -245,15 +247,18 @@ def main(what, kind, inputs_path, folder):
             images = [inputs[name] for name in sorted(inputs) if name.startswith("image")]
             expected = find_detections(model, images)
         else:
-            expected = find_losses(model, inputs["images"], inputs["boxes"], inputs["labels"])
-            gradients = {
-                name: torch.zeros_like(value) for name, value in model.state_dict().items()
-            } | {
-                name: value.grad
-                for name, value in model.named_parameters()
-                if value.grad is not None
-            }
-            torch.save(gradients, Path(folder) / "gradients.pth")
+            for name in ("float32", "float64"):
+                exact = build_detector(kind).to(getattr(torch, name))
+                exact.load_state_dict(model.state_dict())
+                expected = find_losses(exact, inputs["images"], inputs["boxes"], inputs["labels"])
+                gradients = {
+                    name: torch.zeros_like(value) for name, value in model.state_dict().items()
+                } | {
+                    name: value.grad.float()
+                    for name, value in exact.named_parameters()
+                    if value.grad is not None
+                }
+                torch.save(gradients, Path(folder) / f"gradients_{name}.pth")
     torch.save(model.state_dict(), Path(folder) / "weights.pth")
     np.savez(Path(folder) / "expected.npz", **expected)
 
