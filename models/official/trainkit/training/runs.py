@@ -110,7 +110,7 @@ def _describe_state(
 def format_table(runs: Sequence[Run], *, metric: str) -> str:
     """Returns aligned columns under a header, one line per run."""
     header = [f"{name} {metric}" if name in ("last", "best") else name for name in _HEADER]
-    return _align([header, *(_cells(run) for run in runs)])
+    return _align([header, *(run_cells(run) for run in runs)])
 
 
 def _align(rows: Sequence[Sequence[str]]) -> str:
@@ -126,7 +126,9 @@ def _align(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _cells(run: Run) -> list[str]:
+def run_cells(run: Run) -> list[str]:
+    """The row of a run: version, part, step, last, best and its step, speed, wait, age, state."""
+
     def shown(value: float | None, pattern: str) -> str:
         return "-" if value is None else pattern.format(value)
 
@@ -139,12 +141,12 @@ def _cells(run: Run) -> list[str]:
         shown(run.best_step, "{}"),
         shown(run.images_per_second, "{:.1f}"),
         shown(run.input_wait_share, "{:.0%}"),
-        "-" if run.age_seconds is None else format_age(run.age_seconds),
+        "-" if run.age_seconds is None else _format_age(run.age_seconds),
         run.state,
     ]
 
 
-def format_age(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
     """A rough age such as 45s, 12m, 3h, 2d; below two of a unit the smaller unit is used."""
     seconds = max(seconds, 0)
     for size, letter in ((86400, "d"), (3600, "h"), (60, "m")):

@@ -15,7 +15,7 @@ from tpudet.trainkit.pages.html import Content, element, figure, table
 from tpudet.trainkit.training.run_charts import line_by_step
 from tpudet.trainkit.training.run_comparison import compare_runs
 from tpudet.trainkit.training.run_log import FILE_NAME, read_ledger
-from tpudet.trainkit.training.runs import Run, describe_runs, find_model_dirs, format_age
+from tpudet.trainkit.training.runs import Run, describe_runs, find_model_dirs, run_cells
 
 _HEADERS = ("run", "step", "last", "best", "at step", "images/s", "wait", "age", "state")
 
@@ -87,17 +87,9 @@ def _best(run: Run) -> float:
 
 
 def _progress_table(names: Sequence[str], runs: Sequence[Run], metric: str) -> Content:
-    rows: list[list[Content]] = []
-    for name, run in zip(names, runs, strict=True):
-        total = "?" if run.total_steps is None else f"{run.total_steps:,}"
-        values = ("–" if value is None else f"{value:.4f}" for value in (run.last, run.best))
-        numbers = (run.best_step, run.images_per_second)
-        wait = "–" if run.input_wait_share is None else f"{run.input_wait_share:.0%}"
-        age = "–" if run.age_seconds is None else format_age(run.age_seconds)
-        cells: list[Content] = ["–" if number is None else number for number in numbers]
-        rows.append([name, f"{run.step:,} of {total}", *values, *cells, wait, age, run.state])
+    rows = [[name, *run_cells(run)[2:]] for name, run in zip(names, runs, strict=True)]
     headers = [f"{name} {metric}" if name in ("last", "best") else name for name in _HEADERS]
-    return table(headers, rows)
+    return table(headers, [list[Content](row) for row in rows])
 
 
 def _curves_section(model_dirs: Mapping[str, str], metric: str) -> Section | None:
