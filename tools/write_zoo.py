@@ -17,7 +17,11 @@ import tpudet
 from tpudet.detection.config import ExperimentConfig, ModelConfig
 from tpudet.detection.modeling.config import IdentityNeckConfig
 from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
-from tpudet.trainkit.backbones.config import EfficientNetConfig, ResNetConfig
+from tpudet.trainkit.backbones.config import (
+    EfficientNetConfig,
+    MobileNetV3Config,
+    ResNetConfig,
+)
 from tpudet.trainkit.command_line import new_parser, run_command, writing
 from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.config.find import config_folder, find_task, list_configs
@@ -229,6 +233,8 @@ def _described(config: ExperimentConfig) -> list[str]:
             first = f"ResNet-{backbone.depth}"
             if backbone.groups > 1:
                 first = f"ResNeXt-{backbone.depth}, {backbone.groups} groups"
+        case MobileNetV3Config():
+            first = "MobileNetV3-Large"
         case _:
             first = f"SE-ResNeXt-{backbone.depth}"
     names = {"fpn": "FPN", "nas_fpn": "NAS-FPN", "bifpn": "BiFPN", "identity": "none"}

@@ -109,14 +109,17 @@ def assert_same_detections(found, expected, labels, *, least, first=0):
             np.testing.assert_allclose(ours, masks[same.argmax(axis=1)], rtol=0, atol=1e-2)
 
 
-def build_recorded(path, draw, config_name, overrides, *, left_over=()):
+def build_recorded(
+    path, draw, config_name, overrides, *, backbone=("model.backbone.depth=18",), left_over=()
+):
     """A detector of four classes with drawn weights, what was recorded of it, and its shapes.
 
     Args:
         path: of the record.
         draw: draws the weights from shapes by name.
         config_name: of the shipped config.
-        overrides: of its keys; the backbone is a ResNet-18 unless they say otherwise.
+        overrides: of its keys.
+        backbone: more of them, which make it small.
         left_over: endings of the names that have no place here.
     """
     with np.load(path) as sample:
@@ -131,7 +134,7 @@ def build_recorded(path, draw, config_name, overrides, *, left_over=()):
         pretrained.family,
         class_names=["a", "b", "c", "d"],
         canvas_size=(128, 160),
-        overrides=["model.backbone.depth=18", *overrides],
+        overrides=[*backbone, *overrides],
     )
     report = load(detector, pretrained)
     assert not report.missing

@@ -48,13 +48,19 @@ from tpudet.detection.modeling.retinanet import RetinaNetTask
 from tpudet.detection.ops.atss import match_atss
 from tpudet.detection.ops.matching import match_argmax_iou
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
-from tpudet.trainkit.backbones.config import EfficientNetConfig, ResNetConfig, SEResNeXtConfig
+from tpudet.trainkit.backbones.config import (
+    EfficientNetConfig,
+    MobileNetV3Config,
+    ResNetConfig,
+    SEResNeXtConfig,
+)
 from tpudet.trainkit.backbones.drop_block import DropBlock
 from tpudet.trainkit.backbones.efficientnet import EfficientNet
 from tpudet.trainkit.backbones.layers import Conv
+from tpudet.trainkit.backbones.mobilenet_v3 import MobileNetV3
 from tpudet.trainkit.backbones.resnet import ResNet
 from tpudet.trainkit.backbones.seresnext import SEResNeXt
-from tpudet.trainkit.config.decode import decode
+from tpudet.trainkit.config.decode import ConfigError, decode
 from tpudet.trainkit.config.yaml_tree import parse_tree
 from tpudet.trainkit.training.freezing import freeze, frozen_at_random
 
@@ -70,9 +76,10 @@ TEXTS: dict[type, str] = {
     EfficientNetConfig: f"""backbone: {{kind: efficientnet, variant: b1, style: torch,
     drop_connect_rate: 0.5, {SHARED}}}""",
     SEResNeXtConfig: f"backbone: {{kind: seresnext, depth: 101, {SHARED}}}",
-    FPNConfig: """neck: {kind: fpn, num_filters: 24, separable: true,
-    coarse_levels: convolution, coarse_input: backbone, symmetric_padding: true,
-    coarse_relu: false, lateral_norms: true}""",
+    MobileNetV3Config: f"backbone: {{kind: mobilenet_v3, {SHARED}}}",
+    FPNConfig: """backbone: {kind: mobilenet_v3}, neck: {kind: fpn, num_filters: 24,
+    separable: true, coarse_levels: convolution, coarse_input: backbone, symmetric_padding: true,
+    coarse_relu: false, lateral_norms: true, last_backbone_level: 6}""",
     NASFPNConfig: f"""neck: {{kind: nas_fpn, num_filters: 24, num_repeats: 2, separable: true,
     {DROP_BLOCK}}}""",
     BiFPNConfig: "neck: {kind: bifpn, num_filters: 24, num_repeats: 2}",
@@ -184,7 +191,8 @@ def test_seresnext() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "epsilon"), [("resnet", 1e-4), ("efficientnet", 1e-3), ("seresnext", 1e-5)]
+    ("kind", "epsilon"),
+    [("resnet", 1e-4), ("efficientnet", 1e-3), ("seresnext", 1e-5), ("mobilenet_v3", 1e-3)],
 )
 def test_epsilon_of_itself(kind: str, epsilon: float) -> None:
     model = built(f"backbone: {{kind: {kind}, batch_norm: {{epsilon: auto}}}}").model
@@ -198,9 +206,27 @@ def test_fpn() -> None:
     assert {conv.kind for conv in parts(neck, Conv)} == {"separable"}
     assert neck.coarse_from_backbone
     assert not neck.coarse_relu
-    assert list(neck.lateral_norms) == [3, 4, 5]
-    assert [level for level, conv in neck.convs.items() if conv.explicit_padding] == [6, 7]
+    assert list(neck.lateral_norms) == [3, 4, 5, 6]
+    assert [level for level, conv in neck.convs.items() if conv.explicit_padding] == [7]
     assert settings_of_norms(neck) == {(0.75, 0.25, True, False)}
+
+
+def test_mobilenet_v3() -> None:
+    backbone: Any = built(TEXTS[MobileNetV3Config]).model.backbone
+    check_backbone(backbone, MobileNetV3)
+    model = built("backbone: {kind: mobilenet_v3}, neck: {kind: fpn, last_backbone_level: 6}")
+    assert list(model.model.backbone.channels) == [2, 3, 4, 5, 6]
+    # 128 x 256 pixels: levels 3 to 5, then 6 with the stride of 5, then 7.
+    places = 16 * 32 + 8 * 16 + 4 * 8 + 4 * 8 + 2 * 4
+    assert model.anchors.shape == (places * 9, 4)
+
+
+@pytest.mark.parametrize(
+    "text", ["backbone: {kind: resnet}", "backbone: {kind: mobilenet_v3}, max_level: 5"]
+)
+def test_only_a_mobilenet_has_a_sixth_level(text: str) -> None:
+    with pytest.raises(ConfigError, match="neck.last_backbone_level is 6, which only a mobilenet"):
+        config_of(f"{text}, neck: {{kind: fpn, last_backbone_level: 6}}")
 
 
 @pytest.mark.parametrize(("levels", "convolved"), [("convolution", 7), ("subsample", 5)])
@@ -296,7 +322,8 @@ def test_head_anchors_and_what_becomes_of_scores() -> None:
     for name, config in vars(config_of(text).model).items():
         if name not in UNIONS and name != "kind":
             default = getattr(RetinaNetConfig(), name)
-            assert defaults_in(config, default, name) == []
+            found = defaults_in(config, default, name)
+            assert found == (["anchors.sides"] if name == "anchors" else [])  # instead of size
     task = built(text)
     head: Any = task.model.head
     assert list(head.levels) == [4, 5, 6]

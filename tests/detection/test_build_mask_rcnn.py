@@ -24,11 +24,11 @@ TEXT = """kind: mask_rcnn, include_mask: false, cascade: true, min_level: 3, max
     normalization: inception, padding: mean,
     backbone: {kind: resnet, depth: 18}, neck: {kind: fpn, num_filters: 24},
     batch_norm: {momentum: 0.75, epsilon: 0.25, frozen: true, synchronized: false},
-    anchors: {num_scales: 2, aspect_ratios: [1, 4], size: 3, layout: torchvision},
+    anchors: {num_scales: 2, aspect_ratios: [1, 4], size: 3, sides: [16, 40], layout: torchvision},
     rpn: {num_convs: 2, num_filters: 12, match_threshold: 0.75, unmatched_threshold: 0.25,
       force_match: false, forced_target: argmax, anchors_per_image: 40, positive_share: 0.25,
       beta: 0.5, max_candidates_in_training: 30, max_candidates: 20, nms_iou_threshold: 0.5,
-      max_proposals_in_training: 15, max_proposals: 10, min_side: 1,
+      max_proposals_in_training: 15, max_proposals: 10, min_score: 0.125, min_side: 1,
       clip_to: image},
     roi_align: {box_size: 6, mask_size: 10, sampling_ratio: 3, aligned: false},
     box_head: {num_convs: 1, num_filters: 14, num_dense: 1, num_units: 32, class_agnostic: true,
@@ -90,7 +90,7 @@ def test_heads_have_the_sizes_of_the_file() -> None:
 def test_losses_proposals_and_postprocessing_have_the_numbers_of_the_file() -> None:
     task: Any = built(TEXT)
     assert task.anchors.shape == ((8 * 16 + 4 * 8 + 2 * 4) * 4, 4)
-    np.testing.assert_allclose(task.anchors[0], [-12, -12, 12, 12])  # 3 strides of 8 pixels
+    np.testing.assert_allclose(task.anchors[0], [-8, -8, 8, 8])  # a side of 16 pixels
     assert task.match.func is match_argmax_iou
     assert task.match.keywords == {
         "match_threshold": 0.75,
@@ -103,6 +103,7 @@ def test_losses_proposals_and_postprocessing_have_the_numbers_of_the_file() -> N
     shared = {
         "anchors_per_level": [8 * 16 * 4, 4 * 8 * 4, 2 * 4 * 4],
         "iou_threshold": 0.5,
+        "min_score": 0.125,
         "min_side": 1.0,
     }
     assert task.propose_in_training.keywords == shared | {

@@ -94,6 +94,8 @@ def real_images(data_dir):
 ONE_STAGE = {"class_scale": 0.03, "box_scale": 0.02, "class_bias": -5.0}
 GROUP_NORMS = {"class_scale": 0.6, "box_scale": 0.3, "class_bias": -5.4}
 TWO_STAGES = {"class_scale": 0.2, "box_scale": 0.02, "class_bias": 0.0}
+# Its features are larger, and no two boxes overlap by 0.5 but for rounding.
+MOBILENET = TWO_STAGES | {"class_scale": 0.05}
 LABELS = {label: NAMES.index(name) + 1 for label, name in enumerate(COCO_LABELS) if name}
 
 
@@ -162,6 +164,19 @@ def test_two_stages_find_what_torchvision_finds(kind, version, torch_python, dat
         data_dir,
         tmp_path,
         scales=TWO_STAGES,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "box_scale"), [("", 0.025), ("320", 0.02)])
+def test_mobilenet_finds_what_torchvision_finds(size, box_scale, torch_python, data_dir, tmp_path):
+    check_whole_detector(
+        "_".join(filter(None, ("mobilenet", size))),
+        f"torchvision-mobilenet{size}_faster_fpn",
+        torch_python,
+        data_dir,
+        tmp_path,
+        scales=MOBILENET | {"box_scale": box_scale},
     )
 
 
@@ -245,6 +260,19 @@ def test_a_small_mask_rcnn_equals_the_record_of_torchvision():
             "model.mask_head.num_filters=32",
             "model.postprocess.max_detections=20",
         ],
+    )
+    found = detector.task.predict(FOREIGN.place(SHARED.draw_batch()[0], (128, 160)))
+    FOREIGN.assert_same_detections(found, recorded, {label: label for label in range(5)}, least=5)
+
+
+def test_a_small_faster_rcnn_of_a_mobilenet_equals_the_record_of_torchvision():
+    """Detections in two drawn images of 128 by 160 pixels: two levels of 4 by 5 cells."""
+    detector, recorded, _ = FOREIGN.build_recorded(
+        SAMPLES / "torchvision_small_mobilenet.npz",
+        functools.partial(SHARED.draw_small_state, "small_mobilenet"),
+        "torchvision-mobilenet_faster_fpn",
+        ["model.box_head.num_units=64", "model.postprocess.max_detections=20"],
+        backbone=(),
     )
     found = detector.task.predict(FOREIGN.place(SHARED.draw_batch()[0], (128, 160)))
     FOREIGN.assert_same_detections(found, recorded, {label: label for label in range(5)}, least=5)

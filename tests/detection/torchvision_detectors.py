@@ -2,7 +2,7 @@
 
     python torchvision_detectors.py detections KIND INPUTS.npz FOLDER
     python torchvision_detectors.py losses KIND INPUTS.npz FOLDER
-    python torchvision_detectors.py record small_retinanet|small_maskrcnn_v2 FILE.npz
+    python torchvision_detectors.py record small_retinanet FILE.npz  # or another small_*
 
 The first two write `weights.pth`, as `torch.save` writes a model's state, `expected.npz`, and with
 losses `gradients_float64.pth` and `gradients_float32.pth`, computed in these types, where a
@@ -57,6 +57,7 @@ def draw_state(shapes, *, class_scale, box_scale, class_bias):
 SMALL = {
     "small_retinanet": {"class_scale": 0.06, "box_scale": 0.03, "class_bias": -4.5},
     "small_maskrcnn_v2": {"class_scale": 0.3, "box_scale": 0.05, "class_bias": 0.0},
+    "small_mobilenet": {"class_scale": 0.3, "box_scale": 0.05, "class_bias": 0.0},
 }
 
 
@@ -109,6 +110,12 @@ def build_detector(kind):
             return detection.fasterrcnn_resnet50_fpn_v2(**published)
         case "maskrcnn_v2":
             return detection.maskrcnn_resnet50_fpn_v2(**published)
+        case "mobilenet":
+            return detection.fasterrcnn_mobilenet_v3_large_fpn(**published)
+        case "mobilenet_320":
+            return detection.fasterrcnn_mobilenet_v3_large_320_fpn(**published)
+        case "small_mobilenet":
+            return small_mobilenet()
         case "small_maskrcnn_v2":
             return small_mask_rcnn()
     raise ValueError(f"no detector {kind}")
@@ -134,6 +141,24 @@ def small_mask_rcnn():
         min_size=128,
         max_size=256,
     )
+
+
+def small_mobilenet():
+    """The Faster R-CNN of MobileNetV3 with a narrow head, for 4 classes."""
+    from torchvision.models import detection
+    from torchvision.models.detection import faster_rcnn
+
+    model = detection.fasterrcnn_mobilenet_v3_large_fpn(
+        weights=None,
+        weights_backbone=None,
+        num_classes=5,
+        box_detections_per_img=20,
+        min_size=128,
+        max_size=256,
+    )
+    model.roi_heads.box_head = faster_rcnn.TwoMLPHead(256 * 7 * 7, 64)
+    model.roi_heads.box_predictor = faster_rcnn.FastRCNNPredictor(64, 5)
+    return model
 
 
 def find_detections(model, images):

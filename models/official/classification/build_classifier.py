@@ -20,7 +20,12 @@ from tpudet.classification.modeling.config import ClassifierConfig, SigmoidLossC
 from tpudet.classification.modeling.head_names import head_recipe
 from tpudet.classification.modeling.losses import sigmoid_loss, softmax_loss
 from tpudet.trainkit.backbones.build import build_backbone, norm_factory
-from tpudet.trainkit.backbones.config import BackboneConfig, EfficientNetConfig, resolve_backbone
+from tpudet.trainkit.backbones.config import (
+    BackboneConfig,
+    EfficientNetConfig,
+    MobileNetV3Config,
+    resolve_backbone,
+)
 from tpudet.trainkit.backbones.efficientnet import VARIANTS, round_filters
 from tpudet.trainkit.backbones.layers import Activation, ConvNorm
 from tpudet.trainkit.class_list import ClassEntry
@@ -121,6 +126,8 @@ def _build_top(model: ClassifierConfig, *, synchronized: bool) -> Callable[..., 
     activation: Activation = "relu"
     if isinstance(model.backbone, EfficientNetConfig):
         activation = "relu6" if VARIANTS[model.backbone.variant].lite else "silu"
+    elif isinstance(model.backbone, MobileNetV3Config):
+        activation = "hard_silu"
     return functools.partial(
         ConvNorm,
         model.top_filters,

@@ -28,6 +28,7 @@ from tpudet.trainkit.backbones.batch_norm import BatchNorm
 
 CANVAS = (64, 128)
 LEVELS: dict[str, Any] = {"min_level": 2, "max_level": 6}
+STRIDES = (4, 8, 16, 32, 64)
 NUM_CLASSES = 3
 _MATCH = functools.partial(
     match_argmax_iou,
@@ -46,7 +47,11 @@ SmallBackbone = _SHARED["SmallBackbone"]
 
 def make_anchors(canvas=CANVAS):
     return anchors_for_canvas(
-        canvas_size=canvas, **LEVELS, num_scales=1, aspect_ratios=(1.0, 2.0, 0.5), anchor_size=4.0
+        canvas_size=canvas,
+        strides=STRIDES,
+        num_scales=1,
+        aspect_ratios=(1.0, 2.0, 0.5),
+        anchor_size=4.0,
     )
 
 
@@ -127,10 +132,11 @@ def build_task(
     )
     proposals = functools.partial(
         propose,
-        anchors_per_level=[3 * n for n in locations_per_level(canvas_size=canvas, **LEVELS)],
+        anchors_per_level=[3 * n for n in locations_per_level(canvas_size=canvas, strides=STRIDES)],
         iou_threshold=0.7,
         max_candidates=100,
         max_proposals=max_proposals,
+        min_score=0.0,
         min_side=0.0,
     )
     return MaskRCNNTask(

@@ -38,10 +38,11 @@ NORM = functools.partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 
 CANVAS = (64, 128)
 LEVELS: dict[str, Any] = {"min_level": 4, "max_level": 6}
+STRIDES = (16, 32, 64)
 
 _ATSS = functools.partial(
     match_atss,
-    locations_per_level=locations_per_level(canvas_size=CANVAS, **LEVELS),
+    locations_per_level=locations_per_level(canvas_size=CANVAS, strides=STRIDES),
     candidates_per_level=4,
 )
 DEFAULTS: dict[str, Any] = {
@@ -197,7 +198,11 @@ def build_task(
 
 def make_anchors():
     return anchors_for_canvas(
-        canvas_size=CANVAS, **LEVELS, num_scales=3, aspect_ratios=(1.0, 2.0, 0.5), anchor_size=3.0
+        canvas_size=CANVAS,
+        strides=STRIDES,
+        num_scales=3,
+        aspect_ratios=(1.0, 2.0, 0.5),
+        anchor_size=3.0,
     )
 
 
@@ -226,7 +231,7 @@ def losses_of(answers, batch, **settings):
 
 def best_of_levels(answers, batch):
     """Detections with no more than 30 candidates a level, in pixels of the image."""
-    counts = locations_per_level(canvas_size=CANVAS, **LEVELS)
+    counts = locations_per_level(canvas_size=CANVAS, strides=STRIDES)
     found = postprocess(
         answers,
         make_anchors(),

@@ -19,6 +19,7 @@ SETTINGS = {
     "iou_threshold": 0.3,
     "max_candidates": 10,
     "max_proposals": 4,
+    "min_score": 0.0,
     "min_side": 0.0,
 }
 
@@ -47,6 +48,15 @@ def test_suppression_is_within_each_level_and_ranks_are_over_all():
 def test_only_the_best_of_each_level_are_candidates():
     found = propose_boxes([2, 3, 5, 1, 0], max_candidates=1)
     np.testing.assert_allclose(found, ANCHORS[[2, 3]], atol=1e-4)
+
+
+def test_anchors_of_a_low_score_are_dropped():
+    """The sigmoid of 0 is 0.5, which is enough for 0.5; that of 1 is 0.731."""
+    logits = [-0.1, 3, 0, 1, -4]
+    found = propose_boxes(logits, min_score=0.5)
+    np.testing.assert_allclose(found, ANCHORS[[1, 3, 2]], atol=1e-4)
+    found = propose_boxes(logits, min_score=0.74)
+    np.testing.assert_allclose(found, ANCHORS[[1]], atol=1e-4)
 
 
 def test_boxes_are_clipped_and_small_ones_dropped():

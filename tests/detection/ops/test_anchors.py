@@ -6,8 +6,7 @@ from tpudet.detection.ops.anchors import anchors_for_canvas, locations_per_level
 
 def anchors(canvas, **changes):
     settings = {
-        "min_level": 3,
-        "max_level": 7,
+        "strides": (8, 16, 32, 64, 128),
         "num_scales": 3,
         "aspect_ratios": (1.0, 2.0, 0.5),
         "anchor_size": 4.0,
@@ -34,7 +33,7 @@ def test_first_and_second_place_by_hand():
 
 
 def test_rows_come_before_columns_and_levels_before_rows():
-    found = anchors((64, 128), max_level=6, num_scales=1, aspect_ratios=(1.0,))
+    found = anchors((64, 128), strides=(8, 16, 32, 64), num_scales=1, aspect_ratios=(1.0,))
     assert len(found) == 8 * 16 + 4 * 8 + 2 * 4 + 1 * 2
     centers = (found[:, :2] + found[:, 2:]) / 2
     np.testing.assert_allclose(centers[16], [12, 4])  # second row of level 3
@@ -52,8 +51,14 @@ def test_odd_sides_are_halved_upwards(layout):
     # MLPerf's number: 100, 50, 25, 13 and 7 places along each side.
     found = anchors((800, 800), layout=layout)
     assert len(found) == 9 * (100**2 + 50**2 + 25**2 + 13**2 + 7**2) == 120087
-    sizes = {"canvas_size": (800, 800), "min_level": 3, "max_level": 7}
-    assert locations_per_level(**sizes) == (10000, 2500, 625, 169, 49)
+    strides = (8, 16, 32, 64, 128)
+    assert locations_per_level(canvas_size=(800, 800), strides=strides) == (
+        10000,
+        2500,
+        625,
+        169,
+        49,
+    )
 
 
 def test_around_corners_anchors_lie_half_a_cell_before_those_around_centres():
@@ -74,3 +79,16 @@ def test_the_layout_of_torchvision_by_hand():
     # On level 6 places are 800 // 13 = 61 pixels apart, on level 7 800 // 7 = 114.
     np.testing.assert_array_equal(found[-49 * 9 - 9 + 3], [12 * 61 - 128] * 2 + [12 * 61 + 128] * 2)
     np.testing.assert_array_equal(found[-9 + 3], [6 * 114 - 256] * 2 + [6 * 114 + 256] * 2)
+
+
+def test_sides_in_pixels_are_those_of_every_level_and_two_levels_may_have_one_stride():
+    found = anchors((64, 96), strides=(32, 32, 64), sides=(16.0, 48.0), aspect_ratios=(1.0, 4.0))
+    places = locations_per_level(canvas_size=(64, 96), strides=(32, 32, 64))
+    assert places == (2 * 3, 2 * 3, 1 * 2)
+    assert len(found) == sum(places) * 2 * 2
+    np.testing.assert_array_equal(found[:24], found[24:48])
+    # Around (16, 16) and, of stride 64, around (32, 32): 16, half as high and twice as wide, 48.
+    np.testing.assert_array_equal(found[0], [8, 8, 24, 24])
+    np.testing.assert_array_equal(found[1], [12, 0, 20, 32])
+    np.testing.assert_array_equal(found[2], [-8, -8, 40, 40])
+    np.testing.assert_array_equal(found[48], [24, 24, 40, 40])

@@ -32,7 +32,7 @@ def test_threshold_by_hand():
 
 def test_equal_overlaps_are_all_chosen():
     """300 objects of 60 to 120 pixels hold their 9 candidates of 32 pixels, at a stride of 8."""
-    levels = {"canvas_size": (1024, 1024), "min_level": 3, "max_level": 3}
+    levels = {"canvas_size": (1024, 1024), "strides": (8,)}
     anchors = anchors_for_canvas(**levels, num_scales=1, aspect_ratios=(1.0,), anchor_size=4.0)
     rng = np.random.default_rng(0)
     centers, halves = rng.uniform(100, 924, (300, 1, 2)), rng.uniform(30, 60, (300, 1, 2))
@@ -121,7 +121,7 @@ def loop_reference(anchors, boxes, classes, levels, per_location, count):
 
 @pytest.mark.parametrize(("scales", "jit_compile"), [(1, False), (3, False), (3, True)])
 def test_agrees_with_a_loop_traced_for_any_batch(scales, jit_compile):
-    levels = {"canvas_size": (64, 96), "min_level": 3, "max_level": 5}
+    levels = {"canvas_size": (64, 96), "strides": (8, 16, 32)}
     anchors = anchors_for_canvas(
         **levels, num_scales=scales, aspect_ratios=(1.0, 2.0)[:scales], anchor_size=3.0
     )

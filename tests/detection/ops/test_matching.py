@@ -120,8 +120,7 @@ def loop_reference(anchors, boxes, classes, is_crowd, high, low):
 def test_agrees_with_a_loop():
     anchors = anchors_for_canvas(
         canvas_size=(64, 64),
-        min_level=3,
-        max_level=5,
+        strides=(8, 16, 32),
         num_scales=2,
         aspect_ratios=(1.0, 2.0),
         anchor_size=3.0,

@@ -16,6 +16,7 @@ from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.drop_block import zero_squares
 from tpudet.trainkit.backbones.efficientnet import BlockSpec, InvertedResidualBlock
 from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.backbones.mobilenet_v3 import MobileBlock, MobileBlockSpec
 from tpudet.trainkit.backbones.residual import (
     ResidualBlock,
     ResidualNetwork,
@@ -78,6 +79,13 @@ def inverted_block(lite: bool) -> Part:
     return built(block, (3, 6, 7, 8), functools.partial(block, drawn=draws))
 
 
+def mobile_block() -> Part:
+    """A block with an identity and hard gates."""
+    spec = MobileBlockSpec(5, 3, 1, 8, 24, 8, squeezes=True, activation="hard_silu")
+    block = MobileBlock(spec=spec, conv_norm=MAKE, name="block1")
+    return built(block, (2, 6, 7, 8), block)
+
+
 def network(symmetric: bool) -> Part:
     """Stem, pooling and a block; of 18x22 pixels, which are 9x11 before the pooling."""
     layer = ResidualNetwork(
@@ -109,6 +117,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "seresnext": seresnext_block,
     "inverted": functools.partial(inverted_block, lite=False),
     "inverted_lite": functools.partial(inverted_block, lite=True),
+    "mobile": mobile_block,
     "symmetric_pooling": functools.partial(network, symmetric=True),
     "plain_pooling": functools.partial(network, symmetric=False),
     "squares": squares,

@@ -16,6 +16,7 @@ from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.efficientnet import BlockSpec, EfficientNet, InvertedResidualBlock
 from tpudet.trainkit.backbones.gradient_checkpointing import call_checkpointed
 from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.backbones.mobilenet_v3 import MobileNetV3
 from tpudet.trainkit.backbones.resnet import ResNet
 from tpudet.trainkit.backbones.seresnext import SEResNeXt
 
@@ -105,12 +106,15 @@ def test_only_what_moves_is_assigned(blocks):
         assert set(free) - set(found) == {p for p in free if "block0" in p and "moving" in p}
 
 
-@pytest.mark.parametrize("name", ["efficientnet", "resnet"])
+@pytest.mark.parametrize("name", ["efficientnet", "mobilenet_v3", "resnet"])
 def test_switch_reaches_every_block(name, monkeypatch):
     """Every block goes through it in training, none in inference."""
     make: Any = {
         "efficientnet": lambda: EfficientNet(
             variant="lite0", drop_connect_rate=0.2, gradient_checkpointing=True, make_norm=NORM
+        ),
+        "mobilenet_v3": lambda: MobileNetV3(
+            max_level=4, gradient_checkpointing=True, make_norm=NORM
         ),
         "resnet": lambda: ResNet(depth=18, gradient_checkpointing=True, make_norm=NORM),
     }[name]
@@ -120,7 +124,7 @@ def test_switch_reaches_every_block(name, monkeypatch):
         called.append(layer.path)
         return layer(*inputs, training=True)
 
-    module = "efficientnet" if name == "efficientnet" else "residual"
+    module = "residual" if name == "resnet" else name
     monkeypatch.setattr(f"tpudet.trainkit.backbones.{module}.call_checkpointed", recorded)
     backbone = make()
     images = tf.zeros((1, 32, 32, 3))

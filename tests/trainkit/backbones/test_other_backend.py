@@ -39,6 +39,7 @@ def on_jax(tmp_path_factory):
         ("seresnext", 4 * 3 + 2 * 2),
         ("inverted", 3 * 3 + 2 * 2),
         ("inverted_lite", 3 * 3),
+        ("mobile", 3 * 3 + 2 * 2),
         ("symmetric_pooling", 3 * 3),
         ("plain_pooling", 3 * 3),
         ("squares", 1),

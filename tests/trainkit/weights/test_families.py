@@ -12,6 +12,10 @@ NAMES = {
     "efficientnet-pytorch": ("_conv_stem.weight", "_blocks.0._se_reduce.weight"),
     "timm EfficientNet": ("conv_stem.weight", "blocks.0.0.conv_dw.weight"),
     RESNET: ("conv1.weight", "bn1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.weight"),
+    "torchvision MobileNetV3": (
+        *("0.0.weight", "0.1.weight", "1.block.0.0.weight"),
+        "4.block.2.fc1.weight",
+    ),
     "keras.applications ResNet": (
         "conv1_conv/kernel",
         "conv1_bn/gamma",

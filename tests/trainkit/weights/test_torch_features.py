@@ -12,30 +12,34 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.efficientnet import EfficientNet
+from tpudet.trainkit.backbones.mobilenet_v3 import MobileNetV3
 from tpudet.trainkit.backbones.resnet import ResNet
 from tpudet.trainkit.weights.families import recognize
 from tpudet.trainkit.weights.load import load_weights
 from tpudet.trainkit.weights.read import read_weights
 
 TORCH_PYTHON = os.environ.get("TPUDET_TORCH_PYTHON", sys.executable)
+EFFICIENTNET = partial(EfficientNet, drop_connect_rate=0.0)
 NETWORKS = [
     ("torchvision", "resnet18", ResNet, {"depth": 18}),
     ("torchvision", "resnet50", ResNet, {"depth": 50}),
     ("timm", "resnet34", ResNet, {"depth": 34}),
-    ("torchvision", "efficientnet_b0", EfficientNet, {"variant": "b0"}),
-    ("torchvision", "efficientnet_b5", EfficientNet, {"variant": "b5"}),
-    ("timm", "efficientnet_b1", EfficientNet, {"variant": "b1"}),
-    ("timm", "efficientnet_lite0", EfficientNet, {"variant": "lite0"}),
-    ("timm", "tf_efficientnet_b0", EfficientNet, {"variant": "b0"}),
-    ("timm", "tf_efficientnet_lite1", EfficientNet, {"variant": "lite1"}),
-    ("efficientnet_pytorch", "efficientnet-b0", EfficientNet, {"variant": "b0"}),
-    ("efficientnet_lite_pytorch", "efficientnet-lite0", EfficientNet, {"variant": "lite0"}),
+    ("torchvision", "mobilenet_v3_large", MobileNetV3, {}),
+    ("torchvision", "efficientnet_b0", EFFICIENTNET, {"variant": "b0"}),
+    ("torchvision", "efficientnet_b5", EFFICIENTNET, {"variant": "b5"}),
+    ("timm", "efficientnet_b1", EFFICIENTNET, {"variant": "b1"}),
+    ("timm", "efficientnet_lite0", EFFICIENTNET, {"variant": "lite0"}),
+    ("timm", "tf_efficientnet_b0", EFFICIENTNET, {"variant": "b0"}),
+    ("timm", "tf_efficientnet_lite1", EFFICIENTNET, {"variant": "lite1"}),
+    ("efficientnet_pytorch", "efficientnet-b0", EFFICIENTNET, {"variant": "b0"}),
+    ("efficientnet_lite_pytorch", "efficientnet-lite0", EFFICIENTNET, {"variant": "lite0"}),
 ]
 LIBRARIES = dict.fromkeys(library for library, *_ in NETWORKS)
 
@@ -55,9 +59,10 @@ def test_same_features(library, name, make, settings, networks, torch_python, tm
     path = next(str(file) for file in tmp_path.iterdir() if name in file.name)
     stored = read_weights(path)
     family = recognize(stored.tensors, path=path).family
+    style: dict[str, Any] = {} if make is MobileNetV3 else {"style": family.style}
     backbone = make(
         **settings,
-        style=family.style,
+        **style,
         make_norm=partial(BatchNorm, epsilon=family.batch_norm_epsilon, momentum=0.99),
     )
     backbone.build((None, None, None, 3))

@@ -26,6 +26,8 @@ def features_of(network, batch):
     """{level: [B, H, W, C]} of a classifier of any of the libraries."""
     if hasattr(network, "layer1"):
         places = [network.layer1, network.layer2, network.layer3, network.layer4]
+    elif isinstance(network, torchvision.models.MobileNetV3):
+        places = [network.features[index] for index in (3, 6, 12, 16)]
     elif hasattr(network, "features"):
         places = [network.features[index] for index in (2, 3, 5, 7)]
     elif hasattr(network, "_blocks"):

@@ -165,5 +165,6 @@ def _build_propose(
         propose,
         anchors_per_level=count_anchors(model, model.anchors, canvas_size),
         iou_threshold=model.rpn.nms_iou_threshold,
+        min_score=model.rpn.min_score,
         min_side=model.rpn.min_side,
     )

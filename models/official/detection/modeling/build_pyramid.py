@@ -18,7 +18,6 @@ from tpudet.detection.modeling.config import (
 from tpudet.detection.modeling.fpn import FPN, CoarseLevels, IdentityNeck
 from tpudet.detection.modeling.nas_fpn import NASFPN
 from tpudet.detection.ops.anchors import (
-    COARSEST_BACKBONE_LEVEL,
     anchors_for_canvas,
     locations_per_level,
 )
@@ -53,7 +52,7 @@ def build_pyramid(
     pixel_mean, pixel_std = NORMALIZATIONS[config.normalization]
     backbone = build_backbone(
         config.backbone,
-        max_level=min(config.max_level, COARSEST_BACKBONE_LEVEL),
+        max_level=min(config.max_level, config.last_backbone_level),
         synchronized=synchronized,
         seed=seed,
     )
@@ -72,11 +71,11 @@ def build_anchors(
     """Returns the anchors [A, 4] of all levels, see `anchors_for_canvas`."""
     return anchors_for_canvas(
         canvas_size=canvas_size,
-        min_level=config.min_level,
-        max_level=config.max_level,
+        strides=config.strides,
         num_scales=anchors.num_scales,
         aspect_ratios=anchors.aspect_ratios,
         anchor_size=anchors.size,
+        sides=anchors.sides,
         layout=anchors.layout,
     )
 
@@ -85,9 +84,7 @@ def count_anchors(
     config: PyramidConfig, anchors: AnchorConfig, canvas_size: tuple[int, int]
 ) -> list[int]:
     """Returns the number of anchors of each level."""
-    locations = locations_per_level(
-        canvas_size=canvas_size, min_level=config.min_level, max_level=config.max_level
-    )
+    locations = locations_per_level(canvas_size=canvas_size, strides=config.strides)
     return [count * anchors.per_location for count in locations]
 
 
@@ -117,6 +114,7 @@ def _build_neck(
                 coarse_relu=neck.coarse_relu,
                 symmetric_padding=neck.symmetric_padding,
                 lateral_norms=neck.lateral_norms,
+                last_backbone_level=neck.last_backbone_level,
                 **settings,
             )
         case NASFPNConfig():

@@ -129,7 +129,7 @@ def _build_match(model: RetinaNetConfig, canvas_size: tuple[int, int]) -> Match:
             return functools.partial(
                 match_atss,
                 locations_per_level=locations_per_level(
-                    canvas_size=canvas_size, min_level=model.min_level, max_level=model.max_level
+                    canvas_size=canvas_size, strides=model.strides
                 ),
                 candidates_per_level=matching.candidates_per_level,
             )

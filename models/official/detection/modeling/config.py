@@ -40,6 +40,8 @@ class FPNConfig:
     coarse_relu: bool = True
     # Norms after the lateral convolutions too, and no biases, as torchvision's second versions.
     lateral_norms: bool = False
+    # 6: of a MobileNetV3, whose levels 5 and 6 have one stride, as in torchvision's Faster R-CNN.
+    last_backbone_level: Literal[5, 6] = COARSEST_BACKBONE_LEVEL
 
     __post_init__ = check
 
@@ -104,6 +106,8 @@ class AnchorConfig:
     num_scales: Count = 3
     aspect_ratios: tuple[Positive, ...] = (1.0, 2.0, 0.5)  # width / height
     size: Positive = 4.0  # side of the smallest square anchor, in strides of its level
+    # Sides of the square anchors of every level, in pixels; if any, instead of num_scales and size.
+    sides: tuple[Positive, ...] = ()
     # Whether anchors lie around the centres of cells; around their first corners, as in Detectron2
     # and MMDetection; or where and as torchvision rounds them.
     layout: Literal["centered", "corner", "torchvision"] = "centered"
@@ -111,7 +115,7 @@ class AnchorConfig:
     @property
     def per_location(self) -> int:
         """Number of anchors per location."""
-        return self.num_scales * len(self.aspect_ratios)
+        return (len(self.sides) or self.num_scales) * len(self.aspect_ratios)
 
     def __post_init__(self) -> None:
         check(self, (len(self.aspect_ratios) > 0, "aspect_ratios must be one or more"))
@@ -279,6 +283,20 @@ class PyramidConfig:
         return ("model.padding mean",) if self.padding == "mean" else ()
 
     @property
+    def last_backbone_level(self) -> int:
+        """The coarsest level that is taken from the backbone, if the pyramid goes so far."""
+        return getattr(self.neck, "last_backbone_level", COARSEST_BACKBONE_LEVEL)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Pixels between the cells of each level, finest first."""
+        again = self.last_backbone_level - COARSEST_BACKBONE_LEVEL  # levels that halve nothing
+        return tuple(
+            2 ** (level if level <= COARSEST_BACKBONE_LEVEL else level - again)
+            for level in range(self.min_level, self.max_level + 1)
+        )
+
+    @property
     def stride(self) -> int:
         """Pixels that canvas sides are multiples of.
 
@@ -294,6 +312,14 @@ class PyramidConfig:
         identity_levels = self.neck.kind != "identity" or low == high
         bifpn_levels = self.neck.kind != "bifpn" or low < high
         has_norm = self.batch_norm is not None or self.neck.kind not in ("nas_fpn", "bifpn")
+        last = self.last_backbone_level
+        is_there = last == COARSEST_BACKBONE_LEVEL or (
+            self.backbone.kind == "mobilenet_v3" and high >= last
+        )
+        text = (
+            f"neck.last_backbone_level is {last}, which only a mobilenet_v3 has and a max_level of "
+            f"{last} or 7 needs; the backbone is {self.backbone.kind}, max_level {high}"
+        )
         has_lateral = self.batch_norm is not None or not getattr(self.neck, "lateral_norms", False)
         check(
             self,
@@ -301,6 +327,7 @@ class PyramidConfig:
             (nas_levels, f"neck nas_fpn has levels 3 to 7, got {low} to {high}"),
             (identity_levels, f"neck identity has one level, got {low} to {high}"),
             (bifpn_levels, f"neck bifpn has two levels or more, got {low} to {high}"),
+            (is_there, text),
             (has_lateral, "neck.lateral_norms is true, but batch_norm is null: there are none"),
             (has_norm, f"batch_norm is null, which neck {self.neck.kind} does not do without"),
         )

@@ -24,6 +24,8 @@ class FPN(keras.layers.Layer):
     (arXiv 1612.03144, section 4.1). With norms, which neither paper has, every level made by a
     convolution is normalised, without activation.
 
+    Two levels of the backbone may have one stride; the coarser is then added without upsampling.
+
     Args:
         min_level: finest level, 2 to 5.
         max_level: coarsest level.
@@ -36,6 +38,7 @@ class FPN(keras.layers.Layer):
             otherwise bottom and right first.
         make_norm: makes each `BatchNorm`; None for none.
         lateral_norms: whether the lateral convolutions have norms too, and then none a bias.
+        last_backbone_level: coarsest level that the backbone has.
         name: name of the layer, the first part of its variables' paths.
 
     Raises:
@@ -55,6 +58,7 @@ class FPN(keras.layers.Layer):
         symmetric_padding: bool = False,
         make_norm: MakeNorm | None,
         lateral_norms: bool = False,
+        last_backbone_level: int = COARSEST_BACKBONE_LEVEL,
         name: str = "neck",
     ):
         super().__init__(name=name)
@@ -65,7 +69,7 @@ class FPN(keras.layers.Layer):
             )
         kind = "separable" if separable else "full"
         self.levels = range(min_level, max_level + 1)
-        self.backbone_levels = range(min_level, min(max_level, COARSEST_BACKBONE_LEVEL) + 1)
+        self.backbone_levels = range(min_level, min(max_level, last_backbone_level) + 1)
         self.num_filters = num_filters
         self.coarse_from_backbone = coarse_input == "backbone"
         self.coarse_relu = coarse_relu
@@ -100,7 +104,7 @@ class FPN(keras.layers.Layer):
         for level, lateral in self.laterals.items():
             lateral.build(input_shape[level])
         for level, conv in self.convs.items():
-            first = level == COARSEST_BACKBONE_LEVEL + 1
+            first = level == self.backbone_levels[-1] + 1
             conv.build(input_shape[level - 1] if first and self.coarse_from_backbone else shape)
         for norm in (*self.norms.values(), *self.lateral_norms.values()):
             norm.build(shape)
@@ -112,14 +116,14 @@ class FPN(keras.layers.Layer):
         for level in reversed(self.backbone_levels):
             merged = self._lateral(features[level], level, training)
             if coarser is not None:
-                merged = merged + upsample_nearest(coarser)
+                merged = merged + upsample_nearest(coarser, merged.shape[1] // coarser.shape[1])
             coarser = merged
             pyramid[level] = self.convs[level](merged)
         coarse = self.levels[len(self.backbone_levels) :]
         for level in coarse:
             if level in self.convs:
                 before = pyramid[level - 1]
-                if level > COARSEST_BACKBONE_LEVEL + 1:
+                if level > coarse[0]:
                     before = ops.relu(before) if self.coarse_relu else before
                 elif self.coarse_from_backbone:
                     before = features[level - 1]
@@ -140,6 +144,8 @@ class FPN(keras.layers.Layer):
 
 def upsample_nearest(features: Tensor, factor: int = 2) -> Tensor:
     """Repeats every pixel of [B, H, W, C] as a square of `factor` times `factor` pixels."""
+    if factor == 1:
+        return features
     return ops.repeat(ops.repeat(features, factor, axis=1), factor, axis=2)
 
 

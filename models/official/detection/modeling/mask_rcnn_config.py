@@ -28,6 +28,7 @@ class RPNConfig:
     nms_iou_threshold: Annotated[float, Range("(0, 1]")] = 0.7
     max_proposals_in_training: Count = 1000  # per image
     max_proposals: Count = 1000  # per image, in predictions
+    min_score: Annotated[float, Range("[0, 1)")] = 0.0  # of anchors that enter suppression
     min_side: NotNegative = 0.0  # pixels; proposals of no more are dropped
     clip_to: Literal["canvas", "image"] = "canvas"  # image: not its padding
 

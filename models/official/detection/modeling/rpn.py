@@ -92,6 +92,7 @@ def propose(
     iou_threshold: float,
     max_candidates: int,
     max_proposals: int,
+    min_score: float,
     min_side: float,
 ) -> Proposals:
     """Decodes the anchors of highest objectness and suppresses duplicates within each level.
@@ -107,6 +108,7 @@ def propose(
         iou_threshold: of two boxes of a level with a higher IoU the lower-scoring one is dropped.
         max_candidates: anchors per level that enter suppression.
         max_proposals: P, proposals per image.
+        min_score: anchors of a lower objectness, 0..1, are dropped.
         min_side: boxes with a side of no more than this many pixels are dropped.
     """
     logits = ops.stop_gradient(without_negative_zeros(predictions.class_logits[..., 0]))
@@ -125,7 +127,7 @@ def propose(
     large = ops.all(boxes[..., 2:] - boxes[..., :2] > min_side, axis=-1)
     kept = non_max_suppression(
         boxes,
-        ops.where(large, ranks, -float("inf")),
+        ops.where(large & (ops.sigmoid(ranks) >= min_score), ranks, -float("inf")),
         ops.zeros_like(rows) + np.concatenate(levels),
         iou_threshold=iou_threshold,
         max_detections=max_proposals,

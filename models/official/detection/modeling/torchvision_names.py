@@ -1,7 +1,8 @@
 """Names of torchvision's RetinaNet, Faster R-CNN and Mask R-CNN, of either version.
 
 Before its version 0.13 convolutions had shorter names; published files have either. Class layers
-have a channel for the background, 0, also in RetinaNet, where it is never trained.
+have a channel for the background, 0, also in RetinaNet, where it is never trained. Level 6 is a
+level of a RetinaNet's neck, or the second one of the backbone where that is a MobileNetV3.
 """
 
 from tpudet.detection.modeling.foreign_detectors import COCO_LABELS, ForeignDetector, Layers
@@ -19,7 +20,10 @@ _LAYERS: Layers = (
     (r"neck/conv(?P<level>[2-5])", lambda n: _spelled("backbone.fpn.layer_blocks", n, n)),
     (r"neck/lateral_norm(?P<level>\d)", lambda n: (f"backbone.fpn.inner_blocks.{n}.1",)),
     (r"neck/norm(?P<level>[2-5])", lambda n: (f"backbone.fpn.layer_blocks.{n}.1",)),
-    (r"neck/conv(?P<number>[67])", lambda n: (f"backbone.fpn.extra_blocks.p{n}",)),
+    (
+        r"neck/conv(?P<number>[67])",
+        lambda n: (f"backbone.fpn.extra_blocks.p{n}", f"backbone.fpn.layer_blocks.{n - 5}.0"),
+    ),
     (r"head/class_tower/conv(?P<number>\d)", lambda n: _spelled(f"{_HEAD}.conv", n, 2 * n)),
     (r"head/box_tower/conv(?P<number>\d)", lambda n: _spelled(f"{_BOXES}.conv", n, 2 * n)),
     (r"head/class_tower/norm(?P<number>\d)", lambda n: (f"{_HEAD}.conv.{n}.1",)),

@@ -12,12 +12,14 @@ from tpudet.trainkit.backbones.config import (
     BatchNormConfig,
     DropBlockConfig,
     EfficientNetConfig,
+    MobileNetV3Config,
     ResNetConfig,
     SEResNeXtConfig,
     resolve_backbone,
 )
 from tpudet.trainkit.backbones.drop_block import DropBlock
 from tpudet.trainkit.backbones.efficientnet import EfficientNet
+from tpudet.trainkit.backbones.mobilenet_v3 import MobileNetV3
 from tpudet.trainkit.backbones.resnet import ResNet
 from tpudet.trainkit.backbones.seresnext import SEResNeXt
 
@@ -30,7 +32,8 @@ def build_backbone(
     Args:
         config: the backbone; values that are still `auto` become those of a backbone without
             pretrained weights.
-        max_level: the coarsest level, 2 to 5; the stages beyond it are not built.
+        max_level: the coarsest level, 2 to 5, or 6 of a MobileNetV3; the stages beyond it are not
+            built.
         synchronized: whether batch statistics span all replicas, where the config allows it.
         seed: of DropBlock and drop-connect.
     """
@@ -62,6 +65,8 @@ def build_backbone(
             )
         case SEResNeXtConfig():
             return SEResNeXt(depth=config.depth, **shared)
+        case MobileNetV3Config():
+            return MobileNetV3(**shared)
 
 
 def norm_factory(config: BatchNormConfig, *, synchronized: bool) -> MakeNorm:

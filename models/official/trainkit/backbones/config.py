@@ -11,7 +11,12 @@ Normalization = Literal["auto", "imagenet", "inception", "caffe", "caffe2", "lit
 COARSEST_BACKBONE_LEVEL = 5
 
 # Epsilon of batch normalisation in each kind of backbone without pretrained weights.
-BACKBONE_EPSILON = {"resnet": 1e-4, "efficientnet": 1e-3, "seresnext": 1e-5}
+BACKBONE_EPSILON = {
+    "resnet": 1e-4,
+    "efficientnet": 1e-3,
+    "seresnext": 1e-5,
+    "mobilenet_v3": 1e-3,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +93,16 @@ class SEResNeXtConfig:
     batch_norm: BatchNormConfig = field(default_factory=lambda: BatchNormConfig(momentum=0.9))
 
 
-BackboneConfig = ResNetConfig | EfficientNetConfig | SEResNeXtConfig
+@dataclass(frozen=True, kw_only=True)
+class MobileNetV3Config:
+    """MobileNetV3-Large without its 1280-channel top; strides and padding are PyTorch's."""
+
+    kind: Literal["mobilenet_v3"] = "mobilenet_v3"
+    gradient_checkpointing: bool = False  # blocks run twice: less memory, more time
+    batch_norm: BatchNormConfig = field(default_factory=lambda: BatchNormConfig(momentum=0.99))
+
+
+BackboneConfig = ResNetConfig | EfficientNetConfig | SEResNeXtConfig | MobileNetV3Config
 
 
 def resolve_backbone(

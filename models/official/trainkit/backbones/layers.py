@@ -14,7 +14,8 @@ from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
 ConvKind = Literal["full", "depthwise", "separable"]
-Activation = Literal["linear", "relu", "relu6", "silu"]
+Activation = Literal["linear", "relu", "relu6", "silu", "hard_silu"]
+Gate = Literal["sigmoid", "hard_sigmoid"]
 
 # Kaiming He et al., Delving Deep into Rectifiers (arXiv 1502.01852), section 2.2, with fan-out.
 HE_FAN_OUT = keras.initializers.VarianceScaling(
@@ -242,19 +243,27 @@ def activate(inputs: Tensor, activation: Activation) -> Tensor:
             return ops.relu6(inputs)
         case "silu":
             return ops.silu(inputs)
+        case "hard_silu":  # piecewise (arXiv 1905.02244, section 5.2)
+            return ops.hard_silu(inputs)
         case "linear":
             return inputs
 
 
 def squeeze_and_excite(
-    inputs: Tensor, squeeze: Conv, excite: Conv, *, activation: Activation
+    inputs: Tensor,
+    squeeze: Conv,
+    excite: Conv,
+    *,
+    activation: Activation,
+    gate: Gate = "sigmoid",
 ) -> Tensor:
     """Scales each channel of [B, H, W, C] by a gate in 0..1 (squeeze and excitation, 1709.01507).
 
     A function, so that the two 1x1 convolutions belong to their block like its others.
     """
     squeezed = activate(squeeze(ops.mean(inputs, axis=(1, 2), keepdims=True)), activation)
-    return inputs * ops.sigmoid(excite(squeezed))
+    open_gate = ops.sigmoid if gate == "sigmoid" else ops.hard_sigmoid
+    return inputs * open_gate(excite(squeezed))
 
 
 class ConvNorm(Conv):

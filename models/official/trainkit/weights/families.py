@@ -106,6 +106,7 @@ _BLOCKS: dict[NameMap, str] = {
     torch_names.efficientnet_pytorch: r"_blocks\.\d+" + _TORCH_PART,
     torch_names.timm_efficientnet: r"blocks\.\d+" + _TORCH_PART,
     torch_names.torchvision_efficientnet: r"features\.[1-7]\.\d+\.block" + _TORCH_PART,
+    torch_names.torchvision_mobilenet: r"\d+\.(block|[01])\b" + _TORCH_PART,
     torch_names.resnet: r"layer\d+" + _TORCH_PART,
     torch_names.caffe_resnet: r"layer\d+" + _TORCH_PART,
     torch_names.detectron2_resnet: r"res\d+" + _TORCH_PART,
@@ -176,6 +177,18 @@ _SIGNATURES = (
             # torchvision itself sets the epsilon of these files to 0 when it loads them.
             ("torchvision detector, first COCO weights", r"_resnet50_fpn_coco-", 0.0),
             ("torchvision detector", "", 1e-5),
+        )
+    ),
+    *(
+        _Signature(
+            Family(name, "imagenet", "torch", epsilon),
+            torch_names.torchvision_mobilenet,
+            ("0.0.weight", "0.1.weight", "1.block.0.0.weight", "4.block.2.fc1.weight"),
+            besides=besides,
+        )
+        for name, epsilon, besides in (
+            ("torchvision detector", 1e-5, r"(^|\.)fpn\.inner_blocks\."),
+            ("torchvision MobileNetV3", 1e-3, ""),
         )
     ),
     # Only the file's name tells MMDetection's weights of Caffe's ResNet from those of PyTorch's.

@@ -95,6 +95,12 @@ SOURCES: Mapping[str, Source] = {
     "retinanet-torchvision-coco": _of_pytorch("retinanet_resnet50_fpn_coco", "eeacb38b"),
     "retinanet-v2-torchvision-coco": _of_pytorch("retinanet_resnet50_fpn_v2_coco", "5905b1c5"),
     "fasterrcnn-torchvision-coco": _of_pytorch("fasterrcnn_resnet50_fpn_coco", "258fb6c6"),
+    "fasterrcnn-mobilenet-torchvision-coco": _of_pytorch(
+        "fasterrcnn_mobilenet_v3_large_fpn", "fb6a3cc7"
+    ),
+    "fasterrcnn-mobilenet-320-torchvision-coco": _of_pytorch(
+        "fasterrcnn_mobilenet_v3_large_320_fpn", "907ea3f9"
+    ),
     "maskrcnn-torchvision-coco": _of_pytorch("maskrcnn_resnet50_fpn_coco", "bf2d0c1e"),
     "fasterrcnn-v2-torchvision-coco": _of_pytorch("fasterrcnn_resnet50_fpn_v2_coco", "dd69338a"),
     "maskrcnn-v2-torchvision-coco": _of_pytorch("maskrcnn_resnet50_fpn_v2_coco", "73cbd019"),

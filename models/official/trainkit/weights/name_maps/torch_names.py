@@ -54,14 +54,30 @@ def torchvision_efficientnet(unit: Unit, part: str, names: Collection[str]) -> R
     """`features.0.0`, `features.2.1.block.0.0`: a sequence, shorter where nothing expands."""
     if unit.stage == 0:
         return _recipe("features.0.0", "features.0.1", part)
+    block = f"features.{unit.stage}.{unit.in_stage}.block.{_place_inside(unit)}"
+    if unit.name in ("squeeze", "excite"):
+        return _recipe(f"{block}.{'fc1' if unit.name == 'squeeze' else 'fc2'}", "", part)
+    return _recipe(f"{block}.0", f"{block}.1", part)
+
+
+def torchvision_mobilenet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
+    """`0.0`, `4.block.2.fc1`, `16.0`: the network's blocks, one after the other."""
+    if unit.stage == 0:
+        return _recipe("0.0", "0.1", part)
+    if unit.name == "conv":  # the last, of 960 channels
+        return _recipe(f"{unit.block + 1}.0", f"{unit.block + 1}.1", part)
+    block = f"{unit.block + 1}.block.{_place_inside(unit)}"
+    if unit.name in ("squeeze", "excite"):
+        return _recipe(f"{block}.{'fc1' if unit.name == 'squeeze' else 'fc2'}", "", part)
+    return _recipe(f"{block}.0", f"{block}.1", part)
+
+
+def _place_inside(unit: Unit) -> int:
+    """The number of a unit's module in torchvision's block, which has no empty ones."""
     inside = [
         name for name in ("expand", "depthwise", "squeeze", "project") if name in unit.siblings
     ]
-    name = "squeeze" if unit.name == "excite" else unit.name
-    block = f"features.{unit.stage}.{unit.in_stage}.block.{inside.index(name)}"
-    if name == "squeeze":
-        return _recipe(f"{block}.{'fc1' if unit.name == 'squeeze' else 'fc2'}", "", part)
-    return _recipe(f"{block}.0", f"{block}.1", part)
+    return inside.index("squeeze" if unit.name == "excite" else unit.name)
 
 
 def timm_efficientnet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
