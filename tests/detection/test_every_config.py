@@ -29,7 +29,7 @@ AT_FULL_DEPTH = STEPS.few_with_all(ALL, lambda item: (*STEPS.kinds(item), *STEPS
 
 def check(step) -> None:
     assert step.faults == []
-    assert step.num_gradients > 70
+    assert step.num_gradients >= 70
     parts = [value for name, value in step.losses.items() if name != "loss"]
     assert step.losses["loss"] == pytest.approx(sum(parts), rel=1e-5)
     assert min(step.losses.values()) > 0
