@@ -1,7 +1,11 @@
 """The process that compiles: its events, its crashes, and the check of libtpu before it starts."""
 
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +18,7 @@ from tpudet.trainkit.training.tpu_plan import CompiledStep, FailedStep
 REQUEST = {"steps": ["train", "evaluate"], "batch_size": 64}
 SCRIPT = """
 import json, os, signal, sys
-request = json.load(sys.stdin)
+request = json.loads(sys.stdin.readline())
 print("a line of somebody else")
 def emit(**event):
     print(json.dumps(event), flush=True)
@@ -69,6 +73,47 @@ def test_a_long_step_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> N
     lines: list[str] = []
     run('emit(event="doing", what="compiling")\nimport time; time.sleep(0.3)', lines.append)
     assert "compiling: 0 s" in lines
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_it_ends_with_the_command_that_started_it(number: signal.Signals, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    compiles = f"""
+import json, os, pathlib, sys, time
+from tpudet.trainkit.training.tpu_compiler import end_with_parent
+json.loads(sys.stdin.readline())
+end_with_parent()
+pathlib.Path({str(pid_file)!r}).write_text(f"{{os.getpid()}}\\n")
+time.sleep(300)
+"""
+    plans = f"""
+import os, sys
+from tpudet.trainkit.training.tpu_compiler import compile_steps
+command = [sys.executable, "-c", {compiles!r}]
+compile_steps(command, {REQUEST!r}, environment=os.environ, progress=print)
+"""
+    with subprocess.Popen([sys.executable, "-c", plans]) as process:
+        wait_for(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+        pid = int(pid_file.read_text())
+        assert is_running(pid)
+        process.send_signal(number)
+    wait_for(lambda: not is_running(pid))
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that has not ended; nobody may have asked for its code."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Runs the TPU's compiler in a process of its own, because some versions of it die of SIGSEGV.
 
 The process reads one request from standard input and writes events to standard output, one JSON
-object per line; what else is printed there is ignored.
+object per line; what else is printed there is ignored. Its input stays open: where it ends, this
+process has died, and that one ends too.
 """
 
 import json
@@ -106,8 +107,8 @@ def compile_steps(
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            process.stdin.write(json.dumps(request))
-            process.stdin.close()
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
             for event in _events(process.stdout, progress):
                 _take(event, done, progress)
             code = process.wait()
@@ -117,6 +118,20 @@ def compile_steps(
             errors.seek(0)
             done.append(_crash(code, errors.read(), request, done))
     return done
+
+
+def end_with_parent() -> None:
+    """Ends this process as soon as its input ends: a compilation would go on for minutes, unheard.
+
+    For the process that compiles, when it has read its request.
+    """
+
+    def wait() -> None:
+        while os.read(0, 1):  # not `sys.stdin`, whose lock Python wants at its end
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _events(stream: IO[str], progress: Callable[[str], None]) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.build_engine import set_precision
 from tpudet.trainkit.training.jax_devices import JaxDevices
 from tpudet.trainkit.training.task import Task
+from tpudet.trainkit.training.tpu_compiler import end_with_parent
 from tpudet.trainkit.training.tpu_machines import find_tpu
 from tpudet.trainkit.training.tpu_topology import (
     compile_traced,
@@ -52,7 +53,8 @@ def answer_request(
     Returns:
         The exit code of the process.
     """
-    request: Request = json.load(sys.stdin)
+    request: Request = json.loads(sys.stdin.readline())
+    end_with_parent()
     try:
         _answer(request, experiment, build_task, empty_batch)
     except UserError as error:
