@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import functools
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -36,6 +35,7 @@ from tpudet.trainkit.command_line import (
 )
 from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.files.storage import make_folder, whole_file
+from tpudet.trainkit.jobs.child_process import run_child
 
 if TYPE_CHECKING:
     import numpy as np
@@ -130,7 +130,7 @@ def _export(arguments: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "tpudet", "export", "--model_dir", model_dir]
     command += ["--export_root", arguments.export, "--step", step, "--overwrite"]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
-    return subprocess.run(command, env=environment, check=False).returncode
+    return run_child(command, environment=environment)
 
 
 def run_evaluate(

@@ -8,13 +8,13 @@ where it stopped. The training starts from ImageNet weights; without them and wi
 
 import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from glob import glob
 from typing import NamedTuple
 
 from tpudet.trainkit.command_line import new_parser, positive_integer, run_command
+from tpudet.trainkit.jobs.child_process import run_child
 
 
 class _Demo(NamedTuple):
@@ -74,9 +74,8 @@ def _run(arguments: argparse.Namespace) -> int:
     os.makedirs(f"{root}/predictions", exist_ok=True)
     for title, verb, *flags in _steps(demo, root, arguments):
         print(f"\n== {title}", flush=True)
-        done = subprocess.run([sys.executable, "-m", "tpudet", verb, *flags], check=False)
-        if done.returncode:
-            return done.returncode
+        if code := run_child([sys.executable, "-m", "tpudet", verb, *flags]):
+            return code
     print("\n== Done")
     with open(f"{root}/logs/{demo.name}.log", encoding="utf-8") as log:
         print(*[line.strip() for line in log if f" {demo.metric}: " in line][-1:], sep="\n")

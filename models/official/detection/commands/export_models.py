@@ -6,13 +6,13 @@ An entry exports $STORAGE/saved/<version>-<dataset> to $STORAGE/final.
 
 import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
 from tpudet.trainkit.command_line import new_parser, run_command
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.jobs.child_process import run_child
 
 _EPILOG = """
 examples:
@@ -54,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> int:
         command = ["--model_dir", f"{root}/saved/{name}", "--export_root", f"{root}/final"]
         # A process of its own gives the memory of an accelerator back.
         export = [sys.executable, "-m", "tpudet", "export", *command, *options, *flags]
-        if subprocess.run(export, check=False).returncode:
+        if run_child(export):
             failed.append(name)
     if failed:
         print(f"not exported: {', '.join(failed)}", file=sys.stderr)
