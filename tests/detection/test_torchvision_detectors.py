@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import cv2
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -201,14 +202,33 @@ def annotated_images(data_dir, size):
     return np.stack(images), boxes, labels
 
 
-@pytest.mark.slow
-def test_losses_and_gradients_with_the_settings_of_mlperf(torch_python, data_dir, tmp_path):
-    """On a canvas of 320 pixels; on one of 800 it takes six times as long.
+@pytest.fixture
+def network_in_float64(monkeypatch):
+    """Has every variable in float64, norms too, and so all that is computed up to the losses."""
+    add_weight = keras.layers.Layer.add_weight
 
-    Every gradient is within 1e-3 of torchvision's in float64, or as near as torchvision's own in
-    float32: rounding decides which units a ReLU lets pass, and a few have large gradients.
+    def add_precise(self, *args, **settings):
+        if settings.get("dtype") in (None, "float32"):
+            settings["dtype"] = "float64"
+        return add_weight(self, *args, **settings)
+
+    monkeypatch.setattr(keras.layers.Layer, "add_weight", add_precise)
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_dtype_policy(policy)
+
+
+@pytest.mark.slow
+def test_losses_and_gradients_with_the_settings_of_mlperf(
+    network_in_float64, torch_python, data_dir, tmp_path
+):
+    """Of four images of 800 pixels: each loss to 1e-4, each gradient to 1e-3 of its largest value.
+
+    In float64: float32 rounds so that some units pass a ReLU or do not, which changes gradients of
+    torchvision itself by up to 0.9 %.
     """
-    side = 320
+    side = 800
     images, boxes, labels = annotated_images(data_dir, side)
     inputs = {"images": images, "boxes": boxes, "labels": labels} | ONE_STAGE
     weights, expected = run_torchvision(torch_python, "losses", "mlperf", inputs, tmp_path)
@@ -234,17 +254,11 @@ def test_losses_and_gradients_with_the_settings_of_mlperf(torch_python, data_dir
                 total[name] = total.get(name, 0.0) + np.asarray(value) / 4
     assert_same_losses(losses, expected)
     # The gradients are read as weights are, into the variables.
-    expected = {}
-    for name in ("float64", "float32"):
-        file = FOREIGN.open_file(tmp_path / f"gradients_{name}.pth")
-        assert not FOREIGN.load(detector, file).missing
-        variables = detector.task.model.trainable_variables
-        expected[name] = {variable.path: variable.numpy() for variable in variables}
-    ours = errors(gradients, expected["float64"])
-    theirs = errors(expected["float32"], expected["float64"])
-    worse = {path: (ours[path], theirs[path]) for path in ours if ours[path] > 1e-3}
-    assert all(found <= 1.1 * rounding for found, rounding in worse.values()), worse
-    assert np.median(list(ours.values())) <= np.median(list(theirs.values()))
+    assert not FOREIGN.load(detector, FOREIGN.open_file(tmp_path / "gradients.pth")).missing
+    wanted = {v.path: v.numpy() for v in detector.task.model.trainable_variables}
+    found = errors(gradients, wanted)
+    assert len(found) > 50
+    assert max(found.values()) <= 1e-3, sorted(found.items(), key=lambda item: -item[1])[:5]
 
 
 def test_a_small_mask_rcnn_equals_the_record_of_torchvision():

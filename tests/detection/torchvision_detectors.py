@@ -5,9 +5,9 @@
     python torchvision_detectors.py record small_retinanet FILE.npz  # or another small_*
 
 The first two write `weights.pth`, as `torch.save` writes a model's state, `expected.npz`, and with
-losses `gradients_float64.pth` and `gradients_float32.pth`, computed in these types, where a
-gradient has the name of its parameter. The last writes what the tests compare where there is no
-torch: they draw the weights again, which needs NumPy only.
+losses `gradients.pth`, computed in float64, where a gradient has the name of its parameter. The
+last writes what the tests compare where there is no torch: they draw the weights again, which needs
+NumPy only.
 """
 
 # pyright: reportMissingImports=false
@@ -272,18 +272,17 @@ def main(what, kind, inputs_path, folder):
             images = [inputs[name] for name in sorted(inputs) if name.startswith("image")]
             expected = find_detections(model, images)
         else:
-            for name in ("float32", "float64"):
-                exact = build_detector(kind).to(getattr(torch, name))
-                exact.load_state_dict(model.state_dict())
-                expected = find_losses(exact, inputs["images"], inputs["boxes"], inputs["labels"])
-                gradients = {
-                    name: torch.zeros_like(value) for name, value in model.state_dict().items()
-                } | {
-                    name: value.grad.float()
-                    for name, value in exact.named_parameters()
-                    if value.grad is not None
-                }
-                torch.save(gradients, Path(folder) / f"gradients_{name}.pth")
+            model.double()
+            expected = find_losses(model, inputs["images"], inputs["boxes"], inputs["labels"])
+            model.float()
+            gradients = {
+                name: torch.zeros_like(value) for name, value in model.state_dict().items()
+            } | {
+                name: value.grad
+                for name, value in model.named_parameters()
+                if value.grad is not None
+            }
+            torch.save(gradients, Path(folder) / "gradients.pth")
     torch.save(model.state_dict(), Path(folder) / "weights.pth")
     np.savez(Path(folder) / "expected.npz", **expected)
 

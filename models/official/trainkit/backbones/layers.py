@@ -17,6 +17,8 @@ ConvKind = Literal["full", "depthwise", "separable"]
 Activation = Literal["linear", "relu", "relu6", "silu", "hard_silu"]
 Gate = Literal["sigmoid", "hard_sigmoid"]
 
+_PRECISE = ("float32", "float64")  # in which sums are taken as they are
+
 # Kaiming He et al., Delving Deep into Rectifiers (arXiv 1502.01852), section 2.2, with fan-out.
 HE_FAN_OUT = keras.initializers.VarianceScaling(
     2.0, mode="fan_out", distribution="untruncated_normal"
@@ -44,11 +46,11 @@ def _convolution_dtype(inputs: Tensor, *, depthwise: bool) -> Any:
     instructions are they faster. The others lose small terms, and so do those of XLA: gradients of
     depthwise kernels were 61 % off (`benchmarks/gradient_precision.py`).
     """
-    if not _runs_on_cpu():
-        return inputs.dtype
-    is_precise = keras.backend.backend() == "tensorflow" and multiplies_bfloat16()
-    is_bfloat16 = keras.backend.standardize_dtype(inputs.dtype) == "bfloat16"
-    return "bfloat16" if is_bfloat16 and is_precise and not depthwise else "float32"
+    dtype = keras.backend.standardize_dtype(inputs.dtype)
+    if dtype in _PRECISE or not _runs_on_cpu():
+        return dtype
+    is_fast = keras.backend.backend() == "tensorflow" and multiplies_bfloat16()
+    return dtype if dtype == "bfloat16" and is_fast and not depthwise else "float32"
 
 
 def add_bias(inputs: Tensor, bias: Tensor) -> Tensor:
@@ -66,8 +68,8 @@ def add_bias(inputs: Tensor, bias: Tensor) -> Tensor:
 
         return inputs + ops.cast(bias, inputs.dtype), gradient
 
-    if keras.backend.standardize_dtype(inputs.dtype) == "float32":
-        return inputs + bias
+    if keras.backend.standardize_dtype(inputs.dtype) in _PRECISE:
+        return inputs + ops.cast(bias, inputs.dtype)
     # A tensor: TensorFlow's custom gradients refuse variables.
     return ops.custom_gradient(add)(inputs, ops.convert_to_tensor(bias) * 1.0)
 
@@ -92,8 +94,8 @@ def _convolve_groups(
 class Conv(keras.layers.Layer):
     """A convolution of [B, H, W, channels]: full, depthwise, or depthwise then 1x1 (separable).
 
-    On CPUs the arithmetic is in float32 whatever the dtype policy, except full convolutions in
-    bfloat16 on TensorFlow where the CPU has instructions for them.
+    On CPUs low precision becomes float32, except full convolutions in bfloat16 on TensorFlow where
+    the CPU has instructions for them.
 
     Args:
         filters: output channels; a depthwise convolution must have those of its input.
