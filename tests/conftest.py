@@ -91,7 +91,10 @@ def ray_folder() -> Iterator[str]:
 def no_cluster() -> dict[str, str]:
     """The environment of a process that knows of no Ray cluster."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return others | {"RAY_USAGE_STATS_ENABLED": "0"}
+    # Ray gives its workers a niceness of 15, with which they starve beside other work, and kills
+    # them where other processes fill the memory.
+    settings = {"RAY_worker_niceness": "0", "RAY_memory_monitor_refresh_ms": "0"}
+    return others | settings | {"RAY_USAGE_STATS_ENABLED": "0"}
 
 
 class TwoNodes:
