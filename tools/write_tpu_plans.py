@@ -23,12 +23,13 @@ from tpudet.trainkit.training.tpu_machines import GIB, TpuMachine, find_tpu
 
 DOCS = Path(__file__).parents[1] / "docs"
 TPUS = ("v5e-8", "v3-8")
-# From cheap to dear to compile: one of each backbone, neck and size first.
+# From cheap to dear to compile: one of each backbone, neck and size first; with a training batch
+# where that of the config does not fit.
 CONFIGS = (
     *("quickstart", "lite0_fpn_320", "r18_fpn_320", "effnet_b0_fpn_512", "r50_fpn_640"),
     *("d0_efficientdet_512", "d1_efficientdet_640", "b3_fpn_896", "nasfpn_r50_640"),
     *("d2_efficientdet_768", "1.0.0", "1.3.0", "2.0.0", "2.2.0", "2.3.0", "2.4.1", "2.5.5"),
-    *("r101_fpn_1024", "mosaic_r18_fpn_320", "d3_efficientdet_896"),
+    *("r101_fpn_1024", "mosaic_r18_fpn_320", "d3_efficientdet_896", "mask-r50_fpn_1024@32"),
 )
 TITLE = """\
 # Plans for TPUs
@@ -47,7 +48,13 @@ NUM_CLASSES = 80
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = new_parser("write_tpu_plans.py", __doc__)
-    parser.add_argument("configs", nargs="*", default=CONFIGS, metavar="CONFIG", help="(a list)")
+    parser.add_argument(
+        "configs",
+        nargs="*",
+        default=CONFIGS,
+        metavar="CONFIG[@BATCH]",
+        help="with a training batch, or with its own (a list)",
+    )
     parser.add_argument("--tpus", nargs="+", default=TPUS, metavar="NAME", help="(v5e-8 v3-8)")
     parser.add_argument("--docs", type=Path, default=DOCS, metavar="DIR", help=argparse.SUPPRESS)
     parser.add_argument("--no_compile", action="store_true", help="only write the page anew")
@@ -79,8 +86,10 @@ def _plan(config: str, tpu: str) -> list[dict[str, Any]]:
     """Compiles a config in a process of its own; returns its steps."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
-        command = [sys.executable, "-m", "tpudet", "plan", config, "--tpu", tpu]
+        name, _, batch = config.partition("@")
+        command = [sys.executable, "-m", "tpudet", "plan", name, "--tpu", tpu]
         command += ["--json", str(path), "--num_classes", str(NUM_CLASSES)]
+        command += ["--set", f"train.batch_size={batch}"] if batch else []
         done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
         known = (0, tpu_plan.EXIT_DOES_NOT_FIT, tpu_plan.EXIT_UNSUPPORTED)
         if done.returncode not in known:
@@ -105,7 +114,7 @@ def write_page(plans: dict[str, list[dict[str, Any]]], wanted: Sequence[tuple[st
 
 def _row(config: str, facts: dict[str, Any], machine: TpuMachine) -> str:
     fields = {name: value for name, value in facts.items() if name != "tpu"}
-    head = [config, machine.name, fields["step"], fields["batch_size"]]
+    head = [config.partition("@")[0], machine.name, fields["step"], fields["batch_size"]]
     if "flops" not in fields:
         needed = fields["needed_bytes"]
         words = f"does not fit, {needed / GIB:.1f} GiB" if needed else "does not compile"
