@@ -46,8 +46,9 @@ def test_a_signal_reaches_the_command_once_and_its_end_is_awaited(
 ) -> None:
     result = tmp_path / "signals"
     program = textwrap.dedent(f"""
-        import sys
+        import signal, sys
         from tpudet.trainkit.jobs.child_process import run_child
+        signal.signal({int(number)}, signal.SIG_DFL)  # the suite may run under nohup
         for _ in range(2):  # the second is not begun
             run_child([sys.executable, "-c", {CHILD!r}, {str(result)!r}])
     """)
