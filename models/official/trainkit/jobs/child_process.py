@@ -11,8 +11,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def run_child(command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> int:
     """Runs a command to its end and returns its exit code.
 
-    What tells this process to end is passed on and its end awaited, so that a training saves its
-    checkpoint and does not go on alone. The command is in a process group of its own: a signal to
+    A signal to end is passed on, and the end of the command awaited, so that a training saves its
+    checkpoint and is not left running. The command is in a process group of its own: a signal to
     the whole group, as of Ctrl-C or `timeout`, reaches it once, and a second one would end a
     training without saving. To be called in the main thread.
 

@@ -121,7 +121,7 @@ def compile_steps(
 
 
 def end_with_parent() -> None:
-    """Ends this process as soon as its input ends: a compilation would go on for minutes, unheard.
+    """Ends this process as soon as its input ends: or a compilation would run for minutes in vain.
 
     For the process that compiles, when it has read its request.
     """

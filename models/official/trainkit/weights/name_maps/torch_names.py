@@ -54,10 +54,7 @@ def torchvision_efficientnet(unit: Unit, part: str, names: Collection[str]) -> R
     """`features.0.0`, `features.2.1.block.0.0`: a sequence, shorter where nothing expands."""
     if unit.stage == 0:
         return _recipe("features.0.0", "features.0.1", part)
-    block = f"features.{unit.stage}.{unit.in_stage}.block.{_place_inside(unit)}"
-    if unit.name in ("squeeze", "excite"):
-        return _recipe(f"{block}.{'fc1' if unit.name == 'squeeze' else 'fc2'}", "", part)
-    return _recipe(f"{block}.0", f"{block}.1", part)
+    return _in_torchvision_block(f"features.{unit.stage}.{unit.in_stage}.block", unit, part)
 
 
 def torchvision_mobilenet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
@@ -66,18 +63,19 @@ def torchvision_mobilenet(unit: Unit, part: str, names: Collection[str]) -> Reci
         return _recipe("0.0", "0.1", part)
     if unit.name == "conv":  # the last, of 960 channels
         return _recipe(f"{unit.block + 1}.0", f"{unit.block + 1}.1", part)
-    block = f"{unit.block + 1}.block.{_place_inside(unit)}"
-    if unit.name in ("squeeze", "excite"):
-        return _recipe(f"{block}.{'fc1' if unit.name == 'squeeze' else 'fc2'}", "", part)
-    return _recipe(f"{block}.0", f"{block}.1", part)
+    return _in_torchvision_block(f"{unit.block + 1}.block", unit, part)
 
 
-def _place_inside(unit: Unit) -> int:
-    """The number of a unit's module in torchvision's block, which has no empty ones."""
+def _in_torchvision_block(block: str, unit: Unit, part: str) -> Recipe:
+    """Names a module by its number in the block, where absent ones take no number."""
     inside = [
         name for name in ("expand", "depthwise", "squeeze", "project") if name in unit.siblings
     ]
-    return inside.index("squeeze" if unit.name == "excite" else unit.name)
+    name = "squeeze" if unit.name == "excite" else unit.name
+    module = f"{block}.{inside.index(name)}"
+    if name == "squeeze":
+        return _recipe(f"{module}.{'fc1' if unit.name == 'squeeze' else 'fc2'}", "", part)
+    return _recipe(f"{module}.0", f"{module}.1", part)
 
 
 def timm_efficientnet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
