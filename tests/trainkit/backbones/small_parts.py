@@ -14,9 +14,8 @@ import numpy as np
 
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.drop_block import zero_squares
-from tpudet.trainkit.backbones.efficientnet import BlockSpec, InvertedResidualBlock
+from tpudet.trainkit.backbones.inverted_residual import InvertedResidualBlock
 from tpudet.trainkit.backbones.layers import ConvNorm
-from tpudet.trainkit.backbones.mobilenet_v3 import MobileBlock, MobileBlockSpec
 from tpudet.trainkit.backbones.residual import (
     ResidualBlock,
     ResidualNetwork,
@@ -72,8 +71,12 @@ def seresnext_block() -> Part:
 
 def inverted_block(lite: bool) -> Part:
     """A block with an identity, which the second of three images skips."""
-    block = InvertedResidualBlock(
-        spec=BlockSpec(2, 5, 1, 4, 8, 8), lite=lite, drop_rate=0.5, conv_norm=MAKE, name="block1"
+    block = _inverted(
+        kernel_size=5,
+        filters_expanded=32,
+        activation="relu6" if lite else "silu",
+        squeezed=0 if lite else 2,
+        drop_rate=0.5,
     )
     draws = np.array([0.6, 0.4, 0.9], np.float32)
     return built(block, (3, 6, 7, 8), functools.partial(block, drawn=draws))
@@ -81,9 +84,21 @@ def inverted_block(lite: bool) -> Part:
 
 def mobile_block() -> Part:
     """A block with an identity and hard gates."""
-    spec = MobileBlockSpec(5, 3, 1, 8, 24, 8, squeezes=True, activation="hard_silu")
-    block = MobileBlock(spec=spec, conv_norm=MAKE, name="block1")
+    block = _inverted(
+        kernel_size=3,
+        filters_expanded=24,
+        activation="hard_silu",
+        squeezed=8,
+        squeeze_activation="relu",
+        gate="hard_sigmoid",
+    )
     return built(block, (2, 6, 7, 8), block)
+
+
+def _inverted(**settings: Any) -> InvertedResidualBlock:
+    return InvertedResidualBlock(
+        strides=1, filters_in=8, filters_out=8, conv_norm=MAKE, name="block1", **settings
+    )
 
 
 def network(symmetric: bool) -> Part:

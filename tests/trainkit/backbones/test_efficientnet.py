@@ -10,10 +10,10 @@ from tpudet.trainkit.backbones.efficientnet import (
     VARIANTS,
     EfficientNet,
     block_specs,
-    drop_connect,
     endpoints,
     round_filters,
 )
+from tpudet.trainkit.backbones.inverted_residual import drop_connect
 
 NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 

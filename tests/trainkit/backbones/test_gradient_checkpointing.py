@@ -13,8 +13,9 @@ import pytest
 import tensorflow as tf
 
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
-from tpudet.trainkit.backbones.efficientnet import BlockSpec, EfficientNet, InvertedResidualBlock
+from tpudet.trainkit.backbones.efficientnet import EfficientNet
 from tpudet.trainkit.backbones.gradient_checkpointing import call_checkpointed
+from tpudet.trainkit.backbones.inverted_residual import InvertedResidualBlock
 from tpudet.trainkit.backbones.layers import ConvNorm
 from tpudet.trainkit.backbones.mobilenet_v3 import MobileNetV3
 from tpudet.trainkit.backbones.resnet import ResNet
@@ -140,8 +141,13 @@ def test_switch_reaches_every_block(name, monkeypatch):
 def test_block_with_drop_connect_is_the_same():
     """Which images skip the block is drawn outside and handed in; two of four do."""
     block = InvertedResidualBlock(
-        spec=BlockSpec(2, 3, 1, 6, 8, 8),
-        lite=False,
+        kernel_size=3,
+        strides=1,
+        filters_in=8,
+        filters_expanded=48,
+        filters_out=8,
+        activation="silu",
+        squeezed=2,
         drop_rate=0.5,
         # Statistics stay, or the second time would be rounded otherwise.
         conv_norm=partial(ConvNorm, make_norm=partial(NORM, momentum=1.0)),

@@ -85,7 +85,7 @@ def test_levels(max_level, channels):
     }
     if max_level == 6:
         first = backbone.blocks[12]
-        assert first.spec.strides == 2
+        assert first.depthwise.strides == 2
         assert features[5].shape[-1] == first.project.filters
 
 

@@ -7,19 +7,14 @@ first and last stage are not scaled by depth.
 
 import functools
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import keras
 
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.gradient_checkpointing import call_checkpointed
-from tpudet.trainkit.backbones.layers import (
-    HE_FAN_OUT,
-    Activation,
-    Conv,
-    ConvNorm,
-    squeeze_and_excite,
-)
+from tpudet.trainkit.backbones.inverted_residual import InvertedResidualBlock
+from tpudet.trainkit.backbones.layers import Activation, ConvNorm
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -111,83 +106,6 @@ def endpoints(specs: tuple[BlockSpec, ...]) -> dict[int, int]:
     return dict(enumerate([*(index - 1 for index in strided), len(specs) - 1], start=1))
 
 
-def drop_connect(inputs: Tensor, drawn: Tensor, *, rate: float) -> Tensor:
-    """Stochastic depth (Huang et al., arXiv 1603.09382): zeroes images of [B, H, W, C].
-
-    Images that drew less than `rate` are zeroed, the rest divided by 1 - rate; expectations are
-    preserved if the numbers `drawn` [B] are uniform in 0..1.
-    """
-    factors = ops.cast(drawn >= rate, "float32") / (1.0 - rate)
-    return inputs * ops.cast(ops.reshape(factors, (-1, 1, 1, 1)), inputs.dtype)
-
-
-class InvertedResidualBlock(keras.layers.Layer):
-    """MBConv: expansion, depthwise convolution, squeeze and excitation, projection, identity.
-
-    Args:
-        spec: shape of the block.
-        lite: whether it uses ReLU6 instead of SiLU and no squeeze and excitation.
-        drop_rate: probability that an image skips the block in training, if the block has an
-            identity.
-        conv_norm: makes a `ConvNorm` with the network's settings.
-        name: name of the layer.
-    """
-
-    def __init__(self, *, spec: BlockSpec, lite: bool, drop_rate: float, conv_norm: Any, name: str):
-        super().__init__(name=name)
-        self.spec = spec
-        self.lite = lite
-        self.drop_rate = drop_rate
-        self.has_identity = spec.strides == 1 and spec.filters_in == spec.filters_out
-        filters = spec.filters_in * spec.expansion
-        activation: Activation = "relu6" if lite else "silu"
-        self.expand = None
-        if spec.expansion > 1:
-            self.expand = conv_norm(filters, 1, activation=activation, name="expand")
-        self.depthwise = conv_norm(
-            filters,
-            spec.kernel_size,
-            strides=spec.strides,
-            kind="depthwise",
-            activation=activation,
-            name="depthwise",
-        )
-        if not lite:
-            squeezed = max(1, int(spec.filters_in * _SQUEEZE_RATIO))
-            self.squeeze = Conv(squeezed, 1, kernel_initializer=HE_FAN_OUT, name="squeeze")
-            self.excite = Conv(filters, 1, kernel_initializer=HE_FAN_OUT, name="excite")
-        self.project = conv_norm(spec.filters_out, 1, name="project")
-
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Creates the variables for inputs [B, H, W, filters_in]."""
-        if self.expand:
-            self.expand.build(input_shape)
-        wide = (*input_shape[:-1], self.spec.filters_in * self.spec.expansion)
-        self.depthwise.build(wide)
-        if not self.lite:
-            self.squeeze.build(wide)
-            self.excite.build((None, 1, 1, self.squeeze.filters))
-        self.project.build(wide)
-
-    def call(self, inputs: Tensor, drawn: Tensor | None = None, training: bool = False) -> Tensor:
-        """Maps [B, H, W, filters_in] to [B, H / strides, W / strides, filters_out].
-
-        `drawn`, [B] in 0..1, decides which images skip the block; None means that none does.
-        """
-        outputs = inputs
-        if self.expand:
-            outputs = self.expand(outputs, training=training)
-        outputs = self.depthwise(outputs, training=training)
-        if not self.lite:
-            outputs = squeeze_and_excite(outputs, self.squeeze, self.excite, activation="silu")
-        outputs = self.project(outputs, training=training)
-        if not self.has_identity:
-            return outputs
-        if drawn is not None and self.drop_rate > 0:
-            outputs = drop_connect(outputs, drawn, rate=self.drop_rate)
-        return outputs + inputs
-
-
 class EfficientNet(keras.layers.Layer):
     """Maps images [B, H, W, 3] to features of levels 2 to `max_level` (strides 4 to 32).
 
@@ -226,7 +144,9 @@ class EfficientNet(keras.layers.Layer):
         self.gradient_checkpointing = gradient_checkpointing
         self.style = style  # compared with what loaded weights expect
         specs = block_specs(variant)
+        self.specs = specs
         lite = VARIANTS[variant].lite
+        activation: Activation = "relu6" if lite else "silu"
         conv_norm = functools.partial(
             ConvNorm, make_norm=make_norm, explicit_padding=style == "torch"
         )
@@ -236,14 +156,19 @@ class EfficientNet(keras.layers.Layer):
             specs[0].filters_in,
             3,
             strides=2,
-            activation="relu6" if lite else "silu",
+            activation=activation,
             name="conv",
         )
         ends = endpoints(specs)
         self.blocks = [
             InvertedResidualBlock(
-                spec=spec,
-                lite=lite,
+                kernel_size=spec.kernel_size,
+                strides=spec.strides,
+                filters_in=spec.filters_in,
+                filters_expanded=spec.filters_in * spec.expansion,
+                filters_out=spec.filters_out,
+                activation=activation,
+                squeezed=0 if lite else max(1, int(spec.filters_in * _SQUEEZE_RATIO)),
                 drop_rate=drop_connect_rate * index / len(specs),
                 conv_norm=conv_norm,
                 name=f"block{index}",
@@ -257,9 +182,9 @@ class EfficientNet(keras.layers.Layer):
         """Creates the variables under stem/conv/... and stage1/block0/depthwise/..."""
         with keras.name_scope("stem"):
             self.stem.build(input_shape)
-        for block in self.blocks:
-            with keras.name_scope(f"stage{block.spec.stage}"):
-                block.build((None, None, None, block.spec.filters_in))
+        for block, spec in zip(self.blocks, self.specs, strict=False):
+            with keras.name_scope(f"stage{spec.stage}"):
+                block.build((None, None, None, spec.filters_in))
 
     def call(self, images: Tensor, training: bool = False) -> dict[int, Tensor]:
         """Returns {level: features [B, H / 2**level, W / 2**level, channels[level]]}."""

@@ -8,13 +8,8 @@ import keras
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.efficientnet import round_filters
 from tpudet.trainkit.backbones.gradient_checkpointing import call_checkpointed
-from tpudet.trainkit.backbones.layers import (
-    HE_FAN_OUT,
-    Activation,
-    Conv,
-    ConvNorm,
-    squeeze_and_excite,
-)
+from tpudet.trainkit.backbones.inverted_residual import InvertedResidualBlock
+from tpudet.trainkit.backbones.layers import Activation, ConvNorm
 from tpudet.trainkit.types import Tensor
 
 _STEM_FILTERS = 16
@@ -65,63 +60,23 @@ def block_specs() -> tuple[MobileBlockSpec, ...]:
     return tuple(specs)
 
 
-class MobileBlock(keras.layers.Layer):
-    """Expansion, depthwise convolution, squeeze and excitation, projection, identity.
-
-    Unlike EfficientNet's block it squeezes to a quarter of the expanded channels, with a ReLU, and
-    opens its gates by a piecewise linear sigmoid (arXiv 1905.02244, section 5).
-
-    Args:
-        spec: shape of the block.
-        conv_norm: makes a `ConvNorm` with the network's settings.
-        name: name of the layer.
-    """
-
-    def __init__(self, *, spec: MobileBlockSpec, conv_norm: Any, name: str):
-        super().__init__(name=name)
-        self.spec = spec
-        self.has_identity = spec.strides == 1 and spec.filters_in == spec.filters_out
-        wide = spec.filters_expanded
-        self.expand = None
-        if wide != spec.filters_in:
-            self.expand = conv_norm(wide, 1, activation=spec.activation, name="expand")
-        self.depthwise = conv_norm(
-            wide,
-            spec.kernel_size,
-            strides=spec.strides,
-            kind="depthwise",
-            activation=spec.activation,
-            name="depthwise",
-        )
-        if spec.squeezes:
-            squeezed = round_filters(wide, _SQUEEZE_RATIO)
-            self.squeeze = Conv(squeezed, 1, kernel_initializer=HE_FAN_OUT, name="squeeze")
-            self.excite = Conv(wide, 1, kernel_initializer=HE_FAN_OUT, name="excite")
-        self.project = conv_norm(spec.filters_out, 1, name="project")
-
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Creates the variables for inputs [B, H, W, filters_in]."""
-        if self.expand:
-            self.expand.build(input_shape)
-        wide = (*input_shape[:-1], self.spec.filters_expanded)
-        self.depthwise.build(wide)
-        if self.spec.squeezes:
-            self.squeeze.build(wide)
-            self.excite.build((None, 1, 1, self.squeeze.filters))
-        self.project.build(wide)
-
-    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
-        """Maps [B, H, W, filters_in] to [B, H / strides, W / strides, filters_out]."""
-        outputs = inputs
-        if self.expand:
-            outputs = self.expand(outputs, training=training)
-        outputs = self.depthwise(outputs, training=training)
-        if self.spec.squeezes:
-            outputs = squeeze_and_excite(
-                outputs, self.squeeze, self.excite, activation="relu", gate="hard_sigmoid"
-            )
-        outputs = self.project(outputs, training=training)
-        return outputs + inputs if self.has_identity else outputs
+def _make_block(spec: MobileBlockSpec, *, conv_norm: Any, name: str) -> InvertedResidualBlock:
+    # Unlike EfficientNet's it squeezes to a quarter of the expanded channels, with a ReLU, and its
+    # gates are piecewise linear (arXiv 1905.02244, section 5).
+    squeezed = round_filters(spec.filters_expanded, _SQUEEZE_RATIO) if spec.squeezes else 0
+    return InvertedResidualBlock(
+        kernel_size=spec.kernel_size,
+        strides=spec.strides,
+        filters_in=spec.filters_in,
+        filters_expanded=spec.filters_expanded,
+        filters_out=spec.filters_out,
+        activation=spec.activation,
+        squeezed=squeezed,
+        squeeze_activation="relu",
+        gate="hard_sigmoid",
+        conv_norm=conv_norm,
+        name=name,
+    )
 
 
 class MobileNetV3(keras.layers.Layer):
@@ -155,14 +110,14 @@ class MobileNetV3(keras.layers.Layer):
         self.gradient_checkpointing = gradient_checkpointing
         conv_norm = functools.partial(ConvNorm, make_norm=make_norm, explicit_padding=True)
         self.stem = conv_norm(_STEM_FILTERS, 3, strides=2, activation="hard_silu", name="conv")
-        specs = block_specs()
+        self.specs = specs = block_specs()
         strided = [index for index, spec in enumerate(specs) if spec.strides > 1]
         ends = {level: index - 1 for level, index in enumerate(strided[1:], start=2)}
         if max_level > 5:
             ends[5] = strided[-1]
         count = len(specs) if max_level >= 5 else ends[max_level] + 1
         self.blocks = [
-            MobileBlock(spec=spec, conv_norm=conv_norm, name=f"block{index}")
+            _make_block(spec, conv_norm=conv_norm, name=f"block{index}")
             for index, spec in enumerate(specs[:count])
         ]
         self.levels = {index: level for level, index in ends.items() if level <= max_level}
@@ -176,11 +131,11 @@ class MobileNetV3(keras.layers.Layer):
         """Creates the variables under stem/conv/..., stage1/block0/..., stage7/block15/conv/..."""
         with keras.name_scope("stem"):
             self.stem.build(input_shape)
-        for block in self.blocks:
-            with keras.name_scope(f"stage{block.spec.stage}"):
-                block.build((None, None, None, block.spec.filters_in))
+        for block, spec in zip(self.blocks, self.specs, strict=False):
+            with keras.name_scope(f"stage{spec.stage}"):
+                block.build((None, None, None, spec.filters_in))
         if self.top:
-            last = self.blocks[-1].spec
+            last = self.specs[-1]
             with (
                 keras.name_scope(f"stage{last.stage + 1}"),
                 keras.name_scope(f"block{len(self.blocks)}"),
