@@ -171,8 +171,8 @@ def lite_state_dict(backbone, rng):
 
     conv("_conv_stem", (32, 3, 3, 3))
     norm("_bn0", 32)
-    for index, block in enumerate(backbone.blocks):
-        spec, name = block.spec, f"_blocks.{index}."
+    for index, spec in enumerate(backbone.specs):
+        name = f"_blocks.{index}."
         wide = spec.filters_in * spec.expansion
         if spec.expansion > 1:
             conv(f"{name}_expand_conv", (wide, spec.filters_in, 1, 1))
