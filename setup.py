@@ -24,6 +24,7 @@ extensions = [
             for header in (
                 "number_text",
                 "label_table",
+                "mapped_files",
                 "prediction_text",
                 "algorithms",
                 "workspace",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -180,6 +181,30 @@ with files.open_submission("in.csv") as source:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert done.returncode == 1
     assert b"in.csv was cut from 2,388,915 to 100 bytes while it was read" in done.stderr
+
+
+@pytest.mark.parametrize("what", ["submission", "another map"])
+def test_bytes_that_go_while_they_are_read_end_in_a_message(tmp_path: Path, what: str) -> None:
+    """Between the look at a file's size and the read; other maps end a process as before."""
+    program = """
+import mmap, os, sys
+from tpudet.detection.submission import files
+path, what = sys.argv[1:]
+with files.open_submission(path) as source:
+    other = mmap.mmap(os.open(path, os.O_RDONLY), 0, access=mmap.ACCESS_READ)
+    os.truncate(path, 100)
+    print(other[-1] if what == "another map" else files.scan(files.in_file_order(source)))
+"""
+    rows = "".join(f"{i},/m/01 0.5 0 0 1 1\n" for i in range(10_000))
+    path = tmp_path / "in.csv"
+    path.write_text(f"ImageId,PredictionString\n{rows}")
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path), what], capture_output=True, check=False
+    )
+    message = f"{path} was cut while it was read; run this again when it is whole\n"
+    expected = (2, message) if what == "submission" else (-signal.SIGBUS, "")
+    assert (done.returncode, done.stderr.decode()) == expected
+    assert done.stdout == b""
 
 
 def test_one_process_writes_a_result(

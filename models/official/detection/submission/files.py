@@ -21,6 +21,7 @@ about 60 bytes and the length of an id per image and file, and results wait in b
 
 import contextlib
 import mmap
+import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -86,7 +87,10 @@ def open_submission(path: str) -> Iterator[SubmissionFile]:
             raise SubmissionError(f"{path} is empty; its first line must be {_EXPECTED_HEADER}")
         # Not closed by hand: an array on it may outlive the block, and closing would then fail.
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        yield _index(path, mapped)
+        data = np.frombuffer(mapped, np.uint8)
+        message = f"{path} was cut while it was read; run this again when it is whole\n"
+        stack.enter_context(load_kernel().WatchedMap(data, os.fsencode(message)))
+        yield _index(path, mapped, data)
 
 
 def in_file_order(source: SubmissionFile) -> Block:
@@ -191,8 +195,7 @@ def bad_rows(block: Block, faults: np.ndarray) -> BadRows:
     return BadRows(shown, len(pieces))
 
 
-def _index(path: str, mapped: mmap.mmap) -> SubmissionFile:
-    data = np.frombuffer(mapped, np.uint8)
+def _index(path: str, mapped: mmap.mmap, data: np.ndarray) -> SubmissionFile:
     start, line = _first_row(path, mapped), 2
     parts, ids = [np.zeros((0, 6), np.int64)], [np.zeros(0, "S1")]
     bad = NO_BAD_ROWS

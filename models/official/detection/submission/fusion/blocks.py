@@ -28,7 +28,7 @@ class SubmissionFile(NamedTuple):
     map: mmap.mmap | None
 
     def require_whole(self) -> None:
-        """Called before each block: reading mapped bytes that are gone would end the process.
+        """Called before each block: reading mapped bytes that are gone ends the process.
 
         Raises:
             SubmissionError: the file was cut after it was opened.

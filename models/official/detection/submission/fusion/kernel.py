@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ class Kernel(NamedTuple):
     """Functions of one kind; the plain ones document the arguments."""
 
     compiled: bool
+    WatchedMap: Callable[..., AbstractContextManager[None]]  # plain_text.WatchedMap
     index_rows: Callable[..., Any]  # plain_text.index_rows
     scan: Callable[..., Any]  # plain_text.scan
     print_rows: Callable[..., Any]  # plain_text.print_rows
@@ -55,6 +57,7 @@ def _load(plain: bool | None) -> Kernel:
 
     return Kernel(
         False,
+        plain_text.WatchedMap,
         plain_text.index_rows,
         plain_text.scan,
         plain_text.print_rows,
@@ -67,6 +70,7 @@ def _compiled_kernel() -> Kernel:
 
     return Kernel(
         True,
+        prediction_text.WatchedMap,
         prediction_text.index_rows,
         prediction_text.scan,
         prediction_text.print_rows,

@@ -19,6 +19,26 @@ _NO_ID = re.compile(rb'[\x00-\x1f"\x7f]')
 _TOKEN = re.compile(rb"[^ \t]+")
 
 
+class WatchedMap:
+    """A mapped file; while the block runs, a read of bytes that are gone ends with a message.
+
+    Only the compiled class does that; with this one such a read ends the process by SIGBUS.
+
+    Args:
+        data: [size] uint8, the mapped bytes, at least one.
+        message: what standard error gets, before the process ends with exit code 2.
+    """
+
+    def __init__(self, data: np.ndarray, message: bytes) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
 def index_rows(data: np.ndarray, start: int, limit: int, line: int) -> tuple[np.ndarray, int, int]:
     """Finds the rows that begin in `start:limit`; blank lines are skipped.
 

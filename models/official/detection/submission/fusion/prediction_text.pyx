@@ -17,6 +17,8 @@ from tpudet.detection.submission.fusion.label_table cimport (
     start_table,
 )
 
+from tpudet.detection.submission.fusion.mapped_files cimport unwatch, watch
+
 import numpy as np
 
 cdef enum:
@@ -55,6 +57,24 @@ cdef class Sources:
             if not 0 <= starts[i] <= stops[i] <= self.sizes[files[i]]:
                 raise ValueError(f"no bytes {starts[i]}:{stops[i]} in file {files[i]}")
         return 0
+
+
+cdef class WatchedMap:
+    """A mapped file; see plain_text.WatchedMap."""
+
+    cdef const unsigned char[::1] data
+    cdef bytes message
+    cdef int number
+
+    def __init__(self, const unsigned char[::1] data, bytes message):
+        self.data = data
+        self.message = message
+
+    def __enter__(self):
+        self.number = watch(&self.data[0], self.data.shape[0], PyBytes_AS_STRING(self.message))
+
+    def __exit__(self, *error):
+        unwatch(self.number)
 
 
 def index_rows(const unsigned char[::1] data, Py_ssize_t start, Py_ssize_t limit, long long line):
