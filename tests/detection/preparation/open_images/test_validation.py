@@ -127,6 +127,22 @@ def test_images_show_the_boxes_and_other_files_stay(arguments, tmp_path, capsys)
     assert "up to date" in capsys.readouterr().out
 
 
+def test_one_process_draws_into_a_folder(
+    arguments, tmp_path, encoded_image, hold_claim, capsys
+) -> None:
+    for name in ("i1", "i2", "i3"):
+        (tmp_path / f"{name}.jpg").write_bytes(encoded_image())
+    review = tmp_path / "review"
+    review.mkdir()
+    with hold_claim(review / "pictures.claim.json") as process:
+        drawn = [*arguments, "--image_dir", str(tmp_path), "--viz_directory", str(review)]
+        assert main(drawn) == 2
+        assert f"{review} is being written by process {process} on" in capsys.readouterr().err
+        assert [path.name for path in review.iterdir()] == ["pictures.claim.json"]
+    assert main(drawn) == 0
+    assert not (review / "pictures.claim.json").exists()
+
+
 def test_images_that_would_replace_anothers_are_refused(
     arguments, tmp_path, encoded_image, capsys
 ) -> None:

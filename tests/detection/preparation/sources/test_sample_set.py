@@ -1,7 +1,7 @@
 """The drawn data set: boxes touch what was drawn, and the same seed draws the same files."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cv2
@@ -10,6 +10,7 @@ import pytest
 
 from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
 from tpudet.detection.preparation.sources.sample_set import SHAPES, draw_image, write_sample_set
+from tpudet.trainkit.files.claims import ClaimError
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -113,3 +114,20 @@ def test_stopped_anywhere_no_box_file_is_short(tmp_path: Path) -> None:
     assert names == {"classes.csv", "train", "train_boxes.csv", "val"}
     write_sample_set(str(tmp_path / "stopped"), num_images=20, seed=0)
     assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
+def test_one_process_draws_a_set(tmp_path: Path, hold_claim: Callable) -> None:
+    with hold_claim(tmp_path / "sample_set.claim.json") as process:
+        with pytest.raises(ClaimError, match=f"is being written by process {process} on"):
+            write_sample_set(str(tmp_path), num_images=10, seed=0)
+        assert [path.name for path in tmp_path.iterdir()] == ["sample_set.claim.json"]
+
+    def lose_the_claim(numbers: range) -> Iterator[int]:
+        yield 0
+        (tmp_path / "sample_set.claim.json").unlink()
+        yield 1
+
+    with pytest.raises(ClaimError, match="no longer claimed"):
+        write_sample_set(str(tmp_path), num_images=10, seed=0, progress=lose_the_claim)
+    assert [path.name for path in (tmp_path / "train").iterdir()] == ["train00000.jpg"]
+    assert not list(tmp_path.glob("*_boxes.csv*"))

@@ -20,14 +20,15 @@ from tpudet.detection.preparation.sources.open_images import image_file
 from tpudet.trainkit.class_list import ClassEntry, class_ids
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.inputs import open_bytes
+from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.files.json_text import parse_json
-from tpudet.trainkit.files.storage import read_text, whole_file, write_text
+from tpudet.trainkit.files.storage import open_bytes, read_text, whole_file, write_text
 from tpudet.trainkit.images.standardize import ImageError, decode_rgb
 from tpudet.trainkit.pages.drawing import class_colour
 
 # Lists the drawings, so that the next run removes those and nothing else.
 LIST_NAME = "pictures.json"
+_CLAIM_NAME = "pictures.claim.json"
 _JPEG_QUALITY = 90
 
 
@@ -57,6 +58,7 @@ def write_review_images(
     Raises:
         UserError: image files are missing or cannot be decoded, or a drawing would replace a file
             that this function did not make.
+        ClaimError: another process draws into the directory, or has taken it over.
         OSError: the directory is not writable.
     """
     names = [
@@ -66,23 +68,22 @@ def write_review_images(
     files = [image_file(image) for image in picks["image"]]
     advice = "Fetch them, or leave --viz_directory out."
     require_images((image_directory,), list(dict.fromkeys(files)), advice)
-    storage.make_folder(directory)
-    made = _read_list(directory)
-    _refuse_unknown_files(directory, sorted(set(names) - made))
-    # Before the first drawing, so that the drawings of a killed run are known as its own.
-    _write_list(directory, made | set(names))
-    boxes = _boxes_by_image(rows, classes)
-    work = zip(names, files, picks["image"], strict=True)
-    for name, file, image in tqdm(work, total=len(names), desc="drawing", unit="image"):
-        own = boxes[image]
-        drawing = _draw(os.path.join(image_directory, file), own, classes)
-        with whole_file(os.path.join(directory, name), "wb") as stream:
-            stream.write(drawing)
-    for name in made - set(names):
-        path = os.path.join(directory, name)
-        if storage.exists(path):
-            storage.remove(path)
-    _write_list(directory, set(names))
+    with Claim(os.path.join(directory, _CLAIM_NAME), output=directory) as claim:
+        made = _read_list(directory)
+        _refuse_unknown_files(directory, sorted(set(names) - made))
+        # Before the first drawing, so that the drawings of a killed run are known as its own.
+        _write_list(directory, made | set(names))
+        boxes = _boxes_by_image(rows, classes)
+        work = zip(names, files, picks["image"], strict=True)
+        for name, file, image in tqdm(work, total=len(names), desc="drawing", unit="image"):
+            drawing = _draw(os.path.join(image_directory, file), boxes[image], classes)
+            claim.verify()
+            with whole_file(os.path.join(directory, name), "wb") as stream:
+                stream.write(drawing)
+        claim.verify()
+        for name in made - set(names):
+            storage.remove_if_there(os.path.join(directory, name))
+        _write_list(directory, set(names))
     return len(set(names))
 
 

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claims import Claim
 
 SPLIT_SHARES = {"train": 0.8, "val": 0.2}
 # One image in this many has no object, so that a detector learns to predict nothing.
@@ -168,8 +169,31 @@ def write_sample_set(
 
     Returns:
         The number of images by split.
+
+    Raises:
+        ClaimError: another process writes to the folder, or has taken it over.
+        OSError: it cannot be written.
     """
-    storage.make_folder(directory)
+    with Claim(f"{directory}/sample_set.claim.json", output=directory) as claim:
+        return _write_splits(
+            directory,
+            num_images=num_images,
+            seed=seed,
+            with_masks=with_masks,
+            progress=progress,
+            claim=claim,
+        )
+
+
+def _write_splits(
+    directory: str,
+    *,
+    num_images: int,
+    seed: int,
+    with_masks: bool,
+    progress: Callable[[Any], Any],
+    claim: Claim,
+) -> dict[str, int]:
     storage.write_text(
         f"{directory}/classes.csv", "".join(f"/sample/{label},{label}\n" for label in SHAPES)
     )
@@ -185,12 +209,12 @@ def write_sample_set(
             _draw_sample(np.random.default_rng((seed, number, index)), f"{split}{index:05d}")
             for index in progress(range(counts[split]))
         )
-        _write_split(directory, split, images, with_masks=with_masks)
+        _write_split(directory, split, images, with_masks=with_masks, claim=claim)
     return counts
 
 
 def _write_split(
-    directory: str, split: str, images: Iterable[_Sample], *, with_masks: bool
+    directory: str, split: str, images: Iterable[_Sample], *, with_masks: bool, claim: Claim
 ) -> None:
     with ExitStack() as stack:
         boxes = stack.enter_context(storage.whole_file(f"{directory}/{split}_boxes.csv", "w"))
@@ -202,6 +226,7 @@ def _write_split(
             mask_rows = csv.writer(masks, lineterminator="\n")
             mask_rows.writerow(_MASK_COLUMNS)
         for sample in images:
+            claim.verify()
             quality = [cv2.IMWRITE_JPEG_QUALITY, 92]
             _write_image(f"{directory}/{split}/{sample.image_id}.jpg", sample.image, quality)
             box_rows.writerows(_box_rows(sample))
@@ -211,6 +236,7 @@ def _write_split(
                 pixels = drawn.visible.astype(np.uint8) * 255
                 _write_image(f"{directory}/{split}_masks/{row[0]}", pixels, [])
                 mask_rows.writerow(row)
+        claim.verify()
 
 
 def _remove_files(directory: str, split: str) -> None:
