@@ -23,7 +23,7 @@ TRAINKIT = (
     "{weights, backbones, record_splits, record_manifest, input_errors, images, "
     "image_folder, saved_model, shuffled_records} → "
     "records → "
-    "{config, files, jobs, pages, backend_arguments, command_line, screen, "
+    "{config, files, jobs, pages, backend_arguments, training_arguments, command_line, screen, "
     "class_list, "
     "source_version} → "
     "{errors, types, keras_ops, cpu, fused_norm}"

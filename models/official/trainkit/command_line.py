@@ -130,111 +130,6 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     add_override_arguments(parser)
 
 
-def add_training_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --model_dir, --mode, --eval_timeout, --max_hours, --log_file and --dry_run."""
-    parser.add_argument("--model_dir", required=True, help="checkpoints, log and metrics go here")
-    parser.add_argument(
-        "--mode",
-        choices=("train", "eval", "train_and_eval"),
-        default="train_and_eval",
-        help="eval waits for the checkpoints that another process writes (train_and_eval)",
-    )
-    parser.add_argument(
-        "--eval_timeout",
-        type=float,
-        metavar="SECONDS",
-        help="mode eval ends after this time without a new checkpoint (never)",
-    )
-    parser.add_argument(
-        "--max_hours",
-        type=_deadline,
-        default=math.inf,
-        dest="deadline",
-        metavar="HOURS",
-        help="save and stop this long after the start, with exit code 80; the same command resumes",
-    )
-    parser.add_argument("--log_file", default="", help="local file to append the log to")
-    parser.add_argument(
-        "--dry_run", action="store_true", help="build everything, say what would happen, and stop"
-    )
-
-
-def add_range_test_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --start, --end, --num_steps and --output."""
-    numbers = {"start": (1e-8, "first rate"), "end": (100.0, "rate of the last step")}
-    for name, (default, text) in numbers.items():
-        parser.add_argument(
-            f"--{name}",
-            type=positive_number,
-            default=default,
-            metavar="RATE",
-            help=f"{text} (%(default)g)",
-        )
-    parser.add_argument(
-        "--num_steps", type=positive_integer, default=150, metavar="N", help="(%(default)s)"
-    )
-    parser.add_argument(
-        "--output", default="learning_rate.png", metavar="FILE.png", help="curve (%(default)s)"
-    )
-
-
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --tpu, --steps, --search, --num_classes and --json."""
-    parser.add_argument("--tpu", required=True, metavar="NAME", help="v5e-8, v3-8, v6e-1, ...")
-    parser.add_argument(
-        "--steps",
-        choices=("train", "evaluate", "both"),
-        default="both",
-        help="which steps to compile (%(default)s)",
-    )
-    parser.add_argument(
-        "--search",
-        action="store_true",
-        help="search the largest training batch that fits: at least two compilations more",
-    )
-    parser.add_argument(
-        "--num_classes",
-        type=positive_integer,
-        metavar="N",
-        help="default: the rows of the data set's class list, or where there is none those of COCO "
-        "or ImageNet",
-    )
-    parser.add_argument("--json", default="", metavar="FILE", help="write what was found there too")
-
-
-def add_step_time_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --input, --steps, --warmup_steps and --json."""
-    parser.add_argument(
-        "--input", choices=("synthetic", "real", "both"), default="synthetic", help="(%(default)s)"
-    )
-    parser.add_argument(
-        "--steps", type=positive_integer, default=20, metavar="N", help="timed steps (%(default)s)"
-    )
-    parser.add_argument(
-        "--warmup_steps",
-        type=positive_integer,
-        default=3,
-        metavar="N",
-        help="untimed steps before (%(default)s)",
-    )
-    parser.add_argument("--json", default="", metavar="FILE", help="write the times there too")
-
-
-def add_evaluation_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --model_dir, --step, --split and --set."""
-    parser.add_argument("--model_dir", required=True, help="the folder that train wrote")
-    parser.add_argument("--step", default="latest", help="step number, latest or best (latest)")
-    parser.add_argument("--split", default="", help="split to evaluate (data.eval_split)")
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="overrides",
-        help="set one value of the experiment, e.g. data.directory=DIR; may be repeated",
-    )
-
-
 def add_override_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --set and --params_override."""
     parser.add_argument(
@@ -250,6 +145,13 @@ def add_override_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="YAML|FILE",
         default="",
         help="set several values: a YAML mapping or a file with one",
+    )
+
+
+def add_json_argument(parser: argparse.ArgumentParser, content: str) -> None:
+    """Adds --json, the file of a report; one without a folder is refused before the work."""
+    parser.add_argument(
+        "--json", type=report_file, default="", metavar="FILE", help=f"write {content} there too"
     )
 
 
@@ -294,11 +196,6 @@ def positive_number(text: str) -> float:
     return value
 
 
-def _deadline(text: str) -> float:
-    """So many hours from now, by `time.monotonic`."""
-    return time.monotonic() + 3600.0 * positive_number(text)
-
-
 def natural_number(text: str) -> int:
     """An integer of at least 0, as the `type` of an argument."""
     if not text.strip().isdecimal():
@@ -315,6 +212,16 @@ def share(text: str) -> float:
     if not 0.0 <= value <= 1.0:
         raise argparse.ArgumentTypeError(f"`{text}` is not a number from 0 to 1")
     return value
+
+
+def report_file(text: str) -> str:
+    """The path of a file to write, in a folder that exists, as the `type` of an argument."""
+    folder = os.path.dirname(text) or "."
+    if storage.is_folder(text):
+        raise argparse.ArgumentTypeError(f"{text} is a folder, not a file")
+    if not storage.is_remote(text) and not storage.is_folder(folder):
+        raise argparse.ArgumentTypeError(f"{text} cannot be written: there is no folder {folder}")
+    return text
 
 
 @contextmanager

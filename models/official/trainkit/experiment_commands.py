@@ -21,12 +21,7 @@ from tpudet.trainkit.backend_arguments import (
 )
 from tpudet.trainkit.command_line import (
     add_config_arguments,
-    add_evaluation_arguments,
     add_experiment_arguments,
-    add_plan_arguments,
-    add_range_test_arguments,
-    add_step_time_arguments,
-    add_training_arguments,
     new_parser,
     positive_integer,
     run_command,
@@ -36,6 +31,13 @@ from tpudet.trainkit.command_line import (
 from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.files.storage import make_folder, whole_file
 from tpudet.trainkit.jobs.child_process import run_child
+from tpudet.trainkit.training_arguments import (
+    add_evaluation_arguments,
+    add_plan_arguments,
+    add_range_test_arguments,
+    add_step_time_arguments,
+    add_training_arguments,
+)
 
 if TYPE_CHECKING:
     import numpy as np

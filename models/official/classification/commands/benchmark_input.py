@@ -6,20 +6,20 @@ Each input is measured alone, and then while steps are trained, where only the w
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 
 from tpudet.trainkit.backend_arguments import add_backend_argument, choose_backend
 from tpudet.trainkit.command_line import (
     add_config_arguments,
+    add_json_argument,
     natural_number,
     new_parser,
     positive_integer,
     positive_number,
     run_command,
-    writing,
 )
 from tpudet.trainkit.experiment_commands import experiment_config
+from tpudet.trainkit.files.json_text import write_report
 
 _HEADER = """\
 | Input | images/s | times basic | CPU ms/image | s/batch in training | waiting for input |
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="N",
         help="timed training steps with each input; 0: none (%(default)s)",
     )
-    parser.add_argument("--json", default="", metavar="FILE", help="write the times there too")
+    add_json_argument(parser, "the times")
     return run_command(parser, argv, _run)
 
 
@@ -78,5 +78,4 @@ def _run(arguments: argparse.Namespace) -> None:
         print(f"| {' | '.join(cells)} |", flush=True)
         results.append(result)
     if arguments.json:
-        with writing(arguments.json), open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(results, file, indent=2)
+        write_report(arguments.json, results)

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from tpudet.detection.commands.preparation_arguments import add_source_arguments, build_source
-from tpudet.trainkit.command_line import new_parser, run_command
+from tpudet.trainkit.command_line import new_parser, report_file, run_command
 
 _EPILOG = """exit status: 0 everything can be used (repairs are listed), 1 something would be left
 out, 2 wrong arguments or inputs
@@ -15,7 +15,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     parser = new_parser("tpudet check_data", __doc__, epilog=_EPILOG)
     add_source_arguments(parser)
-    parser.add_argument("--report", metavar="FILE", help="also write all findings here, as JSON")
+    parser.add_argument(
+        "--report", type=report_file, metavar="FILE", help="also write all findings here, as JSON"
+    )
     return run_command(parser, argv, _run)
 
 

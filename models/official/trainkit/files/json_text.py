@@ -1,7 +1,9 @@
-"""Reads JSON that may come from anywhere."""
+"""Reads JSON that may come from anywhere, and writes reports."""
 
 import json
 from typing import Any
+
+from tpudet.trainkit.files.storage import write_text
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -14,3 +16,8 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise json.JSONDecodeError("nested too deeply", "", 0) from None
+
+
+def write_report(path: str, content: Any) -> None:
+    """Writes indented JSON as `storage.whole_file` does, and raises what it raises."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

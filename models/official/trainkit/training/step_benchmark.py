@@ -2,7 +2,6 @@
 
 import argparse
 import functools
-import json
 import os
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from tpudet.trainkit.command_line import writing
+from tpudet.trainkit.files.json_text import write_report
 from tpudet.trainkit.training.build_engine import build_engine, choose_devices, set_precision
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.devices import Devices, TensorFlowDevices
@@ -163,8 +162,7 @@ def print_times(
         print(times.row(), flush=True)
         results.append(times._asdict())
     if arguments.json:
-        with writing(arguments.json), open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(results, file, indent=2)
+        write_report(arguments.json, results)
 
 
 def describe_devices(devices: Devices) -> str:

@@ -1,12 +1,11 @@
 """Plans the steps of an experiment for a TPU: compiles them, reports them, searches a batch."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tpudet.trainkit.command_line import writing
+from tpudet.trainkit.files.json_text import write_report
 from tpudet.trainkit.training import tpu_plan
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.tpu_compiler import (
@@ -65,8 +64,7 @@ def plan_experiment(
     names = ["train", "evaluate"] if arguments.steps == "both" else [arguments.steps]
     steps, code = planner.plan(names, train.batch_size, searches=arguments.search)
     if arguments.json:
-        with writing(arguments.json), open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump([{**step._asdict(), "tpu": machine.name} for step in steps], file, indent=2)
+        write_report(arguments.json, [{**step._asdict(), "tpu": machine.name} for step in steps])
     return code
 
 

@@ -249,6 +249,9 @@ def test_every_fault_is_repaired_or_left_out_and_said(
     found = json.loads(report.read_text())
     assert found["left_out"] == manifest["left_out"]
     assert found["repaired"] == manifest["repaired"]
+    with pytest.raises(SystemExit, match="2"):
+        check("coco", path, images, "--report", tmp_path / "gone/report.json")
+    assert "report.json cannot be written: there is no folder" in capsys.readouterr().err
 
 
 def test_check_data_is_content_with_good_data_and_writes_nothing(

@@ -1,6 +1,5 @@
 """Converts annotations and images into the data sets of a part, or only checks them."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ from tpudet.detection.preparation.sources.read import ReadSource, Source, read_s
 from tpudet.detection.preparation.sources.yolo_layout import YOLO_SPLITS
 from tpudet.trainkit.class_list import write_class_list
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.json_text import write_report
 
 _IMAGES_PER_JOB = 256  # of a check
 _REPORTED = (
@@ -135,8 +134,7 @@ def check_source(source: Source, *, workers: int, report: str | None) -> bool:
     found = check_only(plan, workers=workers)
     print(format_summary(found))
     if report is not None:
-        with storage.open_file(report, "w") as file:
-            file.write(json.dumps({part: found[part] for part in _REPORTED}, indent=1) + "\n")
+        write_report(report, {part: found[part] for part in _REPORTED})
     write_class_list(annotations.classes)
     require_boxes(plan, found)
     return not found["left_out"]
