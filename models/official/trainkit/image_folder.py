@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from tpudet.trainkit.errors import UserError, require_utf8
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.inputs import open_bytes, read_input_text
+from tpudet.trainkit.files.inputs import read_input_text
+from tpudet.trainkit.files.storage import open_bytes
 from tpudet.trainkit.files.web import fetch, is_url, url_file_name
 from tpudet.trainkit.images.headers import Container
 from tpudet.trainkit.images.standardize import ImageError, standardize

@@ -18,7 +18,7 @@ from tpudet.classification.preparation.dicom import (
 )
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.inputs import open_bytes
+from tpudet.trainkit.files.storage import open_bytes
 from tpudet.trainkit.images.standardize import (
     ImageError,
     StandardImage,

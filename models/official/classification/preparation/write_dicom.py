@@ -9,7 +9,7 @@ from tpudet.classification.preparation.rsna_labels import CLASSES, assign_folds,
 from tpudet.classification.preparation.write_records import Plan, default_shards
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.inputs import open_bytes
+from tpudet.trainkit.files.storage import open_bytes
 
 _ENDING = ".dcm"
 _HEADER_BYTES = 1 << 16  # patient and study stand at the beginning of a file

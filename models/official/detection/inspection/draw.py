@@ -40,7 +40,7 @@ from tpudet.detection.preparation.records.prepared_set import PreparedSet, read_
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.inputs import open_bytes
+from tpudet.trainkit.files.storage import open_bytes
 from tpudet.trainkit.image_folder import ImageFile, list_images, read_ids
 from tpudet.trainkit.images.standardize import ImageError, decode_rgb
 

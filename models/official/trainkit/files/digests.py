@@ -11,8 +11,7 @@ from pathlib import Path
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.inputs import open_bytes
-from tpudet.trainkit.files.storage import list_names
+from tpudet.trainkit.files.storage import list_names, open_bytes
 
 _BLOCK_BYTES = 1 << 22
 _STAT_THREADS = 16

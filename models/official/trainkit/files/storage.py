@@ -10,11 +10,13 @@ import contextlib
 import errno
 import glob as builtin_glob
 import os
+import stat as builtin_stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from typing import Any, Literal, NamedTuple
 
-from tpudet.trainkit.files.exclusive import TEMPORARY_SUFFIX, create_temporary, is_at
+from tpudet.trainkit.files.exclusive import NO_WAIT, TEMPORARY_SUFFIX, create_temporary, is_at
 from tpudet.trainkit.files.remote import RemoteFile, gfile, os_errors, whole_object
 
 __all__ = ["TEMPORARY_SUFFIX"]
@@ -97,6 +99,31 @@ def open_file(path: str, mode: Literal["r", "rb", "w", "wb", "a"]) -> Any:
     if "b" in mode:
         return open(path, mode)
     return open(path, mode, encoding="utf-8", newline="")
+
+
+def open_bytes(path: str) -> Any:
+    """Opens a file to read bytes; a FIFO, which may never have a writer, is an error.
+
+    Raises:
+        OSError: it cannot be opened, or is not a file.
+    """
+    return open_file(path, "rb") if is_remote(path) else open_regular_file(path)
+
+
+def open_regular_file(path: str) -> FileIO:
+    """Opens a local file to read bytes; a FIFO, which may never have a writer, is an error.
+
+    Raises:
+        OSError: it cannot be opened, or is not a file.
+    """
+    file = FileIO(os.open(path, os.O_RDONLY | NO_WAIT))
+    mode = os.fstat(file.fileno()).st_mode
+    if builtin_stat.S_ISREG(mode):
+        return file
+    file.close()
+    if builtin_stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "it is a device or FIFO, not a file", path)
 
 
 def rename(source: str, target: str) -> None:
@@ -270,9 +297,13 @@ def write_text(path: str, text: str) -> None:
 
 
 def read_text(path: str) -> str | None:
-    """The content of a text file, undecodable bytes replaced; None where it does not exist."""
+    """The content of a text file, undecodable bytes replaced; None where it does not exist.
+
+    Raises:
+        OSError: it cannot be read, or is a folder, a device or a FIFO.
+    """
     try:
-        with open_file(path, "rb") as file:
+        with open_bytes(path) as file:
             return file.read().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return None

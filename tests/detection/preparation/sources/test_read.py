@@ -1,4 +1,5 @@
 import json
+import os
 import time
 from pathlib import Path
 
@@ -249,5 +250,7 @@ def test_broken_xml_files_are_counted_and_named(tmp_path) -> None:
     write_xml(directory, "good", thing("dog", 1, 2, 11, 22))
     (directory / "cut.xml").write_text("<annotation><object>")
     (directory / "page.xml").write_text("<html/>")
-    with pytest.raises(UserError, match=r"(?s)2 of 3 files.*cut.xml: .*page.xml: .*<html>"):
+    os.mkfifo(directory / "waits.xml")
+    message = r"(?s)3 of 4 files.*cut.xml: .*page.xml: .*<html>.*waits.xml: it is a device or FIFO"
+    with pytest.raises(UserError, match=message):
         read_voc(str(directory), images=str(tmp_path))

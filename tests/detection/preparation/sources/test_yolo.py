@@ -1,5 +1,6 @@
 """YOLO data sets: where images and labels are found, boxes and polygons, what is refused."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +129,14 @@ def test_unusable_sets(tmp_path, text, label, message) -> None:
     files |= {} if label is None else {"labels/a.txt": label}
     with pytest.raises(UserError, match=message):
         read_yolo(find_yolo_set(write(tmp_path, files), ["train"]))
+
+
+def test_a_fifo_for_a_label_file_is_not_waited_for(tmp_path) -> None:
+    files = {"images/a.jpg": b"", "labels/b.txt": "", "data.yaml": f"train: images\n{NAMES}"}
+    place = write(tmp_path, files)
+    os.mkfifo(tmp_path / "labels/a.txt")
+    with pytest.raises(OSError, match=r"it is a device or FIFO, not a file: .*labels/a.txt"):
+        read_yolo(find_yolo_set(place, ["train"]))
 
 
 def test_the_last_folder_named_images_has_labels_beside_it() -> None:

@@ -16,8 +16,7 @@ from tqdm import tqdm
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.digests import file_digest
-from tpudet.trainkit.files.inputs import open_bytes
-from tpudet.trainkit.files.storage import TEMPORARY_SUFFIX, remove_if_there, whole_file
+from tpudet.trainkit.files.storage import TEMPORARY_SUFFIX, open_bytes, remove_if_there, whole_file
 from tpudet.trainkit.record_manifest import PROGRESS_SUFFIX
 
 _BLOCK_BYTES = 1 << 22

@@ -17,7 +17,8 @@ from tpudet.detection.preparation.sources.input_files import list_directory, sel
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.inputs import open_bytes, open_input
+from tpudet.trainkit.files.inputs import open_input
+from tpudet.trainkit.files.storage import open_bytes
 
 _MASK_COLUMNS = ("MaskPath", "ImageID", "LabelName", "BoxXMin", "BoxXMax", "BoxYMin", "BoxYMax")
 _CORNERS = {"y1": "BoxYMin", "x1": "BoxXMin", "y2": "BoxYMax", "x2": "BoxXMax"}

@@ -21,7 +21,6 @@ from tpudet.detection.preparation.sources.input_files import (
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.inputs import read_input
 from tpudet.trainkit.image_folder import is_hidden_copy, list_image_names
 
 _READERS = 16  # threads, mostly waiting for files
@@ -165,7 +164,10 @@ def _read_all(
     def read(name: str) -> _VocImage | str:
         path = os.path.join(directory, files[name])
         try:
-            return _parse(read_input(path, "annotation file"))
+            with storage.open_bytes(path) as file:
+                return _parse(file.read())
+        except OSError as error:
+            return f"{files[name]}: {storage.reason(error)}"
         except (ElementTree.ParseError, ValueError, LookupError) as error:
             return f"{files[name]}: {error}"
 
