@@ -6,8 +6,8 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
-import tensorflow as tf
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
@@ -17,7 +17,7 @@ class WeightsError(UserError):
     """Weights that cannot be read or do not fit the model; the message says why and what to do."""
 
 
-BFLOAT16 = np.dtype(tf.bfloat16.as_numpy_dtype)  # NumPy has none of its own
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # NumPy has none of its own
 
 
 _MAX_COMPRESSION = 20  # of weights: those of a model before training may have many zeros

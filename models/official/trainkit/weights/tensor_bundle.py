@@ -7,7 +7,6 @@ A bundle is the pair `<prefix>.data-00000-of-00001` and `<prefix>.index`. On `ra
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tpudet.trainkit.errors import UserError
 
@@ -28,6 +27,8 @@ def open_bundle(prefix: str) -> Any:
     Raises:
         UnreadableCheckpointError: the index is torn or missing.
     """
+    import tensorflow as tf  # late: files of other formats do without
+
     try:
         return tf.compat.v1.train.NewCheckpointReader(prefix)
     except Exception as error:  # the reader turns C++ statuses into builtins of many kinds

@@ -7,8 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
-from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
@@ -111,6 +109,8 @@ def read_tensorflow_checkpoint(prefix: str, *, prefer_averages: bool) -> StoredW
         reader = open_bundle(prefix)
     except UnreadableCheckpointError as error:
         raise WeightsError(f"{error}. Fetch or copy the checkpoint's files again.") from error
+    import tensorflow as tf  # late, as in open_bundle
+
     dtypes = reader.get_variable_to_dtype_map()
     keys = sorted(key for key, dtype in dtypes.items() if dtype != tf.string)
     if _OBJECT_GRAPH in dtypes:
@@ -145,6 +145,8 @@ def _variable_names(keys: list[str]) -> dict[str, str]:
 
 def _object_names(reader: Any, prefix: str, keys: list[str]) -> dict[str, str]:
     """Names -> keys: the path through the objects, or the variable's own where that is numbers."""
+    from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
     try:
         graph = TrackableObjectGraph.FromString(reader.get_tensor(_OBJECT_GRAPH))
     except Exception as error:  # reader and parser raise exceptions of many kinds
