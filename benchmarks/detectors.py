@@ -110,7 +110,7 @@ def build_ours(
         task = build_detector.build_task(
             setting, num_classes=NUM_CLASSES, canvas_size=(canvas, canvas)
         )
-        optimizer = optimizers.momentum_sgd(
+        optimizer = optimizers.Momentum(
             lambda step: LEARNING_RATE, momentum=MOMENTUM, nesterov=False
         )
     batch = _our_batch(images, boxes, classes, setting.data.max_instances, with_masks=with_masks)

@@ -90,7 +90,7 @@ def assigned(blocks, frozen):
     images = tf.constant(blocks.make_images(16, 24))
     step = tf.function(lambda: network(images, training=True)[2], autograph=False)
     operations = step.get_concrete_function().graph.get_operations()
-    handles = [op.inputs[0] for op in operations if op.type.startswith("Assign")]
+    handles = [op.inputs[0] for op in operations if op.type.startswith(("Assign", "ResourceApply"))]
     captures = {id(inner): outer for outer, inner in step.get_concrete_function().graph.captures}
     by_handle = {id(v.value.handle): v.path for v in network.variables}
     return sorted(by_handle[id(captures[id(handle)])] for handle in handles)

@@ -29,7 +29,7 @@ from tpudet.trainkit.training.config import (
     StepScheduleConfig,
     TrainConfig,
 )
-from tpudet.trainkit.training.optimizers import LARS
+from tpudet.trainkit.training.optimizers import LARS, Adam, Momentum, RMSprop
 
 TOTAL_STEPS = 100
 WARMUP: dict[str, Any] = {"peak": 0.5, "warmup_start": 0.1}
@@ -78,31 +78,31 @@ class Case(NamedTuple):
 OPTIMIZERS = [
     Case(
         MomentumConfig(momentum=0.8, nesterov=True, weight_decay=0.3),
-        keras.optimizers.SGD,
+        Momentum,
         {"momentum": 0.8, "nesterov": True, "weight_decay": None},
         0.3,
     ),
     Case(
         AdamConfig(beta1=0.7, beta2=0.6, weight_decay=0.3),
-        keras.optimizers.Adam,
+        Adam,
         {"beta_1": 0.7, "beta_2": 0.6, "weight_decay": None},
         0.3,
     ),
     Case(
         AdamWConfig(beta1=0.7, beta2=0.6, weight_decay=0.3),
-        keras.optimizers.AdamW,
-        {"beta_1": 0.7, "beta_2": 0.6, "weight_decay": 0.3},
+        Adam,
+        {"beta_1": 0.7, "beta_2": 0.6, "weight_decay": None},  # Keras's own is not used
         0.0,
     ),
     Case(
         LARSConfig(momentum=0.8, trust_coefficient=0.2, weight_decay=0.3),
         LARS,
-        {"momentum": 0.8, "nesterov": False, "weight_decay": None},  # Keras's own is not used
+        {"momentum": 0.8, "nesterov": False, "weight_decay": None},  # as with AdamW
         0.0,
     ),
     Case(
         RMSPropConfig(rho=0.7, momentum=0.6, epsilon=0.5, weight_decay=0.3),
-        keras.optimizers.RMSprop,
+        RMSprop,
         {"rho": 0.7, "momentum": 0.6, "epsilon": 0.5, "centered": False, "weight_decay": None},
         0.3,
     ),
@@ -126,7 +126,7 @@ def built(config: OptimizerConfig, model: keras.Model) -> keras.Optimizer:
     train = TrainConfig(
         optimizer=config, learning_rate=rate, batch_size=128, reference_batch_size=64
     )
-    optimizer = build_optimizer(train, model, [model.get_layer("head").kernel])
+    optimizer = build_optimizer(train, [model.get_layer("head").kernel])
     optimizer.build(model.trainable_variables)
     return optimizer
 

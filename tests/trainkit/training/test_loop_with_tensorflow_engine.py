@@ -15,7 +15,7 @@ from tpudet.trainkit.training import loop
 from tpudet.trainkit.training.checkpoints import list_checkpoints, read_checkpoint
 from tpudet.trainkit.training.devices import choose_tensorflow_devices
 from tpudet.trainkit.training.evaluator import Evaluation
-from tpudet.trainkit.training.optimizers import decayed_variables, lars, momentum_sgd, rmsprop
+from tpudet.trainkit.training.optimizers import LARS, Momentum, RMSprop, decayed_variables
 from tpudet.trainkit.training.run_log import Ledger
 from tpudet.trainkit.training.schedules import Schedule, after_warmup, cosine_cyclic
 from tpudet.trainkit.training.tensorflow_engine import TensorFlowEngine
@@ -49,15 +49,15 @@ MakeOptimizer = Callable[[Schedule, keras.Model], keras.Optimizer]
 
 
 def make_momentum(schedule: Schedule, model: keras.Model) -> keras.Optimizer:
-    return momentum_sgd(schedule, momentum=0.9, nesterov=False)
+    return Momentum(schedule, momentum=0.9, nesterov=False)
 
 
 def make_rmsprop(schedule: Schedule, model: keras.Model) -> keras.Optimizer:
-    return rmsprop(schedule, rho=0.9, momentum=0.9, epsilon=1e-3)
+    return RMSprop(schedule, rho=0.9, momentum=0.9, epsilon=1e-3)
 
 
 def make_lars(schedule: Schedule, model: keras.Model) -> keras.Optimizer:
-    return lars(
+    return LARS(
         schedule,
         weight_decay=0.01,
         decayed=decayed_variables(model),

@@ -1,11 +1,17 @@
 """Which variables decay, update rules by hand, and the keys of the slots."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tpudet.trainkit.training import optimizers
+from tpudet.trainkit.training.devices import choose_tensorflow_devices
 from tpudet.trainkit.training.freezing import freeze
+from tpudet.trainkit.training.optimizer_slots import slot_variables
 from tpudet.trainkit.training.schedules import stepwise
 
 
@@ -52,8 +58,8 @@ def test_adamw_decays_only_what_it_is_told_to() -> None:
     schedule = stepwise(peak=0.5, levels=[0.25], boundaries=[1])
     kernel, bias = model.get_layer("head").weights
     bias.assign([3.0])
-    optimizer = optimizers.adamw(
-        schedule, weight_decay=0.1, model=model, decayed=[kernel], beta_1=0.9, beta_2=0.999
+    optimizer = optimizers.Adam(
+        schedule, weight_decay=0.1, decayed=[kernel], beta_1=0.9, beta_2=0.999
     )
     before = {variable.path: variable.numpy() for variable in model.trainable_variables}
     optimizer.build(model.trainable_variables)
@@ -71,7 +77,7 @@ def test_momentum_by_hand() -> None:
     """Gradient 1 thrice, rate 0.5, 0.5, 0.1, momentum 0.5: velocity -0.5, -0.75, -0.475."""
     schedule = stepwise(peak=0.5, levels=[0.1], boundaries=[2])
     weight = keras.Variable(2.0)
-    optimizer = optimizers.momentum_sgd(schedule, momentum=0.5, nesterov=False)
+    optimizer = optimizers.Momentum(schedule, momentum=0.5, nesterov=False)
     optimizer.build([weight])
     seen = []
     for _ in range(3):
@@ -86,14 +92,14 @@ def test_rmsprop_by_hand() -> None:
     Squares: 0.5 * 4 = 2, then 1. Moved: 2 / sqrt(2 + 2) = 1, then 0.5 * 1 + 0.
     """
     weight = keras.Variable(3.0)
-    optimizer = optimizers.rmsprop(stepwise(peak=1.0), rho=0.5, momentum=0.5, epsilon=2.0)
+    optimizer = optimizers.RMSprop(stepwise(peak=1.0), rho=0.5, momentum=0.5, epsilon=2.0)
     optimizer.build([weight])
     seen = []
     for gradient in (2.0, 0.0):
         optimizer.apply([np.float32(gradient)])
         seen.append(float(weight.numpy()))
     assert seen == pytest.approx([2.0, 1.5])
-    assert optimizers.slot_variables(optimizer, [weight]).keys() == {
+    assert slot_variables(optimizer, [weight]).keys() == {
         f"{weight.path}/momentum",
         f"{weight.path}/velocity",
     }
@@ -107,7 +113,7 @@ def test_lars_by_hand() -> None:
     """
     kernel = keras.Variable([[3.0, 4.0]], name="kernel")
     bias = keras.Variable([3.0, 4.0], name="bias")
-    optimizer = optimizers.lars(
+    optimizer = optimizers.LARS(
         stepwise(peak=2.0),
         weight_decay=0.2,
         decayed=[kernel, bias],
@@ -131,7 +137,7 @@ def test_lars_does_not_care_how_large_a_gradient_is() -> None:
     """Without decay the step is trust * |w| * rate: 0.001 * 5 * 10, whatever the gradient."""
     for size in (1e-6, 1.0, 1e6):
         kernel = keras.Variable([[3.0, 4.0]], name="kernel")
-        optimizer = optimizers.lars(
+        optimizer = optimizers.LARS(
             stepwise(peak=10.0),
             weight_decay=0.0,
             decayed=[kernel],
@@ -145,9 +151,9 @@ def test_lars_does_not_care_how_large_a_gradient_is() -> None:
 
 def test_slots_are_keyed_by_the_path_of_their_variable() -> None:
     model = small_model()
-    optimizer = optimizers.adam(stepwise(peak=0.1), beta_1=0.9, beta_2=0.999)
+    optimizer = optimizers.Adam(stepwise(peak=0.1), beta_1=0.9, beta_2=0.999)
     optimizer.build(model.trainable_variables)
-    slots = optimizers.slot_variables(optimizer, model.trainable_variables)
+    slots = slot_variables(optimizer, model.trainable_variables)
     assert sorted(slots) == sorted(
         f"{variable.path}/{slot}"
         for variable in model.trainable_variables
@@ -160,9 +166,9 @@ def test_slots_of_paths_that_keras_spells_alike_are_told_apart() -> None:
     first, second = keras.Variable([1.0], name="x"), keras.Variable([1.0, 2.0], name="x")
     # Keras takes the path where there is one, with every / as _: both become a_b_c.
     first._path, second._path = "a/b_c", "a_b/c"
-    optimizer = optimizers.momentum_sgd(stepwise(peak=0.1), momentum=0.9, nesterov=False)
+    optimizer = optimizers.Momentum(stepwise(peak=0.1), momentum=0.9, nesterov=False)
     optimizer.build([first, second])
-    slots = optimizers.slot_variables(optimizer, [first, second])
+    slots = slot_variables(optimizer, [first, second])
     shapes = {key: tuple(variable.shape) for key, variable in slots.items()}
     assert shapes == {"a/b_c/momentum": (1,), "a_b/c/momentum": (2,)}
 
@@ -172,16 +178,16 @@ def test_state_that_would_be_lost_is_refused() -> None:
     optimizer = keras.optimizers.Adagrad(0.1)
     optimizer.build([weight])
     with pytest.raises(ValueError, match="Adagrad keeps .*learning_rate, weight_accumulator"):
-        optimizers.slot_variables(optimizer, [weight])
+        slot_variables(optimizer, [weight])
 
 
 def test_loss_scaling_keeps_its_scale_beside_the_slots() -> None:
     weight = keras.Variable([1.0], name="weight")
     optimizer = optimizers.with_loss_scaling(
-        optimizers.momentum_sgd(stepwise(peak=0.1), momentum=0.9, nesterov=False)
+        optimizers.Momentum(stepwise(peak=0.1), momentum=0.9, nesterov=False)
     )
     optimizer.build([weight])
-    slots = optimizers.slot_variables(optimizer, [weight])
+    slots = slot_variables(optimizer, [weight])
     assert set(slots) == {
         "loss_scale/dynamic_scale",
         "loss_scale/step_counter",
@@ -204,30 +210,99 @@ def test_a_momentum_that_moves_is_that_of_each_step() -> None:
     """Velocities -0.1, 0.8 * -0.1 - 0.1, 0.6 * -0.18 - 0.1; the momentum of step 0 finds none."""
     rate = stepwise(peak=0.1)
     momentum = stepwise(peak=0.9, levels=[0.8, 0.6], boundaries=[1, 2])
-    optimizer = optimizers.MovingMomentum(rate, momentum, nesterov=False)
+    optimizer = optimizers.Momentum(rate, momentum=momentum, nesterov=False)
     np.testing.assert_allclose(moved_by(optimizer, [1.0] * 3), [-0.1, -0.28, -0.488], rtol=1e-5)
-    assert list(optimizers.slot_variables(optimizer, optimizer._trainable_variables)) == [
-        "kernel/momentum"
-    ]
+    assert list(slot_variables(optimizer, optimizer._trainable_variables)) == ["kernel/momentum"]
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_a_momentum_that_stays_is_plain_momentum(nesterov: bool) -> None:
     rate, constant = stepwise(peak=0.1), stepwise(peak=0.9)
     gradients = [1.0, -0.5, 0.25, 2.0]
-    plain = optimizers.momentum_sgd(rate, momentum=0.9, nesterov=nesterov)
-    moving = optimizers.MovingMomentum(rate, constant, nesterov=nesterov)
+    plain = optimizers.Momentum(rate, momentum=0.9, nesterov=nesterov)
+    moving = optimizers.Momentum(rate, momentum=constant, nesterov=nesterov)
     np.testing.assert_allclose(moved_by(moving, gradients), moved_by(plain, gradients), rtol=1e-5)
 
 
 def test_a_beta1_that_stays_is_plain_adam_and_one_that_moves_is_not() -> None:
     rate, gradients = stepwise(peak=0.1), [1.0, -0.5, 0.25, 2.0]
-    plain = moved_by(optimizers.adam(rate, beta_1=0.9, beta_2=0.99), gradients)
-    staying = optimizers.MovingBeta(rate, stepwise(peak=0.9), beta_2=0.99)
+    plain = moved_by(optimizers.Adam(rate, beta_1=0.9, beta_2=0.99), gradients)
+    staying = optimizers.Adam(rate, beta_1=stepwise(peak=0.9), beta_2=0.99)
     np.testing.assert_allclose(moved_by(staying, gradients), plain, rtol=1e-5)
     falling = stepwise(peak=0.9, levels=[0.5], boundaries=[1])
-    moved = moved_by(optimizers.MovingBeta(rate, falling, beta_2=0.99), gradients)
+    moved = moved_by(optimizers.Adam(rate, beta_1=falling, beta_2=0.99), gradients)
     # Step 1: m is 0.5 * 0.1 + 0.5 * -0.5 = -0.2, and 1 - 0.5^2 its correction.
     v = 0.99 * 0.01 + 0.01 * 0.25
     step = 0.1 * (-0.2 / 0.75) / np.sqrt(v / (1 - 0.99**2))
     np.testing.assert_allclose(moved[1], -0.1 - step, rtol=1e-4)
+
+
+def keras_twins() -> dict[str, tuple[Callable[[Any], keras.Optimizer], type, dict[str, Any]]]:
+    """Of each of our optimizers, made for decayed variables: Keras's own with the same settings."""
+    rate = stepwise(peak=0.1, levels=[0.02], boundaries=[2])
+    adam = {"beta_1": 0.8, "beta_2": 0.95}
+    own = keras.optimizers
+    return {
+        "momentum": (
+            lambda _: optimizers.Momentum(rate, momentum=0.9),
+            own.SGD,
+            {"momentum": 0.9},
+        ),
+        "nesterov": (
+            lambda _: optimizers.Momentum(rate, momentum=0.9, nesterov=True),
+            own.SGD,
+            {"momentum": 0.9, "nesterov": True},
+        ),
+        "no momentum": (lambda _: optimizers.Momentum(rate, momentum=0.0), own.SGD, {}),
+        "adam": (lambda _: optimizers.Adam(rate, **adam), own.Adam, adam),
+        "adamw": (
+            lambda decayed: optimizers.Adam(rate, **adam, weight_decay=0.3, decayed=decayed),
+            own.AdamW,
+            adam | {"weight_decay": 0.3},
+        ),
+        "rmsprop": (
+            lambda _: optimizers.RMSprop(rate, rho=0.8, momentum=0.7, epsilon=1e-3),
+            own.RMSprop,
+            {"rho": 0.8, "momentum": 0.7, "epsilon": 1e-3},
+        ),
+    }
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize("name", keras_twins())
+def test_steps_equal_those_of_kerass_optimizer(name: str, num_devices: int) -> None:
+    """Four steps in a traced loop; each of two replicas adds half of the gradient."""
+    rng = np.random.default_rng(0)
+    kernel, bias = rng.normal(size=(3, 3, 4, 8)), rng.normal(size=8)
+    gradients = [rng.normal(size=(4, *value.shape)).astype("float32") for value in (kernel, bias)]
+    make, kind, settings = keras_twins()[name]
+    devices = choose_tensorflow_devices("cpu", num_devices)
+    rate = optimizers.ScheduledLearningRate(stepwise(peak=0.1, levels=[0.02], boundaries=[2]))
+    results = []
+    for make_one in (make, lambda _: kind(rate, **settings)):
+        with devices.scope():
+            variables = [keras.Variable(value, dtype="float32") for value in (kernel, bias)]
+            optimizer = make_one(variables[:1])
+            if name == "adamw" and kind is type(optimizer):
+                optimizer.exclude_from_weight_decay(var_list=variables[1:])
+            optimizer.build(variables)
+
+        def apply(number: tf.Tensor) -> None:
+            share = [tf.constant(one)[number] / num_devices for one in gradients]
+            optimizer.apply(share, variables)  # noqa: B023
+
+        @tf.function(autograph=False)
+        def take(number: tf.Tensor) -> None:
+            devices.strategy.run(apply, (number,))  # noqa: B023
+
+        for number in range(4):
+            take(tf.constant(number))
+        slots = slot_variables(optimizer, variables)
+        slots = {path.rpartition("/")[2] + str(k): slots[path] for k, path in enumerate(slots)}
+        results.append([value.numpy() for value in [*variables, *slots.values()]])
+        if num_devices == 2:
+            first, second = devices.replica_values(variables[0].value)
+            np.testing.assert_array_equal(first.numpy(), second.numpy())
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
+    assert abs(results[0][0] - kernel).max() > 0.01

@@ -14,7 +14,7 @@ from keras import ops
 from tpudet.trainkit.training.checkpoints import Checkpoints
 from tpudet.trainkit.training.devices import Devices, choose_tensorflow_devices
 from tpudet.trainkit.training.freezing import freeze
-from tpudet.trainkit.training.optimizers import decayed_variables, momentum_sgd, with_loss_scaling
+from tpudet.trainkit.training.optimizers import Momentum, decayed_variables, with_loss_scaling
 from tpudet.trainkit.training.schedules import stepwise
 from tpudet.trainkit.training.tensorflow_engine import TensorFlowEngine
 
@@ -96,7 +96,7 @@ def build(
         model = make_model()
         freeze(model, frozen)
         schedule = stepwise(peak=0.1, levels=[0.05], boundaries=[3])
-        optimizer = momentum_sgd(schedule, momentum=0.9, nesterov=False)
+        optimizer = Momentum(schedule, momentum=0.9, nesterov=False)
         optimizer = with_loss_scaling(optimizer) if loss_scaling else optimizer
     task = Regression(model, change_loss, devices)
     engine = TensorFlowEngine(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.trainkit.training.optimizers import momentum_sgd
+from tpudet.trainkit.training.optimizers import Momentum
 from tpudet.trainkit.training.schedules import stepwise
 from tpudet.trainkit.training.tensorflow_step import ReplicaStep
 
@@ -30,7 +30,7 @@ class Given:
 
 
 def step_of(task: Given, clip: float | None = None) -> ReplicaStep:
-    optimizer = momentum_sgd(stepwise(peak=0.5), momentum=0.9, nesterov=False)
+    optimizer = Momentum(stepwise(peak=0.5), momentum=0.9, nesterov=False)
     optimizer.build(task.model.trainable_variables)
     return ReplicaStep(
         task=task,

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from tpudet.trainkit.fused_norm import fused_batch_norm, is_fused
+from tpudet.trainkit.fused_norm import fused_batch_norm, is_fused, move_statistic
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -86,20 +86,26 @@ class BatchNorm(keras.layers.Layer):
         if not self.uses_batch_statistics(training):
             scale, shift = self.scale_and_shift()
             return ops.cast(ops.cast(inputs, "float32") * scale + shift, inputs.dtype)
-        gamma, beta = self.gamma * 1.0, self.beta * 1.0  # custom gradients take tensors only
         if is_fused(inputs, synchronized=self.synchronized):
-            outputs, mean, variance = fused_batch_norm(inputs, gamma, beta, epsilon=self.epsilon)
-        else:
-            mean, variance = batch_moments(inputs, synchronized=self.synchronized)
-            outputs = normalize_batch(
+            outputs, mean, variance = fused_batch_norm(
                 inputs,
-                gamma,
-                beta,
-                mean,
-                variance,
+                ops.convert_to_tensor(self.gamma),
+                ops.convert_to_tensor(self.beta),
                 epsilon=self.epsilon,
-                synchronized=self.synchronized,
             )
+            move_statistic(self.moving_mean, mean, momentum=self.momentum)
+            move_statistic(self.moving_variance, variance, momentum=self.momentum)
+            return outputs
+        mean, variance = batch_moments(inputs, synchronized=self.synchronized)
+        outputs = normalize_batch(
+            inputs,
+            self.gamma * 1.0,  # custom gradients take tensors only
+            self.beta * 1.0,
+            mean,
+            variance,
+            epsilon=self.epsilon,
+            synchronized=self.synchronized,
+        )
         for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             moving.assign(moving * self.momentum + value * (1.0 - self.momentum))
         return outputs

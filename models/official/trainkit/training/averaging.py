@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from tpudet.trainkit.training.devices import TensorFlowDevices
 from tpudet.trainkit.training.freezing import frozen_paths
-from tpudet.trainkit.training.step import average_decay, update_average
+from tpudet.trainkit.training.fused_updates import subtract_scaled
+from tpudet.trainkit.training.step import average_decay
 from tpudet.trainkit.types import Tensor
 
 
@@ -41,16 +42,18 @@ class WeightAverage:
             }
 
     def update(self, step: Tensor, *, counts: Tensor | bool = True) -> None:
-        """Updates the averages after step `step`, counted from 0; called on every replica.
+        """Updates as `step.update_average` does after step `step`, from 0; called on every replica.
 
         Args:
             step: [] int64.
             counts: [] bool; False for a step that loss scaling skipped, which changes nothing.
         """
-        kept = average_decay(step, self._decay)
+        lost = 1 - average_decay(step, self._decay)
         for path, average in self.variables.items():
-            updated = update_average(average, self._sources[path], kept)
-            average.assign(tf.where(counts, updated, average))
+            change = average - self._sources[path]
+            if counts is not True:  # what was skipped may be infinite
+                change = tf.where(counts, change, tf.zeros_like(change))
+            subtract_scaled(average, tf.cast(lost, average.dtype), change)
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:

@@ -150,7 +150,7 @@ def build_engine(
     with devices.scope():
         frozen = freeze(task.model, train.freeze)
         decayed = decayed_variables(task.model)
-        optimizer = build_optimizer(train, task.model, decayed)
+        optimizer = build_optimizer(train, decayed)
     arguments: dict[str, Any] = {
         "task": task,
         "optimizer": optimizer,

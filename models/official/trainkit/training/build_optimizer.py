@@ -112,11 +112,9 @@ def l2_in_loss(train: TrainConfig) -> float:
     return 0.0 if isinstance(chosen, AdamWConfig | LARSConfig) else chosen.weight_decay
 
 
-def build_optimizer(
-    train: TrainConfig, model: keras.Model, decayed: Sequence[keras.Variable]
-) -> keras.Optimizer:
+def build_optimizer(train: TrainConfig, decayed: Sequence[keras.Variable]) -> keras.Optimizer:
     """Returns the optimizer on its schedule, with loss scaling if the precision is float16."""
-    optimizer = _unscaled_optimizer(train, model, decayed)
+    optimizer = _unscaled_optimizer(train, decayed)
     scaled = keras.config.dtype_policy().name == "mixed_float16"
     return optimizers.with_loss_scaling(optimizer) if scaled else optimizer
 
@@ -144,32 +142,25 @@ def build_momentum(train: TrainConfig) -> schedules.Schedule | None:
     )
 
 
-def _unscaled_optimizer(
-    train: TrainConfig, model: keras.Model, decayed: Sequence[keras.Variable]
-) -> keras.Optimizer:
+def _unscaled_optimizer(train: TrainConfig, decayed: Sequence[keras.Variable]) -> keras.Optimizer:
     schedule, chosen, momentum = build_schedule(train), train.optimizer, build_momentum(train)
     match chosen:
         case MomentumConfig():
-            if momentum:
-                return optimizers.MovingMomentum(schedule, momentum, nesterov=chosen.nesterov)
-            return optimizers.momentum_sgd(
-                schedule, momentum=chosen.momentum, nesterov=chosen.nesterov
+            return optimizers.Momentum(
+                schedule, momentum=momentum or chosen.momentum, nesterov=chosen.nesterov
             )
         case AdamConfig():
-            if momentum:
-                return optimizers.MovingBeta(schedule, momentum, beta_2=chosen.beta2)
-            return optimizers.adam(schedule, beta_1=chosen.beta1, beta_2=chosen.beta2)
+            return optimizers.Adam(schedule, beta_1=momentum or chosen.beta1, beta_2=chosen.beta2)
         case AdamWConfig():
-            return optimizers.adamw(
+            return optimizers.Adam(
                 schedule,
-                weight_decay=chosen.weight_decay,
-                model=model,
-                decayed=decayed,
                 beta_1=chosen.beta1,
                 beta_2=chosen.beta2,
+                weight_decay=chosen.weight_decay,
+                decayed=decayed,
             )
         case LARSConfig():
-            return optimizers.lars(
+            return optimizers.LARS(
                 schedule,
                 weight_decay=chosen.weight_decay,
                 decayed=decayed,
@@ -177,6 +168,6 @@ def _unscaled_optimizer(
                 trust_coefficient=chosen.trust_coefficient,
             )
         case RMSPropConfig():
-            return optimizers.rmsprop(
+            return optimizers.RMSprop(
                 schedule, rho=chosen.rho, momentum=chosen.momentum, epsilon=chosen.epsilon
             )

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tpudet.trainkit.training.engine import Signature
 from tpudet.trainkit.training.jax_devices import JaxDevices
 from tpudet.trainkit.training.jax_step import State
-from tpudet.trainkit.training.optimizers import slot_variables
+from tpudet.trainkit.training.optimizer_slots import slot_variables
 
 # What TensorFlow stores as int64, JAX keeps in 32 bits: seeds and counters. Checkpoints hold int64.
 _LONG = {"int32": "int64", "uint32": "int64"}

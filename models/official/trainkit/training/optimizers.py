@@ -1,10 +1,9 @@
-"""Keras optimizers on our schedules, the variables that decay, and the keys of the slots.
+"""Keras optimizers on our schedules, and the variables that decay.
 
 An optimizer belongs to the devices in whose scope it is created, as the model does.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,9 +12,6 @@ from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.training.freezing import frozen_paths
 from tpudet.trainkit.training.schedules import Schedule
 from tpudet.trainkit.types import Tensor
-
-# Keras's names of the slots that these optimizers keep.
-SLOTS = ("momentum", "velocity")
 
 
 class ScheduledLearningRate(keras.optimizers.schedules.LearningRateSchedule):
@@ -35,135 +31,169 @@ def _scheduled(schedule: Schedule) -> Any:
     return ScheduledLearningRate(schedule)
 
 
-def momentum_sgd(schedule: Schedule, *, momentum: float, nesterov: bool) -> keras.optimizers.SGD:
-    """Returns `velocity = momentum * velocity - rate * gradient; v += velocity`.
+def _on_tensorflow() -> bool:
+    return keras.backend.backend() == "tensorflow"
+
+
+class Momentum(keras.optimizers.SGD):
+    """`velocity = momentum * velocity - rate * gradient; v += velocity`.
 
     Weight decay is an L2 term in the loss, which the engine adds. The rate is inside the velocity,
     so after a drop of the rate the old steps decay by `momentum` per step.
-    """
-    return keras.optimizers.SGD(_scheduled(schedule), momentum=momentum, nesterov=nesterov)
-
-
-def adam(schedule: Schedule, *, beta_1: float, beta_2: float) -> keras.optimizers.Adam:
-    """Returns Adam (arXiv 1412.6980); Keras's epsilon is the "epsilon hat" of its section 2."""
-    return keras.optimizers.Adam(_scheduled(schedule), beta_1=beta_1, beta_2=beta_2)
-
-
-class MovingMomentum(keras.optimizers.SGD):
-    """`momentum_sgd` with another momentum each step.
 
     Args:
         schedule: the learning rate.
-        momentum: of each step, 0 to 1.
-        nesterov: as for `momentum_sgd`.
+        momentum: 0 to 1, or that of each step.
+        nesterov: whether v moves by the velocity that the next step would begin with.
     """
 
-    def __init__(self, schedule: Schedule, momentum: Schedule, *, nesterov: bool) -> None:
-        super().__init__(_scheduled(schedule), momentum=0.5, nesterov=nesterov)  # any: it has slots
-        self._momentum_of = momentum
+    def __init__(
+        self, schedule: Schedule, *, momentum: float | Schedule, nesterov: bool = False
+    ) -> None:
+        moves = callable(momentum)
+        constant = 0.5 if moves else momentum  # of one that moves, any: it has slots
+        super().__init__(_scheduled(schedule), momentum=constant, nesterov=nesterov)
+        self._momentum_of = momentum if moves else None
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """Takes a step."""
+        if self._momentum_of:
+            self.momentum: Any = ops.cast(self._momentum_of(self.iterations), "float32")
+        return super().apply(grads, trainable_variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one variable."""
+        if not self.momentums:  # the momentum is 0
+            super().update_step(gradient, variable, learning_rate)
+            return
         velocity: Any = self.momentums[self._get_variable_index(variable)]
-        momentum = ops.cast(self._momentum_of(self.iterations), variable.dtype)
-        step = ops.cast(learning_rate, variable.dtype) * ops.cast(gradient, variable.dtype)
-        self.assign(velocity, velocity * momentum - step)
-        moved = velocity * momentum - step if self.nesterov else velocity
+        gradient = ops.cast(gradient, variable.dtype)
+        if _on_tensorflow():
+            from tpudet.trainkit.training.fused_updates import update_momentum
+
+            update_momentum(
+                variable,
+                velocity.value,
+                gradient,
+                rate=learning_rate,
+                momentum=self.momentum,
+                nesterov=self.nesterov,
+            )
+            return
+        self.assign(velocity, velocity * self.momentum - learning_rate * gradient)
+        moved = velocity * self.momentum - learning_rate * gradient if self.nesterov else velocity
         self.assign_add(variable, moved)
 
 
-class MovingBeta(keras.optimizers.Adam):
-    """`adam` with another beta1 each step; its bias correction takes that of the step.
+class Adam(keras.optimizers.Adam):
+    """Adam (arXiv 1412.6980), with the decoupled weight decay of arXiv 1711.05101, algorithm 2.
+
+    Each step first subtracts `rate * weight_decay * v` from every decayed variable. Keras's epsilon
+    is the "epsilon hat" of section 2 of the former paper.
 
     Args:
         schedule: the learning rate.
-        beta_1: of each step, 0 to 1.
-        beta_2: as for `adam`.
+        beta_1: decay of the mean of the gradients, or that of each step, which the bias correction
+            then takes.
+        beta_2: decay of the mean of their squares.
+        weight_decay: 0 or more, per step and per unit of the learning rate.
+        decayed: variables that decay, see `decayed_variables`.
     """
 
-    def __init__(self, schedule: Schedule, beta_1: Schedule, *, beta_2: float) -> None:
-        super().__init__(_scheduled(schedule), beta_2=beta_2)
-        self._beta_of = beta_1
+    def __init__(
+        self,
+        schedule: Schedule,
+        *,
+        beta_1: float | Schedule,
+        beta_2: float,
+        weight_decay: float = 0.0,
+        decayed: Sequence[keras.Variable] = (),
+    ) -> None:
+        moves = callable(beta_1)
+        super().__init__(_scheduled(schedule), beta_1=0.9 if moves else beta_1, beta_2=beta_2)
+        self._beta_of = beta_1 if moves else None
+        self._decay = weight_decay  # not Keras's own, which asks the schedule for each variable
+        self._decayed_paths = frozenset(variable.path for variable in decayed)
+
+    def build(self, variables: Any) -> None:
+        """Creates the slots and finds the variables that decay."""
+        super().build(variables)
+        # By index: under a strategy the variables in `update_step` have no path.
+        self._decays = [variable.path in self._decayed_paths for variable in variables]
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """Takes a step."""
+        # Here what `update_step` would trace once for each variable.
+        if self._beta_of:
+            self.beta_1: Any = ops.cast(self._beta_of(self.iterations), "float32")
+        if _on_tensorflow():
+            step = ops.cast(self.iterations + 1, "float32")
+            betas = [ops.convert_to_tensor(beta, "float32") for beta in (self.beta_1, self.beta_2)]
+            self._scalars = {
+                "beta_1": betas[0],
+                "beta_2": betas[1],
+                "beta_powers": [ops.power(beta, step) for beta in betas],
+                "epsilon": ops.convert_to_tensor(self.epsilon, "float32"),
+            }
+        if self._decay:
+            self._lost = self._decay * ops.cast(self.learning_rate, "float32")
+        return super().apply(grads, trainable_variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one variable."""
-        self.beta_1: Any = ops.cast(self._beta_of(self.iterations), variable.dtype)
-        super().update_step(gradient, variable, learning_rate)
+        index = self._get_variable_index(variable)
+        if self._decay and self._decays[index]:
+            self.assign_sub(variable, variable * self._lost)
+        if not _on_tensorflow():
+            super().update_step(gradient, variable, learning_rate)
+            return
+        from tpudet.trainkit.training.fused_updates import update_adam
+
+        update_adam(
+            variable,
+            self._momentums[index].value,
+            self._velocities[index].value,
+            ops.cast(gradient, variable.dtype),
+            rate=learning_rate,
+            **self._scalars,
+        )
 
 
-def adamw(
-    schedule: Schedule,
-    *,
-    weight_decay: float,
-    model: keras.Model,
-    decayed: Sequence[keras.Variable],
-    beta_1: float,
-    beta_2: float,
-) -> keras.optimizers.AdamW:
-    """Returns Adam with decoupled weight decay (arXiv 1711.05101, algorithm 2).
-
-    Each step first subtracts `rate * weight_decay * v` from every decayed variable.
-
-    Args:
-        schedule: the learning rate.
-        weight_decay: 0 or more, per step and per unit of the learning rate.
-        model: its other variables do not decay.
-        decayed: variables of the model that decay, see `decayed_variables`.
-        beta_1: decay of the mean of the gradients.
-        beta_2: decay of the mean of their squares.
-    """
-    optimizer = keras.optimizers.AdamW(
-        _scheduled(schedule), weight_decay=weight_decay, beta_1=beta_1, beta_2=beta_2
-    )
-    chosen = {variable.path for variable in decayed}
-    optimizer.exclude_from_weight_decay(
-        var_list=[variable for variable in model.variables if variable.path not in chosen]
-    )
-    return optimizer
-
-
-def rmsprop(
-    schedule: Schedule, *, rho: float, momentum: float, epsilon: float
-) -> keras.optimizers.RMSprop:
-    """Returns RMSProp with momentum; `epsilon` is under the root, as in TensorFlow 1.
+class RMSprop(keras.optimizers.RMSprop):
+    """RMSProp with momentum; `epsilon` is under the root, as in TensorFlow 1.
 
     `square = rho * square + (1 - rho) * gradient ** 2`, from 0 (TensorFlow 1: from 1);
     `moved = momentum * moved + rate * gradient / sqrt(square + epsilon); v -= moved`. The rate is
-    inside the momentum, and weight decay is an L2 term in the loss, as with `momentum_sgd`.
-    """
-    return keras.optimizers.RMSprop(
-        _scheduled(schedule), rho=rho, momentum=momentum, epsilon=epsilon
-    )
-
-
-def lars(
-    schedule: Schedule,
-    *,
-    weight_decay: float,
-    decayed: Sequence[keras.Variable],
-    momentum: float,
-    trust_coefficient: float,
-) -> "LARS":
-    """Returns momentum with a learning rate per kernel, see `adapted_gradient`.
-
-    Its weight decay is part of the gradient that determines the local rate, so the engine's L2 term
-    must be 0.
+    inside the momentum, and weight decay is an L2 term in the loss, as with `Momentum`.
 
     Args:
-        schedule: the global learning rate; usually above 1, since each local rate is about
-            `trust_coefficient` times the ratio of the norms.
-        weight_decay: 0 or more.
-        decayed: variables with a local rate and decay, see `decayed_variables`.
+        schedule: the learning rate.
+        rho: 0 to 1.
         momentum: 0 to 1.
-        trust_coefficient: above 0.
+        epsilon: above 0.
     """
-    return LARS(
-        _scheduled(schedule),
-        momentum=momentum,
-        trust_coefficient=trust_coefficient,
-        weight_decay=weight_decay,
-        adapted_paths=[variable.path for variable in decayed],
-    )
+
+    def __init__(self, schedule: Schedule, *, rho: float, momentum: float, epsilon: float) -> None:
+        super().__init__(_scheduled(schedule), rho=rho, momentum=momentum, epsilon=epsilon)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one variable."""
+        if not (_on_tensorflow() and self._momentums):
+            super().update_step(gradient, variable, learning_rate)
+            return
+        from tpudet.trainkit.training.fused_updates import update_rmsprop
+
+        index = self._get_variable_index(variable)
+        update_rmsprop(
+            variable,
+            self._velocities[index].value,
+            self._momentums[index].value,
+            ops.cast(gradient, variable.dtype),
+            rate=learning_rate,
+            rho=self.rho,
+            momentum=self.momentum,
+            epsilon=self.epsilon,
+        )
 
 
 def adapted_gradient(
@@ -190,38 +220,41 @@ def adapted_gradient(
     return rate * (gradient + weight_decay * weight)
 
 
-class LARS(keras.optimizers.SGD):
-    """Momentum with a local learning rate and weight decay per kernel (arXiv 1708.03888).
+class LARS(Momentum):
+    """Momentum with a local learning rate per kernel, see `adapted_gradient` (arXiv 1708.03888).
 
-    Biases and the scales and shifts of normalisations take plain momentum steps without decay.
+    Its weight decay is part of the gradient that determines the local rate, so the engine's L2 term
+    must be 0. Biases and the scales and shifts of normalisations take plain momentum steps without
+    decay.
 
     Args:
-        learning_rate: the global one, a Keras schedule.
+        schedule: the global learning rate; usually above 1, since each local rate is about
+            `trust_coefficient` times the ratio of the norms.
+        weight_decay: 0 or more.
+        decayed: variables with a local rate and decay, see `decayed_variables`; those of rank 1 or
+            less have neither all the same.
         momentum: 0 to 1.
-        trust_coefficient: as in `adapted_gradient`.
-        weight_decay: as in `adapted_gradient`.
-        adapted_paths: of the variables with a local rate and decay; those of rank 1 or less have
-            neither all the same.
+        trust_coefficient: above 0.
     """
 
     def __init__(
         self,
-        learning_rate: Any,
+        schedule: Schedule,
         *,
+        weight_decay: float,
+        decayed: Sequence[keras.Variable],
         momentum: float,
         trust_coefficient: float,
-        weight_decay: float,
-        adapted_paths: Collection[str],
     ) -> None:
-        super().__init__(learning_rate, momentum=momentum)
+        super().__init__(schedule, momentum=momentum)
         self._trust_coefficient = trust_coefficient
         self._decay = weight_decay  # not Keras's own decay, which would act apart from the rate
-        self._adapted_paths = frozenset(adapted_paths)
+        self._adapted_paths = frozenset(variable.path for variable in decayed)
 
     def build(self, variables: Any) -> None:
         """Creates the momenta and finds the variables with a local rate."""
         super().build(variables)
-        # By index: under a strategy the variables in `update_step` have no path.
+        # By index, as in `Adam`.
         self._is_adapted = [
             variable.path in self._adapted_paths and len(variable.shape) > 1
             for variable in variables
@@ -264,51 +297,3 @@ def decayed_variables(model: keras.Model) -> list[keras.Variable]:
 def is_decayed(path: str) -> bool:
     """Returns whether the variable of that path is a kernel: its name ends in `kernel`."""
     return path.rsplit("/", 1)[-1].endswith("kernel")
-
-
-def slot_variables(
-    optimizer: keras.Optimizer, trained: Sequence[keras.Variable]
-) -> dict[str, keras.Variable]:
-    """Returns the state of a built optimizer by checkpoint key, without `iterations`.
-
-    A slot's key is `<variable path>/<slot>`, a loss scale's is `loss_scale/<name>`. Keras names
-    the slot of `stem/conv/kernel` "stem_conv_kernel_momentum". Two paths may give the same name
-    (`a/b_c` and `a_b/c`); slots are created in the order of the variables, which distinguishes
-    them.
-
-    Raises:
-        ValueError: the optimizer has state that belongs to no known variable or slot; it would be
-            lost in a checkpoint.
-    """
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        own = {
-            f"loss_scale/{variable.name}": variable
-            for variable in (optimizer.dynamic_scale, optimizer.step_counter)
-        }
-        return own | slot_variables(optimizer.inner_optimizer, trained)
-    waiting = _paths_by_slot_name(variable.path for variable in trained)
-    slots = {}
-    unknown = []
-    for variable in optimizer.variables:
-        if variable is optimizer.iterations:
-            continue
-        candidates = waiting.get(variable.name)
-        if candidates:
-            slots[f"{candidates.pop(0)}/{variable.name.rsplit('_', 1)[-1]}"] = variable
-        else:
-            unknown.append(variable.name)
-    if unknown:
-        raise ValueError(
-            f"{type(optimizer).__name__} keeps {', '.join(unknown)}, which belong to no known slot "
-            f"of a variable; the slots are {', '.join(SLOTS)}. Create the optimizer with the "
-            "functions of tpudet.trainkit.training.optimizers"
-        )
-    return slots
-
-
-def _paths_by_slot_name(paths: Iterable[str]) -> dict[str, list[str]]:
-    waiting = defaultdict(list)
-    for path in paths:
-        for slot in SLOTS:
-            waiting[f"{path.replace('/', '_')}_{slot}"].append(path)
-    return waiting

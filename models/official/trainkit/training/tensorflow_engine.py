@@ -11,7 +11,7 @@ import tensorflow as tf
 from tpudet.trainkit.training.averaging import WeightAverage
 from tpudet.trainkit.training.devices import TensorFlowDevices
 from tpudet.trainkit.training.engine import NonfiniteStep, Signature, StepReport, model_faults
-from tpudet.trainkit.training.optimizers import slot_variables
+from tpudet.trainkit.training.optimizer_slots import slot_variables
 from tpudet.trainkit.training.step import has_failed
 from tpudet.trainkit.training.task import Task
 from tpudet.trainkit.training.tensorflow_step import (

@@ -101,7 +101,8 @@ class ReplicaStep:
         number = tf.identity(self._optimizer.iterations.value)
         self._optimizer.apply(gradients, self._trained)
         if self._average:
-            self._average.update(number, counts=self._optimizer.iterations.value > number)
+            counts = self._optimizer.iterations.value > number if self._scales_loss else True
+            self._average.update(number, counts=counts)
         self.value_names = (*losses, step.GRADIENT_NORM)
         records = tf.cast(self._record_numbers(batch) if self._record_numbers else [], tf.int64)
         return tf.stack(list(losses.values())), tf.stack([norm, learning_rate]), records

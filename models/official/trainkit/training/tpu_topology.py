@@ -53,7 +53,7 @@ def lower_training(task: Task, train: TrainConfig, devices: JaxDevices, batch: A
     decayed = decayed_variables(task.model)
     step = JaxStep(
         task=task,
-        optimizer=build_optimizer(train, task.model, decayed),
+        optimizer=build_optimizer(train, decayed),
         decayed=decayed,
         l2_weight_decay=l2_in_loss(train),
         gradient_clip_norm=train.gradient_clip_norm,
