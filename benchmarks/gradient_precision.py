@@ -3,16 +3,20 @@
 For each Keras dtype policy and variable it prints the norm of the difference relative to the norm
 in float32. Inputs and upstream gradients are rounded to the policy's precision first and are the
 same for both, so that the table shows what the layer itself loses: rounding of activations costs
-well below 1 %, sums that lose their small terms cost 50 % and more. The gradients of a whole
-detector differ by more (10 to 30 % of a kernel's norm in bfloat16 at the start of a training),
-because each layer rounds what it hands on; that noise has no preferred direction.
+well below 1 %, sums that lose their small terms cost 50 % and more.
+
+With `--model_dir` it does so for a whole detector that `tpudet train` has trained, in bfloat16, on
+batches of its training data. Each layer rounds what it hands on, so the gradients of a batch differ
+by more than those of a layer. Whether that noise has a direction, in which it would add up over
+steps, is shown by the share of the mean gradient in float32 that the mean in bfloat16 has: without
+a direction it is 1.
 """
 
 import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--side", type=int, default=80, help="of the feature maps in pixels")
     parser.add_argument("--batch_size", type=int, default=4)
+    parser.add_argument("--model_dir", help="compare a trained detector instead")
+    parser.add_argument("--step", default="latest", help="its checkpoint (%(default)s)")
+    parser.add_argument("--batches", type=int, default=6, help="of its training data (%(default)s)")
     arguments = parser.parse_args(argv)
+    if arguments.model_dir:
+        compare_trained(arguments.model_dir, step=arguments.step, num_batches=arguments.batches)
+        return 0
     print("| layer | variable | " + " | ".join(POLICIES) + " |")
     print("|---" * (len(POLICIES) + 2) + "|")
     for name, build in layers().items():
@@ -143,6 +153,77 @@ def _gradients(
 
     paths = [variable.path.partition("/")[2] for variable in variables]
     return {path: found.numpy() for path, found in zip(paths, compute(), strict=True)}
+
+
+class GradientNoise(NamedTuple):
+    """The gradients of a variable in bfloat16 beside those in float32, over some batches."""
+
+    relative_error: float  # of one batch, the mean of all
+    share: float  # of the mean gradient in float32 that the mean in bfloat16 has
+
+
+def compare_trained(model_dir: str, *, step: str, num_batches: int) -> None:
+    """Prints the ranges of both measures over all kernels, and over all scales and shifts."""
+    gradients = {
+        policy: _detector_gradients(model_dir, step, num_batches, policy)
+        for policy in ("float32", "mixed_bfloat16")
+    }
+    noise = {
+        path: gradient_noise(exact, gradients["mixed_bfloat16"][path])
+        for path, exact in gradients["float32"].items()
+    }
+    print("| variables | error of a batch, median (largest) | share of the mean gradient |")
+    print("|---|---|---|")
+    for kind, names in {"kernels": ("kernel",), "gamma and beta": ("gamma", "beta")}.items():
+        found = [value for path, value in noise.items() if path.endswith(names)]
+        errors = [100 * one.relative_error for one in found]
+        shares = [one.share for one in found]
+        print(
+            f"| {len(found)} {kind} | {np.median(errors):.1f} % ({max(errors):.1f} %) | "
+            f"{min(shares):.3f} to {max(shares):.3f} |"
+        )
+
+
+def gradient_noise(exact: np.ndarray, found: np.ndarray) -> GradientNoise:
+    """Compares gradients [batches, ...], not 0."""
+    errors = [_relative_error(one, other) for one, other in zip(found, exact, strict=True)]
+    mean, other_mean = exact.mean(axis=0), found.mean(axis=0)
+    return GradientNoise(float(np.mean(errors)), float((mean * other_mean).sum() / (mean**2).sum()))
+
+
+def _detector_gradients(
+    model_dir: str, step: str, num_batches: int, policy: str
+) -> dict[str, np.ndarray]:
+    import keras
+    import tensorflow as tf
+
+    from tpudet.detection.build_detector import build_train_dataset, restore_task
+    from tpudet.detection.config import load_experiment
+    from tpudet.trainkit.record_splits import find_split
+    from tpudet.trainkit.training.model_dir import load_run, select_checkpoint
+
+    run = load_run(model_dir, load_experiment)
+    data = run.config.data
+    split = find_split(data.directory, data.train_split, [entry.name for entry in run.classes])
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        task = restore_task(run, select_checkpoint(model_dir, step))
+    finally:
+        keras.config.set_dtype_policy(before)
+    variables = task.model.trainable_variables
+
+    @tf.function(autograph=False)
+    def compute(batch: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = task.losses(batch)["loss"]
+        return tape.gradient(loss, [variable.value for variable in variables])
+
+    found = [
+        compute(batch) for batch in build_train_dataset(run.config, split, 0).take(num_batches)
+    ]
+    values = [np.stack([one.numpy() for one in batches]) for batches in zip(*found, strict=True)]
+    return {v.path: value.astype(np.float64) for v, value in zip(variables, values, strict=True)}
 
 
 def _relative_error(found: np.ndarray, exact: np.ndarray) -> float:

@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if verb in GROUPS["Predict and submit"] and verb != "predict":
             # Numbers from text need no linear algebra, whose threads take 20 ms to start.
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        _leave_out_imports(verb, arguments)
+        leave_out_imports(verb, arguments)
     code = _run(verb, arguments)
     if argv is None:
         gc.freeze()  # or Python looks through all of it once more at its end
@@ -159,16 +159,19 @@ def _run(verb: str, arguments: Sequence[str]) -> int:
         return _fail(f"{verb} needs {package}: pip install tpudet with the extra {extras}")
 
 
-def _leave_out_imports(verb: str, arguments: Sequence[str]) -> None:
+def leave_out_imports(verb: str, arguments: Sequence[str]) -> None:
     """Makes the libraries that only TensorFlow and Keras would import, and nobody use, unavailable.
 
-    A quarter of the time until TensorFlow is imported goes to scikit-learn, for wrappers of Keras,
-    and to JAX, for a converter of TensorFlow Lite.
+    A third of the time until TensorFlow is imported goes to scikit-learn and Matplotlib's pyplot,
+    for wrappers and drawings of Keras, and to JAX, for a converter of TensorFlow Lite.
     """
     if verb not in (*BOTH_TASKS, "export_models", "predict", "classify"):
         return
     may_use_jax = importlib.util.find_spec("libtpu") or any("jax" in word for word in arguments)
-    for library in ("sklearn",) if may_use_jax or verb == "plan" else ("sklearn", "jax"):
+    unused = ["sklearn", "matplotlib.pyplot"]
+    if not may_use_jax and verb != "plan":
+        unused.append("jax")
+    for library in unused:
         sys.modules.setdefault(library, None)  # pyright: ignore[reportArgumentType]
 
 

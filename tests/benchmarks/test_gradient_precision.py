@@ -1,5 +1,6 @@
 """Low precision: the gradient of every variable of every kind of layer, against float32."""
 
+import numpy as np
 import pytest
 from benchmarks import gradient_precision
 
@@ -19,3 +20,11 @@ def test_prints_a_row_per_variable(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[0] == "| layer | variable | mixed_bfloat16 | mixed_float16 |"
     assert len(rows) == 26 + 2
     assert all(row.count("%") == 2 for row in rows[2:])
+
+
+def test_noise_by_hand() -> None:
+    """Errors 1/5 and 2/5; the means are (3, 4) and (3, 4.5), whose product is 27 of 25."""
+    exact = np.array([[3.0, 4.0], [3.0, 4.0]])
+    noise = gradient_precision.gradient_noise(exact, exact + np.array([[0.0, -1.0], [0.0, 2.0]]))
+    assert noise.relative_error == pytest.approx(0.3)
+    assert noise.share == pytest.approx(27 / 25)
