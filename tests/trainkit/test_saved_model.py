@@ -24,7 +24,7 @@ def publish(tmp_path: Path) -> Callable[..., None]:
             directory=str(tmp_path / "model"),
             class_list_text="/m/01,cat\n",
             metadata={"version": version},
-            facts={},
+            facts=dict,
             overwrite=overwrite,
         )
 

@@ -70,7 +70,7 @@ def publish_saved_model(
     directory: str,
     class_list_text: str,
     metadata: Mapping[str, object],
-    facts: Mapping[str, object],
+    facts: Callable[[], Mapping[str, object]],
     overwrite: bool,
 ) -> None:
     """Writes a SavedModel. The directory gets its name when it is whole.
@@ -83,7 +83,8 @@ def publish_saved_model(
         directory: to write.
         class_list_text: contents of classes.csv.
         metadata: JSON values of the caller: version, step, git commit.
-        facts: JSON values about the model, beside `classes_sha256`.
+        facts: returns JSON values about the model, beside `classes_sha256`; called once all
+            signatures are traced, since to trace one before would be to trace it twice.
         overwrite: replace an existing SavedModel.
 
     Raises:
@@ -93,7 +94,6 @@ def publish_saved_model(
     """
     import tensorflow as tf  # late: those who only look for SavedModels do without
 
-    contents = _metadata_json(metadata, facts, class_list_text)
     with Claim(f"{directory}.claim.json", output=directory) as claim:
         require_free(directory, overwrite=overwrite)  # another export may have just ended
         temporary = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.tmp")
@@ -102,9 +102,11 @@ def publish_saved_model(
         with tempfile.TemporaryDirectory() as folder:
             module.assets = [
                 _asset(os.path.join(folder, "classes.csv"), class_list_text),
-                _asset(os.path.join(folder, "metadata.json"), contents),
+                _asset(os.path.join(folder, "metadata.json"), "{}\n"),
             ]
             tf.saved_model.save(module, temporary, signatures=dict(signatures))
+        contents = _metadata_json(metadata, facts(), class_list_text)
+        storage.write_text(os.path.join(temporary, "assets", "metadata.json"), contents)
         _write_file_list(temporary)
         claim.verify()
         publish_folder(temporary, directory, last=SAVED_MODEL_FILE)

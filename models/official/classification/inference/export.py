@@ -62,12 +62,12 @@ def export_saved_model(
         module,
         {
             "serving_default": module.encoded,
-            "image_tensor": module.image_tensor.get_concrete_function(),
+            "image_tensor": module.image_tensor,
         },
         directory=directory,
         class_list_text=class_list_text,
         metadata=metadata,
-        facts={"task": "classification", "image_size": list(image_size)},
+        facts=lambda: {"task": "classification", "image_size": list(image_size)},
         overwrite=overwrite,
     )
     return directory
@@ -92,13 +92,16 @@ class _Classifier(tf.Module):
         self._center_crop = center_crop
         self._num_classes = num_classes
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="input")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="input")], autograph=False)
     def encoded(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._classify(
             encoded, lambda image: decode_center(image, self._image_size, self._center_crop)
         )
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="input")])
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="input")],
+        autograph=False,
+    )
     def image_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         height, width = self._image_size
 

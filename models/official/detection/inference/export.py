@@ -80,25 +80,29 @@ def export_saved_model(
     read_class_list(class_list_text)
     directory = directory.rstrip("/")
     require_free(directory, overwrite=overwrite)
-    module = _Detector(model, predict, canvas_size, resize, boxes, (pixel_mean, pixel_std))
-    image_tensor = module.image_tensor.get_concrete_function()
+    facts: dict[str, object] = {"canvas_size": list(canvas_size), "boxes": boxes}
+    module = _Detector(
+        model,
+        predict,
+        canvas_size,
+        resize,
+        boxes,
+        (pixel_mean, pixel_std),
+        lambda outputs: facts.update(_output_facts(outputs)),
+    )
     publish_saved_model(
         module,
         {
             "serving_default": module.encoded,
             "tf_example": module.tf_example,
-            "image_tensor": image_tensor,
+            "image_tensor": module.image_tensor,
             "canvas": module.canvas,
             "raw_image_tensor": module.raw_image_tensor,
         },
         directory=directory,
         class_list_text=class_list_text,
         metadata=metadata,
-        facts={
-            "canvas_size": list(canvas_size),
-            "boxes": boxes,
-            **_output_facts(image_tensor.structured_outputs),
-        },
+        facts=lambda: facts,
         overwrite=overwrite,
     )
     return directory
@@ -109,6 +113,12 @@ def _output_facts(outputs: Mapping[str, tf.Tensor]) -> dict[str, object]:
     if "detection_masks" in outputs:
         facts["mask_side"] = outputs["detection_masks"].shape[2]
     return facts
+
+
+def _entry_point(detect: Callable[..., dict[str, tf.Tensor]], dtype: tf.DType, shape: Any) -> Any:
+    # Without AutoGraph, which nothing needs here, and which took a fifth of an export's time.
+    specification = tf.TensorSpec(shape, dtype, name="input")
+    return tf.function(detect, input_signature=[specification], autograph=False)
 
 
 class _Detector(tf.Module):
@@ -122,6 +132,7 @@ class _Detector(tf.Module):
         resize: Resize,
         boxes: BoxConvention,
         normalization: tuple[Sequence[float], Sequence[float]],
+        on_outputs: Callable[[Mapping[str, tf.Tensor]], None],
     ):
         super().__init__()
         # Only the TensorFlow variables: the Keras objects would bring their classes along.
@@ -130,6 +141,7 @@ class _Detector(tf.Module):
         self._canvas_size = canvas_size
         self._resize = resize
         self._boxes: BoxConvention = boxes
+        self._on_outputs = on_outputs  # called when they are traced
         self._pixel_mean, self._pixel_std = map(tf.constant, normalization)
         canvas, pair = tf.TensorSpec([None, *canvas_size, 3]), tf.TensorSpec([None, 2])
         # Traced once for all entry points; it is nearly all of the graph.
@@ -138,29 +150,21 @@ class _Detector(tf.Module):
             input_signature=[PlacedImage(canvas, pair, pair, pair)],
             autograph=False,
         )
-        self.canvas = tf.function(
-            self._detect_canvas,
-            input_signature=[tf.TensorSpec([None, *canvas_size, 3], tf.uint8, name="input")],
-            autograph=False,
-        )
-        self.raw_image_tensor = tf.function(
-            self._detect_normalized,
-            input_signature=[tf.TensorSpec([None, *canvas_size, 3], tf.float32, name="input")],
-            autograph=False,
-        )
+        self.encoded = _entry_point(self._detect_encoded, tf.string, [None])
+        self.tf_example = _entry_point(self._detect_examples, tf.string, [None])
+        self.image_tensor = _entry_point(self._detect_images, tf.uint8, [None, None, None, 3])
+        self.canvas = _entry_point(self._detect_canvas, tf.uint8, canvas.shape)
+        self.raw_image_tensor = _entry_point(self._detect_normalized, tf.float32, canvas.shape)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="input")])
-    def encoded(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _detect_encoded(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._detect(encoded, decode_to_canvas)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="input")])
-    def tf_example(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _detect_examples(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
         keys = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
         encoded: Any = tf.io.parse_example(examples, keys)["image/encoded"]
         return self._detect(encoded, decode_to_canvas)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="input")])
-    def image_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _detect_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._detect(images, resize_to_canvas)
 
     def _detect_normalized(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -203,7 +207,9 @@ class _Detector(tf.Module):
             scales=placed.scale,
             offsets=placed.offset,
         )
-        return _outputs(self._predict(batch), batch, self._boxes)
+        outputs = _outputs(self._predict(batch), batch, self._boxes)
+        self._on_outputs(outputs)
+        return outputs
 
 
 def _outputs(detections: Detections, batch: Batch, boxes: BoxConvention) -> dict[str, tf.Tensor]:
