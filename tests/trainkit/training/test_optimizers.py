@@ -240,7 +240,7 @@ def test_a_beta1_that_stays_is_plain_adam_and_one_that_moves_is_not() -> None:
 def keras_twins() -> dict[str, tuple[Callable[[Any], keras.Optimizer], type, dict[str, Any]]]:
     """Of each of our optimizers, made for decayed variables: Keras's own with the same settings."""
     rate = stepwise(peak=0.1, levels=[0.02], boundaries=[2])
-    adam = {"beta_1": 0.8, "beta_2": 0.95}
+    adam: dict[str, Any] = {"beta_1": 0.8, "beta_2": 0.95}
     own = keras.optimizers
     return {
         "momentum": (

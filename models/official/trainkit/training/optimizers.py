@@ -115,11 +115,11 @@ class Adam(keras.optimizers.Adam):
         self._decay = weight_decay  # not Keras's own, which asks the schedule for each variable
         self._decayed_paths = frozenset(variable.path for variable in decayed)
 
-    def build(self, variables: Any) -> None:
+    def build(self, var_list: Any) -> None:
         """Creates the slots and finds the variables that decay."""
-        super().build(variables)
+        super().build(var_list)
         # By index: under a strategy the variables in `update_step` have no path.
-        self._decays = [variable.path in self._decayed_paths for variable in variables]
+        self._decays = [variable.path in self._decayed_paths for variable in var_list]
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Takes a step."""
@@ -127,7 +127,8 @@ class Adam(keras.optimizers.Adam):
         if self._beta_of:
             self.beta_1: Any = ops.cast(self._beta_of(self.iterations), "float32")
         if _on_tensorflow():
-            step = ops.cast(self.iterations + 1, "float32")
+            iterations: Any = self.iterations
+            step = ops.cast(iterations + 1, "float32")
             betas = [ops.convert_to_tensor(beta, "float32") for beta in (self.beta_1, self.beta_2)]
             self._scalars = {
                 "beta_1": betas[0],
