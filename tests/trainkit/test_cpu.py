@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpudet.trainkit import cpu
 from tpudet.trainkit.cpu import bfloat16_convolutions, has_bfloat16_flags, multiplies_bfloat16
 
 
@@ -43,3 +44,14 @@ def test_convolutions_in_bfloat16_agree_to_its_rounding() -> None:
     error = np.linalg.norm(rounded - exact) / np.linalg.norm(exact)
     assert error < 0.004
     assert bool(error > 0) == multiplies_bfloat16()
+
+
+@pytest.mark.parametrize("instructions", [True, False])
+def test_without_onednn_or_instructions_nothing_is_timed(
+    monkeypatch: pytest.MonkeyPatch, instructions: bool
+) -> None:
+    """Both precisions are as fast then, and the result would be chance."""
+    monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: instructions)
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0" if instructions else "1")
+    monkeypatch.setattr(cpu.timeit, "timeit", lambda *_, **__: pytest.fail("it was timed"))
+    assert not cpu.gains_from_bfloat16()
