@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.trainkit.training import devices as devices_module
 from tpudet.trainkit.training.devices import (
     choose_precision,
     choose_tensorflow_devices,
@@ -62,16 +61,6 @@ def test_an_unknown_device() -> None:
 )
 def test_precision(device_type: str, capability: tuple[int, int] | None, expected: str) -> None:
     assert choose_precision(device_type, capability) == expected
-
-
-@pytest.mark.parametrize("gains", [True, False])
-def test_a_cpu_computes_in_bfloat16_where_that_is_faster(
-    monkeypatch: pytest.MonkeyPatch, gains: bool
-) -> None:
-    monkeypatch.setattr(devices_module, "gains_from_bfloat16", lambda: gains)
-    expected = "mixed_bfloat16" if gains else "float32"
-    assert choose_tensorflow_devices("cpu").precision == expected
-    assert choose_precision("GPU", None) == "float32"
 
 
 def test_sum_over_replicas_is_the_identity_without_replicas() -> None:

@@ -98,7 +98,7 @@ def set_precision(train: TrainConfig, devices: Devices, *, trains: bool = True) 
         raise UserError(
             "train.precision is mixed_float16, and the run is on a CPU, where TensorFlow's sums in "
             "float16 lose their small terms and gradients come out wrong. Use float32 or "
-            "mixed_bfloat16; precision: auto takes the faster of the two."
+            "mixed_bfloat16; precision: auto is float32 there."
         )
     keras.config.set_dtype_policy(devices.precision if wanted == "auto" else wanted)
 
