@@ -102,7 +102,7 @@ def publish_saved_model(
         with tempfile.TemporaryDirectory() as folder:
             module.assets = [
                 _asset(os.path.join(folder, "classes.csv"), class_list_text),
-                _asset(os.path.join(folder, "metadata.json"), "{}\n"),
+                _asset(os.path.join(folder, "metadata.json"), "{}\n"),  # written below
             ]
             tf.saved_model.save(module, temporary, signatures=dict(signatures))
         contents = _metadata_json(metadata, facts(), class_list_text)

@@ -92,13 +92,7 @@ def export_saved_model(
     )
     publish_saved_model(
         module,
-        {
-            "serving_default": module.encoded,
-            "tf_example": module.tf_example,
-            "image_tensor": module.image_tensor,
-            "canvas": module.canvas,
-            "raw_image_tensor": module.raw_image_tensor,
-        },
+        module.signatures(),
         directory=directory,
         class_list_text=class_list_text,
         metadata=metadata,
@@ -155,6 +149,11 @@ class _Detector(tf.Module):
         self.image_tensor = _entry_point(self._detect_images, tf.uint8, [None, None, None, 3])
         self.canvas = _entry_point(self._detect_canvas, tf.uint8, canvas.shape)
         self.raw_image_tensor = _entry_point(self._detect_normalized, tf.float32, canvas.shape)
+
+    def signatures(self) -> dict[str, Any]:
+        """The entry points by the names under which they are served."""
+        others = ("tf_example", "image_tensor", "canvas", "raw_image_tensor")
+        return {"serving_default": self.encoded} | {name: getattr(self, name) for name in others}
 
     def _detect_encoded(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._detect(encoded, decode_to_canvas)
