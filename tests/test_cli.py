@@ -190,6 +190,39 @@ print([name for name in unused if sys.modules.get(name)])
     assert printed.splitlines()[-1] == "[]"
 
 
+def test_mistakes_are_said_before_the_seconds_of_importing_tensorflow() -> None:
+    program = """
+import sys
+for package in ("tensorflow", "keras", "jax"):
+    sys.modules[package] = None  # to import it fails
+from tpudet.cli import main
+for line in sys.stdin.read().splitlines():
+    print(f"{main(line.split())} {line}")
+"""
+    verbs = (
+        "train --model_dir /no/run",
+        "find_lr",
+        "show_augmented",
+        "show_config",
+        "plan --tpu v5e-8",
+    )
+    mistakes = "--set data.max_instnces=1 --set train.batch_sise=1"
+    lines = [
+        f"{verb} {config} {mistakes}"
+        for config in ("quickstart", "--config effnetlite0")
+        for verb in (*verbs, "benchmark_train")
+    ]
+    lines += ["evaluate --model_dir /no/such", "export --model_dir /no/such --export_root /tmp"]
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, input="\n".join(lines), capture_output=True, text=True, check=False
+    )
+    codes = [line for line in done.stdout.splitlines() if "VERSION" not in line]
+    assert codes == [f"2 {line}" for line in lines], done.stderr
+    assert done.stderr.count("did you mean `batch_size`?") == len(lines) - 2
+    assert done.stderr.count("is not a model_dir: it has no config.yaml") == 2
+
+
 @pytest.mark.parametrize("argument", ["--help", "--version"])
 def test_what_a_full_disk_does_not_take_is_an_error(argument: str) -> None:
     with open("/dev/full", "w") as full:

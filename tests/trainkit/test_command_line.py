@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpudet.trainkit.command_line import new_parser, run_command
+from tpudet.trainkit.command_line import add_config_arguments, new_parser, run_command
 from tpudet.trainkit.errors import UserError
 
 PROGRAM = """
@@ -68,3 +68,31 @@ def test_a_long_message_ends_where_nobody_reads_on(capsys: pytest.CaptureFixture
     first, *others = capsys.readouterr().err.splitlines()
     assert first == f"tpudet test: {'x' * 1000}… (4,000 more characters)"
     assert others == [*mistakes[:99], "... and 151 more lines"]
+
+
+@pytest.mark.parametrize(
+    ("words", "config"),
+    [
+        ("quickstart", "quickstart"),
+        ("--config quickstart", "quickstart"),
+        ("--config=quickstart --set a=1", "quickstart"),
+        ("--set a=1 quickstart --set b=2", "quickstart"),
+        ("quickstart --config quickstart", "quickstart"),
+        ("--set a=1", None),
+    ],
+)
+def test_a_config_is_given_with_or_without_its_flag(words: str, config: str | None) -> None:
+    parser, seen = new_parser("tpudet try", ""), []
+    add_config_arguments(parser)
+    assert run_command(parser, words.split(), lambda arguments: seen.append(arguments.config)) == 0
+    assert seen == [config]
+
+
+@pytest.mark.parametrize("words", ["a --config b", "--config b a", "--config a --config b", "a b"])
+def test_two_configs_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = new_parser("tpudet try", "")
+    add_config_arguments(parser)
+    with pytest.raises(SystemExit) as ended:
+        run_command(parser, words.split(), lambda _: None)
+    assert ended.value.code == 2
+    assert "one CONFIG is needed" in (err := capsys.readouterr().err) or "unrecognized" in err

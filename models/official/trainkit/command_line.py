@@ -118,16 +118,40 @@ def new_parser(prog: str, description: str | None, **settings: Any) -> argparse.
     )
 
 
-def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --config, --set and --params_override."""
-    parser.add_argument("--config", metavar="FILE|VERSION", required=True, help=_CONFIG_HELP)
-    add_override_arguments(parser)
-
-
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds CONFIG, --set and --params_override, for commands that show what a config means."""
-    parser.add_argument("config", metavar="CONFIG", help=_CONFIG_HELP)
+    """Adds CONFIG, which --config may give as well, --set and --params_override.
+
+    `config` is None if neither gives one.
+    """
+    # Without SUPPRESS a CONFIG that is not there would overwrite what --config has set.
+    parser.add_argument(
+        "config",
+        nargs="?",
+        action=_OneConfig,
+        default=argparse.SUPPRESS,
+        metavar="CONFIG",
+        help=_CONFIG_HELP,
+    )
+    parser.add_argument(
+        "--config", action=_OneConfig, metavar="CONFIG", help="another way to give CONFIG"
+    )
     add_override_arguments(parser)
+
+
+class _OneConfig(argparse.Action):
+    """Keeps the experiment that the arguments name, and refuses a second one."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest, None)
+        if before not in (None, values):
+            parser.error(f"one CONFIG is needed, not {before} and {values}")
+        setattr(namespace, self.dest, values)
 
 
 def add_override_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,8 @@
 """The commands that tasks share: train, evaluate, export, find_lr, show_augmented, and others.
 
-A task's module `experiment` has `ExperimentConfig`, `train`, `evaluate`, `check_export` and
-`range_test`, and `export`. It is imported once the backend is chosen, since it imports Keras, and
-so is `step_times`, which has `open_input`.
+A task's module `experiment` has `train`, `evaluate`, `check_export`, `range_test` and `export`. It
+is imported once the backend is chosen, since it imports Keras, and so is `step_times`, which has
+`open_input`. That takes seconds: mistakes in the config are said before.
 """
 
 import argparse
@@ -21,14 +21,14 @@ from tpudet.trainkit.backend_arguments import (
 )
 from tpudet.trainkit.command_line import (
     add_config_arguments,
-    add_experiment_arguments,
     new_parser,
     positive_integer,
     run_command,
     start_logging,
     writing,
 )
-from tpudet.trainkit.config.decode import load_config
+from tpudet.trainkit.config.decode import ConfigError, load_config
+from tpudet.trainkit.config.find import run_config
 from tpudet.trainkit.files.storage import make_folder, whole_file
 from tpudet.trainkit.jobs.child_process import run_child
 from tpudet.trainkit.training_arguments import (
@@ -58,7 +58,13 @@ _ENDED = (0, 81, 82)  # finished, train.stop_at is reached, train.patience is ov
 
 
 def experiment_config(config_type: type[Config], arguments: argparse.Namespace) -> Config:
-    """Reads the experiment of `add_experiment_arguments` or `add_config_arguments`."""
+    """Reads the experiment of `add_config_arguments`.
+
+    Raises:
+        ConfigError: no experiment is named, or it has mistakes.
+    """
+    if arguments.config is None:
+        raise ConfigError("CONFIG is missing: a VERSION such as quickstart, or a file")
     return load_config(
         config_type,
         arguments.config,
@@ -68,11 +74,14 @@ def experiment_config(config_type: type[Config], arguments: argparse.Namespace) 
 
 
 def run_train(
-    argv: Sequence[str] | None, description: str | None, import_experiment: Callable[[], ModuleType]
+    argv: Sequence[str] | None,
+    description: str | None,
+    config_type: type[Config],
+    import_experiment: Callable[[], ModuleType],
 ) -> int:
     """Runs `tpudet train`; returns its exit code."""
     parser = new_parser("tpudet train", description, epilog=_EXIT_CODES)
-    add_experiment_arguments(parser)
+    add_config_arguments(parser)
     add_backend_argument(parser)
     add_training_arguments(parser)
     parser.add_argument(
@@ -82,17 +91,21 @@ def run_train(
         help="when the run has ended, export its best checkpoint there, as `tpudet export` does",
     )
     add_hosts_arguments(parser)
-    return run_command(parser, argv, functools.partial(_train, import_experiment))
+    return run_command(parser, argv, functools.partial(_train, config_type, import_experiment))
 
 
-def _train(import_experiment: Callable[[], ModuleType], arguments: argparse.Namespace) -> int:
+def _train(
+    config_type: type[Config],
+    import_experiment: Callable[[], ModuleType],
+    arguments: argparse.Namespace,
+) -> int:
     start_logging(arguments.log_file)
+    config = experiment_config(config_type, arguments)
     from tpudet.trainkit.training.jax_hosts import several_hosts
 
     with several_hosts(arguments):
         choose_backend(arguments)
         experiment = import_experiment()
-        config = experiment_config(experiment.ExperimentConfig, arguments)
         model_dir = arguments.model_dir.rstrip("/")
         if arguments.export:
             experiment.check_export(config, model_dir=model_dir, export_root=arguments.export)
@@ -146,10 +159,12 @@ def run_evaluate(
 
 
 def _evaluate(import_experiment: Callable[[], ModuleType], arguments: argparse.Namespace) -> str:
+    model_dir = arguments.model_dir.rstrip("/")
+    run_config(model_dir)  # raises before Keras is imported
     choose_backend(arguments)
     start_logging()
     metrics, path = import_experiment().evaluate(
-        arguments.model_dir.rstrip("/"),
+        model_dir,
         step=arguments.step,
         split=arguments.split,
         overrides=arguments.overrides,
@@ -183,11 +198,13 @@ def run_export(
     """
 
     def run(arguments: argparse.Namespace) -> str:
+        model_dir = arguments.model_dir.rstrip("/")
+        run_config(model_dir)  # raises before Keras is imported
         # A SavedModel is TensorFlow's, whichever backend trained the checkpoint.
         os.environ["KERAS_BACKEND"] = "tensorflow"
         start_logging()
         directory, step = import_experiment().export(
-            arguments.model_dir.rstrip("/"),
+            model_dir,
             export_root=arguments.export_root.rstrip("/"),
             step=arguments.step,
             overwrite=arguments.overwrite,
@@ -242,24 +259,31 @@ def run_show_augmented(
 
 
 def run_find_lr(
-    argv: Sequence[str] | None, description: str | None, import_experiment: Callable[[], ModuleType]
+    argv: Sequence[str] | None,
+    description: str | None,
+    config_type: type[Config],
+    import_experiment: Callable[[], ModuleType],
 ) -> int:
     """Runs `tpudet find_lr`; returns its exit code."""
     parser = new_parser("tpudet find_lr", description)
-    add_experiment_arguments(parser)
+    add_config_arguments(parser)
     add_backend_argument(parser)
     add_range_test_arguments(parser)
-    return run_command(parser, argv, functools.partial(_find_lr, import_experiment))
+    return run_command(parser, argv, functools.partial(_find_lr, config_type, import_experiment))
 
 
-def _find_lr(import_experiment: Callable[[], ModuleType], arguments: argparse.Namespace) -> str:
-    choose_backend(arguments)
+def _find_lr(
+    config_type: type[Config],
+    import_experiment: Callable[[], ModuleType],
+    arguments: argparse.Namespace,
+) -> str:
     start_logging()
+    config = experiment_config(config_type, arguments)
+    choose_backend(arguments)
     from tpudet.trainkit.training.lr_finder import write_range_test
 
-    experiment = import_experiment()
-    found = experiment.range_test(
-        experiment_config(experiment.ExperimentConfig, arguments),
+    found = import_experiment().range_test(
+        config,
         start=arguments.start,
         end=arguments.end,
         num_steps=arguments.num_steps,
@@ -268,24 +292,30 @@ def _find_lr(import_experiment: Callable[[], ModuleType], arguments: argparse.Na
 
 
 def run_benchmark_train(
-    argv: Sequence[str] | None, description: str | None, import_step_times: Callable[[], ModuleType]
+    argv: Sequence[str] | None,
+    description: str | None,
+    config_type: type[Config],
+    import_step_times: Callable[[], ModuleType],
 ) -> int:
     """Runs `tpudet benchmark_train`; returns its exit code."""
     parser = new_parser("tpudet benchmark_train", description)
     add_config_arguments(parser)
     add_backend_argument(parser)
     add_step_time_arguments(parser)
-    return run_command(parser, argv, functools.partial(_benchmark_train, import_step_times))
+    run = functools.partial(_benchmark_train, config_type, import_step_times)
+    return run_command(parser, argv, run)
 
 
 def _benchmark_train(
-    import_step_times: Callable[[], ModuleType], arguments: argparse.Namespace
+    config_type: type[Config],
+    import_step_times: Callable[[], ModuleType],
+    arguments: argparse.Namespace,
 ) -> None:
+    config: Any = experiment_config(config_type, arguments)
     choose_backend(arguments)
     from tpudet.trainkit.training.step_benchmark import print_times, time_training
 
     step_times = import_step_times()
-    config = experiment_config(step_times.ExperimentConfig, arguments)
     print_times(
         arguments,
         open_input=lambda name: step_times.open_input(name, config),

@@ -9,11 +9,12 @@ Real input is `data.directory`, decoded and augmented: what a run does. Nothing 
 from collections.abc import Sequence
 from types import ModuleType
 
+from tpudet.classification.config import ExperimentConfig
 from tpudet.trainkit.experiment_commands import run_benchmark_train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_benchmark_train(argv, __doc__, _step_times)
+    return run_benchmark_train(argv, __doc__, ExperimentConfig, _step_times)
 
 
 def _step_times() -> ModuleType:

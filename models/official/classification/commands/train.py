@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from types import ModuleType
 
+from tpudet.classification.config import ExperimentConfig
 from tpudet.trainkit.experiment_commands import run_train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_train(argv, __doc__, _experiment)
+    return run_train(argv, __doc__, ExperimentConfig, _experiment)
 
 
 def _experiment() -> ModuleType:

@@ -9,11 +9,12 @@ Synthetic input is one batch of noise, again and again: what the devices can do.
 from collections.abc import Sequence
 from types import ModuleType
 
+from tpudet.detection.config import ExperimentConfig
 from tpudet.trainkit.experiment_commands import run_benchmark_train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_benchmark_train(argv, __doc__, _step_times)
+    return run_benchmark_train(argv, __doc__, ExperimentConfig, _step_times)
 
 
 def _step_times() -> ModuleType:

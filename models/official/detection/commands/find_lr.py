@@ -7,11 +7,12 @@ of the test, train.batch_size.
 from collections.abc import Sequence
 from types import ModuleType
 
+from tpudet.detection.config import ExperimentConfig
 from tpudet.trainkit.experiment_commands import run_find_lr
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_find_lr(argv, __doc__, _experiment)
+    return run_find_lr(argv, __doc__, ExperimentConfig, _experiment)
 
 
 def _experiment() -> ModuleType:

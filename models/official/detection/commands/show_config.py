@@ -4,14 +4,14 @@ import argparse
 from collections.abc import Sequence
 
 from tpudet.detection.config import ExperimentConfig
-from tpudet.trainkit.command_line import add_experiment_arguments, new_parser, run_command
+from tpudet.trainkit.command_line import add_config_arguments, new_parser, run_command
 from tpudet.trainkit.experiment_commands import experiment_config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; the output is itself an experiment file."""
     parser = new_parser("tpudet show_config", __doc__)
-    add_experiment_arguments(parser)
+    add_config_arguments(parser)
     return run_command(parser, argv, _run)
 
 

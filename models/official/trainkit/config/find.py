@@ -18,6 +18,7 @@ from tpudet.trainkit.config.yaml_tree import (
     read_file,
     show,
 )
+from tpudet.trainkit.files.storage import read_text
 
 _CONFIGS = "configs/yaml"
 _VERSION_TABLE = "versions.yaml"
@@ -136,6 +137,18 @@ def load_config_tree(name: str) -> Branch:
     if found.path != name:
         logger.info("VERSION %s: %s", name, found)
     return _load_found(found, ())
+
+
+def run_config(model_dir: str) -> str:
+    """Returns the path of the experiment that a run left in its model_dir.
+
+    Raises:
+        ConfigError: it is not a model_dir.
+    """
+    path = f"{model_dir}/config.yaml"
+    if read_text(path) is None:
+        raise ConfigError(f"{model_dir} is not a model_dir: it has no config.yaml")
+    return path
 
 
 def find_task(name: str) -> str:

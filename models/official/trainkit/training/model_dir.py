@@ -15,6 +15,7 @@ from tpudet.trainkit.class_list import (
     write_class_list,
 )
 from tpudet.trainkit.config.decode import ConfigError, to_yaml
+from tpudet.trainkit.config.find import run_config
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import read_text, write_text
 from tpudet.trainkit.source_version import git_commit
@@ -96,10 +97,7 @@ def load_run(model_dir: str, load_config: Callable[[str], Config]) -> Run[Config
     Raises:
         ConfigError: it is not a model_dir, or its files are not usable.
     """
-    path = f"{model_dir}/config.yaml"
-    if read_text(path) is None:
-        raise ConfigError(f"{model_dir} is not a model_dir: it has no config.yaml")
-    return Run(load_config(path), *load_classes(model_dir))
+    return Run(load_config(run_config(model_dir)), *load_classes(model_dir))
 
 
 def describe_run(
