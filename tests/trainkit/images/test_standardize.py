@@ -93,6 +93,21 @@ def test_lossless_sources_are_stored_without_loss() -> None:
         )
 
 
+def test_a_lossless_webp_stays_lossless_behind_a_colour_profile() -> None:
+    encoded = encode(sample_image(), "WEBP", lossless=True, icc_profile=bytes(200))
+    assert standardize(encoded).format == "png"
+    assert standardize(encode(sample_image(), "WEBP", icc_profile=bytes(200))).format == "jpeg"
+
+
+@pytest.mark.parametrize("kind", ["WEBP", "GIF", "BMP", "AVIF", "PPM", "JPEG2000", "TIFF", "PNG"])
+@pytest.mark.parametrize("size", [(1, 1), (200, 7), (3, 90)])
+def test_images_of_a_few_pixels_are_decoded(kind: str, size: tuple[int, int]) -> None:
+    image = standardize(encode(Image.new("RGB", size, (200, 100, 50)), kind, quality=100))
+    assert (image.width, image.height) == size
+    colour = by_tensorflow(image.encoded, image.format)[0, 0]
+    np.testing.assert_allclose(colour, (200, 100, 50), atol=3)
+
+
 def test_the_upper_byte_of_16_bits_is_kept() -> None:
     image = standardize(encode(GRAY_16, "PNG"))
     expected = np.repeat(np.asarray(sample_image().convert("L"))[..., None], 3, axis=-1)
@@ -100,9 +115,9 @@ def test_the_upper_byte_of_16_bits_is_kept() -> None:
     assert image.repairs == ("16-bit PNG reduced to 8 bits",)
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_all_eight_orientations_in_four_containers(kind: str, orientation: int) -> None:
+def test_all_eight_orientations_in_five_containers(kind: str, orientation: int) -> None:
     encoded = with_orientation(kind, orientation)
     assert mean_difference(decode_rgb(encoded), by_pillow(encoded)) < 0.1
 

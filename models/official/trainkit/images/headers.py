@@ -235,6 +235,43 @@ def parse_orientation(encoded: bytes, start: int, end: int) -> Orientation:
     return Orientation(*tag) if tag and 1 <= tag.value <= 8 else UPRIGHT
 
 
+# By irot (quarter turns anticlockwise) and then imir (0 exchanges top and bottom, 1 left and right).
+_EXIF_VALUES = {
+    (0, None): 1,
+    (0, 1): 2,
+    (2, 0): 2,
+    (2, None): 3,
+    (0, 0): 4,
+    (2, 1): 4,
+    (1, 0): 5,
+    (3, 1): 5,
+    (3, None): 6,
+    (3, 0): 7,
+    (1, 1): 7,
+    (1, None): 8,
+}
+
+
+def parse_avif_orientation(encoded: bytes) -> Orientation:
+    """Reads the properties irot and imir of an AVIF (ISO/IEC 23008-12, 6.5.10 and 6.5.12).
+
+    Its viewers heed them and not the EXIF orientation, which they replace.
+    """
+    start = encoded.find(b"ipco")
+    if start < 4:
+        return UPRIGHT
+    end = min(start - 4 + int.from_bytes(encoded[start - 4 : start], "big"), len(encoded))
+    turns, mirror, position = 0, None, start + 4
+    while position + 9 <= end:
+        size, kind = struct.unpack_from(">I4s", encoded, position)
+        if kind == b"irot":
+            turns = encoded[position + 8] & 3
+        elif kind == b"imir":
+            mirror = encoded[position + 8] & 1
+        position += max(size, 8)
+    return UPRIGHT._replace(value=_EXIF_VALUES[turns, mirror])
+
+
 def without_orientation(encoded: bytes, orientation: Orientation) -> bytes:
     """Returns the file with the EXIF orientation set to 1 and its pixels unchanged.
 

@@ -49,8 +49,8 @@ def check_encoded_size(encoded: bytes, container: Container) -> None:
     try:
         for height, width in sizes(encoded):
             check_size(abs(height), abs(width))
-    except struct.error:
-        return  # too short
+    except (struct.error, OverflowError):
+        return  # too short, or a BigTIFF's offset beyond any file
 
 
 def _gif_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:

@@ -5,6 +5,9 @@ Colour profiles are not applied and an alpha channel is dropped, as tf.io.decode
 first.
 """
 
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import cv2
@@ -20,6 +23,7 @@ from tpudet.trainkit.images.headers import (
     find_container,
     find_tiff_tag,
     has_more_pages,
+    parse_avif_orientation,
     parse_jpeg,
     parse_orientation,
     parse_png,
@@ -171,8 +175,7 @@ def inspect(encoded: bytes, *, check_pixels: bool = True) -> InspectedImage:
         pixels, more = _decode_tiff(without_orientation(encoded, orientation))
         faults += more
     else:
-        pixels = _decode(encoded, _AS_STORED)
-        orientation = _exif_orientation(encoded)
+        pixels, orientation = _decode_with_orientation(encoded, container)
     faults += _of_several(encoded, container)
     height, width = pixels.shape[:2]
     return InspectedImage(container, height, width, orientation, faults, pixels)
@@ -234,15 +237,21 @@ def _png_faults(header: PngHeader) -> tuple[str, ...]:
     return tuple(faults)
 
 
-def _exif_orientation(encoded: bytes) -> Orientation:
-    """Returns the orientation that OpenCV's metadata reader finds (WebP, AVIF)."""
-    _, kinds, metadata = cv2.imdecodeWithMetadata(np.frombuffer(encoded, np.uint8), flags=_PROBE)
+def _decode_with_orientation(
+    encoded: bytes, container: Container
+) -> tuple[np.ndarray, Orientation]:
+    """Returns the pixels as stored, and the orientation: an AVIF's own, or of the EXIF data."""
+    with _errors_in_words():
+        pixels, kinds, metadata = cv2.imdecodeWithMetadata(
+            np.frombuffer(encoded, np.uint8), flags=_AS_STORED
+        )
+    orientation = parse_avif_orientation(encoded) if container == "AVIF" else UPRIGHT
     for kind, blob in zip(kinds, metadata, strict=True):
-        if kind == cv2.IMAGE_METADATA_EXIF:
+        if kind == cv2.IMAGE_METADATA_EXIF and orientation == UPRIGHT:
             exif = bytes(np.asarray(blob, np.uint8).ravel())
             start = 6 if exif.startswith(b"Exif\x00\x00") else 0
-            return parse_orientation(exif, start, len(exif))
-    return UPRIGHT
+            orientation = parse_orientation(exif, start, len(exif))
+    return _require_pixels(pixels, encoded), orientation
 
 
 def _pixels(encoded: bytes, image: InspectedImage) -> np.ndarray:
@@ -250,14 +259,25 @@ def _pixels(encoded: bytes, image: InspectedImage) -> np.ndarray:
 
 
 def _decode(encoded: bytes, flags: int) -> np.ndarray:
-    level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # ImageError reports it
-    try:
+    with _errors_in_words():
         pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
+    return _require_pixels(pixels, encoded)
+
+
+@contextmanager
+def _errors_in_words() -> Iterator[None]:
+    """Turns OpenCV's errors into `ImageError`, without its own lines on stderr."""
+    level = cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    try:
+        yield
     except cv2.error as error:
         raise ImageError(f"unreadable: OpenCV says {error.err or 'nothing more'}") from error
     finally:
         cv2.utils.logging.setLogLevel(level)
+
+
+def _require_pixels(pixels: np.ndarray | None, encoded: bytes) -> np.ndarray:
     if pixels is None or pixels.size == 0:
         container = find_container(encoded)
         what = "in no known image format" if container == "unknown" else f"a broken {container}"
@@ -277,7 +297,15 @@ def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
 
 
 def _is_lossy_webp(encoded: bytes) -> bool:
-    return find_container(encoded) == "WebP" and b"VP8L" not in encoded[:64]
+    """Whether the first frame of a WebP is lossy; profiles and metadata may stand before it."""
+    position = 12
+    while find_container(encoded) == "WebP" and position + 8 <= len(encoded):
+        kind, size = struct.unpack_from("<4sI", encoded, position)
+        if kind in (b"VP8 ", b"VP8L"):
+            return kind == b"VP8 "
+        # Chunks have an even length; a frame of an animation holds its own, after 16 bytes.
+        position += 24 if kind == b"ANMF" else 8 + size + size % 2
+    return False
 
 
 def _encode(pixels: np.ndarray, *, lossy: bool, repairs: tuple[str, ...]) -> StandardImage:
