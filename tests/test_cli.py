@@ -159,7 +159,8 @@ def test_completion_for_zsh_uses_that_of_bash() -> None:
         ("train --backend=jax", ["matplotlib.pyplot", "sklearn"]),
         ("evaluate --backend jax", ["matplotlib.pyplot", "sklearn"]),
         ("plan --config quickstart", ["matplotlib.pyplot", "sklearn"]),
-        ("predict a.parquet model", ["jax", "matplotlib.pyplot", "sklearn"]),
+        ("predict a.parquet model", ["jax", "keras", "matplotlib.pyplot", "sklearn"]),
+        ("classify a.csv model", ["jax", "keras", "matplotlib.pyplot", "sklearn"]),
         ("kfold_split boxes.csv", []),  # stratification is scikit-learn's
         ("convert_model model", []),  # with TensorFlow Lite
     ],

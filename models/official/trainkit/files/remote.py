@@ -4,6 +4,7 @@ TensorFlow is imported at the first use.
 """
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,16 +46,30 @@ class RemoteFile:
 
 def gfile() -> Any:
     """TensorFlow's module of file operations."""
-    import tensorflow as tf
+    return _tensorflow().io.gfile
 
-    return tf.io.gfile
+
+def _tensorflow() -> Any:
+    """TensorFlow, of which files need no Keras.
+
+    It imports Keras, if it can, and that fixes the backend of Keras, which a command chooses only
+    after it has read its config.
+    """
+    has_choice = "tensorflow" not in sys.modules and "keras" not in sys.modules
+    if has_choice:
+        sys.modules["keras"] = None  # pyright: ignore[reportArgumentType]
+    try:
+        import tensorflow as tf
+    finally:
+        if has_choice:
+            del sys.modules["keras"]
+    return tf
 
 
 @contextmanager
 def os_errors() -> Iterator[None]:
     """Turns TensorFlow's errors of files into Python's."""
-    import tensorflow as tf
-
+    tf = _tensorflow()
     try:
         yield
     except tf.errors.NotFoundError as error:

@@ -61,6 +61,7 @@ class _Signature(NamedTuple):
     names: tuple[str, ...]  # all of them are in the file, behind one prefix
     path: str = ""  # a pattern that the file's path must match
     besides: str = ""  # a pattern that some name in the file must match
+    variant: str = ""  # as of `StoredWeights`; empty: any
 
 
 def _own(unit: Unit, part: str, names: Collection[str]) -> Recipe:
@@ -83,12 +84,15 @@ _BLOCKS: dict[NameMap, str] = {
     torch_names.resnet: r"layer\d+" + _TORCH_PART,
     torch_names.caffe_resnet: r"layer\d+" + _TORCH_PART,
     torch_names.detectron2_resnet: r"res\d+" + _TORCH_PART,
+    torch_names.detectron2_rgb_resnet: r"res\d+" + _TORCH_PART,
     keras_names.efficientnet: r"block\d+[a-z]_" + _TENSORFLOW_PART,
     keras_names.resnet: r"conv\d+_block\d+_" + _TENSORFLOW_PART,
     # Stems of three convolutions, and norms before them, are of other networks.
     keras_names.kerashub_resnet: r"(conv[2-9]|stack\d+_block\d+|post)_" + _TENSORFLOW_PART,
     tensorflow_names.efficientnet: r"blocks_\d+" + _TENSORFLOW_PART,
 }
+
+_MMDETECTION_NECK = r"(^|\.)neck\.lateral_convs\.0\.conv\."
 
 # The same names and shapes as a ResNet, but with a blur filter, without weights, in its pooling.
 _BLURRED = re.compile(r"resnet(aa|blur)\d")
@@ -171,17 +175,30 @@ _SIGNATURES = (
             name_map,
             ("conv1.weight", "bn1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.weight"),
             path=path,
-            besides=r"(^|\.)neck\.lateral_convs\.0\.conv\.",
+            besides=besides,
         )
-        for name, path, name_map, normalization, style in (
-            ("MMDetection, Caffe", r"caffe", torch_names.caffe_resnet, "caffe2", "keras"),
-            ("MMDetection", "", torch_names.resnet, "imagenet", "torch"),
+        for name, path, besides, name_map, normalization, style in (
+            ("MMDetection, Caffe", r"caffe", "", torch_names.caffe_resnet, "caffe2", "keras"),
+            ("MMDetection", "", _MMDETECTION_NECK, torch_names.resnet, "imagenet", "torch"),
         )
     ),
-    _Signature(
-        Family("Detectron2", "caffe2", "keras", 1e-5),
-        torch_names.detectron2_resnet,
-        ("stem.conv1.weight", "stem.conv1.norm.weight", "res2.0.conv1.norm.weight"),
+    *(
+        _Signature(
+            Family(name, normalization, style, 1e-5),
+            name_map,
+            ("stem.conv1.weight", "stem.conv1.norm.weight", "res2.0.conv1.norm.weight"),
+            variant=variant,
+        )
+        for name, variant, name_map, normalization, style in (
+            *(
+                (f"Detectron2, {variant}", variant, name_map, "imagenet", "torch")
+                for variant, name_map in (
+                    ("torchvision", torch_names.detectron2_rgb_resnet),
+                    ("ResNeXt", torch_names.detectron2_resnet),
+                )
+            ),
+            ("Detectron2", "", torch_names.detectron2_resnet, "caffe2", "keras"),
+        )
     ),
     *(
         _Signature(
@@ -235,7 +252,9 @@ _SIGNATURES = (
 )
 
 
-def recognize(names: Collection[str], *, prefix: str = "", path: str = "") -> Recognized:
+def recognize(
+    names: Collection[str], *, prefix: str = "", path: str = "", variant: str = ""
+) -> Recognized:
     """Recognises whose backbone a file holds.
 
     Args:
@@ -243,6 +262,7 @@ def recognize(names: Collection[str], *, prefix: str = "", path: str = "") -> Re
         prefix: only names with this prefix count; the backbone's own prefix is found after it.
         path: of the file. timm's `tf_efficientnet` files differ from its others only in this, and
             in the `config.json` that its hub stores beside a file.
+        variant: of the file, as `StoredWeights` has it.
 
     Raises:
         WeightsError: no name begins with the prefix, or the names are not known.
@@ -255,9 +275,11 @@ def recognize(names: Collection[str], *, prefix: str = "", path: str = "") -> Re
             f"{len(names)}, for example {', '.join(near) or 'none'}."
         )
     hub = read_hub_config(path)
-    published = f"{path} {hub.name}" if hub else path
+    published = _published_name(path, hub)
     for signature in _SIGNATURES:
         if not re.search(signature.path, published):
+            continue
+        if signature.variant not in ("", variant):
             continue
         if signature.besides and not any(re.search(signature.besides, name) for name in inside):
             continue
@@ -270,6 +292,19 @@ def recognize(names: Collection[str], *, prefix: str = "", path: str = "") -> Re
         f"The names in the weights are of no backbone that is known here: {len(inside)} names, "
         f"for example {', '.join(sorted(inside)[:5])}. Known are {', '.join(systems)}."
     )
+
+
+def _published_name(path: str, hub: HubConfig | None) -> str:
+    """What the publisher calls a file; the folders in which somebody keeps it say nothing of it.
+
+    A hub's cache has a folder for each repository. `model.safetensors` has no number, so it names
+    no network: the folder does.
+    """
+    *folders, name = path.split("/")
+    named = [folder for folder in folders if folder.startswith("models--")]
+    if not named and not re.search(r"\d", name.partition(".")[0]):
+        named = folders[-1:]
+    return " ".join([*named, name, *([hub.name] if hub else [])])
 
 
 def _as_published(recognized: Recognized, published: str, hub: HubConfig | None) -> Recognized:

@@ -64,7 +64,8 @@ def load_weights(
         stored: from `read_weights`.
         prefix: only names with this prefix count; the backbone's own is found automatically.
         exclude: regular expressions, matched from the start of our paths: not loaded.
-        min_backbone_share: least share of the backbone's numbers to load, without excluded ones.
+        min_backbone_share: least share of the backbone's numbers to load, without excluded ones; 0
+            takes whatever fits.
         path: of the file, for messages and as of `recognize`.
         normalization: of the model's pixels, for the report.
         own: the family of tpudet's own weights, if the run that wrote them is known.
@@ -76,7 +77,7 @@ def load_weights(
     """
     variables = {v.path: v for v in model.variables if keras.backend.is_float_dtype(v.dtype)}
     excluded = _excluded(variables, exclude)
-    recognized = recognize(stored.tensors, prefix=prefix, path=path)
+    recognized = recognize(stored.tensors, prefix=prefix, path=path, variant=stored.variant)
     family = own if recognized.family is TPUDET else recognized.family
     ends_early = _coarsest_level(model) < _COARSEST_LEVEL
     recipes = _recipes(
@@ -101,6 +102,8 @@ def load_weights(
         raise WeightsError(_too_little(report, path, min_backbone_share))
     if not ends_early:
         _require_same_network(recognized, recipes, stored.tensors)
+    if min_backbone_share:
+        _require_whole_units(values)
     _assign(variables, values.arrays)
     return report
 
@@ -183,10 +186,11 @@ def _behind(prefix: str, names: Collection[str]) -> set[str]:
 def _places_around(backbone: str, prefix: str) -> list[str]:
     """Prefixes that neck and head may have: those around the backbone's own, nearest first.
 
-    Around `ema/backbone/resnet50/` they are `ema/backbone/` and `ema/`; `prefix` comes last.
+    Of `ema/backbone/resnet50/` they are that itself, where a classifier has its head, then
+    `ema/backbone/` and `ema/`; `prefix` comes last.
     """
     parts = re.findall(r"[^/.]*[/.]", backbone)
-    around = ["".join(parts[:-count]) for count in (1, 2) if count <= len(parts)]
+    around = ["".join(parts[:length]) for length in range(len(parts), max(len(parts) - 3, -1), -1)]
     return list(dict.fromkeys([*(p for p in around if p.startswith(prefix)), prefix]))
 
 
@@ -208,7 +212,7 @@ def _of_unit(
 ) -> Recipe | None:
     try:
         return recognized.name_map(unit, part, names)
-    except KeyError:  # a convolution of a ResNet, and the weights are of an EfficientNet
+    except (KeyError, ValueError):  # a convolution of a ResNet, and weights of an EfficientNet
         return None
 
 
@@ -229,7 +233,8 @@ def _read(
         try:
             array = recipe.convert(*parts)
         except (ValueError, IndexError):  # another number of axes
-            array = parts[0]
+            values.shape_skipped.append(ShapeSkipped(path, shapes[path], parts[0].shape))
+            continue
         if array.shape != shapes[path]:
             values.shape_skipped.append(ShapeSkipped(path, shapes[path], array.shape))
         elif not np.all(np.isfinite(array)):
@@ -255,6 +260,23 @@ def _require_same_network(
             f"The file has {len(more)} more tensors of the backbone, for example "
             f"{', '.join(more[:3])}: it is of another depth or variant than the model's. Choose "
             "model.backbone as in the weights."
+        )
+
+
+def _require_whole_units(values: _Values) -> None:
+    """Refuses weights that lack parts of what they have, such as the statistics of norms."""
+    loaded = {split[0] for path in values.arrays if (split := split_path(path))}
+    lacking = [
+        missing.path
+        for missing in values.missing
+        if (split := split_path(missing.path)) and split[0] in loaded
+    ]
+    if lacking:
+        raise WeightsError(
+            f"The file lacks {len(lacking)} variables of convolutions and norms that it has "
+            f"otherwise, for example {', '.join(lacking[:3])}: it is of another variant of the "
+            "backbone, with another normalisation perhaps. Choose other weights, or name these "
+            "variables in train.weights.exclude."
         )
 
 

@@ -91,7 +91,9 @@ def open_pretrained(weights: WeightsConfig) -> Pretrained:
     if weights.name:
         weights = dataclasses.replace(weights, name="", path=fetch_weights(weights.name))
     stored = read_weights(weights.path)
-    family = recognize(stored.tensors.keys(), prefix=weights.prefix, path=weights.path).family
+    family = recognize(
+        stored.tensors.keys(), prefix=weights.prefix, path=weights.path, variant=stored.variant
+    ).family
     if family != TPUDET:
         return Pretrained(weights, stored, family)
     notes: list[str] = []

@@ -34,6 +34,7 @@ class StoredWeights(NamedTuple):
     tensors: Mapping[str, np.ndarray]
     format: str  # such as "safetensors"
     notes: tuple[str, ...] = ()  # sentences on what was chosen or left out
+    variant: str = ""  # of networks whose tensors have the same names, see `families`
 
 
 class LazyTensors(Mapping[str, np.ndarray]):

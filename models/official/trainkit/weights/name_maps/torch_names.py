@@ -39,9 +39,14 @@ def caffe_resnet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
 
 def detectron2_resnet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
     """`stem.conv1`, `res2.0.conv2`, each with a `norm` inside; the colours are Caffe's."""
+    return _of_caffe(detectron2_rgb_resnet(unit, part, names), unit, part)
+
+
+def detectron2_rgb_resnet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
+    """The same names for torchvision's weights."""
     block = f"res{unit.stage + 1}.{unit.in_stage}."
     conv = "stem.conv1" if unit.stage == 0 else block + unit.name
-    return _of_caffe(_recipe(conv, f"{conv}.norm", part), unit, part)
+    return _recipe(conv, f"{conv}.norm", part)
 
 
 def _of_caffe(recipe: Recipe, unit: Unit, part: str) -> Recipe:
