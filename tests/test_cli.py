@@ -191,6 +191,24 @@ print([name for name in unused if sys.modules.get(name)])
     assert printed.splitlines()[-1] == "[]"
 
 
+def test_a_model_dir_in_a_bucket_tells_its_task_without_a_choice_of_the_backend() -> None:
+    """Whoever reads a config in a bucket imports TensorFlow, which would import Keras."""
+    program = """
+import os, sys
+from tpudet import cli
+from tpudet.trainkit.files import storage
+storage.write_text("ram://run/config.yaml", "task: classification\\n")
+print(*(cli._find_task("evaluate", ["--model_dir", f"ram://run{end}"]) for end in ("", "/")))
+assert "tensorflow" in sys.modules and "keras" not in sys.modules
+os.environ["KERAS_BACKEND"] = "jax"
+import keras
+print(keras.backend.backend())
+"""
+    command = [sys.executable, "-c", program]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["classification", "classification", "jax"]
+
+
 def test_mistakes_are_said_before_the_seconds_of_importing_tensorflow() -> None:
     program = """
 import sys

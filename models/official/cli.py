@@ -190,7 +190,8 @@ def _find_task(verb: str, arguments: Sequence[str]) -> str:
     parser.add_argument("--config", nargs="?")
     parser.add_argument("--model_dir", nargs="?")
     known, others = parser.parse_known_args(list(arguments))
-    named = [known.config, known.model_dir and f"{known.model_dir}/config.yaml"]
+    model_dir = known.model_dir and known.model_dir.rstrip("/")
+    named = [known.config, model_dir and f"{model_dir}/config.yaml"]
     for config in filter(None, named if any(named) else others):
         try:
             return find_task(config)

@@ -260,9 +260,10 @@ def test_values_of_the_file_that_an_override_leaves_without_their_kind_are_named
 
 @dataclass(frozen=True, kw_only=True)
 class Paint:
-    SHORT: ClassVar[str] = "name"
+    SHORT: ClassVar = ("name", "path")
     name: str = ""
     path: str = ""
+    coats: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,6 +281,34 @@ def test_a_string_stands_for_the_key_that_a_dataclass_names() -> None:
     assert shop(to_yaml(shop("paint: red"))) == shop("paint: red")
     with pytest.raises(ConfigError, match="a.yaml:1: paint must be a mapping of keys or null"):
         shop("paint: 3")
+
+
+def test_keys_are_laid_over_a_string_and_keep_what_it_stands_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("paint: red\n")
+
+    def paint(*overrides: str) -> Paint | None:
+        return load_config(Shop, str(path), overrides=overrides).paint
+
+    assert paint("paint.coats=2") == Paint(name="red", coats=2)
+    assert paint("paint.name=blue") == Paint(name="blue")
+    assert paint("paint.path=can") == Paint(path="can")
+    assert paint("paint=blue", "paint.coats=2") == Paint(name="blue", coats=2)
+    assert load_config(Shop, str(path), overrides=["limits.dry=1"]).limits == {"dry": 1.0}
+    with pytest.raises(ConfigError, match="unknown key paint.coat; did you mean `coats`"):
+        paint("paint.coat=2")
+    assert caplog.messages == []
+    path.write_text("paint: {name: red, coats: 2}\n")
+    assert paint("paint=blue") == Paint(name="blue")
+    assert caplog.messages == ["--set paint=blue: replaces all of paint: name, coats (a.yaml:1)"]
+
+
+@pytest.mark.parametrize("number", ["1" + 400 * "0", "-1" + 400 * "0", ".inf", ".nan"])
+def test_a_number_beyond_all_floats_is_refused(number: str) -> None:
+    with pytest.raises(ConfigError, match="a.yaml:1: limits.dry must be a number"):
+        decode(Shop, parse_tree(f"limits: {{dry: {number}}}", "a.yaml"))
 
 
 def test_a_mapping_of_numbers_is_read_and_written(tmp_path: Path) -> None:

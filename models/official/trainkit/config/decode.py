@@ -4,14 +4,14 @@ A file may name another under `base:`, whose values it overrides. Alternatives a
 dataclasses told apart by their `kind:` field. `KEY=VALUE` overrides go through the same decoder.
 A missing key, `kind` included, has its value in the default of the enclosing dataclass; a mapping
 with a `kind` starts from the defaults of that kind. A class variable `SHORT` of a dataclass names
-the key that a string in place of the mapping stands for.
+the key that a string in place of the mapping stands for, and those that replace it.
 """
 
 import dataclasses
 import difflib
 import logging
-import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 from tpudet.trainkit.config.find import load_config_tree, load_tree
 from tpudet.trainkit.config.ranges import BrokenRules
 from tpudet.trainkit.config.yaml_tree import (
+    WRITTEN_SHORT,
     Branch,
     ConfigError,
     Leaf,
@@ -56,7 +57,8 @@ def load_config(
     tree = load_config_tree(name)
     dropped: list[str] = []
     if params_override:
-        is_file = "\n" not in params_override and storage.exists(params_override)
+        is_text = params_override.lstrip().startswith("{") or ": " in params_override
+        is_file = "\n" not in params_override and not is_text and storage.exists(params_override)
         over = (
             load_tree(params_override)
             if is_file
@@ -117,7 +119,7 @@ def _decode(
     mapping = next((arg for arg in typing.get_args(want) if typing.get_origin(arg) is dict), None)
     if mapping is not None and isinstance(got, Branch):
         of = typing.get_args(mapping)[1]
-        children = got.children.items()
+        children = [pair for pair in got.children.items() if pair[0] != WRITTEN_SHORT]
         return {key: _decode(of, value, f"{path}.{key}", errors) for key, value in children}
     if members and isinstance(got, Leaf) and isinstance(got.value, str):
         got = _written_short(members, got)
@@ -134,7 +136,7 @@ def _decode(
 def _written_short(members: list[Any], got: Leaf) -> Branch | Leaf:
     """Expands a plain string into the key that the dataclass names as its `SHORT`."""
     keys = [member.SHORT for member in members if hasattr(member, "SHORT")]
-    return Branch({keys[0]: got}, got.place) if keys else got
+    return Branch({keys[0][0]: got}, got.place) if keys else got
 
 
 def _decode_list(want: Any, got: Leaf, path: str, errors: list[str]) -> Any:
@@ -173,6 +175,7 @@ def _decode_dataclass(
     if isinstance(got, Leaf):
         errors.append(f"{got.place}: {path} must be a mapping of keys, got {show(got)}")
         return None
+    got = _with_short(cls, got)
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     before, arguments = len(errors), {}
@@ -197,6 +200,16 @@ def _decode_dataclass(
         for rule in error.args if isinstance(error, BrokenRules) else [str(error)]:
             errors.append(f"{_find_place(rule, got)}: {path or cls.__name__}: {rule}")
         return None
+
+
+def _with_short(cls: type, got: Branch) -> Branch:
+    """Returns the mapping with the string beneath it, if any, under the key it stands for."""
+    children = dict(got.children)
+    short = children.pop(WRITTEN_SHORT, None)
+    keys = getattr(cls, "SHORT", ())
+    if short is not None and keys and not children.keys() & set(keys):
+        children[keys[0]] = short
+    return Branch(children, got.place)
 
 
 def _default(field: dataclasses.Field) -> Any:
@@ -229,7 +242,7 @@ def _fits(want: Any, value: Any) -> bool:
         return len(value) == len(kinds) and all(map(_fits, kinds, value))
     if want is float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and math.isfinite(value)
+        return is_number and abs(value) <= sys.float_info.max
     if dataclasses.is_dataclass(want) or origin is dict:
         return False
     return isinstance(value, want) and (want is bool or not isinstance(value, bool))

@@ -91,6 +91,9 @@ class ConfigError(UserError):
     """Every mistake found in an experiment file, one per line."""
 
 
+WRITTEN_SHORT = "<short>"  # the key of a string that a mapping is laid over
+
+
 @dataclasses.dataclass(frozen=True)
 class Leaf:
     """A scalar or a list, and its place, e.g. `base.yaml:12`.
@@ -261,6 +264,9 @@ def _without_other_kinds(base: Branch, top: Branch, dropped: list[str]) -> Branc
         below = children.get(key)
         if isinstance(below, Branch) and isinstance(value, Branch):
             children[key] = _without_other_kinds(below, value, dropped)
+        elif isinstance(below, Branch) and isinstance(value, Leaf) and value.value is not None:
+            lost = ", ".join(below.children)
+            dropped.append(f"{value.place}: replaces all of {key}: {lost} ({below.place})")
     return Branch(children, base.place)
 
 
@@ -270,6 +276,8 @@ def _union(base: Branch, top: Branch) -> Branch:
         below = children.get(key)
         if isinstance(below, Branch) and isinstance(value, Branch):
             value = _union(below, value)
+        elif isinstance(below, Leaf) and isinstance(below.value, str) and isinstance(value, Branch):
+            value = Branch({WRITTEN_SHORT: below, **value.children}, value.place)
         children[key] = value
     return Branch(children, base.place)
 

@@ -14,7 +14,7 @@ class WeightsConfig:
     `weights: NAME` is short for `weights: {name: NAME}`.
     """
 
-    SHORT: ClassVar[str] = "name"
+    SHORT: ClassVar = ("name", "path")
 
     name: str = ""  # published weights, as `tpudet list_weights` lists them; or
     path: str = ""  # of the file or the checkpoint, local or in a bucket
