@@ -21,12 +21,16 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tpudet.trainkit.images.decoding import (
+    choose_reduction,
+    decode_jpeg_window,
+    is_jpeg,
+    resize_uint8,
+)
 from tpudet.trainkit.types import Tensor
 
 # (sizes of image and canvas, both [2] float32) -> canvas pixels per original pixel, [2] float32
 Resize = Callable[[Tensor, Tensor], Tensor]
-
-_JPEG_START = b"\xff\xd8\xff"
 
 
 class PlacedImage(NamedTuple):
@@ -128,17 +132,17 @@ def place_on_canvas(
 
     def from_jpeg() -> tuple:
         size = tf.image.extract_jpeg_shape(encoded)[:2]
-        window = _plan_window(size, canvas, resize, scale, position, is_jpeg=True)
-        return _decode_jpeg_window(encoded, window), size, window
+        window = _plan_window(size, canvas, resize, scale, position, of_jpeg=True)
+        pixels = decode_jpeg_window(encoded, window.begin, window.size, window.reduction)
+        return pixels, size, window
 
     def from_other() -> tuple:
         image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
         image = tf.ensure_shape(image, [None, None, 3])
-        window = _plan_window(tf.shape(image)[:2], canvas, resize, scale, position, is_jpeg=False)
+        window = _plan_window(tf.shape(image)[:2], canvas, resize, scale, position, of_jpeg=False)
         return _reduce_window(image, window), tf.shape(image)[:2], window
 
-    starts_as_jpeg = tf.strings.substr(encoded, 0, 3) == _JPEG_START
-    pixels, size, window = tf.cond(starts_as_jpeg, from_jpeg, from_other)
+    pixels, size, window = tf.cond(is_jpeg(encoded), from_jpeg, from_other)
     return _place(pixels, size, window, canvas, flip)
 
 
@@ -147,7 +151,7 @@ def resize_to_canvas(
 ) -> PlacedImage:
     """Brings a decoded image, [h, w, 3] uint8, to the canvas as `decode_to_canvas` does."""
     canvas, size = (canvas_height, canvas_width), tf.shape(image)[:2]
-    window = _plan_window(size, canvas, resize, 1.0, (0.0, 0.0), is_jpeg=False)
+    window = _plan_window(size, canvas, resize, 1.0, (0.0, 0.0), of_jpeg=False)
     placed = _place(_reduce_window(image, window), size, window, canvas, False)
     return placed._replace(image=pad_image(placed.image, canvas_height, canvas_width))
 
@@ -171,21 +175,19 @@ def _plan_window(
     scale: Tensor | float,
     position: Tensor | tuple[float, float],
     *,
-    is_jpeg: bool,
+    of_jpeg: bool,
 ) -> _Window:
     """Chooses reduction and crop for an image of `size` [2] int32, height and width."""
     canvas_size = tf.cast(tf.stack(canvas), tf.float32)
     original = tf.cast(size, tf.float32)
     factor = resize(original, canvas_size) * scale  # canvas pixels per original pixel
     wanted = tf.maximum(tf.round(original * factor), 1.0)
-    reduced = tf.math.ceil(original / tf.constant([[2.0], [4.0], [8.0]]))  # libjpeg rounds up
-    allowed = tf.reduce_all(reduced >= wanted, axis=-1)
-    reduction = tf.reduce_sum(tf.cast(allowed, tf.int32))
+    reduction = choose_reduction(original, wanted)
     ratio = tf.cast(tf.bitwise.left_shift(1, reduction), tf.float32)
     decoded = tf.math.ceil(original / ratio)
     # libjpeg's last pixel may cover fewer than `ratio` original ones; in `_reduce_window` all
     # pixels cover equally many.
-    decoded_pixel = tf.stack([ratio, ratio]) if is_jpeg else original / decoded
+    decoded_pixel = tf.stack([ratio, ratio]) if of_jpeg else original / decoded
     visible = tf.minimum(decoded, tf.math.ceil(canvas_size / (factor * decoded_pixel)))
     resized = tf.maximum(tf.round(visible * decoded_pixel * factor), 1.0)
     # Without a crop, rounding must not make the image larger than the canvas.
@@ -200,25 +202,13 @@ def _plan_window(
     )
 
 
-def _decode_jpeg_window(encoded: Tensor, window: _Window) -> Tensor:
-    """Decodes the window; the reduction is an attribute of the op, hence four branches."""
-    crop = tf.concat([window.begin, window.size], axis=0)
-
-    def decode_at(ratio: int) -> Tensor:
-        return tf.io.decode_and_crop_jpeg(encoded, crop, channels=3, ratio=ratio)
-
-    return tf.switch_case(
-        window.reduction, [lambda ratio=ratio: decode_at(ratio) for ratio in (1, 2, 4, 8)]
-    )
-
-
 def _reduce_window(image: Tensor, window: _Window) -> Tensor:
     """Reduces and crops a decoded image as libjpeg does while decoding."""
     ratio = tf.bitwise.left_shift(1, window.reduction)
     size = -(-tf.shape(image)[:2] // ratio)
     reduced = tf.cond(
         window.reduction > 0,
-        lambda: _resize(image, size, "area"),
+        lambda: resize_uint8(image, size, "area"),
         lambda: image,
     )
     return tf.slice(reduced, tf.concat([window.begin, [0]], 0), tf.concat([window.size, [3]], 0))
@@ -235,7 +225,7 @@ def _place(
     height, width = canvas
     is_resized = tf.reduce_any(window.size != window.resized)
     pixels = tf.cond(
-        is_resized, lambda: _resize(pixels, window.resized, "bilinear"), lambda: pixels
+        is_resized, lambda: resize_uint8(pixels, window.resized, "bilinear"), lambda: pixels
     )
     flip = tf.convert_to_tensor(flip)
     # Mirrored here, where the image is smallest, and before its right edge is cropped.
@@ -251,13 +241,3 @@ def _place(
         scale=scale,
         offset=tf.where(flip, mirrored_begin, begin) * scale,
     )
-
-
-def _resize(image: Tensor, size: Tensor, method: str) -> Tensor:
-    """Resizes uint8 [h, w, 3] to `size`, rounding to the nearest level.
-
-    The 0.5 for rounding is added before: weights sum to 1, so it is preserved, and the float32
-    kernel is faster (1.5 ms for 640x480 in total; 1.9 ms with uint8 input and 0.5 added afterwards;
-    4.9 ms with QuantizeV2 on varying sizes).
-    """
-    return tf.cast(tf.image.resize(tf.cast(image, tf.float32) + 0.5, size, method), tf.uint8)

@@ -11,9 +11,14 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tpudet.trainkit.images.decoding import (
+    choose_reduction,
+    decode_jpeg_window,
+    is_jpeg,
+    resize_uint8,
+)
 from tpudet.trainkit.types import Tensor
 
-_JPEG_START = b"\xff\xd8\xff"
 _MIN_OBJECT_COVERED = 0.1  # of the image, as in tensorflow/tpu
 _ATTEMPTS = 10
 
@@ -107,8 +112,7 @@ def decode_crop(
 
     if move is not None:
         return tf.ensure_shape(from_whole(), [height, width, 3])
-    starts_as_jpeg = tf.strings.substr(encoded, 0, 3) == _JPEG_START
-    pixels = tf.cond(starts_as_jpeg, from_jpeg, from_whole)
+    pixels = tf.cond(is_jpeg(encoded), from_jpeg, from_whole)
     return tf.ensure_shape(pixels, [height, width, 3])
 
 
@@ -119,39 +123,24 @@ def resize_crop(image: Tensor, crop: Crop, height: int, width: int) -> Tensor:
     )
     ratio = tf.bitwise.left_shift(1, _reduction(crop.size, height, width))
     reduced = tf.cond(
-        ratio > 1, lambda: _resize(pixels, -(-crop.size // ratio), "area"), lambda: pixels
+        ratio > 1, lambda: resize_uint8(pixels, -(-crop.size // ratio), "area"), lambda: pixels
     )
     return _resize_if_needed(reduced, height, width)
 
 
 def _reduction(size: Tensor, height: int, width: int) -> Tensor:
-    """Returns k: the crop may be decoded at 1 / 2**k and still has all the wanted pixels."""
-    reduced = tf.math.ceil(tf.cast(size, tf.float32) / tf.constant([[2.0], [4.0], [8.0]]))
-    return tf.reduce_sum(tf.cast(tf.reduce_all(reduced >= [height, width], axis=-1), tf.int32))
+    return choose_reduction(tf.cast(size, tf.float32), tf.constant([height, width], tf.float32))
 
 
 def _decode_jpeg(encoded: Tensor, crop: Crop, height: int, width: int) -> Tensor:
-    """Decodes the crop; the reduction is an attribute of the op, hence four branches."""
-
-    def decode_at(ratio: int) -> Tensor:
-        begin = crop.begin // ratio
-        size = -(-(crop.begin + crop.size) // ratio) - begin  # within the image: libjpeg rounds up
-        return tf.io.decode_and_crop_jpeg(
-            encoded, tf.concat([begin, size], axis=0), channels=3, ratio=ratio
-        )
-
-    pixels = tf.switch_case(
-        _reduction(crop.size, height, width),
-        [lambda ratio=ratio: decode_at(ratio) for ratio in (1, 2, 4, 8)],
-    )
+    reduction = _reduction(crop.size, height, width)
+    ratio = tf.bitwise.left_shift(1, reduction)
+    begin = crop.begin // ratio
+    size = -(-(crop.begin + crop.size) // ratio) - begin  # within the image: libjpeg rounds up
+    pixels = decode_jpeg_window(encoded, begin, size, reduction)
     return _resize_if_needed(pixels, height, width)
 
 
 def _resize_if_needed(pixels: Tensor, height: int, width: int) -> Tensor:
     fits = tf.reduce_all(tf.shape(pixels)[:2] == [height, width])
-    return tf.cond(fits, lambda: pixels, lambda: _resize(pixels, [height, width], "bilinear"))
-
-
-def _resize(image: Tensor, size: Tensor | list[int], method: str) -> Tensor:
-    """Resizes uint8 [h, w, 3], rounding to the nearest level; as in `canvas`."""
-    return tf.cast(tf.image.resize(tf.cast(image, tf.float32) + 0.5, size, method), tf.uint8)
+    return tf.cond(fits, lambda: pixels, lambda: resize_uint8(pixels, [height, width], "bilinear"))

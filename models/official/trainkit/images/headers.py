@@ -235,7 +235,7 @@ def parse_orientation(encoded: bytes, start: int, end: int) -> Orientation:
     return Orientation(*tag) if tag and 1 <= tag.value <= 8 else UPRIGHT
 
 
-# By irot (quarter turns anticlockwise) and then imir (0 exchanges top and bottom, 1 left and right).
+# By irot (quarter turns anticlockwise), then imir (0 exchanges top and bottom, 1 left and right).
 _EXIF_VALUES = {
     (0, None): 1,
     (0, 1): 2,

@@ -84,25 +84,33 @@ def thumbnail_jpeg(
     """
     size, jpeg = image.shape[:2], b""
     for side, quality in _THUMBNAILS:
-        factor = min(1.0, side / max(image.shape[:2]))
-        size = [max(1, round(length * factor)) for length in image.shape[:2]]
-        small = draw(cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA))
-        options = [cv2.IMWRITE_JPEG_QUALITY, quality, *_FULL_COLOUR]
-        jpeg = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), options)[1].tobytes()
+        size, jpeg = shrunk_jpeg(image, side, quality=quality, draw=draw)
         if len(jpeg) <= max_bytes:
             break
-    return (size[0], size[1]), jpeg
+    return size, jpeg
 
 
-def shrunk_jpeg(image: np.ndarray, max_side: int) -> tuple[tuple[int, int], bytes]:
+def shrunk_jpeg(
+    image: np.ndarray,
+    max_side: int,
+    *,
+    quality: int = 85,
+    draw: Callable[[np.ndarray], np.ndarray] = lambda small: small,
+) -> tuple[tuple[int, int], bytes]:
     """Encodes an image as a JPEG file, its longer side at most `max_side` pixels.
+
+    Args:
+        image: [h, w, 3] uint8 RGB.
+        max_side: pixels.
+        quality: of the JPEG, 1..100.
+        draw: as of `thumbnail_jpeg`.
 
     Returns:
         Height and width in pixels, and the file.
     """
     factor = min(1.0, max_side / max(image.shape[:2]))
     height, width = (max(1, round(length * factor)) for length in image.shape[:2])
-    small = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-    options = [cv2.IMWRITE_JPEG_QUALITY, 85, *_FULL_COLOUR]
+    small = draw(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA))
+    options = [cv2.IMWRITE_JPEG_QUALITY, quality, *_FULL_COLOUR]
     jpeg = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), options)[1].tobytes()
     return (height, width), jpeg
