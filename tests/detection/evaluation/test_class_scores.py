@@ -94,6 +94,19 @@ def test_best_f1_is_that_of_counting_by_brute_force(seed: int) -> None:
     assert best_points(found).threshold[0] == scores[f1.argmax()]
 
 
+@pytest.mark.parametrize("num_found", [35, 41, 47, 57, 69, 82, 94])
+def test_of_a_hundred_instances_the_curve_has_each_number_found(num_found: int) -> None:
+    """These shares in hundredths are less than their neighbours in RECALLS, by one bit."""
+    scores = np.linspace(0.9, 0.5, num_found)
+    precisions, thresholds = sample_curve(scores, np.ones(num_found, bool), 100)
+    found = ClassScores(
+        np.array([100]), np.array([100]), np.zeros(1), precisions[None], thresholds[None]
+    )
+    best = best_points(found)
+    assert best.recall[0] == num_found / 100
+    assert best.f1[0] == pytest.approx(2 * num_found / (num_found + 100))
+
+
 def test_by_either_rules_the_cats_have_the_same_curve() -> None:
     classes = [ClassEntry(f"/m/{name}", name) for name in NAMES]
     rules = challenge_split(TRUTH, classes, hierarchy="", image_labels="")
@@ -116,6 +129,16 @@ def test_confusions_count_each_object_and_each_prediction_once() -> None:
     far = np.zeros((4, 4), int)
     far[3, 0] = 1
     np.testing.assert_array_equal(everything, expected + far)
+
+
+def test_confusions_count_more_than_a_hundred_objects_of_an_image() -> None:
+    boxes = [[10 * y, 6 * x, 10 * y + 8, 6 * x + 5] for y in range(10) for x in range(15)]
+    classes = [1 + k % 2 for k in range(150)]
+    truth = ground_truth(*((0, k, box, False) for k, box in zip(classes, boxes, strict=True)))
+    scores = np.linspace(0.9, 0.6, 150).tolist()
+    found = detections(*((0, *row) for row in zip(classes, boxes, scores, strict=True)))
+    confusions = count_confusions(truth, found, 2, min_score=0.5)
+    np.testing.assert_array_equal(confusions, np.diag([75, 75, 0]))
 
 
 def test_predictions_in_a_crowd_are_no_confusions() -> None:

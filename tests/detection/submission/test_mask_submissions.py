@@ -208,6 +208,7 @@ def test_a_pixel_stays_where_enough_masks_cover_it(share: float, columns: range)
         row_of("a", ("/cat", score, rectangle(0, 0, 10, width))) for score, width in widths.items()
     ]
     merged, faults = fuse_masks(rows, votes_of(share))
+    assert merged is not None
     assert not faults
     ((label, score, text),) = merged.predictions
     assert label == "/cat"
@@ -219,6 +220,7 @@ def test_a_pixel_stays_where_enough_masks_cover_it(share: float, columns: range)
 def test_weights_decide_votes_and_scores() -> None:
     rows = [row_of("a", ("/cat", 0.8, A)), row_of("a", ("/cat", 0.8, B)), None]
     merged, _ = fuse_masks(rows, votes_of(0.6, weights=(0.5, 1.0, 0.5)))
+    assert merged is not None
     ((_, score, text),) = merged.predictions
     assert score == pytest.approx((0.5 + 1) * 0.8 / 2)
     np.testing.assert_array_equal(decode_rle(decode_mask(text, HEIGHT, WIDTH)), B)  # 1 of 1.5
@@ -230,13 +232,43 @@ def test_groups_are_of_one_class_and_one_mask_per_file() -> None:
         row_of("a", ("/cat", 0.6, C), ("/cat", 0.01, A)),
     ]
     merged, _ = fuse_masks(rows, votes_of(0.5, num_files=2))
+    assert merged is not None
     assert [(label, round(score, 3)) for label, score, _ in merged.predictions] == [
         ("/cat", 0.45),
         ("/dog", 0.35),
         ("/cat", 0.3),
     ]
     best, _ = fuse_masks(rows, votes_of(0.5, num_files=2, max_per_image=1))
+    assert best is not None
     assert best.predictions == merged.predictions[:1]
+
+
+def test_a_group_below_the_threshold_is_dropped() -> None:
+    """Of three files only one has each mask: scores of 0.03 / 3 and 0.9 / 3."""
+    rows = [row_of("a", ("/cat", 0.03, A)), row_of("a", ("/cat", 0.9, C)), row_of("a")]
+    merged, _ = fuse_masks(rows, votes_of(0.5))
+    assert merged is not None
+    assert [round(score, 6) for _, score, _ in merged.predictions] == [0.3]
+
+
+def test_a_file_of_weight_0_takes_no_part_whatever_the_threshold() -> None:
+    rows = [row_of("a", ("/cat", 0.9, A)), row_of("a", ("/dog", 0.8, C))]
+    votes = votes_of(0.5, weights=(0.0, 1.0))
+    merged, _ = fuse_masks(rows, votes._replace(settings=FusionSettings(threshold=0.0)))
+    assert merged is not None
+    assert [prediction[:2] for prediction in merged.predictions] == [("/dog", 0.8)]
+
+
+def test_merging_names_labels_of_class_settings_that_no_prediction_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tmp_path / "settings.csv"
+    settings.write_text("label,iou\n/cat,0.5\n/bird,0.4\n")
+    source = write(tmp_path / "1.csv", row_of("a", ("/cat", 0.8, A)))
+    options = ["--class_settings", str(settings)]
+    assert merge_subs.main([f"{tmp_path}/out.csv", source, *options]) == 0
+    expected = "no prediction has these labels of --class_settings: ['/bird']"
+    assert expected in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
@@ -257,6 +289,9 @@ def test_merging_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], threa
     assert merge_subs.main([out, first, second, *options, "-f", "--skip_bad"]) == 0
     assert "1 bad rows left out" in capsys.readouterr().out
     assert labels_and_scores(out)["b"] == [("/cat", 0.3)]
+    assert merge_subs.main([out, first, *options, "-f", "--skip_bad"]) == 0
+    assert "1 images, 1 predictions of the 1 in 1 files" in capsys.readouterr().out
+    assert list(read(out)) == ["a"]  # nothing is known of b
 
 
 def test_from_predictions_to_a_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,7 @@ MERGED = {  # arguments: the predictions of image a, and of c
     "--method soft_linear": (f"{CAT} /m/01 0.40000 0.00000 0.00000 0.40000 0.20000", C),
     "--method hard": (CAT, C),
     "--method hard --iou 0.5 --max_per_image 1": (CAT, C),
+    "--method hard --max_per_image 3000000000": (CAT, C),
     "--method hard --iou 0.5 --threshold 0.85": (CAT, "c,"),
     "--method wbf": (
         "/m/01 0.85000 0.00000 0.00000 0.40000 0.30588",  # (0.9 * 0.4 + 0.8 * 0.2) / 1.7

@@ -88,6 +88,16 @@ def test_boxes_that_print_alike_are_one_and_images_do_not_mix() -> None:
     assert Path("out.csv").read_text().count("animal") == 3
 
 
+def test_labels_that_no_submission_can_hold_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tree.json").write_text(tree_text({"root": ["Human being"], "Human being": ["Man"]}))
+    Path("in.csv").write_text(f"{HEADER}a,{boxed('Man 0.9 A')}\n")
+    assert add_parents.main(["out.csv", "in.csv", "--hierarchy", "tree.json"]) == 2
+    error = capsys.readouterr().err
+    assert "1 labels of tree.json are empty, too long, or have blanks" in error
+    assert "'Human being'" in error
+    assert not Path("out.csv").exists()
+
+
 def test_labels_that_the_hierarchy_lacks_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     add(boxed("ant 0.1 A", "cow 0.2 A", "bee 0.3 A", "ant 0.4 B"))
     out = capsys.readouterr().out

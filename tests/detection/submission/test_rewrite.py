@@ -105,7 +105,9 @@ def test_a_label_that_no_submission_can_hold_is_refused(tmp_path, monkeypatch, c
     Path("in.csv").write_text(TEXT)
     Path("classes.csv").write_text(f"{'x' * 256},cat\n")
     assert drop_parents.main(["out.csv", "in.csv", "--classes", "classes.csv"]) == 2
-    assert f"'{'x' * 40}…' has 256: correct the class list" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "1 labels of classes.csv are empty, too long, or have blanks" in error
+    assert f"'{'x' * 256}'; correct them" in error
     assert names() == ["classes.csv", "in.csv"]
 
 

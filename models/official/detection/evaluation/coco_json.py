@@ -13,7 +13,6 @@ from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import is_file
-from tpudet.trainkit.records import read_records, unconverted
 
 _DECIMALS = 3  # of pixels; records hold float32 fractions
 
@@ -52,7 +51,10 @@ def export_annotations(
         truth = load_ground_truth(found.shards, names, with_masks=include_masks)
     except (ValueError, tf.errors.OpError) as error:  # a record that is damaged, or none
         raise UserError(f"{found.manifest_path}: {error}") from error
-    content = coco_content(truth, _read_file_names(found.shards), prepared.classes)
+    file_names = [
+        name or source for name, source in zip(truth.file_names, truth.source_ids, strict=True)
+    ]
+    content = coco_content(truth, file_names, prepared.classes)
     with claimed_file(target, "w", force=force) as file:
         file.write(json.dumps(content, ensure_ascii=False) + "\n")
     counts = {section: len(entries) for section, entries in content.items()}
@@ -123,18 +125,3 @@ def _annotations(
             entry["segmentation"] = truth.masks[row]
         entries.append(entry)
     return entries
-
-
-def _read_file_names(shards: Sequence[str]) -> list[str]:
-    """The file name of each record, in order; its id where a record has none."""
-    texts = {
-        "image/filename": tf.io.FixedLenFeature([], tf.string, ""),
-        "image/source_id": tf.io.FixedLenFeature([], tf.string, ""),
-    }
-
-    def parse(record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        parsed = tf.io.parse_single_example(serialized, texts)
-        return parsed["image/filename"], parsed["image/source_id"]
-
-    names = read_records(shards).map(unconverted(parse)).prefetch(256).as_numpy_iterator()
-    return [(name or source).decode(errors="replace") for name, source in names]

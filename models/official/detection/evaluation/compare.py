@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from tpudet.detection.evaluation.open_images.evaluate import Challenge, ChallengeOptions
 from tpudet.detection.evaluation.open_images.metric import Scored, average_precisions
-from tpudet.detection.evaluation.open_images.report import ClassRow, class_rows
+from tpudet.detection.evaluation.open_images.report import ScoredClass, scored_classes
 from tpudet.detection.submission.errors import SubmissionError
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import is_file, is_remote
@@ -142,7 +142,7 @@ def compare_submissions(
         seed=seed,
         confidence=confidence,
     )
-    rows = class_rows(labelled.truth, scores[0].scored, labelled.classes)
+    rows = scored_classes(labelled.truth, scores[0].scored, labelled.classes)
     lines = [
         f"mAP {_describe(total)} at {confidence:.0%} confidence, "
         f"{resamples} resamples of {len(labelled.image_ids)} images"
@@ -173,7 +173,7 @@ def _check_arguments(target: str, confidence: float, *, force: bool) -> None:
         raise SubmissionError("\n".join(mistakes))
 
 
-def _largest(rows: Sequence[ClassRow], changes: Sequence[Change]) -> list[str]:
+def _largest(rows: Sequence[ScoredClass], changes: Sequence[Change]) -> list[str]:
     """Lines for the classes that changed most, the worse and the better."""
     known = [k for k, row in enumerate(rows) if not math.isnan(row.ap)]
     order = sorted(known, key=lambda k: changes[k].second - changes[k].first)
@@ -200,7 +200,7 @@ def _describe(change: Change) -> str:
     )
 
 
-def _table(rows: Sequence[ClassRow], changes: Sequence[Change]) -> str:
+def _table(rows: Sequence[ScoredClass], changes: Sequence[Change]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(

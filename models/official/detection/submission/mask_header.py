@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 
 from tpudet.detection.submission.errors import SubmissionError
+from tpudet.detection.submission.open_images_csv import header_fields
 from tpudet.trainkit.files.storage import open_file
 
 HEADER = "ImageID,ImageWidth,ImageHeight,PredictionString"
-FIELDS = tuple(HEADER.lower().split(","))
 
 
-def header_fields(line: bytes) -> tuple[str, ...]:
-    """Returns the names of the columns that a first line gives, in small letters."""
-    text = line.decode("utf-8-sig", "replace")
-    return tuple(field.strip(' \t\r\n"').lower() for field in text.split(","))
+def is_mask_header(line: str) -> bool:
+    """Whether a line is the header: `ImageID` or `ImageId`, any case, in quotes or not."""
+    return header_fields(line) == header_fields(HEADER)
 
 
 def is_mask_submission(path: str) -> bool:
@@ -22,7 +21,7 @@ def is_mask_submission(path: str) -> bool:
         OSError: it cannot be opened.
     """
     with open_file(path, "rb") as file:
-        return header_fields(file.readline(1 << 12)) == FIELDS
+        return is_mask_header(file.readline(1 << 12).decode("utf-8", "replace"))
 
 
 def have_masks(sources: Sequence[str]) -> bool:

@@ -39,6 +39,14 @@ class _Job(NamedTuple):
     votes: MaskVotes
 
 
+class _Merged(NamedTuple):
+    number: int  # of the job
+    row: MaskRow | None
+    num_read: int  # predictions
+    seen: set[str]  # labels of `by_label` among these
+    faults: list[tuple[int, int, str]]  # file, line, reason
+
+
 def merge_masks(
     target: str,
     sources: Sequence[str],
@@ -47,7 +55,7 @@ def merge_masks(
     force: bool,
     workers: int,
     skip_bad: bool,
-) -> BlockResult:
+) -> tuple[BlockResult, list[str]]:
     """Merges submissions of masks; the same bytes whatever the number of workers.
 
     Args:
@@ -56,50 +64,60 @@ def merge_masks(
         votes: how masks are merged, see `fuse_masks`.
         force: whether an existing target is replaced.
         workers: processes.
-        skip_bad: whether bad rows, and images with a mask that cannot be read, are left out.
+        skip_bad: whether bad rows, also those with a mask that cannot be read, are left out.
+
+    Returns:
+        The totals, and the labels of `votes.by_label` that no prediction has.
 
     Raises:
         SubmissionError: a source is not usable.
         BadRowsError: there are bad rows and `skip_bad` is False.
     """
+    unseen = dict.fromkeys(votes.by_label)
     with ExitStack() as stack:
         files = [stack.enter_context(open_masks(path)) for path in sources]
         jobs = (_Job(k, rows, votes) for k, rows in enumerate(align_rows(files)))
 
         def merged() -> Iterator[tuple[MaskRow, int]]:
-            waiting: dict[int, tuple] = {}
+            waiting: dict[int, _Merged] = {}
             following = 0
-            for number, *result in run_jobs(_run, jobs, workers=workers, progress=lambda _: None):
-                waiting[number] = tuple(result)
+            for result in run_jobs(_run, jobs, workers=workers, progress=lambda _: None):
+                waiting[result.number] = result
                 while following in waiting:
-                    row, count, faults = waiting.pop(following)
+                    one = waiting.pop(following)
                     following += 1
-                    for file, line, reason in faults:
+                    for file, line, reason in one.faults:
                         files[file].refuse(line, reason)
-                    yield row, count
+                    for label in one.seen:
+                        unseen.pop(label, None)
+                    if one.row is not None:
+                        yield one.row, one.num_read
 
-        return write_masks(target, merged(), files, force=force, skip_bad=skip_bad)
+        totals = write_masks(target, merged(), files, force=force, skip_bad=skip_bad)
+    return totals, list(unseen)
 
 
-def _run(
-    job: _Job, progress: Callable[[int], Any]
-) -> tuple[int, MaskRow, int, list[tuple[int, int, str]]]:
-    """Returns the job's number, the merged row, predictions read, and (file, line, fault)s."""
+def _run(job: _Job, progress: Callable[[int], Any]) -> _Merged:
     del progress
     row, faults = fuse_masks(job.rows, job.votes)
-    return job.number, row, count_predictions(job.rows), faults
+    bad = {file for file, _, _ in faults}
+    good = [own for file, own in enumerate(job.rows) if own and file not in bad]
+    seen = {prediction.label for own in good for prediction in own.predictions}
+    seen &= job.votes.by_label.keys()
+    return _Merged(job.number, row, count_predictions(good), seen, faults)
 
 
 def fuse_masks(
     rows: Sequence[MaskRow | None], votes: MaskVotes
-) -> tuple[MaskRow, list[tuple[int, int, str]]]:
+) -> tuple[MaskRow | None, list[tuple[int, int, str]]]:
     """Merges the predictions of one image.
 
-    Class by class, by falling score times the weight of its file: a mask joins the group whose
-    first mask it overlaps most, if the IoU is above `iou`, and else begins a group. A second mask
-    of one file in a group is its duplicate and is dropped. A group becomes one prediction: its
-    score is the sum of its members' divided by the weights of all files, as in weighted boxes
-    fusion (arXiv 1910.13302); its mask has the pixels that masks with at least `share` of the
+    A score counts times the weight of its file; masks at 0 or below the threshold take no part.
+    Class by class, by falling score, a mask joins the group whose first mask it overlaps most, if
+    the IoU is above `iou`, and else begins a group. A second mask of one file in a group is its
+    duplicate and is dropped. A group becomes one prediction: its score is the sum of its members'
+    divided by the weights of all files, as in weighted boxes fusion (arXiv 1910.13302), and must
+    reach the threshold too; its mask has the pixels that masks with at least `share` of the
     group's weight cover.
 
     Args:
@@ -108,39 +126,53 @@ def fuse_masks(
 
     Returns:
         The row by falling score, and (file, line, reason) of rows with a mask that cannot be read,
-        which take no part.
+        which take no part. No row if they are all that there are.
     """
     by_label: dict[str, list[_Member]] = {}
-    faults = []
+    good, faults = [], []
     for file, row in enumerate(rows):
-        try:
-            members = list(_members(row, file, votes)) if row else []
-        except MaskError as error:
-            faults.append((file, row.line if row else 0, str(error)))
+        if row is None:
             continue
+        try:
+            members = list(_members(row, file, votes))
+        except MaskError as error:
+            faults.append((file, row.line, str(error)))
+            continue
+        good.append(row)
         for label, member in members:
             by_label.setdefault(label, []).append(member)
-    merged = []
-    for label, members in by_label.items():
-        iou = votes.by_label.get(label, votes.settings).iou
-        for group in _groups(sorted(members, key=lambda member: -member.score), iou):
-            score = sum(member.score for member in group) / sum(votes.weights)
-            merged.append(MaskPrediction(label, min(score, 1.0), _vote(group, votes)))
+    if not good:
+        return None, faults
+    merged = [
+        prediction
+        for label, members in by_label.items()
+        for prediction in _fuse_class(label, members, votes)
+    ]
     merged.sort(key=lambda prediction: -prediction.score)
     kept = merged[: votes.max_per_image] if votes.max_per_image else merged
-    return first_row(rows)._replace(predictions=tuple(kept)), faults
+    return first_row(good)._replace(predictions=tuple(kept)), faults
 
 
 def _members(row: MaskRow, file: int, votes: MaskVotes) -> Iterator[tuple[str, _Member]]:
     for number, (label, score, text) in enumerate(row.predictions, start=1):
         weighted = score * votes.weights[file]
-        if weighted < votes.by_label.get(label, votes.settings).threshold:
+        if weighted <= 0 or weighted < votes.by_label.get(label, votes.settings).threshold:
             continue
         try:
             mask = decode_mask(text, row.height, row.width)
         except MaskError as error:
             raise MaskError(f"prediction {number}: its mask {error}") from error
         yield label, _Member(weighted, file, mask, text)
+
+
+def _fuse_class(
+    label: str, members: Sequence[_Member], votes: MaskVotes
+) -> Iterator[MaskPrediction]:
+    settings = votes.by_label.get(label, votes.settings)
+    for group in _groups(sorted(members, key=lambda member: -member.score), settings.iou):
+        score = min(sum(member.score for member in group) / sum(votes.weights), 1.0)
+        if score >= settings.threshold:
+            yield MaskPrediction(label, score, _vote(group, votes))
 
 
 def _groups(members: Sequence[_Member], iou: float) -> list[list[_Member]]:

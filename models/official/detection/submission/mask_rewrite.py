@@ -8,7 +8,6 @@ import numpy as np
 from tpudet.detection.submission.ancestors import AncestorTable, with_ancestors
 from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.files import BlockResult
-from tpudet.detection.submission.fusion.printed_numbers import printed_units
 from tpudet.detection.submission.mask_rows import (
     MaskFile,
     MaskPrediction,
@@ -17,6 +16,7 @@ from tpudet.detection.submission.mask_rows import (
     write_masks,
 )
 from tpudet.detection.submission.open_images_csv import DECIMALS
+from tpudet.detection.submission.ranks import FIRST, require_room, score_ranks
 
 Change = Callable[[tuple[MaskPrediction, ...]], Iterable[MaskPrediction]]
 
@@ -89,11 +89,7 @@ def best_of_file(source: str, max_num: int, *, keep_first: bool) -> tuple[Change
     all_ranks = np.concatenate([np.zeros(0, np.int32), *ranks])
     if len(all_ranks) <= max_num:
         return None
-    num_first = int((all_ranks == _FIRST).sum())
-    if num_first > max_num:
-        raise SubmissionError(
-            f"--keep_first keeps a prediction of each of {num_first} images: more than {max_num}"
-        )
+    require_room(int((all_ranks == FIRST).sum()), max_num)
     cut = int(np.partition(all_ranks, len(all_ranks) - 1 - max_num)[len(all_ranks) - 1 - max_num])
     ties_left = max_num - int((all_ranks > cut).sum())
 
@@ -109,14 +105,10 @@ def best_of_file(source: str, max_num: int, *, keep_first: bool) -> tuple[Change
     return keep, cut / 1e5
 
 
-_FIRST = 100_001  # rank of an image's first prediction with keep_first: above the score 1.00000
-
-
 def _ranks(predictions: Sequence[MaskPrediction], keep_first: bool) -> np.ndarray:
-    ranks = printed_units(np.array([prediction.score for prediction in predictions]))
-    if keep_first:
-        ranks[:1] = _FIRST
-    return ranks.astype(np.int32)
+    scores = np.array([prediction.score for prediction in predictions])
+    is_first = np.arange(len(scores)) == 0
+    return score_ranks(scores, is_first if keep_first else None).astype(np.int32)
 
 
 def add_mask_ancestors(

@@ -18,13 +18,14 @@ from tpudet.detection.submission.errors import (
     SubmissionError,
 )
 from tpudet.detection.submission.files import BlockResult
-from tpudet.detection.submission.mask_header import FIELDS, HEADER, header_fields
+from tpudet.detection.submission.mask_header import HEADER, is_mask_header
 from tpudet.detection.submission.mask_text import MaskError
 from tpudet.detection.submission.open_images_csv import DECIMALS
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import is_remote, open_file
 from tpudet.trainkit.images.pixel_limit import MAX_PIXELS
 
+_FIELDS = len(HEADER.split(","))
 _WORDS = 3  # a prediction: MID score mask
 _MAX_SIDE = 1 << 16
 _SIDE_DIGITS = 100  # Python refuses to read thousands
@@ -60,9 +61,9 @@ class MaskFile:
         self.bad = NO_BAD_ROWS
         self._file = file
         file.seek(0)
-        header = file.readline()
-        if header_fields(header) != FIELDS:
-            shown = header[:80].decode("utf-8", "replace").strip()
+        header = file.readline().decode("utf-8", "replace")
+        if not is_mask_header(header):
+            shown = header[:80].strip()
             raise SubmissionError(
                 f"{path} starts with {shown!r}; for masks its first line must be {HEADER} "
                 "(ImageId is read too)"
@@ -152,8 +153,8 @@ def parse_row(line: bytes) -> MaskRow:
         fields = [_unquote(field) for field in line.decode().split(",")]
     except UnicodeDecodeError as error:
         raise MaskError(f"is not text: {error}") from error
-    if len(fields) != len(FIELDS) or not fields[0]:
-        raise MaskError(f"{len(fields)} fields instead of {len(FIELDS)}, or no image id")
+    if len(fields) != _FIELDS or not fields[0]:
+        raise MaskError(f"{len(fields)} fields instead of {_FIELDS}, or no image id")
     if not all(
         side.isdecimal() and len(side) < _SIDE_DIGITS and 0 < int(side) < _MAX_SIDE
         for side in fields[1:3]

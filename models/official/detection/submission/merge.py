@@ -90,8 +90,10 @@ def merge_submissions(
         options.mask_votes,
         options.max_per_image,
     )
-    totals = merge_masks(target, sources, votes, force=force, workers=threads, skip_bad=skip_bad)
-    return _summary(target, totals, len(sources))
+    totals, unseen = merge_masks(
+        target, sources, votes, force=force, workers=threads, skip_bad=skip_bad
+    )
+    return _summary(target, totals, len(sources), unseen)
 
 
 def _merge_boxes(
@@ -107,13 +109,12 @@ def _merge_boxes(
 ) -> str:
     table = settings_table(options.settings, by_label)
     fuse = load_kernel().fuse
+    max_per_image = min(options.max_per_image, 2**31 - 1)  # as large as a C int
     seen = np.zeros(1 + len(by_label), np.int64)
     lock = threading.Lock()
 
     def work(block: Block) -> BlockResult:
-        text, num_read, num_written, faults, counts = fuse(
-            block, relative, table, options.max_per_image
-        )
+        text, num_read, num_written, faults, counts = fuse(block, relative, table, max_per_image)
         with lock:
             np.add(seen, counts, out=seen)
         num_images = int(with_good_row(block, faults).sum())
@@ -128,7 +129,7 @@ def _merge_boxes(
     return _summary(target, totals, len(sources), unseen)
 
 
-def _summary(target: str, totals: BlockResult, num_files: int, unseen: Sequence[str] = ()) -> str:
+def _summary(target: str, totals: BlockResult, num_files: int, unseen: Sequence[str]) -> str:
     return (
         f"{target}: {totals.num_images} images, {totals.num_written} predictions of the "
         f"{totals.num_read} in {num_files} files"

@@ -17,7 +17,7 @@ from tpudet.trainkit.errors import listing
 HEADER_LINE = "ImageId,PredictionString\n"
 DECIMALS = 5
 _MARKS = frozenset(',"')
-MAX_WORD_BYTES = 255  # of a word that readers take
+_MAX_WORD_BYTES = 255  # of a word that readers take
 _WORDS = 6  # a prediction: MID score x1 y1 x2 y2
 
 
@@ -94,10 +94,14 @@ def parse_predictions(text: str) -> ParsedPredictions:
     return ParsedPredictions(words[::_WORDS], numbers[:, 0], numbers[:, 1:])
 
 
+def header_fields(line: str) -> list[str]:
+    """The names of the columns in a first line, in small letters, without quotes."""
+    return [field.strip(' \t\r\n"').lower() for field in line.removeprefix("\ufeff").split(",")]
+
+
 def is_header(line: str) -> bool:
     """Whether a line is the header: `ImageId` or `ImageID`, any case, in quotes or not."""
-    fields = [field.strip(' \t\r\n"').lower() for field in line.removeprefix("\ufeff").split(",")]
-    return fields == HEADER_LINE.strip().lower().split(",")
+    return header_fields(line) == header_fields(HEADER_LINE)
 
 
 def read_submission(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -150,7 +154,7 @@ def require_words(texts: Iterable[str], what: str, advice: str, *, also: str = "
 
 
 def _is_word(text: str, also: str) -> bool:
-    is_short = 0 < len(text.encode()) <= MAX_WORD_BYTES
+    is_short = 0 < len(text.encode()) <= _MAX_WORD_BYTES
     return is_short and all(
         mark in also or (mark.isprintable() and not mark.isspace() and mark not in _MARKS)
         for mark in text

@@ -10,6 +10,7 @@ from tpudet.detection.submission.hierarchy import default_hierarchy, read_hierar
 from tpudet.detection.submission.mask_header import is_mask_submission
 from tpudet.detection.submission.mask_rewrite import add_mask_ancestors, rewrite_masks
 from tpudet.detection.submission.mask_rows import MaskPrediction
+from tpudet.detection.submission.open_images_csv import require_words
 from tpudet.detection.submission.rewrite import rewrite_submission
 from tpudet.detection.submission.unknown_labels import UnknownLabels
 from tpudet.detection.submission.writer import check_target, describe
@@ -45,6 +46,7 @@ def add_parents(
     hierarchy = hierarchy or default_hierarchy()
     check_target(target, [source, hierarchy], force=force)
     table = ancestor_table(read_hierarchy_file(hierarchy))
+    require_words(table.labels, f"labels of {hierarchy}", "correct them")
     unknown = UnknownLabels()
 
     def change(block: Block, rows: ScannedRows) -> ScannedRows:
@@ -99,6 +101,7 @@ def drop_parents(
     file = classes or hierarchy or default_hierarchy()
     check_target(target, [source, file], force=force)
     labels, stays = _read_labels(file, is_class_list=bool(classes))
+    require_words(labels, f"labels of {file}", "correct them")
     unknown = UnknownLabels()
 
     def change(block: Block, rows: ScannedRows) -> ScannedRows:

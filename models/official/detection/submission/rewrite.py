@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.files import (
     BlockResult,
     in_file_order,
@@ -11,7 +10,7 @@ from tpudet.detection.submission.files import (
     scan,
 )
 from tpudet.detection.submission.fusion.blocks import Block, ScannedRows
-from tpudet.detection.submission.open_images_csv import DECIMALS, MAX_WORD_BYTES
+from tpudet.detection.submission.open_images_csv import DECIMALS
 from tpudet.detection.submission.writer import write_submission_file
 
 
@@ -41,16 +40,10 @@ def rewrite_submission(
         skip_bad: whether bad rows are left out and counted.
 
     Raises:
-        SubmissionError: the source is not a submission, or a label fits into none.
+        SubmissionError: the source is not a submission.
         BadRowsError: there are bad rows and `skip_bad` is False.
     """
     known = [label.encode() for label in labels]
-    if too_long := [label for label in labels if len(label.encode()) > MAX_WORD_BYTES]:
-        raise SubmissionError(
-            f"A label has at most {MAX_WORD_BYTES} bytes in a submission, and "
-            f"'{too_long[0][:40]}…' has {len(too_long[0].encode()):,}: correct the "
-            "class list or the hierarchy."
-        )
 
     def work(block: Block) -> BlockResult:
         rows, faults = scan(block, known)

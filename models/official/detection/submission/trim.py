@@ -8,14 +8,13 @@ import numpy as np
 from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.files import in_file_order, open_submission, scan
 from tpudet.detection.submission.fusion.blocks import Block, ScannedRows, SubmissionFile
-from tpudet.detection.submission.fusion.printed_numbers import printed_units
 from tpudet.detection.submission.mask_header import is_mask_submission
 from tpudet.detection.submission.mask_rewrite import above, best_of_file, rewrite_masks
+from tpudet.detection.submission.ranks import FIRST, require_room, score_ranks
 from tpudet.detection.submission.rewrite import rewrite_submission
 from tpudet.detection.submission.writer import check_target, describe, run_blocks
 
 MOST_DIGITS = 9
-_FIRST = 100_001  # rank of an image's first prediction with keep_first: above the score 1.00000
 _NUM_STRETCHES = 64
 
 
@@ -194,11 +193,7 @@ def find_cut(source: SubmissionFile, max_num: int, *, keep_first: bool, threads:
     histogram = _histogram(images, size, keep_first, threads)
     if histogram.sum() <= max_num:
         return None
-    num_first = int(histogram[:, _FIRST].sum())
-    if num_first > max_num:
-        raise SubmissionError(
-            f"--keep_first keeps a prediction of each of {num_first} images: more than {max_num}"
-        )
+    require_room(int(histogram[:, FIRST].sum()), max_num)
     at_least = histogram.sum(axis=0)[::-1].cumsum()[::-1]  # predictions of this rank or better
     rank = int(np.flatnonzero(at_least > max_num)[-1])
     ties = histogram[:, rank]
@@ -219,7 +214,7 @@ def find_cut(source: SubmissionFile, max_num: int, *, keep_first: bool, threads:
 def _histogram(images: Block, size: int, keep_first: bool, threads: int) -> np.ndarray:
     """[stretches, ranks] int64: the count of each rank in each stretch of `size` images."""
     first_lines = images.piece_lines[::size]
-    num_ranks = _FIRST + 1
+    num_ranks = FIRST + 1
 
     def count(block: Block) -> tuple[int, np.ndarray]:
         """The block's first stretch; counts by stretch and rank from there on, flattened."""
@@ -247,7 +242,4 @@ def best_of_block(cut: Cut, block: Block, rows: ScannedRows, *, keep_first: bool
 
 
 def _ranks(rows: ScannedRows, keep_first: bool) -> np.ndarray:
-    ranks = printed_units(rows.scores)
-    if keep_first:
-        ranks[rows.first_of_image()] = _FIRST
-    return ranks
+    return score_ranks(rows.scores, rows.first_of_image() if keep_first else None)

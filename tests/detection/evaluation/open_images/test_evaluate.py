@@ -64,6 +64,39 @@ def test_existing_results_need_force(files: Path, capsys: pytest.CaptureFixture[
     assert run(files, *output, "-f") == 0
 
 
+def write_thirty_classes(folder: Path, *, num_found: int) -> None:
+    """One object of each class, of which the first are found."""
+    classes = [f"/c{number:02}" for number in range(30)]
+    lines = [f"a,{label},0.1,0.5,0.1,0.5,0" for label in classes]
+    (folder / "truth.csv").write_text("\n".join([TRUTH.splitlines()[0], *lines]) + "\n")
+    found = " ".join(f"{label} 0.5 0.1 0.1 0.5 0.5" for label in classes[:num_found])
+    (folder / "sub.csv").write_text(f"ImageId,PredictionString\na,{found}\n")
+
+
+def test_replaced_results_have_no_page_of_the_earlier_ones(tmp_path: Path) -> None:
+    write_thirty_classes(tmp_path, num_found=30)
+    output = ["--output", f"{tmp_path}/result"]
+    assert run(tmp_path, *output, "--num_curves", "30") == 0
+    (tmp_path / "result/precision_recall_notes.png").touch()
+    assert len(list(tmp_path.glob("result/*.png"))) == 3  # 25 curves, 5 curves, the user's own
+    assert run(tmp_path, *output, "-f") == 0
+    assert sorted(path.name for path in (tmp_path / "result").iterdir()) == [
+        "classes.csv", "precision_recall_1.png", "precision_recall_notes.png", "summary.json"
+    ]  # fmt: skip
+
+
+def test_no_gain_is_told_of_missed_objects(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without them 29 of 30 classes have no object left, which is no AP of 0."""
+    write_thirty_classes(tmp_path, num_found=1)
+    assert run(tmp_path, "--num_curves", "0") == 0
+    assert "Miss not found (29)\n" in capsys.readouterr().out
+    errors = json.loads((tmp_path / "sub_evaluation/summary.json").read_text())["errors"]
+    assert errors["Miss"] == {"kind": "Miss", "number": 29, "share": 1.0, "ap_gain": None}
+    assert errors["Loc"]["ap_gain"] == 0
+
+
 def test_what_does_not_count_is_reported(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = 'b,"/c 0.9 0 0 1 1 /c 0.8 0 0 1 1"\r\n'
     (files / "sub.csv").write_text(
@@ -119,6 +152,8 @@ def test_unusable_files_are_one_message_and_exit_code_2(
     (files / "other.csv").write_text("ImageId,PredictionString\nq,/c 0.9 0 0 1 1\n")
     assert "none of the 1 images of" in message(sub="other.csv")
     assert "its first line must be" in message(sub="truth.csv")
+    (files / "truth.csv").write_text(TRUTH + f"a,{'x' * 256},0,1,0,1,0\na,a b,0,1,0,1,0\n")
+    assert "2 labels that are scored are empty, too long, or have blanks" in message()
     (files / "truth.csv").write_text(TRUTH + "a,/c,0.5,0.1,0,1,0\n")
     assert "truth.csv, line 4: XMax < XMin" in message()
     assert not (files / "sub_evaluation").exists()

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from pycocotools import mask as coco_mask
 
-from tpudet.detection.commands import evaluate_submission
+from tpudet.detection.commands import compare_submissions, evaluate_submission
 from tpudet.detection.submission.mask_text import MaskError, decode_mask
 
 SIZE = 20  # pixels, of the images here
@@ -105,6 +105,28 @@ def test_group_of_boxes_without_mask_absorb_but_cannot_be_found(tmp_path: Path) 
     found = [(0.9, rectangle(7, 7, 9, 9)), (0.8, rectangle(7, 7, 9, 9))]
     row = precision(tmp_path, truth, [*found, (0.7, rectangle(0, 0, 4, 4))])
     assert row["AP"] == 0.5  # the published scorer counts every group-of box in recall
+
+
+def test_ground_truth_without_anything_to_score_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [(0.9, rectangle(0, 0, 8, 8))]
+    masked, bare = (truth_row(0, 0, 8, 8, masked=masked) for masked in (True, False))
+    precision(tmp_path, [masked], found)
+    sub, truth, classes = (f"{tmp_path}/{name}.csv" for name in ("sub", "truth", "classes"))
+    Path(classes).write_text("/d,D\n")
+    for rows, options in (
+        ([bare], []),
+        ([masked, bare.replace("/c", "/d")], ["--classes", classes]),
+    ):
+        Path(truth).write_text("\n".join([TRUTH_HEADER, *rows]) + "\n")
+        assert evaluate_submission.main([sub, truth, "--masks", *options]) == 2
+        assert compare_submissions.main([sub, sub, truth, "--masks", *options]) == 2
+        message = f"{truth}: no box of a class that is scored has a mask or is group-of"
+        assert capsys.readouterr().err.count(message) == 2
+    assert not (tmp_path / "sub_evaluation").exists()
+    group = truth_row(0, 0, 8, 8, masked=False, group=1)
+    assert precision(tmp_path, [group], found)["AP"] == 0  # it counts in recall
 
 
 def test_bad_rows_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,6 +108,18 @@ def test_verified_labels_make_false_positives(tree: str, tmp_path: Path) -> None
         challenge_split(TRUTH, CLASSES, hierarchy=tree, image_labels=str(path))
 
 
+def test_files_of_which_no_label_is_a_class_are_refused(tree: str, tmp_path: Path) -> None:
+    numbered = [ClassEntry("1", "dog"), ClassEntry("2", "cat")]
+    match = (
+        r"tree\.json: none of its labels .* its first is '/animal', the first class is '1', 'dog'"
+    )
+    with pytest.raises(ValueError, match=match):
+        challenge_split(TRUTH, numbered, hierarchy=tree, image_labels="")
+    (tmp_path / "labels.csv").write_text("ImageID,LabelName,Confidence\na,/bird,0\n")
+    with pytest.raises(ValueError, match=r"labels\.csv: none .* its first is '/bird'"):
+        challenge_split(TRUTH, CLASSES, hierarchy="", image_labels=f"{tmp_path}/labels.csv")
+
+
 def test_the_config_knows_both_rules() -> None:
     rules = "{kind: open_images, hierarchy: h.json}"
     text = f"evaluation: {{rules: {rules}, schedule: {{best_metric: AP50}}}}"

@@ -154,6 +154,12 @@ def test_other_files_are_refused(write) -> None:
         )
     with pytest.raises(TruthFileError, match="neither Confidence nor Source"):
         read_truth(good, image_labels=write("labels.csv", "ImageID,LabelName", "a,/car"))
+    with pytest.raises(
+        TruthFileError, match=r"none .* its first is 'Car', that of the classes is '/car'"
+    ):
+        read_truth(
+            good, image_labels=write("labels.csv", "ImageID,LabelName,Confidence", "a,Car,0")
+        )
     with pytest.raises(TruthFileError, match="no box is of a class that is scored"):
         read_truth(good, classes=write("classes.csv", "/boat,Boat"))
 

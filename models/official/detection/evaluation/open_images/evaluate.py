@@ -1,8 +1,8 @@
 """Scores a submission by the rules of the Open Images Challenge and writes the report."""
 
 import json
-import os
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from tpudet.detection.evaluation.open_images.masks import (
@@ -15,17 +15,18 @@ from tpudet.detection.evaluation.open_images.predictions import ReadCounts, read
 from tpudet.detection.evaluation.open_images.report import (
     CURVES_PER_PAGE,
     TIDE_MEANINGS,
-    ClassRow,
     ErrorShare,
-    class_rows,
+    ScoredClass,
     draw_curves,
     error_shares,
     mean_average_precision,
+    scored_classes,
     table_text,
     worst_first,
 )
 from tpudet.detection.evaluation.open_images.truth import LabelledTruth, read_truth
 from tpudet.detection.submission.errors import SubmissionError
+from tpudet.detection.submission.open_images_csv import require_words
 from tpudet.detection.types import ImageDetections
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim
@@ -57,8 +58,9 @@ class ChallengeOptions(NamedTuple):
 
     def check_files(self, *submissions: str) -> None:
         """Raises a SubmissionError that lists every file that is missing."""
-        named = [*submissions, *self[:4]]
-        mistakes = [f"no file {path}" for path in named if path and not is_file(path)]
+        of_truth = (self.groundtruth, self.hierarchy, self.image_labels, self.classes)
+        named = [path for path in (*submissions, *of_truth) if path]
+        mistakes = [f"no file {path}" for path in named if not is_file(path)]
         if mistakes:
             raise SubmissionError("\n".join(mistakes))
 
@@ -75,9 +77,13 @@ class Challenge:
             classes=options.classes or "",
             with_masks=options.masks,
         )
+        identifiers = (entry.identifier for entry in self.labelled.classes)
+        require_words(identifiers, "labels that are scored", "give others by --classes")
         self._masks = None
         if self.labelled.masks is not None:
-            self._masks = truth_masks(options.groundtruth, self.labelled.masks)
+            self._masks = truth_masks(
+                options.groundtruth, self.labelled.masks, self.labelled.truth.is_group_of
+            )
         self._threads = options.threads
         self._skip_bad = options.skip_bad
 
@@ -124,7 +130,7 @@ def evaluate_submission(
     challenge = Challenge(options)
     scores = challenge.score(submission)
     truth = challenge.labelled.truth
-    rows = class_rows(truth, scores.scored, challenge.labelled.classes)
+    rows = scored_classes(truth, scores.scored, challenge.labelled.classes)
     shares = [] if options.masks else error_shares(truth, scores.detections)
     worst = worst_first(rows)
     files = {TABLE: table_text(rows).encode(), **_curves(scores.scored, rows, worst[:num_curves])}
@@ -132,6 +138,7 @@ def evaluate_submission(
     with Claim(f"{folder}.claim.json", output=folder) as claim:
         _check_output(folder, force=force)  # another process may have written it meanwhile
         storage.make_folder(folder)
+        _remove_old(folder, files)
         for name, content in files.items():  # the summary last
             claim.verify()
             with whole_file(f"{folder}/{name}", "wb") as file:
@@ -152,13 +159,21 @@ def _check_output(folder: str, *, force: bool) -> None:
     mistakes = []
     if is_file(f"{folder}/{SUMMARY}") and not force:
         mistakes.append(f"{folder}/{SUMMARY} exists; -f replaces it, --output names another folder")
-    if is_file(folder) and not os.path.isdir(folder):
+    if is_file(folder):
         mistakes.append(f"--output {folder} is a file; name a folder")
     if mistakes:
         raise SubmissionError("\n".join(mistakes))
 
 
-def _curves(scored: Scored, rows: Sequence[ClassRow], worst: Sequence[int]) -> dict[str, bytes]:
+def _remove_old(folder: str, files: Collection[str]) -> None:
+    """Removes an earlier summary, whose report is now replaced, and pages that `files` lack."""
+    for name in storage.list_names(folder):
+        is_page = re.fullmatch(r"precision_recall_[0-9]+\.png", name)
+        if name == SUMMARY or (is_page and name not in files):
+            storage.remove(f"{folder}/{name}")
+
+
+def _curves(scored: Scored, rows: Sequence[ScoredClass], worst: Sequence[int]) -> dict[str, bytes]:
     """PNGs by file name."""
     return {
         f"precision_recall_{page}.png": draw_curves(
@@ -168,7 +183,7 @@ def _curves(scored: Scored, rows: Sequence[ClassRow], worst: Sequence[int]) -> d
     }
 
 
-def _summary(rows: Sequence[ClassRow], counts: ReadCounts, shares: Sequence[ErrorShare]) -> str:
+def _summary(rows: Sequence[ScoredClass], counts: ReadCounts, shares: Sequence[ErrorShare]) -> str:
     content = {
         "mAP": mean_average_precision(rows),
         "classes": sum(row.ap == row.ap for row in rows),
@@ -184,7 +199,7 @@ def _summary(rows: Sequence[ClassRow], counts: ReadCounts, shares: Sequence[Erro
     return json.dumps(content, indent=2) + "\n"
 
 
-def _describe_worst(rows: Sequence[ClassRow], worst: Sequence[int]) -> str:
+def _describe_worst(rows: Sequence[ScoredClass], worst: Sequence[int]) -> str:
     lines = [
         f"  {row.ap:.4f}  {row.name} ({row.boxes} boxes, {row.group_of} group-of, "
         f"{row.predictions} predictions, recall {row.best_recall:.3f})"
@@ -195,8 +210,9 @@ def _describe_worst(rows: Sequence[ClassRow], worst: Sequence[int]) -> str:
 
 def _describe_shares(shares: Sequence[ErrorShare]) -> str:
     lines = [
-        f"\n  {share.share:6.1%}  {share.kind:<5}{TIDE_MEANINGS[share.kind]} ({share.number}; "
-        f"without it AP50 +{share.ap_gain:.4f})"
+        f"\n  {share.share:6.1%}  {share.kind:<5}{TIDE_MEANINGS[share.kind]} ({share.number}"
+        + ("" if share.ap_gain is None else f"; without it AP50 +{share.ap_gain:.4f}")
+        + ")"
         for share in shares
     ]
     return (

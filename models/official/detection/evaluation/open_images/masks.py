@@ -40,11 +40,17 @@ from tpudet.detection.types import ImageDetections
 _LABELS_SHOWN = 5
 
 
-def truth_masks(path: str, texts: MaskTexts) -> list[Mask | None]:
+def truth_masks(path: str, texts: MaskTexts, is_group_of: np.ndarray) -> list[Mask | None]:
     """The masks of the ground truth's boxes, None for no mask or an empty one.
 
+    Args:
+        path: of the ground truth.
+        texts: of the G boxes of classes that are scored.
+        is_group_of: [G] bool.
+
     Raises:
-        TruthFileError: a string is not a mask of its size; the first ten are named.
+        TruthFileError: a string is not a mask of its size (the first ten are named), or no box has
+            a mask and none is group-of.
     """
     masks: list[Mask | None] = []
     bad: dict[int, str] = {}
@@ -58,6 +64,11 @@ def truth_masks(path: str, texts: MaskTexts) -> list[Mask | None]:
     if bad:
         shown = [f"  {path}, line {n}: Mask {why}" for n, why in sorted(bad.items())[:NUM_SHOWN]]
         raise TruthFileError(f"{len(bad)} bad masks:\n" + "\n".join(shown))
+    if not is_group_of.any() and not any(masks):
+        raise TruthFileError(
+            f"{path}: no box of a class that is scored has a mask or is group-of; name a file with "
+            "masks, or leave --masks out to score boxes"
+        )
     return masks
 
 

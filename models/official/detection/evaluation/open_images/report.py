@@ -34,8 +34,8 @@ TIDE_MEANINGS = {
 }
 
 
-class ClassRow(NamedTuple):
-    """A class in the table."""
+class ScoredClass(NamedTuple):
+    """A class of a scored submission."""
 
     label: str
     name: str
@@ -53,13 +53,15 @@ class ErrorShare(NamedTuple):
     kind: str
     number: int
     share: float  # of all errors
-    ap_gain: float  # at IoU 0.5, as hotcoco computes AP
+    # At IoU 0.5, as hotcoco computes AP. None for Miss: without its missed objects a class may have
+    # none left, and hotcoco keeps it in the mean at AP 0.
+    ap_gain: float | None
 
 
-def class_rows(
+def scored_classes(
     truth: ChallengeTruth, scored: Scored, classes: Sequence[ClassEntry]
-) -> list[ClassRow]:
-    """The table, a row per class in the order of the class list."""
+) -> list[ScoredClass]:
+    """The rows of the table, in the order of the class list."""
     size = scored.num_classes + 1
     precisions = average_precisions(scored)
     group_of = np.bincount(truth.classes[truth.is_group_of], minlength=size)[1:]
@@ -68,7 +70,7 @@ def class_rows(
     predictions = np.bincount(scored.classes, minlength=size)[1:] + scored.num_ignored
     found = np.bincount(scored.classes[scored.is_true], minlength=size)[1:]
     return [
-        ClassRow(
+        ScoredClass(
             *entry,
             float(precisions[k]),
             int(boxes[k]),
@@ -81,12 +83,12 @@ def class_rows(
     ]
 
 
-def mean_average_precision(rows: Sequence[ClassRow]) -> float:
+def mean_average_precision(rows: Sequence[ScoredClass]) -> float:
     """The mean over the classes with ground truth."""
     return float(np.nanmean([row.ap for row in rows]))
 
 
-def table_text(rows: Sequence[ClassRow]) -> str:
+def table_text(rows: Sequence[ScoredClass]) -> str:
     """The table as CSV; undefined numbers are blank."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -102,14 +104,14 @@ def table_text(rows: Sequence[ClassRow]) -> str:
     return stream.getvalue()
 
 
-def worst_first(rows: Sequence[ClassRow]) -> list[int]:
+def worst_first(rows: Sequence[ScoredClass]) -> list[int]:
     """The class ids with ground truth by rising AP, equal ones by falling number of boxes."""
     with_truth = [k for k, row in enumerate(rows) if not math.isnan(row.ap)]
     order = sorted(with_truth, key=lambda k: (rows[k].ap, -rows[k].boxes - rows[k].group_of, k))
     return [k + 1 for k in order]
 
 
-def draw_curves(scored: Scored, rows: Sequence[ClassRow], class_ids: Sequence[int]) -> bytes:
+def draw_curves(scored: Scored, rows: Sequence[ScoredClass], class_ids: Sequence[int]) -> bytes:
     """Draws precision over recall of at most `CURVES_PER_PAGE` classes in a grid, as PNG."""
     num_rows = math.ceil(len(class_ids) / _COLUMNS)
     figure = Figure(figsize=(3 * _COLUMNS, 2.8 * num_rows), dpi=80)
@@ -167,7 +169,7 @@ def error_shares(truth: ChallengeTruth, detections: ImageDetections) -> list[Err
     ground = hotcoco.COCO({"images": images, "annotations": annotations, "categories": categories})
     rows = _best_of_images(detections.image_indices, countable_rows(truth, detections))
     if not len(rows):
-        missed = ErrorShare("Miss", len(boxes), 1.0, 0.0)
+        missed = ErrorShare("Miss", len(boxes), 1.0, None)
         return [
             missed,
             *(ErrorShare(kind, 0, 0.0, 0.0) for kind in TIDE_MEANINGS if kind != "Miss"),
@@ -186,10 +188,14 @@ def error_shares(truth: ChallengeTruth, detections: ImageDetections) -> list[Err
     found = evaluator.tide_errors()
     total = max(sum(found["counts"].values()), 1)
     shares = [
-        ErrorShare(kind, found["counts"][kind], found["counts"][kind] / total,
-                   found["delta_ap"][kind])
+        ErrorShare(
+            kind,
+            found["counts"][kind],
+            found["counts"][kind] / total,
+            None if kind == "Miss" else found["delta_ap"][kind],
+        )
         for kind in TIDE_MEANINGS
-    ]  # fmt: skip
+    ]
     return sorted(shares, key=lambda share: -share.number)
 
 

@@ -84,10 +84,10 @@ class ChallengeSplit(NamedTuple):
         if metrics["AP"] == -1:
             return ["every metric is -1: no ground truth object in this split"]
         missing = [name for name in self.class_names if metrics[f"AP/{name}"] == -1]
+        if not missing:
+            return []
         shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
-        return [f"AP is -1 for {len(missing)} classes without ground truth: {shown}"] * bool(
-            missing
-        )
+        return [f"AP is -1 for {len(missing)} classes without ground truth: {shown}"]
 
 
 def challenge_split(
@@ -103,11 +103,13 @@ def challenge_split(
             `source_ids`.
 
     Raises:
-        ValueError: a file is not usable.
+        ValueError: a file is not usable, or none of its labels is a class.
         OSError: a file cannot be opened.
     """
     tree = read_hierarchy_file(hierarchy) if hierarchy else Hierarchy((), {}, {})
     ids = class_ids(classes)
+    if hierarchy:
+        _require_classes(hierarchy, tree.labels, classes)
     ancestors, descendants = ([[] for _ in classes] for _ in range(2))
     for label in tree.labels:
         if label in ids:
@@ -127,6 +129,7 @@ def challenge_split(
         labels = np.array([ids.get(name, 0) - 1 for name in found.labels.tolist()], int)
         if not (images >= 0).any():
             raise ValueError(f"{image_labels}: none of its images is in this split")
+        _require_classes(image_labels, found.labels.tolist(), classes)
         for relatives, chosen in (
             (ancestors, found.is_positive),
             (descendants, ~found.is_positive),
@@ -146,6 +149,15 @@ def challenge_split(
         ancestors,
         None if truth.masks is None else [_or_none(truth.masks[row]) for row in rows.tolist()],
     )
+
+
+def _require_classes(path: str, labels: Sequence[str], classes: Sequence[ClassEntry]) -> None:
+    """Raises a ValueError if none of the labels of a file is a class."""
+    if class_ids(classes).keys().isdisjoint(labels):
+        raise ValueError(
+            f"{path}: none of its labels is an identifier or a name in classes.csv: its first is "
+            f"{labels[0]!r}, the first class is {classes[0].identifier!r}, {classes[0].name!r}"
+        )
 
 
 def _with_ancestors(detections: ImageDetections, ancestors: list[list[int]]) -> ImageDetections:

@@ -66,6 +66,7 @@ def read_truth(
     verified = [(rows.image_ids[places], expanded)]
     if image_labels:
         found = read_image_labels(_content(image_labels), image_labels)
+        labels.require_any(found.labels, image_labels)
         verified += _expand_labels(found, labels, tree)
         if found.num_by_machines:
             notes.append(f"{found.num_by_machines} labels by machines left out of {image_labels}")
@@ -102,6 +103,14 @@ class _Labels:
         self._labels = [entry.identifier for entry in entries]
         self.numbers(np.array(tree.labels, str))
         self._named = {self._numbers[label]: label for label in tree.labels}
+
+    def require_any(self, labels: np.ndarray, path: str) -> None:
+        """Raises a TruthFileError if a file has labels, and none of them has a number."""
+        if len(labels) and self._numbers.keys().isdisjoint(labels.tolist()):
+            raise TruthFileError(
+                f"{path}: none of its labels is a class: its first is {str(labels[0])!r}, that of "
+                f"the classes is {self._labels[0]!r}"
+            )
 
     def numbers(self, labels: np.ndarray) -> np.ndarray:
         """[n] int64: the number of each label; a new one gets the next."""

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from tpudet.detection.ops.numpy_boxes import FAR_OUTSIDE
+from tpudet.detection.submission.errors import NUM_SHOWN
 from tpudet.trainkit.errors import UserError
 
 _SIDES = ("YMin", "XMin", "YMax", "XMax")
-_NUM_SHOWN = 10
-_FAR_OUTSIDE = 1.5  # of a fraction; annotators' boxes overhang an image by less
 
 
 class TruthFileError(UserError):
@@ -92,12 +92,12 @@ def read_box_rows(data: bytes, path: str, *, with_masks: bool = False) -> BoxRow
         mistakes.append((has_mask & ~is_size, "ImageWidth or ImageHeight is not a whole number"))
         sizes[has_mask & is_size] = found[has_mask & is_size]
     _require_good(data, path, mistakes)
-    num_beyond = np.count_nonzero(boxes[~is_blank].max(axis=1, initial=0.0) > _FAR_OUTSIDE)
+    num_beyond = np.count_nonzero(boxes[~is_blank].max(axis=1, initial=0.0) > FAR_OUTSIDE)
     num_boxes = np.count_nonzero(~is_blank)
     if 2 * num_beyond > num_boxes:
         raise TruthFileError(
             f"{path} is in pixels: {num_beyond} of {num_boxes} boxes reach beyond "
-            f"{_FAR_OUTSIDE:g}; fractions of the image, 0..1, are expected"
+            f"{FAR_OUTSIDE:g}; fractions of the image, 0..1, are expected"
         )
     kept = ~is_blank
     masks = None
@@ -190,7 +190,7 @@ def _require_good(data: bytes, path: str, mistakes: Sequence[tuple[np.ndarray, s
             bad.setdefault(row, []).append(what)
     if bad:
         lines = _line_numbers(data, max(bad) + 1)
-        rows = sorted(bad)[:_NUM_SHOWN]
+        rows = sorted(bad)[:NUM_SHOWN]
         shown = "\n".join(f"  {path}, line {lines[row]}: {'; '.join(bad[row])}" for row in rows)
         more = f"\n  … and {len(bad) - len(rows)} more" if len(bad) > len(rows) else ""
         noun = "row" if len(bad) == 1 else "rows"
