@@ -1,7 +1,10 @@
 # `make install` sets up .venv from a fresh clone; the other targets do so first where needed.
 PYTHON ?= python3
+# TensorFlow's build in a fresh .venv: cpu, cuda or tpu.
+EXTRA ?= cpu
 BIN := .venv/bin
 SHELL_SCRIPTS := $(wildcard scripts/*.sh scripts/inference/*.sh docker/*.sh) .ci/run
+KERNELS := models/official/detection/submission/fusion
 # Whole files, in their order: each file's fixtures, some of which train for a minute, are made once.
 TWO_WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 export TF_CPP_MIN_LOG_LEVEL ?= 2
@@ -10,10 +13,10 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 install: .venv/installed  ## everything that the other targets need
 
-.venv/installed: pyproject.toml setup.py
+.venv/installed: pyproject.toml setup.py $(wildcard $(KERNELS)/*.pyx $(KERNELS)/*.pxd)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,jax,cluster,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRA),jax,cluster,dev]'
 	touch $@
 
 demo: .venv/installed  ## draw a data set, train, evaluate, export, predict, submit: minutes

@@ -37,9 +37,10 @@ extensions = [
 
 # Cython and pyright look modules up by folder names, so models/official needs the name tpudet.
 link = Path("build/typed/tpudet")
-if not link.exists():
+if link.resolve() != Path(ROOT).resolve():  # missing, or of a clone that has been moved
+    link.unlink(missing_ok=True)
     link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(Path(ROOT).resolve(), target_is_directory=True)
+    link.symlink_to(Path("../..", ROOT), target_is_directory=True)
 modules = cythonize(extensions, include_path=[str(link.parent)], build_dir="build/cython")
 for module in modules:
     module.optional = True  # given to Extension above, cythonize would lose it

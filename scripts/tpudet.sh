@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034  # the variables are for the scripts
 # `source tpudet.sh NUMBER "$@"` begins every script here: it prints the script's first comment as
-# the usage message unless NUMBER arguments precede the flags, sets $storage and $logs, and defines
+# the usage message for --help and unless NUMBER arguments precede the flags, sets $storage and $logs, and defines
 # `tpudet`, which ends the script with that command.
 set -euo pipefail
 
@@ -24,5 +24,8 @@ storage=${storage%/}
 logs=$storage/logs
 [[ $storage == *://* ]] && logs=output/logs
 for ((number = 2; number <= $1 + 1; number++)); do
-    if [[ ${!number:--} == -* ]]; then usage; fi
+    case ${!number:--} in
+    -h | --help) (usage) 2>&1 || exit 0 ;; # asked for, so no error
+    -*) usage ;;
+    esac
 done

@@ -5,13 +5,18 @@
 # finished; then it deletes the machine. It runs where the TPU is not: on any machine with gcloud.
 # The model_dir and the data must be in a bucket, for the disk goes with the machine.
 # variables: RUNTIME (v2-alpha-tpuv5-lite), INSTALL (pip install 'tpudet[tpu]'), RETRY_SECONDS (60)
-# exit codes: 0 finished, 2 wrong usage, else that of tpudet train
+# exit codes: 0 finished, 2 wrong usage, else that of tpudet train or, after three attempts, of INSTALL
 # example: train_preemptible.sh det-1 us-west4-a v5litepod-8 --config r50_fpn_640 \
 #     --model_dir gs://bucket/saved/r50-coco --set data.directory=gs://bucket/converted/coco
 set -uo pipefail
 
-if [[ $# -lt 4 || $1 == -* || $2 == -* || $3 == -* || " $* " != *" --model_dir gs://"* ]]; then
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "$0" >&2
+usage() { sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "$0"; }
+if [[ ${1:-} == --help || ${1:-} == -h ]]; then
+    usage
+    exit
+fi
+if [[ $# -lt 4 || $1 == -* || $2 == -* || $3 == -* || " $* " != *" --model_dir"[\ =]"gs://"* ]]; then
+    usage >&2
     exit 2
 fi
 name=$1 zone=$2 type=$3
@@ -38,16 +43,23 @@ train() {
 }
 
 trap 'say "stopped; delete the machine: gcloud compute tpus tpu-vm delete $name --zone $zone"; exit 130' INT TERM
-installed=
+installed='' failures=0
 while true; do
     state=$(tpu describe --format 'value(state)' 2>/dev/null) || state=NONE
     case $state in
     READY)
         if [[ -z $installed ]]; then
-            on_machine "${INSTALL:-pip install 'tpudet[tpu]'}" </dev/null || { sleep "$retry"; continue; }
-            installed=yes
+            on_machine "${INSTALL:-pip install 'tpudet[tpu]'}" </dev/null || {
+                code=$?
+                say "the installation on $name failed with $code"
+                ((++failures < 3)) || finish "$code" "gave up after three failed installations"
+                sleep "$retry"
+                continue
+            }
+            installed=yes failures=0
         fi
-        code=$(train "$@" | tee /dev/stderr | sed -n 's/.*tpudet_exit \([0-9]*\).*/\1/p' | sort -n | tail -1)
+        # Opened by its name, stderr would be cut to nothing where it is a file.
+        code=$(train "$@" | tee >(cat >&2) | sed -n 's/.*tpudet_exit \([0-9]*\).*/\1/p' | sort -n | tail -1)
         case $code in
         0) finish 0 "finished" ;;
         75) say "stopped with its state saved" ;; # and the machine is about to go
@@ -57,7 +69,7 @@ while true; do
         sleep "$retry"
         ;;
     NONE)
-        installed=
+        installed='' failures=0
         say "creating $name ($type)"
         tpu create --accelerator-type "$type" --version "${RUNTIME:-v2-alpha-tpuv5-lite}" --spot ||
             { say "no machine; trying again in $retry s"; sleep "$retry"; }
@@ -66,6 +78,7 @@ while true; do
     *)
         say "$name is $state: deleting it"
         delete
+        sleep "$retry"
         ;;
     esac
 done

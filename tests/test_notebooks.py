@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import sys
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,41 @@ def test_cells_are_python_with_one_of_parameters_and_hold_no_outputs(name: str) 
     for source, _ in cells:
         ast.parse(source)
     whole = json.loads((NOTEBOOKS / name).read_text())
+    # The wheel is compiled: its name is of one platform and Python.
+    assert not any("-py3-none-any" in source for source, _ in cells)
     assert not any(cell.get("outputs") for cell in whole["cells"])
+
+
+@pytest.mark.parametrize("name", ["kaggle_tpu.ipynb", "colab.ipynb", "kaggle.ipynb"])
+def test_a_notebook_finishes_a_conversion_and_predicts_with_the_export_of_its_part(
+    name: str, tmp_path: Path
+) -> None:
+    """The second split of `mine` was interrupted, and `final` has another part of the config."""
+    calls: list[tuple[str, ...]] = []
+    splits = [["--split", "train=0.9,val=0.1"], ["--split", "test"]]
+    records, final = tmp_path / "converted/mine", tmp_path / "final"
+    records.mkdir(parents=True)
+    (records / "classes.csv").touch()
+    for split in ("train", "val"):
+        (records / f"{split}_mine.manifest.json").touch()
+    for age, part in ((-1, "other"), (0, "mine")):
+        (final / f"c-{part}-64").mkdir(parents=True)
+        os.utime(final / f"c-{part}-64", (100 + age, 100 + age))
+    (final / "c-other-64").touch()  # exported since
+    namespace: dict[str, Any] = {
+        **{"STORAGE": str(tmp_path), "PART": "mine", "CONFIG": "c", "RUN": "c-mine"},
+        **{"SPLITS": splits, "EARLIER": "", "TEST_IMAGES": "i", "SUBMISSION": "s.csv"},
+        **{"RECORDS": str(records), "MODEL_DIR": "m", "code": 0, "FINISHED": (0,)},
+        **{"os": os, "glob": glob, "find_inputs": lambda _: []},
+        **dict.fromkeys(("tpudet", "tpudet_command"), lambda *words: calls.append(words)),
+    }
+    for source, _ in read_cells(name):
+        if '"make_tfrecords"' in source or '"predict"' in source:
+            exec(compile(source, name, "exec"), namespace)
+    conversions = [words for words in calls if words[0] == "make_tfrecords"]
+    assert conversions == [("make_tfrecords", "--split", "test", "--output", str(records))]
+    (prediction,) = (words for words in calls if words[0] == "predict")
+    assert prediction[2] == str(final / "c-mine-64")
 
 
 @pytest.mark.slow

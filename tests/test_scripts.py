@@ -68,12 +68,18 @@ def test_the_log_stays_on_this_machine_when_the_storage_is_a_bucket() -> None:
     assert "--model_dir gs://bucket/saved/v-a --log_file output/logs/v-a.log" in done.stdout
 
 
+def usage(script: str) -> str:
+    """The first comment of a script."""
+    comment = (SCRIPTS / script).read_text().split("\n", 1)[1].partition("\nsource ")[0]
+    return comment.replace("# ", "") + "\n"
+
+
 @pytest.mark.parametrize(
     "call",
     [
-        *("train_on_dataset.sh", "train_on_dataset.sh a", "train_on_dataset.sh --help"),
-        *("train_on_fold.sh a v", "train_on_fold.sh a v one", "train_on_fold.sh a v --help"),
-        *("export_saved_model.sh a v", "export_saved_model.sh --help", "export_saved_model.sh"),
+        *("train_on_dataset.sh", "train_on_dataset.sh a", "train_on_dataset.sh --mode train"),
+        *("train_on_fold.sh a v", "train_on_fold.sh a v one", "train_on_fold.sh a v -x"),
+        *("export_saved_model.sh a v", "export_saved_model.sh -x", "export_saved_model.sh"),
         *("export_fold.sh a v 3", "export_fold.sh a v x best", "prepare_datasets.sh v1"),
         *("prepare_folds.sh", "prepare_folds.sh --num_folds", "upload_files_to_gcs.sh"),
     ],
@@ -81,10 +87,28 @@ def test_the_log_stays_on_this_machine_when_the_storage_is_a_bucket() -> None:
 def test_a_shell_script_prints_its_comment_as_usage(call: str) -> None:
     script, *arguments = call.split()
     done = run(script, *arguments, PYTHON="echo")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"usage: {script} ")
-    comment = (SCRIPTS / script).read_text().split("\n", 1)[1].partition("\nsource ")[0]
-    assert done.stderr == comment.replace("# ", "") + "\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", usage(script))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("train_on_dataset.sh --help", "train_on_fold.sh a v -h", "export_saved_model.sh -h"),
+        *("export_fold.sh --help", "prepare_folds.sh --help"),
+    ],
+)
+def test_a_shell_script_answers_help_without_an_error(call: str) -> None:
+    script, *arguments = call.split()
+    done = run(script, *arguments, PYTHON="echo")
+    assert (done.returncode, done.stdout, done.stderr) == (0, usage(script), "")
+
+
+def test_sources_of_the_kernels_that_have_changed_are_installed_again() -> None:
+    root = SCRIPTS.parent
+    for path in (root / "models/official/detection/submission/fusion").glob("*.p[yx][xd]"):
+        command = ["make", "--dry-run", "--what-if", str(path.relative_to(root)), "install"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
+        assert "--editable" in done.stdout, path
 
 
 @pytest.mark.parametrize("script", PYTHON_SCRIPTS)

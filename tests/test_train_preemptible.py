@@ -20,6 +20,7 @@ create)
     [[ $answer == ok ]] && echo READY >"$WORLD/state" ;;
 delete) rm "$WORLD/state" ;;
 ssh)
+    [[ $* == *failing\ install* ]] && exit 7
     [[ $* == *tpudet\ train* ]] || exit 0
     read -r run <"$WORLD/runs"
     sed -i 1d "$WORLD/runs"
@@ -32,21 +33,29 @@ ssh)
 esac
 """
 
+SLEEP = '#!/bin/sh\necho "sleep $1" >>"$WORLD/calls"\n'
 
-def run(
-    world: Path, *arguments: str, runs: tuple[str, ...], creations: tuple[str, ...] = ("ok",) * 9
-) -> tuple[int, list[str], str]:
-    gcloud = world / "gcloud"
-    gcloud.write_text(GCLOUD)
-    gcloud.chmod(0o755)
+
+def make_world(
+    world: Path, runs: tuple[str, ...], creations: tuple[str, ...] = ("ok",) * 9
+) -> dict[str, str]:
+    """The environment in which gcloud plays, and in which to sleep is only a call."""
+    for name, text in (("gcloud", GCLOUD), ("sleep", SLEEP)):
+        (world / name).write_text(text)
+        (world / name).chmod(0o755)
     (world / "runs").write_text("".join(f"{run}\n" for run in runs))
     (world / "creations").write_text("".join(f"{answer}\n" for answer in creations))
-    variables = {
-        **os.environ,
-        "PATH": f"{world}:{os.environ['PATH']}",
-        "WORLD": str(world),
-        "RETRY_SECONDS": "0",
-    }
+    return {**os.environ, "PATH": f"{world}:{os.environ['PATH']}", "WORLD": str(world)}
+
+
+def run(
+    world: Path,
+    *arguments: str,
+    runs: tuple[str, ...],
+    creations: tuple[str, ...] = ("ok",) * 9,
+    **changes: str,
+) -> tuple[int, list[str], str]:
+    variables = {**make_world(world, runs, creations), **changes}
     done = subprocess.run(
         [SCRIPT, *arguments], capture_output=True, text=True, check=False, timeout=60, env=variables
     )
@@ -55,7 +64,7 @@ def run(
 
 
 def verbs(calls: list[str]) -> list[str]:
-    return [call.split()[0] for call in calls if not call.startswith("describe")]
+    return [call.split()[0] for call in calls if not call.startswith(("describe", "sleep"))]
 
 
 def test_after_a_preemption_the_machine_is_made_again_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -90,6 +99,44 @@ def test_where_there_is_no_machine_it_asks_again(tmp_path: Path) -> None:
     assert "no machine; trying again" in output
 
 
+def test_an_installation_that_fails_is_said_and_given_up_after_three_attempts(
+    tmp_path: Path,
+) -> None:
+    code, calls, output = run(
+        tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=(), INSTALL="failing install"
+    )
+    assert code == 7
+    assert verbs(calls) == ["create", "ssh", "ssh", "ssh", "delete"]
+    assert output.count("the installation on d failed with 7") == 3
+    assert output.endswith("gave up after three failed installations\n")
+
+
+def test_it_waits_after_deleting_a_machine_in_another_state(tmp_path: Path) -> None:
+    code, calls, _ = run(
+        tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=("preempted", "0"), RETRY_SECONDS="17"
+    )
+    assert code == 0
+    first = next(place for place, call in enumerate(calls) if call.startswith("delete"))
+    assert calls[first + 1] == "sleep 17"
+
+
+def test_a_log_in_a_file_keeps_what_was_written_before_each_attempt(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    with log.open("w") as file:
+        subprocess.run(
+            [SCRIPT, "d", "z", "v5litepod-8", "--config", "v", "--model_dir=gs://bucket/saved/m"],
+            stdout=file,
+            stderr=file,
+            check=True,
+            timeout=60,
+            env=make_world(tmp_path, runs=("cut", "0")),
+        )
+    text = log.read_text()
+    assert "creating d (v5litepod-8)" in text
+    assert text.count("step 100") == 2
+    assert "\0" not in text  # as a hole in the file reads
+
+
 @pytest.mark.parametrize("code", [1, 2])
 def test_a_run_that_fails_is_not_repeated_and_stops_costing(tmp_path: Path, code: int) -> None:
     found, calls, _ = run(tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=(str(code),))
@@ -102,11 +149,16 @@ def test_a_run_that_fails_is_not_repeated_and_stops_costing(tmp_path: Path, code
     [
         (),
         ("d", "z", "v5litepod-8"),
-        ("--help",),
         ("d", "z", "v5litepod-8", "--config", "v", "--model_dir", "output/saved/m"),
     ],
 )
 def test_without_a_bucket_it_starts_nothing(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     code, calls, output = run(tmp_path, *arguments, runs=())
     assert (code, calls) == (2, [])
+    assert output.startswith("usage: train_preemptible.sh NAME ZONE TYPE")
+
+
+def test_help_is_no_error(tmp_path: Path) -> None:
+    code, calls, output = run(tmp_path, "--help", runs=())
+    assert (code, calls) == (0, [])
     assert output.startswith("usage: train_preemptible.sh NAME ZONE TYPE")

@@ -76,3 +76,13 @@ def trained_run(colors_part: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     values = {**TINY, "data.directory": str(colors_part)}
     assert main([*command, *flags(values)]) == 0
     return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def saved_model(trained_run: Path) -> str:
+    """The run, exported."""
+    from tpudet.cli import main
+
+    root = str(trained_run.parent / "final")
+    assert main(["export", "--model_dir", str(trained_run), "--export_root", root]) == 0
+    return f"{root}/run-32"

@@ -16,7 +16,6 @@ from tpudet.detection.build_detector import build_task as build_detector
 from tpudet.detection.config import load_experiment as load_detection
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.images.standardize import decode_rgb
-from tpudet.trainkit.records import write_shard
 from tpudet.trainkit.training.checkpoints import read_checkpoint
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.pretrained import load_pretrained, open_pretrained
@@ -64,13 +63,6 @@ def test_evaluate_writes_the_class_table_and_the_confusions(trained_run: Path, c
     assert confusions.sum() == 6
     assert np.trace(confusions) / 6 == pytest.approx(metrics["top1"])
     assert "run, step 4" in Path(f"{path}_report.html").read_text()
-
-
-@pytest.fixture(scope="module")
-def saved_model(trained_run: Path) -> str:
-    root = str(trained_run.parent / "final")
-    assert main(["export", "--model_dir", str(trained_run), "--export_root", root]) == 0
-    return f"{root}/run-32"
 
 
 def test_the_export_gives_the_evaluated_probabilities(
@@ -157,70 +149,6 @@ def test_images_of_one_name_in_two_folders_have_ids_with_the_folder(
     output = tmp_path / "predictions.csv"
     assert main(["classify", str(output), saved_model, "--images", str(tmp_path / "images")]) == 0
     assert [row["id"] for row in read_rows(output)] == ["blue/1", "red/1"]
-
-
-IMAGE = cv2.imencode(".jpg", np.full((40, 40, 3), 90, np.uint8))[1].tobytes()
-CUT = IMAGE[:200]  # no image any more, in a file of records that is whole
-
-
-def write_foreign(folder: Path, **features: object) -> None:
-    """Records as tensorflow/tpu writes them, without a manifest; the last train one is changed."""
-    (folder / "classes.csv").write_text("a,a\nb,b\n")
-    sound = {"image/encoded": IMAGE, "image/class/label": 1, "image/filename": b"x.jpg"}
-    for name in ("train", "validation"):
-        changed = {**sound, "image/filename": b"last.jpg", **features}
-        rows = [sound, sound, changed if name == "train" else sound]
-        examples = [
-            tf.train.Example(
-                features=tf.train.Features(
-                    feature={
-                        key: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-                        if isinstance(value, bytes)
-                        else tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-                        for key, value in row.items()
-                        if value is not None
-                    }
-                )
-            )
-            for row in rows
-        ]
-        write_shard(
-            str(folder / f"{name}-00000-of-00001"),
-            [example.SerializeToString() for example in examples],
-        )
-
-
-@pytest.mark.parametrize(
-    ("features", "message"),
-    [
-        ({"image/encoded": CUT}, "cannot be decoded: last.jpg (record 2 of train-00000-of-00001)"),
-        ({"image/class/label": 3}, "A label of this record is not among the 2 rows"),
-        ({"image/class/label": None}, "This record has not exactly one label"),
-        ({"image/encoded": None}, "A record has no key image/encoded"),
-    ],
-)
-def test_a_record_of_others_that_cannot_be_trained_on_is_named(
-    features: dict, message: str, trained_run: Path, tmp_path: Path, capsys
-) -> None:
-    write_foreign(tmp_path, **features)
-    command = ["train", "--config", str(trained_run / "config.yaml"), "--mode", "train"]
-    command += ["--model_dir", str(tmp_path / "run"), f"--set=data.directory={tmp_path}"]
-    assert main(command) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert "Traceback" not in said
-
-
-def test_a_name_that_tells_a_wrong_number_of_records_is_refused(
-    trained_run: Path, tmp_path: Path, capsys
-) -> None:
-    write_foreign(tmp_path)
-    (tmp_path / "classes.csv").write_text("blue,blue\ngreen,green\nred,red\n")
-    (tmp_path / "test").mkdir()
-    (tmp_path / "train-00000-of-00001").rename(tmp_path / "test/00-32x32-5.tfrec")
-    command = ["evaluate", "--model_dir", str(trained_run), "--split", "test"]
-    assert main([*command, f"--set=data.directory={tmp_path}"]) == 2
-    assert "the split test has 3 records, and 5 were expected" in capsys.readouterr().err
 
 
 def test_classify_lists_what_it_cannot_read(saved_model: str, tmp_path: Path, capsys) -> None:

@@ -5,13 +5,13 @@ The number of classes is not a key: it is the number of rows in the data set's c
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from tpudet.classification.data.config import DataConfig
 from tpudet.classification.modeling.config import ClassifierConfig
 from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.config.ranges import Count, check
-from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.config import TrainConfig, stop_at_rule
 
 Metric = Literal["top1", "top5", "macro_f1", "negative_loss"]
 
@@ -46,6 +46,9 @@ class ExperimentConfig:
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        check(self, stop_at_rule(self.train, get_args(Metric)))
 
 
 def load_experiment(path: str, overrides: Sequence[str] = ()) -> ExperimentConfig:

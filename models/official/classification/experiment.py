@@ -15,13 +15,13 @@ from tpudet.classification.build_classifier import (
 )
 from tpudet.classification.config import ExperimentConfig, load_experiment
 from tpudet.classification.data.pipeline import read_names
-from tpudet.classification.data.splits import find_joined_split
+from tpudet.classification.data.splits import find_joined_split, require_one_division
 from tpudet.classification.evaluation.report import report_run, write_report
 from tpudet.classification.evaluation.split import SplitEvaluation, build_evaluation
 from tpudet.classification.inference.export import export_saved_model
 from tpudet.classification.modeling.classifier import ClassifierTask
 from tpudet.trainkit.class_list import ClassEntry
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.record_splits import Split
@@ -69,6 +69,9 @@ def train(
     """
     class_list_text, classes = load_classes(config.data.directory, config.data.classes)
     split = find_joined_split(config.data.directory, config.data.train_split, classes)
+    require_one_division(
+        config.data.directory, f"{config.data.train_split}+{config.data.eval_split}"
+    )
     start = resolve_start(
         config,
         num_images=sum(split.records_per_shard),
@@ -89,7 +92,9 @@ def train(
             config, training, classes=classes, devices=devices, model_dir=model_dir
         )
 
-    with input_errors_in_words(lambda: split.shards + _eval_shards(config, classes)):
+    with input_errors_in_words(
+        lambda: split.shards + (_eval_shards(config, classes) if evaluation is not None else [])
+    ):
         return run_training(
             config,
             training,
@@ -150,14 +155,20 @@ def evaluate(
     """
     run, checkpoint, evaluation = _restore_evaluation(model_dir, step, split, overrides)
     step_number = checkpoint.step
-    metrics = evaluation(step_number).metrics
+    with input_errors_in_words(lambda: _eval_shards(run.config, run.classes)):
+        metrics = evaluation(step_number).metrics
     path = _evaluation_path(model_dir, run.config, step_number)
     write_text(f"{path}.json", json.dumps({"step": step_number, **metrics}, indent=2) + "\n")
     return metrics, path
 
 
 def predict_split(
-    model_dir: str, *, step: str, split: str, overrides: Sequence[str] = ()
+    model_dir: str,
+    *,
+    step: str,
+    split: str,
+    class_names: Sequence[str],
+    overrides: Sequence[str] = (),
 ) -> tuple[list[str], np.ndarray]:
     """Predicts a split, labelled or not, with a checkpoint.
 
@@ -165,17 +176,27 @@ def predict_split(
         model_dir: the folder that `train` wrote.
         step: a step number, "latest" or "best".
         split: the split, or several joined by `+`.
+        class_names: C names of classes of the run, in any order.
         overrides: `KEY=VALUE` changes to the config of the model_dir.
 
     Returns:
         The n names of the images, in file order, and their probabilities [n, C].
 
     Raises:
-        UserError: the model_dir, the checkpoint or the split is not usable.
+        UserError: the model_dir, the checkpoint or the split is not usable, or the run lacks a
+            class.
     """
     run, _, evaluation = _restore_evaluation(model_dir, step, split, overrides)
-    shards = find_joined_split(run.config.data.directory, split, run.classes).shards
-    return read_names(shards), evaluation.predictions().probabilities
+    known = [entry.name for entry in run.classes]
+    lacking = [name for name in class_names if name not in known]
+    if lacking:
+        raise UserError(
+            f"the run {model_dir} has no class {listing(lacking)}; its classes are {listing(known)}"
+        )
+    shards = _eval_shards(run.config, run.classes)
+    with input_errors_in_words(lambda: shards):
+        columns = [known.index(name) for name in class_names]
+        return read_names(shards), evaluation.predictions().probabilities[:, columns]
 
 
 def check_export(config: ExperimentConfig, *, model_dir: str, export_root: str) -> None:

@@ -15,7 +15,7 @@ from tpudet.classification.data.augmentations import move_image
 from tpudet.classification.data.config import DataConfig
 from tpudet.classification.data.pipeline import eval_dataset
 from tpudet.classification.data.samples import decode_windows
-from tpudet.classification.preparation.dicom import DicomError, hounsfield, read_slices
+from tpudet.classification.preparation.dicom import DicomError, hounsfield, read_scan
 from tpudet.classification.preparation.rsna_labels import assign_folds, read_labels
 from tpudet.cli import main
 from tpudet.trainkit.errors import UserError
@@ -48,7 +48,7 @@ def slices(data_dir: Path) -> Path:
 def test_windows_of_two_head_cts_at_marked_pixels(
     name: str, place: tuple[int, int], units: float, pixel: tuple, slices: Path
 ) -> None:
-    (found,) = read_slices((slices / f"{name}.dcm").read_bytes())
+    (found,) = read_scan((slices / f"{name}.dcm").read_bytes()).slices
     assert hounsfield(found)[place] == units
     image = decode_windows(
         tf.constant(found.png),
@@ -85,9 +85,9 @@ def test_padding_is_black_in_every_window_and_frames_have_a_rescale_of_their_own
     slices: Path,
 ) -> None:
     """Outside the round field of view UNCR stores -2000, its padding."""
-    (head,) = read_slices((slices / "693_UNCR.dcm").read_bytes())
+    (head,) = read_scan((slices / "693_UNCR.dcm").read_bytes()).slices
     assert hounsfield(head)[0, 0] == hounsfield(head).min() == -1024
-    frames = read_slices((slices / "eCT_Supplemental.dcm").read_bytes())
+    frames = read_scan((slices / "eCT_Supplemental.dcm").read_bytes()).slices
     assert [(frame.slope, frame.intercept) for frame in frames] == [(1.0, -1024.0)] * 2
 
 
@@ -95,7 +95,7 @@ def test_padding_is_black_in_every_window_and_frames_have_a_rescale_of_their_own
     "name", ["693_UNCI", "693_J2KI", "CT_small", "explicit_VR-UN", "bad_sequence"]
 )
 def test_other_cts_are_decoded(name: str, slices: Path) -> None:
-    (found,) = read_slices((slices / f"{name}.dcm").read_bytes())
+    (found,) = read_scan((slices / f"{name}.dcm").read_bytes()).slices
     assert hounsfield(found).shape == (found.height, found.width)
 
 
@@ -105,17 +105,54 @@ def test_a_fractional_slope_is_not_rounded(slices: Path) -> None:
     dataset.RescaleSlope, dataset.RescaleIntercept = "0.25", "-1000.5"
     buffer = io.BytesIO()
     dataset.save_as(buffer)
-    (found,) = read_slices(buffer.getvalue())
+    (found,) = read_scan(buffer.getvalue()).slices
     stored = int(dataset.pixel_array[5, 7])
     assert hounsfield(found)[5, 7] == stored * 0.25 - 1000.5
 
 
+def test_unsigned_values_of_sixteen_bits_are_not_clipped(make_dicom) -> None:
+    """Stored 20480 * 0.05 - 1024 = 0 and 40000 * 0.05 - 1024 = 976 Hounsfield units."""
+    stored = np.array([[20480, 40000], [0, 65535]], np.uint16)
+    content = make_dicom(stored, RescaleSlope="0.05")
+    (found,) = read_scan(content).slices
+    np.testing.assert_allclose(hounsfield(found), stored * 0.05 - 1024, atol=1e-9)
+    image = decode_windows(
+        tf.constant(found.png),
+        tf.constant([found.slope, found.intercept]),
+        lambda size: Crop(tf.zeros([2], tf.int32), size),
+        2,
+        2,
+        windows=((976.0, 100.0),),
+    )
+    assert image.numpy()[..., 0].tolist() == [[0, 128], [0, 255]]
+
+
+@pytest.mark.parametrize(
+    ("bits", "intercept", "is_wrapped"), [(12, 0, True), (12, -1024, False), (16, 0, False)]
+)
+def test_negative_values_in_twelve_unsigned_bits_are_put_right(
+    bits: int, intercept: int, is_wrapped: bool, make_dicom
+) -> None:
+    """Air, -1000, is stored as 3096; 3095 is the largest value that stands for itself."""
+    stored = np.array([[3096, 4095, 0, 40, 3095]], np.uint16)
+    scan = read_scan(make_dicom(stored, BitsStored=bits, RescaleIntercept=intercept))
+    expected = [-1000, -1, 0, 40, 3095] if is_wrapped else (stored[0] + float(intercept)).tolist()
+    assert hounsfield(scan.slices[0])[0].tolist() == expected
+    assert len(scan.repairs) == is_wrapped
+
+
+def test_padding_of_a_wrapped_slice_becomes_its_air(make_dicom) -> None:
+    stored = np.array([[2048, 3096, 40]], np.uint16)
+    content = make_dicom(stored, BitsStored=12, RescaleIntercept=0, PixelPaddingValue=2048)
+    assert hounsfield(read_scan(content).slices[0])[0].tolist() == [-1000, -1000, 40]
+
+
 def test_what_is_no_image_says_so(slices: Path) -> None:
     with pytest.raises(DicomError, match="is not a DICOM file"):
-        read_slices(b"hello")
+        read_scan(b"hello")
     content = (slices / "693_UNCR.dcm").read_bytes()
     with pytest.raises(DicomError, match="cannot be decoded"):
-        read_slices(content[: len(content) // 2])
+        read_scan(content[: len(content) // 2])
 
 
 def write_labels(path: Path, positive: dict[str, set[str]]) -> Path:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tpudet.classification.commands.images_to_tfrecords import main
 from tpudet.classification.preparation import build_shard
+from tpudet.classification.preparation.class_folders import list_split
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.record_splits import find_split
 
@@ -166,6 +167,8 @@ def test_class_lists_are_compared_once_more_before_publishing(
     assert main(command) == 0
     assert (part / "classes.csv").read_text() == "a,a\nb,b\n"
     (part / "classes.csv").write_text("b,b\na,a\n")  # of an earlier run: --overwrite replaces it
+    assert main(command) == 2
+    assert "Give another --output, or --overwrite replaces" in capsys.readouterr().err
     assert main([*command, "--overwrite"]) == 0
 
 
@@ -185,6 +188,21 @@ def test_imagenets_flat_validation_takes_the_labels_of_a_file(tmp_path: Path, ca
     (source / "synset_labels.txt").write_text("n02\n")
     assert main(command) == 2
     assert "has 1 labels for the 3 images" in capsys.readouterr().err
+
+
+def test_imagenets_labels_are_not_those_of_its_test_images(tmp_path: Path) -> None:
+    """As many test images as of validation, which the labels beside the folders are of."""
+    for folder in ("validation", "test"):
+        for index in (1, 2):
+            write(tmp_path / folder / f"{index}.JPEG")
+    (tmp_path / "synset_labels.txt").write_text("n02\nn01\n")
+    labels = {
+        folder: [file.label for file in list_split(str(tmp_path / folder))]
+        for folder in ("validation", "test")
+    }
+    assert labels == {"validation": ["n02", "n01"], "test": ["", ""]}
+    (tmp_path / "test/synset_labels.txt").write_text("n01\nn01\n")
+    assert [file.label for file in list_split(str(tmp_path / "test"))] == ["n01", "n01"]
 
 
 @pytest.mark.parametrize(

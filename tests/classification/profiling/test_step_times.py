@@ -38,6 +38,13 @@ def test_class_weights_are_as_many_as_classes() -> None:
         build_task(config, num_classes=3)
 
 
+def test_class_weights_are_not_all_0() -> None:
+    """Their sum divides the loss."""
+    overrides = ["model.loss={kind: sigmoid, class_weights: [0, 0.0]}"]
+    with pytest.raises(ConfigError, match=r"class_weights must not all be 0, got \[0"):
+        load_config(ExperimentConfig, "resnet18_224", overrides=overrides)
+
+
 @pytest.mark.slow
 def test_the_command_prints_a_row_of_six_columns_for_each_input(
     colors_part: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

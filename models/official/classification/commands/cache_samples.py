@@ -1,7 +1,7 @@
 """Writes the training samples of an experiment as a cache: decoded, cropped, resized, augmented.
 
-Decoding then costs nothing during training; a sample takes height x width x 3 bytes, which is told
-before anything is written. The same command resumes an interrupted run.
+Decoding then costs nothing during training; a sample takes height x width x 3 bytes, and the size
+is printed before anything is written. The same command resumes an interrupted run.
 """
 
 import argparse
@@ -23,7 +23,7 @@ refuses a cache that was made of other records or with other settings.
 
 examples:
   tpudet cache_samples effnetlite0_112 --set data.directory=DIR --output CACHE --variants 4
-  tpudet train --config effnetlite0_112 --model_dir RUN --set data.directory=DIR \\
+  tpudet train effnetlite0_112 --model_dir RUN --set data.directory=DIR \\
       --set data.cache=CACHE
 
 exit status: 0 done, 2 wrong arguments or inputs, 130 interrupted
@@ -35,9 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_config_arguments(parser)
     parser.add_argument("--output", required=True, metavar="DIR", help="folder of the cache")
     parser.add_argument(
-        "--variants", type=natural_number, default=0, metavar="N", help="of each image (0)"
+        "--variants",
+        type=natural_number,
+        default=0,
+        metavar="N",
+        help="samples cached per image (0: its centre, unaugmented)",
     )
-    parser.add_argument("--dry_run", action="store_true", help="only tell the size")
+    parser.add_argument("--dry_run", action="store_true", help="only print the size")
     parser.add_argument(
         "--overwrite", action="store_true", help="replace a cache of other records or settings"
     )

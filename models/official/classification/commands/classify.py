@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--images", metavar="DIR", help="folder of images, or of class folders")
     source.add_argument("--records", metavar="DIR", help="folder of TFRecords")
-    parser.add_argument("--split", default="test", help="of the records (test)")
+    parser.add_argument("--split", default="test", help="of the records (test); or several, a+b")
     parser.add_argument(
         "--batch_size", type=positive_integer, default=32, help="images per call (%(default)s)"
     )

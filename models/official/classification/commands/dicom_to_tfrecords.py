@@ -20,7 +20,7 @@ decoded are left out and listed. The same command resumes an interrupted run.
 examples:
   tpudet dicom_to_tfrecords stage_2_train --labels stage_2_train.csv --output $STORAGE/converted/ct
   tpudet dicom_to_tfrecords stage_2_test --output $STORAGE/converted/ct
-  tpudet train --config rsna-r50_448 --model_dir DIR --set data.directory=$STORAGE/converted/ct
+  tpudet train rsna-r50_448 --model_dir RUN --set data.directory=$STORAGE/converted/ct
 
 exit status: 0 done, 2 wrong arguments or inputs, 130 interrupted
 """

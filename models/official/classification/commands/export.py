@@ -1,6 +1,6 @@
 """Exports a classifier as a SavedModel: `tpudet export --model_dir DIR --export_root DIR`.
 
-The SavedModel takes encoded images, any number at once, returns probabilities, and needs nothing of
+The SavedModel takes encoded images, any number at once, returns probabilities, and does not need
 this toolkit. It is written to `<export_root>/<name of model_dir>-<resolution>`.
 """
 

@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Sequence
 
 from tpudet.trainkit.command_line import new_parser, run_command, start_logging
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.storage import exists
 
 _EPILOG = """\
 Every row of the sample submission gets a probability, in its order. Images that could not be
@@ -39,15 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> str:
     start_logging()
     from tpudet.classification.experiment import predict_split
-    from tpudet.classification.inference.rsna_submission import write_submission
+    from tpudet.classification.inference.rsna_submission import read_sample, write_submission
+    from tpudet.classification.preparation.rsna_labels import CLASSES, image_id_of
 
+    if exists(arguments.output) and not arguments.force:
+        raise UserError(f"{arguments.output} exists: --force replaces it")
+    sample = read_sample(arguments.sample_submission)
     names, probabilities = predict_split(
         arguments.model_dir.rstrip("/"),
         step=arguments.step,
         split=arguments.split,
+        class_names=[entry.name for entry in CLASSES],
         overrides=arguments.overrides,
     )
-    by_id = {name.removesuffix(".dcm"): row for name, row in zip(names, probabilities, strict=True)}
-    return write_submission(
-        arguments.output, by_id, sample=arguments.sample_submission, force=arguments.force
-    )
+    by_id = {image_id_of(name): row for name, row in zip(names, probabilities, strict=True)}
+    return write_submission(arguments.output, by_id, sample=sample, force=arguments.force)

@@ -27,12 +27,14 @@ def _draw(config: ExperimentConfig, num_images: int) -> "np.ndarray":
     from tpudet.classification.build_classifier import build_train_dataset
     from tpudet.classification.data.splits import find_joined_split
     from tpudet.classification.evaluation.draw import draw_training_images
+    from tpudet.trainkit.input_errors import input_errors_in_words
     from tpudet.trainkit.training.model_dir import load_classes
 
     _, classes = load_classes(config.data.directory, config.data.classes)
     split = find_joined_split(config.data.directory, config.data.train_split, classes)
-    return draw_training_images(
-        build_train_dataset(config, split, start_record=0),
-        classes=classes,
-        num_images=num_images,
-    )
+    with input_errors_in_words(lambda: split.shards):
+        return draw_training_images(
+            build_train_dataset(config, split, start_record=0),
+            classes=classes,
+            num_images=num_images,
+        )

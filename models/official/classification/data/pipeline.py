@@ -122,10 +122,11 @@ def eval_dataset(
         Dataset of `Batch`.
     """
     schema = check_windows(data, read_schema(shards))
+    center = functools.partial(evaluated_crop, image_size=data.image_size, share=data.center_crop)
 
     def prepare(record: Tensor, serialized: Tensor) -> Batch:
         example = parse_example(serialized, schema)
-        image = decode_example(example, data, functools.partial(evaluated_crop, data))
+        image = decode_example(example, data, center)
         return Batch(image, build_targets(example, record, num_classes, may_lack=True), record)
 
     records, num_wanted = spread_records(

@@ -9,8 +9,8 @@
 | image/height, image/width, image/channels, image/colorspace | | 3 channels, `RGB` |
 
 A slice of a CT has in addition `image/ct/rescale`, slope and intercept (floats); `patient`; and
-`fold`, `num_folds`, the fold of the patient, from 0. Its PNG holds stored values plus 32,768 in 16
-bits, so that windows, and the only rounding to 8 bits, come after the resizing.
+`fold`, `num_folds`, the fold of the patient, from 0. Its PNG holds stored values plus `CT_BIAS` in
+16 bits, so that windows, and the only rounding to 8 bits, come after the resizing.
 
 Kaggle's flowers have `image` (the JPEG file), `class` (one int64, from 0; absent without a label)
 and `id` (bytes) instead.
@@ -20,15 +20,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.standardize import StandardImage
+from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.types import Tensor
 
 Schema = Literal["imagenet", "flowers", "ct"]
 
 _RESCALE_KEY = "image/ct/rescale"
+CT_BIAS = 32768  # added to the stored values of a CT, so that signed ones fit into a 16-bit PNG
 
 
 class Example(NamedTuple):
@@ -80,7 +83,7 @@ def encode_slice(
     """Serializes one slice of a CT.
 
     Args:
-        png: stored values plus 32,768, 16-bit gray.
+        png: stored values plus `CT_BIAS`, 16-bit gray.
         height: pixels.
         width: pixels.
         rescale: slope and intercept to Hounsfield units.
@@ -140,9 +143,15 @@ def find_schema(serialized: bytes, path: str) -> Schema:
         path: of its file, for the message.
 
     Raises:
-        UserError: it is of neither; lists its keys.
+        UserError: it is of neither, and its keys are listed, or no tf.train.Example.
     """
-    keys = sorted(tf.train.Example.FromString(serialized).features.feature)
+    try:
+        keys = sorted(tf.train.Example.FromString(serialized).features.feature)
+    except DecodeError:
+        raise UserError(
+            f"the first record of {path} is not a tf.train.Example. Write the set again with "
+            "--overwrite."
+        ) from None
     if "image/encoded" in keys:
         return "ct" if _RESCALE_KEY in keys else "imagenet"
     if "image" in keys:
@@ -154,10 +163,15 @@ def find_schema(serialized: bytes, path: str) -> Schema:
 
 
 def read_schema(shards: Sequence[str]) -> Schema:
-    """Tells the schema of a set by its first record."""
-    for path in shards:
-        for serialized in tf.data.TFRecordDataset(path).take(1).as_numpy_iterator():
-            return find_schema(bytes(serialized), path)
+    """Tells the schema of a set by its first record.
+
+    Raises:
+        UserError: as `find_schema`, or a file is damaged.
+    """
+    with input_errors_in_words(lambda: shards):
+        for path in shards:
+            for serialized in tf.data.TFRecordDataset(path).take(1).as_numpy_iterator():
+                return find_schema(bytes(serialized), path)
     raise ValueError(f"{shards[0]} and its {len(shards)} shards hold no record")
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tpudet.classification.data.augmentations import move_image
 from tpudet.classification.data.config import DataConfig
-from tpudet.classification.data.record import Example, Schema, parse_example
+from tpudet.classification.data.record import CT_BIAS, Example, Schema, parse_example
 from tpudet.classification.data.sample import Sample
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.crops import Crop, center_crop, decode_crop, random_crop
@@ -16,12 +16,17 @@ from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
 from tpudet.trainkit.types import Tensor
 
 _FLIP, _MOVE = -1, -2  # folded into a record's seed; augmentations count from 0
-_CT_BIAS = 32768.0  # added to stored values in the PNG of a CT slice
 
 
-def evaluated_crop(data: DataConfig, size: Tensor) -> Crop:
-    """Returns the central crop of an image of a size, [2] int32, that evaluation sees."""
-    return center_crop(size, data.center_crop, aspect=data.image_size[1] / data.image_size[0])
+def evaluated_crop(size: Tensor, image_size: tuple[int, int], share: float) -> Crop:
+    """Returns the central crop of an image that evaluation and export see.
+
+    Args:
+        size: [2] int32, height and width of the image.
+        image_size: H and W of the network.
+        share: side of the crop over that of the largest that fits, 0..1.
+    """
+    return center_crop(size, share, aspect=image_size[1] / image_size[0])
 
 
 def decode_example(
@@ -89,7 +94,7 @@ def training_sample(
     stateless_seed = record_seed(seed, epoch, record)
 
     def choose(size: Tensor) -> Crop:
-        center = evaluated_crop(data, size)
+        center = evaluated_crop(size, data.image_size, data.center_crop)
         if data.random_crop is None:
             return center
         return random_crop(
@@ -144,7 +149,7 @@ def decode_windows(
         lambda: tf.image.resize(values, [height, width], "area"),
         lambda: tf.image.resize(values, [height, width], "bilinear"),
     )
-    units = (resized - _CT_BIAS) * rescale[0] + rescale[1]
+    units = (resized - CT_BIAS) * rescale[0] + rescale[1]
     lowest = tf.constant([center - size / 2.0 for center, size in windows])
     sizes = tf.constant([float(size) for _, size in windows])
     shares = tf.clip_by_value((units - lowest) / sizes, 0.0, 1.0)
@@ -198,15 +203,3 @@ def build_targets(example: Example, record: Tensor, num_classes: int, *, may_lac
     with tf.control_dependencies(checks):
         rows = tf.one_hot(labels - 1, num_classes)
     return tf.minimum(tf.reduce_sum(rows, axis=0), 1.0)
-
-
-def decode_center(encoded: Tensor, image_size: tuple[int, int], share: float) -> Tensor:
-    """Decodes the centre of an image, [H, W, 3] uint8, as evaluation and export do.
-
-    Args:
-        encoded: [] string.
-        image_size: H and W.
-        share: side of the crop over that of the largest that fits, 0..1.
-    """
-    choose = partial(center_crop, share=share, aspect=image_size[1] / image_size[0])
-    return decode_crop(encoded, choose, *image_size)

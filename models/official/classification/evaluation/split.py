@@ -34,7 +34,7 @@ _NUM_DRAWN = 16  # mistakes
 
 
 class SplitPredictions(NamedTuple):
-    """The predictions for the n labelled images of a split, in file order."""
+    """The predictions for the n images of a split, in file order."""
 
     probabilities: np.ndarray  # [n, C] float32
     targets: np.ndarray  # [n, C] float32
@@ -106,8 +106,8 @@ class SplitEvaluation:
         """Predicts every image of the split.
 
         Raises:
-            UserError: an image that must have one label has none, or the files hold another number
-                of records than their names tell.
+            UserError: the files hold another number of records than their names tell, or
+                probabilities are not finite.
         """
         records, probabilities, targets = [], [], []
         mistakes: list[Mistake] = []
@@ -133,17 +133,29 @@ class SplitEvaluation:
             )
         in_file_order = np.argsort(seen)
         in_order = [column[in_file_order] for column in columns]
-        found = SplitPredictions(probabilities=in_order[0], targets=in_order[1], mistakes=mistakes)
-        unlabelled = int((found.targets.sum(axis=1) != 1).sum())
-        if unlabelled and self._is_single:
+        broken = int((~np.isfinite(in_order[0]).all(axis=1)).sum())
+        if broken:
             raise UserError(
-                f"{unlabelled} of {len(seen)} images of the split have not exactly one label, so "
-                "it cannot be scored; tpudet classify predicts images without labels"
+                f"{broken} of {len(seen)} images of the split {self._split} have probabilities "
+                "that are not finite: take an earlier checkpoint with --step, or lower "
+                "train.learning_rate and train anew"
             )
-        return found
+        return SplitPredictions(probabilities=in_order[0], targets=in_order[1], mistakes=mistakes)
 
     def score(self, found: SplitPredictions) -> dict[str, float]:
-        """Returns the metrics of predictions."""
+        """Returns the metrics of predictions.
+
+        Raises:
+            UserError: an image that must have one label has not, or no image has any.
+        """
+        num_labels = found.targets.sum(axis=1)
+        unlabelled = int((num_labels != 1 if self._is_single else num_labels == 0).sum())
+        if unlabelled and (self._is_single or unlabelled == len(num_labels)):
+            raise UserError(
+                f"{unlabelled} of {len(num_labels)} images of the split {self._split} have "
+                f"{'not exactly one' if self._is_single else 'no'} label, so it cannot be scored; "
+                "tpudet classify and gen_rsna_sub predict images without labels"
+            )
         if isinstance(self._loss, SigmoidLossConfig):
             return multi_label_metrics(
                 found.probabilities, found.targets, class_weights=self._loss.class_weights

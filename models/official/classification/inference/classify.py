@@ -4,20 +4,21 @@ import csv
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tpudet.classification.data.record import parse_example, read_schema
+from tpudet.classification.data.splits import find_joined_split
 from tpudet.classification.preparation.class_folders import list_split
 from tpudet.trainkit.class_list import ClassEntry, class_ids, read_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import exists
 from tpudet.trainkit.image_folder import ImageFile, read_ahead
-from tpudet.trainkit.record_splits import find_split
+from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.records import read_records, unconverted
 from tpudet.trainkit.saved_model import find_saved_model, load_saved_model, read_saved_model
 
@@ -28,7 +29,7 @@ EXIT_SOME_UNREADABLE = 1
 class Image(NamedTuple):
     """An image to predict."""
 
-    name: str  # of the file, with its class folder, or the id of the record
+    name: str  # of the file, with its class folder, without extension, or the id of the record
     encoded: bytes  # as TensorFlow decodes it
     label: int  # class id; 0 if it is not known
 
@@ -59,7 +60,7 @@ def classify(
         model_dir: a SavedModel, or a folder that has some; the newest is taken.
         images: folder of images, or of class folders; None: records.
         records: folder of TFRecords; None: images.
-        split: of the records.
+        split: of the records, or several joined by `+`.
         batch_size: images per call.
         with_probabilities: add a column for each class, named by its identifier.
         force: replace an existing file.
@@ -68,19 +69,23 @@ def classify(
         The exit code: 1 if images could not be read; they are listed.
 
     Raises:
-        UserError: there is no usable model or image, two images have one id, or the file exists.
+        UserError: there is no usable model or image, a record is damaged, two images have one id,
+            or the file exists.
     """
     if exists(output) and not force:
         raise UserError(f"{output} exists: --force replaces it")
     saved = read_saved_model(find_saved_model(model_dir), facts=("task", "image_size"))
     classes = read_class_list(saved.class_list_text)
     faults: list[str] = []
+    shards: list[str] = []
     if images is not None:
         found = _images_of_folder(images, classes, faults)
     else:
-        found = _images_of_records(records or "", split, classes)
+        shards = find_joined_split(records or "", split, classes).shards
+        found = _images_of_records(shards)
     signature = load_saved_model(saved).signatures["serving_default"]
-    rows = _with_ids(list(_predict(found, signature, batch_size)))
+    with input_errors_in_words(lambda: shards):
+        rows = _with_ids(list(_predict(found, signature, batch_size)))
     with claimed_file(output, "w", force=force) as file:
         writer = csv.writer(file, lineterminator="\n")
         names = [entry.identifier for entry in classes]
@@ -109,19 +114,18 @@ def _images_of_folder(
         if isinstance(encoded, str):
             faults.append(f"{image.path}: {encoded}")
         else:
-            yield Image(image.image_id, encoded, labels[image.image_id])
+            name = os.path.splitext(image.image_id)[0]
+            yield Image(name, encoded, labels[image.image_id])
 
 
-def _images_of_records(
-    directory: str, split: str, classes: tuple[ClassEntry, ...]
-) -> Iterator[Image]:
-    names = [entry.name for entry in classes]
-    shards = find_split(directory, split, names, per_class="images_per_class").shards
+def _images_of_records(shards: Sequence[str]) -> Iterator[Image]:
     schema = read_schema(shards)
     examples = read_records(shards).map(unconverted(lambda _, text: parse_example(text, schema)))
     for example in examples.prefetch(_READERS).as_numpy_iterator():
         label = int(example.labels[0]) if len(example.labels) == 1 else 0
-        yield Image(example.image_id.decode(), example.encoded, label)
+        name = example.image_id.decode()
+        name = name if schema == "flowers" else os.path.splitext(name)[0]  # of ImageNet's a file's
+        yield Image(name, example.encoded, label)
 
 
 def _predict(images: Iterable[Image], signature: Any, batch_size: int) -> Iterator[Row]:
@@ -141,7 +145,7 @@ def _with_ids(rows: list[Row]) -> list[Row]:
     """
     if not rows:
         raise UserError("no image could be predicted")
-    whole = [os.path.splitext(row.name)[0] for row in rows]
+    whole = [row.name for row in rows]
     stems = [os.path.basename(name) for name in whole]
     # Two classes may each have a `1.jpg`.
     ids = stems if len(set(stems)) == len(stems) else whole

@@ -5,14 +5,15 @@ evaluated.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import keras
 import tensorflow as tf
 
-from tpudet.classification.data.samples import decode_center
+from tpudet.classification.data.samples import evaluated_crop
 from tpudet.classification.types import Batch, Predictions
 from tpudet.trainkit.class_list import read_class_list
-from tpudet.trainkit.images.crops import center_crop, resize_crop
+from tpudet.trainkit.images.crops import decode_crop, resize_crop
 from tpudet.trainkit.saved_model import publish_saved_model, require_free
 
 
@@ -89,13 +90,13 @@ class _Classifier(tf.Module):
         self.model_variables = [variable.value for variable in model.variables]
         self._predict = predict
         self._image_size = image_size
-        self._center_crop = center_crop
+        self._choose = partial(evaluated_crop, image_size=image_size, share=center_crop)
         self._num_classes = num_classes
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="input")], autograph=False)
     def encoded(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._classify(
-            encoded, lambda image: decode_center(image, self._image_size, self._center_crop)
+            encoded, lambda image: decode_crop(image, self._choose, *self._image_size)
         )
 
     @tf.function(
@@ -103,12 +104,8 @@ class _Classifier(tf.Module):
         autograph=False,
     )
     def image_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        height, width = self._image_size
-
         def center(image: tf.Tensor) -> tf.Tensor:
-            size = tf.shape(image)[:2]
-            crop = center_crop(size, self._center_crop, aspect=width / height)
-            return resize_crop(image, crop, height, width)
+            return resize_crop(image, self._choose(tf.shape(image)[:2]), *self._image_size)
 
         return self._classify(images, center)
 

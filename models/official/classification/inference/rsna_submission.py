@@ -1,6 +1,6 @@
 """Writes the submission of the RSNA haemorrhage challenge: `ID,Label`, six rows per image."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def write_submission(
     output: str,
     probabilities: Mapping[str, np.ndarray],
     *,
-    sample: str,
+    sample: Sequence[str],
     force: bool,
 ) -> str:
     """Writes a row for each row of the sample submission, in its order.
@@ -38,29 +38,29 @@ def write_submission(
     Args:
         output: CSV file to write.
         probabilities: [6] by image id, in the order of `CLASSES`.
-        sample: the sample submission of the challenge.
+        sample: row ids of the sample submission of the challenge.
         force: replace an existing file.
 
     Returns:
         A summary.
 
     Raises:
-        UserError: the sample cannot be used, no image of it was predicted, or the file exists.
+        UserError: no image of the sample was predicted, or the file exists.
     """
-    rows = [(text, *split_row_id(text)) for text in read_sample(sample)]
+    rows = [(text, *split_row_id(text)) for text in sample]
     images = {image for _, image, _ in rows}
     predicted = images & probabilities.keys()
     if not predicted:
         raise UserError(
-            f"no image of {sample} was predicted: it has {listing(sorted(images), 3)}, predicted "
-            f"were {listing(sorted(probabilities), 3)}"
+            "no image of the sample submission was predicted: it has "
+            f"{listing(sorted(images), 3)}; predicted were {listing(sorted(probabilities), 3)}"
         )
     mean = np.mean([probabilities[image] for image in sorted(predicted)], axis=0)
     places = {entry.name: place for place, entry in enumerate(CLASSES)}
     with claimed_file(output, "w", force=force) as file:
         file.write("ID,Label\n")
         for text, image, name in rows:
-            file.write(f"{text},{probabilities.get(image, mean)[places[name]]:.6f}\n")
+            file.write(f"{text},{probabilities.get(image, mean)[places[name]]:.9g}\n")
     missing = sorted(images - predicted)
     note = (
         f"; {len(missing)} have the mean, not predicted: {listing(missing, 5)}" if missing else ""

@@ -24,7 +24,9 @@ class SigmoidLossConfig:
     kind: Literal["sigmoid"] = "sigmoid"
     class_weights: tuple[NotNegative, ...] = ()  # of the mean over classes; empty: all equal
 
-    __post_init__ = check
+    def __post_init__(self) -> None:
+        some = not self.class_weights or any(self.class_weights)
+        check(self, (some, f"class_weights must not all be 0, got {list(self.class_weights)}"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ import cv2
 from tpudet.classification.data.record import encode_example, encode_slice
 from tpudet.classification.preparation.dicom import (
     DicomError,
+    Scan,
     frame_names,
-    read_patient,
-    read_slices,
+    read_scan,
 )
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.files import storage
@@ -28,7 +28,7 @@ from tpudet.trainkit.images.standardize import (
 from tpudet.trainkit.records import write_shard
 
 # Increase it whenever equal inputs give other bytes, so that finished files count as outdated.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _JPEG_QUALITY = 95
 
 
@@ -119,25 +119,26 @@ def _records(
         with open_bytes(os.path.join(job.directory, name)) as file:
             content = file.read()
         if job.dicom:
-            return _slice_records(job, name, labels, content)
-        image = standardize(content)
-        repairs = image.repairs
-        if job.presize and min(image.height, image.width) > job.presize:
-            image = _presized(image, job.presize)
-            repairs += (f"reduced to a shorter side of {job.presize} pixels",)
+            scan = read_scan(content)
+            records, repairs = _slice_records(job, name, labels, scan), scan.repairs
+        else:
+            image = standardize(content)
+            repairs = image.repairs
+            if job.presize and min(image.height, image.width) > job.presize:
+                image = _presized(image, job.presize)
+                repairs += (f"reduced to a shorter side of {job.presize} pixels",)
+            records = [encode_example(image, filename=name, labels=labels, classes=job.classes)]
     except (ImageError, DicomError) as error:
         findings.append(Finding(name, str(error), repaired=False))
     except OSError as error:
         findings.append(Finding(name, f"cannot be read: {storage.reason(error)}", repaired=False))
     else:
         findings.extend(Finding(name, repair, repaired=True) for repair in repairs)
-        return [encode_example(image, filename=name, labels=labels, classes=job.classes)]
+        return records
     return []
 
 
-def _slice_records(job: ShardJob, name: str, labels: Sequence[int], content: bytes) -> list[bytes]:
-    slices = read_slices(content)
-    patient = read_patient(content)
+def _slice_records(job: ShardJob, name: str, labels: Sequence[int], scan: Scan) -> list[bytes]:
     return [
         encode_slice(
             one.png,
@@ -147,10 +148,10 @@ def _slice_records(job: ShardJob, name: str, labels: Sequence[int], content: byt
             filename=frame,
             labels=labels,
             classes=job.classes,
-            patient=patient,
+            patient=scan.patient,
             fold=job.fold,
         )
-        for frame, one in zip(frame_names(name, len(slices)), slices, strict=True)
+        for frame, one in zip(frame_names(name, len(scan.slices)), scan.slices, strict=True)
     ]
 
 

@@ -77,7 +77,7 @@ def list_split(directory: str) -> list[LabelledFile]:
     """Lists the images of a split: in class folders, or flat.
 
     Images of a flat folder have the labels of `synset_labels.txt`, one per line in the order of the
-    sorted names, beside the images or beside their folder; without it, none.
+    sorted names, beside the images or, of ImageNet's val, beside their folder; without it, none.
 
     Raises:
         UserError: there is no image, images are both in class folders and beside them, or the
@@ -98,8 +98,8 @@ def list_split(directory: str) -> list[LabelledFile]:
 
 
 def _flat_labels(directory: str, names: Sequence[str]) -> list[str]:
-    parent = os.path.dirname(directory.rstrip("/"))
-    for folder in (directory, parent):
+    parent, name = os.path.split(directory.rstrip("/"))
+    for folder in (directory, parent) if name in SPLIT_FOLDERS["val"] else (directory,):
         path = os.path.join(folder, _SYNSET_LABELS)
         if storage.is_file(path):
             labels = read_input_text(path, "The file").split()

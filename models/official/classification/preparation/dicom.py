@@ -11,10 +11,14 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
+from tpudet.classification.data.record import CT_BIAS
 from tpudet.trainkit.errors import UserError
 
-# Added to stored values, so that signed ones fit into a 16-bit PNG.
-BIAS = 32768
+# Of 12-bit files whose negative values were written as unsigned ones: how many values there are,
+# and the lowest, air, from which they count, as all repairs of RSNA's files have it.
+_WRAPPED_VALUES, _LOWEST = 4096, -1000
+# Files of unsigned values with an intercept below it have no negative ones to wrap around.
+_LOWEST_WRAPPED_INTERCEPT = -100.0
 
 
 class DicomError(UserError):
@@ -22,7 +26,7 @@ class DicomError(UserError):
 
 
 class Slice(NamedTuple):
-    """One image; a pixel is `(value - BIAS) * slope + intercept` Hounsfield units."""
+    """One image; a pixel is `(value - CT_BIAS) * slope + intercept` Hounsfield units."""
 
     png: bytes  # 16-bit gray
     height: int
@@ -31,20 +35,28 @@ class Slice(NamedTuple):
     intercept: float
 
 
+class Scan(NamedTuple):
+    """What a DICOM file holds."""
+
+    patient: str  # id; empty if it has none
+    slices: list[Slice]  # one, or those of a multi-frame file
+    repairs: tuple[str, ...]  # what was changed
+
+
 def read_patient(content: bytes) -> str:
     """Returns the patient's id from the header of a DICOM file; empty if it has none.
 
     Raises:
         DicomError: it is not a DICOM file.
     """
-    dataset = _read(content, stop_before_pixels=True)
-    return str(dataset.get("PatientID", "") or "")
+    return _patient(_read(content, stop_before_pixels=True))
 
 
-def read_slices(content: bytes) -> list[Slice]:
-    """Decodes all slices of a DICOM file: one, or those of a multi-frame file.
+def read_scan(content: bytes) -> Scan:
+    """Decodes all slices of a DICOM file.
 
     Pixels that are padding get the lowest other value, so that no window makes them bright.
+    Negative values that were written as unsigned 12-bit ones are put right.
 
     Raises:
         DicomError: it is not a DICOM image of one channel, or cannot be decoded; says why.
@@ -59,8 +71,19 @@ def read_slices(content: bytes) -> list[Slice]:
     frames = pixels if int(dataset.get("NumberOfFrames", 1) or 1) > 1 else pixels[None]
     if frames.ndim != 3 or frames.dtype.kind not in "iu" or frames.dtype.itemsize > 2:
         raise DicomError(f"has pixels {frames.shape[1:]} {frames.dtype}: one 16-bit value expected")
-    frames = _without_padding(frames, dataset)
-    return [_slice(frame, *_rescale(dataset, number)) for number, frame in enumerate(frames)]
+    is_padding = _find_padding(frames, dataset)
+    repairs = ()
+    if _is_wrapped(frames, dataset):
+        frames = (frames.astype(np.int32) - _LOWEST) % _WRAPPED_VALUES + _LOWEST
+        repairs = ("12-bit values that had wrapped around put right",)
+    if is_padding.any() and not is_padding.all():
+        frames = np.where(is_padding, frames[~is_padding].min(), frames)
+    slices = [_slice(frame, *_rescale(dataset, number)) for number, frame in enumerate(frames)]
+    return Scan(_patient(dataset), slices, repairs)
+
+
+def _patient(dataset: Any) -> str:
+    return str(dataset.get("PatientID", "") or "")
 
 
 def _read(content: bytes, *, stop_before_pixels: bool) -> Any:
@@ -79,18 +102,26 @@ def _read(content: bytes, *, stop_before_pixels: bool) -> Any:
         raise DicomError(f"is not a DICOM file: {' '.join(str(error).split())}") from error
 
 
-def _without_padding(frames: np.ndarray, dataset: Any) -> np.ndarray:
+def _find_padding(frames: np.ndarray, dataset: Any) -> np.ndarray:
+    """Returns which pixels are padding, [n, h, w] bool."""
     padding = dataset.get("PixelPaddingValue")
     if padding is None:
-        return frames
+        return np.zeros(frames.shape, bool)
     # Some files give the value as an unsigned number where pixels are signed.
     value = np.array(int(padding) & 0xFFFF, np.uint16).view(
         np.int16 if frames.dtype.kind == "i" else np.uint16
     )
-    is_padding = frames == value
-    if not is_padding.any() or is_padding.all():
-        return frames
-    return np.where(is_padding, frames[~is_padding].min(), frames)
+    return frames == value
+
+
+def _is_wrapped(frames: np.ndarray, dataset: Any) -> bool:
+    """Whether 12-bit values stand for negative ones, as air does in some of RSNA's files."""
+    return (
+        frames.dtype.kind == "u"
+        and dataset.get("BitsStored") == 12
+        and _rescale(dataset, 0)[1] > _LOWEST_WRAPPED_INTERCEPT
+        and int(frames.max()) - _LOWEST >= _WRAPPED_VALUES
+    )
 
 
 def _rescale(dataset: Any, frame: int) -> tuple[float, float]:
@@ -111,8 +142,12 @@ def _rescale(dataset: Any, frame: int) -> tuple[float, float]:
 
 
 def _slice(frame: np.ndarray, slope: float, intercept: float) -> Slice:
-    values = (frame.astype(np.int32) + BIAS).clip(0, 65535).astype(np.uint16)
-    _, png = cv2.imencode(".png", values)
+    values = frame.astype(np.int32)
+    if values.max() < CT_BIAS:
+        values += CT_BIAS
+    else:  # 16 unsigned bits leave no room for the bias; the intercept then has it
+        intercept += CT_BIAS * slope
+    _, png = cv2.imencode(".png", values.astype(np.uint16))
     height, width = values.shape
     return Slice(png.tobytes(), height, width, slope, intercept)
 
@@ -120,7 +155,7 @@ def _slice(frame: np.ndarray, slope: float, intercept: float) -> Slice:
 def hounsfield(found: Slice) -> np.ndarray:
     """Returns the Hounsfield units of a slice, [h, w] float64."""
     values: Any = cv2.imdecode(np.frombuffer(found.png, np.uint8), cv2.IMREAD_UNCHANGED)
-    return (values.astype(np.float64) - BIAS) * found.slope + found.intercept
+    return (values.astype(np.float64) - CT_BIAS) * found.slope + found.intercept
 
 
 def frame_names(filename: str, count: int) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The labels of the RSNA haemorrhage challenge, and folds that keep each patient together."""
 
 import io
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -23,6 +24,13 @@ CLASSES = tuple(
     )
 )
 _NAMES = [entry.name for entry in CLASSES]
+DICOM_ENDING = ".dcm"  # of the image files, in any case
+
+
+def image_id_of(filename: str) -> str:
+    """Returns the id of an image from the name of its file, which ends in .dcm or .DCM."""
+    stem, ending = os.path.splitext(filename)
+    return stem if ending.lower() == DICOM_ENDING else filename
 
 
 def split_row_id(text: str) -> tuple[str, str]:
@@ -69,13 +77,14 @@ def read_labels(path: str) -> dict[str, tuple[int, ...]]:
             without all six rows and rows that contradict each other.
     """
     table = read_rows(path, "--labels")
-    parts = table["ID"].str.rpartition("_")
-    rows = pd.DataFrame({"image": parts[0], "name": parts[2], "label": table["Label"]})
+    rows = pd.DataFrame(map(split_row_id, table["ID"]), columns=["image", "name"])
+    rows["label"] = table["Label"]
+    known = rows["name"].isin(_NAMES)
     strange = rows[~rows["label"].isin(["0", "1"])]
     rows = rows.drop_duplicates()
     twice = rows[rows.duplicated(["image", "name"])]
     mistakes = [
-        *(f"unknown class in {text}" for text in table["ID"][~parts[2].isin(_NAMES)]),
+        *(f"unknown class in {text}" for text in table["ID"][~known]),
         *(
             f"label {label!r} of {image}"
             for image, label in zip(strange["image"], strange["label"], strict=True)
@@ -110,8 +119,10 @@ def assign_folds(patients: Mapping[str, str], num_folds: int, seed: int) -> dict
         seed: of the order.
 
     Raises:
-        UserError: there are fewer patients than folds.
+        UserError: there are fewer than two folds, or fewer patients than folds.
     """
+    if num_folds < 2:
+        raise UserError(f"--folds {num_folds}: 2 or more, since each is evaluated on in turn")
     groups: dict[str, list[str]] = {}
     for image in sorted(patients):
         groups.setdefault(patients[image] or f"image {image}", []).append(image)

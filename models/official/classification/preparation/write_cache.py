@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -33,6 +34,7 @@ from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.images.mixed_stream import ImageAugmentation
 from tpudet.trainkit.images.seeds import fold_seed
+from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, shard_path, unconverted, write_shard
 from tpudet.trainkit.types import Tensor
 
@@ -173,10 +175,8 @@ def _write_shard(plan: CachePlan, variant: int, index: int, bar: Any) -> dict[st
     if storage.is_file(path):
         bar.update(records[index])
     else:
-        try:
+        with input_errors_in_words(lambda: [plan.shards[index]]):
             write_shard(path, _encoded_samples(plan, variant, index, bar))
-        except tf.errors.InvalidArgumentError as error:
-            raise UserError(f"{plan.shards[index]}: {error.message}") from None
     return {
         "file": os.path.basename(path),
         "records": records[index],
@@ -194,11 +194,12 @@ def _samples(plan: CachePlan, variant: int, index: int) -> tf.data.Dataset:
     """Yields image, labels and name of each record of a shard, in file order."""
     data, schema = plan.data, check_windows(plan.data, read_schema(plan.shards))
     cached = build_augmentations(before_mixing(data.augmentations))
+    center = partial(evaluated_crop, image_size=data.image_size, share=data.center_crop)
 
     def prepare(place: Tensor, serialized: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         example = parse_example(serialized, schema)
         if not plan.variants:
-            image = decode_example(example, data, lambda size: evaluated_crop(data, size))
+            image = decode_example(example, data, center)
             return image, example.labels, example.image_id
         sample = training_sample(
             tf.constant(variant, tf.int64),

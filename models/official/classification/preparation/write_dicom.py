@@ -1,18 +1,24 @@
 """Plans the records of DICOM files: the folds of labelled ones, or a test split without labels."""
 
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tpudet.classification.preparation.dicom import DicomError, read_patient
-from tpudet.classification.preparation.rsna_labels import CLASSES, assign_folds, read_labels
+from tpudet.classification.preparation.rsna_labels import (
+    CLASSES,
+    DICOM_ENDING,
+    assign_folds,
+    image_id_of,
+    read_labels,
+)
 from tpudet.classification.preparation.write_records import Plan, default_shards
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import open_bytes
 
-_ENDING = ".dcm"
-_HEADER_BYTES = 1 << 16  # patient and study stand at the beginning of a file
+_HEADER_BYTES = 1 << 16  # of most files, in which the patient stands
 _READERS = 16
 
 
@@ -36,21 +42,24 @@ def plan_dicom(
         seed: of the folds and of the order in each.
 
     Returns:
-        The plans, and sentences on labels without a file and files without labels.
+        The plans, and sentences on labels without a file, files without labels and images without
+        a patient.
 
     Raises:
-        UserError: no DICOM file, or as `read_labels` and `assign_folds`.
+        UserError: no DICOM file, the output has folds beyond these, or as `read_labels` and
+            `assign_folds`.
     """
     directory, output = directory.rstrip("/"), output.rstrip("/")
     if not storage.is_folder(directory):
         raise UserError(f"no directory {directory}")
-    names = [n for n in storage.list_folder(directory) if n.lower().endswith(_ENDING)]
+    names = [n for n in storage.list_folder(directory) if n.lower().endswith(DICOM_ENDING)]
     if not names:
-        raise UserError(f"no file *{_ENDING} in {directory}")
-    by_id = {os.path.splitext(name)[0]: name for name in names}
+        raise UserError(f"no file *{DICOM_ENDING} in {directory}")
+    by_id = {image_id_of(name): name for name in names}
     if labels_file is None:
         files = [(name, ()) for name in sorted(names)]
         return [_plan("test", directory, files, output, num_shards, None)], []
+    _require_no_other_folds(output, num_folds)
     labels = read_labels(labels_file)
     notes = [
         f"{len(ids)} {what}: {listing(sorted(ids), 5)}"
@@ -64,6 +73,12 @@ def plan_dicom(
     if not images:
         raise UserError(f"no labelled image is in {directory}: {'; '.join(notes)}")
     patients = dict(zip(images, _patients(directory, [by_id[i] for i in images]), strict=True))
+    unknown = [image for image, patient in patients.items() if not patient]
+    if unknown:
+        notes.append(
+            f"{len(unknown)} images have no patient in their header and count as one each, so that "
+            f"a patient may be in several folds: {listing(unknown, 5)}"
+        )
     folds = assign_folds(patients, num_folds, seed)
     plans = []
     for fold in range(num_folds):
@@ -71,6 +86,24 @@ def plan_dicom(
         split = f"fold_{fold}"
         plans.append(_plan(split, directory, files, output, num_shards, (fold, num_folds)))
     return plans, notes
+
+
+def _require_no_other_folds(output: str, num_folds: int) -> None:
+    """Refuses an output with folds of a division into more: their images are in these folds too.
+
+    Raises:
+        UserError: names the folds.
+    """
+    pattern = re.compile(rf"fold_(\d+)_{re.escape(os.path.basename(output))}[.-].*")
+    names = storage.list_folder(output) if storage.is_folder(output) else []
+    matches = [match for match in map(pattern.fullmatch, names) if match]
+    left = sorted({number for match in matches if (number := int(match[1])) >= num_folds})
+    if left:
+        raise UserError(
+            f"{output} has {listing(f'fold_{number}' for number in left)} of an earlier division, "
+            f"with images of the {num_folds} folds to write: remove the files of these folds, or "
+            "give another --output"
+        )
 
 
 def _plan(
@@ -96,14 +129,26 @@ def _plan(
 
 
 def _patients(directory: str, names: Sequence[str]) -> list[str]:
-    """Returns the patient of each file; empty where it cannot be read, which writing reports."""
+    """Returns the patient of each file; empty where its header has none or cannot be read.
+
+    A file whose beginning does not tell, for it is compressed or a long element comes first, is
+    read whole.
+    """
 
     def read(name: str) -> str:
         try:
             with open_bytes(os.path.join(directory, name)) as file:
-                return read_patient(file.read(_HEADER_BYTES))
-        except (DicomError, OSError):
+                beginning = file.read(_HEADER_BYTES)
+                return _patient_in(beginning) or _patient_in(beginning + file.read())
+        except OSError:
             return ""
 
     with ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(read, names))
+
+
+def _patient_in(content: bytes) -> str:
+    try:
+        return read_patient(content)
+    except DicomError:
+        return ""

@@ -163,7 +163,10 @@ def _check_output(plan: Plan, *, overwrite: bool) -> None:
     """Refuses to mix class lists, and to replace a finished split without --overwrite."""
     changed = _changed_classes(plan, storage.read_text(f"{plan.output}/classes.csv"))
     if changed and not overwrite:
-        raise UserError(f"{plan.output} has other classes: {changed}. Give another --output")
+        raise UserError(
+            f"{plan.output} has other classes: {changed}. Give another --output, or --overwrite "
+            "replaces them"
+        )
     finished = storage.is_file(plan.prefix + MANIFEST_SUFFIX)
     if finished and not overwrite and not _is_current(plan):
         raise UserError(

@@ -15,6 +15,7 @@ from tpudet.classification.config import ExperimentConfig
 from tpudet.classification.data.splits import find_joined_split
 from tpudet.classification.data.synthetic import synthetic_dataset
 from tpudet.classification.modeling.config import SigmoidLossConfig
+from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.model_dir import load_classes
 from tpudet.trainkit.training.step_benchmark import TimedInput
@@ -62,7 +63,7 @@ def open_input(name: str, config: ExperimentConfig) -> TimedInput:
         return build_train_dataset(config, split, start, devices=devices)
 
     make = functools.partial(make_task, config, len(classes))
-    return TimedInput(name, len(classes), read, make)
+    return TimedInput(name, len(classes), read, make, split.shards)
 
 
 class InputTimes(NamedTuple):
@@ -101,14 +102,15 @@ def time_inputs(
     split = find_joined_split(config.data.directory, config.data.train_split, classes)
     batches = {name: iter(build_train_dataset(one, split, 0)) for name, one in configs.items()}
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in configs}
-    for number in tqdm(range(rounds + 1), desc="measuring rounds", disable=None):
-        for name, iterator in batches.items():
-            _count_batches(iterator, _UNTIMED_SECONDS if number else seconds)
-            start, processor_start = time.perf_counter(), time.process_time()
-            images = _count_batches(iterator, seconds) * config.train.batch_size
-            wall, processor = time.perf_counter() - start, time.process_time() - processor_start
-            if number:
-                rates[name].append((images / wall, processor / images * 1000))
+    with input_errors_in_words(lambda: split.shards):
+        for number in tqdm(range(rounds + 1), desc="measuring rounds", disable=None):
+            for name, iterator in batches.items():
+                _count_batches(iterator, _UNTIMED_SECONDS if number else seconds)
+                start, processor_start = time.perf_counter(), time.process_time()
+                images = _count_batches(iterator, seconds) * config.train.batch_size
+                wall, processor = time.perf_counter() - start, time.process_time() - processor_start
+                if number:
+                    rates[name].append((images / wall, processor / images * 1000))
     times = [InputTimes(name, *np.median(rates[name], axis=0).tolist()) for name in configs]
     return times, list(configs.values())
 

@@ -41,4 +41,4 @@ def open_input(name: str, config: ExperimentConfig) -> TimedInput:
         return build_train_dataset(config, split, start, devices=devices)
 
     make = functools.partial(make_task, config, len(names))
-    return TimedInput(name, len(names), read, make)
+    return TimedInput(name, len(names), read, make, split.shards)

@@ -1,0 +1,74 @@
+"""What of a split's predictions cannot be scored, on devices that only hand batches through."""
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpudet.classification.evaluation.split import SplitEvaluation, SplitPredictions
+from tpudet.classification.modeling.config import SigmoidLossConfig, SoftmaxLossConfig
+from tpudet.classification.types import Batch, Predictions
+from tpudet.trainkit.errors import UserError
+
+PROBABILITIES = np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]], np.float32)
+UNLABELLED = np.zeros_like(PROBABILITIES)
+
+
+class OneProcess:
+    process_index = 0
+
+    def predict_batches(self, predict, dataset):
+        return ((batch, predict(batch)) for batch in dataset)
+
+    def gather(self, arrays):
+        return [arrays]
+
+
+def evaluation(
+    probabilities: np.ndarray, targets: np.ndarray, loss: SoftmaxLossConfig | SigmoidLossConfig
+) -> SplitEvaluation:
+    count = len(targets)
+    batch = Batch(np.zeros((count, 4, 4, 3), np.uint8), targets, np.arange(count))
+    return SplitEvaluation(
+        predict=lambda _: Predictions(probabilities),
+        devices=cast(Any, OneProcess()),
+        dataset=cast(tf.data.Dataset, [batch]),
+        num_images=count,
+        loss=loss,
+        split="test",
+        class_names=["a", "b"],
+        report=lambda _: None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (SoftmaxLossConfig(), "3 of 3 images of the split test have not exactly one label"),
+        (SigmoidLossConfig(), "3 of 3 images of the split test have no label"),
+    ],
+)
+def test_images_without_labels_are_predicted_and_not_scored(loss, message: str) -> None:
+    built = evaluation(PROBABILITIES, UNLABELLED, loss)
+    np.testing.assert_array_equal(built.predictions().probabilities, PROBABILITIES)
+    with pytest.raises(UserError, match=message):
+        built(step=1)
+
+
+def test_one_label_in_a_split_of_several_labels_is_enough() -> None:
+    targets = UNLABELLED.copy()
+    targets[0, 0] = 1
+    found = SplitPredictions(PROBABILITIES, targets, mistakes=[])
+    metrics = evaluation(PROBABILITIES, targets, SigmoidLossConfig()).score(found)
+    assert metrics["top1"] == pytest.approx(1 / 3)  # the first image; the others are called b
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_probabilities_that_are_not_finite_are_counted_and_not_scored(value: float) -> None:
+    """All of them NaN, no class is better than the label: top1 would be 1."""
+    broken = PROBABILITIES.copy()
+    broken[1:] = value
+    targets = np.eye(2, dtype=np.float32)[[0, 1, 1]]
+    with pytest.raises(UserError, match="2 of 3 images of the split test have probabilities that"):
+        evaluation(broken, targets, SoftmaxLossConfig())(step=1)
