@@ -145,13 +145,12 @@ def test_classify_takes_joined_splits_and_ids_of_records_as_they_are(
     ]
 
 
-def test_a_name_that_tells_a_wrong_number_of_records_is_refused(
-    trained_run: Path, tmp_path: Path, capsys
+def test_a_number_in_a_local_name_that_is_not_that_of_its_records_is_only_a_name(
+    trained_run: Path, tmp_path: Path
 ) -> None:
     write_foreign(tmp_path)
     (tmp_path / "classes.csv").write_text("blue,blue\ngreen,green\nred,red\n")
     (tmp_path / "test").mkdir()
     (tmp_path / "train-00000-of-00001").rename(tmp_path / "test/00-32x32-5.tfrec")
     command = ["evaluate", "--model_dir", str(trained_run), "--split", "test"]
-    assert main([*command, f"--set=data.directory={tmp_path}"]) == 2
-    assert "the split test has 3 records, and 5 were expected" in capsys.readouterr().err
+    assert main([*command, f"--set=data.directory={tmp_path}"]) == 0

@@ -34,16 +34,26 @@ def test_imagenets_names_have_no_ending_and_val_is_called_validation(tmp_path: P
         find(tmp_path, "train")
 
 
-def test_kaggles_names_tell_how_many_records_there_are(tmp_path: Path) -> None:
-    """The number is believed: counting would read every file of a bucket."""
-    write(tmp_path, {"train/01-224x224-7.tfrec": 2, "train/00-224x224-798.tfrec": 1})
-    assert find(tmp_path, "train")[:3] == (
-        ["train/00-224x224-798.tfrec", "train/01-224x224-7.tfrec"],
-        [798, 7],
+def test_kaggles_names_tell_how_many_records_a_bucket_has() -> None:
+    """If that of the first is true, the others are believed: counting would read every file."""
+    folder = "ram://kaggle"
+    for name in ("train/01-224x224-7.tfrec", "train/00-224x224-3.tfrec", "val-3.tfrec"):
+        write_shard(f"{folder}/{name}", [b"x"] * 3)
+    assert find_split(folder, "train", ["a", "b"])[:3] == (
+        [f"{folder}/train/00-224x224-3.tfrec", f"{folder}/train/01-224x224-7.tfrec"],
+        [3, 7],
         2,
     )
-    write(tmp_path, {"flowers00-230.tfrec": 1, "flowers01-230.tfrec": 1})
-    assert find(tmp_path, "flowers").records_per_shard == [230, 230]
+
+
+def test_numbers_that_only_order_the_files_are_not_counts(tmp_path: Path) -> None:
+    names = {f"train/part-{number:05d}.tfrec": 100 for number in range(3)}
+    write(tmp_path, names)
+    assert find(tmp_path, "train").records_per_shard == [100, 100, 100]
+    for name, count in names.items():
+        write_shard(f"ram://numbered/{name}", [b"x"] * count)
+    found = find_split("ram://numbered", "train", ["a", "b"])
+    assert found.records_per_shard == [100, 100, 100]
 
 
 def test_records_without_a_number_are_counted(tmp_path: Path) -> None:

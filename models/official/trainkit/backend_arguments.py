@@ -73,7 +73,7 @@ def add_hosts_arguments(parser: argparse.ArgumentParser) -> None:
     """
     group = parser.add_argument_group(
         "several hosts",
-        "Each runs the same command with --backend jax. On a TPU pod nothing need be given: its "
+        "Each runs the same command with --backend jax. On a TPU pod none of these is needed: its "
         "hosts find each other.",
     )
     group.add_argument(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tpudet.trainkit.cpu import available_cores
 from tpudet.trainkit.errors import UserError, shorten
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.screen import LogFormatter, LogHandler
@@ -175,17 +176,16 @@ def add_override_arguments(parser: argparse.ArgumentParser) -> None:
 def add_json_argument(parser: argparse.ArgumentParser, content: str) -> None:
     """Adds --json, the file of a report; one without a folder is refused before the work."""
     parser.add_argument(
-        "--json", type=report_file, default="", metavar="FILE", help=f"write {content} there too"
+        "--json", type=report_file, default="", metavar="FILE", help=f"also write {content} to FILE"
     )
 
 
 def add_threads_argument(parser: argparse.ArgumentParser) -> None:
     """Adds --threads, by default one for each core that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parser.add_argument(
         "--threads",
         type=positive_integer,
-        default=cores or 1,
+        default=available_cores(),
         metavar="N",
         help="default: the available cores (%(default)s); the result does not depend on it",
     )
@@ -224,6 +224,13 @@ def natural_number(text: str) -> int:
     """An integer of at least 0, as the `type` of an argument."""
     if not text.strip().isdecimal():
         raise argparse.ArgumentTypeError(f"`{text}` is not an integer of at least 0")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """A seed that every generator of random numbers takes, as the `type` of an argument."""
+    if not text.strip().isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"`{text}` is not an integer from 0 to 2**32 - 1")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""Detects the precision in which this machine's CPU is fast."""
+"""Detects the cores of this machine's CPU and the precision in which it is fast."""
 
 import functools
 import os
@@ -9,6 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _REWRITE = "auto_mixed_precision_onednn_bfloat16"  # of TensorFlow's graphs, before they run
+
+
+def available_cores() -> int:
+    """Returns how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @functools.cache

@@ -45,10 +45,16 @@ if TYPE_CHECKING:
 Config = TypeVar("Config")  # a task's ExperimentConfig
 
 _EXIT_CODES = """\
-The same command resumes a run where it stopped. Exit codes: 0 finished, 1 failed, 2 wrong usage;
-75 another host was lost (start it again); with everything saved, 75 stopped by SIGTERM or SIGINT
-(start it again), 80 --max_hours is over (start it again), 81 train.stop_at is reached, 82
-train.patience is over.
+The same command resumes a run where it stopped.
+
+exit codes; those from 80 on, and a stop by a signal, leave everything saved:
+   0  finished
+   1  failed
+   2  wrong usage
+  75  stopped by SIGTERM or SIGINT, or another host was lost: start it again
+  80  --max_hours is over: start it again
+  81  train.stop_at is reached
+  82  train.patience is over
 """
 _PLAN_EXIT_CODES = """
 exit codes: 0 compiles and fits, 2 wrong usage, 3 does not fit, 4 does not compile, 5 libtpu is
@@ -109,7 +115,8 @@ def _train(
         model_dir = arguments.model_dir.rstrip("/")
         if arguments.export:
             experiment.check_export(config, model_dir=model_dir, export_root=arguments.export)
-            make_folder(arguments.export)
+            if not arguments.dry_run:
+                make_folder(arguments.export)
         code = experiment.train(
             config,
             model_dir=model_dir,

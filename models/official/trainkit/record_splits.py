@@ -42,8 +42,9 @@ def find_split(
     Other programs' are, with `validation` also for val, `<split>-00000-of-01024` with or without
     .tfrecord; all .tfrec and .tfrecord files of a folder `<split>`; `<split>*.tfrec`; or one set
     of .record or .tfrecord files with the split as a word of its name, such as `coco_train.record`
-    or `pascal-train.record-00000-of-00010`. A name that ends in `-<number>.tfrec`, as Kaggle's do,
-    tells the number of its records.
+    or `pascal-train.record-00000-of-00010`. In a bucket, where counting reads every file, names
+    that end in `-<number>.tfrec`, as Kaggle's do, tell the numbers of their records, if that of the
+    first file does.
 
     Where the split has a manifest, its files and its classes must be those of the manifest; records
     of other programs have none.
@@ -135,10 +136,12 @@ def _find_by_word(directory: str, split: str) -> list[str]:
 
 
 def _count_records(shards: Sequence[str]) -> list[int]:
-    """The records of each shard: from all their names, or else by reading the files."""
-    told = [_COUNT_IN_NAME.search(path) for path in shards]
-    if all(told):
-        return [int(match[1]) for match in told if match]
+    """The records of each shard, by reading the files; see `find_split` for those in a bucket."""
+    told = [match for path in shards if (match := _COUNT_IN_NAME.search(path))]
+    if storage.is_remote(shards[0]) and len(told) == len(shards):
+        counts = [int(match[1]) for match in told]  # or only the numbers of the files
+        if counts[:1] == count_records(shards[:1]):
+            return counts
     return count_records(shards)
 
 

@@ -21,11 +21,10 @@ from crc32c import crc32c
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.record_numbers import RECORDS_PER_SHARD_LIMIT
 from tpudet.trainkit.types import Tensor
 
 Record = bytes | Sequence[bytes]
-
-RECORDS_PER_SHARD_LIMIT = 2**32
 
 logger = logging.getLogger(__name__)
 

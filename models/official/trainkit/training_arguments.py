@@ -4,7 +4,12 @@ import argparse
 import math
 import time
 
-from tpudet.trainkit.command_line import add_json_argument, positive_integer, positive_number
+from tpudet.trainkit.command_line import (
+    add_json_argument,
+    positive_integer,
+    positive_number,
+    report_file,
+)
 
 
 def add_training_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +23,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--eval_timeout",
-        type=float,
+        type=positive_number,
         metavar="SECONDS",
         help="mode eval ends after this time without a new checkpoint (never)",
     )
@@ -51,7 +56,11 @@ def add_range_test_arguments(parser: argparse.ArgumentParser) -> None:
         "--num_steps", type=positive_integer, default=150, metavar="N", help="(%(default)s)"
     )
     parser.add_argument(
-        "--output", default="learning_rate.png", metavar="FILE.png", help="curve (%(default)s)"
+        "--output",
+        type=report_file,
+        default="learning_rate.png",
+        metavar="FILE.png",
+        help="curve (%(default)s)",
     )
 
 
@@ -67,7 +76,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--search",
         action="store_true",
-        help="search the largest training batch that fits: at least two compilations more",
+        help="search the largest training batch that fits: at least two more compilations",
     )
     parser.add_argument(
         "--num_classes",

@@ -1,6 +1,7 @@
 """A step runs once, and again if something it depends on changed; never twice at the same time."""
 
 import errno
+import json
 import os
 import threading
 from pathlib import Path
@@ -13,7 +14,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.remote import os_errors
 from tpudet.trainkit.files.storage import read_text, write_text
 from tpudet.trainkit.jobs import steps
-from tpudet.trainkit.jobs.steps import Step, reason_to_run, run_step
+from tpudet.trainkit.jobs.steps import Step, list_steps, reason_to_run, run_step
 
 
 def doubling(folder: str, times: int = 2, runs: list[int] | None = None) -> Step:
@@ -72,6 +73,25 @@ def test_runs_again_only_for_a_reason(where, tmp_path, capsys, monkeypatch) -> N
     assert names == ["out.length", "out.txt", "out.txt.step.json"]
 
 
+@pytest.mark.parametrize("where", ["local", "ram"])
+def test_outputs_no_longer_made_are_removed_also_after_a_run_that_failed(where, tmp_path) -> None:
+    folder = str(tmp_path) if where == "local" else "ram://fewer_outputs"
+    tf.io.gfile.makedirs(folder)
+    write_text(f"{folder}/in.txt", "abc")
+    both = doubling(folder)
+    assert run_step(both)
+    write_text(f"{folder}/made/own.txt", "of the user")
+    fewer = both._replace(
+        outputs=both.outputs[:1], run=lambda: write_text(both.outputs[0], "") or ""
+    )
+    with pytest.raises(ZeroDivisionError):
+        run_step(fewer._replace(run=lambda: str(1 // 0)))
+    assert read_text(both.outputs[1]) == "6"
+    assert run_step(fewer)
+    names = sorted(tf.io.gfile.listdir(f"{folder}/made"))
+    assert names == ["out.txt", "out.txt.step.json", "own.txt"]
+
+
 def test_a_file_that_no_step_made_is_kept(tmp_path, capsys) -> None:
     (tmp_path / "in.txt").write_text("abc")
     step = doubling(str(tmp_path))
@@ -120,6 +140,25 @@ def test_a_missing_input_is_named(tmp_path, capsys) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_missing_input_is_named_before_anything_is_run(tmp_path) -> None:
+    with pytest.raises(UserError, match=r"in.txt does not exist"):
+        reason_to_run(doubling(str(tmp_path)))
+    with pytest.raises(UserError, match=r"in.txt does not exist"):
+        list_steps([doubling(str(tmp_path))])
+
+
+def test_a_record_from_elsewhere_removes_nothing_elsewhere(tmp_path) -> None:
+    (tmp_path / "in.txt").write_text("abc")
+    (tmp_path / "own.txt").write_text("")
+    step = doubling(str(tmp_path))
+    assert run_step(step)
+    record = json.loads(read_text(step.step_path) or "")
+    record["outputs"] += ["../own.txt", str(tmp_path / "own.txt"), "a/../../own.txt"]
+    write_text(step.step_path, json.dumps(record | {"finished": False}))
+    assert run_step(step)
+    assert (tmp_path / "own.txt").exists()
+
+
 def test_a_really_full_disk(tmp_path) -> None:
     """/dev/full refuses every byte, as a full disk does."""
     if not Path("/dev/full").exists():
@@ -137,7 +176,18 @@ def test_a_really_full_disk(tmp_path) -> None:
     assert list((tmp_path / "made").iterdir()) == []
 
 
-@pytest.mark.parametrize("record", ["", "{", "[]", "{}", '{"finished": true}', "[" * 100_000])
+def record_with(**fields: object) -> str:
+    whole = {"inputs": [], "options": {}, "code": "", "finished": True, "sizes": [], "summary": ""}
+    return json.dumps(whole | fields)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        *("", "{", "[]", "{}", '{"finished": true}', "[" * 100_000),
+        *(record_with(sizes=None), record_with(inputs=None), record_with(inputs=[3])),
+    ],
+)
 def test_a_damaged_record_is_that_of_an_unfinished_run(record: str, tmp_path) -> None:
     write_text(f"{tmp_path}/in.txt", "abc")
     step = doubling(str(tmp_path))

@@ -3,8 +3,7 @@
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -65,20 +64,18 @@ def worker_ids(tmp_path: Path) -> list[int]:
     return [int(path.name.split(".")[1]) for path in (tmp_path / "out").glob("*.started")]
 
 
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+@pytest.fixture
+def expect_the_end(
+    tmp_path: Path, is_running: Callable[[int], bool], wait_for: Callable[..., None]
+) -> Callable[[], None]:
+    """Within a minute, and without a file left, though each job takes five."""
 
+    def expect() -> None:
+        wait_for(lambda: not any(map(is_running, worker_ids(tmp_path))))
+        left = [path.name for path in (tmp_path / "out").iterdir() if path.suffix != ".started"]
+        assert left == []
 
-def expect_the_end(tmp_path: Path, begin: float) -> None:
-    """Within seconds, and without a file left, though each job takes five minutes."""
-    while any(map(is_running, worker_ids(tmp_path))):
-        assert time.monotonic() - begin < 60
-        time.sleep(0.02)
-    left = [path.name for path in (tmp_path / "out").iterdir() if path.suffix != ".started"]
-    assert left == []
+    return expect
 
 
 def test_every_amount_of_work_is_reported(tmp_path: Path) -> None:
@@ -89,26 +86,31 @@ def test_every_amount_of_work_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_worker_that_ends_unexpectedly_ends_the_others(tmp_path: Path, number: int) -> None:
+def test_a_worker_that_ends_unexpectedly_ends_the_others(
+    tmp_path: Path, number: int, expect_the_end: Callable[[], None]
+) -> None:
     with started(tmp_path, "slow", f"ends_by{number:d}", "slow") as process:
         assert "A worker process ended unexpectedly" in process.communicate(timeout=60)[0]
-        expect_the_end(tmp_path, time.monotonic())
+        expect_the_end()
 
 
-def test_a_failed_job_ends_the_others_at_once(tmp_path: Path) -> None:
+def test_a_failed_job_ends_the_others_at_once(
+    tmp_path: Path, expect_the_end: Callable[[], None]
+) -> None:
     with started(tmp_path, *["slow", "fails", "slow", "slow"]) as process:
         assert "a broken shard" in process.communicate(timeout=60)[0]
-        expect_the_end(tmp_path, time.monotonic())
+        expect_the_end()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
-def test_an_interrupted_run_ends_its_workers_at_once(tmp_path: Path, number: int, wait_for) -> None:
+def test_an_interrupted_run_ends_its_workers_at_once(
+    tmp_path: Path, number: int, wait_for: Callable, expect_the_end: Callable[[], None]
+) -> None:
     with started(tmp_path, *["slow"] * 6) as process:
         files = (tmp_path / "out").glob
         wait_for(lambda: sum(f.stat().st_size > 0 for f in files("*.temporary")) == 2, process)
-        begin = time.monotonic()
         process.send_signal(number)
         output = process.communicate(timeout=60)[0]
         assert ("KeyboardInterrupt" in output) == (number == signal.SIGINT)
-        expect_the_end(tmp_path, begin)
+        expect_the_end()
     assert len(worker_ids(tmp_path)) == 2

@@ -74,6 +74,25 @@ class Regression:
         return Batch(outputs[:, 0], batch.targets, batch.records)
 
 
+class Shares:
+    """The share of each part of a batch in a count that the draws before it raise by one."""
+
+    def __init__(self, sum_over_replicas: Any) -> None:
+        images = keras.Input((6, 6, 2))
+        self.drop = DropBlock(keep_prob=1 - 1e-9, size=1, schedule_steps=9, seed=3, name="drop")
+        features: Any = keras.layers.GlobalAveragePooling2D()(self.drop(images, training=True))
+        self.model = keras.Model(images, keras.layers.Dense(1, name="dense")(features))
+        self.sum_over_replicas = sum_over_replicas
+
+    def losses(self, batch: Batch) -> dict[str, Any]:
+        count = ops.cast(self.drop.calls + 1, "float32")
+        share = count / self.sum_over_replicas(count)
+        return {"loss": share + 0.0 * ops.sum(self.model(batch.inputs, training=True))}
+
+    def predict(self, batch: Batch) -> Batch:
+        return batch
+
+
 def data(
     start: int, spoiled: int | None = None, num_processes: int = 1, process_index: int = 0
 ) -> tf.data.Dataset:
@@ -116,6 +135,23 @@ def build(
         record_numbers=lambda batch: batch.records,
     )
     return engine, task
+
+
+def sum_of_shares() -> float:
+    """Of as many parts as there are images on a device."""
+    devices = choose_devices(TRAIN)
+    engine, _ = build_engine(
+        Shares(devices.sum_over_replicas),
+        TrainConfig(
+            batch_size=BATCH_SIZE,
+            optimizer=MomentumConfig(weight_decay=0.0),
+            accumulate_steps=BATCH_SIZE // devices.num_replicas,
+        ),
+        devices=devices,
+        make_dataset=data,
+        record_numbers=lambda batch: batch.records,
+    )
+    return engine.train(1).losses["loss"]
 
 
 def save(path: Path, arrays: dict[str, Any]) -> None:
@@ -173,6 +209,7 @@ def main(folder: Path) -> dict[str, Any]:
         "averaged_dense": averaged["dense/kernel"],
         "ema_dense": final["ema/dense/kernel"].ravel().tolist(),
         "predicted": sum(predicted, []),
+        "sum_of_shares": sum_of_shares() if keras.backend.backend() == "jax" else 1.0,
     }
 
 

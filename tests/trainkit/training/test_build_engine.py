@@ -58,7 +58,7 @@ def test_auto_becomes_what_suits_the_devices_and_a_resumed_run_keeps_it(
     checkpoints.wait()
     assert resolve_precision(auto, moved, model_dir).precision == other[gains]
     asked = TrainConfig(precision="float32")
-    assert resolve_precision(asked, moved, model_dir) is asked
+    assert resolve_precision(asked, moved, model_dir) == asked
 
 
 def test_a_run_of_before_this_was_said_takes_what_suits_the_devices(tmp_path: Path) -> None:
@@ -84,3 +84,9 @@ def test_float16_is_refused_with_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(UserError, match="no loss scaling.* Use mixed_bfloat16, which TPUs"):
         set_precision(TrainConfig(precision="mixed_float16"), choose_tensorflow_devices("cpu"))
+
+
+def test_a_run_in_float16_is_evaluated_beside_the_training_on_a_cpu() -> None:
+    train, cpu = TrainConfig(precision="mixed_float16"), choose_tensorflow_devices("cpu")
+    assert resolve_precision(train, cpu, None, trains=False).precision == "float32"
+    assert resolve_precision(train, cpu, None).precision == "mixed_float16"  # which is refused

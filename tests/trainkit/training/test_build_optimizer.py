@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.build_optimizer import (
     build_optimizer,
     build_schedule,
@@ -206,3 +207,24 @@ def test_a_run_that_is_all_warmup_is_told(rate: ScheduleConfig) -> None:
     for total_steps in (warmup, 1) if warmup else ():
         text = f"all {total_steps} steps are warm-up, {warmup} long: the learning rate never"
         assert warning(total_steps).startswith(text)
+
+
+@pytest.mark.parametrize("config", [MomentumConfig(), AdamConfig(), AdamWConfig()], ids=kind_of)
+def test_the_momentum_of_a_cycle_moves_in_every_optimizer_that_has_one(
+    config: OptimizerConfig,
+) -> None:
+    rate = OneCycleScheduleConfig(peak=0.1, rise_share=0.5, momentum_range=(0.95, 0.85))
+    train = TrainConfig(optimizer=config, learning_rate=rate, total_steps=100)
+    model = small_model()
+    optimizer: Any = build_optimizer(train, [model.get_layer("head").kernel])
+    optimizer.build(model.trainable_variables)
+    optimizer.iterations.assign(25)  # half-way down
+    optimizer.apply([np.zeros((1, 2), np.float32), np.zeros(2, np.float32)])
+    moved = optimizer.momentum if isinstance(config, MomentumConfig) else optimizer.beta_1
+    assert float(moved) == pytest.approx(0.9)
+
+
+def test_a_momentum_that_cannot_move_is_wrong_usage() -> None:
+    rate = OneCycleScheduleConfig(peak=0.1, momentum_range=(0.95, 0.85))
+    with pytest.raises(UserError, match="momentum, adam or adamw, which is rmsprop: choose one"):
+        build_optimizer(TrainConfig(optimizer=RMSPropConfig(), learning_rate=rate), [])

@@ -5,6 +5,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from tpudet.classification import config as classification
 from tpudet.detection.config import ExperimentConfig
 from tpudet.trainkit.config.decode import ConfigError, decode, load_config
 from tpudet.trainkit.config.yaml_tree import parse_tree
@@ -147,3 +148,11 @@ def test_every_wrong_number_of_a_run_is_told() -> None:
         assert word in str(error.value)
     with pytest.raises(ConfigError, match="weight_decay must be 0 or more, got -1.0"):
         decoded("optimizer: {kind: momentum, weight_decay: -1.0}\n")
+
+
+def test_a_target_is_a_metric_of_the_task() -> None:
+    train = TrainConfig(stop_at={"top1": 0.9, "AP50": 0.5})
+    with pytest.raises(ValueError, match=r"train.stop_at has no metric AP50; known are top1, top5"):
+        classification.ExperimentConfig(task="classification", train=train)
+    with pytest.raises(ValueError, match=r"train.stop_at has no metric top1; known are AP, "):
+        ExperimentConfig(train=train)

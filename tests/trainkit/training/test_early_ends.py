@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training import loop
 from tpudet.trainkit.training.checkpoints import list_checkpoints
 from tpudet.trainkit.training.engine import Signature, StepReport
@@ -197,3 +198,9 @@ def test_the_first_steps_say_how_long_the_run_will_take(
         "evaluations not counted"
     )
     assert lines[3] == "That is more than 2 hours. Take less."
+
+
+def test_a_target_that_no_evaluation_has_is_told_at_the_first(ram_dir: str) -> None:
+    with pytest.raises(UserError, match="no metric APm; it has AP50"):
+        run(ram_dir, stop_at={"APm": 0.5})
+    assert Ledger(ram_dir).lines()[-1]["step"] == 4

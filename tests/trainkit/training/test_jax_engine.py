@@ -103,3 +103,11 @@ def test_every_image_is_predicted_once_whatever_the_number_of_devices(runs: Any,
     np.testing.assert_allclose(
         runs[name]["predicted"], runs["tensorflow"]["predicted"], rtol=1e-3, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("name", ["jax", "jax_8"])
+def test_the_parts_of_a_batch_divide_by_the_sum_over_what_they_themselves_draw(
+    runs: Any, name: str
+) -> None:
+    """Eight parts on one device count 1 to 8 of 36; on eight devices there is one part."""
+    assert runs[name]["sum_of_shares"] == pytest.approx(1.0)

@@ -1,6 +1,8 @@
 """Loggers of a run, offline: several at once, a run that resumes, a package that is missing."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,13 @@ from tpudet.trainkit.config.yaml_tree import parse_tree
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training import loggers
 from tpudet.trainkit.training.config import TrainConfig
-from tpudet.trainkit.training.loggers import JoinedWriter, check_loggers, open_loggers
+from tpudet.trainkit.training.loggers import (
+    JoinedWriter,
+    MlflowWriter,
+    WandbWriter,
+    check_loggers,
+    open_loggers,
+)
 
 IMAGE = np.zeros((8, 12, 3), np.uint8)
 
@@ -20,23 +28,35 @@ class Notebook:
 
     def __init__(self) -> None:
         self.lines: list[tuple] = []
-        self.is_closed = False
+        self.failed: bool | None = None
 
     def write(self, kind, step, values) -> None:
         self.lines.append((kind, step, dict(values)))
 
-    def close(self) -> None:
-        self.is_closed = True
+    def close(self, *, failed: bool = False) -> None:
+        self.failed = failed
 
 
 def test_all_loggers_get_what_is_written() -> None:
     one, other = Notebook(), Notebook()
     writer = JoinedWriter([one, other])
     writer.write("train", 5, {"loss": 0.5})
-    writer.close()
+    writer.close(failed=True)
     assert one.lines == other.lines == [("train", 5, {"loss": 0.5})]
-    assert one.is_closed
-    assert other.is_closed
+    assert one.failed is other.failed is True
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_run_that_failed_is_shown_as_failed(tmp_path: Path, failed: bool) -> None:
+    """By the words that the documentation of either gives."""
+    ends: list[Any] = []
+    wandb, mlflow = WandbWriter.__new__(WandbWriter), MlflowWriter.__new__(MlflowWriter)
+    wandb._run = SimpleNamespace(finish=lambda exit_code: ends.append(exit_code))
+    mlflow._run_id = "7"
+    mlflow._client = SimpleNamespace(set_terminated=lambda run, status: ends.append(status))
+    wandb.close(failed=failed)
+    mlflow.close(failed=failed)
+    assert ends == ([1, "FAILED"] if failed else [0, "FINISHED"])
 
 
 def test_missing_packages_are_named_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,14 +23,15 @@ import pytest
 import tensorflow as tf
 
 from tpudet.trainkit.files.claims import ClaimError
-from tpudet.trainkit.training import loop
+from tpudet.trainkit.training import loop, run
 from tpudet.trainkit.training.best_checkpoint import BestRecord, read_best_record
 from tpudet.trainkit.training.checkpoint_files import remove_checkpoint
 from tpudet.trainkit.training.checkpoints import Checkpoints, list_checkpoints, read_checkpoint
 from tpudet.trainkit.training.engine import NonfiniteStep, Signature, StepReport
 from tpudet.trainkit.training.evaluator import Evaluation
+from tpudet.trainkit.training.jax_hosts import LostHostError
 from tpudet.trainkit.training.modes import claim_model_dir
-from tpudet.trainkit.training.run_log import Ledger
+from tpudet.trainkit.training.run_log import DiscardingWriter, Ledger
 
 SETTINGS = loop.RunSettings(
     total_steps=10,
@@ -277,7 +278,7 @@ def test_a_signal_saves_at_the_step_boundary(
     engine, evaluations = CountingEngine(), []
     engine.stop_at = 5
     with caplog.at_level(logging.INFO):
-        assert run_once(ram_dir, evaluations, engine) == loop.EXIT_PREEMPTED == 75
+        assert run_once(ram_dir, evaluations, engine) == loop.EXIT_START_AGAIN == 75
     assert signal.getsignal(signal.SIGTERM) is former
     assert signal.set_wakeup_fd(-1) == -1
     assert [found.step for found in list_checkpoints(ram_dir)] == [4, 5]
@@ -304,11 +305,53 @@ def test_a_signal_during_evaluation_ends_it_and_it_is_made_up_for(ram_dir: str) 
         settings=SETTINGS,
         evaluation=evaluation_settings(evaluate),
     )
-    assert code == loop.EXIT_PREEMPTED
+    assert code == loop.EXIT_START_AGAIN
     assert not engine.averaged
     assert Ledger(ram_dir).lines()[-1]["reason"] == "SIGINT"
     run_once(ram_dir, evaluations)
     assert evaluations == [4, 8, 10]
+
+
+class LonelyEngine(CountingEngine):
+    """Loses another host after five steps."""
+
+    def train(self, num_steps: int) -> StepReport:
+        if self.step >= 5:
+            raise LostHostError("Step 6 cannot be finished")
+        return super().train(min(num_steps, 5 - self.step))
+
+
+class Closing(DiscardingWriter):
+    """Remembers how it was closed."""
+
+    failed: bool | None = None
+
+    def close(self, *, failed: bool = False) -> None:
+        self.failed = failed
+
+
+@pytest.mark.parametrize(
+    ("engine", "error", "state"),
+    [
+        (LonelyEngine(), LostHostError, "stopped"),
+        (CountingEngine(nonfinite_at=6), loop.NonfiniteLossError, "failed"),
+        (CountingEngine(), None, "finished"),
+    ],
+)
+def test_a_lost_host_stops_a_run_and_only_a_fault_fails_it(
+    ram_dir: str,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: CountingEngine,
+    error: type[Exception] | None,
+    state: str,
+) -> None:
+    """Mode eval waits for one that was stopped, and loggers show what failed."""
+    writer = Closing()
+    monkeypatch.setattr(run, "open_loggers", lambda *names, restored_step: writer)
+    with pytest.raises(error) if error else contextlib.nullcontext():
+        run_once(ram_dir, [], engine)
+    assert states(ram_dir)[-1] == state
+    assert writer.failed == (state == "failed")
 
 
 def test_a_metric_that_evaluation_lacks_is_named(ram_dir: str) -> None:
@@ -326,10 +369,13 @@ def test_intervals_below_one_are_all_named() -> None:
 
 
 def evaluate_beside(
-    model_dir: str, evaluations: list[int], timeout_seconds: float | None = None
+    model_dir: str,
+    evaluations: list[int],
+    timeout_seconds: float | None = None,
+    engine: CountingEngine | None = None,
 ) -> int:
     """One process of mode eval."""
-    engine = CountingEngine()
+    engine = engine or CountingEngine()
 
     def evaluate(step: int) -> Evaluation:
         assert engine.step == step
@@ -389,6 +435,27 @@ def test_mode_eval_skips_a_torn_or_vanished_one_and_gives_up_in_time(
     assert evaluations == [8]
     assert "model.ckpt-4.data" in caplog.text
     assert "No new checkpoint" in caplog.text
+
+
+class ScaledEngine(CountingEngine):
+    """Has loss scaling, which only training needs."""
+
+    scale = 1024.0
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        return super().snapshot() | {"optimizer/loss_scale": np.asarray(self.scale)}
+
+
+def test_mode_eval_takes_the_checkpoints_of_another_optimizer_and_keeps_them_whole(
+    ram_dir: str,
+) -> None:
+    """A GPU trains in float16, with loss scaling, and a CPU evaluates in float32, without."""
+    trainer, evaluator, evaluations = ScaledEngine(), CountingEngine(), list[int]()
+    loop.train(engine=trainer, model_dir=ram_dir, settings=SETTINGS)
+    evaluate_beside(ram_dir, evaluations, engine=evaluator)
+    assert evaluations == [10]
+    assert evaluator.snapshot() == CountingEngine.snapshot(trainer)
+    assert read_checkpoint(f"{ram_dir}/best") == trainer.snapshot()
 
 
 def test_a_process_beside_the_chief_does_the_same_steps_and_writes_nothing(ram_dir: str) -> None:
@@ -463,7 +530,10 @@ def test_mode_eval_waits_in_a_folder_whose_checkpoints_were_removed(
     for found in list_checkpoints(ram_dir):
         remove_checkpoint(found.prefix)
     evaluations: list[int] = []
-    evaluate_beside(ram_dir, evaluations, timeout_seconds=0.1)
+    with caplog.at_level(logging.INFO):
+        evaluate_beside(ram_dir, evaluations, timeout_seconds=0.1)
+    waiting = f"Waiting for new checkpoints in {ram_dir} (0 checkpoints now)"
+    assert [record.getMessage() for record in caplog.records].count(waiting) == 1
     assert "No new checkpoint" in caplog.text  # it did not take the old evaluations for its own
     trainer = threading.Thread(
         target=lambda: loop.train(
@@ -480,7 +550,8 @@ def test_mode_eval_waits_in_a_folder_whose_checkpoints_were_removed(
 
 
 def test_a_checkpoint_that_goes_while_it_is_evaluated_is_still_kept_as_best(ram_dir: str) -> None:
-    engine, trained = CountingEngine(), CountingEngine()
+    """Whole, with the state of an optimizer that the evaluator does not have."""
+    engine, trained = CountingEngine(), ScaledEngine()
     trained.train(4)
     writer = Checkpoints(ram_dir, keep=1)
     saved = writer.save(trained.snapshot())

@@ -166,6 +166,6 @@ def test_a_signal_stops_the_tensorflow_engine_inside_one_long_call(
         checkpoint_every_steps=never,
     )
     sender.join()
-    assert code == loop.EXIT_PREEMPTED
+    assert code == loop.EXIT_START_AGAIN
     assert 0 < engine.step < never
     assert [found.step for found in list_checkpoints(ram_dir)] == [engine.step]

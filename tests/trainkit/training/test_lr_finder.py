@@ -1,17 +1,26 @@
 """The range test: rates by formula, where it ends, what it suggests, and that nothing remains."""
 
+import re
+from argparse import ArgumentParser
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.build_optimizer import build_schedule
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.engine import NonfiniteStep, StepReport
 from tpudet.trainkit.training.lr_finder import (
+    RangeTest,
     draw_range_test,
     find_learning_rate,
     range_test_config,
     suggest,
+    write_range_test,
 )
+from tpudet.trainkit.training_arguments import add_range_test_arguments, add_training_arguments
 
 
 class StandIn:
@@ -63,6 +72,8 @@ def test_a_loss_that_is_not_finite_ends_it_too() -> None:
     found = find_learning_rate(engine, 20)  # pyright: ignore[reportArgumentType]
     assert found.smoothed == pytest.approx([1.0, 1.05])
     assert found.suggestion is None
+    assert found.nonfinite is not None
+    assert found.nonfinite.step == 3
     assert (engine.step, engine.log) == (0, ["load", "restart_input"])
     draw_range_test(found, title="short")
 
@@ -74,3 +85,57 @@ def test_the_suggestion_is_where_the_loss_falls_fastest_between_the_trimmed_ends
     assert suggest(rates[:16], losses[:16]) is None
     falling_at_once = [10.0, 1.0, *[1.0 - 0.01 * k for k in range(28)]]
     assert (suggest([float(k) for k in range(30)], falling_at_once) or 0) >= 10
+
+
+FOUND = RangeTest([0.004], [1.0], [1.0], 0.004, None, scale=8.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (FOUND, "Suggestion: 4.00e-03, .*: train.learning_rate.peak=3.20e-02, for a batch of"),
+        (FOUND._replace(scale=1.0), "train.learning_rate.peak=4.00e-03; 1 steps"),
+        (FOUND._replace(suggestion=None), "so few steps: raise --num_steps, or lower --end"),
+        (
+            FOUND._replace(suggestion=None, nonfinite=NonfiniteStep(1, {"loss": np.nan}, [])),
+            "the loss is not finite at step 1, loss = nan: lower --start, or look at the records",
+        ),
+        (
+            FOUND._replace(suggestion=None, nonfinite=NonfiniteStep(9, {"loss": np.inf}, [])),
+            "the loss is not finite at step 9, loss = inf: lower --end, or raise --num_steps",
+        ),
+    ],
+)
+def test_the_summary_is_a_setting_to_paste_or_a_remedy(
+    tmp_path: Path, found: RangeTest, words: str
+) -> None:
+    """A rate of 0.004 for a batch of 8 is one of 0.032 for a reference batch of 64."""
+    summary = write_range_test(found, f"{tmp_path}/rate.png", title="lite0")
+    assert re.search(words, summary)
+    assert (tmp_path / "rate.csv").exists()
+
+
+def test_rates_that_do_not_rise_are_refused() -> None:
+    with pytest.raises(UserError, match="start must be below end, got 1 and 0.1"):
+        range_test_config(TrainConfig(), start=1.0, end=0.1, num_steps=10)
+
+
+@pytest.mark.parametrize(
+    ("add", "option", "value"),
+    [
+        (add_training_arguments, "--eval_timeout", "nan"),
+        (add_training_arguments, "--eval_timeout", "-1"),
+        (add_range_test_arguments, "--output", "no_such_folder/rate.png"),
+    ],
+)
+def test_what_would_fail_after_hours_is_refused_at_once(
+    add: Callable[[ArgumentParser], None],
+    option: str,
+    value: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = ArgumentParser()
+    add(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args([option, value])
+    assert f"argument {option}: " in capsys.readouterr().err

@@ -48,3 +48,19 @@ def test_settings_that_differ_and_the_best_evaluation_of_each(tmp_path, capsys) 
     assert ["best", "AP50", "at", "step", "20", "-"] in [line.split() for line in lines]
     assert list_runs.main([str(tmp_path), "--compare", "--goodput"]) == 2
     assert "give one of them" in capsys.readouterr().err
+
+
+def test_settings_that_differ_look_different(tmp_path: Path) -> None:
+    config = (
+        "data:\n  augmentations: [{{kind: flip}}, {{kind: mixup, probability: {}}}]\n"
+        "  directory: gs://bucket/of/many/folders/with/long/names/{}\n"
+    )
+    model_dirs = [
+        write_run(tmp_path / "a-set", config.format(0.5, "first"), {}),
+        write_run(tmp_path / "b-set", config.format(0.9, "second"), {}),
+    ]
+    folder = "gs://bucket/of/many/folders/with/long/names"
+    assert compare_runs(model_dirs, metric="AP")[1:] == [
+        ["data.augmentations[1].probability", "0.5", "0.9"],
+        ["data.directory", f"{folder}/first", f"{folder}/second"],
+    ]

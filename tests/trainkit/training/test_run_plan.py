@@ -3,7 +3,12 @@
 from typing import Any
 
 from tpudet.trainkit.training.build_optimizer import drops_warning
-from tpudet.trainkit.training.config import CosineScheduleConfig, StepScheduleConfig, TrainConfig
+from tpudet.trainkit.training.config import (
+    CosineScheduleConfig,
+    RangeTestScheduleConfig,
+    StepScheduleConfig,
+    TrainConfig,
+)
 from tpudet.trainkit.training.plan import describe_learning_rate, with_total_steps
 
 COSINE = CosineScheduleConfig(peak=0.08)
@@ -41,3 +46,8 @@ def test_drops_that_never_come_are_named() -> None:
         "training ends at step 1,000, before the learning rate drops at 1,000"
     )
     assert not drops_warning(config(total_steps=1))
+
+
+def test_a_range_test_ends_at_its_highest_rate() -> None:
+    train = TrainConfig(learning_rate=RangeTestScheduleConfig(start=1e-6, end=0.5))
+    assert describe_learning_rate(train).startswith("Learning rate: range_test, at most 0.5,")

@@ -88,6 +88,23 @@ def test_states(ram_dir: str, line: dict[str, Any], state: str) -> None:
     assert found.best is None
 
 
+@pytest.mark.parametrize(
+    ("line", "state"),
+    [
+        ('{"kind": "eval", "step": 1e999}', "no line yet"),
+        ('{"kind": "state", "step": 5, "state": "running", "time": null}', "running"),
+        ('{"kind": "state", "step": 5, "state": "failed", "reason": 7, "time": 1}', "failed: 7"),
+        ('{"kind": "state", "step": 5, "state": 7, "time": "nan"}', "7"),
+    ],
+)
+def test_damaged_lines_are_shown_as_far_as_they_go(tmp_path: Path, line: str, state: str) -> None:
+    (tmp_path / "1-a").mkdir()
+    (tmp_path / "1-a" / FILE_NAME).write_text(line + "\n")
+    (tmp_path / "1-a" / "config.yaml").write_text("train: {total_steps: .inf}")
+    table = runs.report(str(tmp_path), metric="AP50", silent_after_minutes=15)
+    assert table.endswith(f"  {state}")
+
+
 def test_runs_are_found_at_any_depth_and_columns_are_aligned(ram_dir: str) -> None:
     write_run(f"{ram_dir}/long_name_of_a_version-bccd", [state_line("stopped", 20000)])
     write_run(f"{ram_dir}/folds/1.0-part_1", [TRAINED])

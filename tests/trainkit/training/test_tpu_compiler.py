@@ -76,7 +76,12 @@ def test_a_long_step_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_it_ends_with_the_command_that_started_it(number: signal.Signals, tmp_path: Path) -> None:
+def test_it_ends_with_the_command_that_started_it(
+    number: signal.Signals,
+    tmp_path: Path,
+    wait_for: Callable[..., None],
+    is_running: Callable[[int], bool],
+) -> None:
     pid_file = tmp_path / "pid"
     compiles = f"""
 import json, os, pathlib, sys, time
@@ -93,27 +98,11 @@ command = [sys.executable, "-c", {compiles!r}]
 compile_steps(command, {REQUEST!r}, environment=os.environ, progress=print)
 """
     with subprocess.Popen([sys.executable, "-c", plans]) as process:
-        wait_for(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+        wait_for(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"), process)
         pid = int(pid_file.read_text())
         assert is_running(pid)
         process.send_signal(number)
     wait_for(lambda: not is_running(pid))
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    """Whether there is such a process that has not ended; nobody may have asked for its code."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ class Compiler:
 def test_a_search_takes_two_compilations_and_a_third_that_confirms() -> None:
     compiler = Compiler()
     first = compiler(256)
-    best = search_batch(compiler, first, machine=V5E, num_devices=8)
+    best = search_batch(compiler, first, machine=V5E, divisor=8)
     assert compiler.tried == [256, 128, 384]  # 13.75 GiB are left for 440 images, 8 x 48 of them
     assert best is not None
     assert best.batch_size == 384
@@ -167,7 +167,7 @@ def test_a_search_takes_two_compilations_and_a_third_that_confirms() -> None:
 
 def test_a_search_starts_from_a_batch_that_does_not_fit() -> None:
     compiler = Compiler()
-    best = search_batch(compiler, compiler(1024), machine=V5E, num_devices=8)
+    best = search_batch(compiler, compiler(1024), machine=V5E, divisor=8)
     assert compiler.tried == [1024, 512, 384]
     assert best is not None
     assert best.batch_size == 384
@@ -175,7 +175,15 @@ def test_a_search_starts_from_a_batch_that_does_not_fit() -> None:
 
 def test_a_search_believes_only_what_was_compiled() -> None:
     compiler = Compiler(surprise_from=300)
-    best = search_batch(compiler, compiler(256), machine=V5E, num_devices=8)
+    best = search_batch(compiler, compiler(256), machine=V5E, divisor=8)
     assert compiler.tried == [256, 128, 384, 320]
     assert best is not None
     assert best.batch_size == 256
+
+
+def test_a_search_tries_only_batches_that_devices_and_parts_divide() -> None:
+    compiler = Compiler()
+    best = search_batch(compiler, compiler(96), machine=V5E, divisor=8 * 4)
+    assert compiler.tried == [96, 32, 416]  # half of 96 is 48; of 440 images 13 x 32
+    assert best is not None
+    assert best.batch_size == 416

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tpudet.cli import main
@@ -67,6 +70,31 @@ def test_a_shipped_experiment_is_planned(tmp_path: Path, capfd: pytest.CaptureFi
     assert "... compiling the train step" in output.err
     (step,) = json.loads((tmp_path / "plan.json").read_text())
     assert step["flops"] > 1e8
+
+
+def test_the_prediction_that_is_planned_leaves_each_row_on_its_device() -> None:
+    """As evaluation does, which gathers no outputs on all devices."""
+    jax = pytest.importorskip("jax")
+    from tpudet.trainkit.training.jax_devices import JaxDevices
+    from tpudet.trainkit.training.tpu_topology import lower_prediction
+
+    devices = JaxDevices(jax.devices("cpu"))
+    task: Any = SimpleNamespace(
+        model=SimpleNamespace(variables=[]), predict=lambda batch: 2.0 * batch
+    )
+    traced = lower_prediction(task, devices, np.zeros((4, 2), np.float32))
+    assert traced.out_info.sharding == devices.split
+
+
+@pytest.mark.parametrize(
+    ("setting", "parts"), [("batch_size=6", ""), ("accumulate_steps=3", ", times the 3 accumulate")]
+)
+def test_a_batch_that_the_devices_do_not_divide_is_wrong_usage(
+    setting: str, parts: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--set", "train.batch_size=64", "--set", f"train.{setting}"]
+    assert main(["plan", "quickstart", "--tpu", "v5e-8", *words]) == 2
+    assert f"it must be a multiple of the 8 device(s){parts}" in capfd.readouterr().err
 
 
 def test_wrong_usage_and_a_missing_compiler_have_exit_codes_of_their_own(

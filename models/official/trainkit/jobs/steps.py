@@ -1,7 +1,7 @@
 """Resumable steps: each runs once, and again only if something that it depends on has changed.
 
 `<output>.step.json`, beside the first output of a step, records digests of its inputs, options and
-code, the sizes of its outputs, and its summary. The record is written before the step begins,
+code, its outputs and their sizes, and its summary. The record is written before the step begins,
 marked as unfinished, and again after it ends. A step that was killed is therefore run again, and
 what it left behind is known to be its own.
 """
@@ -46,6 +46,9 @@ class Step(NamedTuple):
 def run_step(step: Step, *, overwrite: bool = False) -> bool:
     """Runs a step unless its outputs exist and are up to date; prints which, and the summary.
 
+    Files that an earlier run of the step made and this one does not, because its options are
+    others, are removed: later steps would take them for up to date.
+
     Args:
         step: the step.
         overwrite: replace outputs that were not made by a step.
@@ -70,7 +73,9 @@ def run_step(step: Step, *, overwrite: bool = False) -> bool:
     for output in step.outputs:
         storage.make_folder(os.path.dirname(output) or ".")
     with Claim(step.claim_path, output=step.outputs[0]) as claim:
-        write_text(step.step_path, _to_json(state | {"finished": False}))
+        made, own = _earlier_outputs(recorded), _output_names(step)
+        begun = {"finished": False, "outputs": sorted({*made, *own})}
+        write_text(step.step_path, _to_json(state | begun))
         try:
             summary = step.run()
             claim.verify()
@@ -80,8 +85,11 @@ def run_step(step: Step, *, overwrite: bool = False) -> bool:
         except BaseException:
             _remove_record_without_outputs(step)
             raise
+        for name in sorted(set(made) - set(own)):
+            _remove_file(os.path.join(os.path.dirname(step.step_path), name))
         sizes = [_size(output) for output in step.outputs]
-        finished = state | {"finished": True, "sizes": sizes, "summary": summary}
+        ended = {"finished": True, "outputs": own, "sizes": sizes, "summary": summary}
+        finished = state | ended
         write_text(step.step_path, _to_json(finished))
     print(f"{step.name}: {summary}", flush=True)
     return True
@@ -93,8 +101,8 @@ def reason_to_run(step: Step) -> str | None:
     Raises:
         UserError: an input is missing.
     """
-    recorded = _read_record(step)
-    return _NEW if recorded is None else _difference(step, _state(step), recorded)
+    state, recorded = _state(step), _read_record(step)
+    return _NEW if recorded is None else _difference(step, state, recorded)
 
 
 def run_steps(steps: Sequence[Step], *, overwrite: bool = False) -> int:
@@ -139,8 +147,35 @@ def _read_record(step: Step) -> dict[str, Any] | None:
         recorded = parse_json(text)
     except (ValueError, RecursionError):
         return {"finished": False}
-    known = isinstance(recorded, dict) and recorded.keys() >= _RECORDED
-    return recorded if known else {"finished": False}
+    if not isinstance(recorded, dict):
+        return {"finished": False}
+    is_whole = (
+        recorded.keys() >= _RECORDED
+        and isinstance(recorded["sizes"], list)
+        and isinstance(recorded["inputs"], list)
+        and all(isinstance(entry, dict) for entry in recorded["inputs"])
+    )
+    return recorded if is_whole else recorded | {"finished": False}
+
+
+def _output_names(step: Step) -> list[str]:
+    """The outputs relative to the folder of the record, so that both can be moved together."""
+    folder = os.path.dirname(step.step_path) or "."
+    return [os.path.relpath(output, folder) for output in step.outputs]
+
+
+def _earlier_outputs(recorded: Mapping[str, Any] | None) -> list[str]:
+    """The outputs below the folder of the record that it names; none of an earlier version's."""
+    names = (recorded or {}).get("outputs")
+    texts = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    # Whoever hands on a folder with its record has no say over files elsewhere.
+    return [name for name in texts if not os.path.isabs(name) and ".." not in name.split("/")]
+
+
+def _remove_file(path: str) -> None:
+    """Removes an output, but no folder, for that may hold files of the user."""
+    if storage.is_file(path):
+        storage.remove(path)
 
 
 def _difference(step: Step, state: Mapping[str, Any], recorded: Mapping[str, Any]) -> str | None:
@@ -151,7 +186,7 @@ def _difference(step: Step, state: Mapping[str, Any], recorded: Mapping[str, Any
         if (present := _size(output)) != size:
             return f"{output} is {'missing' if present is None else 'changed'}"
     now = [entry["sha256"] for entry in state["inputs"]]
-    then = [entry["sha256"] for entry in recorded["inputs"]]
+    then = [entry.get("sha256") for entry in recorded["inputs"]]
     if len(recorded["sizes"]) != len(step.outputs) or len(now) != len(then):
         return "has other inputs or outputs"
     changed = [path for path, a, b in zip(step.inputs, now, then, strict=True) if a != b]

@@ -14,9 +14,7 @@ import tensorflow as tf
 from tpudet.trainkit.config.find import load_tree
 from tpudet.trainkit.config.yaml_tree import Branch, Leaf
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files import storage
 from tpudet.trainkit.training.build_optimizer import build_optimizer, l2_in_loss
-from tpudet.trainkit.training.checkpoints import list_checkpoints
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.devices import (
     Devices,
@@ -26,6 +24,7 @@ from tpudet.trainkit.training.devices import (
 )
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.freezing import Frozen, freeze
+from tpudet.trainkit.training.model_dir import config_to_resume
 from tpudet.trainkit.training.optimizers import decayed_variables
 from tpudet.trainkit.training.task import Task
 from tpudet.trainkit.training.tensorflow_engine import TensorFlowEngine
@@ -48,21 +47,34 @@ def choose_devices(train: TrainConfig) -> Devices:
     return choose_tensorflow_devices(train.device, train.num_devices)
 
 
-def resolve_precision(train: TrainConfig, devices: Devices, model_dir: str | None) -> TrainConfig:
+def resolve_precision(
+    train: TrainConfig, devices: Devices, model_dir: str | None, *, trains: bool = True
+) -> TrainConfig:
     """Returns the config of a run without `precision: auto`.
 
     A run that resumes keeps the precision that its config.yaml names, on whichever devices, so that
-    it does not change under way. Only one with a checkpoint resumes.
+    it does not change under way.
+
+    Args:
+        train: the config of the run.
+        devices: those that compute.
+        model_dir: as for `config_to_resume`.
+        trains: as for `set_precision`.
 
     Raises:
         ConfigError: the config.yaml cannot be read.
     """
-    if train.precision != "auto":
-        return train
-    earlier = f"{model_dir}/config.yaml"
-    resumes = bool(model_dir and list_checkpoints(model_dir)) and storage.is_file(earlier)
-    began = _read_precision(earlier) if resumes else None
-    return dataclasses.replace(train, precision=began or devices.precision)
+    precision = train.precision
+    if precision == "auto":
+        earlier = config_to_resume(model_dir)
+        precision = (_read_precision(earlier) if earlier else None) or devices.precision
+    return dataclasses.replace(train, precision=_computed(precision, devices, trains=trains))
+
+
+def _computed(precision: str, devices: Devices, *, trains: bool) -> str:
+    """What a GPU has trained in float16 is evaluated in float32 on a CPU."""
+    is_moved = precision == "mixed_float16" and not trains and are_cpus(devices)
+    return "float32" if is_moved else precision
 
 
 def _read_precision(path: str) -> Precision | None:
@@ -85,9 +97,7 @@ def set_precision(train: TrainConfig, devices: Devices, *, trains: bool = True) 
     Raises:
         UserError: mixed_float16 on a CPU or with JAX.
     """
-    wanted = train.precision
-    if wanted == "mixed_float16" and not trains and are_cpus(devices):
-        wanted = "float32"
+    wanted = _computed(train.precision, devices, trains=trains)
     if wanted == "mixed_float16" and keras.backend.backend() == "jax":
         raise UserError(
             "train.precision is mixed_float16, and --backend jax has no loss scaling, without "

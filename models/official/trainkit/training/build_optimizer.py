@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import keras
 
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training import optimizers, schedules
 from tpudet.trainkit.training.config import (
     AdamConfig,
@@ -123,15 +124,15 @@ def build_momentum(train: TrainConfig) -> schedules.Schedule | None:
     """Returns the momentum as a function of the step; None where it is the optimizer's constant.
 
     Raises:
-        ValueError: the optimizer has no momentum that moves.
+        UserError: the optimizer has no momentum that moves.
     """
     rate = train.learning_rate
     if not isinstance(rate, OneCycleScheduleConfig) or rate.momentum_range is None:
         return None
-    if not isinstance(train.optimizer, MomentumConfig | AdamConfig):
-        raise ValueError(
-            f"train.learning_rate.momentum_range needs train.optimizer momentum or adam, which is "
-            f"{train.optimizer.kind}: choose one of them, or set momentum_range to null"
+    if not isinstance(train.optimizer, MomentumConfig | AdamConfig | AdamWConfig):
+        raise UserError(
+            f"train.learning_rate.momentum_range needs train.optimizer momentum, adam or adamw, "
+            f"which is {train.optimizer.kind}: choose one of them, or set momentum_range to null"
         )
     highest, lowest = rate.momentum_range
     return schedules.one_cycle_momentum(
@@ -154,7 +155,7 @@ def _unscaled_optimizer(train: TrainConfig, decayed: Sequence[keras.Variable]) -
         case AdamWConfig():
             return optimizers.Adam(
                 schedule,
-                beta_1=chosen.beta1,
+                beta_1=momentum or chosen.beta1,
                 beta_2=chosen.beta2,
                 weight_decay=chosen.weight_decay,
                 decayed=decayed,

@@ -29,7 +29,7 @@ from tpudet.trainkit.training.checkpoint_files import (
     write_checkpoint,
     write_pointer,
 )
-from tpudet.trainkit.training.engine import Signature
+from tpudet.trainkit.training.engine import OPTIMIZER, Signature
 from tpudet.trainkit.training.run_log import FILE_NAME as LEDGER_NAME
 from tpudet.trainkit.weights.tensor_bundle import (
     GLOBAL_STEP,
@@ -131,12 +131,7 @@ class Checkpoints:
             self._publish_pointer_and_prune()
             return arrays
         if unreadable:
-            raise UnreadableCheckpointError(
-                "No checkpoint can be read:\n  "
-                + "\n  ".join(unreadable.values())
-                + f"\nBring back a copy (see also {self.directory}/best), or remove these files "
-                "to start from step 0."
-            )
+            raise _none_readable(self.directory, unreadable)
         return None
 
     def save(self, arrays: Mapping[str, np.ndarray]) -> Checkpoint:
@@ -195,6 +190,24 @@ class Checkpoints:
             remove_checkpoint(checkpoint.prefix)
 
 
+def check_newest(directory: str, signature: Signature) -> None:
+    """Refuses what `load_newest` would refuse, without reading a tensor of the model.
+
+    Args:
+        directory: any folder or bucket; may not exist yet.
+        signature: the keys, shapes and dtypes that the newest checkpoint must have.
+
+    Raises:
+        CheckpointMismatchError, UnreadableCheckpointError: as `Checkpoints.load_newest`.
+    """
+    readable, unreadable = _find_checkpoints(directory)
+    if readable:
+        prefix = readable[-1].prefix
+        _check_match(prefix, open_bundle(prefix), signature)
+    elif unreadable:
+        raise _none_readable(directory, unreadable)
+
+
 def list_checkpoints(directory: str) -> list[Checkpoint]:
     """Returns the published checkpoints of a folder whose step can be read, by rising step.
 
@@ -203,16 +216,25 @@ def list_checkpoints(directory: str) -> list[Checkpoint]:
     return _find_checkpoints(directory)[0]
 
 
-def load_checkpoint(prefix: str, signature: Signature) -> dict[str, np.ndarray]:
+def load_checkpoint(
+    prefix: str, signature: Signature, *, trains: bool = True
+) -> dict[str, np.ndarray]:
     """Reads one checkpoint that has exactly the keys, shapes and dtypes of `signature`.
+
+    Args:
+        prefix: path without `.index`.
+        signature: of the engine that it is for.
+        trains: whether that trains on. Else the state of the optimizer may be that of another one,
+            such as one with loss scaling.
 
     Raises:
         UnreadableCheckpointError: torn, incomplete or gone.
         CheckpointMismatchError: it holds other tensors.
     """
     reader = open_bundle(prefix)
-    _check_match(prefix, reader, signature)
-    return {key: read_bundle_tensor(reader, prefix, key) for key in signature}
+    _check_match(prefix, reader, signature, ignored=() if trains else (OPTIMIZER,))
+    stored = reader.get_variable_to_shape_map()
+    return {key: read_bundle_tensor(reader, prefix, key) for key in stored}
 
 
 def read_checkpoint(path: str, keys: Iterable[str] | None = None) -> dict[str, np.ndarray]:
@@ -271,6 +293,15 @@ def _newest_prefix(directory: str) -> str:
     return readable[-1].prefix
 
 
+def _none_readable(directory: str, unreadable: Mapping[str, str]) -> UnreadableCheckpointError:
+    return UnreadableCheckpointError(
+        "No checkpoint can be read:\n  "
+        + "\n  ".join(unreadable.values())
+        + f"\nBring back a copy (see also {directory}/best), or remove these files to start from "
+        "step 0."
+    )
+
+
 def _warn_of_unreadable(unreadable: Mapping[str, str], consequence: str) -> None:
     for reason in unreadable.values():
         logger.warning("Unreadable checkpoint, %s: %s", consequence, reason)
@@ -283,14 +314,19 @@ def _warn_of_bad_pointer(directory: str) -> None:
         logger.warning("%s is empty or torn; using the newest checkpoint in the folder", path)
 
 
-def _check_match(prefix: str, reader: Any, signature: Signature) -> None:
-    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+def _check_match(
+    prefix: str, reader: Any, signature: Signature, *, ignored: tuple[str, ...] = ()
+) -> None:
+    """Compares all keys but those that begin with one of `ignored`."""
+    stored, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    shapes = {key: shape for key, shape in stored.items() if not key.startswith(ignored)}
+    signature = {key: value for key, value in signature.items() if not key.startswith(ignored)}
     differing = []
     for key in sorted(shapes.keys() & signature.keys()):
         shape, dtype = signature[key]
-        stored, expected = f"{dtypes[key].name} {list(shapes[key])}", f"{dtype} {list(shape)}"
-        if stored != expected:
-            differing.append(f"{key}: {stored} in the checkpoint, {expected} here")
+        found, expected = f"{dtypes[key].name} {list(shapes[key])}", f"{dtype} {list(shape)}"
+        if found != expected:
+            differing.append(f"{key}: {found} in the checkpoint, {expected} here")
     groups = {
         "missing from the checkpoint": sorted(signature.keys() - shapes.keys()),
         "only in the checkpoint": sorted(shapes.keys() - signature.keys()),

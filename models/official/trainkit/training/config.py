@@ -1,5 +1,6 @@
 """The `train` section of an experiment file: duration, optimizer, learning rate, weights."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -105,7 +106,14 @@ class RangeTestScheduleConfig:
     start: Positive = 1e-8
     end: Positive = 100.0  # at train.total_steps
 
-    __post_init__ = check
+    def __post_init__(self) -> None:
+        text = f"start must be below end, got {self.start:g} and {self.end:g}"
+        check(self, (self.start < self.end, text))
+
+    @property
+    def peak(self) -> float:
+        """The highest rate."""
+        return self.end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +230,18 @@ class ProfileConfig:
     def __post_init__(self) -> None:
         given = [value for value in (self.every_steps, self.every_seconds) if value is not None]
         check(self, (len(given) == 1, "give either every_steps or every_seconds"))
+
+
+def stop_at_rule(train: "TrainConfig", known: Sequence[str]) -> tuple[bool, str]:
+    """Returns the rule, for `ranges.check`, that train.stop_at names metrics of the task.
+
+    Args:
+        train: the config of a run.
+        known: names of the task's metrics.
+    """
+    unknown = [name for name in train.stop_at or () if name not in known]
+    text = f"train.stop_at has no metric {', '.join(unknown)}; known are {', '.join(known)}"
+    return not unknown, text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The interface between the training loop and an engine, and the report of its steps."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 # By checkpoint key: the shape and the name of the dtype.
 Signature = Mapping[str, tuple[tuple[int, ...], str]]
+
+
+OPTIMIZER = "optimizer/"  # begins the keys of what only training needs
 
 
 class NonfiniteStep(NamedTuple):
@@ -121,6 +124,35 @@ class Engine(Protocol):
         Afterwards the weights are the model's own again, bit for bit. Not to be trained in.
         """
         ...
+
+
+def check_keys(given: Collection[str], expected: Collection[str]) -> None:
+    """Refuses arrays that are not those of an engine.
+
+    Raises:
+        ValueError: names the keys that differ.
+    """
+    different = sorted({*given} ^ {*expected})
+    if different:
+        raise ValueError(
+            f"these are not the engine's variables; different are {', '.join(different)}"
+        )
+
+
+def batch_faults(batch_size: int, *, num_devices: int, accumulate_steps: int = 1) -> list[str]:
+    """Returns in words why no engine can divide its batches; empty if one can.
+
+    Args:
+        batch_size: over all devices.
+        num_devices: they share it.
+        accumulate_steps: parts of what each gets.
+    """
+    if batch_size >= 1 and batch_size % (num_devices * accumulate_steps) == 0:
+        return []
+    parts = f", times the {accumulate_steps} accumulate_steps" if accumulate_steps > 1 else ""
+    return [
+        f"batch_size is {batch_size}; it must be a multiple of the {num_devices} device(s){parts}"
+    ]
 
 
 def model_faults(model: "keras.Model") -> list[str]:

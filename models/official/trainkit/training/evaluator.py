@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tpudet.trainkit.config.ranges import Count, check
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training.best_checkpoint import BestCheckpoint
 from tpudet.trainkit.training.checkpoints import (
@@ -17,7 +18,7 @@ from tpudet.trainkit.training.checkpoints import (
     UnreadableCheckpointError,
     load_checkpoint,
 )
-from tpudet.trainkit.training.engine import Engine
+from tpudet.trainkit.training.engine import OPTIMIZER, Engine
 from tpudet.trainkit.training.preemption import Preemption
 from tpudet.trainkit.training.run_log import Ledger, MetricsWriter, finite_number
 from tpudet.trainkit.weights.tensor_bundle import INDEX_SUFFIX
@@ -60,6 +61,7 @@ class Evaluator:
         model_dir: of the run.
         settings: how the model is evaluated.
         verify: called before each write; raises ClaimError once another process evaluates here.
+        needed: metrics that the results must have, beside those that the settings name.
     """
 
     def __init__(
@@ -68,9 +70,12 @@ class Evaluator:
         model_dir: str,
         settings: EvaluationSettings,
         verify: Callable[[], None] = lambda: None,
+        *,
+        needed: Iterable[str] = (),
     ) -> None:
         self._engine = engine
         self._settings = settings
+        self._needed = {*settings.headline, settings.best_metric, *needed}
         self._ledger = Ledger(model_dir, writes=engine.is_chief)
         self._best = BestCheckpoint(model_dir, metric=settings.best_metric, verify=verify)
         self._verify = verify
@@ -132,22 +137,34 @@ class Evaluator:
             Interrupted, ValueError: as evaluate_once.
         """
         try:
-            arrays = load_checkpoint(checkpoint.prefix, self._engine.signature())
+            arrays = load_checkpoint(checkpoint.prefix, self._engine.signature(), trains=False)
         except UnreadableCheckpointError as error:
             logger.warning("Not evaluated, it is torn or was removed meanwhile: %s", error)
             self._unusable.add(checkpoint.prefix)
             return
-        self._engine.load(arrays)
-        self.evaluate_once(checkpoint, preemption, writer)
+        weights = {key: value for key, value in arrays.items() if not key.startswith(OPTIMIZER)}
+        self._engine.load(self._engine.snapshot() | weights)
+        self.evaluate_once(checkpoint, preemption, writer, snapshot=lambda: arrays)
 
     def evaluate_once(
-        self, checkpoint: Checkpoint, preemption: Preemption, writer: MetricsWriter
+        self,
+        checkpoint: Checkpoint,
+        preemption: Preemption,
+        writer: MetricsWriter,
+        *,
+        snapshot: Callable[[], dict[str, np.ndarray]] | None = None,
     ) -> None:
         """Evaluates the engine's model, restored from `checkpoint`, unless that was done before.
 
+        Args:
+            checkpoint: of the model.
+            preemption: interrupts it.
+            writer: of the metrics and images.
+            snapshot: returns what the checkpoint holds; None: the engine's own.
+
         Raises:
             Interrupted: a signal came; the evaluation is not recorded.
-            ValueError: a metric that the settings name is not among the results.
+            UserError: a metric that the settings name is not among the results.
         """
         settings, step = self._settings, checkpoint.step
         if step in self.evaluated_steps:
@@ -161,9 +178,9 @@ class Evaluator:
         ):
             metrics, images = settings.evaluate(step)
         self.last_seconds = time.monotonic() - started
-        missing = sorted({*settings.headline, settings.best_metric} - set(metrics))
+        missing = sorted(self._needed - set(metrics))
         if missing:
-            raise ValueError(
+            raise UserError(
                 f"The evaluation has no metric {', '.join(missing)}; it has {', '.join(metrics)}"
             )
         self._verify()
@@ -172,7 +189,8 @@ class Evaluator:
             logger.info("%s: %.4f", name, metrics[name])
         # Before it is recorded: a kill between the two costs one more evaluation. The other way
         # round the best would be lost where the trainer removes its checkpoint meanwhile.
-        self._offer_best(checkpoint, metrics[settings.best_metric], self._engine.snapshot)
+        snapshot = snapshot or self._engine.snapshot
+        self._offer_best(checkpoint, metrics[settings.best_metric], snapshot)
         writer.write("eval", step, {**metrics, **images})
         self._ledger.append("eval", step, {**metrics, "seconds": round(self.last_seconds, 3)})
         self._history[step] = _finite(metrics)

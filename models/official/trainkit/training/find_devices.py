@@ -4,12 +4,12 @@ JAX takes a TPU for its process until that ends, so another process looks.
 """
 
 import json
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
+from tpudet.trainkit.cpu import available_cores
 from tpudet.trainkit.errors import UserError
 
 
@@ -55,8 +55,7 @@ def _look() -> FoundDevices:
     if gpus:
         name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "")
         return FoundDevices("GPU", len(gpus), name, "tensorflow")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return FoundDevices("CPU", cores or 1, "", "tensorflow")
+    return FoundDevices("CPU", available_cores(), "", "tensorflow")
 
 
 if __name__ == "__main__":

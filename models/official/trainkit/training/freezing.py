@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import keras
 
+from tpudet.trainkit.errors import UserError
+
 # Parts of this part are also named without it: stage1 means backbone/stage1/.
 BACKBONE = "backbone"
 
@@ -41,7 +43,7 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> Frozen:
         frozen norms.
 
     Raises:
-        ValueError: lists every pattern that is not a regular expression or matches nothing, with
+        UserError: lists every pattern that is not a regular expression or matches nothing, with
             the names of the parts and the closest paths.
     """
     owners = owning_layers(model)
@@ -57,7 +59,7 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> Frozen:
             faults.append(_no_match(pattern, list(owners)))
         selected.update(matched)
     if faults:
-        raise ValueError("these patterns cannot be frozen:\n  " + "\n  ".join(faults))
+        raise UserError("these patterns cannot be frozen:\n  " + "\n  ".join(faults))
     for path in selected:
         owners[path].trainable = False
     frozen = [

@@ -34,18 +34,20 @@ def split_batch(batch: Any, num_parts: int, num_devices: int) -> Any:
     return jax.tree.map(split, batch)
 
 
-def totals_of_parts(run: Callable[[Any], object], parts: Any) -> list[jax.Array]:
+def totals_of_parts(run: Callable[[Any, Any], Any], state: Any, parts: Any) -> list[jax.Array]:
     """Returns what each `sum_over_parts` in `run` has to return, in their order.
 
     It runs every part once. What does not contribute to these sums, the network as a rule, is
     removed by the compiler.
 
     Args:
-        run: of one part.
+        run: (state, part) -> the state after the part, such as the seeds that the next one draws
+            with.
+        state: before the first part.
         parts: from `split_batch`.
     """
 
-    def collect_values(part: Any) -> list[jax.Array]:
+    def collect_values(state: Any, part: Any) -> tuple[Any, list[jax.Array]]:
         values: list[jax.Array] = []
 
         def note(value: jax.Array) -> jax.Array:
@@ -53,10 +55,11 @@ def totals_of_parts(run: Callable[[Any], object], parts: Any) -> list[jax.Array]
             return value
 
         with _adding(note):
-            run(part)
-        return values
+            state = run(state, part)
+        return state, values
 
-    return [jnp.sum(values, axis=0) for values in jax.lax.map(collect_values, parts)]
+    _, values = jax.lax.scan(collect_values, state, parts)
+    return [jnp.sum(value, axis=0) for value in values]
 
 
 @contextmanager

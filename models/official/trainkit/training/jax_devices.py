@@ -13,7 +13,14 @@ import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.training.devices import Batch, Outputs, Precision, Value
+from tpudet.trainkit.record_numbers import mix_shard
+from tpudet.trainkit.training.devices import (
+    BFLOAT16_COMPUTE_CAPABILITY,
+    Batch,
+    Outputs,
+    Precision,
+    Value,
+)
 from tpudet.trainkit.training.jax_accumulation import sum_over_parts
 from tpudet.trainkit.training.jax_hosts import (
     gather_objects,
@@ -23,9 +30,6 @@ from tpudet.trainkit.training.jax_hosts import (
 )
 from tpudet.trainkit.training.watchdog import Watchdog
 from tpudet.trainkit.types import Tensor
-
-# NVIDIA's GPUs compute in bfloat16 from Ampere on.
-BFLOAT16_COMPUTE_CAPABILITY = 8.0
 
 
 class JaxDevices:
@@ -67,8 +71,8 @@ class JaxDevices:
         """As in `Devices`: bfloat16 on TPUs and on GPUs from Ampere on, else float32."""
         first = self.devices[0]
         if first.platform == "gpu":
-            capability = float(getattr(first, "compute_capability", 0.0))
-            recent = capability >= BFLOAT16_COMPUTE_CAPABILITY
+            capability = str(getattr(first, "compute_capability", "0.0"))
+            recent = tuple(map(int, capability.split("."))) >= BFLOAT16_COMPUTE_CAPABILITY
             return "mixed_bfloat16" if recent else "float32"
         return "mixed_bfloat16" if first.platform == "tpu" else "float32"
 
@@ -83,11 +87,12 @@ class JaxDevices:
     def place(self, batch: Batch) -> Batch:
         """Returns this process's part of a batch of NumPy arrays as arrays over all devices.
 
-        int64 becomes int32, JAX's integer: only record numbers are longer, and no step uses them.
+        int64 becomes int32, JAX's integer: only record numbers are longer, and `mix_shard` keeps
+        them apart. A step draws by them.
         """
 
         def place_field(field: np.ndarray) -> jax.Array:
-            short = field.astype(np.int32) if field.dtype == np.int64 else field
+            short = mix_shard(field).astype(np.int32) if field.dtype == np.int64 else field
             return jax.make_array_from_process_local_data(self.split, short)
 
         return jax.tree.map(place_field, batch)

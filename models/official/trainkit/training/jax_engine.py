@@ -16,7 +16,14 @@ import tensorflow as tf
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.device_peaks import compiled_flops, peak_share
-from tpudet.trainkit.training.engine import NonfiniteStep, Signature, StepReport, model_faults
+from tpudet.trainkit.training.engine import (
+    NonfiniteStep,
+    Signature,
+    StepReport,
+    batch_faults,
+    check_keys,
+    model_faults,
+)
 from tpudet.trainkit.training.jax_compile_cache import cache_hits
 from tpudet.trainkit.training.jax_devices import JaxDevices, small_batch_warning
 from tpudet.trainkit.training.jax_state import TrainingState
@@ -198,10 +205,7 @@ class JaxEngine:
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """As in `Engine`."""
-        present = self.signature()
-        if arrays.keys() != present.keys():
-            different = ", ".join(sorted(arrays.keys() ^ present.keys()))
-            raise ValueError(f"these are not the engine's variables; different are {different}")
+        check_keys(arrays.keys(), self.signature().keys())
         self._state.load(arrays)
         self._step = self._state.step
         self._records_consumed = int(arrays[_RECORDS])
@@ -317,13 +321,9 @@ def _check_arguments(
     batch_size: int,
     accumulate_steps: int,
 ) -> None:
-    faults = model_faults(model)
-    if batch_size < 1 or batch_size % (devices.num_replicas * accumulate_steps):
-        parts = f", times the {accumulate_steps} accumulate_steps" if accumulate_steps > 1 else ""
-        faults.append(
-            f"batch_size is {batch_size}; it must be a multiple of the {devices.num_replicas} "
-            f"device(s){parts}"
-        )
+    faults = model_faults(model) + batch_faults(
+        batch_size, num_devices=devices.num_replicas, accumulate_steps=accumulate_steps
+    )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         faults.append(
             "mixed_float16 needs loss scaling, which the JAX engine does not have: use "

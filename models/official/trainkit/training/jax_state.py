@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tpudet.trainkit.training.engine import Signature
+from tpudet.trainkit.training.engine import OPTIMIZER, Signature
 from tpudet.trainkit.training.jax_devices import JaxDevices
 from tpudet.trainkit.training.jax_step import State
 from tpudet.trainkit.training.optimizer_slots import slot_variables
@@ -98,7 +98,7 @@ class TrainingState:
         """Sets everything that `signature` lists."""
         variables = {variable.path: variable for variable in self._model.variables}
         slots = slot_variables(self._optimizer, self._variables.trained)
-        variables |= {f"optimizer/{key}": variable for key, variable in slots.items()}
+        variables |= {f"{OPTIMIZER}{key}": variable for key, variable in slots.items()}
         variables["global_step"] = self._optimizer.iterations
         divided = {id(variable) for variable in self._variables.optimizer}
         for key, variable in variables.items():
@@ -127,7 +127,7 @@ class TrainingState:
         averages = zip(self._variables.averages, self._averages, strict=True)
         return (
             {variable.path: variable.value for variable in self._model.variables}
-            | {f"optimizer/{key}": variable.value for key, variable in slots.items()}
+            | {f"{OPTIMIZER}{key}": variable.value for key, variable in slots.items()}
             | {f"ema/{variable.path}": average for variable, average in averages}
             | {"global_step": self._optimizer.iterations.value}
         )

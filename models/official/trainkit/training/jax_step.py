@@ -29,7 +29,8 @@ class JaxStep:
         accumulate_steps: number of parts in which the batch is computed, to save memory. The
             gradient is that of the whole batch, also of losses that are divided by a sum over it
             (`Devices.sum_over_replicas`, whose own gradient is left out); but BatchNorm normalises
-            with each part's statistics.
+            with each part's statistics, and each part makes random draws of its own, such as a
+            two-stage detector's of anchors and regions.
         num_devices: they share the batch.
     """
 
@@ -107,9 +108,8 @@ class JaxStep:
                 weight_decay=self._l2_weight_decay,
                 num_replicas=self._accumulate_steps,
             )
-            after = [scope.get_current_value(variable) for variable in self.variables.others]
             self.value_names = (*losses, arithmetic.GRADIENT_NORM)
-            return losses["loss"], (jnp.stack(list(losses.values())), after)
+            return losses["loss"], (jnp.stack(list(losses.values())), self._others_after(scope))
 
         gradients, (losses, after) = jax.grad(objective, has_aux=True)(trained)
         return gradients, losses, after
@@ -124,14 +124,19 @@ class JaxStep:
         with keras.StatelessScope(state_mapping=mapping) as scope:
             return arithmetic.check_losses(self._task.losses(batch)), scope
 
+    def _others_after(self, scope: keras.StatelessScope) -> list[Any]:
+        return [scope.get_current_value(variable) for variable in self.variables.others]
+
     def _accumulated_gradients(
         self, state: State, batch: Any
     ) -> tuple[list[jax.Array], jax.Array, list[jax.Array]]:
         """Adds up the parts' shares; BatchNorm's statistics go from part to part."""
         parts = split_batch(batch, self._accumulate_steps, self._num_devices)
-        totals = totals_of_parts(
-            lambda part: self._losses(state.trained, state.others, part), parts
-        )
+
+        def others_after(others: list[jax.Array], part: Any) -> list[jax.Array]:
+            return self._others_after(self._losses(state.trained, others, part)[1])
+
+        totals = totals_of_parts(others_after, state.others, parts)
 
         def add_part(sums: tuple[Any, Any], part: Any) -> tuple[tuple[Any, Any], jax.Array]:
             gradients, others = sums

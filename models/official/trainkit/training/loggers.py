@@ -79,10 +79,10 @@ class JoinedWriter:
         for writer in self._writers:
             writer.write(kind, step, values)
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         """As in `MetricsWriter`."""
         for writer in self._writers:
-            writer.close()
+            writer.close(failed=failed)
 
 
 class WandbWriter:
@@ -114,9 +114,9 @@ class WandbWriter:
         }
         self._run.log({"step": step, **shown})
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         """As in `MetricsWriter`."""
-        self._run.finish()
+        self._run.finish(exit_code=int(failed))
 
 
 class MlflowWriter:
@@ -150,9 +150,9 @@ class MlflowWriter:
                 metrics.append(self._metric(key, float(value), now, step))
         self._client.log_batch(self._run_id, metrics=metrics)
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         """As in `MetricsWriter`."""
-        self._client.set_terminated(self._run_id)
+        self._client.set_terminated(self._run_id, status="FAILED" if failed else "FINISHED")
 
 
 def _experiment(client: Any) -> str:

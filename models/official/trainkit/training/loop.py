@@ -9,7 +9,7 @@ The guarantees (each is a test in tests/trainkit/training/test_loop.py):
    evaluation is made up for; none is done twice. A run that restores an earlier step than before
    discards the evaluations and the best checkpoint beyond it.
 3. SIGTERM, SIGINT or the time limit saves at the next step boundary; the functions then return
-   EXIT_PREEMPTED or EXIT_TIME_LIMIT. A target reached, or too many evaluations without gain, ends
+   EXIT_START_AGAIN or EXIT_TIME_LIMIT. A target reached, or too many evaluations without gain, ends
    the run after the evaluation that showed it, with EXIT_TARGET_REACHED or EXIT_NO_GAIN.
 4. A loss that is not finite raises NonfiniteLossError and saves nothing.
 
@@ -23,16 +23,16 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from tpudet.trainkit.errors import count_of
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training import checkpoints
 from tpudet.trainkit.training.checkpoints import Checkpoint
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.evaluator import EvaluationSettings, Evaluator
 from tpudet.trainkit.training.model_dir import claim_path
-from tpudet.trainkit.training.preemption import TIME_LIMIT, Interrupted, Preemption
+from tpudet.trainkit.training.preemption import Interrupted, Preemption
 from tpudet.trainkit.training.run import (
     EXIT_FINISHED,
-    EXIT_PREEMPTED,
     NonfiniteLossError,
     RunSettings,
     TrainingRun,
@@ -41,6 +41,7 @@ from tpudet.trainkit.training.run import (
 from tpudet.trainkit.training.run_log import Ledger, TensorBoardWriter
 from tpudet.trainkit.training.stopping import (
     EXIT_NO_GAIN,
+    EXIT_START_AGAIN,
     EXIT_TARGET_REACHED,
     EXIT_TIME_LIMIT,
     early_end,
@@ -49,7 +50,7 @@ from tpudet.trainkit.training.stopping import (
 __all__ = [
     "EXIT_FINISHED",
     "EXIT_NO_GAIN",
-    "EXIT_PREEMPTED",
+    "EXIT_START_AGAIN",
     "EXIT_TARGET_REACHED",
     "EXIT_TIME_LIMIT",
     "EvaluationSettings",
@@ -79,7 +80,7 @@ def train(
         verify: called before each write; raises ClaimError once another process owns the folder.
 
     Returns:
-        The exit code of the process: EXIT_FINISHED, EXIT_PREEMPTED or EXIT_TIME_LIMIT.
+        The exit code of the process: EXIT_FINISHED, EXIT_START_AGAIN or EXIT_TIME_LIMIT.
 
     Raises:
         NonfiniteLossError, CheckpointMismatchError, UnreadableCheckpointError.
@@ -111,7 +112,7 @@ def train_and_eval(
         verify: as in `train`.
 
     Returns:
-        The exit code of the process: EXIT_FINISHED, EXIT_PREEMPTED, EXIT_TIME_LIMIT,
+        The exit code of the process: EXIT_FINISHED, EXIT_START_AGAIN, EXIT_TIME_LIMIT,
         EXIT_TARGET_REACHED or EXIT_NO_GAIN.
 
     Raises:
@@ -120,7 +121,8 @@ def train_and_eval(
     """
     total_steps = settings.total_steps
     run = TrainingRun(engine, model_dir, settings, verify)
-    evaluator = Evaluator(engine, model_dir, evaluation, verify)
+    stop_at = settings.stop_at or {}
+    evaluator = Evaluator(engine, model_dir, evaluation, verify, needed=stop_at)
 
     def body() -> None:
         restored = run.restore()
@@ -131,7 +133,7 @@ def train_and_eval(
             end = early_end(
                 evaluator.history,
                 best_metric=evaluation.best_metric,
-                stop_at=settings.stop_at or {},
+                stop_at=stop_at,
                 patience=settings.patience,
             )
             if end is not None:
@@ -174,7 +176,7 @@ def evaluate_checkpoints(
         verify: as in `train`.
 
     Returns:
-        EXIT_FINISHED, also after the timeout (with a warning), EXIT_PREEMPTED or EXIT_TIME_LIMIT.
+        EXIT_FINISHED, also after the timeout (with a warning), EXIT_START_AGAIN or EXIT_TIME_LIMIT.
 
     Raises:
         CheckpointMismatchError: a checkpoint belongs to another model.
@@ -197,11 +199,9 @@ def evaluate_checkpoints(
                     return EXIT_FINISHED
                 preemption.wait(poll_seconds)
             raise Interrupted(preemption.signal_name)
-    except Interrupted as signal_name:
-        is_limit = str(signal_name) == TIME_LIMIT
-        reason = "the time limit" if is_limit else signal_name
-        logger.info("Stopped by %s; the same command resumes from there", reason)
-        return EXIT_TIME_LIMIT if is_limit else EXIT_PREEMPTED
+    except Interrupted as end:
+        logger.info("Stopped by %s; the same command resumes from there", end)
+        return end.exit_code
     finally:
         writer.close()
 
@@ -214,10 +214,12 @@ class _Patience:
         self._seconds = math.inf if seconds is None else seconds
         self._last_seen = time.monotonic()
         self._ended: tuple[str, str] | None = None
+        self._has_said = False  # what is waited for
 
     def renew(self) -> None:
         """Waits from now on."""
         self._last_seen = time.monotonic()
+        self._has_said = False
 
     def is_over(self, published: Sequence[Checkpoint]) -> bool:
         """Returns whether to stop waiting, and logs why."""
@@ -230,6 +232,10 @@ class _Patience:
             logger.warning("No more checkpoints in %s: the training %s", *ended)
             return True
         self._ended = ended
+        if not self._has_said:
+            there = count_of(len(published), "checkpoint", "checkpoints")
+            logger.info("Waiting for new checkpoints in %s (%s now)", self._model_dir, there)
+            self._has_said = True
         return False
 
 

@@ -14,12 +14,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from tpudet.trainkit.command_line import writing
+from tpudet.trainkit.config.ranges import BrokenRules
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.record_splits import Split
 from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.config import RangeTestScheduleConfig, TrainConfig
-from tpudet.trainkit.training.engine import Engine
+from tpudet.trainkit.training.engine import Engine, NonfiniteStep
 from tpudet.trainkit.training.start import resolve_start
 from tpudet.trainkit.weights.families import Family
 
@@ -35,6 +37,8 @@ class RangeTest(NamedTuple):
     losses: list[float]
     smoothed: list[float]
     suggestion: float | None  # rate where the loss falls fastest; None from fewer than 17 steps
+    nonfinite: NonfiniteStep | None  # the step that ended the test, if a loss was not finite
+    scale: float = 1.0  # of a config's rates to the test's: reference batch over that of the test
 
 
 def run_range_test(
@@ -70,19 +74,29 @@ def run_range_test(
     )
     training = build_training(run.config, devices=run.devices, pretrained=run.pretrained)
     with input_errors_in_words(lambda: split.shards):
-        return find_learning_rate(training.engine, num_steps)
+        found = find_learning_rate(training.engine, num_steps)
+    reference = config.train.reference_batch_size
+    return found._replace(scale=reference / config.train.batch_size) if reference else found
 
 
 def range_test_config(
     train: TrainConfig, *, start: float, end: float, num_steps: int
 ) -> TrainConfig:
-    """Returns the config of a range test of a run: as it is, but for its rate and length."""
+    """Returns the config of a range test of a run: as it is, but for its rate and length.
+
+    Raises:
+        UserError: the first rate is not below the last.
+    """
+    try:
+        schedule = RangeTestScheduleConfig(start=start, end=end)
+    except BrokenRules as error:
+        raise UserError(f"the rates of the test: {error}") from error
     return dataclasses.replace(
         train,
         total_steps=num_steps,
         total_epochs=None,
         reference_batch_size=None,
-        learning_rate=RangeTestScheduleConfig(start=start, end=end),
+        learning_rate=schedule,
     )
 
 
@@ -100,10 +114,12 @@ def find_learning_rate(engine: Engine, num_steps: int) -> RangeTest:
     rates: list[float] = []
     losses: list[float] = []
     smoothed: list[float] = []
+    nonfinite: NonfiniteStep | None = None
     try:
         for _ in range(num_steps):
             report = engine.train(1)
-            if report.nonfinite is not None or not report.steps_done:
+            nonfinite = report.nonfinite
+            if nonfinite is not None or not report.steps_done:
                 break
             loss = report.losses["loss"]
             last = smoothed[-1] if smoothed else loss
@@ -115,7 +131,7 @@ def find_learning_rate(engine: Engine, num_steps: int) -> RangeTest:
     finally:
         engine.load(before)
         engine.restart_input()
-    return RangeTest(rates, losses, smoothed, suggest(rates, smoothed))
+    return RangeTest(rates, losses, smoothed, suggest(rates, smoothed), nonfinite)
 
 
 def suggest(rates: list[float], smoothed: list[float]) -> float | None:
@@ -146,10 +162,28 @@ def write_range_test(found: RangeTest, output: str, *, title: str) -> str:
         draw_range_test(found, title=title).savefig(file, format="png", dpi=120)
     with writing(table):
         storage.write_text(table, points.to_csv(index=False))
-    steps = f"{len(found.rates)} steps, {output} and {table}"
-    if found.suggestion is None:
-        return f"No suggestion from so few steps: {steps}. Raise --num_steps, or lower --end"
-    return f"Suggestion: {found.suggestion:.2e}, where the loss falls fastest; {steps}"
+    return f"{_verdict(found)}; {len(found.rates)} steps, {output} and {table}"
+
+
+def _verdict(found: RangeTest) -> str:
+    """Says what to set, or why nothing is suggested and what to do."""
+    if found.suggestion is not None:
+        batch = "" if found.scale == 1.0 else ", for a batch of train.reference_batch_size"
+        return (
+            f"Suggestion: {found.suggestion:.2e}, where the loss falls fastest: "
+            f"train.learning_rate.peak={found.scale * found.suggestion:.2e}{batch}"
+        )
+    if found.nonfinite is None:
+        return "No suggestion from so few steps: raise --num_steps, or lower --end"
+    losses = ", ".join(f"{name} = {value:g}" for name, value in found.nonfinite.losses.items())
+    remedy = (
+        "lower --start, or look at the records (check_data)"
+        if found.nonfinite.step == 1
+        else "lower --end, or raise --num_steps"
+    )
+    return (
+        f"No suggestion: the loss is not finite at step {found.nonfinite.step}, {losses}: {remedy}"
+    )
 
 
 def draw_range_test(found: RangeTest, *, title: str) -> Figure:

@@ -100,25 +100,33 @@ def load_run(model_dir: str, load_config: Callable[[str], Config]) -> Run[Config
     return Run(load_config(run_config(model_dir)), *load_classes(model_dir))
 
 
-def describe_run(
-    model_dir: str,
-    config: Config,
-    class_list_text: str,
-    load_config: Callable[[str], Config],
-    *,
-    writes: bool = True,
+def config_to_resume(model_dir: str | None) -> str | None:
+    """Returns the config.yaml that a run keeps to, as it resumes; None if it begins.
+
+    Only one with a checkpoint resumes: an attempt that saved nothing leaves a config.yaml that
+    binds nobody.
+
+    Args:
+        model_dir: of the run; may not exist yet, and is None where nothing is saved.
+    """
+    path = f"{model_dir}/config.yaml"
+    resumes = bool(model_dir and list_checkpoints(model_dir)) and storage.is_file(path)
+    return path if resumes else None
+
+
+def compare_run(
+    model_dir: str, config: Config, class_list_text: str, load_config: Callable[[str], Config]
 ) -> None:
-    """Writes `config.yaml` and `classes.csv` into a model_dir, or checks the existing ones.
+    """Compares a run with the `config.yaml` and `classes.csv` of its model_dir, if it has them.
 
     The config may change, so that a run can be prolonged; each changed key is logged. The class
     list may not: the checkpoints would mean other classes.
 
     Args:
-        model_dir: of the run; created if needed.
+        model_dir: of the run; may not exist yet.
         config: of the run, a dataclass.
         class_list_text: contents of classes.csv.
         load_config: reads the `config.yaml` at a path.
-        writes: whether this process writes; others only compare.
 
     Raises:
         ConfigError: the class list differs; names the first row that does.
@@ -129,16 +137,28 @@ def describe_run(
         changed = first_difference(read_class_list(before), read_class_list(class_list_text))
         if changed:
             raise ConfigError(f"{path}: {changed}; use another model_dir")
-    if not writes:
-        return
-    storage.make_folder(model_dir)
-    if before is None:
-        write_text(path, class_list_text)
     path = f"{model_dir}/config.yaml"
     if read_text(path) is not None:
         for line in _config_changes(load_config(path), config):
             logger.warning("Changed since the run began: %s", line)
-    write_text(path, f"# Written by tpudet, commit {git_commit()}\n{to_yaml(config)}")
+
+
+def describe_run(model_dir: str, config: Any, class_list_text: str) -> None:
+    """Writes `config.yaml`, and `classes.csv` unless it is there, into a model_dir.
+
+    Evaluation, export and a restart take the config for that of the checkpoints: call it once these
+    are known to fit.
+
+    Args:
+        model_dir: of the run; created if needed.
+        config: of the run, a dataclass.
+        class_list_text: contents of classes.csv.
+    """
+    storage.make_folder(model_dir)
+    if read_text(f"{model_dir}/classes.csv") is None:
+        write_text(f"{model_dir}/classes.csv", class_list_text)
+    text = f"# Written by tpudet, commit {git_commit()}\n{to_yaml(config)}"
+    write_text(f"{model_dir}/config.yaml", text)
 
 
 def select_checkpoint(model_dir: str, step: str) -> Checkpoint:
@@ -146,20 +166,22 @@ def select_checkpoint(model_dir: str, step: str) -> Checkpoint:
 
     Args:
         model_dir: the folder that train wrote.
-        step: a step number, "latest" or "best".
+        step: a step number, "latest" or "best". The latest is one of `best/` only where the
+            model_dir holds no other: `best/` may be of a training that was discarded.
 
     Raises:
         ConfigError: there is no such checkpoint; lists those that exist.
     """
     folder = f"{model_dir}/{BEST_FOLDER}"
     kept = {found.step: found for found in list_checkpoints(folder)}
-    everything = kept | {found.step: found for found in list_checkpoints(model_dir)}
+    own = {found.step: found for found in list_checkpoints(model_dir)}
+    everything = kept | own
     record = read_best_record(folder)
     best = record.step if record and record.step in kept else None
     if step == "best" and best is not None:
         return kept[best]
     if step == "latest" and everything:
-        return everything[max(everything)]
+        return everything[max(own or kept)]
     if step.isdigit() and int(step) in everything:
         return everything[int(step)]
     existing = ", ".join(map(str, sorted(everything))) or "none"

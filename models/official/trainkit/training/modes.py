@@ -11,11 +11,12 @@ from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.training import loop
 from tpudet.trainkit.training.build_engine import keep_compiled_steps
 from tpudet.trainkit.training.build_training import Training
+from tpudet.trainkit.training.checkpoints import check_newest
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.evaluator import EvaluationSettings
 from tpudet.trainkit.training.loggers import check_loggers
-from tpudet.trainkit.training.model_dir import claim_path, describe_run
+from tpudet.trainkit.training.model_dir import claim_path, compare_run, describe_run
 from tpudet.trainkit.training.run import NonfiniteLossError, RunSettings
 from tpudet.trainkit.weights.pretrained import write_report
 
@@ -58,17 +59,16 @@ def run_training(
         The exit code of the process: 0 finished, 1 failed, and those of `loop` for other ends.
 
     Raises:
-        UserError: another process writes to the model_dir, its run is of other classes, there are
-            several hosts in mode "eval", or the package of a logger is not installed.
+        UserError: another process writes to the model_dir, its run is of other classes or another
+            model, there are several hosts in mode "eval", or a logger's package is not installed.
     """
     engine, is_chief = training.engine, training.engine.is_chief
     experiment: Any = config
     _check_mode(mode, experiment.train, engine)
     with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
-        writes = is_chief and mode != "eval"  # the config is the trainer's
-        describe_run(model_dir, config, class_list_text, load_config, writes=writes)
-        if writes and training.pretrained and training.loaded:
-            write_report(model_dir, training.pretrained.config.path, training.loaded)
+        compare_run(model_dir, config, class_list_text, load_config)
+        if mode != "eval":  # the config is the trainer's
+            _describe(model_dir, config, class_list_text, training)
         keep_compiled_steps(model_dir)
         where: dict[str, Any] = {"engine": engine, "model_dir": model_dir, "verify": verify}
         settings = _run_settings(experiment.train, deadline, advice_if_slow)
@@ -119,6 +119,18 @@ def claim_model_dir(model_dir: str, mode: Mode, *, is_chief: bool) -> Iterator[C
                 claim.verify()
 
         yield verify
+
+
+def _describe(
+    model_dir: str, config: object, class_list_text: str, training: Training[Any]
+) -> None:
+    """Describes the run in its model_dir, unless its model does not fit the checkpoints there."""
+    check_newest(model_dir, training.engine.signature())
+    if not training.engine.is_chief:
+        return
+    describe_run(model_dir, config, class_list_text)
+    if training.pretrained and training.loaded:
+        write_report(model_dir, training.pretrained.config.path, training.loaded)
 
 
 def _check_mode(mode: Mode, train: TrainConfig, engine: Engine) -> None:

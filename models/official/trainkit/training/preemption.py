@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
-TIME_LIMIT = signal.SIGALRM.name  # the name of the signal that stands for the deadline
+from tpudet.trainkit.training.stopping import EXIT_START_AGAIN, EXIT_TIME_LIMIT
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _END_OF_WATCH = b"\0"  # no signal has the number 0
@@ -26,7 +26,16 @@ logger = logging.getLogger(__name__)
 
 
 class Interrupted(BaseException):
-    """A signal came. A BaseException, so that no `except Exception` on the way swallows it."""
+    """A signal came. A BaseException, so that no `except Exception` on the way swallows it.
+
+    Args:
+        signal_name: of the signal; SIGALRM stands for the deadline.
+    """
+
+    def __init__(self, signal_name: str) -> None:
+        is_limit = signal_name == signal.SIGALRM.name
+        super().__init__("the time limit" if is_limit else signal_name)
+        self.exit_code = EXIT_TIME_LIMIT if is_limit else EXIT_START_AGAIN
 
 
 class Preemption:

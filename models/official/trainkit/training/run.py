@@ -18,13 +18,14 @@ from tpudet.trainkit.training.checkpoints import Checkpoint, Checkpoints
 from tpudet.trainkit.training.config import LoggerName, ProfileConfig
 from tpudet.trainkit.training.engine import Engine, NonfiniteStep
 from tpudet.trainkit.training.evaluator import Evaluator
+from tpudet.trainkit.training.jax_hosts import LostHostError
 from tpudet.trainkit.training.loggers import open_loggers
 from tpudet.trainkit.training.plan import FIRST_STEPS, FirstSteps
-from tpudet.trainkit.training.preemption import TIME_LIMIT, Interrupted, Preemption
+from tpudet.trainkit.training.preemption import Interrupted, Preemption
 from tpudet.trainkit.training.profiling import Profiler
 from tpudet.trainkit.training.progress_display import ProgressDisplay
 from tpudet.trainkit.training.run_log import Ledger, MetricsWriter, State, finite_number
-from tpudet.trainkit.training.stopping import EXIT_TIME_LIMIT, EarlyEnd
+from tpudet.trainkit.training.stopping import EarlyEnd
 from tpudet.trainkit.training.wall_time import (
     DISCARDED,
     LAST_SEEN,
@@ -36,7 +37,6 @@ from tpudet.trainkit.training.wall_time import (
 )
 
 EXIT_FINISHED = 0
-EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: stopped by a signal, state saved, start again
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +128,7 @@ class TrainingRun:
     def supervise(self, body: Callable[[], None]) -> int:
         """Runs `body`, records its state in the ledger and turns early ends into the exit code."""
         self.checkpoints.prepare()
+        failed = False
         try:
             with self.preemption:
                 try:
@@ -136,36 +137,37 @@ class TrainingRun:
                     self._clock.lap("other")
                     self.checkpoints.wait()
                     self._clock.lap("save")
-        except Interrupted as signal_name:
-            return self._interrupted(str(signal_name))
+        except Interrupted as end:
+            return self._interrupted(end)
         except EarlyEnd as end:
             return self._ended_early(end)
         except ClaimError:
             raise
+        except LostHostError as error:  # the same command resumes
+            self._record_state("stopped", str(error))
+            raise
         except Exception as error:
+            failed = True
             self._record_state("failed", f"{type(error).__name__}: {error}")
             raise
         finally:
             self._profiler.close()
-            self.writer.close()
+            self.writer.close(failed=failed)
         if self._ledger.last_state() != "finished":
             self._record_state("finished")
         logger.info("Finished at step %d: %s", self._engine.step, self._model_dir)
         return EXIT_FINISHED
 
-    def _interrupted(self, signal_name: str) -> int:
-        is_limit = signal_name == TIME_LIMIT
-        reason = "the time limit" if is_limit else signal_name
-        exit_code = EXIT_TIME_LIMIT if is_limit else EXIT_PREEMPTED
-        self._record_state("stopped", reason)
+    def _interrupted(self, end: Interrupted) -> int:
+        self._record_state("stopped", str(end))
         logger.info(
             "Stopped by %s at step %d; all steps are saved, and the same command resumes from "
             "there (exit code %d).",
-            reason,
+            end,
             self._engine.step,
-            exit_code,
+            end.exit_code,
         )
-        return exit_code
+        return end.exit_code
 
     def _ended_early(self, end: EarlyEnd) -> int:
         self._record_state("stopped", str(end), exit_code=end.exit_code)

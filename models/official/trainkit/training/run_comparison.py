@@ -9,7 +9,7 @@ import yaml
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training import run_log
 
-_LONGEST_CELL = 40  # characters
+_LONGEST_CELL = 40  # characters, unless cells differ only beyond
 
 
 def compare_runs(model_dirs: Sequence[str], *, metric: str) -> list[list[str]]:
@@ -31,7 +31,7 @@ def compare_runs(model_dirs: Sequence[str], *, metric: str) -> list[list[str]]:
     metrics = dict.fromkeys(name for one in best for name in one)
     rows += [[name, *(one.get(name, "-") for one in best)] for name in metrics]
     runs = [os.path.basename(model_dir.rstrip("/")) for model_dir in model_dirs]
-    return [["", *runs], *([_shortened(cell) for cell in row] for row in rows)]
+    return [["", *runs], *([name, *_shortened(cells)] for name, *cells in rows)]
 
 
 def _read_config(model_dir: str) -> Any:
@@ -43,10 +43,13 @@ def _read_config(model_dir: str) -> Any:
 
 
 def _flatten(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yields the settings of a config as `train.batch_size` and text."""
+    """Yields the settings of a config as `train.batch_size` or `data.parts[0].kind`, and text."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             yield from _flatten(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list) and any(isinstance(item, Mapping) for item in node):
+        for index, item in enumerate(node):
+            yield from _flatten(item, f"{path}[{index}]")
     elif path:
         yield path, str(node)
 
@@ -75,5 +78,11 @@ def _best_evaluation(model_dir: str, metric: str) -> dict[str, str]:
     return {f"best {metric} at step": str(best["step"]), **shown}
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 1]}…"
+def _shortened(cells: Sequence[str]) -> list[str]:
+    """Cuts long cells, but not so far that different ones look the same."""
+    longest = _LONGEST_CELL
+    while True:
+        cut = [cell if len(cell) <= longest else f"{cell[: longest - 1]}…" for cell in cells]
+        if len(set(cut)) == len(set(cells)):
+            return cut
+        longest += _LONGEST_CELL

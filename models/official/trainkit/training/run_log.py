@@ -172,13 +172,15 @@ class Ledger:
         if text is None or not self._writes:
             return []
         last = 0 if step is None else step
-        lines = self.lines()
-        kept = [line for line in lines if line["kind"] == "state" or line["step"] <= last]
+        kept, dropped = [], []
+        for line in self.lines():
+            stays = line["kind"] == "state" or line["step"] <= last
+            (kept if stays else dropped).append(line)
         repaired = "".join(json.dumps(line) + "\n" for line in kept)
         if repaired != text:
             storage.write_text(self.path, repaired)
         self._ends_whole = True
-        return [line for line in lines if line not in kept]
+        return dropped
 
 
 def read_ledger(path: str) -> list[dict[str, Any]]:
@@ -195,7 +197,7 @@ def read_ledger(path: str) -> list[dict[str, Any]]:
         try:
             line = parse_json(text)
             lines.append({**line, "kind": str(line["kind"]), "step": int(line["step"])})
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             if number < len(texts):
                 unreadable.append(f"{number} ({shorten(text, 80)})")
     if unreadable:
@@ -232,8 +234,12 @@ class MetricsWriter(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Releases what is open; nothing is written afterwards."""
+    def close(self, *, failed: bool = False) -> None:
+        """Releases what is open; nothing is written afterwards.
+
+        Args:
+            failed: whether the run ended by an error.
+        """
         ...
 
 
@@ -243,7 +249,7 @@ class DiscardingWriter:
     def write(self, kind: Kind, step: int, values: Mapping[str, float | np.ndarray]) -> None:
         """As in `MetricsWriter`."""
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         """As in `MetricsWriter`."""
 
 
@@ -266,8 +272,8 @@ class TensorBoardWriter:
                     self._summary.scalar(f"{kind}/{name}", value)
         self._writer.flush()
 
-    def close(self) -> None:
-        """As in `MetricsWriter`."""
+    def close(self, *, failed: bool = False) -> None:
+        """As in `MetricsWriter`; event files have no word for a failure."""
         self._writer.close()
 
 

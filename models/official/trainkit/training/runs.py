@@ -67,7 +67,8 @@ def describe_run(model_dir: str, *, metric: str, now: float, silent_after_minute
     ]
     best, best_step = max(values, key=lambda pair: pair[0], default=(None, None))
     trained: dict[str, Any] = next((x for x in reversed(lines) if x["kind"] == "train"), {})
-    age = now - lines[-1].get("time", now) if lines else None
+    newest = run_log.finite_number(lines[-1].get("time")) if lines else None
+    age = None if newest is None else now - newest
     return Run(
         version=version,
         part=part,
@@ -91,20 +92,20 @@ def _total_steps(model_dir: str, lines: Sequence[dict[str, Any]]) -> int | None:
     text = storage.read_text(os.path.join(model_dir, "config.yaml"))
     try:
         return int(yaml.safe_load(text or "")["train"]["total_steps"])
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 
 def _describe_state(
     lines: Sequence[dict[str, Any]], age_seconds: float | None, silent_after_minutes: float
 ) -> str:
-    if age_seconds is None:
+    if not lines:
         return "no line yet"
     newest: dict[str, Any] = next((x for x in reversed(lines) if x["kind"] == "state"), {})
     state, reason = newest.get("state", "running"), newest.get("reason")
-    if state == "running" and age_seconds > 60 * silent_after_minutes:
+    if state == "running" and (age_seconds or 0.0) > 60 * silent_after_minutes:
         return "silent (was running)"
-    return f"{state}: {reason.splitlines()[0]}" if reason else state
+    return f"{state}: {str(reason).splitlines()[0]}" if reason else str(state)
 
 
 def format_table(runs: Sequence[Run], *, metric: str) -> str:

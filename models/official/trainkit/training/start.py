@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from tpudet.trainkit.files.storage import read_text
 from tpudet.trainkit.training.build_engine import choose_devices, resolve_precision
 from tpudet.trainkit.training.checkpoints import list_checkpoints
 from tpudet.trainkit.training.devices import Devices
+from tpudet.trainkit.training.model_dir import config_to_resume
 from tpudet.trainkit.training.plan import with_total_steps
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.families import TPUDET, Family
@@ -55,7 +55,7 @@ def resolve_start(
         resolve_auto=resolve_auto,
     )
     devices = choose_devices(train)
-    train = resolve_precision(train, devices, model_dir)
+    train = resolve_precision(train, devices, model_dir, trains=trains)
     return Start(dataclasses.replace(experiment, train=train), devices, pretrained, begins)
 
 
@@ -93,15 +93,13 @@ def _open_starting_weights(
 ) -> tuple[Family, Pretrained | None]:
     """Opens the weights if they are needed.
 
-    A run that resumes keeps what its config.yaml says, and needs the weights no more. Only one
-    with a checkpoint does: an attempt that saved nothing leaves a config.yaml that binds nobody.
+    A run that resumes keeps what its config.yaml says, and needs the weights no more.
 
     Returns:
         What the model's `auto` settings become, and the opened weights.
     """
-    earlier = f"{model_dir}/config.yaml"
-    resumes = bool(model_dir and list_checkpoints(model_dir)) and read_text(earlier) is not None
-    expected = read_family(earlier) if resumes else None
+    earlier = config_to_resume(model_dir)
+    expected = read_family(earlier) if earlier else None
     pretrained = None
     if weights and (loads_weights or expected is None):
         pretrained = open_pretrained(weights)

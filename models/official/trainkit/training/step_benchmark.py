@@ -2,14 +2,15 @@
 
 import argparse
 import functools
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
+from tpudet.trainkit.cpu import available_cores
 from tpudet.trainkit.files.json_text import write_report
+from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.training.build_engine import build_engine, choose_devices, set_precision
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.devices import Devices, TensorFlowDevices
@@ -29,6 +30,7 @@ class TimedInput(NamedTuple):
     # From devices and the number of records consumed to batches.
     make_dataset: Callable[[Devices, int], tf.data.Dataset]
     make_task: Callable[[Devices], Task]  # called in the scope of the devices
+    shards: Sequence[str] = ()  # files of records that are read
 
 
 class StepTimes(NamedTuple):
@@ -74,6 +76,9 @@ def time_training(
         network: its name in the table.
         warmup_steps: untimed steps before.
         steps: timed steps.
+
+    Raises:
+        UserError: a record is damaged.
     """
     devices = choose_devices(train)
     set_precision(train, devices)
@@ -86,14 +91,15 @@ def time_training(
         make_dataset=functools.partial(timed_input.make_dataset, devices),
         record_numbers=lambda batch: batch.records,
     )
-    return time_steps(
-        engine,
-        devices=devices,
-        network=network,
-        input_name=timed_input.name,
-        warmup_steps=warmup_steps,
-        steps=steps,
-    )
+    with input_errors_in_words(lambda: timed_input.shards):
+        return time_steps(
+            engine,
+            devices=devices,
+            network=network,
+            input_name=timed_input.name,
+            warmup_steps=warmup_steps,
+            steps=steps,
+        )
 
 
 def time_steps(
@@ -184,10 +190,9 @@ def describe_devices(devices: Devices) -> str:
 
 
 def _describe_cpu() -> str:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             names = [line.partition(":")[2].strip() for line in file if line.startswith("model na")]
     except OSError:
         names = []
-    return f"{cores} cores of {names[0] if names else 'a CPU'}"
+    return f"{available_cores()} cores of {names[0] if names else 'a CPU'}"

@@ -10,7 +10,15 @@ import tensorflow as tf
 
 from tpudet.trainkit.training.averaging import WeightAverage
 from tpudet.trainkit.training.devices import TensorFlowDevices
-from tpudet.trainkit.training.engine import NonfiniteStep, Signature, StepReport, model_faults
+from tpudet.trainkit.training.engine import (
+    OPTIMIZER,
+    NonfiniteStep,
+    Signature,
+    StepReport,
+    batch_faults,
+    check_keys,
+    model_faults,
+)
 from tpudet.trainkit.training.optimizer_slots import slot_variables
 from tpudet.trainkit.training.step import has_failed
 from tpudet.trainkit.training.task import Task
@@ -181,9 +189,7 @@ class TensorFlowEngine:
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """As in `Engine`."""
         state = self._state()
-        if arrays.keys() != state.keys():
-            different = ", ".join(sorted(arrays.keys() ^ state.keys()))
-            raise ValueError(f"these are not the engine's variables; different are {different}")
+        check_keys(arrays.keys(), state.keys())
         for key, variable in state.items():
             variable.assign(arrays[key])
         self._separate_seeds()
@@ -217,7 +223,7 @@ class TensorFlowEngine:
         averages = self._average.variables if self._average else {}
         return (
             {variable.path: variable.value for variable in self._model.variables}
-            | {f"optimizer/{key}": variable.value for key, variable in slots.items()}
+            | {f"{OPTIMIZER}{key}": variable.value for key, variable in slots.items()}
             | {f"ema/{path}": variable for path, variable in averages.items()}
             | {
                 "global_step": self._optimizer.iterations.value,
@@ -309,12 +315,7 @@ class TensorFlowEngine:
 def _check_arguments(
     model: keras.Model, optimizer: Any, devices: TensorFlowDevices, batch_size: int
 ) -> None:
-    faults = model_faults(model)
-    if batch_size < 1 or batch_size % devices.num_replicas:
-        faults.append(
-            f"batch_size is {batch_size}; it must be a multiple of the {devices.num_replicas} "
-            "device(s)"
-        )
+    faults = model_faults(model) + batch_faults(batch_size, num_devices=devices.num_replicas)
     in_scope = devices.strategy.extended.variable_created_in_scope
     for owner, variables in (("model", model.variables), ("optimizer", [optimizer.iterations])):
         if not all(in_scope(variable.value) for variable in variables):

@@ -5,9 +5,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.json_text import write_report
 from tpudet.trainkit.training import tpu_plan
 from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.engine import batch_faults
 from tpudet.trainkit.training.tpu_compiler import (
     NoCompilerError,
     check_compiler,
@@ -38,12 +40,17 @@ def plan_experiment(
         UserError: there is no such TPU, or the experiment is not usable.
     """
     machine = find_tpu(arguments.tpu)
+    num_devices = min(train.num_devices or machine.num_devices, machine.num_devices)
+    faults = batch_faults(
+        train.batch_size, num_devices=num_devices, accumulate_steps=train.accumulate_steps
+    )
+    if faults and arguments.steps != "evaluate":
+        raise UserError(f"train.{faults[0]}")
     try:
         check_compiler()
     except NoCompilerError as error:
         print(f"tpudet plan: {error}", file=sys.stderr)
         return tpu_plan.EXIT_NO_COMPILER
-    num_devices = min(train.num_devices or machine.num_devices, machine.num_devices)
     print(
         f"{arguments.config} on {machine.name}: {machine.num_chips} chip(s), {machine.num_cores} "
         f"core(s), {num_devices} device(s); batch {train.batch_size}, {num_classes} classes",
@@ -60,6 +67,7 @@ def plan_experiment(
         },
         machine=machine,
         num_devices=num_devices,
+        accumulate_steps=train.accumulate_steps,
     )
     names = ["train", "evaluate"] if arguments.steps == "both" else [arguments.steps]
     steps, code = planner.plan(names, train.batch_size, searches=arguments.search)
@@ -76,15 +84,23 @@ class Planner:
         request: what it needs beside the steps and the batch size.
         machine: to compile for.
         num_devices: how many of its devices take part.
+        accumulate_steps: parts of what each of them gets of a batch.
     """
 
     def __init__(
-        self, *, process: str, request: Mapping[str, Any], machine: TpuMachine, num_devices: int
+        self,
+        *,
+        process: str,
+        request: Mapping[str, Any],
+        machine: TpuMachine,
+        num_devices: int,
+        accumulate_steps: int,
     ) -> None:
         self._command = [sys.executable, "-m", process]
         self._request = request
         self._machine = machine
         self._num_devices = num_devices
+        self._divisor = num_devices * accumulate_steps
 
     def plan(
         self, steps: Sequence[str], batch_size: int, *, searches: bool
@@ -123,9 +139,7 @@ class Planner:
             _show(f"trying batch {batch_size}")
             return self._compile(["train"], batch_size)[0]
 
-        best = search_batch(
-            compile_batch, first, machine=self._machine, num_devices=self._num_devices
-        )
+        best = search_batch(compile_batch, first, machine=self._machine, divisor=self._divisor)
         if best is None:
             print(f"no batch was found that fits on {self._num_devices} device(s)")
             return []
@@ -139,7 +153,7 @@ def _show(line: str) -> None:
 
 
 def search_batch(
-    compile_batch: Callable[[int], Step], first: Step, *, machine: TpuMachine, num_devices: int
+    compile_batch: Callable[[int], Step], first: Step, *, machine: TpuMachine, divisor: int
 ) -> CompiledStep | None:
     """Returns the step with the largest batch that was compiled and fits; None if none was found.
 
@@ -150,13 +164,14 @@ def search_batch(
         compile_batch: compiles the training step for a batch size over all devices.
         first: of the batch size that the config says.
         machine: with its memory.
-        num_devices: the batch is a multiple of it, and of 8 per device if it is that large.
+        divisor: devices times the parts that each computes one after another. The batch is a
+            multiple of it, and of 8 times it if it is that large.
     """
-    points = [first, compile_batch(_other_batch(first.batch_size, num_devices))]
+    points = [first, compile_batch(_other_batch(first.batch_size, divisor))]
     sizes = sorted((step.batch_size, size) for step in points if (size := _bytes(step)))
     found = [step for step in points if _fits(step, machine)]
     if len(sizes) == 2:
-        unit = num_devices * (8 if first.batch_size >= 16 * num_devices else 1)
+        unit = divisor * (8 if first.batch_size >= 16 * divisor else 1)
         batch = tpu_plan.largest_batch(*sizes, capacity=machine.memory_bytes, multiple=unit)
         tried = {step.batch_size for step in points}
         for _ in range(_ATTEMPTS):
@@ -171,9 +186,9 @@ def search_batch(
     return max(fitting, key=lambda step: step.batch_size, default=None)
 
 
-def _other_batch(batch: int, num_devices: int) -> int:
+def _other_batch(batch: int, divisor: int) -> int:
     """Half of the batch, or twice as much of the smallest one."""
-    half = batch // 2 // num_devices * num_devices
+    half = batch // 2 // divisor * divisor
     return half or 2 * batch
 
 

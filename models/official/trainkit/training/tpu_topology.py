@@ -84,7 +84,7 @@ def lower_prediction(task: Task, devices: JaxDevices, batch: Any) -> Any:
             return task.predict(batch)
 
     values = _variable_shapes(variables, devices)
-    jitted = jax.jit(run, out_shardings=devices.replicated)
+    jitted = jax.jit(run, out_shardings=devices.split)
     with without_values():
         return jitted.trace(values, _batch_shapes(batch, devices))
 

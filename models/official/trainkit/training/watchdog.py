@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-EXIT_START_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
+from tpudet.trainkit.training.stopping import EXIT_START_AGAIN
+
 _CHECK_SECONDS = 1.0
 
 
