@@ -26,7 +26,7 @@ TRAINKIT = (
     "{config, files, jobs, pages, backend_arguments, training_arguments, command_line, screen, "
     "class_list, "
     "source_version} → "
-    "{errors, types, keras_ops, cpu, fused_norm}"
+    "{errors, types, keras_ops, cpu, fused_norm, record_numbers}"
 )
 CLASSIFICATION = (
     "commands → {experiment, profiling} → build_classifier → "

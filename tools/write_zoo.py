@@ -15,8 +15,8 @@ from tqdm import tqdm
 
 import tpudet
 from tpudet.detection.config import ExperimentConfig, ModelConfig
-from tpudet.detection.modeling.config import IdentityNeckConfig
 from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
+from tpudet.detection.modeling.pyramid_config import IdentityNeckConfig
 from tpudet.trainkit.backbones.config import (
     EfficientNetConfig,
     MobileNetV3Config,

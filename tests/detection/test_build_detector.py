@@ -19,13 +19,9 @@ from tpudet.detection.modeling.bifpn import BiFPN
 from tpudet.detection.modeling.config import (
     ArgmaxIoUConfig,
     ATSSConfig,
-    BiFPNConfig,
     FocalLossConfig,
-    FPNConfig,
     HuberLossConfig,
-    IdentityNeckConfig,
     L1LossConfig,
-    NASFPNConfig,
     OverlapLossConfig,
     QualityFocalLossConfig,
     RetinaNetConfig,
@@ -44,6 +40,12 @@ from tpudet.detection.modeling.losses import (
 )
 from tpudet.detection.modeling.nas_fpn import NASFPN
 from tpudet.detection.modeling.postprocess import postprocess
+from tpudet.detection.modeling.pyramid_config import (
+    BiFPNConfig,
+    FPNConfig,
+    IdentityNeckConfig,
+    NASFPNConfig,
+)
 from tpudet.detection.modeling.retinanet import RetinaNetTask
 from tpudet.detection.ops.atss import match_atss
 from tpudet.detection.ops.matching import match_argmax_iou
@@ -77,9 +79,8 @@ TEXTS: dict[type, str] = {
     drop_connect_rate: 0.5, {SHARED}}}""",
     SEResNeXtConfig: f"backbone: {{kind: seresnext, depth: 101, {SHARED}}}",
     MobileNetV3Config: f"backbone: {{kind: mobilenet_v3, {SHARED}}}",
-    FPNConfig: """backbone: {kind: mobilenet_v3}, neck: {kind: fpn, num_filters: 24,
-    separable: true, coarse_levels: convolution, coarse_input: backbone, symmetric_padding: true,
-    coarse_relu: false, lateral_norms: true, last_backbone_level: 6}""",
+    FPNConfig: """neck: {kind: fpn, num_filters: 24, separable: true, coarse_levels: convolution,
+    coarse_input: backbone, symmetric_padding: true, coarse_relu: false, lateral_norms: true}""",
     NASFPNConfig: f"""neck: {{kind: nas_fpn, num_filters: 24, num_repeats: 2, separable: true,
     {DROP_BLOCK}}}""",
     BiFPNConfig: "neck: {kind: bifpn, num_filters: 24, num_repeats: 2}",
@@ -156,7 +157,9 @@ def test_every_key_of_a_case_has_a_value_of_its_own(member: type) -> None:
     (name,) = (name for name, members in UNIONS.items() if member in members)
     config = getattr(config_of(TEXTS[member]).model, name)
     assert type(config) is member
-    assert defaults_in(config, member(), name) == []
+    # A level 6 of the backbone leaves no two convolved levels, which coarse_relu needs.
+    expected = ["neck.last_backbone_level"] if member is FPNConfig else []
+    assert defaults_in(config, member(), name) == expected
 
 
 def check_backbone(backbone: Any, kind: type) -> None:
@@ -206,8 +209,8 @@ def test_fpn() -> None:
     assert {conv.kind for conv in parts(neck, Conv)} == {"separable"}
     assert neck.coarse_from_backbone
     assert not neck.coarse_relu
-    assert list(neck.lateral_norms) == [3, 4, 5, 6]
-    assert [level for level, conv in neck.convs.items() if conv.explicit_padding] == [7]
+    assert list(neck.lateral_norms) == [3, 4, 5]
+    assert [level for level, conv in neck.convs.items() if conv.explicit_padding] == [6, 7]
     assert settings_of_norms(neck) == {(0.75, 0.25, True, False)}
 
 

@@ -71,3 +71,57 @@ def test_a_metric_of_masks_needs_a_model_with_masks() -> None:
             decoded(f"{{model: {{{model}}}, {metric}}}")
     with pytest.raises(ConfigError, match="max_level must be 3 or more with include_mask, got 2"):
         decoded("model: {kind: mask_rcnn, max_level: 2}")
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("train: {stop_at: {mask_AP: 0.3}}", "AP, AP50, AP75, APs, .*, ARl$"),
+        (
+            "{evaluation: {rules: {kind: open_images}}, train: {stop_at: {AP75: 0.3}}}",
+            "AP, AP50$",
+        ),
+        (
+            "{model: {kind: mask_rcnn}, evaluation: {rules: {kind: open_images}}, "
+            "train: {stop_at: {AP: 0.3, mask_AP75: 0.3}}}",
+            "AP, AP50, mask_AP, mask_AP50$",
+        ),
+    ],
+)
+def test_a_run_stops_at_metrics_that_it_has(text: str, known: str) -> None:
+    message = rf"train.stop_at has no metric (mask_AP|AP75|mask_AP75); known are {known}"
+    with pytest.raises(ConfigError, match=f"(?m){message}"):
+        decoded(text)
+
+
+def test_masks_of_a_run_may_stop_it() -> None:
+    text = "{model: {kind: mask_rcnn}, train: {stop_at: {mask_AP75: 0.3}}}"
+    assert decoded(text).train.stop_at == {"mask_AP75": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("model", "idle"),
+    [
+        ("neck: {coarse_relu: false}", ""),
+        ("max_level: 6, neck: {coarse_input: backbone, symmetric_padding: true}", ""),
+        # There must be a convolved level before it.
+        ("max_level: 6, neck: {coarse_relu: false}", "neck.coarse_relu"),
+        (
+            "neck: {coarse_levels: subsample, coarse_input: backbone, coarse_relu: false}",
+            "neck.coarse_input and neck.coarse_relu",
+        ),
+        ("max_level: 5, neck: {coarse_levels: subsample}", "neck.coarse_levels"),
+        ("kind: mask_rcnn, neck: {symmetric_padding: true}", "neck.symmetric_padding"),
+        (
+            "kind: mask_rcnn, neck: {coarse_levels: convolution, symmetric_padding: true}",
+            "",
+        ),
+    ],
+)
+def test_keys_of_coarse_levels_that_would_change_nothing_are_refused(model: str, idle: str) -> None:
+    text = f"model: {{{model}}}"
+    if not idle:
+        decoded(text)
+        return
+    with pytest.raises(ConfigError, match=f"model: {idle} would change nothing with max_level "):
+        decoded(text)

@@ -9,27 +9,24 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tpudet.detection.config import ExperimentConfig
-from tpudet.detection.experiment import _advice
+from tpudet.detection.config import ExperimentConfig, advise_on_cpus
 from tpudet.detection.legacy.import_file import convert_text
 from tpudet.detection.modeling.config import (
     AnchorConfig,
     ArgmaxIoUConfig,
-    BiFPNConfig,
     FocalLossConfig,
     HeadConfig,
     HuberLossConfig,
     OneStagePostprocessConfig,
 )
+from tpudet.detection.modeling.pyramid_config import BiFPNConfig
 from tpudet.trainkit.backbones.config import BACKBONE_EPSILON, EfficientNetConfig
 from tpudet.trainkit.config.decode import decode, load_config
 from tpudet.trainkit.config.find import FoundConfig, find_config, list_configs
 from tpudet.trainkit.config.yaml_tree import parse_tree
 from tpudet.trainkit.training.build_optimizer import build_schedule
 from tpudet.trainkit.training.config import MomentumConfig
-from tpudet.trainkit.training.devices import TensorFlowDevices
 from tpudet.trainkit.weights.config import WeightsConfig
 
 FOLDER = Path(__file__).parents[2] / "configs/yaml"
@@ -164,6 +161,11 @@ def test_a_published_figure_says_that_it_was_not_reproduced(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_parameters_are_counted_in_the_zoo_alone(path: Path) -> None:
+    assert "M parameters" not in path.read_text().partition("# Command:")[0]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_command_begins_where_the_quoted_figure_does(path: Path) -> None:
     purpose, _, rest = path.read_text().partition("# Command:")
     command, _, expect = rest.partition("# Expect:")
@@ -199,11 +201,24 @@ def test_a_file_of_weights_takes_the_place_of_a_shipped_name() -> None:
 
 
 def test_a_long_run_on_a_cpu_is_told_smaller_configs_that_exist() -> None:
-    cpu = TensorFlowDevices(tf.distribute.OneDeviceStrategy("/cpu:0"))
-    large = load_config(ExperimentConfig, "r50_fpn_640")
-    named = re.findall(r"lite0_fpn_320|r18_fpn_320|quickstart", _advice(large, cpu))
-    assert named == ["lite0_fpn_320", "r18_fpn_320", "quickstart"]
-    for name in named:
-        small = load_config(ExperimentConfig, name)
-        assert math.prod(small.data.canvas_size) <= math.prod(large.data.canvas_size) / 4
-        assert _advice(small, cpu).startswith("Fewer steps will do")
+    for version, expected in (
+        ("r50_fpn_640", ["lite0_fpn_320", "r18_fpn_320", "quickstart"]),
+        ("mask-r50_fpn_1024", ["mask-lite0_fpn_320", "mask-quickstart"]),
+    ):
+        large = load_config(ExperimentConfig, version)
+        advice = advise_on_cpus(large, num_images=100)
+        named = re.findall(r"(?:mask-)?(?:lite0_fpn_320|r18_fpn_320|quickstart)", advice)
+        assert named == expected
+        for name in named:
+            small = load_config(ExperimentConfig, name)
+            assert small.model.kind == large.model.kind
+            assert math.prod(small.data.canvas_size) <= math.prod(large.data.canvas_size) / 4
+            assert advise_on_cpus(small, num_images=100).startswith("Fewer steps will do")
+
+
+def test_ten_epochs_are_advised_only_where_they_are_fewer_steps() -> None:
+    config = load_config(ExperimentConfig, "quickstart", overrides=["train.total_steps=1000"])
+    # 10 epochs of them are 999 steps, or one more than all.
+    fewer = config.train.batch_size * 999 // 10
+    assert "--set train.total_epochs=10" in advise_on_cpus(config, num_images=fewer)
+    assert advise_on_cpus(config, num_images=fewer + 8) == ""

@@ -21,6 +21,7 @@ from tpudet.detection.modeling.mask_rcnn_task import MaskRCNNTask
 from tpudet.detection.modeling.retinanet import RetinaNetTask
 from tpudet.trainkit.backbones.config import resolve_backbone, resolve_epsilon
 from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.record_splits import Split
 from tpudet.trainkit.training.build_training import Training, build_training, training_records
 from tpudet.trainkit.training.checkpoints import Checkpoint
@@ -111,29 +112,42 @@ def build_detector_training(
         pretrained: weights to load.
 
     Raises:
-        ConfigError: a value that the parts do not accept.
+        ConfigError: a value that the parts do not accept, or data.close_mosaic_steps not below
+            train.total_steps.
         WeightsError: the weights do not fit the model.
     """
+    closed_steps, total_steps = config.data.close_mosaic_steps, config.train.total_steps
+    if closed_steps >= total_steps:
+        raise ConfigError(
+            f"data.close_mosaic_steps is {closed_steps}, which must be below the {total_steps} "
+            "steps of the run: mosaic and mixup would never be used"
+        )
     tensors = pretrained.stored.tensors if pretrained else {}
     parts = find_foreign_parts(config.model, tensors, classes)
     if pretrained:
         pretrained = pretrained._replace(notes=(*pretrained.notes, *parts.notes))
-    return build_training(
+
+    def make_dataset(start_record: int) -> tf.data.Dataset:
+        return build_train_dataset(
+            config,
+            train_split,
+            start_record,
+            first_step=training.engine.step,  # where the engine begins to train
+            class_names=[entry.name for entry in classes],
+            devices=devices,
+        )
+
+    training = build_training(
         config.train,
         devices=devices,
         make_task=functools.partial(make_task, config, len(classes), devices),
-        make_dataset=functools.partial(
-            build_train_dataset,
-            config,
-            train_split,
-            class_names=[entry.name for entry in classes],
-            devices=devices,
-        ),
+        make_dataset=make_dataset,
         pretrained=pretrained,
         normalization=config.model.normalization,
         classes=classes,
         other_parts=parts.recipe,
     )
+    return training
 
 
 def make_task(config: ExperimentConfig, num_classes: int, devices: Devices) -> DetectorTask:
@@ -158,6 +172,7 @@ def build_train_dataset(
     split: Split | None,
     start_record: int,
     *,
+    first_step: int = 0,
     class_names: Sequence[str] = (),
     devices: Devices | None = None,
 ) -> tf.data.Dataset:
@@ -167,6 +182,7 @@ def build_train_dataset(
         config: the experiment.
         split: the training data; None is an error.
         start_record: records consumed since the beginning of the run.
+        first_step: steps taken since then, whatever the batch sizes were.
         class_names: C names, for records that have no class ids.
         devices: their process reads its part of each batch; None: whole batches.
     """
@@ -186,7 +202,7 @@ def build_train_dataset(
         return build(data, start_record=start_record)
     unmixed = tuple(one for one in data.augmentations if not isinstance(one, _CLOSED))
     closed = dataclasses.replace(data, augmentations=unmixed)
-    mixed_steps = train.total_steps - data.close_mosaic_steps - start_record // train.batch_size
+    mixed_steps = train.total_steps - data.close_mosaic_steps - first_step
     if mixed_steps <= 0:
         return build(closed, start_record=start_record)
     mixed = build(data, start_record=start_record).take(mixed_steps)

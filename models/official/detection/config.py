@@ -3,8 +3,9 @@
 The number of classes is not a key: it is the number of rows in the data set's classes.csv.
 """
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -14,11 +15,13 @@ from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
 from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.config.ranges import Count, NaturalNumber, check
 from tpudet.trainkit.files.storage import read_text
-from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.config import TrainConfig, stop_at_rule
 
 _RENAMED_KEYS = """was written by an older version. Rename these keys in it:
   `eval` to `evaluation.schedule`, and in it `num_pictures` to `num_images`
   `evaluation` to `evaluation.rules`"""
+_SMALL_CANVAS = 320 * 320  # pixels, of the configs that are made for CPUs
+_FEW_EPOCHS = 10  # of a first look
 
 # fmt: off
 Metric = Literal[
@@ -28,6 +31,10 @@ Metric = Literal[
     "mask_ARmax1", "mask_ARmax10", "mask_ARmax100", "mask_ARs", "mask_ARm", "mask_ARl",
 ]
 # fmt: on
+_METRICS: Mapping[str, Sequence[str]] = {  # by rules.kind
+    "coco": get_args(Metric),
+    "open_images": ("AP", "AP50", "mask_AP", "mask_AP50"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +78,9 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         metric, kind = self.schedule.best_metric, self.rules.kind
-        known = ("AP", "AP50", "mask_AP", "mask_AP50")
+        known = _METRICS[kind]
         text = f"schedule.best_metric {metric} is not a metric of rules.kind {kind}: use one of "
-        check(self, (kind == "coco" or metric in known, text + ", ".join(known)))
+        check(self, (metric in known, text + ", ".join(known)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +98,9 @@ class ExperimentConfig:
         text = f"data.canvas_size must be multiples of {stride}, the model's stride, got {bad}"
         metric = self.evaluation.schedule.best_metric
         has_metric = self.model.predicts_masks or not metric.startswith("mask_")
-        known = get_args(Metric)
-        unknown = [name for name in self.train.stop_at or () if name not in known]
+        known = _METRICS[self.evaluation.rules.kind]
+        if not self.model.predicts_masks:
+            known = [name for name in known if not name.startswith("mask_")]
         region_keys, movers = self.model.region_keys, self.data.moving_augmentations
         moved = f"{' and '.join(region_keys)} must know which part of a canvas is the image, which "
         moved += f"data.{' and data.'.join(movers)} change: leave out either"
@@ -105,10 +113,7 @@ class ExperimentConfig:
                 f"predict: use {metric.removeprefix('mask_')}, or model.kind mask_rcnn with "
                 "include_mask",
             ),
-            (
-                not unknown,
-                f"train.stop_at has no metric {', '.join(unknown)}; known are {', '.join(known)}",
-            ),
+            stop_at_rule(self.train, known),
             (not (region_keys and movers), moved),
         )
 
@@ -129,3 +134,22 @@ def load_experiment(path: str, overrides: Sequence[str] = ()) -> ExperimentConfi
         if re.search(r"^eval:", read_text(path) or "", re.MULTILINE):
             raise ConfigError(f"{error}\n{path} {_RENAMED_KEYS}") from error
         raise
+
+
+def advise_on_cpus(config: ExperimentConfig, *, num_images: int) -> str:
+    """Returns advice on a run that takes hours on a CPU; empty where there is none.
+
+    Args:
+        config: with its total_steps.
+        num_images: training images.
+    """
+    advice = []
+    if math.prod(config.data.canvas_size) > _SMALL_CANVAS:
+        smaller = "lite0_fpn_320, which starts from ImageNet weights, r18_fpn_320 or quickstart"
+        if config.model.kind == "mask_rcnn":
+            smaller = "mask-lite0_fpn_320 or mask-quickstart"
+        advice.append(f"On a CPU choose a smaller config: {smaller}.")
+    if _FEW_EPOCHS * num_images < config.train.total_steps * config.train.batch_size:
+        fewer = f"--set train.total_epochs={_FEW_EPOCHS}"
+        advice.append(f"Fewer steps will do for a first look: {fewer}.")
+    return " ".join(advice)

@@ -5,6 +5,7 @@ A config value goes one way: the config is decoded, the pretrained weights are o
 export share the first half and take the weights from a checkpoint.
 """
 
+import dataclasses
 import functools
 import json
 import logging
@@ -18,7 +19,7 @@ from tpudet.detection.build_detector import (
     resolve_auto,
     restore_task,
 )
-from tpudet.detection.config import ExperimentConfig, load_experiment
+from tpudet.detection.config import ExperimentConfig, advise_on_cpus, load_experiment
 from tpudet.detection.data.foreign_records import check_foreign_records
 from tpudet.detection.data.resize import build_resize
 from tpudet.detection.data.sample import describe_lacks, describe_left_out
@@ -40,8 +41,6 @@ from tpudet.trainkit.training.model_dir import load_classes, load_run, select_ch
 from tpudet.trainkit.training.modes import Mode, run_training
 from tpudet.trainkit.training.plan import log_frozen, log_plan
 from tpudet.trainkit.training.start import Start, resolve_start
-
-_SMALL_CANVAS = 320 * 320  # pixels, of the configs that are made for CPUs
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +92,10 @@ def train(
             config, training, classes=classes, devices=devices, model_dir=model_dir
         )
 
-    with input_errors_in_words(lambda: split.shards + _eval_shards(config, classes)):
+    advice = advise_on_cpus(config, num_images=sum(split.records_per_shard))
+    with input_errors_in_words(
+        lambda: split.shards + (_eval_shards(config, classes) if evaluation is not None else [])
+    ):
         return run_training(
             config,
             training,
@@ -104,7 +106,7 @@ def train(
             evaluation=evaluation,
             eval_timeout=eval_timeout,
             deadline=deadline,
-            advice_if_slow=_advice(config, devices),
+            advice_if_slow=advice if are_cpus(devices) else "",
         )
 
 
@@ -121,6 +123,8 @@ def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps:
         UserError: config, data set and weights do not fit together.
     """
     _, classes, split = _open_data(config)
+    data = dataclasses.replace(config.data, close_mosaic_steps=0)  # the test is no end of a run
+    config = dataclasses.replace(config, data=data)
     return run_range_test(
         config,
         split,
@@ -171,7 +175,8 @@ def evaluate(
             title=f"{os.path.basename(model_dir)}, step {checkpoint.step}",
         ),
     )
-    metrics = evaluation(checkpoint.step).metrics
+    with input_errors_in_words(lambda: _eval_shards(config, run.classes)):
+        metrics = evaluation(checkpoint.step).metrics
     write_text(f"{path}.json", json.dumps({"step": checkpoint.step, **metrics}, indent=2) + "\n")
     return metrics, path
 
@@ -221,6 +226,7 @@ def export(
     canvas_size = _round_up(canvas_size or run.config.data.canvas_size, run.config.model.stride)
     checkpoint, name = select_checkpoint(model_dir, step), os.path.basename(model_dir)
     task = restore_task(run, checkpoint, canvas_size=canvas_size)
+    resize = dataclasses.asdict(run.config.data.resize)
     directory = export_saved_model(
         model=task.model,
         predict=task.predict,
@@ -232,7 +238,8 @@ def export(
             "version": name,
             "step": checkpoint.step,
             "git_commit": git_commit(),
-            "resize": run.config.data.resize.kind,
+            "resize": resize.pop("kind"),
+            **resize,  # the sides of short_side
         },
         boxes=boxes,
         pixel_mean=task.model.pixel_mean,
@@ -273,12 +280,16 @@ def _log_start(
         num_classes=len(classes),
         num_devices=start.devices.num_replicas,
     )
-    name = config.data.train_split
-    for lack in [*describe_lacks(split.manifest), *check_foreign_records(split, classes, name)]:
+    name, data = config.data.train_split, config.data
+    # A manifest counts all records, those beyond data.fraction too.
+    counted = f"split {name}" if data.fraction == 1.0 else f"the whole of split {name}"
+    for lack in describe_lacks(split.manifest):
+        logger.warning("%s: %s", counted, lack)
+    for lack in check_foreign_records(split, classes, name):
         logger.warning("split %s: %s", name, lack)
-    left_out = describe_left_out(split.manifest, config.data.max_instances)
+    left_out = describe_left_out(split.manifest, data.max_instances)
     if left_out:
-        logger.info("%s", left_out)
+        logger.info("%s: %s", counted, left_out)
     loaded = training.loaded.loaded if training.loaded else ()
     log_frozen(training.frozen, loaded=loaded, begins=start.begins)
 
@@ -310,19 +321,6 @@ def _headline(config: ExperimentConfig) -> tuple[str, ...]:
     """Returns the metrics that the log shows by name."""
     has_masks = config.model.predicts_masks and config.evaluation.rules.kind == "coco"
     return ("AP", "AP50", "mask_AP", "mask_AP50") if has_masks else ("AP", "AP50")
-
-
-def _advice(config: ExperimentConfig, devices: Devices) -> str:
-    """Advice on a run of hours on a CPU; empty elsewhere."""
-    if not are_cpus(devices):
-        return ""
-    fewer = "Fewer steps will do for a first look: --set train.total_epochs=10"
-    if math.prod(config.data.canvas_size) <= _SMALL_CANVAS:
-        return f"{fewer}."
-    return (
-        "On a CPU choose a smaller config: lite0_fpn_320, which starts from ImageNet weights, "
-        f"r18_fpn_320 or quickstart. {fewer}."
-    )
 
 
 def _round_up(canvas_size: tuple[int, int], stride: int) -> tuple[int, int]:

@@ -107,6 +107,23 @@ def test_classes_come_from_labels_or_names(foreign_set: str) -> None:
     assert truth.areas.tolist() == [100, 24 * 16]  # without areas: those of the boxes
 
 
+def test_boxes_that_overhang_their_image_end_at_it(tmp_path: Path) -> None:
+    overhanging = record(0, photo(0), class__label=[1])
+    example = tf.train.Example.FromString(overhanging)
+    corners = example.features.feature["image/object/bbox/ymax"].float_list.value
+    corners[:] = [1.25]  # from a quarter of 48 rows
+    path = str(tmp_path / "train.record")
+    write_shard(path, [example.SerializeToString()])
+    dataset = train_dataset(
+        DataConfig(canvas_size=(64, 64), vertical_flip=True, horizontal_flip=False),
+        ShuffledRecords([path], [1], seed=0),
+        batch_size=16,
+    )
+    boxes = next(iter(dataset)).boxes[:, 0].numpy()
+    assert {tuple(box) for box in boxes} == {(12, 16, 48, 32), (0, 16, 36, 32)}
+    assert load_ground_truth([path], ["cat"]).boxes.tolist() == [[12, 16, 48, 32]]
+
+
 def command(directory: str, model_dir: Path) -> list[str]:
     values = TINY | {"data.directory": directory}
     sets = [text for key, value in values.items() for text in ("--set", f"{key}={value}")]

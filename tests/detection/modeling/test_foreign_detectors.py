@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from tpudet.detection.modeling.config import AnchorConfig
+from tpudet.detection.modeling.config import AnchorConfig, RetinaNetConfig
 from tpudet.detection.modeling.detectron2_names import DETECTRON2
 from tpudet.detection.modeling.foreign_detectors import (
     COCO_CLASSES,
@@ -17,6 +17,7 @@ from tpudet.detection.modeling.foreign_detectors import (
 from tpudet.detection.modeling.foreign_parts import find_foreign_parts
 from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
 from tpudet.detection.modeling.mmdetection_names import MMDETECTION
+from tpudet.detection.modeling.pyramid_config import FPNConfig
 from tpudet.detection.modeling.torchvision_names import TORCHVISION
 from tpudet.trainkit.class_list import ClassEntry
 
@@ -177,6 +178,10 @@ def test_anchors_of_mmdetection_come_by_ratio_and_ours_by_scale():
     assert found.tolist() == [0, 3, 6, 1, 4, 7, 2, 5, 8]
     found = convert("head/box_predict/bias", np.arange(36), **settings)[1]
     assert found.reshape(9, 4)[1].tolist() == [13, 12, 15, 14]
+    # Sides of their own are scales too.
+    sides = AnchorConfig(num_scales=1, sides=(32.0, 40.0, 50.0))
+    found = convert("head/class_predict/bias", np.arange(9), anchors=sides, **settings)[1]
+    assert found.tolist() == [0, 3, 6, 1, 4, 7, 2, 5, 8]
     # In ATSS a tenth and a fifth of the anchor's side are the units.
     one = AnchorConfig(num_scales=1, aspect_ratios=(1.0,))
     names = ["bbox_head.atss_reg.bias"]
@@ -188,6 +193,43 @@ def test_anchors_of_mmdetection_come_by_ratio_and_ours_by_scale():
         **settings,
     )[1]
     np.testing.assert_allclose(found, [0.2, 0.1, 0.8, 0.6], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"), [("retina_cls", "[2.0, 1.0, 0.5]"), ("atss_cls", "[1.0]")]
+)
+def test_shapes_of_anchors_that_mmdetection_does_not_have_are_noted(layer, expected):
+    tensors = {
+        "neck.lateral_convs.0.conv.weight": np.zeros(1),
+        f"bbox_head.{layer}.bias": np.zeros(9),
+    }
+    notes = find_foreign_parts(RetinaNetConfig(), tensors, classes_of("a")).notes
+    assert (
+        "model.anchors.aspect_ratios is [1.0, 2.0, 0.5]; weights of MMDetection's detectors expect "
+        f"{expected}."
+    ) in notes
+
+
+@pytest.mark.parametrize("detector", [DETECTRON2, MMDETECTION])
+def test_boxes_that_all_classes_share_are_taken_whole(detector):
+    settings = {"detector": detector, "classes": BEFORE}
+    bias = convert("box_head/box_predict/bias", np.arange(4), **settings)[1]
+    assert bias.tolist() == [1, 0, 3, 2]
+    kernel = np.arange(8.0).reshape(4, 2)  # of two units
+    found = convert("box_head/box_predict/kernel", kernel, **settings)[1]
+    assert found.tolist() == [[2, 0, 6, 4], [3, 1, 7, 5]]
+
+
+def test_no_note_asks_for_a_key_without_effect():
+    """Two stages subsample their coarse levels; convolved ones are padded."""
+    name = {"backbone.fpn_lateral2.weight": np.zeros(1)}
+
+    def notes(**neck):
+        model = MaskRCNNConfig(neck=FPNConfig(**neck))
+        return " ".join(find_foreign_parts(model, name, classes_of("a")).notes)
+
+    assert "neck." not in notes()
+    assert "model.neck.symmetric_padding is false" in notes(coarse_levels="convolution")
 
 
 def test_a_detector_is_told_by_its_pyramid():

@@ -232,8 +232,10 @@ def test_the_task_clips_to_what_its_batch_says_of_the_images():
     logits, deltas = np.zeros((1, 2, 1), np.float32), np.zeros((1, 2, 4), np.float32)
     settings: Any = {"score_threshold": 0.0, "iou_threshold": 0.5}
     make_task: Any = RetinaNetTask  # of parts that this test does not need
+    model: Any = lambda images, training: RawPredictions(logits, deltas)  # noqa: E731
+    model.pixel_mean = (0.5, 0.5, 0.5)
     task = make_task(
-        model=lambda images, training: RawPredictions(logits, deltas),
+        model=model,
         anchors=anchors,
         sum_over_replicas=lambda value: value,
         match=None,

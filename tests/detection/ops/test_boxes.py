@@ -11,7 +11,6 @@ from tpudet.detection.ops.boxes import (
     decode_boxes,
     encode_boxes,
     image_regions,
-    ioa,
     iou_matrix,
 )
 from tpudet.detection.types import Batch
@@ -40,12 +39,6 @@ def test_iou_agrees_with_pycocotools():
 
     expected = coco_mask.iou(xywh(first), xywh(second), [0] * 30)
     np.testing.assert_allclose(iou_matrix(first, second), expected, atol=1e-5)
-
-
-def test_ioa_is_the_share_of_the_anchor():
-    region = np.array([[0, 0, 10, 10]], np.float32)
-    anchors = np.array([[0, 0, 5, 5], [5, 5, 15, 15], [20, 20, 30, 30]], np.float32)
-    np.testing.assert_allclose(ioa(region, anchors), [[1.0, 0.25, 0.0]])
 
 
 def test_encode_by_hand():

@@ -9,6 +9,7 @@ from tpudet.detection.ops.sampling import (
     rematch_rois,
     sample_rois,
 )
+from tpudet.trainkit.record_numbers import mix_shard
 
 SAMPLE = {"iou_threshold": 0.5, "count": 8, "max_positives": 2}
 
@@ -31,6 +32,17 @@ def test_random_ranks_by_the_plain_hash():
         found = random_ranks(np.array(records), np.int32(step), count=5, stream=stream)
         expected = [[plain_hash(r, step, place, stream) for place in range(5)] for r in records]
         np.testing.assert_array_equal(found, np.array(expected, np.float32))
+
+
+def test_records_at_one_place_of_several_shards_draw_differently():
+    records = np.array([5, 5 + 2**32, 5 + 7 * 2**32])
+    found = np.array(random_ranks(records, np.int32(3), count=4, stream=0))
+    mixed = [5, 5 ^ 0x9E3779B1, 5 ^ 7 * 0x9E3779B1]
+    expected = [[plain_hash(record, 3, place, 0) for place in range(4)] for record in mixed]
+    np.testing.assert_array_equal(found, np.array(expected, np.float32))
+    # As JAX gets them, which has 32 bits only.
+    short = mix_shard(records).astype(np.int32)
+    np.testing.assert_array_equal(random_ranks(short, np.int32(3), count=4, stream=0), found)
 
 
 def test_random_ranks_are_uniform_and_do_not_depend_on_each_other():

@@ -228,7 +228,8 @@ def parse_example(
 ) -> Example:
     """Parses one serialized record without decoding its image or masks.
 
-    A record without is_crowd has no crowds; one without areas gets those of its boxes.
+    A record without is_crowd has no crowds; one without areas gets those of its boxes. Boxes are
+    clipped to the image, which those of other programs may overhang.
 
     Args:
         serialized: [] string.
@@ -256,6 +257,7 @@ def parse_example(
         keys["image/object/mask"] = ragged(tf.string)
     parsed = tf.io.parse_single_example(serialized, keys)
     boxes = tf.stack([parsed[f"image/object/bbox/{side}"].values for side in _SIDES], axis=-1)
+    boxes = tf.clip_by_value(boxes, 0.0, 1.0)
     height, width = (tf.cast(parsed[f"image/{side}"], tf.int32) for side in ("height", "width"))
     labels = tf.cast(parsed["image/object/class/label"].values, tf.int32)
     if class_names:

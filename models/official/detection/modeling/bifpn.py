@@ -7,8 +7,8 @@ from typing import NamedTuple
 import keras
 
 from tpudet.detection.modeling.fpn import upsample_nearest
-from tpudet.detection.ops.anchors import COARSEST_BACKBONE_LEVEL
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
+from tpudet.trainkit.backbones.config import COARSEST_BACKBONE_LEVEL
 from tpudet.trainkit.backbones.layers import ConvNorm
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor

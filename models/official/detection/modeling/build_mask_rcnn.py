@@ -5,21 +5,21 @@ from collections.abc import Callable, Sequence
 
 from tpudet.detection.modeling.build_pyramid import (
     build_anchors,
+    build_argmax_match,
     build_pyramid,
     count_anchors,
     optional_norm_factory,
 )
 from tpudet.detection.modeling.mask_rcnn import MaskRCNN
-from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig, RPNConfig
+from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
 from tpudet.detection.modeling.mask_rcnn_task import CASCADE, FASTER_RCNN, BoxStage, MaskRCNNTask
 from tpudet.detection.modeling.roi_heads import BoxHead, MaskHead
 from tpudet.detection.modeling.rpn import RPNHead, propose
 from tpudet.detection.modeling.two_stage_losses import box_head_losses, rpn_losses
 from tpudet.detection.modeling.two_stage_postprocess import postprocess_rois
-from tpudet.detection.ops.anchors import COARSEST_BACKBONE_LEVEL
-from tpudet.detection.ops.matching import Matches, match_argmax_iou
 from tpudet.detection.ops.sampling import draw_balanced, sample_rois
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
+from tpudet.trainkit.backbones.config import COARSEST_BACKBONE_LEVEL
 from tpudet.trainkit.types import Tensor
 
 
@@ -53,7 +53,7 @@ def build_mask_rcnn(
         anchors=build_anchors(model, model.anchors, canvas_size),
         sum_over_replicas=sum_over_replicas,
         padding=model.padding,
-        match=_build_match(rpn),
+        match=build_argmax_match(rpn),
         draw_anchors=functools.partial(
             draw_balanced,
             count=rpn.anchors_per_image,
@@ -85,16 +85,6 @@ def build_mask_rcnn(
     )
 
 
-def _build_match(rpn: RPNConfig) -> Callable[..., Matches]:
-    return functools.partial(
-        match_argmax_iou,
-        match_threshold=rpn.match_threshold,
-        unmatched_threshold=rpn.unmatched_threshold,
-        force_match=rpn.force_match,
-        forced_target=rpn.forced_target,
-    )
-
-
 def _share(share: float, count: int) -> int:
     return max(1, round(share * count))
 
@@ -108,7 +98,7 @@ def _stages(model: MaskRCNNConfig) -> Sequence[BoxStage]:
 def _build_network(
     model: MaskRCNNConfig, num_stages: int, *, num_classes: int, seed: int, synchronized: bool
 ) -> MaskRCNN:
-    pyramid = build_pyramid(model, coarse_levels="subsample", synchronized=synchronized, seed=seed)
+    pyramid = build_pyramid(model, synchronized=synchronized, seed=seed)
     make_norm = optional_norm_factory(model.batch_norm, synchronized=synchronized)
     mask_head = None
     if model.include_mask:

@@ -1,26 +1,26 @@
-"""Builds backbone, neck and anchors from the config of a detector."""
+"""Builds the parts that one- and two-stage detectors share from their config."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
 from tpudet.detection.modeling.bifpn import BiFPN
-from tpudet.detection.modeling.config import (
-    AnchorConfig,
+from tpudet.detection.modeling.config import AnchorConfig, ArgmaxIoUConfig
+from tpudet.detection.modeling.fpn import FPN, IdentityNeck
+from tpudet.detection.modeling.mask_rcnn_config import RPNConfig
+from tpudet.detection.modeling.nas_fpn import NASFPN
+from tpudet.detection.modeling.pyramid_config import (
     BiFPNConfig,
     FPNConfig,
     IdentityNeckConfig,
     NASFPNConfig,
     PyramidConfig,
 )
-from tpudet.detection.modeling.fpn import FPN, CoarseLevels, IdentityNeck
-from tpudet.detection.modeling.nas_fpn import NASFPN
-from tpudet.detection.ops.anchors import (
-    anchors_for_canvas,
-    locations_per_level,
-)
+from tpudet.detection.ops.anchors import anchors_for_canvas, locations_per_level
+from tpudet.detection.ops.matching import Matches, match_argmax_iou
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.build import build_backbone, drop_block_factory, norm_factory
 from tpudet.trainkit.backbones.config import BatchNormConfig
@@ -38,14 +38,11 @@ class Pyramid(NamedTuple):
     pixel_std: Sequence[float]
 
 
-def build_pyramid(
-    config: PyramidConfig, *, coarse_levels: CoarseLevels, synchronized: bool, seed: int
-) -> Pyramid:
+def build_pyramid(config: PyramidConfig, *, synchronized: bool, seed: int) -> Pyramid:
     """Builds backbone and neck.
 
     Args:
         config: of the detector, without `auto`.
-        coarse_levels: as of `FPN`, where the config does not say.
         synchronized: whether batch statistics span all replicas.
         seed: of the layers that drop units.
     """
@@ -58,7 +55,6 @@ def build_pyramid(
     )
     neck = _build_neck(
         config,
-        coarse_levels=coarse_levels,
         make_norm=optional_norm_factory(config.batch_norm, synchronized=synchronized),
         seed=seed + _NECK_SEED,
     )
@@ -88,13 +84,24 @@ def count_anchors(
     return [count * anchors.per_location for count in locations]
 
 
+def build_argmax_match(config: ArgmaxIoUConfig | RPNConfig) -> Callable[..., Matches]:
+    """Returns `match_argmax_iou` with its settings."""
+    return functools.partial(
+        match_argmax_iou,
+        match_threshold=config.match_threshold,
+        unmatched_threshold=config.unmatched_threshold,
+        force_match=config.force_match,
+        forced_target=config.forced_target,
+    )
+
+
 def optional_norm_factory(config: BatchNormConfig | None, *, synchronized: bool) -> MakeNorm | None:
     """Returns `norm_factory(config)`; None where the config has no norm."""
     return config and norm_factory(config, synchronized=synchronized)
 
 
 def _build_neck(
-    config: PyramidConfig, *, coarse_levels: CoarseLevels, make_norm: MakeNorm | None, seed: int
+    config: PyramidConfig, *, make_norm: MakeNorm | None, seed: int
 ) -> keras.layers.Layer:
     neck = config.neck
     if isinstance(neck, IdentityNeckConfig):
@@ -109,7 +116,7 @@ def _build_neck(
         case FPNConfig():
             return FPN(
                 separable=neck.separable,
-                coarse_levels=neck.coarse_levels or coarse_levels,
+                coarse_levels=config.coarse_levels,
                 coarse_input=neck.coarse_input,
                 coarse_relu=neck.coarse_relu,
                 symmetric_padding=neck.symmetric_padding,

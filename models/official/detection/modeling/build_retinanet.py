@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from tpudet.detection.modeling.build_pyramid import (
     build_anchors,
+    build_argmax_match,
     build_pyramid,
     count_anchors,
     optional_norm_factory,
@@ -37,7 +38,6 @@ from tpudet.detection.modeling.postprocess import postprocess
 from tpudet.detection.modeling.retinanet import BoxLoss, ClassLoss, Match, RetinaNet, RetinaNetTask
 from tpudet.detection.ops.anchors import locations_per_level
 from tpudet.detection.ops.atss import match_atss
-from tpudet.detection.ops.matching import match_argmax_iou
 from tpudet.trainkit.types import Tensor
 
 
@@ -87,9 +87,7 @@ def build_retinanet(
 def _build_network(
     model: RetinaNetConfig, *, num_classes: int, synchronized: bool, seed: int
 ) -> RetinaNet:
-    pyramid = build_pyramid(
-        model, coarse_levels="convolution", synchronized=synchronized, seed=seed
-    )
+    pyramid = build_pyramid(model, synchronized=synchronized, seed=seed)
     head = RetinaNetHead(
         num_classes=num_classes,
         anchors_per_location=model.anchors.per_location,
@@ -118,13 +116,7 @@ def _build_match(model: RetinaNetConfig, canvas_size: tuple[int, int]) -> Match:
     matching = model.matching
     match matching:
         case ArgmaxIoUConfig():
-            return functools.partial(
-                match_argmax_iou,
-                match_threshold=matching.match_threshold,
-                unmatched_threshold=matching.unmatched_threshold,
-                force_match=matching.force_match,
-                forced_target=matching.forced_target,
-            )
+            return build_argmax_match(matching)
         case ATSSConfig():
             return functools.partial(
                 match_atss,

@@ -223,7 +223,14 @@ def _conversion(
             count, channels = max(count, background + 1), (background, *channels)
         numbers = 4 if layer == "box_head/box_predict" else 1
         turns = numbers == 4 and layout.columns_first
-        return lambda values: _of_classes(turned(values), count, channels, numbers, turns=turns)
+
+        def of_classes(values: np.ndarray) -> np.ndarray:
+            values = turned(values)
+            if numbers == 4 and values.shape[-1] == 4:  # boxes that all classes share
+                return _of_classes(values, 1, (0,), numbers, turns=turns)
+            return _of_classes(values, count, channels, numbers, turns=turns)
+
+        return of_classes
     if layer in ("head/box_predict", "rpn/box_predict") and layout.columns_first:
         return lambda values: _rows_before_columns(turned(values))
     return turned
@@ -271,8 +278,9 @@ def _for_anchors(
         values = convert(values)
         start = values.shape[:-1]
         if detector.ratios_first:
-            num_ratios = anchors.per_location // anchors.num_scales
-            by_ratio = values.reshape(*start, num_ratios, anchors.num_scales, -1)
+            num_ratios = len(anchors.aspect_ratios)
+            num_scales = anchors.per_location // num_ratios
+            by_ratio = values.reshape(*start, num_ratios, num_scales, -1)
             values = by_ratio.swapaxes(-3, -2).reshape(*start, -1)
         if factors is not None:
             values = (values.reshape(*start, -1, 4) * np.asarray(factors, np.float32)).reshape(

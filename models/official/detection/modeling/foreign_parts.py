@@ -16,14 +16,22 @@ from tpudet.detection.modeling.foreign_detectors import (
 )
 from tpudet.detection.modeling.kerashub_names import KERASHUB, KERASHUB_V2
 from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
-from tpudet.detection.modeling.mmdetection_names import MMDETECTION
+from tpudet.detection.modeling.mmdetection_names import MMDETECTION, MMDETECTION_ATSS
 from tpudet.detection.modeling.tensorflow_names import TENSORFLOW
 from tpudet.detection.modeling.torchvision_names import TORCHVISION
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.weights.load import OtherParts
 
 # The first whose mark is in a file counts.
-_DETECTORS = (TORCHVISION, DETECTRON2, MMDETECTION, KERASHUB_V2, KERASHUB, TENSORFLOW)
+_DETECTORS = (
+    TORCHVISION,
+    DETECTRON2,
+    MMDETECTION_ATSS,
+    MMDETECTION,
+    KERASHUB_V2,
+    KERASHUB,
+    TENSORFLOW,
+)
 
 
 class ForeignParts(NamedTuple):
@@ -84,7 +92,10 @@ def _other_settings(
     if has_norms != (model.batch_norm is not None):
         has, wanted = ("null", "norms") if has_norms else ("set", "null")
         yield f"model.batch_norm is {has}; these weights of {detector.owner} expect {wanted}."
+    idle = {f"neck.{key}" for key in model.idle_neck_keys}
     for key, wanted in detector.settings.items():
+        if key in idle:
+            continue
         has: Any = model
         for name in key.split("."):
             has = getattr(has, name, wanted)

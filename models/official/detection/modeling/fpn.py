@@ -5,13 +5,12 @@ from typing import Literal
 
 import keras
 
+from tpudet.detection.modeling.pyramid_config import CoarseLevels
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.config import COARSEST_BACKBONE_LEVEL
 from tpudet.trainkit.backbones.layers import Conv, convolve_and_normalize
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
-
-CoarseLevels = Literal["convolution", "subsample"]
 
 
 class FPN(keras.layers.Layer):
@@ -110,7 +109,11 @@ class FPN(keras.layers.Layer):
             norm.build(shape)
 
     def call(self, features: Mapping[int, Tensor], training: bool = False) -> dict[int, Tensor]:
-        """Returns {level: [B, H / 2**level, W / 2**level, num_filters]} of the pyramid's levels."""
+        """Returns {level: [B, H / stride, W / stride, num_filters]}, sides rounded up.
+
+        The stride of a level is 2**level; above 5 half of that if the backbone has two levels of
+        one stride.
+        """
         pyramid = {}
         coarser = None
         for level in reversed(self.backbone_levels):

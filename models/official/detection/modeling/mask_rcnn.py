@@ -93,7 +93,7 @@ class MaskRCNN(keras.Model):
         """Returns the pyramid's features and the predictions of the region proposal network.
 
         Args:
-            images: [B, H, W, 3] uint8, sides multiples of 2**max_level.
+            images: [B, H, W, 3] uint8, sides multiples of `PyramidConfig.stride`.
             training: whether norms see the batch.
         """
         pixels = normalize_pixels(

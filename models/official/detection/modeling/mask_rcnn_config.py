@@ -1,9 +1,10 @@
 """The `model` section of two-stage detectors."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from tpudet.detection.modeling.config import AnchorConfig, PostprocessConfig, PyramidConfig
+from tpudet.detection.modeling.config import AnchorConfig, PostprocessConfig
+from tpudet.detection.modeling.pyramid_config import CoarseLevels, PyramidConfig
 from tpudet.trainkit.backbones.config import BatchNormConfig
 from tpudet.trainkit.config.ranges import Count, NaturalNumber, NotNegative, Range, Share, check
 
@@ -84,6 +85,8 @@ class MaskRCNNConfig(PyramidConfig):
 
     Regions are pooled from the levels up to 5. With an FPN level 6 is every second pixel of 5.
     """
+
+    _own_coarse_levels: ClassVar[CoarseLevels] = "subsample"
 
     kind: Literal["mask_rcnn"] = "mask_rcnn"
     include_mask: bool = True  # false: Faster R-CNN, which needs no masks in the data

@@ -11,12 +11,12 @@ from tpudet.detection.modeling.roi_heads import BoxPredictions
 from tpudet.detection.modeling.rpn import Proposals
 from tpudet.detection.modeling.two_stage_losses import mask_loss
 from tpudet.detection.modeling.two_stage_postprocess import log_scores, refine_rois
-from tpudet.detection.ops.boxes import image_regions
+from tpudet.detection.ops.anchors import check_anchor_count
+from tpudet.detection.ops.boxes import Padding, image_regions, padded_images
 from tpudet.detection.ops.masks import mask_targets
 from tpudet.detection.ops.matching import Matches
 from tpudet.detection.ops.sampling import Draw, SampledRois, random_ranks, rematch_rois
 from tpudet.detection.types import Batch, Detections, RawPredictions
-from tpudet.trainkit.backbones.pixels import fill_outside
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -72,7 +72,7 @@ class MaskRCNNTask:
         model: MaskRCNN,
         anchors: np.ndarray,
         sum_over_replicas: Callable[[Tensor], Tensor],
-        padding: Literal["black", "mean"],
+        padding: Padding,
         match: Callable[[Tensor, Tensor, Tensor, Tensor], Matches],
         draw_anchors: Callable[[Tensor, Tensor], Draw],
         rpn_losses: Callable[..., tuple[Tensor, Tensor]],
@@ -90,7 +90,7 @@ class MaskRCNNTask:
         self.model = model
         self.anchors = anchors
         self.sum_over_replicas = sum_over_replicas
-        self.padding = padding
+        self.padding: Padding = padding
         self.match = match
         self.draw_anchors = draw_anchors
         self.rpn_losses = rpn_losses
@@ -162,16 +162,9 @@ class MaskRCNNTask:
     def _first_stage(
         self, batch: Batch, training: bool
     ) -> tuple[Mapping[int, Tensor], RawPredictions]:
-        images = batch.images
-        if self.padding == "mean":
-            images = fill_outside(images, image_regions(batch), colour=self.model.pixel_mean)
+        images = padded_images(batch, self.padding, mean=self.model.pixel_mean)
         features, predictions = self.model(images, training=training)
-        found, expected = predictions.class_logits.shape[1], len(self.anchors)
-        if found != expected:
-            raise ValueError(
-                f"The model predicts for {found} anchors, but the task has {expected}: canvas "
-                "size, levels, scales and aspect ratios must be the same for both."
-            )
+        check_anchor_count(predictions, self.anchors)
         return features, predictions
 
     def _regions(self, batch: Batch) -> Tensor:

@@ -45,6 +45,11 @@ MMDETECTION = ForeignDetector(
         "neck.symmetric_padding": True,
         "neck.coarse_relu": False,
         "anchors.layout": "corner",
+        "anchors.aspect_ratios": (2.0, 1.0, 0.5),
         "roi_align.aligned": True,
     },
+)
+MMDETECTION_ATSS = MMDETECTION._replace(
+    mark=r"(^|\.)bbox_head\.atss_cls\.",
+    settings={**MMDETECTION.settings, "anchors.aspect_ratios": (1.0,)},
 )

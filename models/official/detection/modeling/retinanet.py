@@ -7,12 +7,13 @@ import keras
 import numpy as np
 
 from tpudet.detection.modeling.losses import centerness_loss
+from tpudet.detection.ops.anchors import check_anchor_count
 from tpudet.detection.ops.atss import centerness
-from tpudet.detection.ops.boxes import decode_boxes, image_regions
+from tpudet.detection.ops.boxes import Padding, decode_boxes, image_regions, padded_images
 from tpudet.detection.ops.matching import Matches
 from tpudet.detection.ops.overlaps import paired_iou
 from tpudet.detection.types import Batch, Detections, RawPredictions
-from tpudet.trainkit.backbones.pixels import fill_outside, normalize_pixels
+from tpudet.trainkit.backbones.pixels import normalize_pixels
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -63,7 +64,7 @@ class RetinaNet(keras.Model):
         self.built = True
 
     def call(self, images: Tensor, training: bool = False) -> RawPredictions:
-        """Predicts for images [B, H, W, 3] uint8 whose sides are multiples of 2**max_level."""
+        """Predicts for images [B, H, W, 3] uint8, sides multiples of `PyramidConfig.stride`."""
         pixels = normalize_pixels(
             images,
             pixel_mean=self.pixel_mean,
@@ -107,7 +108,7 @@ class RetinaNetTask:
         box_loss: BoxLoss,
         box_loss_weight: float,
         loss_normalization: Literal["batch", "image"],
-        padding: Literal["black", "mean"],
+        padding: Padding,
         postprocess: Postprocess,
     ):
         self.model = model
@@ -118,7 +119,7 @@ class RetinaNetTask:
         self.box_loss = box_loss
         self.box_loss_weight = box_loss_weight
         self.loss_normalization = loss_normalization
-        self.padding = padding
+        self.padding: Padding = padding
         self.postprocess = postprocess
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
@@ -159,14 +160,7 @@ class RetinaNetTask:
         return ops.maximum(positives, 1.0) * num_images
 
     def _raw_predictions(self, batch: Batch, training: bool) -> RawPredictions:
-        images = batch.images
-        if self.padding == "mean":
-            images = fill_outside(images, image_regions(batch), colour=self.model.pixel_mean)
+        images = padded_images(batch, self.padding, mean=self.model.pixel_mean)
         predictions = self.model(images, training=training)
-        found, expected = predictions.class_logits.shape[1], len(self.anchors)
-        if found != expected:
-            raise ValueError(
-                f"The model predicts for {found} anchors, but the task has {expected}: canvas "
-                "size, levels, scales and aspect ratios must be the same for both."
-            )
+        check_anchor_count(predictions, self.anchors)
         return predictions

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 
+from tpudet.detection.types import RawPredictions
 from tpudet.trainkit.backbones.config import COARSEST_BACKBONE_LEVEL
 
 AnchorLayout = Literal["centered", "corner", "torchvision"]
@@ -64,6 +65,20 @@ def anchors_for_canvas(
         boxes = np.concatenate([centers - halves, centers + halves], axis=-1)
         levels.append(boxes.reshape(-1, 4))
     return np.concatenate(levels).astype(np.float32)
+
+
+def check_anchor_count(predictions: RawPredictions, anchors: np.ndarray) -> None:
+    """Compares the number of anchors that a network predicts for with the anchors [A, 4].
+
+    Raises:
+        ValueError: they differ.
+    """
+    found, expected = predictions.class_logits.shape[1], len(anchors)
+    if found != expected:
+        raise ValueError(
+            f"The model predicts for {found} anchors, but the task has {expected}: canvas size, "
+            "levels, scales and aspect ratios must be the same for both."
+        )
 
 
 def _centers(canvas_size: tuple[int, int], stride: int, layout: AnchorLayout) -> np.ndarray:

@@ -1,10 +1,15 @@
 """Box arithmetic: areas, overlaps, deltas against anchors."""
 
 import math
+from collections.abc import Sequence
+from typing import Literal
 
 from tpudet.detection.types import Batch
+from tpudet.trainkit.backbones.pixels import fill_outside
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
+
+Padding = Literal["black", "mean"]
 
 # A decoded side is at most 62.5 times its anchor's, which keeps exp finite.
 MAX_LOG_SIZE = math.log(1000.0 / 16.0)
@@ -38,15 +43,13 @@ def iou_matrix(first: Tensor, second: Tensor) -> Tensor:
 
     It is 0 for two boxes without area.
     """
-    shared = intersection_matrix(first, second)
+    return iou_of_intersections(intersection_matrix(first, second), first, second)
+
+
+def iou_of_intersections(shared: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Returns `iou_matrix` where the `intersection_matrix` [..., M, N] is known already."""
     union = box_areas(first)[..., :, None] + box_areas(second)[..., None, :] - shared
     return shared / ops.maximum(union, _MIN_AREA)
-
-
-def ioa(regions: Tensor, anchors: Tensor) -> Tensor:
-    """Returns the share [..., N, A] of each anchor [..., A, 4] within each region [..., N, 4]."""
-    shared = intersection_matrix(regions, anchors)
-    return shared / ops.maximum(box_areas(anchors)[..., None, :], _MIN_AREA)
 
 
 def _centers_and_sizes(boxes: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,3 +98,16 @@ def image_regions(batch: Batch) -> Tensor:
     ends = ops.multiply(batch.original_sizes, batch.scales) - batch.offsets
     corners = ops.concatenate([ops.negative(batch.offsets), ends], axis=-1)
     return ops.clip(corners, 0.0, ops.convert_to_tensor([height, width] * 2, "float32"))
+
+
+def padded_images(batch: Batch, padding: Padding, *, mean: Sequence[float]) -> Tensor:
+    """Returns the images [B, H, W, 3] of a batch with what the network sees beyond each.
+
+    Args:
+        batch: black beyond its images.
+        padding: "black", or "mean": that colour.
+        mean: red, green and blue in 0..1.
+    """
+    if padding == "black":
+        return batch.images
+    return fill_outside(batch.images, image_regions(batch), colour=mean)

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from tpudet.detection.ops.boxes import box_areas, intersection_matrix
+from tpudet.detection.ops.boxes import box_areas, intersection_matrix, iou_of_intersections
 from tpudet.detection.ops.gather import gather_rows
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
@@ -10,7 +10,6 @@ from tpudet.trainkit.types import Tensor
 ForcedTarget = Literal["object", "argmax"]
 
 IGNORED = -1  # class of an anchor that is left out of the loss
-_MIN_AREA = 1e-8
 
 
 class Matches(NamedTuple):
@@ -56,12 +55,7 @@ def match_argmax_iou(
     boxes, filled = mask_invalid_boxes(boxes, classes)
     instances = filled & ops.logical_not(is_crowd)
 
-    shared = intersection_matrix(boxes, anchors)  # [B, N, A]
-    areas = box_areas(anchors)
-    union = ops.maximum(box_areas(boxes)[..., None] + areas - shared, _MIN_AREA)
-    # -1 is below every threshold, and below the 0 of an instance that touches no anchor.
-    iou = ops.where(instances[..., None], shared / union, -1.0)
-
+    shared, iou = instance_ious(boxes, anchors, instances)
     best_iou = ops.max(iou, axis=1)  # [B, A]
     instance = ops.argmax(iou, axis=1)
     positive = best_iou >= match_threshold
@@ -73,7 +67,7 @@ def match_argmax_iou(
         forced = _forced_instances(iou)
         positive = positive | (forced >= 0)
         instance = ops.where(forced >= 0, forced, ops.cast(instance, "int32"))
-    in_crowd = inside_crowds(shared, areas, filled & is_crowd, crowd_threshold)
+    in_crowd = inside_crowds(shared, box_areas(anchors), filled & is_crowd, crowd_threshold)
     return gather_matches(
         anchors, boxes, classes, instance, positive=positive, ignored=ignored | in_crowd
     )
@@ -89,12 +83,28 @@ def mask_invalid_boxes(boxes: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
     return boxes, filled & (box_areas(boxes) > 0)
 
 
+def instance_ious(boxes: Tensor, regions: Tensor, instances: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the intersection and the IoU [B, N, R] of each box with each region.
+
+    The IoU of a box that is no instance is -1: below every threshold, and below the 0 of an
+    instance that touches no region.
+
+    Args:
+        boxes: [B, N, 4].
+        regions: [B, R, 4], or [R, 4] of all images.
+        instances: [B, N] bool, which boxes are instances.
+    """
+    shared = intersection_matrix(boxes, regions)
+    iou = iou_of_intersections(shared, boxes, regions)
+    return shared, ops.where(instances[..., None], iou, -1.0)
+
+
 def inside_crowds(shared: Tensor, areas: Tensor, crowds: Tensor, threshold: float) -> Tensor:
     """Returns [B, A] bool: whether one crowd box contains at least this share of the anchor.
 
     Args:
         shared: [B, N, A] intersection of each box with each anchor.
-        areas: [A] of the anchors.
+        areas: [A] or [B, A] of the anchors.
         crowds: [B, N] bool, which boxes are crowds.
         threshold: least share of the anchor's area.
     """

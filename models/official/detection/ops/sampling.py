@@ -6,15 +6,20 @@ on where in the batch or on which device the image is.
 
 from typing import NamedTuple
 
+import keras
 import numpy as np
 
-from tpudet.detection.ops.boxes import box_areas, intersection_matrix
+from tpudet.detection.ops.boxes import box_areas
 from tpudet.detection.ops.gather import gather_rows
-from tpudet.detection.ops.matching import IGNORED, inside_crowds, mask_invalid_boxes
+from tpudet.detection.ops.matching import (
+    IGNORED,
+    inside_crowds,
+    instance_ious,
+    mask_invalid_boxes,
+)
 from tpudet.trainkit.keras_ops import ops
+from tpudet.trainkit.record_numbers import mix_shard
 from tpudet.trainkit.types import Tensor
-
-_MIN_AREA = 1e-8
 
 
 class Draw(NamedTuple):
@@ -48,7 +53,7 @@ def random_ranks(records: Tensor, step: Tensor, *, count: int, stream: int) -> T
     (Austin Appleby, public domain), applied once per part.
 
     Args:
-        records: [B] integer, numbers of the records.
+        records: [B], numbers of the records, int64; or what `mix_shard` makes of them, int32.
         step: [] integer, number of the training step.
         count: numbers per image.
         stream: tells independent draws of one step apart.
@@ -63,6 +68,8 @@ def random_ranks(records: Tensor, step: Tensor, *, count: int, stream: int) -> T
             bits = bits * constant(factor)
         return ops.bitwise_xor(bits, ops.bitwise_right_shift(bits, constant(16)))
 
+    if keras.backend.standardize_dtype(records.dtype) == "int64":
+        records = mix_shard(records)
     key = mix(ops.cast(step, "uint32") + constant(0x9E3779B9 * (stream + 1) % 2**32))
     key = mix(ops.bitwise_xor(ops.cast(records, "uint32"), key))
     bits = mix(ops.bitwise_xor(key[:, None], constant(np.arange(count))))
@@ -128,11 +135,8 @@ def match_rois(
         crowd_threshold: share of a region within one crowd box from which it is ignored.
     """
     boxes, filled = mask_invalid_boxes(boxes, classes)
-    shared = intersection_matrix(boxes, rois)  # [B, N, K]
+    shared, iou = instance_ious(boxes, rois, filled & ops.logical_not(is_crowd))
     areas = box_areas(rois)
-    union = box_areas(boxes)[..., None] + areas[:, None] - shared
-    instances = filled & ops.logical_not(is_crowd)
-    iou = ops.where(instances[..., None], shared / ops.maximum(union, _MIN_AREA), -1.0)
     instance = ops.cast(ops.argmax(iou, axis=1), "int32")
     positive = valid & (ops.max(iou, axis=1) >= iou_threshold)
     ignored = inside_crowds(shared, areas, filled & is_crowd, crowd_threshold)
