@@ -4,7 +4,7 @@ import importlib.util
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
@@ -72,14 +72,28 @@ def _version(package: str) -> str:
 
 def _devices() -> Iterator[Fact]:
     if importlib.util.find_spec("tensorflow"):
-        import tensorflow as tf
-
-        devices = [device.device_type for device in tf.config.list_physical_devices()]
-        yield Fact("TensorFlow sees", _count(devices))
+        yield _seen("TensorFlow sees", _tensorflow_devices, prevents_training=True)
     if importlib.util.find_spec("jax"):
-        import jax
+        yield _seen("JAX sees", _jax_devices)
 
-        yield Fact("JAX sees", _count([device.platform.upper() for device in jax.devices()]))
+
+def _seen(name: str, find: Callable[[], list[str]], *, prevents_training: bool = False) -> Fact:
+    try:
+        return Fact(name, _count(find()))
+    except Exception as error:  # of any kind: a driver or a library that does not fit
+        return Fact(name, f"nothing, it cannot start: {error!r}", prevents_training)
+
+
+def _tensorflow_devices() -> list[str]:
+    import tensorflow as tf
+
+    return [device.device_type for device in tf.config.list_physical_devices()]
+
+
+def _jax_devices() -> list[str]:
+    import jax
+
+    return [device.platform.upper() for device in jax.devices()]
 
 
 def _count(devices: list[str]) -> str:

@@ -22,10 +22,26 @@ _QUALITY = 92  # of a JPEG
 _AHEAD = 16  # images read before they are drawn
 
 
-def check_image_folder(directory: str) -> None:
-    """Raises an InspectionError if images cannot be saved in a folder of this name."""
+def check_image_folder(directory: str, images: Sequence[ImageFile]) -> None:
+    """Refuses a folder for drawings.
+
+    Raises:
+        InspectionError: it is a file, or drawings would replace some of the images themselves.
+    """
     if storage.exists(directory) and not storage.is_folder(directory):
         raise InspectionError(f"--save_images {directory} is a file; name a folder")
+    originals = {os.path.realpath(image.path) for image in images}
+    drawings = [_drawing_path(directory, image) for image in images]
+    replaced = [path for path in drawings if os.path.realpath(path) in originals]
+    if replaced:
+        raise InspectionError(
+            f"--save_images {directory} would replace {len(replaced)} of the images to predict, "
+            f"such as {replaced[0]}; name another folder"
+        )
+
+
+def _drawing_path(directory: str, image: ImageFile) -> str:
+    return os.path.join(directory, f"{image.image_id}.jpg")
 
 
 def save_images(
@@ -63,7 +79,7 @@ def save_images(
                 lost += 1  # as a URL may be, which is fetched again
                 continue
             drawn = _draw(decode_rgb(encoded), detections, classes, min_score)
-            path = os.path.join(directory, f"{file.image_id}.jpg")
+            path = _drawing_path(directory, file)
             options = [cv2.IMWRITE_JPEG_QUALITY, _QUALITY]
             with storage.whole_file(path, "wb") as target:
                 bgr = cv2.cvtColor(drawn, cv2.COLOR_RGB2BGR)

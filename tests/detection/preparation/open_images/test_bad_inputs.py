@@ -13,7 +13,7 @@ TRAIN = "challenge-2019-train-detection-bbox.csv"
 CLASSES = "challenge-2019-classes-description-500.csv"
 HIERARCHY = "challenge-2019-label500-hierarchy.json"
 HUMAN_PARTS = "class-ids-human-body-parts-and-mammal.txt"
-SMALL = ["--max_copies", "2", "--num_shards", "2", "--workers", "1"]
+SMALL = ["--num_shards", "2", "--workers", "1"]
 
 
 def without_column(text: str) -> str:

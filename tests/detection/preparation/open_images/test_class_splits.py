@@ -153,6 +153,18 @@ def test_without_human_parts(tmp_path, small) -> None:
     )
 
 
+def test_fewer_parts_leave_no_lists_of_the_others(tmp_path, small) -> None:
+    out = tmp_path / "out"
+    assert main([*small, "--boundaries", "0,1"]) == 0
+    assert (out / "train_human_parts.csv").exists()
+    without = [*small[:-1], "", "--boundaries"]
+    assert main([*without, "0,1,2,3"]) == 0
+    assert not list(out.glob("*human_parts.csv"))
+    assert main([*without, "0,3"]) == 0
+    names = sorted(path.name for path in out.glob("*.csv"))
+    assert names == ["classes_part_0.csv", "classes_stats.csv"]
+
+
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [

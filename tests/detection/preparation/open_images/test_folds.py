@@ -70,6 +70,18 @@ def test_a_class_list_leaves_other_rows_out(write_box_csv, tmp_path, capsys) -> 
     assert "2 rows of other classes left out" in capsys.readouterr().out
 
 
+def test_fewer_folds_leave_no_files_of_the_others(write_box_csv, tmp_path) -> None:
+    rows = [(f"i{k}", "/m/a", 0.1, 0.5, 0.1, 0.5, 0) for k in range(6)]
+    source = write_box_csv(tmp_path / "boxes.csv", *rows)
+    other = tmp_path / "out/val_9.csv"  # not of this command
+    for number in (3, 2):
+        assert split(tmp_path / "out", source, "--num_folds", number) == 0
+        other.touch()
+        names = {path.name for path in tmp_path.glob("out/*.csv")}
+        expected = {f"{kind}_{fold}.csv" for kind in ("train", "val") for fold in range(number)}
+        assert names == {*expected, "val_9.csv"}
+
+
 @pytest.mark.parametrize(
     ("content", "more", "message"),
     [

@@ -178,14 +178,14 @@ def test_a_prefix_as_of_the_predecessor_is_the_folder_and_the_names_of_its_files
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"boxes.csv": ""}, "--image_info_file {part}/boxes.csv is empty"),
+        ({"boxes.csv": ""}, "The box CSV {part}/boxes.csv is empty"),
         ({"boxes.csv": ",".join(ALL_COLUMNS) + "\n"}, "has a header and no row"),
         ({"boxes.csv": "ImageID;LabelName;XMin\na;b;0\n"}, "separated by ';'"),
         ({"boxes.csv": "ImageID,LabelName,XMin,XMax,YMin,YMax\n"}, "lacks the column IsGroupOf"),
         ({"classes_insects.csv": "/m/fly,Fly\n"}, "None of the 34 boxes belongs to the 1 listed"),
-        ({"classes_insects.csv": "/m/fly\n"}, "--classes_file {part}/classes_insects.csv: "),
-        ({"--image_info_file": "nowhere.csv"}, "--image_info_file nowhere.csv does not exist"),
-        ({"--classes_file": "nowhere.csv"}, "--classes_file nowhere.csv does not exist"),
+        ({"classes_insects.csv": "/m/fly\n"}, "The class list {part}/classes_insects.csv: "),
+        ({"--image_info_file": "nowhere.csv"}, "The box CSV nowhere.csv does not exist"),
+        ({"--classes_file": "nowhere.csv"}, "The class list nowhere.csv does not exist"),
         ({"--image_dir": "nowhere"}, "--image_dir nowhere does not exist"),
         ({"--num_shards": "19"}, "--num_shards 19 must be in 1..18"),
         ({"--max_copies": "3"}, "--max_copies 3 limits copies, but"),
@@ -214,4 +214,4 @@ def test_the_script_passes_the_exit_status_on() -> None:
         [sys.executable, script, *arguments], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 2
-    assert ended.stderr == "tpudet gen_tfrecords: --classes_file nowhere.csv does not exist.\n"
+    assert ended.stderr == "tpudet gen_tfrecords: The class list nowhere.csv does not exist.\n"

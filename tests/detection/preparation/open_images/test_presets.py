@@ -4,6 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from tpudet.detection.commands import (
+    compare_submissions,
+    gen_tfrecords,
+    kfold_split,
+    make_sample_set,
+    prepare_folds,
+    prepare_tfrecords,
+)
 from tpudet.detection.preparation.open_images.presets import default_presets_path, read_preset
 from tpudet.trainkit.errors import UserError
 
@@ -64,3 +72,38 @@ def test_parts_of_any_number(tmp_path: Path) -> None:
     path = tmp_path / "presets.yaml"
     path.write_text("mine:\n  description: x\n  part_11: {boxes: all, num_shards: 3}\n")
     assert read_preset(str(path), "mine").parts["part_11"].num_shards == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (prepare_folds, ["0", "--preset", "v4"], "--preset v4 adds pseudo-labels"),
+        (prepare_tfrecords, ["v2", "--max_copies", "3"], "the preset copies no image of"),
+        (prepare_tfrecords, ["v3"], "--train_images {data}/train does not exist"),
+        (prepare_tfrecords, ["v3", "--train_images", "gone"], "--train_images gone does not exist"),
+        (prepare_folds, ["0", "--train_images", "gone"], "--train_images gone does not exist"),
+    ],
+)
+def test_arguments_that_would_be_ignored_or_are_wrong_are_named(
+    tmp_path: Path, monkeypatch, capsys, command, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setenv("DATA", str(tmp_path))
+    assert command.main(arguments) == 2
+    assert message.replace("{data}", str(tmp_path)) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        (make_sample_set, ["--output", "x"]),
+        (kfold_split, []),
+        (prepare_folds, ["0"]),
+        (gen_tfrecords, ["--classes_file", "x"]),
+        (compare_submissions, ["a", "b", "truth"]),
+    ],
+)
+@pytest.mark.parametrize("seed", ["-1", "4294967296", "x"])
+def test_a_seed_is_one_that_every_generator_takes(command, arguments, seed: str, capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command.main([*arguments, f"--seed={seed}"])
+    assert f"--seed: `{seed}` is not an integer from 0 to 2**32 - 1" in capsys.readouterr().err

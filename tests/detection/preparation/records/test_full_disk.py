@@ -36,22 +36,25 @@ def test_a_full_disk(write_coco, encoded_image, tmp_path) -> None:
     assert failed.returncode == 2
     prefix = "tpudet make_tfrecords: "
     (message,) = (line for line in failed.stderr.splitlines() if line.startswith(prefix))
-    assert f"{output}/val_part-0000" in message
+    assert f"{output}/val_part.progress/val_part-0000" in message
     assert "cannot be written" in message
     assert "File too large" in message
     assert "Traceback" not in failed.stderr
     shards = [f"val_part-{index:05d}-of-00008.tfrecord" for index in range(6)]
     # A shard is finished with its report. The failed one stops the other worker's wherever it is:
     # before the file, the index or the report.
-    finished = [name for name in shards if (output / "val_part.progress" / f"{name}.json").exists()]
+    progress = output / "val_part.progress"
+    finished = [name for name in shards if (progress / f"{name}.json").exists()]
     assert len(finished) >= 5
-    present = {path.name for path in output.iterdir()}
-    assert present >= {*finished, *(f"{name}.offsets" for name in finished), "val_part.progress"}
-    # Neither manifest nor class list, nor a part of a shard under any name.
-    assert present <= {*shards, *(f"{name}.offsets" for name in shards), "val_part.progress"}
+    assert [path.name for path in output.iterdir()] == ["val_part.progress"]
+    present = {path.name for path in progress.iterdir()}
+    assert present >= {*finished, *(f"{name}.offsets" for name in finished), "classes.csv"}
+    # No part of a shard under any name.
+    endings = ("", ".offsets", ".json")
+    assert present <= {"classes.csv", *(name + ending for name in shards for ending in endings)}
     for name in present.intersection(shards):
-        assert len(list(tf.data.TFRecordDataset(str(output / name)))) == 1
-    times = {name: (output / name).stat().st_mtime_ns for name in finished}
+        assert len(list(tf.data.TFRecordDataset(str(progress / name)))) == 1
+    times = {name: (progress / name).stat().st_mtime_ns for name in finished}
 
     assert make_tfrecords.main([*command, "1"]) == 0
     manifest = json.loads((output / "val_part.manifest.json").read_text())

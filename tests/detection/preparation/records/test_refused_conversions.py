@@ -1,7 +1,5 @@
 """Refusals of make_tfrecords and check_data: their words and exit status."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -54,7 +52,7 @@ def test_names_that_differ_in_case_only_are_shown(
         ({"--image_list": "nowhere.txt"}, "--image_list nowhere.txt does not exist"),
         ({"--num_shards": "2"}, "--num_shards 2 must be in 1..1"),
         ({"--format": "voc"}, "is not a directory"),
-        ({"--include_unlabeled": None}, "is for --format open_images and table only, not coco"),
+        ({"--include_unlabeled": None}, "is for --format open_images, table only, not coco"),
         ({"--output": "/"}, "must end with the name of the part"),
     ],
 )
@@ -80,12 +78,45 @@ def test_unknown_flags_exit_with_2(capsys) -> None:
         assert "usage:" in capsys.readouterr().err
 
 
-def test_the_command_passes_the_exit_status_on() -> None:
+def test_a_check_of_missing_annotations_is_one_message_and_status_2(capsys) -> None:
     arguments = ["--format", "coco", "--annotations", "nowhere.json", "--images", "."]
-    command = [sys.executable, "-m", "tpudet", "check_data", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert ended.stderr == "tpudet check_data: --annotations nowhere.json does not exist.\n"
+    assert check_data.main(arguments) == 2
+    assert capsys.readouterr().err == (
+        "tpudet check_data: --annotations nowhere.json does not exist.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "more", [("--split", "train=0.5,val=0.5"), ("--folds", 2), ("--split", "train", "--balance", 2)]
+)
+def test_a_class_whose_images_are_all_missing_is_refused_for_several_sets_too(
+    write_coco, encoded_image, tmp_path, capsys, more: tuple
+) -> None:
+    images = {f"{number}.jpg": encoded_image() for number in range(4)} | {"gone.jpg": None}
+    boxes = {name: [(3, 1, 1, 10, 10)] for name in images} | {"gone.jpg": [(7, 1, 1, 10, 10)] * 2}
+    path, folder = write_coco(images, boxes)
+    assert convert(path, folder, tmp_path / "part", *more) == 2
+    message = capsys.readouterr().err
+    assert "All boxes of dog (2) would be lost: 1 of 5 image files are missing" in message
+    assert not list(tmp_path.glob("part*"))
+    assert convert(path, folder, tmp_path / "part", *more, "--allow_empty", "--dry_run") == 0
+
+
+def test_a_check_gives_no_advice_that_it_cannot_take(write_coco, encoded_image, capsys) -> None:
+    path, folder = write_coco({"a.jpg": encoded_image()}, {"a.jpg": [(3, 99, 99, 5, 5)]})
+    options = ["--format", "coco", "--annotations", str(path), "--images", str(folder)]
+    assert check_data.main([*options, "--workers", "1"]) == 2
+    message = capsys.readouterr().err
+    assert "would lose all 1 boxes" in message
+    assert "--allow_empty" not in message
+
+
+def test_mask_folders_hold_their_own_images(tmp_path, capsys) -> None:
+    options = ["--format", "mask_folders", "--annotations", str(tmp_path), "--images", "/nowhere"]
+    assert check_data.main(options) == 2
+    assert "--images is for --format coco, voc, yolo, open_images, table only" in (
+        capsys.readouterr().err
+    )
 
 
 def test_a_set_without_one_usable_image_is_not_written(

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tpudet.detection.commands import make_tfrecords
 from tpudet.detection.preparation.records import build_shard
 from tpudet.trainkit.files import storage
@@ -26,13 +28,6 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def wait_for(condition, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
-
-
 def children_of(process: int) -> list[int]:
     """Of a process whose children its first thread has started; none where there is no /proc."""
     listed = Path(f"/proc/{process}/task/{process}/children")
@@ -43,15 +38,9 @@ def children_of(process: int) -> list[int]:
     return children
 
 
-def is_running(process: int) -> bool:
-    status = Path(f"/proc/{process}/stat")
-    try:
-        return status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def test_killed_while_writing(write_coco, encoded_image, tmp_path, capsys) -> None:
+def test_killed_while_writing(
+    write_coco, encoded_image, tmp_path, capsys, wait_for, is_running
+) -> None:
     # Large images that must be encoded anew: slow enough to be killed amid.
     content = encoded_image(width=1200, height=900, kind="WEBP")
     names = [f"{number}.jpg" for number in range(32)]
@@ -68,7 +57,7 @@ def test_killed_while_writing(write_coco, encoded_image, tmp_path, capsys) -> No
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
-        wait_for(lambda: len(list(progress.glob("*.tfrecord.json"))) >= 2)
+        wait_for(lambda: len(list(progress.glob("*.tfrecord.json"))) >= 2, process)
         workers = children_of(process.pid)
         for worker in workers:
             os.kill(worker, signal.SIGSTOP)
@@ -81,13 +70,13 @@ def test_killed_while_writing(write_coco, encoded_image, tmp_path, capsys) -> No
 
     assert not (output / "train_part.manifest.json").exists()
     reports = progress.glob("*.tfrecord.json")
-    finished = [output / report.name.removesuffix(".json") for report in reports]
+    finished = [report.with_suffix("") for report in reports]
     assert 2 <= len(finished) < NUM_SHARDS
-    times = {shard: shard.stat().st_mtime_ns for shard in finished}
+    times = {shard.name: shard.stat().st_mtime_ns for shard in finished}
 
     assert make_tfrecords.main(arguments_for(path, images, output, "--workers", 1)) == 0
     assert contents(output) == contents(undisturbed)
-    assert {shard: shard.stat().st_mtime_ns for shard in times} == times
+    assert {name: (output / name).stat().st_mtime_ns for name in times} == times
 
 
 def test_a_full_disk_is_said_and_only_what_changed_is_written_again(
@@ -111,11 +100,11 @@ def test_a_full_disk_is_said_and_only_what_changed_is_written_again(
     message = capsys.readouterr().err
     assert "-00004-of-00008.tfrecord cannot be written" in message
     assert "No space left on device" in message
-    first = sorted(output.glob("*.tfrecord"))
+    first = sorted(output.glob("train_part.progress/*.tfrecord"))
     assert len(first) == 4
     times = [shard.stat().st_mtime_ns for shard in first]
 
-    records = json.loads((output / "train_part.progress" / f"{first[1].name}.json").read_text())
+    records = json.loads(first[1].with_name(f"{first[1].name}.json").read_text())
     assert records["records"] == 2
     content = json.loads(path.read_text())
     changed = set()
@@ -127,7 +116,7 @@ def test_a_full_disk_is_said_and_only_what_changed_is_written_again(
     assert changed
     path.write_text(json.dumps(content))
     assert make_tfrecords.main(command) == 0
-    again = [shard.stat().st_mtime_ns for shard in first]
+    again = [(output / shard.name).stat().st_mtime_ns for shard in first]
     assert [new != old for new, old in zip(again, times, strict=True)] == [
         False,
         True,
@@ -190,6 +179,27 @@ def test_a_finished_set_is_kept_and_replaced_only_when_asked(
     ]
 
 
+@pytest.mark.parametrize("lost", ["a class", "every image"])
+def test_a_refused_replacement_leaves_the_finished_set(
+    write_coco, encoded_image, tmp_path, capsys, lost: str
+) -> None:
+    names = [f"{number}.jpg" for number in range(9)]
+    encoded_images = dict.fromkeys(names, encoded_image())
+    boxes = {name: [(3, 1, 1, 9, 9)] for name in names} | {"8.jpg": [(7, 1, 1, 9, 9)]}
+    path, images = write_coco(encoded_images, boxes)
+    output = tmp_path / "part"
+    command = arguments_for(path, images, output, "--workers", 1, "--overwrite")
+    assert make_tfrecords.main(command) == 0
+    expected = contents(output)
+    for name in ["8.jpg"] if lost == "a class" else names:
+        (images / name).write_bytes(encoded_images[name][:99])
+    assert make_tfrecords.main(command) == 2
+    message = capsys.readouterr().err
+    wanted = "would lose all boxes of dog (1)" if lost == "a class" else "No image can be used"
+    assert wanted in message
+    assert contents(output) == expected  # and no folder that forbids to train on it
+
+
 def start_split(write_coco, encoded_image, folder: Path, split: str, *more: object) -> list[str]:
     """The command that writes a split of images that take a while."""
     names = [f"{number}.jpg" for number in range(16)]
@@ -203,7 +213,7 @@ def start_split(write_coco, encoded_image, folder: Path, split: str, *more: obje
 
 
 def test_two_splits_at_once_with_other_class_lists(
-    write_coco, encoded_image, tmp_path, capsys
+    write_coco, encoded_image, tmp_path, capsys, wait_for
 ) -> None:
     command = start_split(write_coco, encoded_image, tmp_path, "train")
     assert make_tfrecords.main([*command, "--output", str(tmp_path / "model/part")]) == 0
@@ -219,7 +229,7 @@ def test_two_splits_at_once_with_other_class_lists(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
-        wait_for(lambda: list(output.glob("train_part.progress/*.tfrecord.json")))
+        wait_for(lambda: list(output.glob("train_part.progress/*.tfrecord.json")), process)
         os.kill(process.pid, signal.SIGSTOP)
         capsys.readouterr()
         assert make_tfrecords.main(val) == 2

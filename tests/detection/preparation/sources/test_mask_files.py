@@ -144,8 +144,23 @@ def test_folders_with_one_image_each(tmp_path: Path) -> None:
     assert empty.detail == f"{tmp_path}/a/masks/2.png"
     assert [entry.name for entry in found.classes] == ["object"]
     write_png(tmp_path / "a/images/other.png", np.zeros((HEIGHT, WIDTH), np.uint8))
-    with pytest.raises(UserError, match="a/images has 2 files"):
+    with pytest.raises(UserError, match=r"a/images has 2 images \(a.png, other.png\)"):
         read_mask_folders(str(tmp_path))
+
+
+def test_masks_of_16_bits_and_files_of_macos(tmp_path: Path) -> None:
+    mask = np.zeros((HEIGHT, WIDTH), np.uint16)
+    mask[10:20, 30:70] = 1
+    write_png(tmp_path / "a/images/a.png", np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+    write_png(tmp_path / "a/masks/1.png", mask)
+    for folder in ("images", "masks"):
+        (tmp_path / f"a/{folder}/.DS_Store").write_bytes(b"Bud1")
+        (tmp_path / f"a/{folder}/._1.png").write_bytes(b"Mac OS X")
+    found = read_mask_folders(str(tmp_path))
+    assert found.images["file"].tolist() == ["a/images/a.png"]
+    assert found.boxes["area"].tolist() == [400]
+    assert found.boxes[["y1", "x1", "y2", "x2"]].to_numpy().tolist() == [[10, 30, 20, 70]]
+    assert found.findings == ()
 
 
 def test_files_that_are_no_masks_of_their_image_are_named(

@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tpudet.detection.preparation.sources.annotations import image_ids
 from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
 from tpudet.detection.preparation.sources.coco import read_coco
-from tpudet.detection.preparation.sources.open_images import read_open_images
+from tpudet.detection.preparation.sources.input_files import read_image_list
+from tpudet.detection.preparation.sources.open_images import image_file, read_open_images
+from tpudet.detection.preparation.sources.table import read_table
 from tpudet.detection.preparation.sources.voc import read_voc
 from tpudet.trainkit.errors import UserError
 
@@ -98,7 +101,7 @@ def test_voc_takes_the_list_and_the_names_of_all_files(tmp_path) -> None:
     write_xml(directory, "one", thing("dog", 1, 2, 11, 22), size)
     write_xml(directory, "two", thing("ant", "x", 2, 11, 22), filename="copied-from-elsewhere.jpg")
     listed = tmp_path / "train.txt"
-    listed.write_text("two  1\none -1\ngone\none\n")
+    listed.write_text("two  1\none -1\ngone  0\none -1\n")
     annotations = read_voc(str(directory), images=str(images), image_list=str(listed))
     assert annotations.images["file"].tolist() == ["two.PNG", "one.jpg"]
     assert annotations.images["width"].tolist()[1] == 64
@@ -142,6 +145,60 @@ def test_open_images_groups_empty_rows_and_unlabeled_files(tmp_path) -> None:
     some = read_open_images(path, images=str(tmp_path), image_list=str(listed))
     assert some.images["source_id"].tolist() == ["f2", "f8"]
     assert some.boxes["image"].tolist() == [0]
+    # The images without a row are those of the list; no other becomes one without objects.
+    options = {"image_list": str(listed), "include_unlabeled": True}
+    same = read_open_images(path, images=str(tmp_path), **options)
+    assert same.images["file"].tolist() == ["f2.jpg", "f8.jpg"]
+
+
+def test_every_image_has_an_id_of_its_own(tmp_path) -> None:
+    assert image_ids(["a.jpg", "b.jpg"]) == ["a", "b"]
+    assert image_ids(["c/a.jpg", "d/a.jpg"]) == ["c/a", "d/a"]
+    assert image_ids(["a.jpg", "a.png", "b.jpg"]) == ["a.jpg", "a.png", "b"]
+    assert image_ids(["a.jpg", "a.jpg"]) == ["a", "a"]  # one image, listed twice
+    assert image_file("cam1/0001") == "cam1/0001.jpg"
+    assert image_file("cam1/0001.png") == "cam1/0001.png"
+    path = write_csv(tmp_path / "boxes.csv", ("a", "/m/a", 0, 1, 0, 1, 0))
+    for name in ("a.jpg", "a.png"):
+        (tmp_path / name).write_bytes(b"")
+    found = read_open_images(path, images=str(tmp_path), include_unlabeled=True)
+    assert found.images["source_id"].tolist() == ["a", "a.png"]
+
+
+def test_a_flag_of_voc_lists_ends_every_line_in_two_columns(tmp_path) -> None:
+    listed = tmp_path / "list.txt"
+    listed.write_text("2008_000008 -1\n2008_000015  1\n2008_000019  0\n")
+    expected = ["2008_000008", "2008_000015", "2008_000019"]
+    assert read_image_list(str(listed)) == expected
+    for text in ("photo 1", "photo  1\nphoto"):
+        listed.write_text(text)
+        assert read_image_list(str(listed)) == text.splitlines()
+
+
+def test_a_list_that_names_no_image_is_said_with_names_of_both(tmp_path) -> None:
+    listed, table = tmp_path / "list.txt", tmp_path / "boxes.csv"
+    listed.write_text("photo 1\n")
+    table.write_text("f,box\nphoto.jpg,1 2 3 4\n")
+    message = "names none of the 1 images of the annotations: it has photo 1, they are .* photo.jpg"
+    with pytest.raises(UserError, match=message):
+        read_table(
+            str(table),
+            columns={"image": "f", "xyxy": "box"},
+            coordinates="pixels",
+            images=str(tmp_path),
+            image_list=str(listed),
+        )
+
+
+def test_a_voc_file_never_takes_the_image_of_another(tmp_path) -> None:
+    directory, images = tmp_path / "Annotations", tmp_path / "JPEGImages"
+    images.mkdir()
+    (images / "a.jpg").write_bytes(b"")
+    write_xml(directory, "a", thing("cat", 1, 2, 11, 22))
+    write_xml(directory, "zz", thing("dog", 1, 2, 31, 32), filename="a.jpg")
+    annotations = read_voc(str(directory), images=str(images))
+    assert annotations.images["file"].tolist() == ["a.jpg", "zz.jpg"]
+    assert annotations.boxes["image"].tolist() == [0, 1]
 
 
 def test_open_images_ids_with_extensions_are_found_in_lists(tmp_path) -> None:

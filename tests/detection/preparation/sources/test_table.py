@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tpudet.detection.commands import make_tfrecords
@@ -66,6 +68,16 @@ def test_parquet_with_lists_and_numbers(tmp_path) -> None:
     assert annotations.boxes["is_crowd"].tolist() == [False, True]
     assert [entry.identifier for entry in annotations.classes] == ["9", "10"]
     np.testing.assert_array_equal(annotations.images["height"], [48, np.nan, 48])
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32", "float32", "float64"])
+def test_parquet_lists_of_any_number_are_boxes(tmp_path, kind) -> None:
+    path = write(tmp_path, "")
+    lists = pa.array([[4, 5, 20, 30]], pa.list_(pa.type_for_alias(kind)))
+    pq.write_table(pa.table({"f": ["a.jpg"], "bbox": lists}), path)
+    boxes = read(path, "image=f,xywh=bbox").boxes
+    assert boxes[CORNERS].to_numpy().tolist() == [[5, 4, 35, 24]]
+    assert boxes["fault"].tolist() == [None]
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from tpudet.detection.preparation.open_images.challenge import FOLD_SEED, STEP_CODE
+from tpudet.detection.preparation.open_images.challenge import STEP_CODE
 from tpudet.detection.preparation.records.stratification import assign_folds, images_per_fold
 from tpudet.detection.preparation.sources.box_csv import (
     PROGRESS_DELAY,
@@ -109,8 +109,8 @@ def folds_step(
     source: str,
     *,
     classes: str | None = None,
-    num_folds: int = 5,
-    seed: int = FOLD_SEED,
+    num_folds: int,
+    seed: int,
 ) -> Step:
     """Returns the step that runs `split_folds`.
 

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import cv2
 import numpy as np
 from tqdm import tqdm
 
@@ -16,7 +15,7 @@ from tpudet.detection.preparation.sources.box_csv import PROGRESS_DELAY
 from tpudet.detection.preparation.sources.checks import ImageRejected, check_image
 from tpudet.detection.preparation.sources.input_files import require_images
 from tpudet.detection.preparation.sources.mask_files import MaskFiles, add_open_images_masks
-from tpudet.detection.preparation.sources.masks import mask_png
+from tpudet.detection.preparation.sources.masks import draw_mask
 from tpudet.detection.preparation.sources.open_images import read_open_images
 from tpudet.detection.submission.mask_text import encode_mask
 from tpudet.trainkit.errors import UserError, listing
@@ -106,12 +105,8 @@ def _size(image_directory: str, file: str) -> tuple[int, int]:
 
 def _mask_text(path: str, height: int, width: int) -> str:
     """The text of a mask file at the size of its image; empty if it cannot be used."""
-    mask = mask_png(path, height=height, width=width)
-    if mask is None:
-        return ""
-    pixels = cv2.imdecode(np.frombuffer(mask.encoded, np.uint8), cv2.IMREAD_GRAYSCALE)
-    assert pixels is not None  # mask_png has decoded it
-    return encode_mask(encode_rle(pixels > 0))
+    mask = draw_mask(path, height=height, width=width)
+    return "" if mask is None else encode_mask(encode_rle(mask > 0))
 
 
 def mask_truth_step(output: str, source: str, masks: MaskFiles, *, image_directory: str) -> Step:

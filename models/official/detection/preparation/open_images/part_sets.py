@@ -1,7 +1,7 @@
 """The TFRecord sets of all parts of a preset: their paths and tables, listing and writing them."""
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +22,7 @@ from tpudet.detection.preparation.records.balance import format_imbalance
 from tpudet.detection.preparation.records.output_check import finished_manifest, is_current
 from tpudet.detection.preparation.records.plan import Plan
 from tpudet.detection.preparation.records.write_set import write_sets
+from tpudet.detection.preparation.sources.input_files import list_directory
 from tpudet.detection.preparation.sources.mask_files import MaskFiles
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
@@ -90,7 +91,7 @@ class WriteOptions:
 
     num_shards: int | None  # files of a training set; None: as the preset says
     max_copies: int | None  # of an image in balancing; None: as the preset says
-    seed: int  # of order and copies
+    seed: int  # of order and copies, and of folds
     check_pixels: bool  # decode every image instead of checking the structure of JPEGs
     skip_missing: bool  # leave out images whose files are missing
     workers: int
@@ -123,6 +124,28 @@ def train_set(
         (options.max_copies or max_copies) if is_balanced else None,
         masks,
     )
+
+
+def check_part_options(
+    chosen: Mapping[str, PartPreset], options: WriteOptions, folders: Mapping[str, str]
+) -> None:
+    """Refuses a limit of copies where nothing is copied, and folders of images that are missing.
+
+    Args:
+        chosen: the settings of the parts to write.
+        options: how they are written.
+        folders: folders of images by the argument that names them.
+
+    Raises:
+        UserError: as said.
+    """
+    if options.max_copies and not any(part.min_images_per_class for part in chosen.values()):
+        raise UserError(
+            f"--max_copies {options.max_copies} limits copies, but the preset copies no image of "
+            f"{', '.join(chosen)}: leave it out, or choose a preset with min_images_per_class."
+        )
+    for argument, folder in folders.items():
+        list_directory(folder, argument)
 
 
 def require_prepared(paths: Iterable[str]) -> None:
@@ -205,4 +228,5 @@ def _plan(part_set: PartSet, options: WriteOptions) -> Plan:
         seed=options.seed,
         check_pixels=options.check_pixels,
         skip_missing=options.skip_missing,
+        allow_empty=options.allow_empty,
     )

@@ -14,7 +14,7 @@ from tpudet.detection.preparation.records.subsets import (
 )
 from tpudet.detection.preparation.records.write_set import write_sets
 from tpudet.detection.preparation.sources.annotations import Annotations
-from tpudet.detection.preparation.sources.input_files import list_directory, require_images
+from tpudet.detection.preparation.sources.input_files import require_images
 from tpudet.detection.preparation.sources.mask_files import MaskFiles, add_open_images_masks
 from tpudet.detection.preparation.sources.open_images import read_open_images
 from tpudet.trainkit.class_list import read_classes
@@ -45,6 +45,7 @@ def plan_part(
     seed: int,
     check_pixels: bool,
     skip_missing: bool,
+    allow_empty: bool,
     image_list: str | None = None,
 ) -> Plan:
     """Plans one set of a part.
@@ -54,6 +55,7 @@ def plan_part(
         seed: of copies and order.
         check_pixels: decode every image instead of checking the structure of JPEGs.
         skip_missing: leave out images whose files are missing, with a finding for each.
+        allow_empty: with `skip_missing`, also leave out all images of a class.
         image_list: file of image ids; exactly those are taken, with boxes or without.
 
     Raises:
@@ -63,13 +65,13 @@ def plan_part(
     directories, masks = part_set.image_directories, part_set.masks
     min_images, max_copies = part_set.min_images_per_class, part_set.max_copies
     check_balance(min_images, max_copies, (part_set.split,))
-    for directory in directories:
-        list_directory(directory, "--image_dir")
     annotations, source = _read(part_set.boxes, part_set.classes, image_list)
     if masks is not None:
         annotations = add_open_images_masks(annotations, masks)
         source |= {"masks": masks.table, "mask_directory": masks.directory}
-    annotations, rows = _select_readable(annotations, directories, skip_missing)
+    annotations, rows = _select_readable(
+        annotations, directories, skip_missing=skip_missing, allow_empty=allow_empty
+    )
     balance = balance_images(
         annotations, rows, min_images_per_class=min_images, max_copies=max_copies, seed=seed
     )
@@ -136,10 +138,8 @@ def _read(
     boxes_csv: str, classes_csv: str, image_list: str | None
 ) -> tuple[Annotations, dict[str, Any]]:
     """Reads the boxes of the classes with their images, and the counts for the manifest."""
-    classes = read_classes(classes_csv, "--classes_file")
-    everything = read_open_images(
-        boxes_csv, images="", image_list=image_list, what="--image_info_file"
-    )
+    classes = read_classes(classes_csv, "The class list")
+    everything = read_open_images(boxes_csv, images="", image_list=image_list, what="The box CSV")
     chosen = select_classes(everything, classes, keep_all_images=image_list is not None)
     return chosen, {
         "format": "open_images",
@@ -153,11 +153,15 @@ def _read(
 
 
 def _select_readable(
-    annotations: Annotations, image_directories: Sequence[str], skip_missing: bool
+    annotations: Annotations,
+    image_directories: Sequence[str],
+    *,
+    skip_missing: bool,
+    allow_empty: bool,
 ) -> tuple[Annotations, np.ndarray]:
     """Returns the annotations and the rows of the images that have files."""
     if image_directories and skip_missing:
-        return leave_out_missing(annotations, image_directories)
+        return leave_out_missing(annotations, image_directories, allow_empty=allow_empty)
     if image_directories:
         advice = "Fetch them, or pass --skip_missing to leave these images out."
         require_images(image_directories, annotations.images["file"].tolist(), advice)

@@ -7,6 +7,7 @@ from tpudet.detection.preparation.open_images.folds import folds_step
 from tpudet.detection.preparation.open_images.part_sets import (
     Workspace,
     WriteOptions,
+    check_part_options,
     prepare_sets,
     require_prepared,
     train_set,
@@ -48,12 +49,19 @@ def prepare_folds(
     if not 0 <= fold < num_folds:
         raise UserError(f"FOLD {fold} must be in 0..{num_folds - 1}, with --num_folds {num_folds}.")
     preset = read_preset(presets, preset_name)
+    if preset.settings.pseudo_label_confidence is not None:
+        raise UserError(
+            f"--preset {preset_name} adds pseudo-labels, and folds are of annotated images: choose "
+            "a preset without pseudo_label_confidence."
+        )
     chosen = preset.choose(parts)
+    check_part_options(chosen, options, {"--train_images": workspace.train_images})
     class_steps = workspace.class_steps(chosen)
     fold_steps: list[Step] = []
     sets: list[PartSet] = []
     for part, settings in chosen.items():
-        fold_steps.append(_split_step(workspace, part, settings, num_folds))
+        step = _split_step(workspace, part, settings, num_folds=num_folds, seed=options.seed)
+        fold_steps.append(step)
         train_boxes, val_boxes = (mask.format(fold) for mask in _masks(workspace, part))
         output = os.path.join(workspace.converted_dir, f"{part}_fold_{fold}")
         classes = workspace.classes_path(part)
@@ -82,11 +90,14 @@ def _masks(workspace: Workspace, part: str) -> tuple[str, str]:
     return train, val
 
 
-def _split_step(workspace: Workspace, part: str, settings: PartPreset, num_folds: int) -> Step:
+def _split_step(
+    workspace: Workspace, part: str, settings: PartPreset, *, num_folds: int, seed: int
+) -> Step:
     step = folds_step(
         *_masks(workspace, part),
         workspace.boxes_path(part, settings),
         classes=workspace.classes_path(part),
         num_folds=num_folds,
+        seed=seed,
     )
     return step._replace(name=f"{step.name}, for {part}")

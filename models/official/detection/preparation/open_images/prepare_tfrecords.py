@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from tpudet.detection.preparation.open_images.part_sets import (
     Workspace,
     WriteOptions,
+    check_part_options,
     prepare_sets,
     require_prepared,
     train_set,
@@ -49,8 +50,12 @@ def prepare_tfrecords(
     chosen = preset.choose(parts)
     print(f"{preset_name}: {preset.settings.description}; {', '.join(chosen)}")
     boxes = {part: workspace.boxes_path(part, settings) for part, settings in chosen.items()}
-    sources = list(boxes.values())
     labels = _pseudo_label_steps(preset_name, preset, workspace, boxes, predictions)
+    folders = {"--train_images": workspace.train_images, "--validation_images": validation_images}
+    check_part_options(
+        chosen, options, folders | ({"--test_images": test_images} if labels else {})
+    )
+    sources = list(boxes.values())
     if labels:
         boxes = dict(zip(boxes, (step.outputs[0] for step in labels), strict=True))
     steps = workspace.class_steps(chosen) + labels

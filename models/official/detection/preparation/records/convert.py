@@ -17,7 +17,12 @@ from tpudet.detection.preparation.records.subsets import (
     split_by_folds,
     split_by_fractions,
 )
-from tpudet.detection.preparation.records.write_set import check_only, require_boxes, write_sets
+from tpudet.detection.preparation.records.write_set import (
+    ALLOW_EMPTY,
+    check_only,
+    require_boxes,
+    write_sets,
+)
 from tpudet.detection.preparation.sources.read import ReadSource, Source, read_source
 from tpudet.detection.preparation.sources.yolo_layout import YOLO_SPLITS
 from tpudet.trainkit.class_list import write_class_list
@@ -85,7 +90,8 @@ def convert(
     given = conversion.split or {}
     # Fractions and folds divide what is there to train with; the test split stays apart.
     yolo_splits = tuple(given) if len(given) == 1 else ("train", "val")
-    plans = _plan_sets(source, conversion, read_source(source, yolo_splits))
+    read = read_source(source, yolo_splits)
+    plans = _plan_sets(source, conversion, read, allow_empty=allow_empty)
     if not dry_run:
         write_sets(
             plans,
@@ -101,7 +107,7 @@ def convert(
         found = check_only(plan, workers=workers)
         print(format_summary(found))
         if not allow_empty:
-            require_boxes(plan, found)
+            require_boxes(plan, found, ALLOW_EMPTY)
         print(f"Dry run: {plan.num_shards} file(s) {plan.prefix}-* would be written.")
 
 
@@ -136,16 +142,20 @@ def check_source(source: Source, *, workers: int, report: str | None) -> bool:
     if report is not None:
         write_report(report, {part: found[part] for part in _REPORTED})
     write_class_list(annotations.classes)
-    require_boxes(plan, found)
+    require_boxes(plan, found, "Correct the annotations.")
     return not found["left_out"]
 
 
-def _plan_sets(source: Source, conversion: Conversion, read: ReadSource) -> list[Plan]:
+def _plan_sets(
+    source: Source, conversion: Conversion, read: ReadSource, *, allow_empty: bool
+) -> list[Plan]:
     annotations, image_directory = read
     rows = np.arange(len(annotations.images))
     if conversion.split is None or conversion.balance or len(conversion.split) > 1:
         # An image without a file would count for its class here, and be missing later.
-        annotations, rows = leave_out_missing(annotations, (image_directory,))
+        annotations, rows = leave_out_missing(
+            annotations, (image_directory,), allow_empty=allow_empty
+        )
     common: dict[str, Any] = {"output": conversion.output, "seed": conversion.seed}
     if conversion.folds:
         folds = {"num_folds": conversion.folds, "fold": conversion.fold}

@@ -12,7 +12,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import remove_dead_claim
 from tpudet.trainkit.record_manifest import PROGRESS_SUFFIX, read_manifest
-from tpudet.trainkit.records import INDEX_ENDING, shard_path
+from tpudet.trainkit.records import INDEX_ENDING
 
 
 def check_classes(plan: Plan) -> None:
@@ -85,10 +85,11 @@ def is_current(plan: Plan, manifest: Mapping[str, Any]) -> bool:
     if len(shards) != plan.num_shards:
         return False
     for job in plan.jobs(write=True):
-        entry = shards.get(os.path.basename(job.path))
-        if entry is None or not storage.exists(job.path):
+        name = os.path.basename(job.path)
+        path, entry = os.path.join(plan.directory, name), shards.get(name)
+        if entry is None or not storage.exists(path):
             return False
-        if storage.stat(job.path).size != entry["bytes"]:
+        if storage.stat(path).size != entry["bytes"]:
             return False
         if entry.get("inputs") != inputs_digest(job):
             return False
@@ -136,16 +137,8 @@ def check_outputs(plans: Sequence[Plan], *, overwrite: bool) -> None:
 
 
 def remove_leftovers(plan: Plan) -> None:
-    """Removes incomplete files of a killed run, and shards of another shard count."""
-    shards = [shard_path(plan.prefix, index, plan.num_shards) for index in range(plan.num_shards)]
-    wanted = {*shards, *(shard + INDEX_ENDING for shard in shards)}
+    """Removes shards of another shard count, and incomplete files of a killed run."""
+    wanted = {name + ending for name in plan.shard_names() for ending in ("", INDEX_ENDING)}
     for path in _present_files(plan):
-        if path not in wanted:
+        if os.path.basename(path) not in wanted:
             storage.remove(path)
-
-
-def remove_set(plan: Plan) -> None:
-    """Removes the set's shards and their reports."""
-    for path in _present_files(plan):
-        storage.remove(path)
-    storage.remove_folder(plan.progress_directory)

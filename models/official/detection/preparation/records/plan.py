@@ -54,8 +54,13 @@ class Plan(NamedTuple):
 
     @property
     def progress_directory(self) -> str:
-        """Directory that exists while the set is unfinished."""
+        """Directory that exists while the set is unfinished; holds its shards until then."""
         return f"{self.prefix}{PROGRESS_SUFFIX}"
+
+    def shard_names(self) -> list[str]:
+        """The names of the shards, in their order."""
+        prefix = os.path.basename(self.prefix)
+        return [shard_path(prefix, index, self.num_shards) for index in range(self.num_shards)]
 
     def copies_by_file(self) -> dict[str, int]:
         """Returns the number of copies of the files that are written more than once."""
@@ -66,10 +71,10 @@ class Plan(NamedTuple):
     def jobs(self, *, write: bool) -> Iterator[ShardJob]:
         """Yields the shards in order; their lengths differ by at most one record."""
         bounds = np.arange(self.num_shards + 1) * len(self.order) // self.num_shards
-        for index in range(self.num_shards):
+        for index, name in enumerate(self.shard_names()):
             rows = self.order[bounds[index] : bounds[index + 1]]
             yield ShardJob(
-                path=shard_path(self.prefix, index, self.num_shards),
+                path=os.path.join(self.progress_directory, name),
                 annotations=take_images(self.annotations, rows),
                 image_directories=self.image_directories,
                 include_masks=self.include_masks,

@@ -18,7 +18,7 @@ FORMAT_VERSION = 3
 class ShardJob(NamedTuple):
     """Everything that one shard depends on; picklable for worker pools."""
 
-    path: str  # the finished file
+    path: str  # in the directory of the unfinished set
     annotations: Annotations  # of this shard's images, in their order
     image_directories: tuple[str, ...]  # searched in this order
     include_masks: bool

@@ -15,10 +15,11 @@ from tpudet.detection.preparation.sources.annotations import (
     missing_image,
     take_images,
 )
+from tpudet.detection.preparation.sources.box_csv import PROGRESS_DELAY
 from tpudet.detection.preparation.sources.checks import check_boxes, check_labels, label_class_ids
 from tpudet.detection.preparation.sources.input_files import missing_files
 from tpudet.trainkit.class_list import ClassEntry
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 
 _BLOCK = 1 << 16  # images whose boxes are checked at once
 
@@ -125,15 +126,20 @@ def select_classes(
 
 
 def leave_out_missing(
-    annotations: Annotations, image_directories: Sequence[str]
+    annotations: Annotations, image_directories: Sequence[str], *, allow_empty: bool
 ) -> tuple[Annotations, np.ndarray]:
     """Checks that every image file exists, before images are divided or copied.
+
+    Args:
+        annotations: all images.
+        image_directories: folders to search.
+        allow_empty: also leave out all images of a class.
 
     Returns:
         The annotations with a finding for each missing file, and the rows of the other images.
 
     Raises:
-        UserError: all files are missing.
+        UserError: all files are missing, or all of a class.
     """
     files = annotations.images["file"]
     missing = files.isin(missing_files(image_directories, files.tolist())).to_numpy()
@@ -142,10 +148,29 @@ def leave_out_missing(
             f"None of the {len(files)} image files, such as {files.iloc[0]}, is in "
             f"{' or '.join(image_directories)}."
         )
+    if not allow_empty:
+        _require_classes(annotations, missing)
     boxes = np.bincount(annotations.boxes["image"], minlength=len(files))
     found = [missing_image(files.iloc[row], boxes[row]) for row in np.flatnonzero(missing)]
     annotations = annotations._replace(findings=(*annotations.findings, *found))
     return annotations, np.flatnonzero(~missing)
+
+
+def _require_classes(annotations: Annotations, missing: np.ndarray) -> None:
+    """Raises if every image with a box of some class is missing."""
+    labels = label_class_ids(annotations.boxes["label"], annotations.class_ids())
+    is_missing = missing[annotations.boxes["image"].to_numpy()]
+    count = len(annotations.classes) + 1
+    annotated = np.bincount(labels, minlength=count)[1:]
+    present = np.bincount(labels[~is_missing], minlength=count)[1:]
+    lost = np.flatnonzero((annotated > 0) & (present == 0))
+    if lost.size:
+        names = listing(f"{annotations.classes[k].name} ({annotated[k]})" for k in lost)
+        files = annotations.images["file"]
+        raise UserError(
+            f"All boxes of {names} would be lost: {missing.sum()} of {len(files)} image files are "
+            f"missing, such as {files[missing].iloc[0]}. Fetch them, or pass --allow_empty."
+        )
 
 
 def labelled_images(annotations: Annotations, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -157,7 +182,7 @@ def labelled_images(annotations: Annotations, rows: np.ndarray) -> tuple[np.ndar
     images, classes = [], []
     class_ids = annotations.class_ids()
     blocks = range(0, len(rows), _BLOCK)
-    for first in tqdm(blocks, desc="checking boxes", unit="block", delay=3.0):
+    for first in tqdm(blocks, desc="checking boxes", unit="block", delay=PROGRESS_DELAY):
         piece = take_images(annotations, rows[first : first + _BLOCK])
         files = piece.images["file"]
         sizes = piece.images[["height", "width"]].to_numpy(dtype=np.float64)

@@ -1,9 +1,10 @@
 """Writes planned sets: TFRecord shards, classes.csv and the manifest. Resumable and deterministic.
 
 During a run, `<split>_<part>.claim.json` names the process that writes the set, and
-`<split>_<part>.progress/` holds the class list and one report per finished shard. A later run keeps
-the shards whose inputs have not changed. The manifest is written last, when the set is complete,
-and the directory is then removed.
+`<split>_<part>.progress/` holds the class list, the finished shards and one report for each. A
+later run keeps the shards whose inputs have not changed. When all are finished, and not refused,
+they are moved out, in place of those of an earlier set; the manifest is written last, and the
+directory removed.
 """
 
 import json
@@ -27,7 +28,6 @@ from tpudet.detection.preparation.records.output_check import (
     is_current,
     refuse_overwriting,
     remove_leftovers,
-    remove_set,
 )
 from tpudet.detection.preparation.records.plan import Plan
 from tpudet.detection.preparation.records.shard_job import (
@@ -45,6 +45,9 @@ from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim, ClaimError, ClaimTicket
 from tpudet.trainkit.files.storage import read_text, remove_if_there, write_text
 from tpudet.trainkit.jobs.worker_pool import run_jobs
+from tpudet.trainkit.records import INDEX_ENDING
+
+ALLOW_EMPTY = "Correct the annotations, or pass --allow_empty."
 
 
 def check_only(plan: Plan, *, workers: int) -> dict[str, Any]:
@@ -69,7 +72,8 @@ def write_set(
         plan: the set.
         workers: processes; ignored with `cluster`.
         cluster: Ray cluster whose nodes write the shards, see `worker_pool.run_jobs`.
-        overwrite: replace a finished set that was made from other inputs.
+        overwrite: replace a finished set that was made from other inputs; it stays until the new
+            one is complete.
         allow_empty: also write a set that lost all its boxes, or all of a class.
 
     Returns:
@@ -90,36 +94,41 @@ def write_set(
     with Claim(plan.claim_path, output=plan.prefix) as claim:
         storage.make_folder(plan.progress_directory)
         begin_classes(plan)
-        if finished is not None:
-            storage.remove_if_there(plan.manifest_path)
-        remove_leftovers(plan)
-        function = partial(_finish_shard, plan.progress_directory, claim.ticket)
+        function = partial(_finish_shard, plan.directory, claim.ticket)
         reports = _run(function, plan.jobs(write=True), plan, workers, cluster)
         manifest = _manifest(plan, reports)
         claim.verify()
-        remove_leftovers(plan)  # left by nodes that a cluster lost
-        if manifest["images"] == 0:
-            remove_set(plan)
-            raise UserError(
-                f"No image can be used, nothing was written. Left out: {_reasons(manifest)}."
-            )
-        if not allow_empty:
-            require_boxes(plan, manifest)
-        _publish(plan, manifest)
+        try:
+            _require_images(manifest)
+            if not allow_empty:
+                require_boxes(plan, manifest, ALLOW_EMPTY)
+        except UserError:
+            # Beside this directory the finished set could not be trained on.
+            if finished is not None or not manifest["images"]:
+                storage.remove_folder(plan.progress_directory)
+            raise
+        _publish(plan, manifest, claim)
         storage.remove_folder(plan.progress_directory)
     return manifest, True
 
 
-def require_boxes(plan: Plan, manifest: Mapping[str, Any]) -> None:
+def _require_images(manifest: Mapping[str, Any]) -> None:
+    if not manifest["images"]:
+        raise UserError(
+            f"No image can be used, nothing was written. Left out: {_reasons(manifest)}."
+        )
+
+
+def require_boxes(plan: Plan, manifest: Mapping[str, Any], advice: str) -> None:
     """Raises if a set lost all its boxes, or all boxes of a class: mostly a fault of reading.
 
     Args:
         plan: the set.
         manifest: that it gets.
+        advice: a sentence on what to do.
 
     Raises:
-        UserError: names the classes and the reasons; the finished shards are kept, so that the
-            same command with --allow_empty need not write them again.
+        UserError: names the classes and the reasons.
     """
     annotations = plan.annotations
     is_own = np.isin(annotations.boxes["image"], np.unique(plan.order))
@@ -140,8 +149,7 @@ def require_boxes(plan: Plan, manifest: Mapping[str, Any]) -> None:
     else:
         return
     raise UserError(
-        f"{plan.split}_{plan.part} would lose {what}. Left out: {_reasons(manifest)}. Correct the "
-        "annotations, or pass --allow_empty."
+        f"{plan.split}_{plan.part} would lose {what}. Left out: {_reasons(manifest)}. {advice}"
     )
 
 
@@ -190,8 +198,19 @@ def _remove_leftover_progress(plan: Plan) -> None:
                 storage.remove_folder(plan.progress_directory)
 
 
-def _publish(plan: Plan, manifest: dict[str, Any]) -> None:
+def _publish(plan: Plan, manifest: dict[str, Any], claim: Claim) -> None:
+    """Gives the shards their final names and writes the class list and the manifest."""
     check_classes(plan)
+    remove_if_there(plan.manifest_path)
+    # Those of a run that was killed here, or of an earlier version, have them already.
+    unnamed = set(storage.list_folder(plan.progress_directory))
+    for shard in plan.shard_names():
+        claim.verify()
+        for name in (shard + INDEX_ENDING, shard):
+            if name in unnamed:
+                source = os.path.join(plan.progress_directory, name)
+                storage.rename(source, os.path.join(plan.directory, name))
+    remove_leftovers(plan)
     classes = os.path.join(plan.directory, "classes.csv")
     write_text(classes, write_class_list(plan.annotations.classes))
     text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
@@ -236,12 +255,13 @@ def _check_shard(job: ShardJob, progress: Callable[[int], Any]) -> ShardReport:
 
 
 def _finish_shard(
-    progress_directory: str, ticket: ClaimTicket, job: ShardJob, progress: Callable[[int], Any]
+    directory: str, ticket: ClaimTicket, job: ShardJob, progress: Callable[[int], Any]
 ) -> ShardReport:
     """Returns the report of a shard, which is built unless it is already finished."""
-    sidecar = os.path.join(progress_directory, f"{os.path.basename(job.path)}.json")
+    sidecar = f"{job.path}.json"
+    published = os.path.join(directory, os.path.basename(job.path))
     try:
-        report = _finished_report(sidecar, job)
+        report = _finished_report(sidecar, job, published)
         if report is not None:
             progress(report.images)
             return report
@@ -253,14 +273,16 @@ def _finish_shard(
     return report
 
 
-def _finished_report(sidecar: str, job: ShardJob) -> ShardReport | None:
+def _finished_report(sidecar: str, job: ShardJob, published: str) -> ShardReport | None:
     """Returns the report of a complete shard of the same inputs, None if there is none."""
     text = read_text(sidecar)
-    if text is None or not storage.exists(job.path):
+    # While a report is there, its shard is in one of the two places, and the newest in the first.
+    path = job.path if storage.exists(job.path) else published
+    if text is None or not storage.exists(path):
         return None
     try:
         report = report_from_json(text)
     except (ValueError, TypeError, KeyError):  # cut short by a power failure
         return None
-    is_complete = storage.stat(job.path).size == report.bytes
+    is_complete = storage.stat(path).size == report.bytes
     return report if is_complete and report.inputs == inputs_digest(job) else None

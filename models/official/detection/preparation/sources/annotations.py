@@ -1,6 +1,7 @@
 """The table of images, boxes and classes that every source is read into."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -147,10 +148,18 @@ def require_fractions(boxes: pd.DataFrame, where: str) -> None:
 
 
 def image_ids(files: Sequence[str]) -> list[str]:
-    """Returns the names of image files without extension; with folders, if names repeat."""
+    """Returns the names of image files without extension, a different one for each file.
+
+    If names repeat, they are with folders; of files whose names differ in the extension alone, with
+    that too.
+    """
     paths = [os.path.splitext(file)[0] for file in files]
     names = [os.path.basename(path) for path in paths]
-    return names if len(set(names)) == len(set(files)) else paths
+    distinct = set(files)
+    if len(set(names)) == len(distinct):
+        return names
+    counts = Counter(os.path.splitext(file)[0] for file in distinct)
+    return [path if counts[path] == 1 else file for path, file in zip(paths, files, strict=True)]
 
 
 def missing_image(file: str, num_boxes: int) -> Finding:

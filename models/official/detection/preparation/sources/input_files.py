@@ -1,6 +1,7 @@
 """Folders, image files and image lists that the user named; errors say what is missing."""
 
 import os
+import re
 from collections.abc import Sequence
 
 import pandas as pd
@@ -13,6 +14,7 @@ from tpudet.trainkit.files.storage import list_names
 from tpudet.trainkit.image_folder import IMAGE_FORMATS, is_image_name
 
 _MISSING_SHOWN = 10
+_VOC_FLAG = re.compile(r"(?<=\S) (-1| 0| 1)$")
 
 
 def list_directory(path: str, name: str) -> list[str]:
@@ -36,18 +38,18 @@ def list_directory(path: str, name: str) -> list[str]:
 def read_image_list(path: str, name: str = "--image_list") -> list[str]:
     """Reads the names of an image list, one per line, with or without extension.
 
-    The `-1`, `0` or `1` in the per-class lists of Pascal VOC is ignored.
+    The -1, 0 or 1 in two columns that ends every line of the per-class lists of Pascal VOC is
+    ignored; in other lists such an ending is one of a name.
 
     Raises:
         UserError: the file is missing or names nothing.
     """
-    names = []
-    for line in read_input_text(path, name).splitlines():
-        image, _, flag = line.strip().rpartition(" ")
-        names.append(image.strip() if flag in ("-1", "0", "1") and image else line.strip())
-    names = [image for image in names if image]
+    lines = [line.strip() for line in read_input_text(path, name).splitlines()]
+    names = [line for line in lines if line]
     if not names:
         raise UserError(f"{name} {path} names no image.")
+    if all(_VOC_FLAG.search(line) for line in names):
+        return [_VOC_FLAG.sub("", line) for line in names]
     return names
 
 
@@ -138,11 +140,17 @@ def select_listed(
         directory: folder of the images.
 
     Raises:
-        UserError: as `read_image_list` and `match_image_list`.
+        UserError: none is listed, or as `read_image_list` and `match_image_list`.
     """
     listed = read_image_list(image_list)
-    rows = match_image_list(listed, images["file"].tolist(), directory)
+    files = images["file"].tolist()
+    rows = match_image_list(listed, files, directory)
     kept = sorted({row for row in rows if row >= 0})
+    if not kept:
+        raise UserError(
+            f"--image_list {image_list} names none of the {len(files)} images of the annotations: "
+            f"it has {listing(listed, 3)}, they are called {listing(files, 3)}."
+        )
     numbers = pd.Series(range(len(kept)), index=kept)
     boxes = boxes[boxes["image"].isin(kept)]
     boxes = boxes.assign(image=numbers.loc[boxes["image"]].to_numpy())

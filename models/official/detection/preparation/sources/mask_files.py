@@ -15,10 +15,11 @@ from tpudet.detection.preparation.sources.annotations import (
 )
 from tpudet.detection.preparation.sources.input_files import list_directory, select_listed, stem
 from tpudet.trainkit.class_list import ClassEntry, read_classes
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.inputs import open_input
 from tpudet.trainkit.files.storage import open_bytes
+from tpudet.trainkit.image_folder import is_image_name
 
 _MASK_COLUMNS = ("MaskPath", "ImageID", "LabelName", "BoxXMin", "BoxXMax", "BoxYMin", "BoxYMax")
 _CORNERS = {"y1": "BoxYMin", "x1": "BoxXMin", "y2": "BoxYMax", "x2": "BoxXMax"}
@@ -89,8 +90,8 @@ def add_open_images_masks(annotations: Annotations, masks: MaskFiles) -> Annotat
     lacking = paths.isna().to_numpy()
     if lacking.all():
         raise UserError(
-            f"--mask_csv {masks.table}: none of its {len(table)} masks has the image, label and "
-            "corners of a box in --annotations: they are of different sets."
+            f"{masks.table}: none of its {len(table)} masks has the image, label and corners of a "
+            "box: masks and boxes are of different sets."
         )
     is_crowd = boxes["is_crowd"].to_numpy()
     ignored = int((lacking & ~is_crowd).sum())
@@ -170,7 +171,7 @@ def read_mask_folders(
 def _read_mask_csv(path: str) -> pd.DataFrame:
     numbers = dict.fromkeys(_CORNERS.values(), "float64")
     try:
-        with open_input(path, "--mask_csv") as file:
+        with open_input(path, "The mask CSV") as file:
             return pd.read_csv(
                 file,
                 usecols=list(_MASK_COLUMNS),
@@ -178,16 +179,14 @@ def _read_mask_csv(path: str) -> pd.DataFrame:
             )
     except ValueError as error:  # pandas' parser errors are ValueErrors
         raise UserError(
-            f"--mask_csv {path} is not a CSV with {', '.join(_MASK_COLUMNS)}: {error}."
+            f"The mask CSV {path} is not a CSV with {', '.join(_MASK_COLUMNS)}: {error}."
         ) from error
 
 
 def _paths(names: pd.Series, directory: str) -> pd.Series:
     """Returns the path of each mask, in `directory` or in its folder of the first character."""
     if not storage.is_folder(directory):
-        raise UserError(
-            f"--mask_dir {directory} is not a folder; it holds the PNG files of the masks."
-        )
+        raise UserError(f"{directory} is not a folder; it should hold the PNG files of the masks.")
     folders = {
         name[-1].lower(): f"{name}/"
         for name in storage.list_folder(directory)
@@ -198,11 +197,12 @@ def _paths(names: pd.Series, directory: str) -> pd.Series:
 
 
 def _only_image(directory: str, name: str) -> str:
-    found = storage.list_folder(os.path.join(directory, name, "images"))
+    names = storage.list_folder(os.path.join(directory, name, "images"))
+    found = [name for name in names if is_image_name(name)]
     if len(found) != 1:
         raise UserError(
-            f"{directory}/{name}/images has {len(found)} files; with --format mask_folders it "
-            "holds the one image."
+            f"{directory}/{name}/images has {len(found)} images ({listing(found or names)}); with "
+            "--format mask_folders it holds one."
         )
     return f"{name}/images/{found[0]}"
 
@@ -217,7 +217,7 @@ def _read_folder(
         the files that are no masks of it.
     """
     names = storage.list_folder(folder) if storage.is_folder(folder) else []
-    paths = [f"{folder}/{name}" for name in sorted(names)]
+    paths = [f"{folder}/{name}" for name in sorted(names) if not name.startswith(".")]
     masks = {path: read_mask_file(path) for path in paths}
     counts = Counter(mask.shape for mask in masks.values() if mask is not None)
     if not counts:
@@ -242,6 +242,8 @@ def _read_folder(
 def read_mask_file(path: str) -> np.ndarray | None:
     """Reads a mask, [h, w] bool, any value above 0 being inside; None if it is not a whole image.
 
+    It may have 8 or 16 bits.
+
     Raises:
         OSError: it cannot be opened.
     """
@@ -249,7 +251,9 @@ def read_mask_file(path: str) -> np.ndarray | None:
         encoded = np.frombuffer(file.read(), np.uint8)
     if _is_cut_png(encoded.tobytes()):  # OpenCV would show black where it ends
         return None
-    pixels = cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE) if len(encoded) else None
+    # Reduced to 8 bits, values below 256 would become 0.
+    kind = cv2.IMREAD_GRAYSCALE | cv2.IMREAD_ANYDEPTH
+    pixels = cv2.imdecode(encoded, kind) if len(encoded) else None
     return None if pixels is None else pixels > 0
 
 

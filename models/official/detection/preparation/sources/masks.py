@@ -39,14 +39,20 @@ def mask_png(segmentation: Any, *, height: int, width: int) -> MaskPng | None:
         The mask of [height, width]; None if the segmentation is missing, malformed, of another
         size, too long to draw, or covers no pixel.
     """
+    mask = draw_mask(segmentation, height=height, width=width)
+    if mask is None:
+        return None
+    done, encoded = cv2.imencode(".png", np.ascontiguousarray(mask))
+    return MaskPng(encoded.tobytes(), int(mask.sum())) if done else None
+
+
+def draw_mask(segmentation: Any, *, height: int, width: int) -> np.ndarray | None:
+    """As `mask_png`, but returns the pixels, [height, width] uint8, 1 inside and 0 outside."""
     if isinstance(segmentation, str):
         mask = _read_file(segmentation, height=height, width=width)
     else:
         mask = _draw(segmentation, height=height, width=width)
-    if mask is None or not mask.any():
-        return None
-    done, encoded = cv2.imencode(".png", np.ascontiguousarray(mask))
-    return MaskPng(encoded.tobytes(), int(mask.sum())) if done else None
+    return None if mask is None or not mask.any() else mask
 
 
 def run_lengths_box(

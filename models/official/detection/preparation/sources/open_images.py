@@ -8,6 +8,7 @@ import pandas as pd
 from tpudet.detection.preparation.sources.annotations import (
     Annotations,
     build_annotations,
+    image_ids,
     require_fractions,
 )
 from tpudet.detection.preparation.sources.box_csv import CORNER_COLUMNS, read_boxes
@@ -18,7 +19,7 @@ from tpudet.detection.preparation.sources.input_files import (
     stem,
 )
 from tpudet.trainkit.class_list import ClassEntry, read_classes
-from tpudet.trainkit.image_folder import list_image_names
+from tpudet.trainkit.image_folder import is_image_name, list_image_names
 
 _COLUMNS = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax", "IsGroupOf")
 
@@ -44,7 +45,8 @@ def read_open_images(
         image_list: file of image ids; exactly those are taken, with boxes or without.
         classes: class list, one `MID,name` per line; None takes the labels that occur, in
             alphabetical order, with themselves as names.
-        include_unlabeled: also take all other image files of the folder, as images without objects.
+        include_unlabeled: without an image list, also take all other image files of the folder, as
+            images without objects.
         what: the argument that named the CSV, for messages.
 
     Raises:
@@ -57,10 +59,10 @@ def read_open_images(
     if image_list is not None:
         codes, names = _only_listed(codes, names, image_list, images)
     files = [plain_path(image_file(name)) for name in names]
-    if include_unlabeled:
+    if include_unlabeled and image_list is None:
         known = set(files)
         others = [file for file in list_image_names(images) if file not in known]
-        names += [stem(file) for file in others]
+        names += image_ids([*files, *others])[len(files) :]
         files += others
     kept = ~blank.to_numpy() & (codes >= 0)
     table = table[kept]
@@ -85,7 +87,7 @@ def read_open_images(
 
 def image_file(image_id: str) -> str:
     """Returns the file name of an image: the id itself if it has an extension, else <id>.jpg."""
-    return image_id if stem(image_id) != image_id else f"{image_id}.jpg"
+    return image_id if is_image_name(image_id) else f"{image_id}.jpg"
 
 
 def _only_listed(

@@ -115,6 +115,10 @@ def _read(source: Source, images: str) -> Annotations:
 def _check_options(source: Source) -> None:
     kind = source.format
     formats = {
+        "--images": (
+            source.images is not None,
+            ("coco", "voc", "yolo", "open_images", "table"),
+        ),
         "--include_masks": (
             source.include_masks,
             ("coco", "yolo", "open_images", "mask_folders"),
@@ -127,7 +131,7 @@ def _check_options(source: Source) -> None:
     }
     for option, (is_given, allowed) in formats.items():
         if is_given and kind not in allowed:
-            names = " and ".join(allowed)
+            names = ", ".join(allowed)
             raise UserError(f"{option} is for --format {names} only, not {kind}.")
     if kind == "table" and source.columns is None:
         raise UserError(

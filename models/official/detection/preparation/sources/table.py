@@ -256,7 +256,9 @@ def _four(value: object) -> list:
     """The numbers of a list, or of text such as `[1, 2, 3, 4]` or `1 2 3 4`."""
     if isinstance(value, str):
         return [word for word in _NUMBER_MARKS.split(value) if word]
-    return list(value) if isinstance(value, list | tuple | np.ndarray) else [value]
+    if isinstance(value, np.ndarray):  # of Parquet
+        return value.tolist()
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _label(value: object) -> str:

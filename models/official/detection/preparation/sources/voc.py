@@ -3,13 +3,14 @@
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 from xml.etree import ElementTree
 
 import pandas as pd
 
+from tpudet.detection.preparation.sources.annotation_values import read_number, read_size
 from tpudet.detection.preparation.sources.annotations import Annotations, Finding, build_annotations
 from tpudet.detection.preparation.sources.input_files import (
     list_directory,
@@ -89,7 +90,7 @@ def read_voc(
             f"{image_list}, such as {wanted[0]}{_XML}."
         )
     parsed = _read_all(directory, available, needed if classes else present)
-    files = _find_files(images, needed, parsed)
+    files = _find_files(images, needed, parsed, available.keys())
     return build_annotations(
         images=pd.DataFrame(
             {
@@ -198,9 +199,9 @@ def _parse(content: bytes) -> _VocImage:
         found = [_parse_box(name, box) for box in thing.findall("bndbox")]
         boxes += found or [_VocBox(name, *_NO_BOX, "no <bndbox>")]
     size = root.find("size")
-    height, width = (_number(size, key) for key in ("height", "width"))
-    if not (height > 0 and width > 0):  # some tools write 0 for unknown
-        height = width = float("nan")
+    height, width = (_size(size, key) for key in ("height", "width"))
+    if math.isnan(height + width):
+        height = width = math.nan
     return _VocImage((root.findtext("filename") or "").strip(), height, width, tuple(boxes))
 
 
@@ -215,17 +216,22 @@ def _parse_box(name: str, box: ElementTree.Element) -> _VocBox:
     return _VocBox(name, y1, x1, y2, x2, " ".join(unread) or None)
 
 
-def _number(parent: ElementTree.Element | None, key: str) -> float:
+def _number(parent: ElementTree.Element, key: str) -> float:
     """Returns the number in a child element; without one NaN."""
-    try:
-        return float((parent.findtext(key) if parent is not None else None) or "nan")
-    except ValueError:
-        return float("nan")
+    number = read_number(parent.findtext(key) or "")
+    return math.nan if number is None else number
+
+
+def _size(parent: ElementTree.Element | None, key: str) -> float:
+    """Returns the pixels of a side; NaN where they are not known."""
+    size = None if parent is None else read_size((parent.findtext(key) or "").strip())
+    return math.nan if size is None else size
 
 
 def _find_files(
-    directory: str, names: Sequence[str], parsed: dict[str, _VocImage]
+    directory: str, names: Sequence[str], parsed: dict[str, _VocImage], annotated: Collection[str]
 ) -> dict[str, str]:
+    """Returns the image of each XML file; `annotated` has the names of all XML files."""
     present = list_image_names(directory)
     by_stem: dict[str, str] = {}
     for file in present:
@@ -234,8 +240,9 @@ def _find_files(
     files = {}
     for name in names:
         declared = os.path.basename(plain_path(parsed[name].file_name))
-        own_name = stem(declared) == name or name not in by_stem
-        if declared in known and own_name:
+        if stem(declared) != name and stem(declared) in annotated:
+            declared = ""  # left over from the image of another XML file
+        if declared in known and (stem(declared) == name or name not in by_stem):
             files[name] = declared
         else:  # <filename> is often left over from another image: the name of the XML decides
             files[name] = by_stem.get(name, declared or f"{name}.jpg")

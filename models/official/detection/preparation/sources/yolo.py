@@ -152,6 +152,7 @@ def _labels_without_image(dataset: YoloSet) -> Iterator[Finding]:
     for folder in sorted(expected.keys() - image_folders):
         for name in storage.list_names(folder):
             root, ending = os.path.splitext(name)
-            known = (*expected[folder], "classes.txt")
-            if ending.lower() == ".txt" and f"{root}.txt" not in known:
+            label_file = f"{root}.txt"
+            is_known = label_file in expected[folder] or label_file == "classes.txt"
+            if ending.lower() == ".txt" and not is_known:
                 yield Finding(os.path.join(folder, name), "label file without an image", "", False)
