@@ -18,6 +18,28 @@ def test_the_saved_model_written_last(tmp_path: Path) -> None:
     assert demo._saved_model(str(tmp_path), "demo-sample") == f"{tmp_path}/final/demo-sample-128"
 
 
+def test_images_of_another_number_or_a_bucket_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STORAGE", "gs://bucket/demo")
+    assert demo.main([]) == 2
+    assert "STORAGE is gs://bucket/demo; the demo needs a local folder" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("STORAGE", str(tmp_path))
+    (tmp_path / "images/train").mkdir(parents=True)
+    for name in ("val_boxes.csv", "train/1.jpg", "train/2.jpg"):
+        (tmp_path / "images" / name).touch()
+    assert demo.main(["--num_images", "500"]) == 2
+    message = f"--num_images 500: {tmp_path}/images has 2 images of an earlier run"
+    assert message in capsys.readouterr().err
+    commands: list[list[str]] = []
+    monkeypatch.setattr(demo, "run_child", lambda command: commands.append(command) or 7)
+    for more in ([], ["--num_images", "2"]):
+        assert demo.main(more) == 7
+    assert [command[3] for command in commands] == ["make_tfrecords"] * 2
+
+
 # Nine processes, most of which import TensorFlow.
 @pytest.mark.slow
 def test_masks_go_through_the_whole_chain(

@@ -14,7 +14,7 @@ import pytest
 from tpudet.detection.commands.import_legacy_config import main
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.legacy.import_file import convert_text
-from tpudet.detection.modeling.config import NASFPNConfig
+from tpudet.detection.modeling.pyramid_config import NASFPNConfig
 from tpudet.trainkit.backbones.config import EfficientNetConfig, ResNetConfig
 from tpudet.trainkit.backbones.efficientnet import block_specs
 from tpudet.trainkit.config.decode import ConfigError, decode, load_config

@@ -147,16 +147,68 @@ def test_masks_of_real_images_equal_pycocotools(data_dir: Path) -> None:
         result = {"image_id": annotation["image_id"], "category_id": annotation["category_id"]}
         score = float(random.integers(1, 50)) / 50  # many equal ones
         results.append(result | {"segmentation": rle, "score": score})
+    assert 0.1 < equal_metrics(truth_json, results)["mask_AP"] < 0.9
+
+
+def equal_metrics(truth_json: dict, results: list[dict]) -> dict[str, float]:
+    """The metrics of boxes around masks and of the masks, each as pycocotools has it."""
     boxed = [r | {"bbox": coco_mask.toBbox(r["segmentation"]).tolist()} for r in results]
     truth, detections, names = columns_of(truth_json, boxed)
     truth, detections = with_masks(truth, detections, truth_json, results)
-    metrics = list(coco_metrics(truth, detections, names).values())
-    half = len(metrics) // 2
-    for kind, found in (("bbox", metrics[:half]), ("segm", metrics[half:])):
+    metrics = coco_metrics(truth, detections, names)
+    values = list(metrics.values())
+    half = len(values) // 2
+    for kind, found in (("bbox", values[:half]), ("segm", values[half:])):
         # Given both, pycocotools takes the area of the box for that of the mask.
         own = boxed if kind == "bbox" else results
         assert found == pytest.approx(pycocotools_metrics(truth_json, own, kind), abs=1e-6)
-    assert 0.1 < metrics[half] < 0.9
+    return metrics
+
+
+def drawn_scene(random: np.random.Generator) -> tuple[dict, list[dict]]:
+    """Rhombs of 10 to 150 px and crowds in 16 images of 160 x 200 px, found a little beside them.
+
+    COCO JSON and results; scores are twelfths, so that most are equal to others. The third of the
+    classes has crowds alone, the fourth false alarms.
+    """
+    annotations: list[dict] = []
+    results: list[dict] = []
+    for number in range(1, 161):
+        size = random.choice([12, 20, 45, 80, 150]) * random.uniform(0.8, 1, 2)
+        y, x = random.uniform(0, np.array([160, 200]) - size)
+        height, width = size
+        corners = [x + width / 2, y, x + width, y + height / 2]
+        corners += [x + width / 2, y + height, x, y + height / 2]
+        (rle,) = coco_mask.frPyObjects([corners], 160, 200)
+        category = int(random.choice([4, 9, 9, 17]))
+        crowd = category == 17 or number % 8 == 0
+        flat = decode_rle(rle).ravel(order="F")
+        turns = np.flatnonzero(np.diff(flat)) + 1
+        runs = {"size": [160, 200], "counts": np.diff([0, *turns, flat.size]).tolist()}
+        place = {"image_id": int(random.integers(1, 17)), "category_id": category}
+        annotations.append(
+            place
+            | {"id": number, "iscrowd": int(crowd), "area": float(coco_mask.area(rle))}
+            | {"bbox": [float(side) for side in (x, y, width, height)]}
+            | {"segmentation": runs if crowd else [corners]}
+        )
+        for _ in range(random.integers(0, 3)):
+            moved = np.roll(decode_rle(rle), random.integers(-4, 5, 2), (0, 1))
+            other = {"category_id": 21} if number % 20 == 0 else {}
+            score = float(random.integers(1, 12)) / 12
+            found = {"segmentation": encode_rle(moved), "score": score}
+            results.append(place | found | other)
+    images = [{"id": number, "height": 160, "width": 200} for number in range(1, 17)]
+    categories = [{"id": number, "name": f"class {number}"} for number in (4, 9, 17, 21)]
+    return {"images": images, "annotations": annotations, "categories": categories}, results
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drawn_scenes_equal_pycocotools(seed: int) -> None:
+    metrics = equal_metrics(*drawn_scene(np.random.default_rng(seed)))
+    for kind in ("", "mask_"):
+        assert all(0 < metrics[f"{kind}{key}"] < 1 for key in TWELVE)
+        assert [metrics[f"{kind}AP/class {number}"] for number in (17, 21)] == [-1, -1]
 
 
 def test_images_without_detections_lower_the_ap(fixture_columns: tuple) -> None:

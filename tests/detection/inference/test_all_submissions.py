@@ -73,11 +73,15 @@ def test_every_predictions_file_gets_a_submission_once(storage: Path, run) -> No
     assert "m_part_1_of_2.parquet: skipped, a part of a whole" in done.stderr
     os.utime(folder / "m-part_0-64.parquet", (2e9, 2e9))
     (folder / "broken.parquet").write_text("no parquet")
+    predict(storage, "cells.parquet", "White Cell", 0.5)
+    predict(storage, "zebra.parquet", "/m/04", 0.5)
     done = run("gen_all_subs")
     assert done.returncode == 1
+    assert "cells.parquet: 1 class identifiers are empty" in done.stderr
+    assert (folder / "zebra.csv").exists()
     assert "broken.parquet is not a usable predictions file" in done.stderr
     assert "m-part_0-64.parquet: newer than " in done.stderr
-    assert "2 of 5 files have no submission that is up to date" in done.stderr
+    assert "3 of 7 files have no submission that is up to date" in done.stderr
     assert "0.12500" in (folder / "m-part_2-64.csv").read_text()
 
 
@@ -125,3 +129,19 @@ def test_wrong_calls_say_what_is_wrong(
     done = run(command, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
+
+
+def test_wrong_lists_are_told_once(storage: Path, run) -> None:
+    """They would be the mistake of every file."""
+    for name in ("a.parquet", "b.parquet"):
+        predict(storage, name, "/m/01", 0.5)
+    done = run("gen_all_subs", "--classes", "none.csv")
+    assert done.returncode == 2
+    assert done.stderr.count("none.csv") == 1
+
+
+def test_weights_that_are_no_numbers_are_named(storage: Path, run) -> None:
+    submit(storage, "b0-part_0-640.csv", "/m/01", 0.9)
+    done = run("merge_all_subs", "--weights", "a,b")
+    assert done.returncode == 2
+    assert "argument --weights: `a,b` is not a list of numbers" in done.stderr

@@ -128,6 +128,7 @@ def test_names_with_commas_are_quoted(predictions, tmp_path) -> None:
         ("", "has no field of a detection"),
         ("{image},{x:d}", "Unknown format code 'd'"),
         ("{score},{}", r"has \{\}"),
+        ("{label:{foo}},{score}", r"has \{label:\{foo\}\}, a field in a format"),
     ],
 )
 def test_templates_that_are_refused(template, message) -> None:
@@ -210,7 +211,7 @@ def test_yolo_files_that_another_process_has_written_meanwhile_are_kept(
     predictions, tmp_path, capsys, monkeypatch
 ) -> None:
     target = tmp_path / "labels"
-    real = convert.read_predictions
+    real = convert.open_predictions
 
     def read_while_another_writes(*arguments):
         target.mkdir()
@@ -218,7 +219,7 @@ def test_yolo_files_that_another_process_has_written_meanwhile_are_kept(
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(convert, "read_predictions", read_while_another_writes)
+        patch.setattr(convert, "open_predictions", read_while_another_writes)
         command = [predictions(), str(target), "--to", "yolo"]
         assert convert_predictions.main(command) == 2
     assert "labels exists: another process has written it meanwhile" in capsys.readouterr().err

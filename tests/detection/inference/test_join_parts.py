@@ -14,6 +14,7 @@ import pytest
 from tpudet.detection.commands.join_predicted_parts import main as join
 from tpudet.detection.commands.predict import main
 from tpudet.detection.inference.join_parts import join_parts
+from tpudet.detection.inference.parts import PredictionTask
 from tpudet.detection.inference.predictions_file import (
     ImagePredictions,
     Predictions,
@@ -28,6 +29,7 @@ from tpudet.trainkit.image_folder import (
     shard_path,
     take_shard,
 )
+from tpudet.trainkit.saved_model import SavedModel
 
 SCRIPTS = Path(__file__).parents[3] / "scripts" / "inference"
 CLASS_LIST = "/m/01,cat\n/m/02,dog\n"
@@ -71,6 +73,14 @@ def image(name: str) -> ImagePredictions:
     return ImagePredictions(
         name, np.ones(1, np.int32), np.full(1, 0.5, np.float32), np.zeros((1, 4), np.float32)
     )
+
+
+def facts_of(*names: str, in_bfloat16: bool = False) -> dict[str, Any]:
+    """The metadata that tpudet predict writes for these images."""
+    images = [ImageFile(name, f"{name}.jpg") for name in names]
+    saved = SavedModel("model", CLASS_LIST, {}, "f")
+    task = PredictionTask(saved, images, "p.parquet", in_bfloat16=in_bfloat16)
+    return {**task.identity(), "unreadable": {}}
 
 
 def errors_of(capsys: Any, *arguments: object) -> str:
@@ -146,16 +156,23 @@ def test_what_is_missing_or_twice_is_named(tmp_path: Path, capsys: Any) -> None:
     text = errors_of(capsys, out, one, empty, three, four)
     assert "the shards have 3 images; their whole list has 4" in text
 
-    plain = [write(tmp_path / f"plain{n}.parquet", [image(f"i{n}")], **facts) for n in (1, 2)]
+    plain = [
+        write(tmp_path / f"plain{name}.parquet", [image(name)], **facts_of(name))
+        for name in ("i1", "i2")
+    ]
     assert "so give --ids FILE" in errors_of(capsys, out, *plain)
     ids = tmp_path / "ids.txt"
     ids.write_text("i2\ni3\n")
     text = errors_of(capsys, out, *plain, "--ids", ids)
     assert "1 images are missing: i3" in text
     assert "1 images are not among --ids: i1" in text
-    ids.write_text("i1\ni2\n")
+    ids.write_text("i2\ni1\n")
     assert join([str(out), *plain, "--ids", str(ids)]) == 0
+    assert read(out).metadata == facts_of("i1", "i2")  # as of one run
     out.unlink()
+    half = write(tmp_path / "half.parquet", [image("i2")], **facts_of("i2", in_bfloat16=True))
+    text = errors_of(capsys, out, plain[0], half, "--ids", ids)
+    assert f"{half} is of another --precision than {plain[0]}" in text
 
     bad = tmp_path / "bad.parquet"
     bad.write_bytes(b"PAR1 but no more")

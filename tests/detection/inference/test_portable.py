@@ -1,8 +1,10 @@
 """LiteRT and ONNX files give the detections of the SavedModel that they were made from."""
 
+import functools
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -10,10 +12,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpudet.detection import experiment
 from tpudet.detection.commands.convert_model import main
+from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.data.tfrecord import EncodedImage, encode_example
-from tpudet.trainkit.images.canvas import decode_to_canvas
+from tpudet.detection.inference import portable
+from tpudet.detection.inference.saved_detector import read_saved_detector
+from tpudet.trainkit.config.decode import load_config
+from tpudet.trainkit.images.canvas import Resize, decode_to_canvas, fit, fit_short_side, stretch
 from tpudet.trainkit.records import shard_path, write_shard
+from tpudet.trainkit.saved_model import SavedModel
 
 Outputs = dict[str, np.ndarray]
 
@@ -117,6 +125,84 @@ def test_int8_is_near(
     )
 
 
+@pytest.mark.parametrize(
+    ("facts", "resize", "placement"),
+    [
+        ({}, fit, "resized to fit into the canvas, aspect kept"),
+        ({"resize": "fit"}, fit, "resized to fit into the canvas, aspect kept"),
+        ({"resize": "stretch"}, stretch, "resized to the whole canvas, aspect not kept"),
+        (
+            {"resize": "short_side", "short_side": 24, "long_side": 40},
+            functools.partial(fit_short_side, short_side=24, long_side=40),
+            "resized to 24 pixels on its shorter side, or less for at most 40 on its longer one",
+        ),
+    ],
+)
+def test_images_are_placed_as_in_training(
+    facts: dict[str, Any],
+    resize: Resize,
+    placement: str,
+    saved_model: Path,
+    jpegs: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of the calibration, and in the words of the JSON."""
+    saved = read_saved_detector(str(saved_model))
+    saved = saved._replace(metadata={**saved.metadata, **facts})
+    given: list[np.ndarray] = []
+    monkeypatch.setattr(portable, "read_saved_detector", lambda _: saved)
+    monkeypatch.setattr(portable, "_to_litert", lambda _: b"")
+    monkeypatch.setattr(
+        portable, "_to_int8", lambda _, canvases: bytes(given.extend(canvases) or 0)
+    )
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/tall.jpg").write_bytes(jpegs["tall"])
+    path = tmp_path / "m.tflite"
+    assert main([str(saved_model), str(path), "--int8", str(tmp_path / "images")]) == 0
+    expected = decode_to_canvas(tf.constant(jpegs["tall"]), 64, 96, resize).image.numpy()
+    np.testing.assert_array_equal(given, [expected])
+    assert json.loads(Path(f"{path}.json").read_text())["placement"].startswith(placement)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["data.resize.kind=stretch"],
+        ["data.resize.kind=short_side", "data.resize.short_side=24", "data.resize.long_side=40"],
+    ],
+)
+def test_an_export_tells_its_resizing_whole(
+    overrides: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(ExperimentConfig, "quickstart", overrides=overrides)
+    model = SimpleNamespace(pixel_mean=(0, 0, 0), pixel_std=(1, 1, 1))
+    told: dict[str, Any] = {}
+    for name, result in {
+        "load_run": SimpleNamespace(config=config, class_list_text="1,cat\n"),
+        "select_checkpoint": SimpleNamespace(step=1),
+        "restore_task": SimpleNamespace(model=model, predict=None),
+    }.items():
+        monkeypatch.setattr(experiment, name, lambda *_, result=result, **__: result)
+    monkeypatch.setattr(experiment, "export_saved_model", lambda **given: told.update(given))
+    experiment.export(
+        "run", export_root="", step="1", canvas_size=None, boxes="normalized", overwrite=False
+    )
+    saved = SavedModel("run", "1,cat\n", json.loads(json.dumps(told["metadata"])), "")
+    assert portable._exported_resize(saved) == config.data.resize
+
+
+def test_an_export_without_the_sides_of_its_resizing_is_refused(
+    saved_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    saved = read_saved_detector(str(saved_model))
+    old = saved._replace(metadata={**saved.metadata, "resize": "short_side"})
+    monkeypatch.setattr(portable, "read_saved_detector", lambda _: old)
+    assert main([str(saved_model), str(tmp_path / "m.onnx")]) == 2
+    assert "does not say its sides: export it again with tpudet export" in capsys.readouterr().err
+
+
 def test_what_is_refused(saved_model: Path, tmp_path: Path, capsys: Any) -> None:
     def error(*arguments: str) -> str:
         assert main([*arguments]) == 2
@@ -125,6 +211,11 @@ def test_what_is_refused(saved_model: Path, tmp_path: Path, capsys: Any) -> None
     assert "must end in .tflite or .onnx" in error(str(saved_model), str(tmp_path / "m.pb"))
     assert "no SavedModel" in error(str(tmp_path), str(tmp_path / "m.onnx"))
     nowhere = str(tmp_path / "nowhere")
+    there = tmp_path / "there.tflite"
+    there.touch()
+    said = error(str(saved_model), str(there), "--int8", nowhere)  # before images are read
+    assert f"{there} exists: --overwrite replaces it" in said
+    there.unlink()
     said = error(str(saved_model), str(tmp_path / "m.tflite"), "--int8", nowhere)
     assert f"{nowhere}: neither a folder of images nor a split of a prepared set" in said
     cv2.imwrite(str(tmp_path / "one.png"), np.zeros((9, 9, 3), np.uint8))

@@ -1,20 +1,24 @@
 """The precision of a prediction on CPUs: what decides it, and that parts of two are not mixed."""
 
+from pathlib import Path
+
 import pytest
 
 from tpudet.detection.inference import predict
-from tpudet.detection.inference.parts import PredictionTask
+from tpudet.detection.inference.parts import InferenceError, PredictionTask, is_finished
+from tpudet.detection.inference.predictions_file import write_predictions
+from tpudet.trainkit.image_folder import ImageFile
 from tpudet.trainkit.saved_model import SavedModel
 
 TASK = PredictionTask(SavedModel("model", "", {}, "fingerprint"), [], "predictions.parquet")
 
 
 @pytest.mark.parametrize(
-    ("precision", "gains", "on_cluster", "in_bfloat16"),
+    ("precision", "gains", "is_shared", "in_bfloat16"),
     [
         ("auto", True, False, True),
         ("auto", False, False, False),
-        ("auto", True, True, False),  # nodes may have other CPUs
+        ("auto", True, True, False),  # the other machines may have other CPUs
         ("float32", True, False, False),
         ("bfloat16", False, True, True),
     ],
@@ -23,13 +27,35 @@ def test_auto_is_bfloat16_where_this_cpu_is_faster_with_it(
     monkeypatch: pytest.MonkeyPatch,
     precision: predict.Precision,
     gains: bool,
-    on_cluster: bool,
+    is_shared: bool,
     in_bfloat16: bool,
 ) -> None:
     monkeypatch.setattr(predict, "gains_from_bfloat16", lambda: gains)
-    (task,) = predict.with_precision([TASK], precision, on_cluster=on_cluster)
-    assert task.in_bfloat16 is in_bfloat16
+    assert predict.choose_bfloat16(precision, is_shared=is_shared) is in_bfloat16
 
 
 def test_parts_of_another_precision_are_not_continued() -> None:
     assert TASK.key() != TASK._replace(in_bfloat16=True).key()
+
+
+def test_a_file_of_another_precision_is_not_taken_for_finished(tmp_path: Path) -> None:
+    task = TASK._replace(predictions_path=str(tmp_path / "p.parquet"), in_bfloat16=True)
+    with (tmp_path / "p.parquet").open("wb") as file:
+        write_predictions(file, "p.parquet", [], class_list_text="1,a\n", metadata=task.identity())
+    assert is_finished(task)
+    with pytest.raises(InferenceError, match="of another --precision; --overwrite replaces it"):
+        is_finished(task._replace(in_bfloat16=False))
+
+
+def test_a_dry_run_counts_only_parts_that_the_run_would_keep(tmp_path: Path) -> None:
+    images = [ImageFile(name, f"{name}.jpg") for name in "abc"]
+    task = TASK._replace(images=images, predictions_path=str(tmp_path / "p.parquet"))
+    task = task._replace(images_per_part=1)
+    (tmp_path / "p.parquet.parts").mkdir()
+    with Path(task.parts()[0].path).open("wb") as file:
+        metadata = {"key": task.key(), "unreadable": {}}
+        write_predictions(file, "p.parquet", [], class_list_text="1,a\n", metadata=metadata)
+    assert predict.describe_tasks([task]).endswith("p.parquet in 3 parts; 1 are finished")
+    told = predict.describe_tasks([task._replace(in_bfloat16=True)])
+    assert "part-00000.parquet was left by a run with another model" in told
+    assert "--overwrite removes it" in told

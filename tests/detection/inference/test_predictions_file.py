@@ -7,14 +7,18 @@ import re
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from tpudet.detection.commands import convert_predictions, gen_sub
 from tpudet.detection.inference.predictions_file import (
     ImagePredictions,
     PredictionsError,
@@ -155,6 +159,16 @@ def test_contradictions_are_refused(image: ImagePredictions, message: str) -> No
     for name in ("p.parquet", "p.pkl"):
         with pytest.raises(PredictionsError, match=message):
             written(name, [*BLOCKS, [image]])
+
+
+def test_lists_of_unlike_lengths_are_not_cut_at_the_places_of_others() -> None:
+    """Image a has two labels and one score, b two and three: four of either in all."""
+    table = pq.read_table(written("p.parquet", [[image_of("a", [1, 2]), image_of("b", [1, 2])]]))
+    scores = pa.array([[0.9], [0.8, 0.7, 0.6]], table.schema.field("scores").type)
+    file = io.BytesIO()
+    pq.write_table(table.set_column(2, table.schema.field("scores"), scores), file)
+    with pytest.raises(PredictionsError, match="image 'a' has 2 labels, 1 scores and 2 boxes"):
+        read_predictions(file, "p.parquet")
 
 
 def test_a_file_of_another_kind_is_refused_by_name() -> None:
@@ -306,6 +320,42 @@ def test_no_thread_of_arrow_holds_the_file() -> None:
     stored = open_predictions(file, "p.parquet")
     assert len(stored.image_ids()) == sum(len(block) for block in stored.blocks()) == 400
     assert file.threads == {threading.get_ident()}
+
+
+def _traced_peak(work: Callable[[], object]) -> int:
+    """The most bytes of Python objects and NumPy arrays that `work` held at once."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_verbs_on_predictions_hold_one_block_at_a_time(tmp_path: Path) -> None:
+    """Of 40 blocks of masks less than a third is in memory, the rest of the command included."""
+    mask = encode_rle(np.random.default_rng(0).random((20, 30)) < 0.5)
+    image = image_of("", [1] * 20)._replace(masks=[mask] * 20)
+    blocks = [[image._replace(image_id=f"{i:02}-{k}") for k in range(5)] for i in range(40)]
+    path = tmp_path / "p.parquet"
+    path.write_bytes(written("p.parquet", blocks).getvalue())
+
+    def read_whole() -> int:
+        with path.open("rb") as file:
+            return len(read_predictions(file, path.name).images)
+
+    assert read_whole() == 200
+    whole = _traced_peak(read_whole)
+    for number, (command, options) in enumerate(
+        [
+            (gen_sub.main, ["--hierarchy", "none", "--out"]),
+            (gen_sub.main, ["--hierarchy", "none", "--masks", "--out"]),
+            (convert_predictions.main, ["--to", "csv"]),
+        ]
+    ):
+        call = [str(path), *options, str(tmp_path / f"{number}.csv"), "-f"]
+        assert command(call) == 0  # imports, once for all calls
+        assert _traced_peak(lambda command=command, call=call: command(call)) < whole / 3
 
 
 def test_neither_the_file_nor_the_submission_imports_tensorflow() -> None:

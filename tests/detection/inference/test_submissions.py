@@ -195,6 +195,11 @@ def test_a_class_list_gives_labels_by_name_with_which_ancestors_are_found(
         ("--hierarchy", "{}", "The entry outermost has no LabelName"),
         ("--hierarchy", "", "It is not JSON"),
         ("--hierarchy", None, "No such file"),
+        (
+            "--hierarchy",
+            '{"LabelName": "r", "Subcategory": [{"LabelName": "Human being"}]}',
+            "1 labels of the hierarchy are empty, too long, or have blanks",
+        ),
     ],
 )
 def test_wrong_lists_are_explained(

@@ -260,16 +260,28 @@ def test_merging_by_hand() -> None:
 
 
 def test_arguments() -> None:
-    def parse(kinds: str, *scales: float, method: str = "nmw", iou: float = 0.55) -> ViewSettings:
-        return parse_views(kinds, scales, method=method, iou=iou)
+    def parse(
+        kinds: str | None, *scales: float, method: str | None = None, iou: float | None = None
+    ) -> ViewSettings | None:
+        return parse_views(kinds, scales=scales or None, method=method, iou=iou)
 
-    assert parse("flip", 0.5) == ViewSettings(flip=True)
+    assert parse(None) is None
+    assert parse("flip") == ViewSettings(flip=True, scales=(), method="nmw", iou=0.55)
+    assert parse("scales") == ViewSettings(scales=(0.75, 1.5))
     assert parse("scales", 2, 1, 0.5) == ViewSettings(scales=(0.5, 2.0))
     assert parse("flip,scales", 2, method="wbf") == ViewSettings(True, (2.0,), "wbf")
     with pytest.raises(ValueError, match="'flop' is not flip or scales; scale 0.1 must be in"):
         parse("flop", 0.1)
     with pytest.raises(ValueError, match=r"overlap 1.5 must be in 0..1"):
         parse("flip", iou=1.5)
+    for kinds in (None, "flip"):
+        with pytest.raises(ValueError, match="--tta_scales is for --tta scales or"):
+            parse(kinds, 0.5, 2)
+    with pytest.raises(ValueError, match="--tta_scales 1 adds no view"):
+        parse("scales", 1)
+    for method, iou in (("wbf", None), (None, 0.5)):
+        with pytest.raises(ValueError, match="merge the views of --tta, which is not given"):
+            parse(None, method=method, iou=iou)
 
 
 def test_the_command_predicts_with_views(

@@ -151,21 +151,27 @@ def test_by_number_exactly_the_best_stay(
         assert rows_of("out.csv") == expected
 
 
-def test_memory_of_the_cut_does_not_grow_with_the_predictions(
-    random_submission: Callable[..., str],
-) -> None:
-    """A histogram of 64 stretches and 100,002 ranks, int64: 51 MB, and what blocks need."""
+@pytest.mark.usefixtures("small_blocks")
+def test_memory_of_the_cut_does_not_grow_with_the_predictions() -> None:
+    """Nine times 7,680 more in as many images, each a block: 550 KB were their scores alone."""
     import tracemalloc
 
     from tpudet.detection.submission.files import open_submission
 
-    source = random_submission("in.csv", 6, labels=LABELS, images=100)
-    with open_submission(source) as opened:
-        tracemalloc.start()
-        assert trim.find_cut(opened, 10, keep_first=False, threads=1) is not None
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    assert peak < 3 * 64 * 100_002 * 8  # one block reaches over all stretches here
+    def peak(num_of_image: int) -> int:
+        scores = np.random.default_rng(6).random((128, num_of_image))
+        rows = [" ".join(f"{score:.5f}" for score in row) for row in scores]
+        source = submission(*(f"i{number} {row}" for number, row in enumerate(rows)))
+        with open_submission(source) as opened:
+            tracemalloc.start()
+            assert trim.find_cut(opened, 10, keep_first=False, threads=1) is not None
+            _, most = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        return most
+
+    few = peak(60)
+    assert few < 2 * 64 * 100_002 * 8  # a histogram of 64 stretches and 100,002 ranks, int64
+    assert peak(600) - few < 200_000
 
 
 def test_coordinates_are_rounded_not_cut_off() -> None:

@@ -4,12 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from tpudet.detection.commands.submission_arguments import add_truth_arguments, truth_options
-from tpudet.trainkit.command_line import (
-    natural_number,
-    new_parser,
-    positive_integer,
-    run_command,
-)
+from tpudet.trainkit.command_line import new_parser, positive_integer, run_command, seed
 
 _EPILOG = """\
 example: tpudet compare_submissions before.csv after.csv \\
@@ -34,13 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("second", metavar="B", help="the submission to compare with it")
     add_truth_arguments(parser)
     parser.add_argument("--output", metavar="FILE", help="a CSV with a row per class")
-    for name, kind, default in (
-        ("resamples", positive_integer, 1000),
-        ("seed", natural_number, 0),
-        ("confidence", float, 0.95),
+    for name, kind, default, metavar, text in (
+        ("resamples", positive_integer, 1000, "N", "bootstrap samples"),
+        ("seed", seed, 0, "N", "of the samples"),
+        ("confidence", float, 0.95, "X", "of the intervals, between 0 and 1"),
     ):
         parser.add_argument(
-            f"--{name}", type=kind, default=default, metavar="N", help="default: %(default)s"
+            f"--{name}",
+            type=kind,
+            default=default,
+            metavar=metavar,
+            help=f"{text} (default: %(default)s)",
         )
     return run_command(parser, argv, _run)
 

@@ -13,8 +13,14 @@ from tpudet.trainkit.command_line import new_parser, positive_integer, run_comma
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = new_parser("tpudet convert_model", __doc__)
-    parser.add_argument("saved_model", help="a SavedModel of tpudet export, or a folder with some")
-    parser.add_argument("out", help="file to write; .tflite or .onnx says the format")
+    parser.add_argument(
+        "saved_model",
+        metavar="SAVED_MODEL",
+        help="a SavedModel of tpudet export, or a folder with some",
+    )
+    parser.add_argument(
+        "out", metavar="OUT", help="file to write; .tflite or .onnx says the format"
+    )
     parser.add_argument(
         "--int8",
         metavar="SOURCE",
@@ -29,14 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    from tpudet.detection.inference.portable import convert, read_canvases
-    from tpudet.detection.inference.saved_detector import read_saved_detector
+    from tpudet.detection.inference.portable import convert
     from tpudet.trainkit.saved_model import find_saved_model
 
     directory = find_saved_model(arguments.saved_model)
-    calibration = None
-    if arguments.int8:
-        height, width = read_saved_detector(directory).metadata["canvas_size"]
-        calibration = read_canvases(arguments.int8, (height, width), arguments.num_images)
-    size = convert(directory, arguments.out, calibration=calibration, overwrite=arguments.overwrite)
+    size = convert(
+        directory,
+        arguments.out,
+        int8=arguments.int8,
+        num_images=arguments.num_images,
+        overwrite=arguments.overwrite,
+    )
     return f"{arguments.out}: {size / 1e6:.1f} MB, from {directory}"

@@ -14,6 +14,8 @@ from glob import glob
 from typing import NamedTuple
 
 from tpudet.trainkit.command_line import new_parser, positive_integer, run_command
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.storage import is_remote
 from tpudet.trainkit.jobs.child_process import run_child
 
 
@@ -42,6 +44,7 @@ class _Demo(NamedTuple):
         return flags
 
 
+_NUM_IMAGES = 500  # to draw
 _BOXES = _Demo("demo", "sample", "images", "AP50", ())
 _MASKS = _Demo("demo-masks", "sample_masks", "images_with_masks", "mask_AP50", ("--masks",))
 
@@ -49,9 +52,7 @@ _MASKS = _Demo("demo-masks", "sample_masks", "images_with_masks", "mask_AP50", (
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code, or that of the step that failed."""
     parser = new_parser("tpudet demo", __doc__)
-    parser.add_argument(
-        "--num_images", type=positive_integer, default=500, help="images to draw (500)"
-    )
+    parser.add_argument("--num_images", type=positive_integer, help="images to draw (default: 500)")
     parser.add_argument(
         "--masks",
         action="store_true",
@@ -71,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     demo = _MASKS if arguments.masks else _BOXES
     root = os.environ.get("STORAGE") or f"output/{demo.config}"
+    if is_remote(root):
+        raise UserError(f"STORAGE is {root}; the demo needs a local folder: unset it, or name one")
     os.makedirs(f"{root}/predictions", exist_ok=True)
     for title, verb, *flags in _steps(demo, root, arguments):
         print(f"\n== {title}", flush=True)
@@ -89,8 +92,10 @@ def _run(arguments: argparse.Namespace) -> int:
 def _steps(demo: _Demo, root: str, arguments: argparse.Namespace) -> Iterator[tuple[str, ...]]:
     """Yields a title, a verb and its flags, each when the step before has run."""
     images, records = f"{root}/{demo.images}", f"{root}/converted/{demo.part}"
-    if not os.path.exists(f"{images}/val_boxes.csv"):
-        count = str(arguments.num_images)
+    if os.path.exists(f"{images}/val_boxes.csv"):
+        _check_drawn(images, arguments.num_images)
+    else:
+        count = str(arguments.num_images or _NUM_IMAGES)
         title = f"1/6 draw {count} images with their objects: {images}"
         flags = ["--output", images, "--num_images", count, *demo.mask_flags]
         yield (title, "make_sample_set", *flags)
@@ -111,6 +116,16 @@ def _steps(demo: _Demo, root: str, arguments: argparse.Namespace) -> Iterator[tu
     yield ("5/6 predict the validation images", "predict", *flags)
     flags = [predictions, "--out", f"{root}/predictions/{demo.name}.csv", "-f", *demo.mask_flags]
     yield ("6/6 write the submission", "gen_sub", *flags)
+
+
+def _check_drawn(images: str, num_images: int | None) -> None:
+    """Raises if the set that an earlier run drew has another number of images."""
+    drawn = len(glob(f"{images}/*/*.jpg"))
+    if num_images not in (None, drawn):
+        raise UserError(
+            f"--num_images {num_images}: {images} has {drawn} images of an earlier run; remove it "
+            "to draw others, or leave --num_images out"
+        )
 
 
 def _saved_model(root: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Evaluates one checkpoint of a detector: `tpudet evaluate --model_dir DIR [--split test]`.
+"""Evaluates a checkpoint of a detector or classifier: `tpudet evaluate --model_dir DIR`.
 
 The experiment is that of the model_dir. The metrics are printed and written to
 `<model_dir>/evaluation_<split>_<step>.json`, with drawn detections beside it as .png, and

@@ -1,6 +1,6 @@
 """Exports a checkpoint as a SavedModel: `tpudet export --model_dir DIR --export_root DIR`.
 
-The SavedModel takes encoded images, any number at once, and needs nothing of this toolkit. It is
+The SavedModel takes encoded images, any number at once, and does not need this toolkit. It is
 written to `<export_root>/<name of model_dir>-<resolution>`.
 """
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from tpudet.trainkit.command_line import new_parser, run_command
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.locations import storage_path
 from tpudet.trainkit.jobs.child_process import run_child
 
 _EPILOG = """
@@ -33,18 +34,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="export every $STORAGE/saved/<version>-<part>-fold_<number>, in place of a LIST",
     )
     parser.add_argument(
-        "--step", default="best", help="checkpoint that --all_folds exports (%(default)s)"
+        "--step", help="checkpoint that --all_folds exports (default: best); a LIST has its own"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace existing SavedModels")
     return run_command(parser, argv, _run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    root = (os.environ.get("STORAGE") or "output").rstrip("/")
+    root = storage_path()
     flags = ["--overwrite"] if arguments.overwrite else []
     if bool(arguments.list) == arguments.all_folds:
         raise UserError("give either LIST or --all_folds")
-    exports = list(_folds(root, arguments.step) if arguments.all_folds else _listed(arguments.list))
+    if arguments.list and arguments.step:
+        raise UserError(
+            f"--step {arguments.step} is for --all_folds; the entries of LIST name theirs"
+        )
+    step = arguments.step or "best"
+    exports = list(_folds(root, step) if arguments.all_folds else _listed(arguments.list))
     if not exports:
         raise UserError(
             f"no fold below {root}/saved; they are named <version>-<part>-fold_<number>"

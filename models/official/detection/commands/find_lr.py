@@ -1,4 +1,4 @@
-"""Finds a learning rate for a detector: it grows each step until the loss diverges.
+"""Finds a learning rate for a detector or classifier: it grows each step until the loss diverges.
 
 Nothing is saved but the curve. The suggestion, where the loss falls fastest, is for the batch size
 of the test, train.batch_size.

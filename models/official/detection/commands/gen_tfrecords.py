@@ -108,10 +108,17 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     from tpudet.detection.preparation.open_images.plan_part import PartSet, plan_part, write_part
+    from tpudet.detection.preparation.sources.input_files import list_directory
     from tpudet.detection.preparation.sources.mask_files import choose_mask_files
 
     first = arguments.image_dir or data_path(_FOLDERS[arguments.split])
-    directories = (first, arguments.image_dir2) if arguments.image_dir2 else (first,)
+    folders = {"--image_dir": first}
+    if arguments.image_dir2:
+        folders["--image_dir2"] = arguments.image_dir2
+    if arguments.display_only:
+        folders = {}
+    for argument, folder in folders.items():
+        list_directory(folder, argument)
     part = os.path.splitext(os.path.basename(arguments.classes_file))[0].removeprefix("classes_")
     boxes = f"{arguments.split}_{'no_groups' if arguments.split == 'train' else part}.csv"
     part_set = PartSet(
@@ -119,7 +126,7 @@ def _run(arguments: argparse.Namespace) -> None:
         split=arguments.split,
         boxes=arguments.image_info_file or storage_path("prepared", boxes),
         classes=arguments.classes_file,
-        image_directories=() if arguments.display_only else directories,
+        image_directories=tuple(folders.values()),
         num_shards=arguments.num_shards,
         min_images_per_class=arguments.min_samples_per_class,
         max_copies=arguments.max_copies,
@@ -130,6 +137,7 @@ def _run(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         check_pixels=arguments.image_check == "full",
         skip_missing=arguments.skip_missing,
+        allow_empty=arguments.allow_empty,
         image_list=arguments.image_list,
     )
     write_part(

@@ -16,8 +16,8 @@ examples:
 The experiment goes to --output, else to standard output. What had no effect in the old file, and
 what became of it, goes to standard error and into the comment at the top of the new one.
 
-exit codes: 0 converted, 2 wrong usage, a key that the predecessor did not have while each part
-had its own batch_norm, or a value that has no counterpart
+exit codes: 0 converted, 2 wrong usage, a key unknown to the tpu_models versions with a
+batch_norm per part, or a value that has no counterpart
 """
 
 

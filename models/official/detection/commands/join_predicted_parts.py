@@ -10,10 +10,10 @@ examples:
   tpudet join_predicted_parts p.parquet p_part_*_of_8.parquet
   tpudet join_predicted_parts p.parquet first.parquet second.parquet --ids sample_submission.csv
 
-The files must be of one model, one list of images and the same views, and no image may be in two of
-them. They are complete with all shards, or with all images of --ids.
+The files must be of one model, one precision and the same views, and no image may be in two of
+them. They are complete with all shards of one list of images, or with all images of --ids.
 
-exit codes: 0 done, 2 wrong arguments or files that do not fit (nothing is written)
+exit codes: 0 done, 2 wrong arguments or files that do not belong together (nothing is written)
 """
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tpudet.detection.commands.preparation_arguments import add_overwrite_argument, add_positionals
 from tpudet.detection.preparation.open_images.challenge import FOLD_SEED
-from tpudet.trainkit.command_line import new_parser, positive_integer, run_command
+from tpudet.trainkit.command_line import new_parser, positive_integer, run_command, seed
 from tpudet.trainkit.files.locations import storage_path
 
 _EPILOG = """example:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--classes", metavar="FILE", help="leave out boxes of other classes")
     parser.add_argument("--num_folds", type=positive_integer, default=5, metavar="N")
-    parser.add_argument("--seed", type=int, default=FOLD_SEED, help="default: %(default)s")
+    parser.add_argument("--seed", type=seed, default=FOLD_SEED, help="default: %(default)s")
     add_overwrite_argument(parser, "existing files")
     return run_command(parser, argv, _run)
 

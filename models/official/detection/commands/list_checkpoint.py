@@ -1,7 +1,8 @@
 """Lists the tensors of a file of weights: names, shapes, types, norms and totals.
 
 Reads TensorFlow checkpoints (TF1, TF2 and this project's), .h5, .weights.h5 and .keras of Keras,
-.safetensors, and .pth, .pt and .bin of PyTorch, local or in a bucket.
+folders of KerasHub's presets, .safetensors, .pth, .pt and .bin of PyTorch, and .pkl of Detectron2,
+local or in a bucket.
 """
 
 import argparse

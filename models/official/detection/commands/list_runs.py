@@ -1,18 +1,20 @@
 """Lists the training runs below a folder or bucket with their progress and scores."""
 
 import argparse
-import os
 from collections.abc import Sequence
 
 from tpudet.trainkit.command_line import new_parser, positive_number, run_command, writing
+from tpudet.trainkit.files.locations import storage_path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    default = os.path.join(os.environ.get("STORAGE") or "output", "saved")
     parser = new_parser("tpudet list_runs", __doc__)
     parser.add_argument(
-        "directory", nargs="?", default=default, help="folder or bucket (default: %(default)s)"
+        "directory",
+        nargs="?",
+        default=storage_path("saved"),
+        help="folder or bucket (default: %(default)s)",
     )
     parser.add_argument("--metric", default="AP50", help="shown as last and best (%(default)s)")
     parser.add_argument(
@@ -20,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=positive_number,
         default=15.0,
         metavar="MINUTES",
-        help="without a new line for so long, a running run is called silent (%(default)g)",
+        help="minutes without a log line after which a run is marked silent (%(default)g)",
     )
     parser.add_argument(
         "--watch", type=positive_number, metavar="SECONDS", help="refresh until Ctrl-C"
@@ -36,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--compare",
         action="store_true",
         help="list instead the settings in which the runs differ and the best evaluation of each, "
-        "by --metric, a column a run",
+        "by --metric, one column per run",
     )
     parser.add_argument(
         "--page",

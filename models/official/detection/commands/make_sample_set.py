@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from tpudet.trainkit.command_line import new_parser, positive_integer, run_command
+from tpudet.trainkit.command_line import new_parser, positive_integer, run_command, seed
 
 _MIN_IMAGES = 10
 
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help=f"in all splits together, at least {_MIN_IMAGES} (default 500)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="the same seed draws the same set (default 0)"
+        "--seed", type=seed, default=0, help="the same seed draws the same set (default 0)"
     )
     parser.add_argument(
         "--masks", action="store_true", help="also write a mask per object, as Open Images has them"

@@ -61,9 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=positive_integer,
         default=0,
         metavar="MIN_IMAGES",
-        help="repeat training images until every class is in N of them",
+        help="repeat training images until every class is in so many of them",
     )
-    add_writing_arguments(parser, image_check="full")
+    add_writing_arguments(parser, image_check="full", seed_of="order, copies, splits and folds")
     parser.add_argument("--dry_run", action="store_true", help="check and count, write nothing")
     return run_command(parser, argv, _run)
 

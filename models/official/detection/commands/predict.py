@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         choices=("auto", "float32", "bfloat16"),
         default="auto",
         help="of convolutions on CPUs; auto is bfloat16 where this CPU is faster with it, and "
-        "float32 with --cluster [%(default)s]",
+        "float32 with --cluster and --shard [%(default)s]",
     )
     _add_view_arguments(parser)
     _add_drawing_arguments(parser)
@@ -133,20 +133,15 @@ def _add_view_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tta_scales",
         metavar="SCALES",
-        default=",".join(map(str, DEFAULT_SCALES)),
-        help="besides 1; above 1 in overlapping crops [%(default)s]",
+        help=f"besides 1; above 1 in overlapping crops [{','.join(map(str, DEFAULT_SCALES))}]",
     )
     group.add_argument(
-        "--tta_method",
-        choices=METHODS,
-        default=default.method,
-        help="how views are merged [%(default)s]",
+        "--tta_method", choices=METHODS, help=f"how views are merged [{default.method}]"
     )
     group.add_argument(
         "--tta_iou",
         type=share,
-        default=default.iou,
-        help="overlap of boxes that are merged [%(default)s]",
+        help=f"overlap of boxes that are merged [{default.iou}]",
     )
 
 
@@ -155,34 +150,26 @@ def _run(arguments: argparse.Namespace) -> int | str:
     from tpudet.detection.inspection.save_images import check_image_folder, save_images
     from tpudet.trainkit.image_folder import parse_shard
 
+    names = _names(arguments)
     options = {
         "images": arguments.images or [data_path("test")],
         "every": arguments.every,
         "ids": arguments.ids,
         "shard": parse_shard(arguments.shard) if arguments.shard else None,
         "views": _views(arguments),
+        "in_bfloat16": lambda: predict.choose_bfloat16(
+            arguments.precision, is_shared=bool(arguments.cluster or arguments.shard)
+        ),
         "overwrite": arguments.overwrite,
     }
-    names = [name for name in (arguments.predictions, arguments.model_dir) if name]
-    if arguments.destination:
-        names.insert(0, arguments.destination)
-    if arguments.save_images:
-        check_image_folder(arguments.save_images)
     if arguments.models:
-        if arguments.save_images:
-            raise UserError("--save_images draws the predictions of one model, not of --models")
-        if names:
-            raise UserError("--models names the models and their predictions: give no PREDICTIONS")
         tasks = predict.plan_models(arguments.models, **options)
-    elif len(names) != 2:
-        raise UserError("give PREDICTIONS and MODEL_DIR, or --models FILE")
     else:
         tasks = predict.plan_folder(*names, **options)
+    for task in tasks if arguments.save_images else ():
+        check_image_folder(arguments.save_images, task.images)
     if arguments.dry_run:
         return predict.describe_tasks(tasks)
-    tasks = predict.with_precision(
-        tasks, arguments.precision, on_cluster=arguments.cluster is not None
-    )
     code = predict.run_and_report(
         tasks,
         batch_size=arguments.batch_size,
@@ -203,11 +190,28 @@ def _run(arguments: argparse.Namespace) -> int | str:
     return code
 
 
+def _names(arguments: argparse.Namespace) -> list[str]:
+    """Returns PREDICTIONS and MODEL_DIR; none with --models."""
+    names = [name for name in (arguments.predictions, arguments.model_dir) if name]
+    if arguments.destination:
+        names.insert(0, arguments.destination)
+    if arguments.models:
+        if arguments.save_images:
+            raise UserError("--save_images draws the predictions of one model, not of --models")
+        if names:
+            raise UserError("--models names the models and their predictions: give no PREDICTIONS")
+    elif len(names) != 2:
+        raise UserError("give PREDICTIONS and MODEL_DIR, or --models FILE")
+    return names
+
+
 def _views(arguments: argparse.Namespace) -> ViewSettings | None:
-    if not arguments.tta:
-        return None
+    scales = None
     try:
-        scales = [float(text) for text in arguments.tta_scales.split(",")]
+        if arguments.tta_scales is not None:
+            scales = [float(text) for text in arguments.tta_scales.split(",")]
     except ValueError as error:
         raise UserError(f"--tta_scales {arguments.tta_scales}: {error}") from error
-    return parse_views(arguments.tta, scales, method=arguments.tta_method, iou=arguments.tta_iou)
+    return parse_views(
+        arguments.tta, scales=scales, method=arguments.tta_method, iou=arguments.tta_iou
+    )

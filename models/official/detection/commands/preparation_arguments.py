@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpudet.detection.preparation.open_images.challenge import BOUNDARIES, TRAIN_BOXES
-from tpudet.trainkit.command_line import add_workers_argument, positive_integer, share
+from tpudet.trainkit.command_line import add_workers_argument, positive_integer, seed, share
 from tpudet.trainkit.files.locations import data_path, storage_path
 
 if TYPE_CHECKING:
@@ -106,21 +106,32 @@ def named_columns(text: str) -> dict[str, str]:
     return columns
 
 
-def add_writing_arguments(parser: argparse.ArgumentParser, *, image_check: str) -> None:
+def add_writing_arguments(
+    parser: argparse.ArgumentParser,
+    *,
+    image_check: str,
+    seed_of: str = "order and copies",
+    default_seed: int = 0,
+    default_copies: str = "no limit",
+) -> None:
     """Adds --max_copies, --seed, --cluster, --image_check, --allow_empty and --overwrite.
 
     Args:
         parser: of the command.
         image_check: default of --image_check.
+        seed_of: the random choices that --seed decides, for its help.
+        default_seed: default of --seed.
+        default_copies: the limit without --max_copies, for its help.
     """
     parser.add_argument(
         "--max_copies",
         type=positive_integer,
         metavar="N",
-        help="write no image more often than this, even if a class stays short (default: no limit)",
+        help="write no image more often than this, even if a class stays short (default: "
+        f"{default_copies})",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="of order, copies, splits and folds (default 0)"
+        "--seed", type=seed, default=default_seed, help=f"of {seed_of} (default {default_seed})"
     )
     parser.add_argument(
         "--cluster",
@@ -198,8 +209,13 @@ def _integers(text: str) -> tuple[int, ...]:
         ) from None
 
 
-def add_part_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the commands that write the parts of a preset."""
+def add_part_arguments(parser: argparse.ArgumentParser, **seed_arguments: Any) -> None:
+    """Adds the arguments of the commands that write the parts of a preset.
+
+    Args:
+        parser: of the command.
+        seed_arguments: `seed_of` and `default_seed` of `add_writing_arguments`.
+    """
     add_paths(
         parser,
         ("train_boxes", data_path(TRAIN_BOXES), "box CSV, for `boxes: all`"),
@@ -235,7 +251,9 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
         help="list what would be done, with class counts before and after; write nothing",
     )
     add_workers_argument(parser)
-    add_writing_arguments(parser, image_check="headers")
+    add_writing_arguments(
+        parser, image_check="headers", default_copies="as the preset says", **seed_arguments
+    )
 
 
 def build_workspace(arguments: argparse.Namespace) -> "Workspace":

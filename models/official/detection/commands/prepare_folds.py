@@ -8,6 +8,7 @@ from tpudet.detection.commands.preparation_arguments import (
     build_workspace,
     build_write_options,
 )
+from tpudet.detection.preparation.open_images.challenge import FOLD_SEED
 from tpudet.trainkit.command_line import new_parser, positive_integer, run_command
 
 _EPILOG = """The training images of every part are split into folds of equal size, stratified by
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--preset", default="folds", help="for the training sets (default: %(default)s)"
     )
-    add_part_arguments(parser)
+    add_part_arguments(parser, seed_of="folds, order and copies", default_seed=FOLD_SEED)
     return run_command(parser, argv, _run)
 
 

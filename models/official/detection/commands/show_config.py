@@ -1,4 +1,4 @@
-"""Prints the resolved experiment file: `tpudet show_config --config VERSION`."""
+"""Prints the resolved experiment file: `tpudet show_config CONFIG`."""
 
 import argparse
 from collections.abc import Sequence

@@ -41,8 +41,9 @@ def add_generating_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--classes",
         metavar="CSV",
-        help="a class list: only its classes are written, with its identifiers; those of the "
-        "predictions are found in it by identifier or else by name (default: all, as predicted)",
+        help="a class list: only predictions of its classes are written, with its identifiers and "
+        "their ancestors (--hierarchy none: without); classes are found in it by identifier or "
+        "else by name (default: all, as predicted)",
     )
     parser.add_argument(
         "--hierarchy",
@@ -80,7 +81,7 @@ def add_fusion_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument(
         "--weights",
-        type=lambda text: [float(part) for part in text.split(",")],
+        type=_numbers,
         default=[],
         metavar="W,W,…",
         help="one per submission; only their ratios count (default: all equal)",
@@ -103,6 +104,13 @@ def add_fusion_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of the merged masks, by weight, that must cover a pixel (default: %(default)s, "
         "the majority; 0: any, the union)",
     )
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a list of numbers: 2,1,1") from error
 
 
 def fusion_options(arguments: argparse.Namespace) -> dict[str, Any]:

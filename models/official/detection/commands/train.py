@@ -1,4 +1,4 @@
-"""Trains and evaluates a detector: `tpudet train --config VERSION --model_dir DIR`."""
+"""Trains and evaluates a detector or classifier: `tpudet train CONFIG --model_dir DIR`."""
 
 from collections.abc import Sequence
 from types import ModuleType

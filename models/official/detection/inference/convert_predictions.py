@@ -6,8 +6,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from tpudet.detection.inference.predictions import ImagePredictions
-from tpudet.detection.inference.predictions_file import PredictionsError, read_predictions
+from tpudet.detection.inference.predictions import (
+    ImagePredictions,
+    PredictionsError,
+    StoredPredictions,
+)
+from tpudet.detection.inference.predictions_file import open_predictions
 from tpudet.detection.inference.result_images import (
     category_ids,
     identities_of_coco,
@@ -35,18 +39,19 @@ DEFAULT_TEMPLATE = "{image},{label},{score:.6f},{x1},{y1},{x2},{y2}"
 
 
 class _Results(NamedTuple):
-    images: Sequence[ImagePredictions]
+    stored: StoredPredictions
     identities: Mapping[str, ImageIdentity]
     classes: tuple[ClassEntry, ...]
     min_score: float
 
     def detections(self) -> Iterator[tuple[ImagePredictions, ImageIdentity, VisibleDetections]]:
         """Each image with its identity and the detections to write."""
-        for image in self.images:
-            found = visible_detections(
-                image.labels, image.scores, image.boxes_normalized, min_score=self.min_score
-            )
-            yield image, self.identities[image.image_id], found
+        for block in self.stored.blocks():
+            for image in block:
+                found = visible_detections(
+                    image.labels, image.scores, image.boxes_normalized, min_score=self.min_score
+                )
+                yield image, self.identities[image.image_id], found
 
 
 def convert_predictions(
@@ -90,23 +95,17 @@ def convert_predictions(
     _check_paths(source, target, to, force=force)
     rows = parse_template(text)  # refused before the predictions are read
     with storage.open_file(source, "rb") as file:
-        predictions = read_predictions(file, source)
-    classes = read_class_list(predictions.class_list_text)
-    ids = [image.image_id for image in predictions.images]
-    if ground_truth is not None:
-        identities = identities_of_coco(ground_truth, ids)
-    elif images is not None:
-        identities = identities_of_files(images, ids)
-    else:
-        identities = own_identities(ids)
-    results = _Results(predictions.images, identities, classes, min_score)
-    if to == "coco":
-        count = _write_coco(target, results, category_ids(classes, ground_truth), force=force)
-    elif to == "yolo":
-        count = _write_yolo(target, results, force=force)
-    else:
-        count = _write_csv(target, results, rows, header, pixels=pixels, force=force)
-    unread = len(predictions.metadata.get("unreadable") or ())
+        stored = open_predictions(file, source)
+        classes, ids = read_class_list(stored.class_list_text), stored.image_ids()
+        identities = _identities(ids, images, ground_truth)
+        results = _Results(stored, identities, classes, min_score)
+        if to == "coco":
+            count = _write_coco(target, results, category_ids(classes, ground_truth), force=force)
+        elif to == "yolo":
+            count = _write_yolo(target, results, force=force)
+        else:
+            count = _write_csv(target, results, rows, header, pixels=pixels, force=force)
+    unread = len(stored.metadata.get("unreadable") or ())
     note = f"; {unread} images could not be read when they were predicted" if unread else ""
     return f"{target}: {count} detections in {len(ids)} images{note}"
 
@@ -125,6 +124,14 @@ def _check_paths(source: str, target: str, to: ResultFormat, *, force: bool) -> 
         raise UserError(f"{target} is a {'file' if to == 'yolo' else 'folder'}")
     if storage.exists(target) and not force:
         raise UserError(f"{target} exists; -f replaces it")
+
+
+def _identities(
+    ids: Sequence[str], images: str | None, ground_truth: str | None
+) -> Mapping[str, ImageIdentity]:
+    if ground_truth is not None:
+        return identities_of_coco(ground_truth, ids)
+    return own_identities(ids) if images is None else identities_of_files(images, ids)
 
 
 def _write_coco(target: str, results: _Results, categories: Sequence[int], *, force: bool) -> int:

@@ -62,7 +62,8 @@ def export_saved_model(
         model: owns every variable that `predict` reads, with the values to export.
         predict: the detector, traced with an unknown batch size.
         canvas_size: height and width of the canvas.
-        resize: how images come to it; the metadata should say it where it is another than `fit`.
+        resize: how images come to it; where it is another than `fit` the metadata should say it:
+            `resize`, the kind, and `short_side` and `long_side` of that kind.
         class_list_text: contents of classes.csv.
         directory: to write.
         metadata: JSON values: version, step, git commit. metadata.json has them, and canvas_size,

@@ -6,10 +6,11 @@ Memory holds the ids of all images and one block of predictions, however many th
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from tpudet.detection.inference.predictions import digest_image_list
 from tpudet.detection.inference.predictions_file import (
     ImagePredictions,
     StoredPredictions,
@@ -102,12 +103,14 @@ def join_parts(
         if mistakes:
             raise PartsError("\n  ".join(["the parts do not fit together:", *mistakes]))
         parts.sort(key=lambda part: part.shard["number"] if part.shard else 0)
-        return _write(target, parts, force=force)
+        facts = {k: v for k, v in parts[0].stored.metadata.items() if k != "shard"}
+        facts["unreadable"] = {k: v for part in parts for k, v in part.unreadable.items()}
+        if ids is not None:
+            facts["image_list"] = digest_image_list(sorted(set(ids)))
+        return _write(target, parts, facts, force=force)
 
 
-def _write(target: str, parts: Sequence[_Part], *, force: bool) -> int:
-    metadata = {k: v for k, v in parts[0].stored.metadata.items() if k != "shard"}
-    metadata["unreadable"] = {k: v for part in parts for k, v in part.unreadable.items()}
+def _write(target: str, parts: Sequence[_Part], metadata: dict[str, Any], *, force: bool) -> int:
     total = sum(len(part.ids) for part in parts)
 
     def blocks() -> Iterator[Sequence[ImagePredictions]]:
@@ -128,17 +131,21 @@ def _write(target: str, parts: Sequence[_Part], *, force: bool) -> int:
 
 
 def _differences(parts: Sequence[_Part]) -> Iterator[str]:
-    """Differences in what must be the same in all parts."""
+    """Differences in what must be the same in all parts.
+
+    Without a shard a part names its own images only, which `_missing_images` compares with --ids.
+    """
     first = parts[0]
-    for name, what in {
-        "fingerprint": "model",
-        "image_list": "list of images",
-        "augmentation": "views (--tta)",
-    }.items():
-        wanted = first.stored.metadata.get(name)
-        for part in parts[1:]:
-            if part.stored.metadata.get(name) != wanted:
-                yield f"{part.name} is of another {what} than {first.name}"
+    shards = [part for part in parts if part.shard]
+    for name, what, group in (
+        ("fingerprint", "model", parts),
+        ("image_list", "list of images", shards),
+        ("augmentation", "views (--tta)", parts),
+        ("precision", "--precision", parts),
+    ):
+        for part in group[1:]:
+            if part.stored.metadata.get(name) != group[0].stored.metadata.get(name):
+                yield f"{part.name} is of another {what} than {group[0].name}"
     for part in parts[1:]:
         if part.stored.class_list_text != first.stored.class_list_text:
             yield f"{part.name} has other classes than {first.name}"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from tpudet.detection.inference.predictions import digest_image_list
 from tpudet.detection.inference.predictions_file import (
     ImagePredictions,
     PredictionsError,
@@ -57,13 +58,18 @@ class PredictionTask(NamedTuple):
         ]
 
     def identity(self) -> dict[str, Any]:
-        """The metadata by which predictions are recognised: model, images, views and shard."""
-        whole = self.image_list or digest_image_list(self.images)
+        """The metadata that tell predictions: model, images, views, shard and precision.
+
+        Those of a single view, of all images and in float32 are not named.
+        """
+        whole = self.image_list or digest_image_list([image.image_id for image in self.images])
         facts: dict[str, Any] = {"fingerprint": self.saved.fingerprint, "image_list": whole}
         if self.views is not None:
             facts["augmentation"] = self.views._asdict()
         if self.shard is not None:
             facts["shard"] = self.shard._asdict()
+        if self.in_bfloat16:
+            facts["precision"] = "bfloat16"
         return json.loads(json.dumps(facts))
 
     def key(self) -> str:
@@ -75,17 +81,12 @@ class PredictionTask(NamedTuple):
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def digest_image_list(images: Sequence[ImageFile]) -> dict[str, Any]:
-    """Returns the number of images and a digest of their ids, to compare between machines."""
-    ids = "\n".join(image.image_id for image in images)
-    return {"count": len(images), "sha256": hashlib.sha256(ids.encode()).hexdigest()}
-
-
 def is_finished(task: PredictionTask) -> bool:
     """Whether the predictions file exists, written by this very task.
 
     Raises:
-        InferenceError: it exists, but of another model, image list, shard or other views.
+        InferenceError: it exists, but of another model, image list, shard or precision, or of
+            other views.
     """
     path = task.predictions_path
     if not is_file(path):
@@ -96,20 +97,14 @@ def is_finished(task: PredictionTask) -> bool:
     except PredictionsError as error:
         raise InferenceError(f"{error}; --overwrite replaces it") from error
     wanted = task.identity()
-    names = ("fingerprint", "image_list", "augmentation", "shard")
-    other = [name for name in names if found.get(name) != wanted.get(name)]
+    what = {"fingerprint": "another model", "image_list": "another list of images"}
+    what |= {"augmentation": "other views (--tta)", "shard": "another shard"}
+    what |= {"precision": "another --precision"}
+    other = [meaning for name, meaning in what.items() if found.get(name) != wanted.get(name)]
     if other:
-        what = {"fingerprint": "another model", "image_list": "another list of images"}
-        what |= {"augmentation": "other views (--tta)", "shard": "another shard"}
-        named = " and ".join(what[name] for name in other)
+        named = " and ".join(other)
         raise InferenceError(f"{path} exists, of {named}; --overwrite replaces it")
     return True
-
-
-def count_finished_parts(task: PredictionTask) -> tuple[int, int]:
-    """The number of parts that an earlier run finished, and of all."""
-    parts = task.parts()
-    return sum(is_file(part.path) for part in parts), len(parts)
 
 
 def find_parts_left(task: PredictionTask, *, discard_foreign: bool) -> list[Part]:

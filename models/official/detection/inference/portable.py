@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tpudet.detection.data.config import FitConfig, ResizeConfig, ShortSideConfig, StretchConfig
 from tpudet.detection.inference.saved_detector import read_saved_detector
 from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.errors import UserError
@@ -36,61 +37,72 @@ _QUANTIZED = {
     "/(backbone|neck)": ("ADD",),
 }
 _OPSET = 17  # of ONNX: the first with everything here; runtimes of 2022 read it
-_PLACEMENT = "resized to fit into the canvas, aspect kept, at its upper left; the rest is 0"
 
 
 def convert(
     directory: str,
     path: str,
     *,
-    calibration: Iterable[np.ndarray] | None = None,
-    overwrite: bool = False,
+    int8: str | None,
+    num_images: int,
+    overwrite: bool,
 ) -> int:
     """Writes `path` and `<path>.json`.
 
     Args:
         directory: of a SavedModel.
         path: ends in one of `FORMATS`.
-        calibration: canvases [H, W, 3] uint8 whose activations decide the scales of an int8 LiteRT
-            model, some hundreds; None for float32.
+        int8: source of images, see `read_canvases`, whose activations decide the scales of an int8
+            LiteRT model; None for float32.
+        num_images: the most that are read of them; some hundreds suffice.
         overwrite: replace the file.
 
     Returns:
         The size of the file in bytes.
 
     Raises:
-        UserError: the SavedModel is unusable or of an export without the signature `canvas`; the
-            name, the format or its converter does not fit; the file exists.
+        UserError: the SavedModel is unusable or of an export without the signature `canvas` or the
+            sides of its resizing; the name, the format or its converter does not fit; the file
+            exists; `int8` is not usable.
     """
     extension = os.path.splitext(path)[1].lower()
     if extension not in FORMATS:
         raise UserError(
             f"{path}: the name must end in {' or '.join(FORMATS)}, which says the format"
         )
-    if calibration is not None and FORMATS[extension] != "litert":
+    if int8 is not None and FORMATS[extension] != "litert":
         raise UserError(f"{path}: int8 is made for LiteRT only, a name that ends in .tflite")
     saved = read_saved_detector(directory)
+    resize = _exported_resize(saved)
     with Claim(f"{path}.claim.json", output=path) as claim:
         if storage.exists(path) and not overwrite:
             raise UserError(f"{path} exists: --overwrite replaces it")
         if FORMATS[extension] == "onnx":
             encoded = _to_onnx(saved)
+        elif int8 is None:
+            encoded = _to_litert(saved)
         else:
-            encoded = _to_litert(saved, calibration)
+            _require("ai_edge_quantizer", "int8")  # before minutes of reading and conversion
+            height, width = saved.metadata["canvas_size"]
+            canvases = read_canvases(int8, (height, width), resize, limit=num_images)
+            encoded = _to_int8(_to_litert(saved), canvases)
         claim.verify()
         with whole_file(f"{path}.json", "w") as file:
-            file.write(_description(saved, is_int8=calibration is not None))
+            file.write(_description(saved, is_int8=int8 is not None))
         with whole_file(path, "wb") as file:
             file.write(encoded)
     return len(encoded)
 
 
-def read_canvases(source: str, canvas_size: tuple[int, int], limit: int) -> list[np.ndarray]:
+def read_canvases(
+    source: str, canvas_size: tuple[int, int], resize: ResizeConfig, *, limit: int
+) -> list[np.ndarray]:
     """Reads images as the detector sees them, [H, W, 3] uint8, evenly from the whole source.
 
     Args:
         source: a folder of images, or a split of a prepared set, `<folder>/<split>_<part>`.
         canvas_size: height and width.
+        resize: how the detector's images come to the canvas.
         limit: maximum number of images.
 
     Raises:
@@ -98,6 +110,7 @@ def read_canvases(source: str, canvas_size: tuple[int, int], limit: int) -> list
     """
     import tensorflow as tf
 
+    from tpudet.detection.data.resize import build_resize
     from tpudet.trainkit.images.canvas import decode_to_canvas
     from tpudet.trainkit.records import count_records, find_shards, read_records
 
@@ -119,24 +132,22 @@ def read_canvases(source: str, canvas_size: tuple[int, int], limit: int) -> list
             for row, (_, record) in enumerate(read_records(shards))
             if row in wanted
         ]
-    return [decode_to_canvas(file, *canvas_size).image.numpy() for file in encoded]
+    scale = build_resize(resize)
+    return [decode_to_canvas(file, *canvas_size, scale).image.numpy() for file in encoded]
 
 
 def _spread(count: int, limit: int) -> list[int]:
     return np.unique(np.linspace(0, count - 1, min(count, limit)).round().astype(int)).tolist()
 
 
-def _to_litert(saved: SavedModel, calibration: Iterable[np.ndarray] | None) -> bytes:
+def _to_litert(saved: SavedModel) -> bytes:
     import tensorflow as tf
 
-    if calibration is not None:
-        _require("ai_edge_quantizer", "int8")  # before minutes of conversion
     model, detect = _one_canvas(saved)
     converter: Any = tf.lite.TFLiteConverter.from_concrete_functions(
         [detect.get_concrete_function()], model
     )
-    encoded = converter.convert()
-    return encoded if calibration is None else _to_int8(encoded, calibration)
+    return converter.convert()
 
 
 def _to_int8(encoded: bytes, calibration: Iterable[np.ndarray]) -> bytes:
@@ -218,9 +229,40 @@ def _description(saved: SavedModel, *, is_int8: bool) -> str:
             **saved.metadata,
             "precision": "int8" if is_int8 else "float32",
             "input": {"shape": [1, *saved.metadata["canvas_size"], 3], "type": "uint8 RGB"},
-            "placement": _PLACEMENT,
+            "placement": _placement(_exported_resize(saved)),
             "box_order": "y1 x1 y2 x2 of the canvas",
             "classes": [[entry.identifier, entry.name] for entry in classes],  # from id 1
         },
         indent=2,
     )
+
+
+def _exported_resize(saved: SavedModel) -> ResizeConfig:
+    """How the images of a SavedModel come to its canvas; one that does not say it fits them."""
+    facts = {"resize": "fit", **saved.metadata}
+    match facts:
+        case {"resize": "fit"}:
+            return FitConfig()
+        case {"resize": "stretch"}:
+            return StretchConfig()
+        case {"resize": "short_side", "short_side": int(short), "long_side": int(long)}:
+            return ShortSideConfig(short_side=short, long_side=long)
+        case _:
+            raise UserError(
+                f"{saved.directory} was exported with data.resize {facts['resize']}, but does not "
+                "say its sides: export it again with tpudet export"
+            )
+
+
+def _placement(resize: ResizeConfig) -> str:
+    match resize:
+        case FitConfig():
+            return "resized to fit into the canvas, aspect kept, at its upper left; the rest is 0"
+        case StretchConfig():
+            return "resized to the whole canvas, aspect not kept"
+        case ShortSideConfig():
+            return (
+                f"resized to {resize.short_side} pixels on its shorter side, or less for at most "
+                f"{resize.long_side} on its longer one and to fit into the canvas, aspect kept, "
+                "sides rounded down, at its upper left; the rest is 0"
+            )

@@ -1,18 +1,19 @@
 """Predicts folders of images with one SavedModel or a list of them."""
 
+import functools
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from tpudet.detection.inference.model_list import ListedModel, read_model_list
 from tpudet.detection.inference.parts import (
     InferenceError,
     PredictionTask,
-    count_finished_parts,
-    digest_image_list,
+    find_parts_left,
     is_finished,
 )
+from tpudet.detection.inference.predictions import digest_image_list
 from tpudet.detection.inference.run import run_tasks
 from tpudet.detection.inference.saved_detector import read_saved_detector
 from tpudet.detection.inference.view_settings import ViewSettings
@@ -42,6 +43,7 @@ def plan_folder(
     ids: str | None,
     shard: Shard | None,
     views: ViewSettings | None,
+    in_bfloat16: Callable[[], bool],
     overwrite: bool,
 ) -> list[PredictionTask]:
     """Plans the predictions of one model; says what there is to do.
@@ -54,6 +56,7 @@ def plan_folder(
         ids: path of a list of image ids to predict; None for all images.
         shard: the part of the images to predict.
         views: of test-time augmentation.
+        in_bfloat16: as `choose_bfloat16`; called last, as it imports TensorFlow.
         overwrite: replace an existing predictions file.
 
     Raises:
@@ -66,7 +69,7 @@ def plan_folder(
     listed = _list(images, every, ids)
     size = "x".join(map(str, saved.metadata["canvas_size"]))
     print(f"model {saved.directory}, canvas {size}; {_count_images(listed, images, shard)}")
-    return [_task(saved, target, listed, shard, views)]
+    return [_task(saved, target, listed, shard, views, in_bfloat16=in_bfloat16())]
 
 
 def plan_models(
@@ -77,6 +80,7 @@ def plan_models(
     ids: str | None,
     shard: Shard | None,
     views: ViewSettings | None,
+    in_bfloat16: Callable[[], bool],
     overwrite: bool,
 ) -> list[PredictionTask]:
     """Plans the predictions of a list of models; finished ones are left out.
@@ -88,17 +92,19 @@ def plan_models(
         ids: path.
         shard: of the images.
         views: of test-time augmentation.
+        in_bfloat16: precision.
         overwrite: replace existing predictions files.
 
     Raises:
         UserError: an argument or the list is not usable; all mistakes of the list at once.
     """
     listed = _list(images, every, ids)
+    is_reduced = functools.cache(in_bfloat16)
     tasks: list[PredictionTask] = []
 
     def add(model: ListedModel) -> None:
         target = shard_path(model.predictions_path, shard)
-        task = _task(model.saved, target, listed, shard, views)
+        task = _task(model.saved, target, listed, shard, views, in_bfloat16=is_reduced())
         if not overwrite and is_finished(task):
             print(f"{task.predictions_path}: finished, skipped")
         else:
@@ -109,36 +115,36 @@ def plan_models(
     return tasks
 
 
-def with_precision(
-    tasks: Sequence[PredictionTask], precision: Precision, *, on_cluster: bool
-) -> list[PredictionTask]:
-    """Returns the tasks with the precision of their convolutions on CPUs.
+def choose_bfloat16(precision: Precision, *, is_shared: bool) -> bool:
+    """Returns whether convolutions on CPUs are to be in bfloat16.
 
     Args:
-        tasks: of `plan_folder` or `plan_models`.
         precision: auto is bfloat16 where this machine has no GPU and its CPU gains from it, and
-            float32 on a cluster, whose nodes would differ.
-        on_cluster: whether the nodes of a cluster predict.
+            float32 for shared work, because the machines may differ.
+        is_shared: whether other machines predict as well, by --cluster or --shard.
     """
-    if precision == "auto":
-        import tensorflow as tf
+    if precision != "auto":
+        return precision == "bfloat16"
+    import tensorflow as tf
 
-        has_gpu = bool(tf.config.list_physical_devices("GPU"))
-        is_faster = not on_cluster and not has_gpu and gains_from_bfloat16()
-        precision = "bfloat16" if is_faster else "float32"
-        if is_faster:
-            print("bfloat16, in which this CPU is faster; --precision float32 rounds less")
-    return [task._replace(in_bfloat16=precision == "bfloat16") for task in tasks]
+    has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    is_faster = not is_shared and not has_gpu and gains_from_bfloat16()
+    if is_faster:
+        print("bfloat16, in which this CPU is faster; --precision float32 rounds less")
+    return is_faster
 
 
 def describe_tasks(tasks: Sequence[PredictionTask]) -> str:
-    """Describes the work to do, one line per predictions file."""
+    """Describes the work to do, and whether parts of another run are in the way."""
     lines = []
     for task in tasks:
-        finished, count = count_finished_parts(task)
-        lines.append(
-            f"would write {task.predictions_path} in {count} parts; {finished} are finished"
-        )
+        count = len(task.parts())
+        try:
+            left = find_parts_left(task, discard_foreign=False)
+            state = f"{count - len(left)} are finished"
+        except InferenceError as error:
+            state = str(error)
+        lines.append(f"would write {task.predictions_path} in {count} parts; {state}")
     return "\n".join(lines)
 
 
@@ -187,13 +193,16 @@ def _task(
     listed: Sequence[ImageFile],
     shard: Shard | None,
     views: ViewSettings | None,
+    *,
+    in_bfloat16: bool,
 ) -> PredictionTask:
     if views is not None and "mask_side" in saved.metadata:
         raise InferenceError(
             f"{saved.directory} predicts masks, which --tta cannot merge; leave --tta out"
         )
     images = take_shard(listed, shard) if shard else listed
-    return PredictionTask(saved, images, target, views, shard, digest_image_list(listed))
+    whole = digest_image_list([image.image_id for image in listed])
+    return PredictionTask(saved, images, target, views, shard, whole, in_bfloat16=in_bfloat16)
 
 
 def _list(images: Sequence[str], every: int, ids: str | None) -> list[ImageFile]:

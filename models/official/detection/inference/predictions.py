@@ -1,7 +1,8 @@
 """The predictions of images, as predictions files store them, and what makes them valid."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +33,13 @@ class StoredPredictions(NamedTuple):
     metadata: dict
     num_images: int
     image_ids: Callable[[], list[str]]  # reads nothing else
-    blocks: Callable[[], Iterator[Sequence[ImagePredictions]]]  # unchecked, see `check_blocks`
+    blocks: Callable[[], Iterator[Sequence[ImagePredictions]]]
+
+
+def digest_image_list(image_ids: Sequence[str]) -> dict[str, Any]:
+    """Returns the number of images and a digest of their ids, to compare between machines."""
+    digest = hashlib.sha256("\n".join(image_ids).encode())
+    return {"count": len(image_ids), "sha256": digest.hexdigest()}
 
 
 def check_blocks(

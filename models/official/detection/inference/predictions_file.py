@@ -39,17 +39,16 @@ def open_predictions(file: IO[bytes], name: str) -> StoredPredictions:
         name: see `read_predictions`; a pickle is read into memory whole.
 
     Raises:
-        PredictionsError: it is of another kind; also while its images are read, if it is damaged.
+        PredictionsError: it is of another kind; while its images are read also what
+            `read_predictions` refuses.
     """
-    stored = _open(file, name)
-    return stored._replace(
-        image_ids=lambda: _read_ids(stored, name), blocks=lambda: _read_blocks(stored, name)
-    )
-
-
-def _open(file: IO[bytes], name: str) -> StoredPredictions:
     with _name_errors(name):
-        return (open_pickle if name.endswith(".pkl") else open_parquet)(file)
+        stored = (open_pickle if name.endswith(".pkl") else open_parquet)(file)
+        num_classes = len(read_class_list(stored.class_list_text))
+    return stored._replace(
+        image_ids=lambda: _read_ids(stored, name),
+        blocks=lambda: _read_blocks(stored, name, num_classes),
+    )
 
 
 def _read_ids(stored: StoredPredictions, name: str) -> list[str]:
@@ -57,9 +56,11 @@ def _read_ids(stored: StoredPredictions, name: str) -> list[str]:
         return stored.image_ids()
 
 
-def _read_blocks(stored: StoredPredictions, name: str) -> Iterator[Sequence[ImagePredictions]]:
+def _read_blocks(
+    stored: StoredPredictions, name: str, num_classes: int
+) -> Iterator[Sequence[ImagePredictions]]:
     with _name_errors(name):
-        yield from stored.blocks()
+        yield from check_blocks(stored.blocks(), num_classes)
 
 
 @contextmanager
@@ -83,10 +84,8 @@ def read_predictions(file: IO[bytes], name: str) -> Predictions:
         PredictionsError: it is of another kind, or has a class that its class list lacks, a number
             that is not finite, a damaged mask, or an image twice.
     """
-    stored = _open(file, name)
-    with _name_errors(name):
-        num_classes = len(read_class_list(stored.class_list_text))
-        images = [image for block in check_blocks(stored.blocks(), num_classes) for image in block]
+    stored = open_predictions(file, name)
+    images = [image for block in stored.blocks() for image in block]
     return Predictions(images, stored.class_list_text, stored.metadata)
 
 

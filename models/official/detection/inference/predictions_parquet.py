@@ -127,11 +127,10 @@ def _to_table(images: Sequence[ImagePredictions], schema: pa.Schema) -> pa.Table
 def _from_table(table: pa.Table) -> Iterator[ImagePredictions]:
     for batch in table.to_batches():
         ids = batch.column("image_id").to_pylist()
+        _require_equal_lengths(batch, ids)
         ends = batch.column("labels").offsets.to_numpy()
         labels, scores = (batch.column(name).flatten().to_numpy() for name in ("labels", "scores"))
         boxes = batch.column("boxes_normalized").flatten().flatten().to_numpy().reshape(-1, 4)
-        if not len(labels) == len(scores) == len(boxes):
-            raise PredictionsError("labels, scores and boxes differ in number")
         masks = [None] * len(ids)
         if _MASKS.name in batch.schema.names:
             masks = batch.column(_MASKS.name).to_pylist()
@@ -139,6 +138,18 @@ def _from_table(table: pa.Table) -> Iterator[ImagePredictions]:
         for image_id, start, stop, rles in zip(ids, ends[:-1], ends[1:], masks, strict=True):
             part = slice(start, stop)
             yield ImagePredictions(image_id, labels[part], scores[part], boxes[part], rles)
+
+
+def _require_equal_lengths(batch: pa.RecordBatch, ids: Sequence[str]) -> None:
+    """Refuses an image whose lists differ, of which every later one would get wrong numbers."""
+    columns = ("labels", "scores", "boxes_normalized")
+    counts = np.array([np.diff(batch.column(name).offsets) for name in columns])  # [3, rows]
+    unequal = np.flatnonzero((counts != counts[0]).any(axis=0))
+    if len(unequal):
+        n = counts[:, unequal[0]]
+        raise PredictionsError(
+            f"image {ids[unequal[0]]!r} has {n[0]} labels, {n[1]} scores and {n[2]} boxes"
+        )
 
 
 def _peek_masks(

@@ -66,8 +66,8 @@ def run_tasks(
 ) -> Timing:
     """Writes predictions files, one after another or, on a cluster, as its nodes are free.
 
-    Parts that an earlier run finished are kept if they are of the same model, image list, views
-    and part size. Every predictions file is claimed while this runs.
+    Parts that an earlier run finished are kept if they are of the same model, image list, views,
+    part size and precision. Every predictions file is claimed while this runs.
 
     Args:
         tasks: none without images.

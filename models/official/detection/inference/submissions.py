@@ -1,20 +1,20 @@
 """Writes the submission of a predictions file, or of every predictions file in a folder."""
 
+import heapq
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
+from typing import NamedTuple
 
 from tqdm import tqdm
 
-from tpudet.detection.inference.predictions_file import (
-    ImagePredictions,
-    PredictionsError,
-    read_predictions,
-)
-from tpudet.detection.submission.ancestors import ancestor_table
+from tpudet.detection.inference.predictions import ImagePredictions, StoredPredictions
+from tpudet.detection.inference.predictions_file import open_predictions
+from tpudet.detection.submission.ancestors import AncestorTable, ancestor_table
 from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.generate import (
     SUMMARY,
@@ -31,11 +31,13 @@ from tpudet.detection.submission.mask_rows import write_masks
 from tpudet.detection.submission.open_images_csv import require_words, write_submission
 from tpudet.detection.submission.writer import is_same_file
 from tpudet.trainkit.class_list import ClassEntry, read_class_list, read_classes
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import is_file, open_file
 
 _NO_HIERARCHY = "none"
+_Images = Iterator[tuple[str, ImagePredictions | None]]  # with their ids; None: not readable
 _PART_OF_A_WHOLE = re.compile(r"(_part_[0-9]+_of_[0-9]+|-[0-9]{5}-of-[0-9]{5})\.[a-z]+$")
 
 
@@ -53,7 +55,8 @@ def generate_submission(
     Args:
         source: the predictions file.
         target: the submission to write; None for the name of the source, ending in .csv.
-        classes: path of a class list: only its classes are written, with its identifiers.
+        classes: path of a class list: only predictions of its classes are written, with its
+            identifiers.
         hierarchy: path of a class hierarchy, by which ancestors are added; None for the
             challenge's in $DATA if it exists, `none` adds none.
         masks: whether masks are submitted instead of boxes, see `submission.mask_rows`.
@@ -69,42 +72,75 @@ def generate_submission(
     """
     target = target or _submission_path(source)
     _check_paths(source, target, force=force)
+    return _write(source, target, _read_lists(classes, hierarchy), masks=masks, force=force)
+
+
+class _Lists(NamedTuple):
+    """What decides the labels of a submission."""
+
+    classes: str | None  # path of the class list
+    wanted: tuple[ClassEntry, ...] | None  # its rows; None for all predicted classes
+    hierarchy: Hierarchy | None
+    remark: str  # on the hierarchy, for the summary
+
+
+def _read_lists(classes: str | None, hierarchy: str | None) -> _Lists:
     wanted = read_classes(classes) if classes else None
-    tree, remark = _read_hierarchy(hierarchy)
-    with open_file(source, "rb") as file:
-        predictions = read_predictions(file, source)
-    predicted = read_class_list(predictions.class_list_text)
-    identifiers = _identifiers(predicted, wanted, classes)
-    require_words(filter(None, identifiers), "class identifiers", "give others by --classes")
-    unreadable = predictions.metadata.get("unreadable", ())
-    images = {os.path.splitext(name)[0]: None for name in unreadable}
-    images |= {image.image_id: image for image in predictions.images}
-    require_words(images, "image ids", "rename the images", also=" ")
+    return _Lists(classes, wanted, *_read_hierarchy(hierarchy))
+
+
+def _write(source: str, target: str, lists: _Lists, *, masks: bool, force: bool) -> str:
+    """Writes the submission of a predictions file; returns the summary."""
     counts: Counter[str] = Counter()
-    table = ancestor_table(tree, list(filter(None, identifiers))) if tree else None
-    progress = partial(tqdm, total=len(images), unit=" images", delay=1)
-    if masks:
-        _require_masks(predictions.images, source)
-        rows = mask_rows(images, counts, identifiers=identifiers, ancestors=table)
-        counted = ((row, len(row.predictions)) for row in progress(rows))
-        num_images = write_masks(target, counted, [], force=force, skip_bad=False).num_images
-    else:
-        texts = submission_rows(images, counts, identifiers=identifiers, ancestors=table)
-        with claimed_file(target, "w", force=force) as file:
-            num_images = write_submission(file, progress(texts))
+    with open_file(source, "rb") as opened:
+        stored = open_predictions(opened, source)
+        identifiers = _identifiers(read_class_list(stored.class_list_text), lists)
+        table = _ancestors(identifiers, lists.hierarchy)
+        total, images = _by_rising_id(stored)
+        progress = partial(tqdm, total=total, unit=" images", delay=1)
+        if masks:
+            images = _with_masks(images, source)
+            rows = mask_rows(images, counts, identifiers=identifiers, ancestors=table)
+            counted = ((row, len(row.predictions)) for row in progress(rows))
+            write_masks(target, counted, [], force=force, skip_bad=False)
+        else:
+            texts = submission_rows(images, counts, identifiers=identifiers, ancestors=table)
+            with claimed_file(target, "w", force=force) as file:
+                write_submission(file, progress(texts))
     lines = [f"\n  {counts[key]} {meaning}" for key, meaning in SUMMARY.items() if counts[key]]
     return (
-        f"{target}: {num_images} images, {counts['predictions']} predictions"
+        f"{target}: {total} images, {counts['predictions']} predictions"
         + "".join(lines)
-        + remark
+        + lists.remark
     )
 
 
-def _require_masks(images: Sequence[ImagePredictions], source: str) -> None:
-    if images and all(image.masks is None for image in images):
-        raise SubmissionError(
-            f"--masks: {source} has none; tpudet predict writes them for a model with a mask head"
-        )
+def _by_rising_id(stored: StoredPredictions) -> tuple[int, _Images]:
+    """The number of images, and the images with their ids.
+
+    One block is in memory where ids rise from image to image, as tpudet predict writes them;
+    otherwise all are.
+    """
+    ids = stored.image_ids()
+    names = {os.path.splitext(name)[0] for name in stored.metadata.get("unreadable", ())}
+    unreadable = sorted(names.difference(ids))
+    require_words([*ids, *unreadable], "image ids", "rename the images", also=" ")
+    found: Iterable[tuple[str, ImagePredictions | None]]
+    found = ((image.image_id, image) for block in stored.blocks() for image in block)
+    if ids != sorted(ids):
+        found = sorted(found, key=itemgetter(0))
+    missing = ((image_id, None) for image_id in unreadable)
+    return len(ids) + len(unreadable), heapq.merge(found, missing, key=itemgetter(0))
+
+
+def _with_masks(images: _Images, source: str) -> _Images:
+    for image_id, image in images:
+        if image is not None and image.masks is None:
+            raise SubmissionError(
+                f"--masks: {source} has none; tpudet predict writes them for a model with a mask "
+                "head"
+            )
+        yield image_id, image
 
 
 def _check_paths(source: str, target: str, *, force: bool) -> None:
@@ -156,6 +192,7 @@ def generate_all_submissions(
     names = [n for n in storage.list_names(folder) if n.endswith((".parquet", ".pkl"))]
     if not names:
         raise SubmissionError(f"no *.parquet or *.pkl in {folder}")
+    lists = _read_lists(classes, hierarchy)
     num_failed = 0
     for source in [os.path.join(folder, name) for name in sorted(names, key=_parquet_first)]:
         target = _submission_path(source)
@@ -172,13 +209,9 @@ def generate_all_submissions(
                 print(f"{target} exists")
         else:
             try:
-                print(
-                    generate_submission(
-                        source, classes=classes, hierarchy=hierarchy, masks=masks, force=force
-                    )
-                )
-            except PredictionsError as error:
-                print(error, file=sys.stderr)
+                print(_write(source, target, lists, masks=masks, force=force))
+            except UserError as error:
+                print(f"{source}: {error}", file=sys.stderr)
                 num_failed += 1
     if num_failed:
         print(
@@ -196,12 +229,20 @@ def _parquet_first(name: str) -> tuple[bool, str]:
     return name.endswith(".pkl"), name
 
 
-def _identifiers(
-    predicted: Sequence[ClassEntry], wanted: Sequence[ClassEntry] | None, path: str | None
-) -> tuple[str, ...]:
-    if wanted is None:
-        return tuple(entry.identifier for entry in predicted)
-    try:
-        return wanted_identifiers(predicted, wanted)
-    except SubmissionError as error:
-        raise SubmissionError(f"--classes {path}: {error}") from error
+def _identifiers(predicted: Sequence[ClassEntry], lists: _Lists) -> tuple[str, ...]:
+    """The label of each predicted class, empty for one to leave out."""
+    identifiers = tuple(entry.identifier for entry in predicted)
+    if lists.wanted is not None:
+        try:
+            identifiers = wanted_identifiers(predicted, lists.wanted)
+        except SubmissionError as error:
+            raise SubmissionError(f"--classes {lists.classes}: {error}") from error
+    require_words(filter(None, identifiers), "class identifiers", "give others by --classes")
+    return identifiers
+
+
+def _ancestors(identifiers: Sequence[str], hierarchy: Hierarchy | None) -> AncestorTable | None:
+    if hierarchy is None:
+        return None
+    require_words(hierarchy.labels, "labels of the hierarchy", "correct it, or --hierarchy none")
+    return ancestor_table(hierarchy, list(filter(None, identifiers)))

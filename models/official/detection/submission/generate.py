@@ -1,7 +1,7 @@
 """Formats the detections of images as the rows of a submission."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -50,16 +50,16 @@ class DetectedImage(Protocol):
 
 
 def submission_rows(
-    images: Mapping[str, DetectedImage | None],
+    images: Iterable[tuple[str, DetectedImage | None]],
     counts: Counter[str],
     *,
     identifiers: Sequence[str],
     ancestors: AncestorTable | None = None,
 ) -> Iterator[tuple[str, str]]:
-    """Yields (image id, prediction string) by rising image id.
+    """Yields (image id, prediction string) of each image, in their order.
 
     Args:
-        images: by image id; None for one that could not be read, which gets an empty string,
+        images: with their ids; None for one that could not be read, which gets an empty string,
             because a submission must name every image.
         counts: is updated: `predictions` and the keys of SUMMARY.
         identifiers: the label of each class, empty for a class to leave out.
@@ -68,7 +68,7 @@ def submission_rows(
     kept = [identifier for identifier in identifiers if identifier]
     is_kept = np.array([False, *map(bool, identifiers)])
     numbers = np.cumsum(is_kept)  # from classes to rows of `kept`, both from 1
-    for image_id, image in sorted(images.items(), key=lambda item: item[0]):
+    for image_id, image in images:
         if image is None:
             counts["unreadable"] += 1
             yield image_id, ""
@@ -91,19 +91,19 @@ def submission_rows(
 
 
 def mask_rows(
-    images: Mapping[str, DetectedImage | None],
+    images: Iterable[tuple[str, DetectedImage | None]],
     counts: Counter[str],
     *,
     identifiers: Sequence[str],
     ancestors: AncestorTable | None = None,
 ) -> Iterator[MaskRow]:
-    """Yields the rows of a submission of masks by rising image id.
+    """Yields the rows of a submission of masks, one per image, in their order.
 
     Arguments as of `submission_rows`; masks without a pixel are left out. The size of an image
     without predictions is unknown and written as 1 x 1.
     """
     numbers = {label: place for place, label in enumerate(ancestors.labels)} if ancestors else {}
-    for image_id, image in sorted(images.items(), key=lambda item: item[0]):
+    for image_id, image in images:
         found: list[MaskPrediction] = []
         size = (1, 1)
         if image is None:

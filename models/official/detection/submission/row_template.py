@@ -63,12 +63,15 @@ def parse_template(text: str) -> RowTemplate:
     for column in columns:
         try:
             parsed = [
-                name for _, name, _, _ in string.Formatter().parse(column) if name is not None
+                (name, spec or "")
+                for _, name, spec, _ in string.Formatter().parse(column)
+                if name is not None
             ]
         except ValueError as error:
             raise SubmissionError(f"--format {text!r}: {error}") from error
-        fields.append(set(parsed))
-        mistakes += [f"{{{n}}}" for n in parsed if n not in (*IMAGE_FIELDS, *DETECTION_FIELDS)]
+        fields.append({name for name, _ in parsed})
+        mistakes += [f"{{{n}}}" for n, _ in parsed if n not in (*IMAGE_FIELDS, *DETECTION_FIELDS)]
+        mistakes += [f"{{{n}:{spec}}}, a field in a format" for n, spec in parsed if "{" in spec]
     if mistakes:
         known = ", ".join((*IMAGE_FIELDS, *DETECTION_FIELDS))
         raise SubmissionError(f"--format {text!r} has {', '.join(mistakes)}; fields are {known}")

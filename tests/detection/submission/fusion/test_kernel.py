@@ -4,6 +4,7 @@ Damaged text lies right before a page that nobody may read, so reading too far e
 """
 
 import ctypes
+import importlib
 import mmap
 import shutil
 import subprocess
@@ -24,7 +25,9 @@ from tpudet.detection.submission.fusion.kernel import load_kernel
 from tpudet.detection.submission.fusion.settings import METHODS, FusionSettings
 from tpudet.detection.submission.merge import relative_weights, settings_table
 
-pytest.importorskip("tpudet.detection.submission.fusion.fuse")
+# It is left out only where there is no compiler: setup.py passes over one that does not compile.
+load = importlib.import_module if shutil.which("cc") else pytest.importorskip
+load("tpudet.detection.submission.fusion.fuse")
 WEIGHTS = ([], [1.0, 0.5, 2.3], [0.0, 1.0, 1.0])
 
 

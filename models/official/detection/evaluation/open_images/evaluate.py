@@ -144,12 +144,13 @@ def evaluate_submission(
             with whole_file(f"{folder}/{name}", "wb") as file:
                 file.write(content)
     notes = "".join(f"\n  {note}" for note in challenge.labelled.notes)
+    expanded = " after expansion" if options.hierarchy else ""
     return (
         f"mAP {mean_average_precision(rows):.6f} over {len(worst)} classes with ground truth\n"
         f"{submission}: {scores.counts.images} images, {scores.counts.predictions} predictions"
         f"{scores.counts.describe()}\n"
-        f"{options.groundtruth}: {len(truth.verified)} images, {len(truth.classes)} boxes after "
-        f"expansion, {int(truth.is_group_of.sum())} of them group-of{notes}\n"
+        f"{options.groundtruth}: {len(truth.verified)} images, {len(truth.classes)} boxes{expanded}"
+        f", {int(truth.is_group_of.sum())} of them group-of{notes}\n"
         f"{_describe_worst(rows, worst)}{_describe_shares(shares)}\n"
         f"written to {folder}: {', '.join(files)}"
     )
