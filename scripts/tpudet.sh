@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034  # the variables are for the scripts
 # `source tpudet.sh NUMBER "$@"` begins every script here: it prints the script's first comment as
-# the usage message for --help and unless NUMBER arguments precede the flags, sets $storage and $logs, and defines
-# `tpudet`, which ends the script with that command.
+# the usage message for --help and unless NUMBER arguments precede the flags, sets $storage and
+# $logs, and defines `tpudet`, which ends the script with that command.
 set -euo pipefail
 
 usage() {
