@@ -16,8 +16,8 @@ from tpudet.detection.types import Batch
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.weights.config import WeightsConfig
-from tpudet.trainkit.weights.families import recognize
 from tpudet.trainkit.weights.pretrained import Pretrained, load_pretrained, open_pretrained
+from tpudet.trainkit.weights.recognize import recognize
 from tpudet.trainkit.weights.stored_weights import StoredWeights
 
 

@@ -64,14 +64,9 @@ def train(
         The exit code of the process: 0 finished, 1 failed, and those of `trainkit.training.loop`.
 
     Raises:
-        UserError: config, data set, weights or checkpoints do not fit together, or another process
-            writes to the model_dir.
+        UserError: config, data, weights or checkpoints do not fit, or another process writes there.
     """
-    class_list_text, classes = load_classes(config.data.directory, config.data.classes)
-    split = find_joined_split(config.data.directory, config.data.train_split, classes)
-    require_one_division(
-        config.data.directory, f"{config.data.train_split}+{config.data.eval_split}"
-    )
+    class_list_text, classes, split = _open_data(config)
     start = resolve_start(
         config,
         num_images=sum(split.records_per_shard),
@@ -91,10 +86,8 @@ def train(
         evaluation = _evaluation_settings(
             config, training, classes=classes, devices=devices, model_dir=model_dir
         )
-
-    with input_errors_in_words(
-        lambda: split.shards + (_eval_shards(config, classes) if evaluation is not None else [])
-    ):
+    shards = split.shards + (_eval_shards(config, classes) if evaluation else [])
+    with input_errors_in_words(lambda: shards):
         return run_training(
             config,
             training,
@@ -120,8 +113,7 @@ def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps:
     Raises:
         UserError: config, data set and weights do not fit together.
     """
-    _, classes = load_classes(config.data.directory, config.data.classes)
-    split = find_joined_split(config.data.directory, config.data.train_split, classes)
+    _, classes, split = _open_data(config)
     return run_range_test(
         config,
         split,
@@ -252,6 +244,15 @@ def export(model_dir: str, *, export_root: str, step: str, overwrite: bool) -> t
         overwrite=overwrite,
     )
     return directory, checkpoint.step
+
+
+def _open_data(config: ExperimentConfig) -> tuple[str, Sequence[ClassEntry], Split]:
+    """Returns the text and the rows of the class list, and the records to train on."""
+    data = config.data
+    class_list_text, classes = load_classes(data.directory, data.classes)
+    split = find_joined_split(data.directory, data.train_split, classes)
+    require_one_division(data.directory, f"{data.train_split}+{data.eval_split}")
+    return class_list_text, classes, split
 
 
 def _eval_shards(config: ExperimentConfig, classes: Sequence[ClassEntry]) -> list[str]:

@@ -68,8 +68,7 @@ def train(
         The exit code of the process: 0 finished, 1 failed, and those of `trainkit.training.loop`.
 
     Raises:
-        UserError: config, data set, weights or checkpoints do not fit together, or another process
-            writes to the model_dir.
+        UserError: config, data, weights or checkpoints do not fit, or another process writes there.
     """
     class_list_text, classes, split = _open_data(config)
     start = resolve_start(
@@ -91,11 +90,9 @@ def train(
         evaluation = _evaluation_settings(
             config, training, classes=classes, devices=devices, model_dir=model_dir
         )
-
     advice = advise_on_cpus(config, num_images=sum(split.records_per_shard))
-    with input_errors_in_words(
-        lambda: split.shards + (_eval_shards(config, classes) if evaluation is not None else [])
-    ):
+    shards = split.shards + (_eval_shards(config, classes) if evaluation else [])
+    with input_errors_in_words(lambda: shards):
         return run_training(
             config,
             training,

@@ -33,9 +33,7 @@ from tpudet.trainkit.files.storage import make_folder, whole_file
 from tpudet.trainkit.jobs.child_process import run_child
 from tpudet.trainkit.training_arguments import (
     add_evaluation_arguments,
-    add_plan_arguments,
     add_range_test_arguments,
-    add_step_time_arguments,
     add_training_arguments,
 )
 
@@ -55,10 +53,6 @@ exit codes; those from 80 on, and a stop by a signal, leave everything saved:
   80  --max_hours is over: start it again
   81  train.stop_at is reached
   82  train.patience is over
-"""
-_PLAN_EXIT_CODES = """
-exit codes: 0 compiles and fits, 2 wrong usage, 3 does not fit, 4 does not compile, 5 libtpu is
-missing or its process crashed
 """
 _ENDED = (0, 81, 82)  # finished, train.stop_at is reached, train.patience is over
 
@@ -296,72 +290,3 @@ def _find_lr(
         num_steps=arguments.num_steps,
     )
     return write_range_test(found, arguments.output, title=arguments.config)
-
-
-def run_benchmark_train(
-    argv: Sequence[str] | None,
-    description: str | None,
-    config_type: type[Config],
-    import_step_times: Callable[[], ModuleType],
-) -> int:
-    """Runs `tpudet benchmark_train`; returns its exit code."""
-    parser = new_parser("tpudet benchmark_train", description)
-    add_config_arguments(parser)
-    add_backend_argument(parser)
-    add_step_time_arguments(parser)
-    run = functools.partial(_benchmark_train, config_type, import_step_times)
-    return run_command(parser, argv, run)
-
-
-def _benchmark_train(
-    config_type: type[Config],
-    import_step_times: Callable[[], ModuleType],
-    arguments: argparse.Namespace,
-) -> None:
-    config: Any = experiment_config(config_type, arguments)
-    choose_backend(arguments)
-    from tpudet.trainkit.training.step_benchmark import print_times, time_training
-
-    step_times = import_step_times()
-    print_times(
-        arguments,
-        open_input=lambda name: step_times.open_input(name, config),
-        time_input=lambda timed_input: time_training(
-            config.train,
-            timed_input,
-            network=arguments.config,
-            warmup_steps=arguments.warmup_steps,
-            steps=arguments.steps,
-        ),
-    )
-
-
-def run_plan(
-    argv: Sequence[str] | None,
-    description: str | None,
-    config_type: type[Config],
-    *,
-    count_classes: Callable[[Config], int],
-    process: str,
-) -> int:
-    """Runs `tpudet plan`; returns its exit code.
-
-    Args:
-        argv: of the command.
-        description: of the command.
-        config_type: the task's ExperimentConfig.
-        count_classes: returns the classes of an experiment, unless --num_classes says them.
-        process: the module that compiles in a process of its own.
-    """
-    parser = new_parser("tpudet plan", description, epilog=_PLAN_EXIT_CODES)
-    add_config_arguments(parser)
-    add_plan_arguments(parser)
-
-    def run(arguments: argparse.Namespace) -> int:
-        from tpudet.trainkit.training.tpu_planner import plan_experiment
-
-        config: Any = experiment_config(config_type, arguments)
-        num_classes = arguments.num_classes or count_classes(config)
-        return plan_experiment(arguments, config.train, process=process, num_classes=num_classes)
-
-    return run_command(parser, argv, run)

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from tpudet.trainkit.weights.families import NORMALIZATIONS, recognize
+from tpudet.trainkit.weights.families import NORMALIZATIONS
 from tpudet.trainkit.weights.name_maps import torch_names
 from tpudet.trainkit.weights.name_maps.recipes import Unit
+from tpudet.trainkit.weights.recognize import recognize
 from tpudet.trainkit.weights.stored_weights import WeightsError
 
 RESNET = "PyTorch ResNet (torchvision, timm)"

@@ -10,9 +10,10 @@ import pytest
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.efficientnet import EfficientNet
 from tpudet.trainkit.backbones.resnet import ResNet
-from tpudet.trainkit.weights.families import NORMALIZATIONS, recognize
+from tpudet.trainkit.weights.families import NORMALIZATIONS
 from tpudet.trainkit.weights.load import load_weights
 from tpudet.trainkit.weights.read import read_weights
+from tpudet.trainkit.weights.recognize import recognize
 
 # NumPy's word on Keras, which saves its variables so.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -21,9 +21,9 @@ from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.efficientnet import EfficientNet
 from tpudet.trainkit.backbones.mobilenet_v3 import MobileNetV3
 from tpudet.trainkit.backbones.resnet import ResNet
-from tpudet.trainkit.weights.families import recognize
 from tpudet.trainkit.weights.load import load_weights
 from tpudet.trainkit.weights.read import read_weights
+from tpudet.trainkit.weights.recognize import recognize
 
 TORCH_PYTHON = os.environ.get("TPUDET_TORCH_PYTHON", sys.executable)
 EFFICIENTNET = partial(EfficientNet, drop_connect_rate=0.0)

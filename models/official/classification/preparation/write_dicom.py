@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 
 from tpudet.classification.preparation.dicom import DicomError, read_patient
@@ -61,14 +61,7 @@ def plan_dicom(
         return [_plan("test", directory, files, output, num_shards, None)], []
     _require_no_other_folds(output, num_folds)
     labels = read_labels(labels_file)
-    notes = [
-        f"{len(ids)} {what}: {listing(sorted(ids), 5)}"
-        for what, ids in (
-            ("labelled images have no file", labels.keys() - by_id.keys()),
-            ("files have no label and are left out", by_id.keys() - labels.keys()),
-        )
-        if ids
-    ]
+    notes = _unmatched(labels.keys(), by_id.keys())
     images = sorted(labels.keys() & by_id.keys())
     if not images:
         raise UserError(f"no labelled image is in {directory}: {'; '.join(notes)}")
@@ -86,6 +79,15 @@ def plan_dicom(
         split = f"fold_{fold}"
         plans.append(_plan(split, directory, files, output, num_shards, (fold, num_folds)))
     return plans, notes
+
+
+def _unmatched(labelled: Set[str], there: Set[str]) -> list[str]:
+    """Says which images have only a label or only a file."""
+    pairs = (
+        ("labelled images have no file", labelled - there),
+        ("files have no label and are left out", there - labelled),
+    )
+    return [f"{len(ids)} {what}: {listing(sorted(ids), 5)}" for what, ids in pairs if ids]
 
 
 def _require_no_other_folds(output: str, num_folds: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from tpudet.detection.config import ExperimentConfig
-from tpudet.trainkit.experiment_commands import run_benchmark_train
+from tpudet.trainkit.profiling_commands import run_benchmark_train
 
 
 def main(argv: Sequence[str] | None = None) -> int:

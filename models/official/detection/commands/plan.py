@@ -9,7 +9,7 @@ minutes for each on two cores. It needs JAX and libtpu, of which nothing else is
 from collections.abc import Sequence
 
 from tpudet.detection.config import ExperimentConfig
-from tpudet.trainkit.experiment_commands import run_plan
+from tpudet.trainkit.profiling_commands import run_plan
 
 _COCO_CLASSES = 80
 

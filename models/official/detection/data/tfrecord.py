@@ -268,7 +268,6 @@ def parse_example(
     is_group = parsed["image/object/group_of"].values
     is_crowd = tf.cond(tf.size(is_crowd) > 0, lambda: is_crowd, lambda: is_group)
     areas = parsed["image/object/area"].values
-    count = tf.shape(boxes)[0]
     sides = boxes[:, 2:] - boxes[:, :2]
     box_areas = sides[:, 0] * sides[:, 1] * tf.cast(height * width, tf.float32)
     return Example(
@@ -279,7 +278,7 @@ def parse_example(
         boxes_normalized=boxes,
         labels=tf.ensure_shape(labels, [None]),
         is_crowd=tf.cond(
-            tf.size(is_crowd) > 0, lambda: is_crowd > 0, lambda: tf.zeros([count], tf.bool)
+            tf.size(is_crowd) > 0, lambda: is_crowd > 0, lambda: tf.zeros_like(box_areas, tf.bool)
         ),
         areas=tf.cond(tf.size(areas) > 0, lambda: areas, lambda: box_areas),
         masks=parsed["image/object/mask"].values if with_masks else None,

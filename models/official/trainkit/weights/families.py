@@ -1,16 +1,10 @@
-"""Recognises the origin of weights by their names, and says what they expect of the model."""
+"""Families of weights: what they expect of the model, and the names by which they are told."""
 
-import difflib
-import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-import numpy as np
-
-from tpudet.trainkit.weights.hub_config import HubConfig, read_hub_config
 from tpudet.trainkit.weights.name_maps import keras_names, tensorflow_names, torch_names
 from tpudet.trainkit.weights.name_maps.recipes import PART_PATTERN, Recipe, Unit, as_is
-from tpudet.trainkit.weights.stored_weights import WeightsError
 
 # Pixels become (value / 255 - mean) / deviation; for red, green, blue.
 NORMALIZATIONS = {
@@ -35,27 +29,9 @@ class Family(NamedTuple):
 NameMap = Callable[[Unit, str, Collection[str]], Recipe]
 
 
-class Recognized(NamedTuple):
-    """A family, the place of its backbone in the file, and its names for our variables."""
+class Signature(NamedTuple):
+    """By what the files of a family are told."""
 
-    family: Family
-    prefix: str  # of the backbone's names
-    name_map: NameMap
-    notes: tuple[str, ...] = ()  # sentences on what is not known
-
-    def blocks_among(self, names: Collection[str]) -> list[str]:
-        """Returns the names in the file that belong to blocks of the backbone, without counters.
-
-        Empty for layers that are only numbered: see `tensorflow_names.check_depth`.
-        """
-        pattern = _BLOCKS.get(self.name_map)
-        if pattern is None:
-            return []
-        behind = re.compile(re.escape(self.prefix) + pattern)
-        return [name for name in names if behind.fullmatch(name)]
-
-
-class _Signature(NamedTuple):
     family: Family
     name_map: NameMap
     names: tuple[str, ...]  # all of them are in the file, behind one prefix
@@ -75,7 +51,7 @@ _TORCH_PART = r".*\.(weight|bias|running_mean|running_var)"
 _TENSORFLOW_PART = r".*/(kernel|depthwise_kernel|bias|gamma|beta|moving_mean|moving_variance)"
 
 # Names of the variables in a backbone's blocks, by origin.
-_BLOCKS: dict[NameMap, str] = {
+BLOCKS: dict[NameMap, str] = {
     _own: PART_PATTERN,
     torch_names.efficientnet_pytorch: r"_blocks\.\d+" + _TORCH_PART,
     torch_names.timm_efficientnet: r"blocks\.\d+" + _TORCH_PART,
@@ -94,15 +70,12 @@ _BLOCKS: dict[NameMap, str] = {
 
 _MMDETECTION_NECK = r"(^|\.)neck\.lateral_convs\.0\.conv\."
 
-# The same names and shapes as a ResNet, but with a blur filter, without weights, in its pooling.
-_BLURRED = re.compile(r"resnet(aa|blur)\d")
-
 # The first match counts. timm's tf_efficientnet models are TensorFlow's weights under timm's names:
 # only the name of the file, if unchanged, tells them apart.
-_SIGNATURES = (
-    _Signature(TPUDET, _own, ("backbone/stem/conv/kernel",)),
+SIGNATURES = (
+    Signature(TPUDET, _own, ("backbone/stem/conv/kernel",)),
     *(
-        _Signature(
+        Signature(
             Family(name, normalization, "tensorflow", 1e-3),
             torch_names.efficientnet_pytorch,
             ("_conv_stem.weight", "_blocks.0._se_reduce.weight"),
@@ -113,13 +86,13 @@ _SIGNATURES = (
             ("efficientnet-pytorch", "imagenet", ""),
         )
     ),
-    _Signature(
+    Signature(
         Family("efficientnet-lite-pytorch", "lite", "tensorflow", 1e-3),
         torch_names.efficientnet_pytorch,
         ("_conv_stem.weight", "_blocks.0._depthwise_conv.weight"),
     ),
     *(
-        _Signature(
+        Signature(
             Family(name, normalization, style, epsilon),
             torch_names.timm_efficientnet,
             ("conv_stem.weight", "blocks.0.0.conv_dw.weight"),
@@ -134,7 +107,7 @@ _SIGNATURES = (
         )
     ),
     *(
-        _Signature(
+        Signature(
             Family("torchvision EfficientNet", "imagenet", "torch", epsilon),
             torch_names.torchvision_efficientnet,
             ("features.0.0.weight", "features.1.0.block.0.0.weight", *more),
@@ -143,7 +116,7 @@ _SIGNATURES = (
         for epsilon, more in ((1e-3, ("features.7.2.block.0.0.weight",)), (1e-5, ()))
     ),
     *(
-        _Signature(
+        Signature(
             Family(name, "imagenet", "torch", epsilon),
             torch_names.resnet,
             ("conv1.weight", "bn1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.weight"),
@@ -157,7 +130,7 @@ _SIGNATURES = (
         )
     ),
     *(
-        _Signature(
+        Signature(
             Family(name, "imagenet", "torch", epsilon),
             torch_names.torchvision_mobilenet,
             ("0.0.weight", "0.1.weight", "1.block.0.0.weight", "4.block.2.fc1.weight"),
@@ -170,7 +143,7 @@ _SIGNATURES = (
     ),
     # Only the file's name tells MMDetection's weights of Caffe's ResNet from those of PyTorch's.
     *(
-        _Signature(
+        Signature(
             Family(name, normalization, style, 1e-5),
             name_map,
             ("conv1.weight", "bn1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.weight"),
@@ -183,7 +156,7 @@ _SIGNATURES = (
         )
     ),
     *(
-        _Signature(
+        Signature(
             Family(name, normalization, style, 1e-5),
             name_map,
             ("stem.conv1.weight", "stem.conv1.norm.weight", "res2.0.conv1.norm.weight"),
@@ -201,7 +174,7 @@ _SIGNATURES = (
         )
     ),
     *(
-        _Signature(
+        Signature(
             Family(name, normalization, "torch", 1e-5),
             torch_names.resnet,
             ("conv1.weight", "bn1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.weight"),
@@ -212,33 +185,33 @@ _SIGNATURES = (
             ("PyTorch ResNet (torchvision, timm)", "imagenet", ""),
         )
     ),
-    _Signature(
+    Signature(
         Family("keras.applications EfficientNet", "imagenet", "tensorflow", 1e-3),
         keras_names.efficientnet,
         ("stem_conv/kernel", "block1a_project_conv/kernel"),
     ),
-    _Signature(
+    Signature(
         Family("keras.applications ResNet", "caffe", "keras", 1.001e-5),
         keras_names.resnet,
         ("conv1_conv/kernel", "conv1_bn/gamma", "conv2_block1_1_conv/kernel"),
     ),
-    _Signature(
+    Signature(
         Family("KerasHub ResNet", "imagenet", "torch", 1e-5),
         keras_names.kerashub_resnet,
         ("conv1_conv/kernel", "conv1_bn/gamma", "stack0_block0_1_conv/kernel"),
     ),
-    _Signature(
+    Signature(
         Family("TensorFlow EfficientNet", "imagenet", "tensorflow", 1e-3),
         tensorflow_names.efficientnet,
         ("stem/conv2d/kernel", "blocks_0/conv2d/kernel", "blocks_0/se/conv2d/kernel"),
     ),
-    _Signature(
+    Signature(
         Family("TensorFlow EfficientNet-lite", "lite", "tensorflow", 1e-3),
         tensorflow_names.efficientnet,
         ("stem/conv2d/kernel", "blocks_0/conv2d/kernel"),
     ),
     *(
-        _Signature(
+        Signature(
             Family(name, "imagenet", "tensorflow", epsilon),
             tensorflow_names.resnet,
             ("conv2d/kernel", "conv2d_9/kernel", "batch_normalization_9/gamma"),
@@ -250,94 +223,6 @@ _SIGNATURES = (
         )
     ),
 )
-
-
-def recognize(
-    names: Collection[str], *, prefix: str = "", path: str = "", variant: str = ""
-) -> Recognized:
-    """Recognises whose backbone a file holds.
-
-    Args:
-        names: of the tensors in the file.
-        prefix: only names with this prefix count; the backbone's own prefix is found after it.
-        path: of the file. timm's `tf_efficientnet` files differ from its others only in this, and
-            in the `config.json` that its hub stores beside a file.
-        variant: of the file, as `StoredWeights` has it.
-
-    Raises:
-        WeightsError: no name begins with the prefix, or the names are not known.
-    """
-    inside = [name for name in names if name.startswith(prefix)]
-    if not inside:
-        near = difflib.get_close_matches(prefix, names, n=3, cutoff=0.0)
-        raise WeightsError(
-            f"No name in the weights begins with the prefix {prefix!r}; there are "
-            f"{len(names)}, for example {', '.join(near) or 'none'}."
-        )
-    hub = read_hub_config(path)
-    published = _published_name(path, hub)
-    for signature in _SIGNATURES:
-        if not re.search(signature.path, published):
-            continue
-        if signature.variant not in ("", variant):
-            continue
-        if signature.besides and not any(re.search(signature.besides, name) for name in inside):
-            continue
-        found = _common_prefix(signature.names, inside)
-        if found is not None:
-            recognized = Recognized(signature.family, found, signature.name_map)
-            return _as_published(recognized, published, hub)
-    systems = dict.fromkeys(signature.family.name for signature in _SIGNATURES)
-    raise WeightsError(
-        f"The names in the weights are of no backbone that is known here: {len(inside)} names, "
-        f"for example {', '.join(sorted(inside)[:5])}. Known are {', '.join(systems)}."
-    )
-
-
-def _published_name(path: str, hub: HubConfig | None) -> str:
-    """What the publisher calls a file; the folders in which somebody keeps it say nothing of it.
-
-    A hub's cache has a folder for each repository. `model.safetensors` has no number, so it names
-    no network: the folder does.
-    """
-    *folders, name = path.split("/")
-    named = [folder for folder in folders if folder.startswith("models--")]
-    if not named and not re.search(r"\d", name.partition(".")[0]):
-        named = folders[-1:]
-    return " ".join([*named, name, *([hub.name] if hub else [])])
-
-
-def _as_published(recognized: Recognized, published: str, hub: HubConfig | None) -> Recognized:
-    """Applies what timm's hub says about a file, if it says anything."""
-    if recognized.name_map is torch_names.resnet and _BLURRED.search(published):
-        raise WeightsError(
-            f"{published} is, by its name, a ResNet that blurs before it strides. Its tensors have "
-            "the names of a plain ResNet, which would compute other features: choose weights of a "
-            "plain ResNet."
-        )
-    by_timm = recognized.name_map in (torch_names.timm_efficientnet, torch_names.resnet)
-    if hub is None or not by_timm:
-        return recognized
-    for name, numbers in NORMALIZATIONS.items():
-        if np.allclose(numbers, (hub.mean, hub.deviation), rtol=0, atol=1e-4):
-            family = recognized.family._replace(normalization=name)
-            return recognized._replace(family=family)
-    note = (
-        f"{hub.path} has a mean of {hub.mean} and a deviation of {hub.deviation}, for which "
-        f"model.normalization has no name; {recognized.family.normalization} is assumed."
-    )
-    return recognized._replace(notes=(note,))
-
-
-def _common_prefix(wanted: tuple[str, ...], names: Collection[str]) -> str | None:
-    """The shortest prefix with which all wanted names exist."""
-    first, *others = wanted
-    stored = set(names)
-    prefixes = [name.removesuffix(first) for name in names if name.endswith(first)]
-    for prefix in sorted(prefixes, key=len):
-        if re.search(r"(^|[/.])$", prefix) and all(prefix + name in stored for name in others):
-            return prefix
-    return None
 
 
 def expectations(

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
-from tpudet.trainkit.weights.families import TPUDET, Family, Recognized, expectations, recognize
+from tpudet.trainkit.weights.families import TPUDET, Family, expectations
 from tpudet.trainkit.weights.name_maps import tensorflow_names
 from tpudet.trainkit.weights.name_maps.recipes import (
     BACKBONE_PREFIX,
@@ -20,6 +20,7 @@ from tpudet.trainkit.weights.name_maps.recipes import (
     find_units,
     split_path,
 )
+from tpudet.trainkit.weights.recognize import Recognized, recognize
 from tpudet.trainkit.weights.report import LoadReport, Missing, PartlyLoaded, ShapeSkipped
 from tpudet.trainkit.weights.stored_weights import StoredWeights, WeightsError
 
@@ -98,12 +99,9 @@ def load_weights(
         differences=expectations(family, normalization=normalization, **_construction(model)),
         notes=(*stored.notes, *recognized.notes, *([_NOT_COMPARED] if ends_early else [])),
     )
-    if not values.arrays or report.backbone_share < min_backbone_share:
-        raise WeightsError(_too_little(report, path, min_backbone_share))
+    _require_enough(report, values, path, min_backbone_share)
     if not ends_early:
         _require_same_network(recognized, recipes, stored.tensors)
-    if min_backbone_share:
-        _require_whole_units(values)
     _assign(variables, values.arrays)
     return report
 
@@ -261,6 +259,14 @@ def _require_same_network(
             f"{', '.join(more[:3])}: it is of another depth or variant than the model's. Choose "
             "model.backbone as in the weights."
         )
+
+
+def _require_enough(report: LoadReport, values: _Values, path: str, limit: float) -> None:
+    """Refuses too little of the backbone and, unless the limit is 0, parts of convolutions."""
+    if not values.arrays or report.backbone_share < limit:
+        raise WeightsError(_too_little(report, path, limit))
+    if limit > 0:
+        _require_whole_units(values)
 
 
 def _require_whole_units(values: _Values) -> None:

@@ -17,9 +17,10 @@ from tpudet.trainkit.config.find import load_tree
 from tpudet.trainkit.config.yaml_tree import Branch
 from tpudet.trainkit.files.storage import read_text, write_text
 from tpudet.trainkit.weights.config import WeightsConfig
-from tpudet.trainkit.weights.families import TPUDET, Family, recognize
+from tpudet.trainkit.weights.families import TPUDET, Family
 from tpudet.trainkit.weights.load import OtherParts, load_weights
 from tpudet.trainkit.weights.read import read_weights
+from tpudet.trainkit.weights.recognize import recognize
 from tpudet.trainkit.weights.report import LoadReport
 from tpudet.trainkit.weights.sources import fetch_weights
 from tpudet.trainkit.weights.stored_weights import StoredWeights

@@ -51,8 +51,7 @@ def prepare_folds(
     preset = read_preset(presets, preset_name)
     if preset.settings.pseudo_label_confidence is not None:
         raise UserError(
-            f"--preset {preset_name} adds pseudo-labels, and folds are of annotated images: choose "
-            "a preset without pseudo_label_confidence."
+            f"--preset {preset_name} adds pseudo-labels, which folds do not have: choose another."
         )
     chosen = preset.choose(parts)
     check_part_options(chosen, options, {"--train_images": workspace.train_images})
