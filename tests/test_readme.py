@@ -1,8 +1,11 @@
-"""The README's commands on data of one's own, as they are printed, in an empty folder."""
+"""The printed commands: the README's run on data of one's own, the others have flags that exist."""
 
+import importlib
+import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +14,12 @@ import cv2
 import numpy as np
 import pytest
 
+from tpudet.cli import VERBS
+
 README = Path(__file__).parents[1] / "README.md"
-FEW_STEPS = " --set train.total_steps=2 --set evaluation.schedule.every_steps=2"
+SCORING = ("evaluate_submission", "compare_submissions")
+DOCS = [README, *sorted((README.parent / "docs").glob("*.md"))]
+TWO_STEPS = "--set train.total_epochs=1 --set evaluation.schedule.every_steps=2"  # 16 images, by 8
 
 
 def write_own_data(folder: Path) -> None:
@@ -39,17 +46,59 @@ def block(kind: str, begin: str) -> str:
     return found
 
 
+def printed_commands(page: Path) -> list[list[str]]:
+    """The words of every `tpudet VERB` in the page's blocks of shell."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.M | re.S)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    commands = [re.sub(r"^ *(\w+=\S+ +)*", "", line) for line in lines]
+    return [shlex.split(command, comments=True) for command in commands if command[:7] == "tpudet "]
+
+
+def known_flags(verb: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
+    """The flags in the help of a verb, for either task."""
+    modules = [f"tpudet.{task}.commands.{verb}" for task in ("detection", "classification")]
+    for module in filter(importlib.util.find_spec, modules):
+        with pytest.raises(SystemExit):
+            importlib.import_module(module).main(["--help"])
+    return set(re.findall(r"(?<!\w)--?[a-z]\w*", capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.stem)
+def test_printed_commands_have_verbs_and_flags_that_exist(
+    page: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb, *arguments in (words[1:] for words in printed_commands(page)):
+        flags = {word.partition("=")[0] for word in arguments if word.startswith("-")}
+        if not verb.startswith("-"):
+            assert verb in VERBS
+            assert not flags - known_flags(verb, capsys), verb
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.stem)
+def test_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s#]+)", page.read_text())
+    assert not [link for link in links if "://" not in link and not (page.parent / link).exists()]
+
+
+def test_printed_scores_of_open_images_are_of_expanded_ground_truth() -> None:
+    """The challenge's CSVs are not expanded: without their hierarchy a score is another number."""
+    commands = [words for page in DOCS for words in printed_commands(page)]
+    scoring = [words for words in commands if words[1] in SCORING]
+    assert {words[1] for words in scoring} == set(SCORING)
+    assert all("--hierarchy" in words for words in scoring)
+
+
 @pytest.mark.slow
 def test_the_commands_on_own_data_run_as_printed(tmp_path: Path) -> None:
     write_own_data(tmp_path)
     install, commands = block("bash", "make install").split("\n", 1)
     assert install.endswith("STORAGE=output")
-    train = "--set data.directory=$STORAGE/converted/cats"
-    assert commands.count(train) == 1
+    length = "--set train.total_epochs=20"
+    assert commands.count(length) == 1
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": paths, "STORAGE": "output"}
     for program in (
-        ["bash", "-euc", commands.replace(train, train + FEW_STEPS)],
+        ["bash", "-euc", commands.replace(length, TWO_STEPS)],
         [sys.executable, "-c", block("python", "import tpudet")],
     ):
         done = subprocess.run(
