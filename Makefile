@@ -1,7 +1,7 @@
 # `make install` sets up .venv from a fresh clone; the other targets do so first where needed.
 PYTHON ?= python3
-# TensorFlow's build in a fresh .venv: cpu, cuda or tpu.
-EXTRA ?= cpu
+# TensorFlow's build: cpu, cuda or tpu. Without one, that of the .venv that is there.
+EXTRA ?= $(or $(shell cat .venv/installed 2>/dev/null),cpu)
 BIN := .venv/bin
 SHELL_SCRIPTS := $(wildcard scripts/*.sh scripts/inference/*.sh docker/*.sh) .ci/run
 KERNELS := models/official/detection/submission/fusion
@@ -17,7 +17,7 @@ install: .venv/installed  ## everything that the other targets need
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRA),jax,cluster,dev]'
-	touch $@
+	echo $(EXTRA) > $@
 
 demo: .venv/installed  ## draw a data set, train, evaluate, export, predict, submit: minutes
 	$(BIN)/tpudet demo

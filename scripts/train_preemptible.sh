@@ -4,9 +4,10 @@
 # `tpudet train --backend jax FLAGS` on it, and after a preemption does it all again until the run is
 # finished; then it deletes the machine. It runs where the TPU is not: on any machine with gcloud.
 # The model_dir and the data must be in a bucket, for the disk goes with the machine.
-# variables: RUNTIME (v2-alpha-tpuv5-lite), INSTALL (pip install 'tpudet[tpu]'), RETRY_SECONDS (60)
+# variables: INSTALL, the command that installs tpudet there, such as pip install of a wheel in a bucket
+#     (docs/tpu.md); RUNTIME (v2-alpha-tpuv5-lite); RETRY_SECONDS (60)
 # exit codes: 0 finished, 2 wrong usage, else that of tpudet train or, after three attempts, of INSTALL
-# example: train_preemptible.sh det-1 us-west4-a v5litepod-8 --config r50_fpn_640 \
+# example: INSTALL="..." train_preemptible.sh det-1 us-west4-a v5litepod-8 --config r50_fpn_640 \
 #     --model_dir gs://bucket/saved/r50-coco --set data.directory=gs://bucket/converted/coco
 set -uo pipefail
 
@@ -15,7 +16,7 @@ if [[ ${1:-} == --help || ${1:-} == -h ]]; then
     usage
     exit
 fi
-if [[ $# -lt 4 || $1 == -* || $2 == -* || $3 == -* || " $* " != *" --model_dir"[\ =]"gs://"* ]]; then
+if [[ -z ${INSTALL:-} || $# -lt 4 || $1 == -* || $2 == -* || $3 == -* || " $* " != *" --model_dir"[\ =]"gs://"* ]]; then
     usage >&2
     exit 2
 fi
@@ -49,10 +50,11 @@ while true; do
     case $state in
     READY)
         if [[ -z $installed ]]; then
-            on_machine "${INSTALL:-pip install 'tpudet[tpu]'}" </dev/null || {
+            on_machine "$INSTALL" </dev/null || {
                 code=$?
                 say "the installation on $name failed with $code"
-                ((++failures < 3)) || finish "$code" "gave up after three failed installations"
+                # 255 is ssh's own: the machine is not up yet, or the connection was lost.
+                ((code == 255 || ++failures < 3)) || finish "$code" "gave up after three failed installations"
                 sleep "$retry"
                 continue
             }

@@ -140,16 +140,33 @@ def two_nodes(ray_folder: str, no_cluster: dict[str, str]) -> Iterator[TwoNodes]
 
 @pytest.fixture(scope="session")
 def wait_for() -> Callable[..., None]:
-    """Waits until a condition holds while a process is at work."""
+    """Waits until a condition holds, and while a process is at work where one is given."""
 
-    def wait(condition: Callable[[], bool], process: subprocess.Popen, seconds: float = 60) -> None:
+    def wait(
+        condition: Callable[[], object],
+        process: subprocess.Popen | None = None,
+        seconds: float = 60,
+    ) -> None:
         end = time.monotonic() + seconds
         while not condition():
-            assert process.poll() is None, "ended too early"
+            assert process is None or process.poll() is None, "ended too early"
             assert time.monotonic() < end, "waited in vain"
             time.sleep(0.01)
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def is_running() -> Callable[[int], bool]:
+    """Whether there is such a process that has not ended; nobody may have asked for its code."""
+
+    def runs(process: int) -> bool:
+        try:
+            return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        except OSError:
+            return False
+
+    return runs
 
 
 @pytest.fixture(scope="session")

@@ -34,9 +34,16 @@ def test_the_way_of_an_image_enters_at_most_eight_folders() -> None:
     assert len({Path(file).parent for file in listed_files("Follow one image")}) <= 8
 
 
-def test_the_tree_names_every_folder() -> None:
-    tree = SECTIONS[0]
-    for package in ("trainkit", "detection"):
-        for folder in (ROOT / "models/official" / package).iterdir():
-            if folder.is_dir() and (folder / "__init__.py").exists():
-                assert re.search(rf"\b{folder.name}/", tree), f"{package}/{folder.name}"
+@pytest.mark.parametrize("package", ["trainkit", "detection", "classification"])
+def test_the_tree_names_every_folder_of_a_package_and_no_other(package: str) -> None:
+    """A package's lines are those that stand deeper than its own name."""
+    (lines,) = re.findall(rf"^  {package}/\n((?: {{4}}.*\n)+)", SECTIONS[0], re.M)
+    named = {name for line in lines.splitlines() for name in names_of(line)}
+    folders = (ROOT / "models/official" / package).iterdir()
+    assert named == {folder.name for folder in folders if (folder / "__init__.py").exists()}
+
+
+def names_of(line: str) -> list[str]:
+    """The folders that a line of the tree begins with: one, or several two spaces apart."""
+    start = re.match(r" {4}((?:\w+/ {0,2})+)", line)
+    return re.findall(r"\w+(?=/)", start[1]) if start else []

@@ -228,7 +228,7 @@ for line in sys.stdin.read().splitlines():
     mistakes = "--set data.max_instnces=1 --set train.batch_sise=1"
     lines = [
         f"{verb} {config} {mistakes}"
-        for config in ("quickstart", "--config effnetlite0")
+        for config in ("quickstart", "effnetlite0", "--config effnetlite0")
         for verb in (*verbs, "benchmark_train")
     ]
     lines += ["evaluate --model_dir /no/such", "export --model_dir /no/such --export_root /tmp"]

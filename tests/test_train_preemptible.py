@@ -21,6 +21,7 @@ create)
 delete) rm "$WORLD/state" ;;
 ssh)
     [[ $* == *failing\ install* ]] && exit 7
+    [[ $* == *unreachable\ install* ]] && (($(grep -c ^ssh "$WORLD/calls") < 6)) && exit 255
     [[ $* == *tpudet\ train* ]] || exit 0
     read -r run <"$WORLD/runs"
     sed -i 1d "$WORLD/runs"
@@ -45,7 +46,8 @@ def make_world(
         (world / name).chmod(0o755)
     (world / "runs").write_text("".join(f"{run}\n" for run in runs))
     (world / "creations").write_text("".join(f"{answer}\n" for answer in creations))
-    return {**os.environ, "PATH": f"{world}:{os.environ['PATH']}", "WORLD": str(world)}
+    variables = {"INSTALL": "pip install the.whl", "WORLD": str(world)}
+    return {**os.environ, "PATH": f"{world}:{os.environ['PATH']}", **variables}
 
 
 def run(
@@ -109,6 +111,21 @@ def test_an_installation_that_fails_is_said_and_given_up_after_three_attempts(
     assert verbs(calls) == ["create", "ssh", "ssh", "ssh", "delete"]
     assert output.count("the installation on d failed with 7") == 3
     assert output.endswith("gave up after three failed installations\n")
+
+
+def test_a_machine_that_is_not_up_yet_is_no_failed_installation(tmp_path: Path) -> None:
+    code, calls, output = run(
+        tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=("0",), INSTALL="unreachable install"
+    )
+    assert code == 0, output
+    assert verbs(calls) == ["create", *["ssh"] * 7, "delete"]
+    assert output.count("the installation on d failed with 255") == 5
+
+
+def test_without_a_way_to_install_nothing_is_created(tmp_path: Path) -> None:
+    code, calls, output = run(tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=(), INSTALL="")
+    assert (code, calls) == (2, [])
+    assert "variables: INSTALL, the command that installs tpudet" in output
 
 
 def test_it_waits_after_deleting_a_machine_in_another_state(tmp_path: Path) -> None:

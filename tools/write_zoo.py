@@ -57,7 +57,11 @@ _COLUMNS = (
 )
 _COUNTED = slice(5, 7)  # the columns of a `Cost`
 # Modules that decide no count, of those where counts are made.
-_WITHOUT_COST = {"losses.py", "postprocess.py", "tensorflow_names.py"}
+_WITHOUT_COST = {
+    *("losses.py", "two_stage_losses.py", "postprocess.py", "foreign_detectors.py"),
+    *("foreign_parts.py", "detectron2_names.py", "kerashub_names.py", "mmdetection_names.py"),
+    *("tensorflow_names.py", "torchvision_names.py"),
+}
 _RENDERED_ROW = re.compile(r"^\| \[.*?\]\(\.\./configs/yaml/(.*?)\) \|.*\|$", re.MULTILINE)
 
 

@@ -160,10 +160,11 @@ def _run(verb: str, arguments: Sequence[str]) -> int:
 
 
 def leave_out_imports(verb: str, arguments: Sequence[str]) -> None:
-    """Makes the libraries that only TensorFlow and Keras would import, and nobody use, unavailable.
+    """Makes unavailable what TensorFlow or Keras would import and the verb does not use.
 
     A third of the time until TensorFlow is imported goes to scikit-learn and Matplotlib's pyplot,
-    for wrappers and drawings of Keras, and to JAX, for a converter of TensorFlow Lite.
+    for wrappers and drawings of Keras, and to JAX, for a converter of TensorFlow Lite; a fifth goes
+    to Keras itself, which SavedModels do not need.
     """
     if verb not in (*BOTH_TASKS, "export_models", "predict", "classify"):
         return
@@ -178,7 +179,7 @@ def leave_out_imports(verb: str, arguments: Sequence[str]) -> None:
 
 
 def _find_task(verb: str, arguments: Sequence[str]) -> str:
-    """The task of a verb; of one that both have, that of its CONFIG, --config or --model_dir."""
+    """The task of a verb; of one that both have, that of its CONFIG, else of its --model_dir."""
     if verb in GROUPS["Classify images"]:
         return "classification"
     if verb not in BOTH_TASKS:
@@ -191,8 +192,10 @@ def _find_task(verb: str, arguments: Sequence[str]) -> str:
     parser.add_argument("--model_dir", nargs="?")
     known, others = parser.parse_known_args(list(arguments))
     model_dir = known.model_dir and known.model_dir.rstrip("/")
-    named = [known.config, model_dir and f"{model_dir}/config.yaml"]
-    for config in filter(None, named if any(named) else others):
+    run = model_dir and f"{model_dir}/config.yaml"
+    takes_config = verb not in ("evaluate", "export")
+    named = [known.config, *others, run] if takes_config else [run]
+    for config in filter(None, named):
         try:
             return find_task(config)
         except (UserError, OSError):  # no config, or one of which the command says what is wrong

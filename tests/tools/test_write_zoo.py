@@ -45,9 +45,6 @@ def test_a_row_counted_anew_has_the_same_numbers(stem: str) -> None:
 @pytest.mark.parametrize(
     ("stem", "parameters", "multiply_adds"),
     [
-        # tensorflow/tpu prints 34.0 M and 97.0 billion, 60.3 M and 140.6 billion.
-        ("r50_fpn_640", 34.0, 97.0),
-        ("nasfpn_r50_640", 60.3, 140.6),
         # arXiv 1911.09070, table 2; automl's readme has 130 billion for d5, 24.9 for d3.
         ("d0_efficientdet_512", 3.9, 2.5),
         ("d1_efficientdet_640", 6.6, 6.1),
@@ -64,6 +61,12 @@ def test_published_models_have_their_published_cost(
 ) -> None:
     found = [float(cell) for cell in written(stem)[5:7]]
     assert found == pytest.approx([parameters, multiply_adds], rel=0.02)
+
+
+def test_retinanets_have_the_cost_that_tensorflow_tpu_prints() -> None:
+    for stem, cost in {"r50_fpn_640": [34.0, 97.0], "nasfpn_r50_640": [60.3, 140.6]}.items():
+        found = [float(cell) for cell in written(stem)[5:7]]
+        assert found == pytest.approx(cost, rel=0.005)
 
 
 def test_a_published_figure_stands_beside_not_reproduced_here() -> None:

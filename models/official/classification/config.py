@@ -48,7 +48,7 @@ class ExperimentConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        check(self, stop_at_rule(self.train, get_args(Metric)))
+        check(self, stop_at_rule(self.train, (*get_args(Metric), "micro_f1")))
 
 
 def load_experiment(path: str, overrides: Sequence[str] = ()) -> ExperimentConfig:

@@ -24,7 +24,7 @@ from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.input_errors import input_errors_in_words
-from tpudet.trainkit.record_splits import Split
+from tpudet.trainkit.record_splits import Split, find_split
 from tpudet.trainkit.saved_model import require_free, saved_model_path
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.training.build_engine import choose_devices, set_precision
@@ -147,6 +147,7 @@ def evaluate(
     """
     run, checkpoint, evaluation = _restore_evaluation(model_dir, step, split, overrides)
     step_number = checkpoint.step
+    _require_labels(run)
     with input_errors_in_words(lambda: _eval_shards(run.config, run.classes)):
         metrics = evaluation(step_number).metrics
     path = _evaluation_path(model_dir, run.config, step_number)
@@ -168,15 +169,16 @@ def predict_split(
         model_dir: the folder that `train` wrote.
         step: a step number, "latest" or "best".
         split: the split, or several joined by `+`.
-        class_names: C names of classes of the run, in any order.
+        class_names: C names of classes of the run.
         overrides: `KEY=VALUE` changes to the config of the model_dir.
 
     Returns:
-        The n names of the images, in file order, and their probabilities [n, C].
+        The n names of the images, in file order, and their probabilities [n, C], columns in the
+        order of `class_names`.
 
     Raises:
-        UserError: the model_dir, the checkpoint or the split is not usable, or the run lacks a
-            class.
+        UserError: the model_dir, the checkpoint or the split is not usable, the run lacks a class,
+            or probabilities are not finite.
     """
     run, _, evaluation = _restore_evaluation(model_dir, step, split, overrides)
     known = [entry.name for entry in run.classes]
@@ -188,7 +190,14 @@ def predict_split(
     shards = _eval_shards(run.config, run.classes)
     with input_errors_in_words(lambda: shards):
         columns = [known.index(name) for name in class_names]
-        return read_names(shards), evaluation.predictions().probabilities[:, columns]
+        probabilities = evaluation.predictions().probabilities[:, columns]
+    broken = int((~np.isfinite(probabilities).all(axis=1)).sum())
+    if broken:
+        raise UserError(
+            f"{broken} of {len(probabilities)} images of the split {split} have probabilities that "
+            "are not finite: take another checkpoint with --step"
+        )
+    return read_names(shards), probabilities
 
 
 def check_export(config: ExperimentConfig, *, model_dir: str, export_root: str) -> None:
@@ -253,6 +262,20 @@ def _open_data(config: ExperimentConfig) -> tuple[str, Sequence[ClassEntry], Spl
     split = find_joined_split(data.directory, data.train_split, classes)
     require_one_division(data.directory, f"{data.train_split}+{data.eval_split}")
     return class_list_text, classes, split
+
+
+def _require_labels(run: Run[ExperimentConfig]) -> None:
+    """Refuses a split of which no image has a label, as far as its manifest says."""
+    data = run.config.data
+    for split in data.eval_split.split("+"):
+        names = [entry.name for entry in run.classes]
+        found = find_split(data.directory, split, names, per_class="images_per_class").manifest
+        if found is None or any(found["images_per_class"].values()):
+            return
+    raise UserError(
+        f"no image of the split {data.eval_split} has a label, so it cannot be scored; tpudet "
+        "classify and gen_rsna_sub predict images without labels"
+    )
 
 
 def _eval_shards(config: ExperimentConfig, classes: Sequence[ClassEntry]) -> list[str]:

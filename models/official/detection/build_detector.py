@@ -117,7 +117,8 @@ def build_detector_training(
         WeightsError: the weights do not fit the model.
     """
     closed_steps, total_steps = config.data.close_mosaic_steps, config.train.total_steps
-    if closed_steps >= total_steps:
+    is_mixed = any(isinstance(one, _CLOSED) for one in config.data.augmentations)
+    if is_mixed and closed_steps >= total_steps:
         raise ConfigError(
             f"data.close_mosaic_steps is {closed_steps}, which must be below the {total_steps} "
             "steps of the run: mosaic and mixup would never be used"

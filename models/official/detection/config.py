@@ -98,9 +98,6 @@ class ExperimentConfig:
         text = f"data.canvas_size must be multiples of {stride}, the model's stride, got {bad}"
         metric = self.evaluation.schedule.best_metric
         has_metric = self.model.predicts_masks or not metric.startswith("mask_")
-        known = _METRICS[self.evaluation.rules.kind]
-        if not self.model.predicts_masks:
-            known = [name for name in known if not name.startswith("mask_")]
         region_keys, movers = self.model.region_keys, self.data.moving_augmentations
         moved = f"{' and '.join(region_keys)} must know which part of a canvas is the image, which "
         moved += f"data.{' and data.'.join(movers)} change: leave out either"
@@ -113,9 +110,16 @@ class ExperimentConfig:
                 f"predict: use {metric.removeprefix('mask_')}, or model.kind mask_rcnn with "
                 "include_mask",
             ),
-            stop_at_rule(self.train, known),
+            stop_at_rule(self.train, get_args(Metric)),
             (not (region_keys and movers), moved),
         )
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """The names of the metrics that an evaluation has."""
+        known = _METRICS[self.evaluation.rules.kind]
+        has_masks = self.model.predicts_masks
+        return [name for name in known if has_masks or not name.startswith("mask_")]
 
 
 def load_experiment(path: str, overrides: Sequence[str] = ()) -> ExperimentConfig:
@@ -146,7 +150,7 @@ def advise_on_cpus(config: ExperimentConfig, *, num_images: int) -> str:
     advice = []
     if math.prod(config.data.canvas_size) > _SMALL_CANVAS:
         smaller = "lite0_fpn_320, which starts from ImageNet weights, r18_fpn_320 or quickstart"
-        if config.model.kind == "mask_rcnn":
+        if config.model.predicts_masks:
             smaller = "mask-lite0_fpn_320 or mask-quickstart"
         advice.append(f"On a CPU choose a smaller config: {smaller}.")
     if _FEW_EPOCHS * num_images < config.train.total_steps * config.train.batch_size:

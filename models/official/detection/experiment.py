@@ -27,6 +27,7 @@ from tpudet.detection.evaluation.report import report_run, write_report
 from tpudet.detection.evaluation.split import build_evaluation
 from tpudet.detection.inference.export import BoxConvention, export_saved_model
 from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.record_splits import Split, find_split, first_records
@@ -34,6 +35,7 @@ from tpudet.trainkit.saved_model import require_free, saved_model_path
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.training.build_engine import are_cpus, choose_devices, set_precision
 from tpudet.trainkit.training.build_training import Training
+from tpudet.trainkit.training.config import stop_at_rule
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import EvaluationSettings
 from tpudet.trainkit.training.lr_finder import RangeTest, run_range_test
@@ -277,6 +279,8 @@ def _log_start(
         num_classes=len(classes),
         num_devices=start.devices.num_replicas,
     )
+    if idle := config.model.describe_idle_keys():
+        logger.warning("%s", idle)
     name, data = config.data.train_split, config.data
     # A manifest counts all records, those beyond data.fraction too.
     counted = f"split {name}" if data.fraction == 1.0 else f"the whole of split {name}"
@@ -299,6 +303,9 @@ def _evaluation_settings(
     devices: Devices,
     model_dir: str,
 ) -> EvaluationSettings:
+    has_metrics, text = stop_at_rule(config.train, config.metrics)
+    if not has_metrics:
+        raise ConfigError(text)
     return EvaluationSettings(
         evaluate=build_evaluation(
             config,

@@ -1,8 +1,8 @@
-"""The commands that tasks share: train, evaluate, export, find_lr, show_augmented, and others.
+"""The commands that tasks share: train, evaluate, export, find_lr and show_augmented.
 
 A task's module `experiment` has `train`, `evaluate`, `check_export`, `range_test` and `export`. It
-is imported once the backend is chosen, since it imports Keras, and so is `step_times`, which has
-`open_input`. That takes seconds: mistakes in the config are said before.
+is imported once the backend is chosen, since it imports Keras. That takes seconds, so mistakes in
+the config are reported first.
 """
 
 import argparse

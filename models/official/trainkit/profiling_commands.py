@@ -1,4 +1,8 @@
-"""The commands that tasks share to learn what a training costs: benchmark_train and plan."""
+"""The commands that tasks share to learn what a training costs: benchmark_train and plan.
+
+A task's module `step_times` has `open_input`. It is imported once the backend is chosen, since it
+imports Keras.
+"""
 
 import argparse
 import functools

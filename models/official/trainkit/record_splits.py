@@ -43,8 +43,8 @@ def find_split(
     .tfrecord; all .tfrec and .tfrecord files of a folder `<split>`; `<split>*.tfrec`; or one set
     of .record or .tfrecord files with the split as a word of its name, such as `coco_train.record`
     or `pascal-train.record-00000-of-00010`. In a bucket, where counting reads every file, names
-    that end in `-<number>.tfrec`, as Kaggle's do, tell the numbers of their records, if that of the
-    first file does.
+    that end in `-<number>.tfrec`, as Kaggle's do, are taken as the numbers of records, if the first
+    file's name proves right.
 
     Where the split has a manifest, its files and its classes must be those of the manifest; records
     of other programs have none.

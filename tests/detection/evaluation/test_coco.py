@@ -184,7 +184,7 @@ def drawn_scene(random: np.random.Generator) -> tuple[dict, list[dict]]:
         crowd = category == 17 or number % 8 == 0
         flat = decode_rle(rle).ravel(order="F")
         turns = np.flatnonzero(np.diff(flat)) + 1
-        runs = {"size": [160, 200], "counts": np.diff([0, *turns, flat.size]).tolist()}
+        runs = {"size": [160, 200], "counts": np.diff(turns, prepend=0, append=flat.size).tolist()}
         place = {"image_id": int(random.integers(1, 17)), "category_id": category}
         annotations.append(
             place

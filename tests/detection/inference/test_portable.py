@@ -193,14 +193,16 @@ def test_an_export_tells_its_resizing_whole(
     assert portable._exported_resize(saved) == config.data.resize
 
 
-def test_an_export_without_the_sides_of_its_resizing_is_refused(
+def test_an_export_without_the_sides_of_its_resizing_is_not_calibrated(
     saved_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     saved = read_saved_detector(str(saved_model))
     old = saved._replace(metadata={**saved.metadata, "resize": "short_side"})
     monkeypatch.setattr(portable, "read_saved_detector", lambda _: old)
-    assert main([str(saved_model), str(tmp_path / "m.onnx")]) == 2
-    assert "does not say its sides: export it again with tpudet export" in capsys.readouterr().err
+    assert main([str(saved_model), str(tmp_path / "m.tflite"), "--int8", str(tmp_path)]) == 2
+    assert "does not say the sides of its data.resize" in capsys.readouterr().err
+    description = json.loads(portable._description(old, is_int8=False))
+    assert "by its shorter side" in description["placement"]
 
 
 def test_what_is_refused(saved_model: Path, tmp_path: Path, capsys: Any) -> None:

@@ -43,8 +43,19 @@ def test_a_file_of_another_precision_is_not_taken_for_finished(tmp_path: Path) -
     with (tmp_path / "p.parquet").open("wb") as file:
         write_predictions(file, "p.parquet", [], class_list_text="1,a\n", metadata=task.identity())
     assert is_finished(task)
+    other = task._replace(in_bfloat16=False)
     with pytest.raises(InferenceError, match="of another --precision; --overwrite replaces it"):
-        is_finished(task._replace(in_bfloat16=False))
+        is_finished(other)
+    assert is_finished(other._replace(any_precision=True))
+
+
+def test_a_file_of_before_names_no_precision_and_is_finished(tmp_path: Path) -> None:
+    task = TASK._replace(predictions_path=str(tmp_path / "p.parquet"))
+    metadata = {name: fact for name, fact in task.identity().items() if name != "precision"}
+    with (tmp_path / "p.parquet").open("wb") as file:
+        write_predictions(file, "p.parquet", [], class_list_text="1,a\n", metadata=metadata)
+    assert is_finished(task)
+    assert is_finished(task._replace(in_bfloat16=True))
 
 
 def test_a_dry_run_counts_only_parts_that_the_run_would_keep(tmp_path: Path) -> None:
@@ -55,7 +66,11 @@ def test_a_dry_run_counts_only_parts_that_the_run_would_keep(tmp_path: Path) -> 
     with Path(task.parts()[0].path).open("wb") as file:
         metadata = {"key": task.key(), "unreadable": {}}
         write_predictions(file, "p.parquet", [], class_list_text="1,a\n", metadata=metadata)
-    assert predict.describe_tasks([task]).endswith("p.parquet in 3 parts; 1 are finished")
-    told = predict.describe_tasks([task._replace(in_bfloat16=True)])
-    assert "part-00000.parquet was left by a run with another model" in told
-    assert "--overwrite removes it" in told
+    described = predict.describe_tasks([task], overwrite=False)
+    assert described.endswith("p.parquet in 3 parts; 1 are finished")
+    other = task._replace(in_bfloat16=True)
+    message = "part-00000.parquet was left by a run with another model.*--overwrite removes it"
+    with pytest.raises(InferenceError, match=message):
+        predict.describe_tasks([other], overwrite=False)
+    described = predict.describe_tasks([other], overwrite=True)
+    assert described.endswith("p.parquet in 3 parts; 0 are finished")

@@ -252,16 +252,20 @@ def test_what_is_no_claim_is_not_overwritten(path: Path, tmp_path: Path, kind: s
 
 
 def test_many_at_once_have_one_owner(path: Path) -> None:
-    program = OWNER.replace('print("claimed", flush=True)', 'print("claimed"); time.sleep(3)')
+    """The owner holds on until the three others have ended."""
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", program, str(path)],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-c", OWNER, str(path)],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
         for _ in range(4)
     ]
+    deadline = time.monotonic() + 60
+    while sum(process.poll() is None for process in started) > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     outputs = [process.communicate(timeout=60)[0] for process in started]
     assert sum(b"claimed" in output for output in outputs) == 1
     assert not path.exists()

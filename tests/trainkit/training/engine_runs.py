@@ -1,7 +1,7 @@
 """Trains a small network with the engine of Keras' backend and prints what happened, as JSON.
 
-Run in a process of its own, because a process has one backend: `engine_runs.py FOLDER`. The initial
-weights are `FOLDER/initial.npz`; they are written there where they are missing.
+A process has one backend, so JAX needs one of its own: `engine_runs.py FOLDER`. The initial weights
+are `FOLDER/initial.npz`; they are written there where they are missing.
 """
 
 import json
@@ -23,6 +23,7 @@ from tpudet.trainkit.training.engine import Engine
 
 BATCH_SIZE = 8
 NUM_RECORDS = 40
+OTHER = "other.npz"  # the other engine's snapshot, where there is one
 TRAIN = TrainConfig(
     batch_size=BATCH_SIZE,
     optimizer=MomentumConfig(weight_decay=1e-3),
@@ -158,6 +159,14 @@ def save(path: Path, arrays: dict[str, Any]) -> None:
     np.savez(path, **arrays)
 
 
+def continued_losses(folder: Path) -> list[float]:
+    """Of the five steps after the other engine's snapshot."""
+    engine, _ = build(dict(np.load(folder / "initial.npz")))
+    engine.load(dict(np.load(folder / OTHER)))
+    engine.restart_input()
+    return [engine.train(1).losses["loss"] for _ in range(5)]
+
+
 def main(folder: Path) -> dict[str, Any]:
     initial = folder / "initial.npz"
     if not initial.exists():
@@ -176,13 +185,6 @@ def main(folder: Path) -> dict[str, Any]:
     resumed.train(13)
     same = all(np.array_equal(final[key], value) for key, value in resumed.snapshot().items())
 
-    other = folder / "other.npz"  # a snapshot of the other engine
-    continued = None
-    if other.exists():
-        continuing, _ = build(weights)
-        continuing.load(dict(np.load(other)))
-        continuing.restart_input()
-        continued = [continuing.train(1).losses["loss"] for _ in range(5)]
     save(folder / f"{keras.backend.backend()}.npz", halted.snapshot())
 
     spoiled, _ = build(weights, spoiled=21)
@@ -202,7 +204,7 @@ def main(folder: Path) -> dict[str, Any]:
             key: [list(shape), dtype] for key, (shape, dtype) in engine.signature().items()
         },
         "resumed_is_the_same": same,
-        "continued": continued,
+        "continued": continued_losses(folder) if (folder / OTHER).exists() else None,
         "nonfinite": failed.nonfinite,
         "steps_before": failed.steps_done,
         "stopped_steps": stopped.train(5).steps_done,

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,9 @@ import pytest
 SCRIPT = Path(__file__).with_name("engine_runs.py")
 
 
-def run(backend: str, folder: Path, num_devices: int = 1) -> dict[str, Any]:
+def run_on_jax(folder: Path, num_devices: int) -> dict[str, Any]:
     environment = os.environ | {
-        "KERAS_BACKEND": backend,
+        "KERAS_BACKEND": "jax",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}",
         "JAX_PLATFORMS": "cpu",
     }
@@ -29,15 +30,19 @@ def run(backend: str, folder: Path, num_devices: int = 1) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """TensorFlow; JAX on one and on eight devices, which continue TensorFlow's snapshot."""
+    """TensorFlow; JAX on one and on eight devices, which continue TensorFlow's snapshot.
+
+    Five steps of TensorFlow from JAX's.
+    """
     pytest.importorskip("jax")
     folder = tmp_path_factory.mktemp("engines")
-    found = {"tensorflow": run("tensorflow", folder)}
-    (folder / "tensorflow.npz").rename(folder / "other.npz")
-    found["jax"] = run("jax", folder)
-    found["jax_8"] = run("jax", folder, num_devices=8)
-    (folder / "jax.npz").rename(folder / "other.npz")
-    found["tensorflow_after_jax"] = run("tensorflow", folder)
+    here = runpy.run_path(str(SCRIPT))
+    found = {"tensorflow": here["main"](folder)}
+    (folder / "tensorflow.npz").rename(folder / here["OTHER"])
+    found["jax"] = run_on_jax(folder, num_devices=1)
+    found["jax_8"] = run_on_jax(folder, num_devices=8)
+    (folder / "jax.npz").rename(folder / here["OTHER"])
+    found["tensorflow_after_jax"] = {"continued": here["continued_losses"](folder)}
     return found
 
 

@@ -1,5 +1,6 @@
 """Evaluates a whole split: predicts every image once and scores the predictions."""
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -31,6 +32,8 @@ from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import Evaluation
 
 _NUM_DRAWN = 16  # mistakes
+
+logger = logging.getLogger(__name__)
 
 
 class SplitPredictions(NamedTuple):
@@ -106,8 +109,7 @@ class SplitEvaluation:
         """Predicts every image of the split.
 
         Raises:
-            UserError: the files hold another number of records than their names tell, or
-                probabilities are not finite.
+            UserError: the files hold another number of records than their names tell.
         """
         records, probabilities, targets = [], [], []
         mistakes: list[Mistake] = []
@@ -133,34 +135,36 @@ class SplitEvaluation:
             )
         in_file_order = np.argsort(seen)
         in_order = [column[in_file_order] for column in columns]
-        broken = int((~np.isfinite(in_order[0]).all(axis=1)).sum())
-        if broken:
-            raise UserError(
-                f"{broken} of {len(seen)} images of the split {self._split} have probabilities "
-                "that are not finite: take an earlier checkpoint with --step, or lower "
-                "train.learning_rate and train anew"
-            )
         return SplitPredictions(probabilities=in_order[0], targets=in_order[1], mistakes=mistakes)
 
     def score(self, found: SplitPredictions) -> dict[str, float]:
-        """Returns the metrics of predictions.
+        """Returns the metrics of predictions; those that are not finite count as wrong.
 
         Raises:
-            UserError: an image that must have one label has not, or no image has any.
+            UserError: an image that must have one label has not.
         """
-        num_labels = found.targets.sum(axis=1)
-        unlabelled = int((num_labels != 1 if self._is_single else num_labels == 0).sum())
-        if unlabelled and (self._is_single or unlabelled == len(num_labels)):
+        unlabelled = int((found.targets.sum(axis=1) != 1).sum())
+        if unlabelled and self._is_single:
             raise UserError(
-                f"{unlabelled} of {len(num_labels)} images of the split {self._split} have "
-                f"{'not exactly one' if self._is_single else 'no'} label, so it cannot be scored; "
-                "tpudet classify and gen_rsna_sub predict images without labels"
+                f"{unlabelled} of {len(found.targets)} images of the split {self._split} have not "
+                "exactly one label, so it cannot be scored; tpudet classify predicts images "
+                "without labels"
             )
+        broken = np.logical_not(np.isfinite(found.probabilities).all(axis=1))
+        if broken.any():
+            logger.warning(
+                "%d of %d images of the split %s have probabilities that are not finite: they "
+                "count as wrong",
+                int(broken.sum()),
+                len(broken),
+                self._split,
+            )
+        probabilities = np.where(broken[:, None], 1.0 - found.targets, found.probabilities)
         if isinstance(self._loss, SigmoidLossConfig):
             return multi_label_metrics(
-                found.probabilities, found.targets, class_weights=self._loss.class_weights
+                probabilities, found.targets, class_weights=self._loss.class_weights
             )
-        return single_label_metrics(found.probabilities, found.targets.argmax(axis=1))
+        return single_label_metrics(probabilities, found.targets.argmax(axis=1))
 
     def _mistakes(
         self, images: np.ndarray, probabilities: np.ndarray, targets: np.ndarray
@@ -207,13 +211,15 @@ def build_evaluation(
     """
     data = config.data
     is_single = not isinstance(config.model.loss, SigmoidLossConfig)
-    if config.evaluation.schedule.best_metric == "top5" and not (
-        is_single and len(classes) > FEW_CLASSES
-    ):
+    wanted = {config.evaluation.schedule.best_metric, *(config.train.stop_at or ())}
+    if "top5" in wanted and not (is_single and len(classes) > FEW_CLASSES):
         raise ConfigError(
-            f"evaluation.schedule.best_metric is top5, which needs more than {FEW_CLASSES} classes "
-            f"and model.loss softmax; there are {len(classes)} classes: choose top1"
+            "evaluation.schedule.best_metric or train.stop_at is top5, which needs more than "
+            f"{FEW_CLASSES} classes and model.loss softmax; there are {len(classes)} classes: "
+            "choose top1"
         )
+    if "micro_f1" in wanted and is_single:
+        raise ConfigError("train.stop_at is micro_f1, which needs model.loss sigmoid: choose top1")
     split = find_joined_split(data.directory, data.eval_split, classes)
     num_records, max_images = sum(split.records_per_shard), config.evaluation.schedule.max_images
     return SplitEvaluation(

@@ -69,8 +69,8 @@ def plan_dicom(
     unknown = [image for image, patient in patients.items() if not patient]
     if unknown:
         notes.append(
-            f"{len(unknown)} images have no patient in their header and count as one each, so that "
-            f"a patient may be in several folds: {listing(unknown, 5)}"
+            f"{len(unknown)} images have no patient in their header and count as a patient each, "
+            f"so that a patient may be in several folds: {listing(unknown, 5)}"
         )
     folds = assign_folds(patients, num_folds, seed)
     plans = []

@@ -157,9 +157,10 @@ def _run(arguments: argparse.Namespace) -> int | str:
         "ids": arguments.ids,
         "shard": parse_shard(arguments.shard) if arguments.shard else None,
         "views": _views(arguments),
-        "in_bfloat16": lambda: predict.choose_bfloat16(
+        "in_bfloat16": predict.choose_bfloat16(
             arguments.precision, is_shared=bool(arguments.cluster or arguments.shard)
         ),
+        "any_precision": arguments.precision == "auto",
         "overwrite": arguments.overwrite,
     }
     if arguments.models:
@@ -169,7 +170,7 @@ def _run(arguments: argparse.Namespace) -> int | str:
     for task in tasks if arguments.save_images else ():
         check_image_folder(arguments.save_images, task.images)
     if arguments.dry_run:
-        return predict.describe_tasks(tasks)
+        return predict.describe_tasks(tasks, overwrite=arguments.overwrite)
     code = predict.run_and_report(
         tasks,
         batch_size=arguments.batch_size,

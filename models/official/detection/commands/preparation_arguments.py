@@ -111,7 +111,6 @@ def add_writing_arguments(
     *,
     image_check: str,
     seed_of: str = "order and copies",
-    default_seed: int = 0,
     default_copies: str = "no limit",
 ) -> None:
     """Adds --max_copies, --seed, --cluster, --image_check, --allow_empty and --overwrite.
@@ -120,7 +119,6 @@ def add_writing_arguments(
         parser: of the command.
         image_check: default of --image_check.
         seed_of: the random choices that --seed decides, for its help.
-        default_seed: default of --seed.
         default_copies: the limit without --max_copies, for its help.
     """
     parser.add_argument(
@@ -130,9 +128,7 @@ def add_writing_arguments(
         help="write no image more often than this, even if a class stays short (default: "
         f"{default_copies})",
     )
-    parser.add_argument(
-        "--seed", type=seed, default=default_seed, help=f"of {seed_of} (default {default_seed})"
-    )
+    parser.add_argument("--seed", type=seed, default=0, help=f"of {seed_of} (default 0)")
     parser.add_argument(
         "--cluster",
         metavar="auto|ADDRESS",
@@ -209,13 +205,8 @@ def _integers(text: str) -> tuple[int, ...]:
         ) from None
 
 
-def add_part_arguments(parser: argparse.ArgumentParser, **seed_arguments: Any) -> None:
-    """Adds the arguments of the commands that write the parts of a preset.
-
-    Args:
-        parser: of the command.
-        seed_arguments: `seed_of` and `default_seed` of `add_writing_arguments`.
-    """
+def add_part_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the commands that write the parts of a preset."""
     add_paths(
         parser,
         ("train_boxes", data_path(TRAIN_BOXES), "box CSV, for `boxes: all`"),
@@ -251,9 +242,7 @@ def add_part_arguments(parser: argparse.ArgumentParser, **seed_arguments: Any) -
         help="list what would be done, with class counts before and after; write nothing",
     )
     add_workers_argument(parser)
-    add_writing_arguments(
-        parser, image_check="headers", default_copies="as the preset says", **seed_arguments
-    )
+    add_writing_arguments(parser, image_check="headers", default_copies="as the preset says")
 
 
 def build_workspace(arguments: argparse.Namespace) -> "Workspace":

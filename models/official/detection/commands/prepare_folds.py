@@ -9,7 +9,7 @@ from tpudet.detection.commands.preparation_arguments import (
     build_write_options,
 )
 from tpudet.detection.preparation.open_images.challenge import FOLD_SEED
-from tpudet.trainkit.command_line import new_parser, positive_integer, run_command
+from tpudet.trainkit.command_line import new_parser, positive_integer, run_command, seed
 
 _EPILOG = """The training images of every part are split into folds of equal size, stratified by
 class. FOLD itself becomes the split val of $STORAGE/converted/PART_fold_FOLD, all other folds,
@@ -30,7 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--preset", default="folds", help="for the training sets (default: %(default)s)"
     )
-    add_part_arguments(parser, seed_of="folds, order and copies", default_seed=FOLD_SEED)
+    parser.add_argument(
+        "--fold_seed", type=seed, default=FOLD_SEED, help="of the folds (default: %(default)s)"
+    )
+    add_part_arguments(parser)
     return run_command(parser, argv, _run)
 
 
@@ -40,6 +43,7 @@ def _run(arguments: argparse.Namespace) -> None:
     prepare_folds(
         arguments.fold,
         num_folds=arguments.num_folds,
+        fold_seed=arguments.fold_seed,
         preset_name=arguments.preset,
         presets=arguments.presets,
         parts=arguments.parts,

@@ -137,11 +137,12 @@ def _differences(parts: Sequence[_Part]) -> Iterator[str]:
     """
     first = parts[0]
     shards = [part for part in parts if part.shard]
+    precise = [part for part in parts if "precision" in part.stored.metadata]  # not in old files
     for name, what, group in (
         ("fingerprint", "model", parts),
         ("image_list", "list of images", shards),
         ("augmentation", "views (--tta)", parts),
-        ("precision", "--precision", parts),
+        ("precision", "--precision", precise),
     ):
         for part in group[1:]:
             if part.stored.metadata.get(name) != group[0].stored.metadata.get(name):

@@ -41,6 +41,7 @@ class PredictionTask(NamedTuple):
     image_list: dict[str, Any] | None = None  # `digest_image_list` of the longer list
     images_per_part: int = IMAGES_PER_PART
     in_bfloat16: bool = False  # convolutions on the CPU, see `trainkit.cpu`
+    any_precision: bool = False  # whether a finished file of another precision will do
 
     @property
     def parts_directory(self) -> str:
@@ -58,9 +59,9 @@ class PredictionTask(NamedTuple):
         ]
 
     def identity(self) -> dict[str, Any]:
-        """The metadata that tell predictions: model, images, views, shard and precision.
+        """The metadata by which predictions are told apart.
 
-        Those of a single view, of all images and in float32 are not named.
+        A single view and all images are not named.
         """
         whole = self.image_list or digest_image_list([image.image_id for image in self.images])
         facts: dict[str, Any] = {"fingerprint": self.saved.fingerprint, "image_list": whole}
@@ -68,8 +69,7 @@ class PredictionTask(NamedTuple):
             facts["augmentation"] = self.views._asdict()
         if self.shard is not None:
             facts["shard"] = self.shard._asdict()
-        if self.in_bfloat16:
-            facts["precision"] = "bfloat16"
+        facts["precision"] = "bfloat16" if self.in_bfloat16 else "float32"
         return json.loads(json.dumps(facts))
 
     def key(self) -> str:
@@ -99,7 +99,8 @@ def is_finished(task: PredictionTask) -> bool:
     wanted = task.identity()
     what = {"fingerprint": "another model", "image_list": "another list of images"}
     what |= {"augmentation": "other views (--tta)", "shard": "another shard"}
-    what |= {"precision": "another --precision"}
+    if "precision" in found and not task.any_precision:  # earlier versions did not write it
+        what["precision"] = "another --precision"
     other = [meaning for name, meaning in what.items() if found.get(name) != wanted.get(name)]
     if other:
         named = " and ".join(other)
@@ -141,7 +142,7 @@ def _check_part(path: str, key: str) -> None:
 
 
 def _remove_foreign_parts(task: PredictionTask, key: str) -> None:
-    """Removes all parts of an earlier run if one is of another model or image list."""
+    """Removes all parts of an earlier run if one is of another model, list or precision."""
     try:
         for path in storage.glob(os.path.join(task.parts_directory, "part-*.parquet")):
             _check_part(path, key)

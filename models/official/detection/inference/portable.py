@@ -74,6 +74,11 @@ def convert(
         raise UserError(f"{path}: int8 is made for LiteRT only, a name that ends in .tflite")
     saved = read_saved_detector(directory)
     resize = _exported_resize(saved)
+    if int8 is not None and resize is None:
+        raise UserError(
+            f"{saved.directory} does not say the sides of its data.resize, which calibrating "
+            "needs: export it again with tpudet export"
+        )
     with Claim(f"{path}.claim.json", output=path) as claim:
         if storage.exists(path) and not overwrite:
             raise UserError(f"{path} exists: --overwrite replaces it")
@@ -82,6 +87,7 @@ def convert(
         elif int8 is None:
             encoded = _to_litert(saved)
         else:
+            assert resize is not None  # refused above
             _require("ai_edge_quantizer", "int8")  # before minutes of reading and conversion
             height, width = saved.metadata["canvas_size"]
             canvases = read_canvases(int8, (height, width), resize, limit=num_images)
@@ -237,8 +243,11 @@ def _description(saved: SavedModel, *, is_int8: bool) -> str:
     )
 
 
-def _exported_resize(saved: SavedModel) -> ResizeConfig:
-    """How the images of a SavedModel come to its canvas; one that does not say it fits them."""
+def _exported_resize(saved: SavedModel) -> ResizeConfig | None:
+    """How the images of a SavedModel come to its canvas; one that does not say it fits them.
+
+    None where an export of an earlier version does not say the sides of `short_side`.
+    """
     facts = {"resize": "fit", **saved.metadata}
     match facts:
         case {"resize": "fit"}:
@@ -248,14 +257,13 @@ def _exported_resize(saved: SavedModel) -> ResizeConfig:
         case {"resize": "short_side", "short_side": int(short), "long_side": int(long)}:
             return ShortSideConfig(short_side=short, long_side=long)
         case _:
-            raise UserError(
-                f"{saved.directory} was exported with data.resize {facts['resize']}, but does not "
-                "say its sides: export it again with tpudet export"
-            )
+            return None
 
 
-def _placement(resize: ResizeConfig) -> str:
+def _placement(resize: ResizeConfig | None) -> str:
     match resize:
+        case None:
+            return "resized by its shorter side, data.resize of the run's config.yaml, aspect kept"
         case FitConfig():
             return "resized to fit into the canvas, aspect kept, at its upper left; the rest is 0"
         case StretchConfig():

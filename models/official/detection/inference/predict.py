@@ -1,9 +1,8 @@
 """Predicts folders of images with one SavedModel or a list of them."""
 
-import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from tpudet.detection.inference.model_list import ListedModel, read_model_list
@@ -43,7 +42,8 @@ def plan_folder(
     ids: str | None,
     shard: Shard | None,
     views: ViewSettings | None,
-    in_bfloat16: Callable[[], bool],
+    in_bfloat16: bool,
+    any_precision: bool,
     overwrite: bool,
 ) -> list[PredictionTask]:
     """Plans the predictions of one model; says what there is to do.
@@ -56,7 +56,8 @@ def plan_folder(
         ids: path of a list of image ids to predict; None for all images.
         shard: the part of the images to predict.
         views: of test-time augmentation.
-        in_bfloat16: as `choose_bfloat16`; called last, as it imports TensorFlow.
+        in_bfloat16: of `choose_bfloat16`.
+        any_precision: whether finished predictions of another precision will do.
         overwrite: replace an existing predictions file.
 
     Raises:
@@ -69,7 +70,7 @@ def plan_folder(
     listed = _list(images, every, ids)
     size = "x".join(map(str, saved.metadata["canvas_size"]))
     print(f"model {saved.directory}, canvas {size}; {_count_images(listed, images, shard)}")
-    return [_task(saved, target, listed, shard, views, in_bfloat16=in_bfloat16())]
+    return [_task(saved, target, listed, shard, views)._replace(in_bfloat16=in_bfloat16)]
 
 
 def plan_models(
@@ -80,7 +81,8 @@ def plan_models(
     ids: str | None,
     shard: Shard | None,
     views: ViewSettings | None,
-    in_bfloat16: Callable[[], bool],
+    in_bfloat16: bool,
+    any_precision: bool,
     overwrite: bool,
 ) -> list[PredictionTask]:
     """Plans the predictions of a list of models; finished ones are left out.
@@ -93,18 +95,19 @@ def plan_models(
         shard: of the images.
         views: of test-time augmentation.
         in_bfloat16: precision.
+        any_precision: of finished ones.
         overwrite: replace existing predictions files.
 
     Raises:
         UserError: an argument or the list is not usable; all mistakes of the list at once.
     """
     listed = _list(images, every, ids)
-    is_reduced = functools.cache(in_bfloat16)
     tasks: list[PredictionTask] = []
 
     def add(model: ListedModel) -> None:
         target = shard_path(model.predictions_path, shard)
-        task = _task(model.saved, target, listed, shard, views, in_bfloat16=is_reduced())
+        task = _task(model.saved, target, listed, shard, views)
+        task = task._replace(in_bfloat16=in_bfloat16, any_precision=any_precision)
         if not overwrite and is_finished(task):
             print(f"{task.predictions_path}: finished, skipped")
         else:
@@ -134,17 +137,24 @@ def choose_bfloat16(precision: Precision, *, is_shared: bool) -> bool:
     return is_faster
 
 
-def describe_tasks(tasks: Sequence[PredictionTask]) -> str:
-    """Describes the work to do, and whether parts of another run are in the way."""
+def describe_tasks(tasks: Sequence[PredictionTask], *, overwrite: bool) -> str:
+    """Describes the work to do, one line per predictions file.
+
+    Raises:
+        InferenceError: parts of another run are in the way, and they are not to be removed.
+    """
     lines = []
     for task in tasks:
         count = len(task.parts())
         try:
-            left = find_parts_left(task, discard_foreign=False)
-            state = f"{count - len(left)} are finished"
-        except InferenceError as error:
-            state = str(error)
-        lines.append(f"would write {task.predictions_path} in {count} parts; {state}")
+            finished = count - len(find_parts_left(task, discard_foreign=False))
+        except InferenceError:
+            if not overwrite:
+                raise
+            finished = 0
+        lines.append(
+            f"would write {task.predictions_path} in {count} parts; {finished} are finished"
+        )
     return "\n".join(lines)
 
 
@@ -193,8 +203,6 @@ def _task(
     listed: Sequence[ImageFile],
     shard: Shard | None,
     views: ViewSettings | None,
-    *,
-    in_bfloat16: bool,
 ) -> PredictionTask:
     if views is not None and "mask_side" in saved.metadata:
         raise InferenceError(
@@ -202,7 +210,7 @@ def _task(
         )
     images = take_shard(listed, shard) if shard else listed
     whole = digest_image_list([image.image_id for image in listed])
-    return PredictionTask(saved, images, target, views, shard, whole, in_bfloat16=in_bfloat16)
+    return PredictionTask(saved, images, target, views, shard, whole)
 
 
 def _list(images: Sequence[str], every: int, ids: str | None) -> list[ImageFile]:

@@ -211,7 +211,8 @@ def generate_all_submissions(
             try:
                 print(_write(source, target, lists, masks=masks, force=force))
             except UserError as error:
-                print(f"{source}: {error}", file=sys.stderr)
+                told = str(error)
+                print(told if source in told else f"{source}: {told}", file=sys.stderr)
                 num_failed += 1
     if num_failed:
         print(
@@ -244,5 +245,6 @@ def _identifiers(predicted: Sequence[ClassEntry], lists: _Lists) -> tuple[str, .
 def _ancestors(identifiers: Sequence[str], hierarchy: Hierarchy | None) -> AncestorTable | None:
     if hierarchy is None:
         return None
-    require_words(hierarchy.labels, "labels of the hierarchy", "correct it, or --hierarchy none")
-    return ancestor_table(hierarchy, list(filter(None, identifiers)))
+    table = ancestor_table(hierarchy, list(filter(None, identifiers)))
+    require_words(table.labels, "labels of the hierarchy", "correct it, or --hierarchy none")
+    return table

@@ -26,7 +26,7 @@ class FPNConfig:
     # How levels from 6 on come about: by strided convolutions, or as every second pixel of the
     # level before; null: convolution in one stage, subsample in two.
     coarse_levels: CoarseLevels | None = None
-    # Of the strided convolutions: whose level 5 they start from; torchvision's first: pyramid.
+    # Of the strided convolutions: whose level 5 they start from; torchvision v1's: pyramid.
     coarse_input: Literal["pyramid", "backbone"] = "pyramid"
     # Whether they pad all sides, as PyTorch's do, or bottom and right first.
     symmetric_padding: bool = False
@@ -128,6 +128,20 @@ class PyramidConfig:
         }
         return tuple(key for key, idle in is_idle.items() if idle)
 
+    def describe_idle_keys(self) -> str:
+        """Says which keys of the neck are set and change nothing; empty if none is."""
+        idle = [
+            f"model.neck.{key}"
+            for key in self.idle_neck_keys
+            if getattr(self.neck, key) != getattr(FPNConfig, key)
+        ]
+        if not idle:
+            return ""
+        return (
+            f"{' and '.join(idle)}: no level depends on it, with max_level {self.max_level} and "
+            f"coarse_levels {self.coarse_levels}"
+        )
+
     @property
     def strides(self) -> tuple[int, ...]:
         """Pixels between the cells of each level, finest first."""
@@ -162,15 +176,6 @@ class PyramidConfig:
             f"{last} or 7 needs; the backbone is {self.backbone.kind}, max_level {high}"
         )
         has_lateral = self.batch_norm is not None or not getattr(self.neck, "lateral_norms", False)
-        idle = [
-            f"neck.{key}"
-            for key in self.idle_neck_keys
-            if getattr(self.neck, key) != getattr(FPNConfig, key)
-        ]
-        no_effect = (
-            f"{' and '.join(idle)} would change nothing with max_level {high} and coarse_levels "
-            f"{self.coarse_levels}: keep the default, or change these"
-        )
         check(
             self,
             (low <= high, f"min_level must be at most max_level, got {low} and {high}"),
@@ -179,6 +184,5 @@ class PyramidConfig:
             (bifpn_levels, f"neck bifpn has two levels or more, got {low} to {high}"),
             (is_there, text),
             (has_lateral, "neck.lateral_norms is true, but batch_norm is null: there are none"),
-            (not idle, no_effect),
             (has_norm, f"batch_norm is null, which neck {self.neck.kind} does not do without"),
         )

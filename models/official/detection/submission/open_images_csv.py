@@ -17,7 +17,7 @@ from tpudet.trainkit.errors import listing
 HEADER_LINE = "ImageId,PredictionString\n"
 DECIMALS = 5
 _MARKS = frozenset(',"')
-_MAX_WORD_BYTES = 255  # of a word that readers take
+MAX_WORD_BYTES = 255  # of a word that readers take
 _WORDS = 6  # a prediction: MID score x1 y1 x2 y2
 
 
@@ -154,7 +154,7 @@ def require_words(texts: Iterable[str], what: str, advice: str, *, also: str = "
 
 
 def _is_word(text: str, also: str) -> bool:
-    is_short = 0 < len(text.encode()) <= _MAX_WORD_BYTES
+    is_short = 0 < len(text.encode()) <= MAX_WORD_BYTES
     return is_short and all(
         mark in also or (mark.isprintable() and not mark.isspace() and mark not in _MARKS)
         for mark in text

@@ -1,16 +1,17 @@
 """Adds the ancestors of each prediction's label to a submission, or keeps only leaf labels."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tpudet.detection.submission.ancestors import AncestorTable, ancestor_table, with_ancestors
+from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.fusion.blocks import Block, ScannedRows
 from tpudet.detection.submission.hierarchy import default_hierarchy, read_hierarchy_file
 from tpudet.detection.submission.mask_header import is_mask_submission
 from tpudet.detection.submission.mask_rewrite import add_mask_ancestors, rewrite_masks
 from tpudet.detection.submission.mask_rows import MaskPrediction
-from tpudet.detection.submission.open_images_csv import require_words
+from tpudet.detection.submission.open_images_csv import MAX_WORD_BYTES, require_words
 from tpudet.detection.submission.rewrite import rewrite_submission
 from tpudet.detection.submission.unknown_labels import UnknownLabels
 from tpudet.detection.submission.writer import check_target, describe
@@ -101,7 +102,7 @@ def drop_parents(
     file = classes or hierarchy or default_hierarchy()
     check_target(target, [source, file], force=force)
     labels, stays = _read_labels(file, is_class_list=bool(classes))
-    require_words(labels, f"labels of {file}", "correct them")
+    _require_short(labels, file)
     unknown = UnknownLabels()
 
     def change(block: Block, rows: ScannedRows) -> ScannedRows:
@@ -122,6 +123,16 @@ def drop_parents(
         )
     fate = "are left out" if classes else "are kept"
     return describe(target, totals, unknown.describe(f"have labels that {file} lacks and {fate}"))
+
+
+def _require_short(labels: Sequence[str], file: str) -> None:
+    """Refuses labels that are longer than a word of a submission; others only match no row."""
+    too_long = [label for label in labels if len(label.encode()) > MAX_WORD_BYTES]
+    if too_long:
+        raise SubmissionError(
+            f"A label has at most {MAX_WORD_BYTES} bytes in a submission, and "
+            f"'{too_long[0][:40]}…' of {file} has {len(too_long[0].encode()):,}: correct it"
+        )
 
 
 def add_ancestors(rows: ScannedRows, table: AncestorTable) -> ScannedRows:

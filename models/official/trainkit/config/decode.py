@@ -3,8 +3,8 @@
 A file may name another under `base:`, whose values it overrides. Alternatives are unions of
 dataclasses told apart by their `kind:` field. `KEY=VALUE` overrides go through the same decoder.
 A missing key, `kind` included, has its value in the default of the enclosing dataclass; a mapping
-with a `kind` starts from the defaults of that kind. A class variable `SHORT` of a dataclass names
-the key that a string in place of the mapping stands for, and those that replace it.
+with a `kind` starts from the defaults of that kind. A class variable `SHORT` of a dataclass lists
+first the key that a plain string stands for, then the keys that exclude it.
 """
 
 import dataclasses

@@ -246,7 +246,8 @@ def merge(base: Branch, top: Branch, dropped: list[str] | None = None) -> Branch
     Args:
         base: the lower layer.
         top: the upper layer, which wins.
-        dropped: receives a sentence for each kind whose values are dropped.
+        dropped: receives a sentence for each kind whose values are dropped, and for each mapping
+            that a plain value replaces.
     """
     return _union(_without_other_kinds(base, top, [] if dropped is None else dropped), top)
 
@@ -265,7 +266,7 @@ def _without_other_kinds(base: Branch, top: Branch, dropped: list[str]) -> Branc
         if isinstance(below, Branch) and isinstance(value, Branch):
             children[key] = _without_other_kinds(below, value, dropped)
         elif isinstance(below, Branch) and isinstance(value, Leaf) and value.value is not None:
-            lost = ", ".join(below.children)
+            lost = ", ".join(name for name in below.children if name != WRITTEN_SHORT)
             dropped.append(f"{value.place}: replaces all of {key}: {lost} ({below.place})")
     return Branch(children, base.place)
 

@@ -50,7 +50,7 @@ def gfile() -> Any:
 
 
 def _tensorflow() -> Any:
-    """TensorFlow, of which files need no Keras.
+    """Returns TensorFlow, imported without Keras, which file operations do not need.
 
     It imports Keras, if it can, and that fixes the backend of Keras, which a command chooses only
     after it has read its config.
@@ -62,7 +62,7 @@ def _tensorflow() -> Any:
         import tensorflow as tf
     finally:
         if has_choice:
-            del sys.modules["keras"]
+            sys.modules.pop("keras", None)  # another thread may have been here as well
     return tf
 
 

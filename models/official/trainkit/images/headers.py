@@ -255,7 +255,7 @@ _EXIF_VALUES = {
 def parse_avif_orientation(encoded: bytes) -> Orientation:
     """Reads the properties irot and imir of an AVIF (ISO/IEC 23008-12, 6.5.10 and 6.5.12).
 
-    Its viewers heed them and not the EXIF orientation, which they replace.
+    Viewers heed them. Upright where neither turns the image.
     """
     start = encoded.find(b"ipco")
     if start < 4:

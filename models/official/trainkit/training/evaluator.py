@@ -134,7 +134,7 @@ class Evaluator:
 
         Raises:
             CheckpointMismatchError: it belongs to another model.
-            Interrupted, ValueError: as evaluate_once.
+            Interrupted, UserError: as evaluate_once.
         """
         try:
             arrays = load_checkpoint(checkpoint.prefix, self._engine.signature(), trains=False)

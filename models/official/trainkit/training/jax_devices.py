@@ -88,7 +88,7 @@ class JaxDevices:
         """Returns this process's part of a batch of NumPy arrays as arrays over all devices.
 
         int64 becomes int32, JAX's integer: only record numbers are longer, and `mix_shard` keeps
-        them apart. A step draws by them.
+        them apart. Random draws in a step depend on them.
         """
 
         def place_field(field: np.ndarray) -> jax.Array:

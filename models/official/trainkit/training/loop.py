@@ -116,8 +116,8 @@ def train_and_eval(
         EXIT_TARGET_REACHED or EXIT_NO_GAIN.
 
     Raises:
-        NonfiniteLossError, CheckpointMismatchError, UnreadableCheckpointError; ValueError if the
-        evaluation lacks a metric that its settings name.
+        NonfiniteLossError, CheckpointMismatchError, UnreadableCheckpointError; UserError if the
+        evaluation lacks a metric that its settings or stop_at name.
     """
     total_steps = settings.total_steps
     run = TrainingRun(engine, model_dir, settings, verify)

@@ -115,7 +115,12 @@ def config_to_resume(model_dir: str | None) -> str | None:
 
 
 def compare_run(
-    model_dir: str, config: Config, class_list_text: str, load_config: Callable[[str], Config]
+    model_dir: str,
+    config: Config,
+    class_list_text: str,
+    load_config: Callable[[str], Config],
+    *,
+    passed_over: tuple[str, ...] = (),
 ) -> None:
     """Compares a run with the `config.yaml` and `classes.csv` of its model_dir, if it has them.
 
@@ -127,6 +132,7 @@ def compare_run(
         config: of the run, a dataclass.
         class_list_text: contents of classes.csv.
         load_config: reads the `config.yaml` at a path.
+        passed_over: keys whose changes are not logged.
 
     Raises:
         ConfigError: the class list differs; names the first row that does.
@@ -140,7 +146,8 @@ def compare_run(
     path = f"{model_dir}/config.yaml"
     if read_text(path) is not None:
         for line in _config_changes(load_config(path), config):
-            logger.warning("Changed since the run began: %s", line)
+            if not line.startswith(passed_over):
+                logger.warning("Changed since the run began: %s", line)
 
 
 def describe_run(model_dir: str, config: Any, class_list_text: str) -> None:

@@ -12,7 +12,6 @@ from tpudet.trainkit.weights.stored_weights import LazyTensors, StoredWeights, W
 _MAX_DIMENSIONS = 5
 _WEIGHTS = "model"  # the key of the weights; beside it stand the author and the like
 _AUTHOR = "__author__"
-_SECOND_CONVOLUTION = "res2.0.conv2.weight"  # [output, input / groups, 3, 3]
 
 
 def is_pickle(start: bytes) -> bool:
@@ -36,12 +35,13 @@ def read_detectron2(file: Any, path: str) -> StoredWeights:
         raise WeightsError(f"{path}: refused, because {error}.") from error
     except Exception as error:  # a damaged pickle is a random program: it fails in any way
         raise WeightsError(f"{path} is cut off or damaged: {error}. Fetch it again.") from error
-    notes, author = [], ""
+    notes, variant = [], ""
     if isinstance(content, Mapping) and isinstance(content.get(_WEIGHTS), Mapping):
         others = [repr(key) for key in content if key != _WEIGHTS]
         if others:
             notes.append(f"of {_WEIGHTS!r}; left out beside it: {', '.join(others)}")
-        author = content.get(_AUTHOR)
+        if content.get(_AUTHOR) == "torchvision":  # tools/convert-torchvision-to-d2.py
+            variant = "torchvision"
         content = content[_WEIGHTS]
     readers: dict[str, Callable[[], np.ndarray]] = {}
     for name, value in content.items() if isinstance(content, Mapping) else ():
@@ -54,14 +54,4 @@ def read_detectron2(file: Any, path: str) -> StoredWeights:
         )
     if len(readers) < len(content):
         notes.append(f"{len(content) - len(readers)} entries that are no arrays left out")
-    tensors = LazyTensors(readers)
-    return StoredWeights(tensors, "Detectron2, .pkl", tuple(notes), _variant(tensors, author))
-
-
-def _variant(tensors: Mapping[str, np.ndarray], author: object) -> str:
-    """Tells torchvision's ResNet and ResNeXt from Caffe's ResNet, whose names they have."""
-    if author == "torchvision":  # tools/convert-torchvision-to-d2.py
-        return "torchvision"
-    shapes = [tensors[name].shape for name in tensors if name.endswith(_SECOND_CONVOLUTION)]
-    is_grouped = any(len(shape) == 4 and shape[0] != shape[1] for shape in shapes)
-    return "ResNeXt" if is_grouped else ""
+    return StoredWeights(LazyTensors(readers), "Detectron2, .pkl", tuple(notes), variant)

@@ -6,8 +6,10 @@ import io
 import os
 import weakref
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
@@ -35,6 +37,7 @@ _HDF5_START = b"\x89HDF\r\n\x1a\n"
 _ZIP_START = b"PK\x03\x04"
 _TABLE_END = bytes.fromhex("57fb808b247547db")  # of the single-file checkpoints before TensorFlow 1
 # Of a preset of KerasHub: its backbone, and what a task adds to that.
+_GROUPED = "res2.0.conv2.weight"  # [output, input / groups, 3, 3], in Detectron2's names
 _PRESET = (WEIGHTS_IN_ARCHIVE, "task.weights.h5")
 _KNOWN = (
     "TensorFlow checkpoints (the prefix, the .index file or the folder), .h5, .weights.h5 and "
@@ -74,7 +77,14 @@ def read_weights(path: str, *, prefer_averages: bool = True) -> StoredWeights:
         raise WeightsError(f"{path} cannot be read: {storage.reason(error)}") from error
     if not stored.tensors:
         raise WeightsError(f"{path} holds no weights ({stored.format}).")
-    return stored
+    return stored if stored.variant else stored._replace(variant=_variant(stored.tensors))
+
+
+def _variant(tensors: Mapping[str, np.ndarray]) -> str:
+    """Tells ResNeXt from ResNet where Detectron2 gives both the same names."""
+    shapes = [tensors[name].shape for name in tensors if name.endswith(_GROUPED)]
+    is_grouped = any(len(shape) == 4 and shape[0] != shape[1] for shape in shapes)
+    return "ResNeXt" if is_grouped else ""
 
 
 def _read_preset(paths: Sequence[str]) -> StoredWeights:

@@ -15,6 +15,8 @@ from tpudet.trainkit.weights.stored_weights import WeightsError
 # The same names and shapes as a ResNet, but with a blur filter, without weights, in its pooling.
 _BLURRED = re.compile(r"resnet(aa|blur)\d")
 
+_NETWORK = re.compile(r"net|rcnn|caffe|r\d\d")  # in the names of files that are published
+
 
 class Recognized(NamedTuple):
     """A family, the place of its backbone in the file, and its names for our variables."""
@@ -81,12 +83,12 @@ def recognize(
 def _published_name(path: str, hub: HubConfig | None) -> str:
     """What the publisher calls a file; the folders in which somebody keeps it say nothing of it.
 
-    A hub's cache has a folder for each repository. `model.safetensors` has no number, so it names
-    no network: the folder does.
+    A hub's cache has a folder for each repository. Where the file names no network, as
+    `model.safetensors` and `epoch_12.pth`, its folder may.
     """
     *folders, name = path.split("/")
     named = [folder for folder in folders if folder.startswith("models--")]
-    if not named and not re.search(r"\d", name.partition(".")[0]):
+    if not named and not _NETWORK.search(name):
         named = folders[-1:]
     return " ".join([*named, name, *([hub.name] if hub else [])])
 

@@ -91,7 +91,7 @@ class WriteOptions:
 
     num_shards: int | None  # files of a training set; None: as the preset says
     max_copies: int | None  # of an image in balancing; None: as the preset says
-    seed: int  # of order and copies, and of folds
+    seed: int  # of order and copies
     check_pixels: bool  # decode every image instead of checking the structure of JPEGs
     skip_missing: bool  # leave out images whose files are missing
     workers: int

@@ -13,7 +13,7 @@ from tpudet.detection.preparation.open_images.part_sets import (
     train_set,
 )
 from tpudet.detection.preparation.open_images.plan_part import PartSet
-from tpudet.detection.preparation.open_images.presets import PartPreset, read_preset
+from tpudet.detection.preparation.open_images.presets import PartPreset, Preset, read_preset
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.jobs.steps import Step
 
@@ -24,6 +24,7 @@ def prepare_folds(
     fold: int,
     *,
     num_folds: int,
+    fold_seed: int,
     preset_name: str,
     presets: str | None,
     parts: Sequence[str] | None,
@@ -36,6 +37,7 @@ def prepare_folds(
     Args:
         fold: number of the fold to write, from 0.
         num_folds: at least 2.
+        fold_seed: of the division.
         preset_name: the preset for the training sets.
         presets: YAML file; None means the project's own.
         parts: only these; None means all of the preset.
@@ -49,17 +51,14 @@ def prepare_folds(
     if not 0 <= fold < num_folds:
         raise UserError(f"FOLD {fold} must be in 0..{num_folds - 1}, with --num_folds {num_folds}.")
     preset = read_preset(presets, preset_name)
-    if preset.settings.pseudo_label_confidence is not None:
-        raise UserError(
-            f"--preset {preset_name} adds pseudo-labels, which folds do not have: choose another."
-        )
+    _refuse_pseudo_labels(preset, preset_name)
     chosen = preset.choose(parts)
     check_part_options(chosen, options, {"--train_images": workspace.train_images})
     class_steps = workspace.class_steps(chosen)
     fold_steps: list[Step] = []
     sets: list[PartSet] = []
     for part, settings in chosen.items():
-        step = _split_step(workspace, part, settings, num_folds=num_folds, seed=options.seed)
+        step = _split_step(workspace, part, settings, num_folds=num_folds, seed=fold_seed)
         fold_steps.append(step)
         train_boxes, val_boxes = (mask.format(fold) for mask in _masks(workspace, part))
         output = os.path.join(workspace.converted_dir, f"{part}_fold_{fold}")
@@ -80,6 +79,13 @@ def prepare_folds(
     made = {path for step in class_steps for path in step.outputs}
     require_prepared(path for step in fold_steps for path in step.inputs if path not in made)
     prepare_sets(sets, options, steps=class_steps + fold_steps, dry_run=dry_run)
+
+
+def _refuse_pseudo_labels(preset: Preset, name: str) -> None:
+    if preset.settings.pseudo_label_confidence is not None:
+        raise UserError(
+            f"--preset {name} adds pseudo-labels, which folds do not have: choose another."
+        )
 
 
 def _masks(workspace: Workspace, part: str) -> tuple[str, str]:

@@ -39,7 +39,7 @@ def read_image_list(path: str, name: str = "--image_list") -> list[str]:
     """Reads the names of an image list, one per line, with or without extension.
 
     The -1, 0 or 1 in two columns that ends every line of the per-class lists of Pascal VOC is
-    ignored; in other lists such an ending is one of a name.
+    ignored; in other lists such an ending is part of the name.
 
     Raises:
         UserError: the file is missing or names nothing.

@@ -47,7 +47,10 @@ def mask_png(segmentation: Any, *, height: int, width: int) -> MaskPng | None:
 
 
 def draw_mask(segmentation: Any, *, height: int, width: int) -> np.ndarray | None:
-    """As `mask_png`, but returns the pixels, [height, width] uint8, 1 inside and 0 outside."""
+    """Draws one object's mask, as `mask_png` stores it: [height, width] uint8, 1 inside, 0 outside.
+
+    None where `mask_png` returns None.
+    """
     if isinstance(segmentation, str):
         mask = _read_file(segmentation, height=height, width=width)
     else:

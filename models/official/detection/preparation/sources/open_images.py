@@ -41,7 +41,7 @@ def read_open_images(
     Args:
         path: the CSV; of its 13 columns, ImageID, LabelName, XMin, XMax, YMin, YMax and IsGroupOf
             are required.
-        images: folder of the images, <ImageID>.jpg (or ImageID if it has an extension).
+        images: folder of the images, <ImageID>.jpg (or ImageID if it ends as an image).
         image_list: file of image ids; exactly those are taken, with boxes or without.
         classes: class list, one `MID,name` per line; None takes the labels that occur, in
             alphabetical order, with themselves as names.
@@ -86,7 +86,7 @@ def read_open_images(
 
 
 def image_file(image_id: str) -> str:
-    """Returns the file name of an image: the id itself if it has an extension, else <id>.jpg."""
+    """Returns the file name of an image: the id itself if it ends as an image, else with .jpg."""
     return image_id if is_image_name(image_id) else f"{image_id}.jpg"
 
 
