@@ -4,12 +4,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpudet.detection.modeling.config import BatchNormConfig, RetinaNetConfig
+from tpudet.detection.modeling.config import RetinaNetConfig
 from tpudet.detection.modeling.foreign_parts import find_foreign_parts
 from tpudet.detection.modeling.fpn import FPN
 from tpudet.detection.modeling.heads import RetinaNetHead
 from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig, RoIAlignConfig
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.config import BatchNormConfig
 from tpudet.trainkit.class_list import ClassEntry
 
 NORM = ("gamma", "beta", "moving_mean", "moving_variance")

@@ -30,8 +30,8 @@ def test_a_node_is_lost_amid(two_nodes, wait_for, write_coco, encoded_image, tmp
     progress = output / "train_part.progress"
 
     def at_work() -> int:
-        others = {path.name for path in output.glob("*.tfrecord.*")}
-        return sum(not name.endswith(".offsets") for name in others)
+        others = {path.name for path in progress.glob("*.tfrecord.*")}
+        return sum(not name.endswith((".offsets", ".json")) for name in others)
 
     def finished() -> int:
         return len(list(progress.glob("*.tfrecord.json")))

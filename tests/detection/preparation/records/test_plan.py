@@ -61,7 +61,8 @@ def test_shards_differ_by_one_record_and_hold_each_as_often_as_planned(annotatio
         assert sorted(records) == [0, 1, 1, 1, 4, 4, 6]
         assert (records == [6, 1, 1, 1, 0, 4, 4]) == (split == "val")
         assert {job.image_directories for job in jobs} == {("a", "b")}
-        assert jobs[2].path == f"converted/part/{split}_part-00002-of-00003.tfrecord"
+        progress = f"converted/part/{split}_part.progress"
+        assert jobs[2].path == f"{progress}/{split}_part-00002-of-00003.tfrecord"
         assert found.copies_by_file() == {"1.jpg": 3, "4.jpg": 2}
         assert found.options["copies"] == {
             "images": 4,
