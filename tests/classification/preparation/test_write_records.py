@@ -141,6 +141,18 @@ def test_a_finished_shard_of_an_interrupted_run_is_kept(tmp_path: Path, capsys) 
     assert json.loads((part / "train_part.manifest.json").read_text())["images"] == 5
 
 
+def test_a_refused_overwrite_leaves_the_finished_split(tmp_path: Path, capsys) -> None:
+    source, part = tmp_path / "source", tmp_path / "part"
+    write(source / "train/a/0.jpg")
+    command = [str(source), "--output", str(part), "--workers", "1"]
+    assert main(command) == 0
+    whole = {path.name: path.read_bytes() for path in part.iterdir()}
+    (source / "train/a/0.jpg").write_bytes(b"no image")
+    assert main([*command, "--overwrite"]) == 2
+    assert "can be used" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in part.iterdir()} == whole
+
+
 def test_class_lists_are_compared_once_more_before_publishing(
     tmp_path: Path, capsys, monkeypatch
 ) -> None:

@@ -1,7 +1,9 @@
 """Writes splits of labelled images: TFRecord shards, classes.csv and a manifest. Resumable.
 
-While a split is written, `<split>_<part>.progress/` holds one report per finished shard; a later
-run keeps the shards whose inputs have not changed. The manifest is written last.
+While a split is written, `<split>_<part>.progress/` holds the finished shards and one report for
+each; a later run keeps those whose inputs have not changed. When all are finished, and some image
+can be used, they are moved out, in place of those of an earlier split; the manifest is written
+last.
 """
 
 import json
@@ -66,12 +68,18 @@ class Plan(NamedTuple):
         """Path of the shards up to their numbers."""
         return f"{self.output}/{self.split}_{os.path.basename(self.output)}"
 
+    @property
+    def progress_folder(self) -> str:
+        """Folder that exists while the split is unfinished; holds its shards until then."""
+        return self.prefix + PROGRESS_SUFFIX
+
     def jobs(self) -> list[ShardJob]:
         """Returns the shards in order; their lengths differ by at most one record."""
+        name = os.path.basename(self.prefix)
         bounds = np.arange(self.num_shards + 1) * len(self.files) // self.num_shards
         return [
             ShardJob(
-                shard_path(self.prefix, index, self.num_shards),
+                shard_path(f"{self.progress_folder}/{name}", index, self.num_shards),
                 self.directory,
                 tuple(self.files[bounds[index] : bounds[index + 1]]),
                 self.classes,
@@ -187,41 +195,61 @@ def _is_current(plan: Plan) -> bool:
     entries = {entry["file"]: entry for entry in manifest["shards"]}
     jobs = plan.jobs()
     return len(entries) == len(jobs) and all(
-        _is_finished(job, entries.get(os.path.basename(job.path), {})) for job in jobs
+        _is_finished(job, _published(plan.output, job), entries.get(os.path.basename(job.path), {}))
+        for job in jobs
     )
 
 
-def _is_finished(job: ShardJob, entry: Mapping[str, Any]) -> bool:
+def _published(output: str, job: ShardJob) -> str:
+    """Where a shard lies once the split is finished."""
+    return f"{output}/{os.path.basename(job.path)}"
+
+
+def _is_finished(job: ShardJob, path: str, entry: Mapping[str, Any]) -> bool:
     return (
-        storage.is_file(job.path)
-        and storage.stat(job.path).size == entry.get("bytes")
+        storage.is_file(path)
+        and storage.stat(path).size == entry.get("bytes")
         and inputs_digest(job) == entry.get("inputs")
     )
 
 
 def _write_split(plan: Plan, workers: int) -> dict[str, Any]:
-    progress_folder, classes = plan.prefix + PROGRESS_SUFFIX, f"{plan.output}/classes.csv"
+    classes = f"{plan.output}/classes.csv"
     storage.make_folder(plan.output)
     before = storage.read_text(classes)
     with Claim(f"{plan.prefix}.claim.json", output=plan.prefix) as claim:
-        storage.make_folder(progress_folder)
-        storage.remove_if_there(plan.prefix + MANIFEST_SUFFIX)
+        storage.make_folder(plan.progress_folder)
         jobs = plan.jobs()
-        function = partial(_finish_shard, progress_folder, claim.ticket)
+        function = partial(_finish_shard, plan.output, claim.ticket)
         with tqdm(total=len(plan.files), unit="image", desc=plan.split) as bar:
             done = run_jobs(function, jobs, workers=min(workers, len(jobs)), progress=bar.update)
             reports = sorted(done, key=lambda report: report.file)
         claim.verify()
-        _remove_other_shards(plan, {os.path.basename(job.path) for job in jobs})
         manifest = _manifest(plan, reports)
         if not manifest["images"]:
+            # Beside this folder an earlier split could not be trained on.
+            storage.remove_folder(plan.progress_folder)
             raise UserError(f"no image of {plan.directory} can be used:\n{_summary(manifest)}")
         _check_classes_again(plan, classes, before)
+        _publish_shards(plan, jobs, claim)
         storage.write_text(classes, write_class_list(plan.classes))
         text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
         storage.write_text(plan.prefix + MANIFEST_SUFFIX, text)
-        storage.remove_folder(progress_folder)
+        storage.remove_folder(plan.progress_folder)
     return manifest
+
+
+def _publish_shards(plan: Plan, jobs: Sequence[ShardJob], claim: Claim) -> None:
+    """Gives the shards their final names, and removes those of an earlier split."""
+    storage.remove_if_there(plan.prefix + MANIFEST_SUFFIX)
+    # Those of a run that was killed here, or of an earlier version, have them already.
+    unnamed = set(storage.list_folder(plan.progress_folder))
+    for job in jobs:
+        claim.verify()
+        for ending in (INDEX_ENDING, ""):
+            if os.path.basename(job.path) + ending in unnamed:
+                storage.rename(job.path + ending, _published(plan.output, job) + ending)
+    _remove_other_shards(plan, {os.path.basename(job.path) for job in jobs})
 
 
 def _check_classes_again(plan: Plan, path: str, before: str | None) -> None:
@@ -236,13 +264,15 @@ def _check_classes_again(plan: Plan, path: str, before: str | None) -> None:
 
 
 def _finish_shard(
-    progress_folder: str, ticket: ClaimTicket, job: ShardJob, progress: Callable[[int], Any]
+    output: str, ticket: ClaimTicket, job: ShardJob, progress: Callable[[int], Any]
 ) -> ShardReport:
     """Returns the report of a shard, which is built unless it is already finished."""
-    sidecar = os.path.join(progress_folder, f"{os.path.basename(job.path)}.json")
+    sidecar = f"{job.path}.json"
     try:
         fields = _read_json(sidecar)
-        if fields and _is_finished(job, fields):
+        # While a report is there, its shard is in one of the two places, the newest in the first.
+        path = job.path if storage.is_file(job.path) else _published(output, job)
+        if fields and _is_finished(job, path, fields):
             progress(len(job.files))
             findings = [Finding(*finding) for finding in fields.pop("findings")]
             return ShardReport(**fields, findings=findings)
