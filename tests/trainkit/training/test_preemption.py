@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from tpudet.trainkit.training.checkpoints import list_checkpoints
+from tpudet.trainkit.training.preemption import Preemption
 
 # An engine whose steps run inside one long graph call, as on a TPU.
 TRAINING = textwrap.dedent(
@@ -141,3 +142,10 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
         finally:
             process.kill()
     assert process.returncode == 128 + signal.SIGINT
+
+
+def test_a_deadline_in_a_million_years_is_no_overflow() -> None:
+    with Preemption(lambda: None, deadline=time.monotonic() + 3e13):
+        remaining, _ = signal.getitimer(signal.ITIMER_REAL)
+    assert remaining > 365 * 24 * 3600
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

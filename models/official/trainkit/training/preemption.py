@@ -21,6 +21,7 @@ from tpudet.trainkit.training.stopping import EXIT_START_AGAIN, EXIT_TIME_LIMIT
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _END_OF_WATCH = b"\0"  # no signal has the number 0
+_LONGEST_TIMER = 1e8  # seconds, three years
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +100,8 @@ class Preemption:
         self._watcher = threading.Thread(target=self._watch, name="preemption", daemon=True)
         self._watcher.start()
         if signal.SIGALRM in handled:
-            # At least a little, because 0 seconds would switch the timer off.
-            seconds = max(self._deadline - time.monotonic(), 1e-3)
+            # At least a little, because 0 seconds would switch the timer off; many would overflow.
+            seconds = min(max(self._deadline - time.monotonic(), 1e-3), _LONGEST_TIMER)
             signal.setitimer(signal.ITIMER_REAL, seconds)
         return self
 
