@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import sys
 from glob import glob
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_a_notebook_finishes_a_conversion_and_predicts_with_the_export_of_its_pa
         **{"STORAGE": str(tmp_path), "PART": "mine", "CONFIG": "c", "RUN": "c-mine"},
         **{"SPLITS": splits, "EARLIER": "", "TEST_IMAGES": "i", "SUBMISSION": "s.csv"},
         **{"RECORDS": str(records), "MODEL_DIR": "m", "code": 0, "FINISHED": (0,)},
-        **{"os": os, "glob": glob, "find_inputs": lambda _: []},
+        **{"os": os, "re": re, "glob": glob, "find_inputs": lambda _: []},
         **dict.fromkeys(("tpudet", "tpudet_command"), lambda *words: calls.append(words)),
     }
     for source, _ in read_cells(name):

@@ -88,9 +88,11 @@ def test_the_input_of_a_run_begins_at_the_step_of_its_engine(
     config = load_config(ExperimentConfig, "quickstart", overrides=SMALL)
     build_detector.build_detector_training(config, **settings)
     assert seen["make_dataset"](20)["first_step"] == 7
-    config = load_config(
-        ExperimentConfig, "quickstart", overrides=[*SMALL, "data.close_mosaic_steps=4"]
-    )
+    closed = [*SMALL, "data.close_mosaic_steps=4"]
+    config = load_config(ExperimentConfig, "quickstart", overrides=closed)
+    build_detector.build_detector_training(config, **settings)  # nothing is mixed anyway
+    mixed = [*closed, "data.augmentations=[{kind: mosaic, probability: 1.0}]"]
+    config = load_config(ExperimentConfig, "quickstart", overrides=mixed)
     with pytest.raises(ConfigError, match="close_mosaic_steps is 4, .* below the 4 steps"):
         build_detector.build_detector_training(config, **settings)
 

@@ -112,10 +112,11 @@ def _run(arguments: argparse.Namespace) -> None:
     from tpudet.detection.preparation.sources.mask_files import choose_mask_files
 
     first = arguments.image_dir or data_path(_FOLDERS[arguments.split])
-    folders = {"--image_dir": first, "--image_dir2": arguments.image_dir2}
+    folders = {} if arguments.display_only else {"--image_dir": first}
+    if folders and arguments.image_dir2:
+        folders["--image_dir2"] = arguments.image_dir2
     for argument, folder in folders.items():
-        if folder and not arguments.display_only:
-            list_directory(folder, argument)
+        list_directory(folder, argument)
     part = os.path.splitext(os.path.basename(arguments.classes_file))[0].removeprefix("classes_")
     boxes = f"{arguments.split}_{'no_groups' if arguments.split == 'train' else part}.csv"
     part_set = PartSet(
