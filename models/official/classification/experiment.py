@@ -15,7 +15,11 @@ from tpudet.classification.build_classifier import (
 )
 from tpudet.classification.config import ExperimentConfig, load_experiment
 from tpudet.classification.data.pipeline import read_names
-from tpudet.classification.data.splits import find_joined_split, require_one_division
+from tpudet.classification.data.splits import (
+    find_joined_split,
+    require_labels,
+    require_one_division,
+)
 from tpudet.classification.evaluation.report import report_run, write_report
 from tpudet.classification.evaluation.split import SplitEvaluation, build_evaluation
 from tpudet.classification.inference.export import export_saved_model
@@ -24,7 +28,7 @@ from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.input_errors import input_errors_in_words
-from tpudet.trainkit.record_splits import Split, find_split
+from tpudet.trainkit.record_splits import Split
 from tpudet.trainkit.saved_model import require_free, saved_model_path
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.training.build_engine import choose_devices, set_precision
@@ -147,7 +151,7 @@ def evaluate(
     """
     run, checkpoint, evaluation = _restore_evaluation(model_dir, step, split, overrides)
     step_number = checkpoint.step
-    _require_labels(run)
+    require_labels(run.config.data.directory, run.config.data.eval_split, run.classes)
     with input_errors_in_words(lambda: _eval_shards(run.config, run.classes)):
         metrics = evaluation(step_number).metrics
     path = _evaluation_path(model_dir, run.config, step_number)
@@ -262,20 +266,6 @@ def _open_data(config: ExperimentConfig) -> tuple[str, Sequence[ClassEntry], Spl
     split = find_joined_split(data.directory, data.train_split, classes)
     require_one_division(data.directory, f"{data.train_split}+{data.eval_split}")
     return class_list_text, classes, split
-
-
-def _require_labels(run: Run[ExperimentConfig]) -> None:
-    """Refuses a split of which no image has a label, as far as its manifest says."""
-    data = run.config.data
-    for split in data.eval_split.split("+"):
-        names = [entry.name for entry in run.classes]
-        found = find_split(data.directory, split, names, per_class="images_per_class").manifest
-        if found is None or any(found["images_per_class"].values()):
-            return
-    raise UserError(
-        f"no image of the split {data.eval_split} has a label, so it cannot be scored; tpudet "
-        "classify and gen_rsna_sub predict images without labels"
-    )
 
 
 def _eval_shards(config: ExperimentConfig, classes: Sequence[ClassEntry]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What of a split's predictions cannot be scored, on devices that only hand batches through."""
+"""Predictions of a split that cannot be scored, on devices that only hand batches through."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""What `tpudet check` says where a library cannot start."""
+"""`tpudet check` where a library cannot start."""
 
 import pytest
 

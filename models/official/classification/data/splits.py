@@ -54,3 +54,26 @@ def require_one_division(directory: str, splits: str) -> None:
             f"the folds of {directory} are of different divisions and share images: {found}. Name "
             "those of one division, or write all anew with dicom_to_tfrecords --overwrite"
         )
+
+
+def require_labels(directory: str, splits: str, classes: Sequence[ClassEntry]) -> None:
+    """Refuses splits of which no image has a label, as far as their manifests say.
+
+    Args:
+        directory: of the data set.
+        splits: joined by `+`.
+        classes: rows of the class list.
+
+    Raises:
+        UserError: there is no label in any of them.
+        ConfigError: as `find_split`.
+    """
+    names = [entry.name for entry in classes]
+    for split in splits.split("+"):
+        manifest = find_split(directory, split, names, per_class="images_per_class").manifest
+        if manifest is None or any(manifest["images_per_class"].values()):
+            return
+    raise UserError(
+        f"no image of the split {splits} has a label, so it cannot be scored; tpudet classify and "
+        "gen_rsna_sub predict images without labels"
+    )

@@ -36,7 +36,7 @@ class Slice(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What a DICOM file holds."""
+    """The contents of a DICOM file."""
 
     patient: str  # id; empty if it has none
     slices: list[Slice]  # one, or those of a multi-frame file

@@ -76,7 +76,7 @@ def generate_submission(
 
 
 class _Lists(NamedTuple):
-    """What decides the labels of a submission."""
+    """The lists that decide the labels of a submission."""
 
     classes: str | None  # path of the class list
     wanted: tuple[ClassEntry, ...] | None  # its rows; None for all predicted classes

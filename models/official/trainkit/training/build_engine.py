@@ -72,7 +72,7 @@ def resolve_precision(
 
 
 def _computed(precision: str, devices: Devices, *, trains: bool) -> str:
-    """What a GPU has trained in float16 is evaluated in float32 on a CPU."""
+    """A run that a GPU has trained in float16 is evaluated in float32 on a CPU."""
     is_moved = precision == "mixed_float16" and not trains and are_cpus(devices)
     return "float32" if is_moved else precision
 

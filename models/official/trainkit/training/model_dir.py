@@ -120,7 +120,7 @@ def compare_run(
     class_list_text: str,
     load_config: Callable[[str], Config],
     *,
-    passed_over: tuple[str, ...] = (),
+    unlogged: tuple[str, ...] = (),
 ) -> None:
     """Compares a run with the `config.yaml` and `classes.csv` of its model_dir, if it has them.
 
@@ -132,7 +132,7 @@ def compare_run(
         config: of the run, a dataclass.
         class_list_text: contents of classes.csv.
         load_config: reads the `config.yaml` at a path.
-        passed_over: keys whose changes are not logged.
+        unlogged: keys whose changes are not logged.
 
     Raises:
         ConfigError: the class list differs; names the first row that does.
@@ -146,7 +146,7 @@ def compare_run(
     path = f"{model_dir}/config.yaml"
     if read_text(path) is not None:
         for line in _config_changes(load_config(path), config):
-            if not line.startswith(passed_over):
+            if not line.startswith(unlogged):
                 logger.warning("Changed since the run began: %s", line)
 
 

@@ -66,9 +66,8 @@ def run_training(
     experiment: Any = config
     _check_mode(mode, experiment.train, engine)
     with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
-        # What a GPU trains in float16 is evaluated in float32 on a CPU.
-        passed_over = ("train.precision",) if mode == "eval" else ()
-        compare_run(model_dir, config, class_list_text, load_config, passed_over=passed_over)
+        unlogged = ("train.precision",) if mode == "eval" else ()  # a CPU evaluates float16 runs
+        compare_run(model_dir, config, class_list_text, load_config, unlogged=unlogged)
         if mode != "eval":  # the config is the trainer's
             _describe(model_dir, config, class_list_text, training)
         keep_compiled_steps(model_dir)

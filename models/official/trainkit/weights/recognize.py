@@ -81,7 +81,7 @@ def recognize(
 
 
 def _published_name(path: str, hub: HubConfig | None) -> str:
-    """What the publisher calls a file; the folders in which somebody keeps it say nothing of it.
+    """Returns a file's published name; the folders in which somebody keeps it say nothing of it.
 
     A hub's cache has a folder for each repository. Where the file names no network, as
     `model.safetensors` and `epoch_12.pth`, its folder may.
