@@ -152,6 +152,9 @@ def test_completion_for_zsh_uses_that_of_bash() -> None:
     assert tpudet("completion", "fish").returncode == 2
 
 
+_UNUSED_BY_EXPORTS = ["matplotlib", "matplotlib.pyplot", "scipy", "sklearn"]
+
+
 @pytest.mark.parametrize(
     ("words", "left_out"),
     [
@@ -159,8 +162,9 @@ def test_completion_for_zsh_uses_that_of_bash() -> None:
         ("train --backend=jax", ["matplotlib.pyplot", "sklearn"]),
         ("evaluate --backend jax", ["matplotlib.pyplot", "sklearn"]),
         ("plan --config quickstart", ["matplotlib.pyplot", "sklearn"]),
-        ("predict a.parquet model", ["jax", "keras", "matplotlib.pyplot", "sklearn"]),
-        ("classify a.csv model", ["jax", "keras", "matplotlib.pyplot", "sklearn"]),
+        ("export --model_dir run", ["jax", *_UNUSED_BY_EXPORTS]),
+        ("predict a.parquet model", ["jax", "keras", *_UNUSED_BY_EXPORTS]),
+        ("classify a.csv model", ["jax", "keras", *_UNUSED_BY_EXPORTS]),
         ("kfold_split boxes.csv", []),  # stratification is scikit-learn's
         ("convert_model model", []),  # with TensorFlow Lite
     ],
@@ -169,21 +173,39 @@ def test_libraries_that_nobody_uses_are_not_imported(
     monkeypatch: pytest.MonkeyPatch, words: str, left_out: list[str]
 ) -> None:
     loaded: dict[str, object] = {}
+    finders: list[object] = []
     monkeypatch.setattr(cli.sys, "modules", loaded)
+    monkeypatch.setattr(cli.sys, "meta_path", finders)
     monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)  # libtpu
     verb, *arguments = words.split()
     cli.leave_out_imports(verb, arguments)
     assert sorted(loaded) == left_out
     assert not any(loaded.values())
+    assert bool(finders) == ("scipy" in left_out)  # pandas, as the next test sees
 
 
-def test_tensorflow_and_keras_do_without_them() -> None:
-    program = """
-import sys
+@pytest.mark.parametrize(
+    ("verb", "module"),
+    [
+        ("train", "detection.experiment"),
+        ("export", "detection.experiment"),
+        ("export", "classification.experiment"),
+        ("predict", "detection.inference.run"),
+        ("classify", "classification.inference.classify"),
+    ],
+)
+def test_tensorflow_and_keras_do_without_them(verb: str, module: str) -> None:
+    program = f"""
+import importlib, sys
 from tpudet import cli
-cli.leave_out_imports("train", [])
-import tpudet.detection.experiment
-unused = ("jax", "jaxlib", "matplotlib.pyplot", "sklearn", "scipy.stats")
+cli.leave_out_imports({verb!r}, [])
+import tensorflow
+importlib.import_module("tpudet.{module}")
+unused = ["jax", "jaxlib", "matplotlib.pyplot", "sklearn", "scipy.stats"]
+if {verb!r} != "train":
+    unused += ["matplotlib", "pandas", "scipy"]
+if {verb!r} in ("predict", "classify"):
+    unused.append("keras")
 print([name for name in unused if sys.modules.get(name)])
 """
     command = [sys.executable, "-c", program]

@@ -7,6 +7,7 @@ have is for the task of its config. Nothing is imported but the one that runs.
 import argparse
 import gc
 import importlib
+import importlib.abc
 import importlib.util
 import os
 import sys
@@ -160,22 +161,34 @@ def _run(verb: str, arguments: Sequence[str]) -> int:
 
 
 def leave_out_imports(verb: str, arguments: Sequence[str]) -> None:
-    """Makes unavailable what TensorFlow or Keras would import and the verb does not use.
+    """Makes unavailable what TensorFlow, Keras or PyArrow would import and the verb does not use.
 
     A third of the time until TensorFlow is imported goes to scikit-learn and Matplotlib's pyplot,
     for wrappers and drawings of Keras, and to JAX, for a converter of TensorFlow Lite; a fifth goes
-    to Keras itself, which SavedModels do not need.
+    to Keras itself, which SavedModels do not need, and another to pandas, SciPy and Matplotlib,
+    which only training and evaluation use.
     """
     if verb not in (*BOTH_TASKS, "export_models", "predict", "classify"):
         return
     may_use_jax = importlib.util.find_spec("libtpu") or any("jax" in word for word in arguments)
     unused = ["sklearn", "matplotlib.pyplot"]
+    if verb in ("export", "predict", "classify"):
+        unused += ["matplotlib", "scipy"]
+        sys.meta_path.insert(0, _WithoutPandas())
     if not may_use_jax and verb != "plan":
         unused.append("jax")
     if verb in ("predict", "classify"):  # SavedModels are graphs
         unused.append("keras")
     for library in unused:
         sys.modules.setdefault(library, None)  # pyright: ignore[reportArgumentType]
+
+
+class _WithoutPandas(importlib.abc.MetaPathFinder):
+    """Finds no pandas; PyArrow takes None in sys.modules for pandas itself."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is not used by this verb", name=fullname)
 
 
 def _find_task(verb: str, arguments: Sequence[str]) -> str:

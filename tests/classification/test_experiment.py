@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from tpudet.classification.config import load_experiment
 from tpudet.cli import main
@@ -82,6 +83,14 @@ def test_the_export_gives_the_evaluated_probabilities(
     metadata = json.loads(Path(saved_model, "assets/metadata.json").read_text())
     assert metadata["task"] == "classification"
     assert (metadata["step"], metadata["image_size"]) == (4, [32, 32])
+
+
+def test_both_signatures_share_one_network(saved_model: str) -> None:
+    """One saved twice would be rebuilt twice, in Python, whenever the model is loaded."""
+    contents = Path(saved_model, "saved_model.pb").read_bytes()
+    (graph,) = SavedModel.FromString(contents).meta_graphs
+    functions = graph.graph_def.library.function
+    assert sum(any(node.op == "Conv2D" for node in one.node_def) for one in functions) == 1
 
 
 @pytest.mark.slow  # a process of its own exports

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel as SavedModelProto
 
 from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.saved_model import (
@@ -23,11 +25,10 @@ def publish(tmp_path: Path) -> Callable[..., None]:
     """Publishes a model that adds one, of a named version."""
 
     def run(version: str, *, overwrite: bool = False) -> None:
-        module = tf.Module()
-        module.add = tf.function(lambda x: x + 1, input_signature=[tf.TensorSpec([], tf.float32)])
+        add = tf.function(lambda x: x + 1, input_signature=[tf.TensorSpec([], tf.float32)])
         publish_saved_model(
-            module,
-            {"serving_default": module.add},
+            keras.Sequential(),
+            {"serving_default": add},
             directory=str(tmp_path / "model"),
             class_list_text="/m/01,cat\n",
             metadata={"version": version},
@@ -110,3 +111,14 @@ def test_a_model_that_was_finished_meanwhile_is_kept(
     publish("second", overwrite=True)
     assert '"second"' in (tmp_path / "model/assets/metadata.json").read_text()
     assert (tmp_path / "model" / SAVED_MODEL_FILE).exists()
+
+
+def test_a_signature_is_the_only_function_that_is_saved_of_it(
+    publish: Callable[..., None], tmp_path: Path
+) -> None:
+    """A tf.Module that had it as an attribute would have it saved, and loaded, twice."""
+    publish("first")
+    contents = (tmp_path / "model" / SAVED_MODEL_FILE).read_bytes()
+    (graph,) = SavedModelProto.FromString(contents).meta_graphs
+    (name,) = graph.object_graph_def.concrete_functions
+    assert "signature_wrapper" in name

@@ -5,6 +5,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,8 +21,6 @@ from tpudet.classification.data.splits import (
     require_labels,
     require_one_division,
 )
-from tpudet.classification.evaluation.report import report_run, write_report
-from tpudet.classification.evaluation.split import SplitEvaluation, build_evaluation
 from tpudet.classification.inference.export import export_saved_model
 from tpudet.classification.modeling.classifier import ClassifierTask
 from tpudet.trainkit.class_list import ClassEntry
@@ -33,7 +32,6 @@ from tpudet.trainkit.saved_model import require_free, saved_model_path
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.training.build_engine import choose_devices, set_precision
 from tpudet.trainkit.training.build_training import Training
-from tpudet.trainkit.training.checkpoints import Checkpoint
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import EvaluationSettings
 from tpudet.trainkit.training.lr_finder import RangeTest, run_range_test
@@ -41,6 +39,9 @@ from tpudet.trainkit.training.model_dir import Run, load_classes, load_run, sele
 from tpudet.trainkit.training.modes import Mode, run_training
 from tpudet.trainkit.training.plan import log_frozen, log_plan
 from tpudet.trainkit.training.start import Start, resolve_start
+
+if TYPE_CHECKING:
+    from tpudet.classification.evaluation.split import SplitEvaluation
 
 _HEADLINE = ("top1", "macro_f1")  # metrics that the log shows by name
 
@@ -149,12 +150,10 @@ def evaluate(
     Raises:
         UserError: the model_dir, the checkpoint or the split is not usable.
     """
-    run, checkpoint, evaluation = _restore_evaluation(model_dir, step, split, overrides)
-    step_number = checkpoint.step
+    run, step_number, evaluation, path = _restore_evaluation(model_dir, step, split, overrides)
     require_labels(run.config.data.directory, run.config.data.eval_split, run.classes)
     with input_errors_in_words(lambda: _eval_shards(run.config, run.classes)):
         metrics = evaluation(step_number).metrics
-    path = _evaluation_path(model_dir, run.config, step_number)
     write_text(f"{path}.json", json.dumps({"step": step_number, **metrics}, indent=2) + "\n")
     return metrics, path
 
@@ -184,7 +183,7 @@ def predict_split(
         UserError: the model_dir, the checkpoint or the split is not usable, the run lacks a class,
             or probabilities are not finite.
     """
-    run, _, evaluation = _restore_evaluation(model_dir, step, split, overrides)
+    run, _, evaluation, _ = _restore_evaluation(model_dir, step, split, overrides)
     known = [entry.name for entry in run.classes]
     lacking = [name for name in class_names if name not in known]
     if lacking:
@@ -302,6 +301,10 @@ def _evaluation_settings(
     devices: Devices,
     model_dir: str,
 ) -> EvaluationSettings:
+    # Late, as below: an export needs no pandas and no Matplotlib, whose imports take a second.
+    from tpudet.classification.evaluation.report import report_run
+    from tpudet.classification.evaluation.split import build_evaluation
+
     return EvaluationSettings(
         evaluate=build_evaluation(
             config,
@@ -316,15 +319,13 @@ def _evaluation_settings(
     )
 
 
-def _evaluation_path(model_dir: str, config: ExperimentConfig, step: int) -> str:
-    """Returns the beginning of the names of the files that `evaluate` writes."""
-    return f"{model_dir}/evaluation_{config.data.eval_split}_{step}"
-
-
 def _restore_evaluation(
     model_dir: str, step: str, split: str, overrides: Sequence[str]
-) -> tuple[Run[ExperimentConfig], Checkpoint, SplitEvaluation]:
-    """Returns a run, one of its checkpoints, and the evaluation of a whole split with it."""
+) -> "tuple[Run[ExperimentConfig], int, SplitEvaluation, str]":
+    """Returns a run, a step, the evaluation of a whole split with it, and the path of its files."""
+    from tpudet.classification.evaluation.report import write_report
+    from tpudet.classification.evaluation.split import build_evaluation
+
     overrides = [*overrides, "evaluation.schedule.max_images=null"]
     if split:
         overrides.append(f"data.eval_split={split}")
@@ -332,6 +333,7 @@ def _restore_evaluation(
     checkpoint = select_checkpoint(model_dir, step)
     devices = choose_devices(run.config.train)
     set_precision(run.config.train, devices, trains=False)
+    path = f"{model_dir}/evaluation_{run.config.data.eval_split}_{checkpoint.step}"
     evaluation = build_evaluation(
         run.config,
         predict=restore_task(run, checkpoint, devices=devices).predict,
@@ -339,8 +341,8 @@ def _restore_evaluation(
         devices=devices,
         report=functools.partial(
             write_report,
-            prefix=f"{_evaluation_path(model_dir, run.config, checkpoint.step)}_",
+            prefix=f"{path}_",
             title=f"{os.path.basename(model_dir)}, step {checkpoint.step}",
         ),
     )
-    return run, checkpoint, evaluation
+    return run, checkpoint.step, evaluation, path

@@ -23,8 +23,6 @@ from tpudet.detection.config import ExperimentConfig, advise_on_cpus, load_exper
 from tpudet.detection.data.foreign_records import check_foreign_records
 from tpudet.detection.data.resize import build_resize
 from tpudet.detection.data.sample import describe_lacks, describe_left_out
-from tpudet.detection.evaluation.report import report_run, write_report
-from tpudet.detection.evaluation.split import build_evaluation
 from tpudet.detection.inference.export import BoxConvention, export_saved_model
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
@@ -155,6 +153,10 @@ def evaluate(
     Raises:
         UserError: the model_dir, the checkpoint or the split is not usable.
     """
+    # Late, as below: an export needs no pandas and no Matplotlib, whose imports take a second.
+    from tpudet.detection.evaluation.report import write_report
+    from tpudet.detection.evaluation.split import build_evaluation
+
     if split:
         overrides = [*overrides, f"data.eval_split={split}"]
     run = load_run(model_dir, functools.partial(load_experiment, overrides=overrides))
@@ -303,6 +305,9 @@ def _evaluation_settings(
     devices: Devices,
     model_dir: str,
 ) -> EvaluationSettings:
+    from tpudet.detection.evaluation.report import report_run
+    from tpudet.detection.evaluation.split import build_evaluation
+
     has_metrics, text = stop_at_rule(config.train, config.metrics)
     if not has_metrics:
         raise ConfigError(text)

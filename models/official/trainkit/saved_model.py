@@ -11,13 +11,16 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claimed_folder import claimed_folder
 from tpudet.trainkit.files.json_text import parse_json
+
+if TYPE_CHECKING:
+    import keras
 
 SAVED_MODEL_FILE = "saved_model.pb"
 _LIST = "assets/files.json"
@@ -64,7 +67,7 @@ def require_free(directory: str, *, overwrite: bool) -> None:
 
 
 def publish_saved_model(
-    module: Any,
+    model: "keras.Model",
     signatures: Mapping[str, Callable[..., Any]],
     *,
     directory: str,
@@ -78,8 +81,9 @@ def publish_saved_model(
     Where it is a link, the folder that it points to is replaced.
 
     Args:
-        module: the tf.Module to save; its attribute `assets` is set.
-        signatures: by name.
+        model: owns every variable that the signatures read, with the values to save.
+        signatures: tf.functions by name. Nothing else is saved of what they belong to: a tf.Module
+            with them would save, and whoever loads it would read, each of them twice.
         directory: to write.
         class_list_text: contents of classes.csv.
         metadata: JSON values of the caller: version, step, git commit.
@@ -97,6 +101,9 @@ def publish_saved_model(
     check = functools.partial(require_free, directory, overwrite=overwrite)
     with claimed_folder(directory, last=SAVED_MODEL_FILE, check=check) as temporary:
         with tempfile.TemporaryDirectory() as folder:
+            module = tf.Module()
+            # Only the TensorFlow variables: the Keras objects would bring their classes along.
+            module.model_variables = [variable.value for variable in model.variables]
             module.assets = [
                 _asset(os.path.join(folder, "classes.csv"), class_list_text),
                 _asset(os.path.join(folder, "metadata.json"), "{}\n"),  # written below

@@ -58,12 +58,12 @@ def export_saved_model(
     num_classes = len(read_class_list(class_list_text))
     directory = directory.rstrip("/")
     require_free(directory, overwrite=overwrite)
-    module = _Classifier(model, predict, image_size, center_crop, num_classes)
+    classifier = _Classifier(predict, image_size, center_crop, num_classes)
     publish_saved_model(
-        module,
+        model,
         {
-            "serving_default": module.encoded,
-            "image_tensor": module.image_tensor,
+            "serving_default": classifier.encoded,
+            "image_tensor": classifier.image_tensor,
         },
         directory=directory,
         class_list_text=class_list_text,
@@ -74,24 +74,26 @@ def export_saved_model(
     return directory
 
 
-class _Classifier(tf.Module):
-    """The saved object: the variables and the two entry points."""
+class _Classifier:
+    """The two entry points."""
 
     def __init__(
         self,
-        model: keras.Model,
         predict: Callable[[Batch], Predictions],
         image_size: tuple[int, int],
         center_crop: float,
         num_classes: int,
     ):
-        super().__init__()
-        # Only the TensorFlow variables: the Keras objects would bring their classes along.
-        self.model_variables = [variable.value for variable in model.variables]
         self._predict = predict
         self._image_size = image_size
         self._choose = partial(evaluated_crop, image_size=image_size, share=center_crop)
         self._num_classes = num_classes
+        # Traced once for both entry points; it is nearly all of the graph.
+        self._classify_images = tf.function(
+            self._classify_images_once,
+            input_signature=[tf.TensorSpec([None, *image_size, 3], tf.uint8)],
+            autograph=False,
+        )
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="input")], autograph=False)
     def encoded(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -112,12 +114,16 @@ class _Classifier(tf.Module):
     def _classify(
         self, inputs: tf.Tensor, center: Callable[[tf.Tensor], tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        images = tf.map_fn(
-            center,
-            inputs,
-            fn_output_signature=tf.TensorSpec([*self._image_size, 3], tf.uint8),
-            parallel_iterations=16,  # images decoded at a time, on the available cores
+        return self._classify_images(
+            tf.map_fn(
+                center,
+                inputs,
+                fn_output_signature=tf.TensorSpec([*self._image_size, 3], tf.uint8),
+                parallel_iterations=16,  # images decoded at a time, on the available cores
+            )
         )
+
+    def _classify_images_once(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         b = tf.shape(images)[0]
         batch = Batch(images, tf.zeros([b, self._num_classes]), tf.range(tf.cast(b, tf.int64)))
         probabilities = tf.cast(self._predict(batch).probabilities, tf.float32)

@@ -82,8 +82,7 @@ def export_saved_model(
     directory = directory.rstrip("/")
     require_free(directory, overwrite=overwrite)
     facts: dict[str, object] = {"canvas_size": list(canvas_size), "boxes": boxes}
-    module = _Detector(
-        model,
+    detector = _Detector(
         predict,
         canvas_size,
         resize,
@@ -92,8 +91,8 @@ def export_saved_model(
         lambda outputs: facts.update(_output_facts(outputs)),
     )
     publish_saved_model(
-        module,
-        module.signatures(),
+        model,
+        detector.signatures(),
         directory=directory,
         class_list_text=class_list_text,
         metadata=metadata,
@@ -116,12 +115,11 @@ def _entry_point(detect: Callable[..., dict[str, tf.Tensor]], dtype: tf.DType, s
     return tf.function(detect, input_signature=[specification], autograph=False)
 
 
-class _Detector(tf.Module):
-    """The saved object: the variables and the entry points."""
+class _Detector:
+    """The entry points."""
 
     def __init__(
         self,
-        model: keras.Model,
         predict: Callable[[Batch], Detections],
         canvas_size: tuple[int, int],
         resize: Resize,
@@ -129,9 +127,6 @@ class _Detector(tf.Module):
         normalization: tuple[Sequence[float], Sequence[float]],
         on_outputs: Callable[[Mapping[str, tf.Tensor]], None],
     ):
-        super().__init__()
-        # Only the TensorFlow variables: the Keras objects would bring their classes along.
-        self.model_variables = [variable.value for variable in model.variables]
         self._predict = predict
         self._canvas_size = canvas_size
         self._resize = resize
@@ -145,16 +140,17 @@ class _Detector(tf.Module):
             input_signature=[PlacedImage(canvas, pair, pair, pair)],
             autograph=False,
         )
-        self.encoded = _entry_point(self._detect_encoded, tf.string, [None])
-        self.tf_example = _entry_point(self._detect_examples, tf.string, [None])
-        self.image_tensor = _entry_point(self._detect_images, tf.uint8, [None, None, None, 3])
-        self.canvas = _entry_point(self._detect_canvas, tf.uint8, canvas.shape)
-        self.raw_image_tensor = _entry_point(self._detect_normalized, tf.float32, canvas.shape)
 
     def signatures(self) -> dict[str, Any]:
         """The entry points by the names under which they are served."""
-        others = ("tf_example", "image_tensor", "canvas", "raw_image_tensor")
-        return {"serving_default": self.encoded} | {name: getattr(self, name) for name in others}
+        canvas = [None, *self._canvas_size, 3]
+        return {
+            "serving_default": _entry_point(self._detect_encoded, tf.string, [None]),
+            "tf_example": _entry_point(self._detect_examples, tf.string, [None]),
+            "image_tensor": _entry_point(self._detect_images, tf.uint8, [None, None, None, 3]),
+            "canvas": _entry_point(self._detect_canvas, tf.uint8, canvas),
+            "raw_image_tensor": _entry_point(self._detect_normalized, tf.float32, canvas),
+        }
 
     def _detect_encoded(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._detect(encoded, decode_to_canvas)

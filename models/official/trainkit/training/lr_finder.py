@@ -7,11 +7,9 @@ follow it.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
-from matplotlib.figure import Figure
 
 from tpudet.trainkit.command_line import writing
 from tpudet.trainkit.config.ranges import BrokenRules
@@ -24,6 +22,9 @@ from tpudet.trainkit.training.config import RangeTestScheduleConfig, TrainConfig
 from tpudet.trainkit.training.engine import Engine, NonfiniteStep
 from tpudet.trainkit.training.start import resolve_start
 from tpudet.trainkit.weights.families import Family
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SMOOTHING = 0.05  # share of a step's loss in the smoothed loss
 DIVERGENCE = 5.0  # the test ends where the smoothed loss exceeds this multiple of its minimum
@@ -154,6 +155,8 @@ def write_range_test(found: RangeTest, output: str, *, title: str) -> str:
     Raises:
         UserError: a file cannot be written.
     """
+    import pandas as pd  # late, as Matplotlib below: the experiments import this module
+
     points = pd.DataFrame(
         {"learning_rate": found.rates, "loss": found.losses, "smoothed": found.smoothed}
     )
@@ -186,8 +189,10 @@ def _verdict(found: RangeTest) -> str:
     )
 
 
-def draw_range_test(found: RangeTest, *, title: str) -> Figure:
+def draw_range_test(found: RangeTest, *, title: str) -> "Figure":
     """Draws losses over the rate, with the suggestion."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     axes.plot(found.rates, found.losses, color="#c5d5e8", lw=1, label="loss")
