@@ -82,6 +82,28 @@ def test_folds_of_two_divisions_are_not_read_together(
     assert not (tmp_path / "run").exists()
 
 
+def test_folds_of_two_seeds_are_not_read_together(
+    source: Path, four_folds: Path, tmp_path: Path
+) -> None:
+    """As a division anew leaves them that is killed after its first fold."""
+    mixed, other = tmp_path / "ct", tmp_path / "other/ct"
+    shutil.copytree(four_folds, mixed)
+    assert convert(source, other, "--folds", "4", "--seed", "1") == 0
+    for path in other.glob("fold_0_*"):
+        shutil.copy(path, mixed)
+    images = [
+        {
+            name
+            for k in folds
+            for name in read_names(find_joined_split(str(part), k, CLASSES).shards)
+        }
+        for part, folds in ((other, ["fold_0"]), (four_folds, ["fold_1", "fold_2", "fold_3"]))
+    ]
+    assert images[0] & images[1]
+    with pytest.raises(UserError, match="fold_0 is one of 4, fold_1 is one of 4"):
+        find_joined_split(str(mixed), "fold_0+fold_1", CLASSES)
+
+
 def test_one_fold_is_none(source: Path, tmp_path: Path, capsys) -> None:
     assert convert(source, tmp_path / "ct", "--folds", "1") == 2
     assert "--folds 1: 2 or more" in capsys.readouterr().err

@@ -31,7 +31,7 @@ def find_joined_split(directory: str, splits: str, classes: Sequence[ClassEntry]
 
 
 def require_one_division(directory: str, splits: str) -> None:
-    """Refuses folds of divisions into different numbers of folds: they have images in common.
+    """Refuses folds of different divisions: they have images in common.
 
     Args:
         directory: of the data set.
@@ -41,14 +41,16 @@ def require_one_division(directory: str, splits: str) -> None:
         UserError: names the folds and their numbers.
     """
     directory = directory.rstrip("/")
-    counts = {}
+    counts: dict[str, int] = {}
+    divisions = set()
     for split in splits.split("+"):
         path = f"{directory}/{split}_{os.path.basename(directory)}{MANIFEST_SUFFIX}"
         if storage.is_file(path):
             match read_manifest(path, per_class="images_per_class")["options"]:
-                case {"fold": [int(), int(count)]}:
+                case {"fold": [int(), int(count)], **others}:
                     counts[split] = count
-    if len(set(counts.values())) > 1:
+                    divisions.add((count, others.get("division")))
+    if len(divisions) > 1:
         found = listing(f"{split} is one of {count}" for split, count in counts.items())
         raise UserError(
             f"the folds of {directory} are of different divisions and share images: {found}. Name "

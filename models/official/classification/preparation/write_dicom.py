@@ -1,5 +1,7 @@
 """Plans the records of DICOM files: the folds of labelled ones, or a test split without labels."""
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Sequence, Set
@@ -58,7 +60,7 @@ def plan_dicom(
     by_id = {image_id_of(name): name for name in names}
     if labels_file is None:
         files = [(name, ()) for name in sorted(names)]
-        return [_plan("test", directory, files, output, num_shards, None)], []
+        return [_plan("test", directory, files, output, num_shards)], []
     _require_no_other_folds(output, num_folds)
     labels = read_labels(labels_file)
     notes = _unmatched(labels.keys(), by_id.keys())
@@ -73,11 +75,12 @@ def plan_dicom(
             f"so that a patient may be in several folds: {listing(unknown, 5)}"
         )
     folds = assign_folds(patients, num_folds, seed)
+    division = hashlib.sha256(json.dumps(folds, sort_keys=True).encode()).hexdigest()
     plans = []
     for fold in range(num_folds):
         files = [(by_id[image], labels[image]) for image in images if folds[image] == fold]
-        split = f"fold_{fold}"
-        plans.append(_plan(split, directory, files, output, num_shards, (fold, num_folds)))
+        plan = _plan(f"fold_{fold}", directory, files, output, num_shards)
+        plans.append(plan._replace(fold=(fold, num_folds), division=division))
     return plans, notes
 
 
@@ -114,7 +117,6 @@ def _plan(
     files: Sequence[tuple[str, tuple[int, ...]]],
     output: str,
     num_shards: int | None,
-    fold: tuple[int, int] | None,
 ) -> Plan:
     shards = num_shards or default_shards(directory, [name for name, _ in files])
     return Plan(
@@ -126,7 +128,6 @@ def _plan(
         num_shards=min(shards, len(files)),
         presize=None,
         dicom=True,
-        fold=fold,
     )
 
 

@@ -62,6 +62,7 @@ class Plan(NamedTuple):
     presize: int | None
     dicom: bool = False  # whether the files are DICOM, of which a record holds the stored values
     fold: tuple[int, int] | None = None  # the fold of the images, from 0, and how many there are
+    division: str | None = None  # digest of the folds of all images
 
     @property
     def prefix(self) -> str:
@@ -326,7 +327,7 @@ def _manifest(plan: Plan, reports: Sequence[ShardReport]) -> dict[str, Any]:
             f"{kind}_counts": dict(Counter(finding.reason for finding in found).most_common())
             for kind, found in by_kind.items()
         },
-        "options": {"presize": plan.presize, "fold": plan.fold},
+        "options": {"presize": plan.presize, "fold": plan.fold, "division": plan.division},
     }
 
 
