@@ -36,12 +36,14 @@ TITLE = """\
 
 What `tpudet plan CONFIG --tpu NAME` says of shipped experiments with {classes} classes, written by
 `make tpu-plans` ({libtpu}). The compiler is real and the machine is not: the least time is the
-roofline bound, what the machine's peaks allow for the operations and bytes that XLA counts, over
-all devices. No TPU was at hand to measure how near a run comes. [tpu.md](tpu.md) says what the
-columns mean.
+roofline bound, what the machine's peaks allow for the operations of a step and the bytes that it
+moves from and to its memory; the estimate adds up the cycles that the compiler expects of each
+operation. Images/s are over all devices. No TPU was at hand to measure how near a run comes.
+[tpu.md](tpu.md) says what the columns mean.
 
-| config | TPU | step | batch | memory a device | TFLOP | GB | least ms | bound by | most images/s |
-|---|---|---|---|---|---|---|---|---|---|
+| config | TPU | step | batch | memory a device | TFLOP | GB | least ms | bound by | most images/s \
+| XLA's estimate, ms | images/s by it |
+|---|---|---|---|---|---|---|---|---|---|---|---|
 """
 NUM_CLASSES = 80
 
@@ -118,12 +120,14 @@ def _row(config: str, facts: dict[str, Any], machine: TpuMachine) -> str:
     if "flops" not in fields:
         needed = fields["needed_bytes"]
         words = f"does not fit, {needed / GIB:.1f} GiB" if needed else "does not compile"
-        return f"| {' | '.join(map(str, [*head, words, *5 * '-']))} |"
+        return f"| {' | '.join(map(str, [*head, words, *7 * '-']))} |"
     step = tpu_plan.CompiledStep(**fields)
     line = tpu_plan.roofline(step, machine)
     memory = f"{step.memory_bytes / GIB:.2f} of {machine.memory_bytes / GIB:.2f} GiB"
-    cells = [*head, memory, f"{step.flops / 1e12:.3f}", f"{step.bytes_accessed / 1e9:.2f}"]
+    cells = [*head, memory, f"{step.flops / 1e12:.3f}", f"{step.moved_bytes / 1e9:.2f}"]
     cells += [f"{line.bound * 1e3:.1f}", line.binds, f"{step.batch_size / line.bound:.0f}"]
+    estimate = tpu_plan.sane_estimate(step, machine)
+    cells += [f"{estimate * 1e3:.1f}", f"{step.batch_size / estimate:.0f}"] if estimate else "--"
     return f"| {' | '.join(map(str, cells))} |"
 
 

@@ -14,8 +14,8 @@ STEP = CompiledStep(
     batch_size=64,
     compile_seconds=211.0,
     flops=4.58e12,
-    bytes_accessed=60.5e9,
-    optimal_seconds=-263.0,
+    moved_bytes=60_500_000_000,
+    cycles={"backbone": 77_000_000, "head": 39_000_000, "neck": 1_000_000},
     argument_bytes=1 * GIB,
     output_bytes=1 * GIB,
     aliased_bytes=1 * GIB,
@@ -84,20 +84,39 @@ def test_the_slower_of_arithmetic_and_memory_binds() -> None:
     assert "73.9 ms per step, bound by memory traffic" in text
     assert "866 images/s on 8 device(s)" in text
     assert "5.00 of 15.75 GiB (10.75 GiB free)" in text
-    fast = STEP._replace(bytes_accessed=1e9)
+    assert "78.0 ms, 821 images/s: backbone 66 %, head 33 %" in text
+    assert "neck" not in text
+    fast = STEP._replace(moved_bytes=1_000_000_000)
     assert tpu_plan.roofline(fast, V5E).binds == "arithmetic"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "sane"),
-    [(-263.0, False), (float("nan"), False), (0.01, False), (0.14, True), (9.0, False)],
+    ("cycles", "seconds"),
+    [(0, None), (30_000_000, None), (117_000_000, 0.078), (3_000_000_000, None)],
 )
 def test_the_compilers_estimate_is_shown_only_where_it_can_be_one(
-    seconds: float, sane: bool
+    cycles: int, seconds: float | None
 ) -> None:
-    step = STEP._replace(optimal_seconds=seconds)
-    estimate = tpu_plan.sane_estimate(step, tpu_plan.roofline(step, V5E))
-    assert estimate == (seconds if sane else None)
+    """117 million cycles at 1.5 GHz are 78 ms; 20 ms and 2 s are no multiple of 74 ms."""
+    estimate = tpu_plan.sane_estimate(STEP._replace(cycles={"head": cycles}), V5E)
+    assert estimate == (seconds and pytest.approx(seconds))
+
+
+@pytest.mark.parametrize(
+    ("name", "multipliers"),
+    [
+        ("v2-8", 128**2),
+        ("v3-8", 2 * 128**2),
+        ("v4-8", 2 * 4 * 128**2),
+        ("v5e-1", 4 * 128**2),
+        ("v5p-8", 2 * 4 * 128**2),
+        ("v6e-1", 4 * 256**2),
+    ],
+)
+def test_clocks_agree_with_the_peaks(name: str, multipliers: int) -> None:
+    """A peak is a product and a sum of each multiplier of a device's matrix units in a cycle."""
+    machine = find_tpu(name)
+    assert 2 * multipliers * machine.clock_hz == pytest.approx(machine.peak_flops, rel=0.02)
 
 
 @pytest.mark.parametrize("message", [TOO_LARGE, OLDER])

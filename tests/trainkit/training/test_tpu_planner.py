@@ -18,7 +18,8 @@ assert request["num_classes"] == 90
 for name in request["steps"]:
     print(json.dumps({{"event": "doing", "what": "compiling the " + name + " step"}}))
     step = dict.fromkeys({CompiledStep._fields}, 0) | {{"step": name, "batch_size": batch_size}}
-    step |= {{"argument_bytes": 1 << 30, "temporary_bytes": batch_size * 10 << 20, "flops": 1e12}}
+    step |= {{"argument_bytes": 1 << 30, "temporary_bytes": batch_size * 10 << 20}}
+    step |= {{"flops": 1e12, "cycles": {{}}}}
     print(json.dumps({{"event": "compiled", "step": step}}))
 """
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -42,6 +43,9 @@ def test_small_tasks_compile_or_say_why_not() -> None:
     # the gradient of the kernel; none for that of the images.
     assert step.flops == pytest.approx(2 * 2 * 8 * 30 * 30 * 27 * 8, rel=0.1)
     assert 0 < step.memory_bytes < 0.01 * GIB
+    # At least the images are read and the kernel is written; all of it fits into the core.
+    assert 8 * 32 * 32 * 3 < step.moved_bytes < step.memory_bytes
+    assert 1e3 < sum(step.cycles.values()) < 1e6  # 1 ms is 1.5 million
     assert tpu_plan.exit_code([step], MACHINE) == 0
 
     failed = tpu_plan.read_failure(**too_large["step"])
@@ -67,6 +71,7 @@ def test_a_shipped_experiment_is_planned(tmp_path: Path, capfd: pytest.CaptureFi
     output = capfd.readouterr()
     assert "quickstart on v5e-1: 1 chip(s), 1 core(s), 1 device(s)" in output.out
     assert "bound by memory traffic" in output.out
+    assert re.search(r"XLA's estimate +\d+\.\d ms, \d+ images/s: .*backbone \d+ %", output.out)
     assert "... compiling the train step" in output.err
     (step,) = json.loads((tmp_path / "plan.json").read_text())
     assert step["flops"] > 1e8

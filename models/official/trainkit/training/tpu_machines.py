@@ -28,6 +28,7 @@ class TpuGeneration(NamedTuple):
     memory_gib: int
     peak_tflops: float  # bfloat16
     bandwidth_gb_per_second: float  # of the memory
+    clock_ghz: float
     layouts: tuple[tuple[int, ...], ...]  # chips along each axis of the network
 
 
@@ -82,6 +83,11 @@ class TpuMachine(NamedTuple):
         return self.generation.bandwidth_gb_per_second * 1e9 / self.generation.devices_per_chip
 
     @property
+    def clock_hz(self) -> float:
+        """Cycles of a core in a second."""
+        return self.generation.clock_ghz * 1e9
+
+    @property
     def accelerator_type(self) -> str:
         """The name in Google's commands, e.g. v5litepod-8."""
         return f"{self.generation.accelerator_prefix}-{self.name.partition('-')[2]}"
@@ -97,12 +103,14 @@ _SQUARES = ((2, 2), (4, 4), (4, 8))
 _CUBES = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 _SMALL = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8))
 GENERATIONS = (
-    TpuGeneration("v2", "v2", "v2", "TPU v2", 2, 2, True, 16, 45.0, 700.0, _SQUARES[:2]),
-    TpuGeneration("v3", "v3", "v3", "TPU v3", 2, 2, True, 32, 123.0, 900.0, _SQUARES),
-    TpuGeneration("v4", "v4", "v4", "TPU v4", 2, 1, True, 32, 275.0, 1228.0, _CUBES),
-    TpuGeneration("v5e", "v5e", "v5litepod", "TPU v5 lite", 1, 1, False, 16, 197.0, 819.0, _SMALL),
-    TpuGeneration("v5p", "v5", "v5p", "TPU v5", 2, 1, True, 95, 459.0, 2765.0, _CUBES),
-    TpuGeneration("v6e", "v6e", "v6e", "TPU v6 lite", 1, 1, False, 32, 918.0, 1638.0, _SMALL),
+    TpuGeneration("v2", "v2", "v2", "TPU v2", 2, 2, True, 16, 45.0, 700.0, 0.7, _SQUARES[:2]),
+    TpuGeneration("v3", "v3", "v3", "TPU v3", 2, 2, True, 32, 123.0, 900.0, 0.94, _SQUARES),
+    TpuGeneration("v4", "v4", "v4", "TPU v4", 2, 1, True, 32, 275.0, 1228.0, 1.05, _CUBES),
+    TpuGeneration(
+        "v5e", "v5e", "v5litepod", "TPU v5 lite", 1, 1, False, 16, 197.0, 819.0, 1.5, _SMALL
+    ),
+    TpuGeneration("v5p", "v5", "v5p", "TPU v5", 2, 1, True, 95, 459.0, 2765.0, 1.75, _CUBES),
+    TpuGeneration("v6e", "v6e", "v6e", "TPU v6 lite", 1, 1, False, 32, 918.0, 1638.0, 1.75, _SMALL),
 )
 
 

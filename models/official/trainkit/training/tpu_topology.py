@@ -24,6 +24,7 @@ from tpudet.trainkit.training.optimizers import decayed_variables
 from tpudet.trainkit.training.task import Task
 from tpudet.trainkit.training.tpu_machines import TpuMachine
 from tpudet.trainkit.training.tpu_plan import CompiledStep, layer_path
+from tpudet.trainkit.training.tpu_program import read_program
 
 
 def topology_devices(machine: TpuMachine, num_devices: int | None = None) -> JaxDevices:
@@ -99,8 +100,8 @@ def compile_traced(
         trace: traces it.
         batch: as for `trace`.
         devices: as for `trace`.
-        parts: of a batch, computed one after another. The compiler counts the operations and bytes
-            of a loop once, so they are multiplied, and those of the optimizer with them.
+        parts: of a batch, computed one after another. The operations, bytes and cycles of a loop
+            are counted once, so they are multiplied, and those of the optimizer with them.
     """
     batch_size = len(jax.tree.leaves(batch)[0])
     failed = {"step": step, "batch_size": batch_size}
@@ -114,14 +115,15 @@ def compile_traced(
     except jax.errors.JaxRuntimeError as error:
         return {"event": "failed", "step": {**failed, "message": str(error)}}
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+    program = read_program(compiled.as_text())
     one_batch = sum(np.asarray(field).nbytes for field in jax.tree.leaves(batch))
     facts = CompiledStep(
         step=step,
         batch_size=batch_size,
         compile_seconds=time.monotonic() - begin,
         flops=parts * cost.get("flops", 0.0),
-        bytes_accessed=parts * cost.get("bytes accessed", 0.0),
-        optimal_seconds=cost.get("optimal_seconds", float("nan")),
+        moved_bytes=parts * program.memory_bytes,
+        cycles={part: parts * number for part, number in program.cycles.items()},
         argument_bytes=memory.argument_size_in_bytes,
         output_bytes=memory.output_size_in_bytes,
         aliased_bytes=memory.alias_size_in_bytes,
