@@ -145,7 +145,7 @@ def wait_for() -> Callable[..., None]:
     def wait(
         condition: Callable[[], object],
         process: subprocess.Popen | None = None,
-        seconds: float = 60,
+        seconds: float = 240,  # no more than a guard: beside other work a command starts slowly
     ) -> None:
         end = time.monotonic() + seconds
         while not condition():
@@ -171,11 +171,11 @@ def is_running() -> Callable[[int], bool]:
 
 @pytest.fixture(scope="session")
 def act_when() -> Callable[..., threading.Thread]:
-    """Acts in another thread as soon as a condition holds, or after a minute in any case."""
+    """Acts in another thread as soon as a condition holds, or after minutes in any case."""
 
     def start(condition: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:
         def wait_and_act() -> None:
-            end = time.monotonic() + 60
+            end = time.monotonic() + 240
             while not condition() and time.monotonic() < end:
                 time.sleep(0.01)
             act()

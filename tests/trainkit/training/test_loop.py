@@ -663,7 +663,7 @@ def test_a_trainer_that_lost_its_claim_writes_nothing_more(tmp_path: Path) -> No
     def train_paused(num_steps: int) -> object:
         if engine.step >= 6:
             # A checkpoint is written while training continues; this one is still the trainer's.
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 240
             while len(list_checkpoints(str(tmp_path))) < 2 and time.monotonic() < deadline:
                 time.sleep(0.01)
             take_over()

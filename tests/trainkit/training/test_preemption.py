@@ -122,7 +122,7 @@ def test_a_signal_deep_in_the_graph_saves_and_exits_with_75(tmp_path: Path) -> N
             wait_for(process.stdout, "deep in the graph")
             time.sleep(0.5)  # by now it is
             process.send_signal(signal.SIGTERM)
-            output, _ = process.communicate(timeout=20)
+            output, _ = process.communicate(timeout=120)
         finally:
             process.kill()
     assert process.returncode == 75
@@ -138,7 +138,7 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
             process.send_signal(signal.SIGTERM)
             wait_for(process.stderr, "SIGTERM: stopping at the next step boundary")
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=5)
+            process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 128 + signal.SIGINT

@@ -83,7 +83,7 @@ def test_the_duration_ends_a_trace() -> None:
     profiler.at_boundary(0)
     traces.now = 20.0
     assert profiler.at_boundary(1)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(traces.events) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert traces.events == ["m", "stop"]
