@@ -13,6 +13,9 @@ NUM_PARTS = 32
 # A part is 500 images for users; here it is one, so that few images make many parts.
 PROGRAM = """
 import json, sys
+from tpudet.cli import leave_out_imports
+
+leave_out_imports("predict", [])  # as the command does
 from tpudet.detection.inference.parts import PredictionTask
 from tpudet.detection.inference.run import run_tasks
 from tpudet.detection.inference.saved_detector import read_saved_detector

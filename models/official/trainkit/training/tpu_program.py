@@ -37,7 +37,7 @@ OTHER_PARTS = "the rest"  # the input, losses, optimizer
 
 
 class ProgramCost(NamedTuple):
-    """What one run of a program costs a device; of a loop, one pass counts."""
+    """The cost of one run of a program on a device; of a loop, one pass counts."""
 
     memory_bytes: int  # between the core and the device's memory
     cycles: dict[str, int]  # of the core, by the compiler's own model, of each part of the network
