@@ -86,18 +86,19 @@ def test_the_slower_of_arithmetic_and_memory_binds() -> None:
     assert "5.00 of 15.75 GiB (10.75 GiB free)" in text
     assert "78.0 ms, 821 images/s: backbone 66 %, head 33 %" in text
     assert "neck" not in text
+    assert "prepare 821 images/s on each of 1 host(s)" in text
     fast = STEP._replace(moved_bytes=1_000_000_000)
     assert tpu_plan.roofline(fast, V5E).binds == "arithmetic"
 
 
 @pytest.mark.parametrize(
     ("cycles", "seconds"),
-    [(0, None), (30_000_000, None), (117_000_000, 0.078), (3_000_000_000, None)],
+    [(0, None), (30_000_000, None), (117_000_000, 0.078), (3_000_000_000, 2.0)],
 )
 def test_the_compilers_estimate_is_shown_only_where_it_can_be_one(
     cycles: int, seconds: float | None
 ) -> None:
-    """117 million cycles at 1.5 GHz are 78 ms; 20 ms and 2 s are no multiple of 74 ms."""
+    """117 million cycles at 1.5 GHz are 78 ms; no step is done in 20 ms whose bytes take 74."""
     estimate = tpu_plan.sane_estimate(STEP._replace(cycles={"head": cycles}), V5E)
     assert estimate == (seconds and pytest.approx(seconds))
 

@@ -22,7 +22,7 @@ FileNames
   %state = (f32[8,128]{1,0:T(8,128)}) parameter(0)
   %now = f32[8,128]{1,0:T(8,128)} get-tuple-element(%state), index=0
   %next = f32[8,128]{1,0:T(8,128)S(1)} negate(%now), backend_config={"estimated_cycles":"5"}
-  %out = f32[8,128]{1,0:T(8,128)} copy(%next), backend_config={"estimated_cycles":"6"}
+  %out = f32[8,128]{1,0:T(8,128)} copy(%next), metadata={op_name="jit(run)/while/body/copy"}, backend_config={"estimated_cycles":"6"}
   ROOT %again = (f32[8,128]{1,0:T(8,128)}) tuple(%out)
 }
 

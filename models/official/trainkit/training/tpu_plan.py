@@ -15,8 +15,8 @@ EXIT_DOES_NOT_FIT = 3
 EXIT_UNSUPPORTED = 4
 EXIT_NO_COMPILER = 5
 
-# XLA's estimate is shown between these multiples of the roofline: outside it cannot be a duration.
-_SANE_ESTIMATE = (0.5, 20.0)
+# XLA's estimate is shown from this multiple of the roofline on: below, it cannot be a duration.
+_LEAST_ESTIMATE = 0.5
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -86,9 +86,8 @@ def sane_estimate(step: CompiledStep, machine: TpuMachine) -> float | None:
     That is the cycles of all operations. The `optimal_seconds` of XLA's cost analysis are none:
     -283 for a step of `r50_fpn_640` on v5e.
     """
-    estimate, (low, high) = sum(step.cycles.values()) / machine.clock_hz, _SANE_ESTIMATE
-    bound = roofline(step, machine).bound
-    return estimate if low * bound <= estimate <= high * bound else None
+    estimate = sum(step.cycles.values()) / machine.clock_hz
+    return estimate if estimate >= _LEAST_ESTIMATE * roofline(step, machine).bound else None
 
 
 def largest_batch(
@@ -163,6 +162,7 @@ def _describe_compiled(step: CompiledStep, machine: TpuMachine, num_devices: int
         own = f"{estimate * 1e3:.1f} ms, {step.batch_size / estimate:.0f} images/s: "
         own += _shares(step.cycles)
     per_second = step.batch_size / line.bound
+    needed = (step.batch_size / estimate if estimate else per_second) / machine.num_hosts
     rows = [
         ("compiles", f"yes, in {step.compile_seconds:.0f} s"),
         ("memory a device", f"{step.memory_bytes / GIB:.2f} of {machine.memory_bytes / GIB:.2f} GiB"
@@ -176,8 +176,7 @@ def _describe_compiled(step: CompiledStep, machine: TpuMachine, num_devices: int
          f"{line.memory * 1e3:.1f} ms at {machine.bandwidth / 1e9:g} GB/s"),
         ("at most", f"{per_second:.0f} images/s on {num_devices} device(s)"),
         ("XLA's estimate", own),
-        ("the input must", f"prepare {per_second / machine.num_hosts:.0f} images/s on each of "
-         f"{machine.num_hosts} host(s)"),
+        ("the input must", f"prepare {needed:.0f} images/s on each of {machine.num_hosts} host(s)"),
     ]  # fmt: skip
     return "\n".join(f"  {name:16}{text}" for name, text in rows)
 

@@ -33,7 +33,7 @@ _FREE = {
 _FREE_CALLS = ("AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound", "AsyncCollective")
 _CALLERS = {"while", "conditional", "call", "async-start"}
 _READS_A_PART = {"slice", "dynamic-slice", "gather"}
-OTHER_PARTS = "the rest"  # the input, losses, optimizer
+OTHER_PARTS = "the rest"  # the input, losses, optimizer, suppression
 
 
 class ProgramCost(NamedTuple):
@@ -86,7 +86,8 @@ def _part(one: _Operation) -> str:
     """The part of the network that an operation is of: `head` of `jvp(retinanet)/head/conv/add`."""
     stack = _STACK.search(one.attributes)
     names = layer_path(stack[1]).split("/") if stack else []
-    return names[1] if len(names) > 2 else OTHER_PARTS  # the last one is that of the operation
+    # The last name is that of the operation; a loop is one of suppression.
+    return names[1] if len(names) > 2 and names[0] != "while" else OTHER_PARTS
 
 
 def _parse(text: str) -> tuple[_Program, str]:
