@@ -71,7 +71,7 @@ def test_folds_of_two_divisions_are_not_read_together(
     }
     assert [len(found) for found in names.values()] == [6, 9]
     assert len(set.intersection(*map(set, names.values()))) >= 3  # of twelve images in all
-    message = "fold_0 is one of 2, fold_1 is one of 4"
+    message = r"fold_0 is one of 2 \(division \w{8}\), fold_1 is one of 4 "
     with pytest.raises(UserError, match=message):
         find_joined_split(str(mixed), "fold_0+fold_1", CLASSES)
     command = ["train", "--config", "rsna-r50_448", "--model_dir", str(tmp_path / "run")]
@@ -100,7 +100,9 @@ def test_folds_of_two_seeds_are_not_read_together(
         for part, folds in ((other, ["fold_0"]), (four_folds, ["fold_1", "fold_2", "fold_3"]))
     ]
     assert images[0] & images[1]
-    with pytest.raises(UserError, match="fold_0 is one of 4, fold_1 is one of 4"):
+    with pytest.raises(
+        UserError, match=r"fold_0 is one of 4 \(division (\w{8})\), .* \(division (?!\1)"
+    ):
         find_joined_split(str(mixed), "fold_0+fold_1", CLASSES)
 
 

@@ -41,17 +41,18 @@ def require_one_division(directory: str, splits: str) -> None:
         UserError: names the folds and their numbers.
     """
     directory = directory.rstrip("/")
-    counts: dict[str, int] = {}
-    divisions = set()
+    divisions: dict[str, tuple[int, str]] = {}
     for split in splits.split("+"):
         path = f"{directory}/{split}_{os.path.basename(directory)}{MANIFEST_SUFFIX}"
         if storage.is_file(path):
             match read_manifest(path, per_class="images_per_class")["options"]:
                 case {"fold": [int(), int(count)], **others}:
-                    counts[split] = count
-                    divisions.add((count, others.get("division")))
-    if len(divisions) > 1:
-        found = listing(f"{split} is one of {count}" for split, count in counts.items())
+                    divisions[split] = count, str(others.get("division") or "unnamed")
+    if len(set(divisions.values())) > 1:
+        found = listing(
+            f"{split} is one of {count} (division {division[:8]})"
+            for split, (count, division) in divisions.items()
+        )
         raise UserError(
             f"the folds of {directory} are of different divisions and share images: {found}. Name "
             "those of one division, or write all anew with dicom_to_tfrecords --overwrite"
