@@ -162,11 +162,13 @@ def test_degenerate_instances_change_nothing(small, settings):
 
 def test_eager_equals_traced(small, task):
     batch = small.make_batch()
-    predicted, traced = task.predict(batch), tf.function(task.predict)(batch)
+    predicted, traced = task.predict(batch), tf.function(task.predict, autograph=False)(batch)
     for one, other in zip(predicted[:4], traced[:4], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3)
     losses, gradients = train_step(task, batch)
-    traced_losses, traced_gradients = tf.function(lambda batch: train_step(task, batch))(batch)
+    traced_losses, traced_gradients = tf.function(
+        lambda batch: train_step(task, batch), autograph=False
+    )(batch)
     for name, value in losses.items():
         np.testing.assert_allclose(traced_losses[name], value, rtol=1e-5)
     for one, other in zip(gradients, traced_gradients, strict=True):
@@ -219,7 +221,7 @@ def test_two_replicas_equal_one(small, task):
         split = small.build_task(synchronized=True, sum_over_replicas=devices.sum_over_replicas)
         small.draw_weights(split)
 
-    @tf.function
+    @tf.function(autograph=False)
     def run():
         def replica():
             index = tf.distribute.get_replica_context().replica_id_in_sync_group
