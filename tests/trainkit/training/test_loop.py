@@ -535,6 +535,7 @@ def test_mode_eval_waits_in_a_folder_whose_checkpoints_were_removed(
     waiting = f"Waiting for new checkpoints in {ram_dir} (0 checkpoints now)"
     assert [record.getMessage() for record in caplog.records].count(waiting) == 1
     assert "No new checkpoint" in caplog.text  # it did not take the old evaluations for its own
+    assert "No training has begun" not in caplog.text
     trainer = threading.Thread(
         target=lambda: loop.train(
             engine=CountingEngine(),
@@ -547,6 +548,14 @@ def test_mode_eval_waits_in_a_folder_whose_checkpoints_were_removed(
     trainer.join()
     assert evaluations[-1] == 10
     assert steps(ram_dir, "eval") == evaluations
+
+
+def test_mode_eval_asks_whether_a_folder_where_nothing_was_trained_is_meant(
+    ram_dir: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    evaluate_beside(ram_dir, [], timeout_seconds=0.1)
+    question = f"No training has begun in {ram_dir} yet: is that the trainer's --model_dir?"
+    assert [record.getMessage() for record in caplog.records].count(question) == 1
 
 
 def test_a_checkpoint_that_goes_while_it_is_evaluated_is_still_kept_as_best(ram_dir: str) -> None:

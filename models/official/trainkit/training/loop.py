@@ -235,6 +235,11 @@ class _Patience:
         if not self._has_said:
             there = count_of(len(published), "checkpoint", "checkpoints")
             logger.info("Waiting for new checkpoints in %s (%s now)", self._model_dir, there)
+            if not published and not Ledger(self._model_dir, writes=False).lines():
+                logger.warning(
+                    "No training has begun in %s yet: is that the trainer's --model_dir?",
+                    self._model_dir,
+                )
             self._has_said = True
         return False
 
