@@ -23,13 +23,14 @@ from tpudet.trainkit.training.tpu_machines import GIB, TpuMachine, find_tpu
 
 DOCS = Path(__file__).parents[1] / "docs"
 TPUS = ("v5e-8", "v3-8")
-# From cheap to dear to compile: one of each backbone, neck and size first; with a training batch
-# where that of the config does not fit.
+# From cheap to dear to compile: detectors of each backbone, neck and size, and classifiers; with a
+# training batch where that of the config does not fit.
 CONFIGS = (
-    *("quickstart", "lite0_fpn_320", "r18_fpn_320", "effnet_b0_fpn_512", "r50_fpn_640"),
-    *("d0_efficientdet_512", "d1_efficientdet_640", "b3_fpn_896", "nasfpn_r50_640"),
-    *("d2_efficientdet_768", "1.0.0", "1.3.0", "2.0.0", "2.2.0", "2.3.0", "2.4.1", "2.5.5"),
-    *("r101_fpn_1024", "mosaic_r18_fpn_320", "d3_efficientdet_896", "mask-r50_fpn_1024@32"),
+    *("quickstart", "lite0_fpn_320", "resnet18_224", "r18_fpn_320", "resnet50_224"),
+    *("effnetb0_224", "effnet_b0_fpn_512", "rsna-r50_448", "d0_efficientdet_512", "resnet34_224"),
+    *("effnetlite0_112", "r50_fpn_640", "resnet101_224", "effnetb3_300", "1.0.0"),
+    *("mask-lite0_fpn_320", "nasfpn_r50_640", "2.0.0", "d1_efficientdet_640", "2.2.0"),
+    *("b3_fpn_896", "mask-r50_fpn_1024@32"),
 )
 TITLE = """\
 # Plans for TPUs
