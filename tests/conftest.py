@@ -32,6 +32,25 @@ def data_dir() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _datasets_end_at_once() -> Iterator[None]:
+    """No dataset is tuned: the end of a tuned one may wait a minute for its thread.
+
+    TensorFlow wakes the thread before it says that it is to end, so that it may sleep on. An
+    iterator in a cycle of references ends where Python collects garbage, amid any later test.
+    """
+    from tensorflow.python.data.ops.dataset_ops import DatasetV2
+
+    def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return dataset.with_options(options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DatasetV2, "_apply_debug_options", untuned)  # called by every iterator
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_leftover_precision() -> Iterator[None]:
     """A test that sets a global Keras precision must not change the ones after it."""

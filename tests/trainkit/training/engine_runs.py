@@ -109,7 +109,9 @@ def data(
     columns = (inputs, targets, np.arange(NUM_RECORDS, dtype=np.int64) + (1 << 40))
     endless = tf.data.Dataset.from_tensor_slices(columns).map(Batch).repeat()
     own = endless.skip(start).shard(num_processes, process_index)
-    return own.batch(BATCH_SIZE // num_processes, drop_remainder=True)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # its thread may hold up the end of an iterator for a minute
+    return own.batch(BATCH_SIZE // num_processes, drop_remainder=True).with_options(options)
 
 
 def build(

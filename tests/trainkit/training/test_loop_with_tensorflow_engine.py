@@ -68,15 +68,13 @@ def make_lars(schedule: Schedule, model: keras.Model) -> keras.Optimizer:
 
 def make_line_engine(make_optimizer: MakeOptimizer = make_momentum) -> TensorFlowEngine:
     def make_dataset(start_record: int) -> tf.data.Dataset:
-        options = tf.data.Options()
-        options.autotune.enabled = False  # closing so small a dataset can wait long for its thread
         numbers = tf.data.Dataset.range(start_record, 2**40).batch(4, drop_remainder=True)
 
         def example(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             x = tf.sin(tf.cast(number, tf.float32))[:, None]
             return x, 3 * x
 
-        return numbers.map(example).with_options(options)
+        return numbers.map(example)
 
     keras.utils.set_random_seed(0)
     devices = choose_tensorflow_devices("cpu")

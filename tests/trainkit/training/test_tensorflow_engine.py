@@ -72,9 +72,7 @@ def records(input_shape: tuple[int, ...]) -> Batch:
 
 
 def batches(data: Batch) -> Callable[[int], tf.data.Dataset]:
-    options = tf.data.Options()
-    options.autotune.enabled = False  # closing such tiny datasets can wait long for its thread
-    endless = tf.data.Dataset.from_tensor_slices(data[:3]).map(Batch).repeat().with_options(options)
+    endless = tf.data.Dataset.from_tensor_slices(data[:3]).map(Batch).repeat()
     return lambda start: endless.skip(start).batch(BATCH_SIZE, drop_remainder=True)
 
 
