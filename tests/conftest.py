@@ -34,20 +34,16 @@ def data_dir() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _datasets_end_at_once() -> Iterator[None]:
-    """No dataset is tuned: the end of a tuned one may wait a minute for its thread.
+    """Datasets of tests are not tuned either: see `without_tuning`.
 
-    TensorFlow wakes the thread before it says that it is to end, so that it may sleep on. An
-    iterator in a cycle of references ends where Python collects garbage, amid any later test.
+    An iterator in a cycle of references ends where Python collects garbage, amid any later test.
     """
     from tensorflow.python.data.ops.dataset_ops import DatasetV2
 
-    def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        return dataset.with_options(options)
+    from tpudet.trainkit.records import without_tuning
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DatasetV2, "_apply_debug_options", untuned)  # called by every iterator
+        patch.setattr(DatasetV2, "_apply_debug_options", without_tuning)  # called by every iterator
         yield
 
 

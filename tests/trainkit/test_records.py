@@ -35,6 +35,13 @@ def test_read_records_gives_file_order_and_numbers(shards):
     assert read == expected
 
 
+def test_no_iterator_has_a_thread_that_holds_up_its_end(shards):
+    """`autotune` is TensorFlow's tuner; what is made from a dataset without it has none either."""
+    dataset = records.read_records(shards).map(lambda number, _: number).batch(2).prefetch(1)
+    assert dataset.options().autotune.enabled is False
+    assert tf.data.Dataset.range(3).options().autotune.enabled is not False
+
+
 def test_find_shards_takes_its_own_set_only(tmp_path):
     names = ["train_part_1-00000-of-00001", "train_part_1_fold_0-00000-of-00001"]
     for name in names:

@@ -185,7 +185,18 @@ def read_records(shards: Sequence[str]) -> tf.data.Dataset:
     """
     indices = tf.range(len(shards), dtype=tf.int64)
     files: Any = tf.data.Dataset.from_tensor_slices((indices, list(shards)))
-    return files.flat_map(unconverted(_read_shard))
+    return without_tuning(files.flat_map(unconverted(_read_shard)))
+
+
+def without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the dataset, and all that are made from it, without tf.data's tuner.
+
+    It gained nothing, and its thread may hold up the end of an iterator for as long as that has
+    lived, a minute at most: TensorFlow wakes the thread before it says that it is to end.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def spread_records(

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.drop_block import DropBlock
 from tpudet.trainkit.keras_ops import ops
+from tpudet.trainkit.records import without_tuning
 from tpudet.trainkit.training.build_engine import build_engine, choose_devices
 from tpudet.trainkit.training.config import MomentumConfig, StepScheduleConfig, TrainConfig
 from tpudet.trainkit.training.engine import Engine
@@ -109,9 +110,7 @@ def data(
     columns = (inputs, targets, np.arange(NUM_RECORDS, dtype=np.int64) + (1 << 40))
     endless = tf.data.Dataset.from_tensor_slices(columns).map(Batch).repeat()
     own = endless.skip(start).shard(num_processes, process_index)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # its thread may hold up the end of an iterator for a minute
-    return own.batch(BATCH_SIZE // num_processes, drop_remainder=True).with_options(options)
+    return without_tuning(own.batch(BATCH_SIZE // num_processes, drop_remainder=True))
 
 
 def build(

@@ -26,6 +26,7 @@ from tpudet.trainkit.records import (
     read_records,
     spread_records,
     unconverted,
+    without_tuning,
 )
 from tpudet.trainkit.shuffled_records import ShuffledRecords, read_shuffled
 from tpudet.trainkit.types import Tensor
@@ -164,5 +165,4 @@ def _with_options(batches: tf.data.Dataset) -> tf.data.Dataset:
     options.deterministic = True
     # Images are prepared in parallel; splitting one operation over threads would only add cost.
     options.threading.max_intra_op_parallelism = 1
-    options.autotune.enabled = False  # see detection's pipeline: no gain, and a slow end
-    return batches.with_options(options)
+    return without_tuning(batches.with_options(options))

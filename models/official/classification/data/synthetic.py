@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpudet.classification.types import Batch
+from tpudet.trainkit.records import without_tuning
 
 
 def empty_batch(image_size: tuple[int, int], *, batch_size: int, num_classes: int) -> Batch:
@@ -44,4 +45,4 @@ def synthetic_dataset(
 ) -> tf.data.Dataset:
     """Yields one batch of `draw_batch` without end."""
     batch = draw_batch(image_size, batch_size=batch_size, num_classes=num_classes, seed=seed)
-    return tf.data.Dataset.from_tensors(batch).repeat().prefetch(2)
+    return without_tuning(tf.data.Dataset.from_tensors(batch).repeat().prefetch(2))

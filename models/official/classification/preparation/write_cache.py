@@ -35,7 +35,13 @@ from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.images.mixed_stream import ImageAugmentation
 from tpudet.trainkit.images.seeds import fold_seed
 from tpudet.trainkit.input_errors import input_errors_in_words
-from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, shard_path, unconverted, write_shard
+from tpudet.trainkit.records import (
+    RECORDS_PER_SHARD_LIMIT,
+    shard_path,
+    unconverted,
+    without_tuning,
+    write_shard,
+)
 from tpudet.trainkit.types import Tensor
 
 _NUM_CORES = os.cpu_count() or 1
@@ -217,6 +223,5 @@ def _samples(plan: CachePlan, variant: int, index: int) -> tf.data.Dataset:
         return sample.image, example.labels, example.image_id
 
     records = tf.data.TFRecordDataset(plan.shards[index]).enumerate()
-    return records.map(
-        unconverted(prepare), num_parallel_calls=_NUM_CORES, deterministic=True
-    ).prefetch(8)
+    prepared = records.map(unconverted(prepare), num_parallel_calls=_NUM_CORES, deterministic=True)
+    return without_tuning(prepared.prefetch(8))

@@ -19,7 +19,12 @@ from tpudet.detection.types import Batch
 from tpudet.trainkit.images.canvas import PlacedImage, Resize, fit, place_on_canvas
 from tpudet.trainkit.images.mixed_stream import Augmentation, augmented_stream
 from tpudet.trainkit.images.seeds import draw_placement, fold_seed, record_seed
-from tpudet.trainkit.records import evaluation_share, read_records, unconverted
+from tpudet.trainkit.records import (
+    evaluation_share,
+    read_records,
+    unconverted,
+    without_tuning,
+)
 from tpudet.trainkit.shuffled_records import ShuffledRecords, read_shuffled
 from tpudet.trainkit.types import Tensor
 
@@ -290,7 +295,4 @@ def _batched(
     options.deterministic = True
     # Images are prepared in parallel; splitting one operation over threads would only add cost.
     options.threading.max_intra_op_parallelism = 1
-    # Fixed numbers instead: the tuner gained nothing, and its thread held up the end of the
-    # process for up to a minute while an iterator was taken down.
-    options.autotune.enabled = False
-    return batches.prefetch(2).with_options(options)
+    return without_tuning(batches.prefetch(2).with_options(options))

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from tpudet.detection.data.config import DataConfig
 from tpudet.detection.types import Batch
+from tpudet.trainkit.records import without_tuning
 
 _INSTANCES = 8  # per image; COCO has 7
 
@@ -65,4 +66,4 @@ def synthetic_dataset(
     batch = draw_batch(
         data, batch_size=batch_size, with_masks=with_masks, num_classes=num_classes, seed=seed
     )
-    return tf.data.Dataset.from_tensors(batch).repeat().prefetch(2)
+    return without_tuning(tf.data.Dataset.from_tensors(batch).repeat().prefetch(2))
