@@ -233,3 +233,22 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> Non
 def test_a_scheme_that_is_not_known_is_an_error_that_commands_tell(call) -> None:
     with pytest.raises(OSError, match=r"'s4' not implemented .*this machine or begin with .*gs://"):
         call("s4://bucket/file")
+
+
+def test_a_signal_while_the_temporary_file_is_created_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python handles a signal right after the call that created the file, before it has a name."""
+    open_file = os.open
+
+    def interrupted(path: str, flags: int, *mode: int) -> int:
+        descriptor = open_file(path, flags, *mode)
+        if flags & os.O_CREAT:
+            os.close(descriptor)
+            raise KeyboardInterrupt
+        return descriptor
+
+    monkeypatch.setattr(os, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt), whole_file(f"{tmp_path}/out", "w"):
+        pass
+    assert list(tmp_path.iterdir()) == []

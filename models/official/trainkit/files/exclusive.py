@@ -70,6 +70,9 @@ def create_temporary(target: str) -> tuple[str, int]:
         except FileExistsError:
             number += not _remove_abandoned(path)
             continue
+        except BaseException:  # a signal while it was created: nobody has locked it yet
+            _remove_abandoned(path)
+            raise
         try:
             # Another process may have taken the file for abandoned before it was locked.
             if lock_file(descriptor) is not False and is_at(descriptor, path):
