@@ -97,8 +97,22 @@ def test_columns_are_cut_by_rows():
         is_crowd=[False, True, False],
         areas=[1, 2, 3],
     )
-    second = ([0.25], [0.5], [1.0], [1.0], [2], [b"b"], [1], [2.0])
+    second = ([0.25], [0.5], [1.0], [1.0], [2], [b"b"], [1], [2.0], [0])
     assert objects.rows(slice(1, 2)) == second
+
+
+def test_objects_that_lack_their_mask_are_ignored_but_are_no_groups():
+    objects = {key: value for key, value in arguments().items() if key != "image"}
+    plain = b"".join(example_pieces(IMAGE, object_columns(**objects)))
+    assert b"lacks_mask" not in plain  # where all have one, records are as they were
+    columns = object_columns(**objects, lacks_mask=[True, False])
+    example = parse_example(b"".join(example_pieces(IMAGE, columns)))
+    assert example.is_crowd.numpy().tolist() == [True, True]
+    assert example.is_group_of.numpy().tolist() == [False, True]
+    assert example.lacks_mask.numpy().tolist() == [True, False]
+    example = parse_example(plain)
+    assert example.is_crowd.numpy().tolist() == example.is_group_of.numpy().tolist()
+    assert not example.lacks_mask.numpy().any()
 
 
 def test_records_of_other_writers_may_lack_crowds_and_areas():

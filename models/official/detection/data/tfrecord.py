@@ -8,9 +8,10 @@
 | image/key/sha256 | bytes | optional, hexadecimal digest of image/encoded |
 | image/object/bbox/{ymin,xmin,ymax,xmax} | floats | 0..1 of height and width |
 | image/object/class/label, .../text | int64s, bytes | class id, from 1; class name |
-| image/object/is_crowd | int64s | 1: a region to ignore |
+| image/object/is_crowd | int64s | 1: a region to ignore; in Open Images a group-of box |
 | image/object/area | floats | pixels² of the image |
 | image/object/mask | bytes | optional, one PNG per object |
+| image/object/lacks_mask | int64s | optional, 1: its mask is its box: ignored too |
 
 Records of that API itself may have class names without labels, and group_of for is_crowd.
 """
@@ -26,6 +27,7 @@ from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
 from tpudet.trainkit.types import Tensor
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
+_FLAGS = ("is_crowd", "group_of", "lacks_mask")
 _ENCODED_KEY = b"image/encoded"
 
 
@@ -38,7 +40,9 @@ class Example(NamedTuple):
     source_id: Tensor  # [] string
     boxes_normalized: Tensor  # [n, 4] float32, y1 x1 y2 x2 in 0..1
     labels: Tensor  # [n] int32, from 1
-    is_crowd: Tensor  # [n] bool
+    is_crowd: Tensor  # [n] bool, a region to ignore: a group, or an object that lacks its mask
+    is_group_of: Tensor  # [n] bool
+    lacks_mask: Tensor  # [n] bool, its mask is its box
     areas: Tensor  # [n] float32, pixels²
     masks: Tensor | None = None  # [n] string, PNG; [0] if the record has none; None if not parsed
 
@@ -65,6 +69,7 @@ class ObjectColumns(NamedTuple):
     texts: list[bytes]
     is_crowd: list[int]
     areas: list[float]  # pixels²
+    lacks_mask: list[int]
 
     def rows(self, rows: slice) -> "ObjectColumns":
         """Returns some of the objects."""
@@ -78,6 +83,7 @@ def object_columns(
     texts: Sequence[str],
     is_crowd: Sequence[bool],
     areas: Sequence[float],
+    lacks_mask: Sequence[bool] | None = None,
 ) -> ObjectColumns:
     """Converts `n` objects to the types of a record; arguments as for `encode_example`.
 
@@ -85,7 +91,9 @@ def object_columns(
         ValueError: as `encode_example`; names everything wrong.
     """
     boxes = np.asarray(boxes_normalized, np.float32).reshape(-1, 4)
+    lacks_mask = [False] * len(boxes) if lacks_mask is None else lacks_mask
     columns = {"labels": labels, "texts": texts, "is_crowd": is_crowd, "areas": areas}
+    columns["lacks_mask"] = lacks_mask
     mistakes = [
         f"{len(column)} {name} for {len(boxes)} boxes"
         for name, column in columns.items()
@@ -100,6 +108,7 @@ def object_columns(
         texts=[text.encode() for text in texts],
         is_crowd=[int(flag) for flag in is_crowd],
         areas=[float(area) for area in areas],
+        lacks_mask=[int(flag) for flag in lacks_mask],
     )
 
 
@@ -187,6 +196,8 @@ def example_pieces(
     _fill(feature["image/object/class/text"].bytes_list, objects.texts)
     _fill(feature["image/object/is_crowd"].int64_list, objects.is_crowd)
     _fill(feature["image/object/area"].float_list, objects.areas)
+    if any(objects.lacks_mask):
+        _fill(feature["image/object/lacks_mask"].int64_list, objects.lacks_mask)
     if masks is not None:
         _fill(feature["image/object/mask"].bytes_list, masks)
     others = features.SerializeToString(deterministic=True)
@@ -228,7 +239,7 @@ def parse_example(
 ) -> Example:
     """Parses one serialized record without decoding its image or masks.
 
-    A record without is_crowd has no crowds; one without areas gets those of its boxes. Boxes are
+    A record without is_crowd has no groups; one without areas gets those of its boxes. Boxes are
     clipped to the image, which those of other programs may overhang.
 
     Args:
@@ -248,9 +259,8 @@ def parse_example(
         "image/source_id": tf.io.FixedLenFeature([], tf.string, ""),
         "image/object/class/label": ragged(tf.int64),
         "image/object/class/text": ragged(tf.string),
-        "image/object/is_crowd": ragged(tf.int64),
-        "image/object/group_of": ragged(tf.int64),
         "image/object/area": ragged(tf.float32),
+        **{f"image/object/{name}": ragged(tf.int64) for name in _FLAGS},
         **{f"image/object/bbox/{side}": ragged(tf.float32) for side in _SIDES},
     }
     if with_masks:
@@ -264,10 +274,10 @@ def parse_example(
         texts = parsed["image/object/class/text"].values
         is_named = (tf.size(labels) == 0) & (tf.size(texts) > 0)
         labels = tf.cond(is_named, lambda: _class_ids(texts, class_names), lambda: labels)
-    is_crowd = parsed["image/object/is_crowd"].values
-    is_group = parsed["image/object/group_of"].values
-    is_crowd = tf.cond(tf.size(is_crowd) > 0, lambda: is_crowd, lambda: is_group)
-    areas = parsed["image/object/area"].values
+    is_crowd, group_of, lacks_mask = (parsed[f"image/object/{name}"].values for name in _FLAGS)
+    no_flags = tf.zeros_like(boxes[:, 0], tf.int64)
+    is_group_of = _or_else(is_crowd, _or_else(group_of, no_flags)) > 0
+    lacks_mask = _or_else(lacks_mask, no_flags) > 0
     sides = boxes[:, 2:] - boxes[:, :2]
     box_areas = sides[:, 0] * sides[:, 1] * tf.cast(height * width, tf.float32)
     return Example(
@@ -277,12 +287,17 @@ def parse_example(
         source_id=parsed["image/source_id"],
         boxes_normalized=boxes,
         labels=tf.ensure_shape(labels, [None]),
-        is_crowd=tf.cond(
-            tf.size(is_crowd) > 0, lambda: is_crowd > 0, lambda: tf.zeros_like(box_areas, tf.bool)
-        ),
-        areas=tf.cond(tf.size(areas) > 0, lambda: areas, lambda: box_areas),
+        is_crowd=is_group_of | lacks_mask,
+        is_group_of=is_group_of,
+        lacks_mask=lacks_mask,
+        areas=_or_else(parsed["image/object/area"].values, box_areas),
         masks=parsed["image/object/mask"].values if with_masks else None,
     )
+
+
+def _or_else(values: Tensor, default: Tensor) -> Tensor:
+    """[n]: a column of a record; `default` if the record lacks it."""
+    return tf.cond(tf.size(values) > 0, lambda: values, lambda: default)
 
 
 def checked_example(example: Example, record: Tensor, num_classes: int | None = None) -> Example:

@@ -95,6 +95,42 @@ def test_masks_are_scored_by_masks_and_count_for_ancestors_too(tree: str) -> Non
     )
 
 
+def test_objects_without_a_mask_absorb_detections_of_masks_and_are_objects_for_boxes(
+    tree: str,
+) -> None:
+    """The dog has a mask; another on the same image and a group of cats have none.
+
+    Of masks the other dog takes one detection, which does not count; recall counts the first dog
+    and, as the published scorer does, the group.
+    """
+    other, dog, box = [50, 0, 90, 50], np.zeros((100, 100), bool), np.ones((100, 100), bool)
+    dog[:50, :50] = True
+    truth = truth_of([DOG, other, CAT], [1, 1, 2], [0, 0, 1], [False, True, True])._replace(
+        is_group_of=np.array([False, False, True]),
+        lacks_mask=np.array([False, True, True]),
+        masks=[encode_rle(mask) for mask in (dog, box, box)],
+    )
+    shapes = [np.zeros((100, 100), bool) for _ in range(4)]
+    shapes[0][50:90, :50] = shapes[2][50:90, :50] = shapes[1][:50, :50] = True
+    shapes[3][50:90, 50:90] = True
+    found = ImageDetections(
+        np.array([0, 0, 0, 1]), np.array([other, DOG, other, CAT], float),
+        np.array([0.9, 0.8, 0.7, 0.6]), np.array([1, 1, 1, 2]), [*map(encode_rle, shapes)],
+    )  # fmt: skip
+    metrics = challenge_split(truth, CLASSES, hierarchy="", image_labels="").metrics(found)
+    assert metrics["AP/Dog"] == metrics["AP/Cat"] == metrics["mask_AP/Dog"] == 1.0
+    assert metrics["mask_AP/Cat"] == 0.0
+    # One more detection of the other dog is a false positive, of masks as of boxes.
+    twice = found._replace(scores=np.array([0.9, 0.8, 0.85, 0.6]))
+    metrics = challenge_split(truth, CLASSES, hierarchy="", image_labels="").metrics(twice)
+    assert metrics["AP/Dog"] == pytest.approx((1 + 2 / 3) / 2)
+    assert metrics["mask_AP/Dog"] == 0.5
+    # Records written before objects could lack a mask have crowds only, which count as groups.
+    earlier = truth._replace(is_group_of=None, lacks_mask=None)
+    metrics = challenge_split(earlier, CLASSES, hierarchy="", image_labels="").metrics(found)
+    assert metrics["mask_AP/Cat"] == 1.0
+
+
 def test_verified_labels_make_false_positives(tree: str, tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_text("ImageID,LabelName,Confidence\na,/cat,0\nelsewhere,/dog,1\n")

@@ -16,6 +16,11 @@ from tpudet.detection.commands import (
     prepare_tfrecords,
 )
 from tpudet.detection.data.tfrecord import Example, parse_example
+from tpudet.detection.evaluation.ground_truth import load_ground_truth
+from tpudet.detection.evaluation.open_images.split import challenge_split
+from tpudet.detection.submission.mask_text import encode_mask
+from tpudet.detection.types import ImageDetections
+from tpudet.trainkit.class_list import read_classes
 from tpudet.trainkit.records import find_shards, read_records
 
 HEIGHT, WIDTH = 48, 64
@@ -181,3 +186,47 @@ def test_a_mask_that_cannot_be_used_is_named_and_nothing_is_written(
     assert not (tmp_path / "output/prepared/val_masks.csv").exists()
     assert gen_mask_truth.main(["--mask_dir", str(tmp_path / "nowhere")]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+def test_training_scores_masks_as_the_submission_of_the_same_detections_is_scored(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Besides its cat each image has a cat without a mask; the first has a group of cats too.
+
+    All four cats with a mask are found, before them two without and after them one of the group.
+    Recall counts the four and the group: 4 / 5, as the group without a mask cannot be found.
+    """
+    rows = [f"{first * 16},xclick,/m/cat,1,0.5,1,0.75,1,0,0,0,0,0\n" for first in "abcd"]
+    rows.append(f"{'a' * 16},xclick,/m/cat,1,0,1,0,0.25,0,0,1,0,0\n")
+    with (data / "challenge-2019-validation-segmentation-bbox.csv").open("a") as file:
+        file.writelines(rows)
+    assert prepare_tfrecords.main(["segmentation", *FILES]) == 0
+    assert gen_mask_truth.main([]) == 0
+    folder = tmp_path / "output/converted/segmentation_segmentation"
+    classes = read_classes(str(folder / "classes.csv"))
+    shards = find_shards(str(folder / "val_segmentation_segmentation"))
+    names = [entry.name for entry in classes]
+    truth = load_ground_truth(shards, names, with_masks=True, workers=1)
+    assert (len(truth.classes), truth.is_crowd.sum()) == (9, 5)
+    assert truth.masks is not None
+    kinds = truth.is_crowd.astype(int) + (truth.boxes[:, 0] == 0)  # cat, without mask, group
+    kept = np.array([row for row in range(9) if kinds[row] != 1 or truth.image_indices[row] < 2])
+    masks = [truth.masks[row] for row in kept]
+    scores = np.array([0.8, 0.9, 0.7])[kinds[kept]]
+    found = ImageDetections(
+        truth.image_indices[kept], truth.boxes[kept], scores, truth.classes[kept], masks
+    )
+    tree = str(data / "challenge-2019-label300-segmentable-hierarchy.json")
+    metrics = challenge_split(truth, classes, hierarchy=tree, image_labels="").metrics(found)
+    assert metrics["mask_AP/Cat"] == metrics["mask_AP"] == pytest.approx(4 / 5)
+    lines = ["ImageID,ImageWidth,ImageHeight,PredictionString"]
+    for image, name in enumerate(truth.source_ids):
+        own = np.flatnonzero(found.image_indices == image)
+        text = [f"/m/cat {found.scores[row]} {encode_mask(masks[row])}" for row in own]
+        lines.append(f"{name},{WIDTH},{HEIGHT},{' '.join(text)}")
+    (tmp_path / "sub.csv").write_text("\n".join(lines) + "\n")
+    command = [f"{tmp_path}/sub.csv", f"{tmp_path}/output/prepared/val_masks.csv", "--masks"]
+    command += ["--hierarchy", tree, "--classes", str(folder / "classes.csv")]
+    capsys.readouterr()
+    assert evaluate_submission.main(command) == 0
+    assert "mAP 0.800000" in capsys.readouterr().out

@@ -96,7 +96,8 @@ def challenge_split(
     """Expands the ground truth of a split.
 
     Args:
-        truth: the split; its crowds are group-of boxes.
+        truth: the split. Its boxes without a mask are objects; for masks they absorb a detection
+            each, and recall does not count them.
         classes: C entries; labels of the two files are their identifiers or names.
         hierarchy: path of a JSON, or empty.
         image_labels: path of a CSV of verified labels, or empty; it names images by their
@@ -142,12 +143,12 @@ def challenge_split(
             truth.image_indices[rows],
             expanded + 1,
             truth.boxes[rows],
-            truth.is_crowd[rows],
+            (truth.is_crowd if truth.is_group_of is None else truth.is_group_of)[rows],
             verified,
         ),
         tuple(entry.name for entry in classes),
         ancestors,
-        None if truth.masks is None else [_or_none(truth.masks[row]) for row in rows.tolist()],
+        None if truth.masks is None else _drawn_masks(truth, rows),
     )
 
 
@@ -181,5 +182,13 @@ def _with_ancestors(detections: ImageDetections, ancestors: list[list[int]]) -> 
     )
 
 
-def _or_none(mask: Rle) -> Rle | None:
-    return mask if mask_area(mask) else None
+def _drawn_masks(truth: GroundTruth, rows: np.ndarray) -> list[Rle | None]:
+    """The masks of some objects; None for one that nobody drew, and for an empty one."""
+    lacks_mask = (
+        np.zeros(len(truth.classes), bool) if truth.lacks_mask is None else truth.lacks_mask
+    )
+    masks = [
+        None if lacks or not mask_area(mask) else mask
+        for mask, lacks in zip(truth.masks or [], lacks_mask.tolist(), strict=True)
+    ]
+    return [masks[row] for row in rows.tolist()]

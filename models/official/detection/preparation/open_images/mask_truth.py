@@ -56,8 +56,7 @@ def write_mask_truth(output: str, source: str, masks: MaskFiles, *, image_direct
     with storage.whole_file(output, "w") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_HEADER)
-        is_group_of = boxes.boxes["is_crowd"].to_numpy()
-        for row in _rows(joined, is_group_of, image_directory, unusable):
+        for row in _rows(joined, image_directory, unusable):
             writer.writerow(row)
             num_masks += row[-1] != ""
         if unusable:
@@ -69,7 +68,7 @@ def write_mask_truth(output: str, source: str, masks: MaskFiles, *, image_direct
 
 
 def _rows(
-    annotations: Annotations, is_group_of: np.ndarray, image_directory: str, unusable: list[str]
+    annotations: Annotations, image_directory: str, unusable: list[str]
 ) -> Iterator[tuple[Any, ...]]:
     """Yields the rows of the CSV, and adds the paths of masks that cannot be used to `unusable`."""
     boxes = annotations.boxes
@@ -77,7 +76,7 @@ def _rows(
     columns = (
         boxes["label"].tolist(),
         boxes[list(COORDINATES)].to_numpy().tolist(),
-        is_group_of.astype(int).tolist(),
+        boxes["is_crowd"].astype(int).tolist(),
         boxes["segmentation"].tolist(),
     )
     images = annotations.images[["source_id", "file"]].itertuples(index=False)

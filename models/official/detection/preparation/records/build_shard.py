@@ -193,6 +193,7 @@ class _Shard:
                 texts=[self._class_names[label - 1] for label in labels],
                 is_crowd=boxes["is_crowd"].tolist(),
                 areas=boxes["area"].tolist(),
+                lacks_mask=boxes["lacks_mask"].tolist() if "lacks_mask" in boxes else None,
             ),
             fractions=(normalized[:, 2:] - normalized[:, :2]).prod(axis=1).tolist(),
             corners=corners,
@@ -245,8 +246,8 @@ class _Shard:
             reason = "all its boxes left out: kept as an image without objects"
             self.findings.append(Finding(file, reason, "", repaired=True))
         self.labels.update(columns.labels)
-        pairs = zip(columns.labels, columns.is_crowd, strict=True)
-        self.crowds.update(label for label, is_crowd in pairs if is_crowd)
+        ignored = zip(columns.labels, columns.is_crowd, columns.lacks_mask, strict=True)
+        self.crowds.update(label for label, *flags in ignored if any(flags))
         self.images_per_boxes[len(columns.labels)] += 1
         self.num_records += 1
         if not self.job.write:
@@ -266,7 +267,7 @@ class _Shard:
     ) -> tuple[list[bytes], _Objects]:
         """Returns the drawable masks and their objects; the others are left out.
 
-        A crowd without a mask is its box, for it is a region to ignore.
+        A region to ignore that has no mask is its box.
         """
         columns = objects.columns
         segmentations: list[Any] = [None] * len(columns.labels)
@@ -277,9 +278,10 @@ class _Shard:
             segmentations = [_scaled(polygons, *scale) for polygons in segmentations]
         sides = zip(columns.ymin, columns.xmin, columns.ymax, columns.xmax, strict=True)
         boxes = [_rectangle(*box, image.height, image.width) for box in sides]
+        flags = zip(columns.is_crowd, columns.lacks_mask, strict=True)
         segmentations = [
-            box if own is None and is_crowd else own
-            for own, box, is_crowd in zip(segmentations, boxes, columns.is_crowd, strict=True)
+            box if own is None and any(ignored) else own
+            for own, box, ignored in zip(segmentations, boxes, flags, strict=True)
         ]
         drawn = [mask_png(s, height=image.height, width=image.width) for s in segmentations]
         for row, mask in enumerate(drawn):

@@ -71,6 +71,8 @@ def inputs_digest(job: ShardJob) -> str:
     digest.update(json.dumps(boxes["label"].astype(str).tolist()).encode())
     for column in ("image", *COORDINATES, "is_crowd", "area"):
         digest.update(np.ascontiguousarray(boxes[column].to_numpy()).tobytes())
+    if "lacks_mask" in boxes and boxes["lacks_mask"].any():
+        digest.update(boxes["lacks_mask"].to_numpy().tobytes())
     if "segmentation" in boxes:
         segmentations = boxes["segmentation"].tolist()
         digest.update(json.dumps(segmentations).encode())

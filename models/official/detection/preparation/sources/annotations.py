@@ -57,7 +57,8 @@ class Annotations(NamedTuple):
     (categorical, the source's own class label), y1 x1 y2 x2 (float64), is_crowd (bool), area
     (float64, pixels^2; NaN means that of the mask or else of the box) and, if masks are wanted,
     segmentation (polygons or run lengths in COCO's form, the path of an image, or None). A reader
-    may add fault (str or None): the text that it could not read as coordinates, which are NaN then.
+    may add lacks_mask (bool): a region to ignore, as crowds are, because nobody drew its mask; and
+    fault (str or None): the text that it could not read as coordinates, which are NaN then.
     """
 
     images: pd.DataFrame

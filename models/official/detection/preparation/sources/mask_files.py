@@ -62,6 +62,7 @@ def add_open_images_masks(annotations: Annotations, masks: MaskFiles) -> Annotat
 
     A box without a mask is an object whose shape nobody drew: it becomes a region to ignore, as a
     group-of box is, since as an object it would have no shape and left out it would be background.
+    Evaluation tells the two apart, so the flag is its own.
 
     Args:
         annotations: of the box CSV, corners in 0..1.
@@ -93,8 +94,7 @@ def add_open_images_masks(annotations: Annotations, masks: MaskFiles) -> Annotat
             f"{masks.table}: none of its {len(table)} masks has the image, label and corners of a "
             "box: masks and boxes are of different sets."
         )
-    is_crowd = boxes["is_crowd"].to_numpy()
-    ignored = int((lacking & ~is_crowd).sum())
+    ignored = int((lacking & ~boxes["is_crowd"].to_numpy()).sum())
     findings = annotations.findings
     if ignored:
         reason = "boxes without a mask: regions to ignore"
@@ -107,7 +107,7 @@ def add_open_images_masks(annotations: Annotations, masks: MaskFiles) -> Annotat
                 boxes.index,
                 dtype=object,
             ),
-            is_crowd=is_crowd | lacking,
+            lacks_mask=lacking,
         ),
         findings=findings,
     )
