@@ -144,6 +144,22 @@ def test_verified_labels_make_false_positives(tree: str, tmp_path: Path) -> None
         challenge_split(TRUTH, CLASSES, hierarchy=tree, image_labels=str(path))
 
 
+def test_the_absence_of_an_ancestor_that_is_no_class_makes_false_positives(
+    tree: str, tmp_path: Path
+) -> None:
+    leaves, path = CLASSES[:2], tmp_path / "labels.csv"
+    path.write_text("ImageID,LabelName,Confidence\nb,/animal,0\n")
+    detections = ImageDetections(
+        np.array([0, 1]), np.array([DOG, CAT], float), np.array([0.8, 0.9]), np.array([1, 1])
+    )
+    rules = challenge_split(TRUTH, leaves, hierarchy=tree, image_labels=str(path))
+    assert rules.truth.verified.tolist() == [[True, False], [True, True]]
+    assert rules.metrics(detections)["AP/Dog"] == 0.5
+    path.write_text("ImageID,LabelName,Confidence\nb,/animal,1\n")  # of no class in particular
+    with pytest.raises(ValueError, match=r"labels\.csv: none .* its first is '/animal'"):
+        challenge_split(TRUTH, leaves, hierarchy=tree, image_labels=str(path))
+
+
 def test_files_of_which_no_label_is_a_class_are_refused(tree: str, tmp_path: Path) -> None:
     numbered = [ClassEntry("1", "dog"), ClassEntry("2", "cat")]
     match = (

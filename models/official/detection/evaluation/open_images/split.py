@@ -17,6 +17,7 @@ from tpudet.detection.evaluation.open_images.metric import (
     expand,
     score_boxes,
 )
+from tpudet.detection.evaluation.open_images.truth import LabelNumbers, expand_verified
 from tpudet.detection.evaluation.open_images.truth_csv import read_image_labels
 from tpudet.detection.ops.numpy_masks import Rle, mask_area
 from tpudet.detection.submission.hierarchy import Hierarchy, read_hierarchy_file
@@ -108,17 +109,14 @@ def challenge_split(
         OSError: a file cannot be opened.
     """
     tree = read_hierarchy_file(hierarchy) if hierarchy else Hierarchy((), {}, {})
-    ids = class_ids(classes)
-    if hierarchy:
-        _require_classes(hierarchy, tree.labels, classes)
-    ancestors, descendants = ([[] for _ in classes] for _ in range(2))
-    for label in tree.labels:
-        if label in ids:
-            place = ids[label] - 1
-            ancestors[place] = [ids[name] - 1 for name in tree.ancestors(label) if name in ids]
-            descendants[place] = [ids[name] - 1 for name in tree.descendants(label) if name in ids]
+    labels = LabelNumbers(classes, tree)
+    num_classes = len(classes)  # the labels numbered first
+    relatives = labels.relatives(tree.ancestors)
+    ancestors = [[n for n in numbers if n < num_classes] for numbers in relatives[:num_classes]]
+    if hierarchy and class_ids(classes).keys().isdisjoint(tree.labels):
+        raise _no_class(hierarchy, tree.labels[0], classes)
     rows, expanded = expand(truth.classes - 1, ancestors)
-    verified = np.zeros((len(truth.records), len(classes)), bool)
+    verified = np.zeros((len(truth.records), num_classes), bool)
     verified[truth.image_indices[rows], expanded] = True
     if image_labels:
         content = read_text(image_labels)
@@ -126,18 +124,16 @@ def challenge_split(
             raise FileNotFoundError(f"evaluation.rules.image_labels {image_labels} does not exist")
         found = read_image_labels(content.encode(), image_labels)
         image_of = {name: row for row, name in enumerate(truth.source_ids)}
-        images = np.array([image_of.get(name, -1) for name in found.image_ids.tolist()], int)
-        labels = np.array([ids.get(name, 0) - 1 for name in found.labels.tolist()], int)
-        if not (images >= 0).any():
+        if image_of.keys().isdisjoint(found.image_ids.tolist()):
             raise ValueError(f"{image_labels}: none of its images is in this split")
-        _require_classes(image_labels, found.labels.tolist(), classes)
-        for relatives, chosen in (
-            (ancestors, found.is_positive),
-            (descendants, ~found.is_positive),
-        ):
-            own = np.flatnonzero(chosen & (images >= 0) & (labels >= 0))
-            places, more = expand(labels[own], relatives)
-            verified[images[own][places], more] = True
+        # An ancestor need not be a class for its descendants to be absent, so all are expanded.
+        pairs = expand_verified(found, labels, tree)
+        names, numbers = (np.concatenate(column) for column in zip(*pairs, strict=True))
+        if not (numbers < num_classes).any():
+            raise _no_class(image_labels, str(found.labels[0]), classes)
+        images = np.array([image_of.get(name, -1) for name in names.tolist()], int)
+        is_scored = (images >= 0) & (numbers < num_classes)
+        verified[images[is_scored], numbers[is_scored]] = True
     return ChallengeSplit(
         ChallengeTruth(
             truth.image_indices[rows],
@@ -152,13 +148,12 @@ def challenge_split(
     )
 
 
-def _require_classes(path: str, labels: Sequence[str], classes: Sequence[ClassEntry]) -> None:
-    """Raises a ValueError if none of the labels of a file is a class."""
-    if class_ids(classes).keys().isdisjoint(labels):
-        raise ValueError(
-            f"{path}: none of its labels is an identifier or a name in classes.csv: its first is "
-            f"{labels[0]!r}, the first class is {classes[0].identifier!r}, {classes[0].name!r}"
-        )
+def _no_class(path: str, first_label: str, classes: Sequence[ClassEntry]) -> ValueError:
+    """The error that no label of a file is a class or, by the hierarchy, says anything of one."""
+    return ValueError(
+        f"{path}: none of its labels is an identifier or a name in classes.csv: its first is "
+        f"{first_label!r}, the first class is {classes[0].identifier!r}, {classes[0].name!r}"
+    )
 
 
 def _with_ancestors(detections: ImageDetections, ancestors: list[list[int]]) -> ImageDetections:

@@ -59,7 +59,7 @@ def read_truth(
     """
     rows = read_box_rows(_content(path), path, with_masks=with_masks)
     tree = read_hierarchy_file(hierarchy) if hierarchy else Hierarchy((), {}, {})
-    labels = _Labels(read_classes(classes) if classes else (), tree)
+    labels = LabelNumbers(read_classes(classes) if classes else (), tree)
     notes = list(rows.notes)
     own = labels.numbers(rows.labels)
     places, expanded = expand(own, labels.relatives(tree.ancestors))
@@ -67,7 +67,7 @@ def read_truth(
     if image_labels:
         found = read_image_labels(_content(image_labels), image_labels)
         labels.require_any(found.labels, image_labels)
-        verified += _expand_labels(found, labels, tree)
+        verified += expand_verified(found, labels, tree)
         if found.num_by_machines:
             notes.append(f"{found.num_by_machines} labels by machines left out of {image_labels}")
     entries, class_of = labels.classes()
@@ -93,7 +93,7 @@ def read_truth(
     return LabelledTruth(truth, image_ids, entries, masks, tuple(notes))
 
 
-class _Labels:
+class LabelNumbers:
     """Numbers all labels: first the class list, then the hierarchy, then others."""
 
     def __init__(self, entries: Sequence[ClassEntry], tree: Hierarchy) -> None:
@@ -166,10 +166,14 @@ def _find(image_ids: np.ndarray, names: np.ndarray) -> np.ndarray:
     return np.searchsorted(image_ids, np.char.encode(names, "utf-8"))
 
 
-def _expand_labels(
-    found: ImageLabels, labels: _Labels, tree: Hierarchy
+def expand_verified(
+    found: ImageLabels, labels: LabelNumbers, tree: Hierarchy
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Image ids and label numbers of the positive and of the negative verified labels."""
+    """Expands positive labels to their ancestors and negative ones to their descendants.
+
+    Returns:
+        Image ids and label numbers, of the positive and of the negative ones.
+    """
     numbers = labels.numbers(found.labels)
     parts = []
     for chosen, steps in (
