@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import pytest
 
 from tpudet.trainkit.config.decode import ConfigError, decode, load_config, parse_tree, to_yaml
-from tpudet.trainkit.config.yaml_tree import override_tree
+from tpudet.trainkit.config.layers import override_tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,6 +256,64 @@ def test_values_of_the_file_that_an_override_leaves_without_their_kind_are_named
     assert load_config(Drawing, path, overrides=["shape.kind=disc"]).shape == Disc()
     what = "dropped with the change of kind: inner, outer of kind ring (a.yaml:2)"
     assert caplog.messages == [f"--params_override:1: {what}", f"--set shape.kind=disc: {what}"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    total_steps: int = 100
+    total_epochs: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    train: Length = field(default_factory=Length)
+
+
+@pytest.mark.parametrize(
+    ("base", "top", "overrides", "length"),
+    [
+        ("{total_epochs: 10}", "{total_steps: 50}", [], Length(total_steps=50)),
+        ("{total_steps: 50}", "{total_epochs: 10}", [], Length(total_epochs=10.0)),
+        ("{total_epochs: 10}", "{}", ["train.total_steps=3"], Length(total_steps=3)),
+        (
+            "{total_epochs: 10, total_steps: 7}",  # as in the config.yaml of a run
+            "{}",
+            [],
+            Length(total_epochs=10.0, total_steps=7),
+        ),
+        ("{total_steps: 7}", "{total_epochs: null}", [], Length(total_steps=7)),
+        ("{total_epochs: 10}", "{}", ["train.total_steps=null"], None),  # 10 stays; null is wrong
+    ],
+)
+def test_a_value_takes_the_place_of_the_same_in_another_unit_below_it(
+    tmp_path: Path, base: str, top: str, overrides: list[str], length: Length | None
+) -> None:
+    (tmp_path / "base.yaml").write_text(f"train: {base}\n")
+    (tmp_path / "top.yaml").write_text(f"base: base.yaml\ntrain: {top}\n")
+    if length is None:
+        with pytest.raises(ConfigError, match="total_steps must be an integer, got None"):
+            load_config(Course, f"{tmp_path}/top.yaml", overrides=overrides)
+        return
+    assert load_config(Course, f"{tmp_path}/top.yaml", overrides=overrides).train == length
+
+
+def test_what_an_override_in_another_unit_replaces_is_noted_and_both_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.yaml").write_text("train: {total_epochs: 10}\n")
+    with caplog.at_level("INFO"):
+        load_config(Course, f"{tmp_path}/a.yaml", overrides=["train.total_steps=3"])
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        (
+            "INFO",
+            "--set train.total_steps=3: total_steps takes the place of total_epochs 10 (a.yaml:1)",
+        )
+    ]
+    both = ["train.total_epochs=10", "train.total_steps=3"]
+    with pytest.raises(ConfigError, match="total_steps and total_epochs are one value; set one of"):
+        load_config(Course, f"{tmp_path}/a.yaml", overrides=both)
+    replaced = ["train.total_epochs=null", "train.total_steps=3"]
+    assert load_config(Course, f"{tmp_path}/a.yaml", overrides=replaced).train.total_steps == 3
 
 
 @dataclass(frozen=True, kw_only=True)

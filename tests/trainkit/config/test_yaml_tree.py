@@ -8,11 +8,11 @@ import tensorflow as tf
 import yaml
 
 from tpudet.trainkit.config.find import load_tree
+from tpudet.trainkit.config.layers import override_tree
 from tpudet.trainkit.config.yaml_tree import (
     Branch,
     ConfigError,
     Leaf,
-    override_tree,
     parse_items,
     parse_tree,
     write_yaml,

@@ -1,6 +1,9 @@
 """The log before a run begins: its length by the data, its learning rate, what is odd."""
 
+import dataclasses
 from typing import Any
+
+import pytest
 
 from tpudet.trainkit.training.build_optimizer import drops_warning
 from tpudet.trainkit.training.config import (
@@ -25,6 +28,16 @@ def test_epochs_become_steps_rounded_up() -> None:
     assert with_total_steps(train, 205).total_epochs == 2.5  # so that a resumed run finds as many
     assert with_total_steps(config(total_steps=600), 205).total_steps == 600
     assert with_total_steps(config(total_epochs=0.001, batch_size=64), 205).total_steps == 1
+
+
+def test_steps_beside_epochs_in_one_file_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    """A run's own config.yaml has both, which agree: 2.5 x 205 / 8 is 65 steps."""
+    both = config(total_steps=65, batch_size=8, total_epochs=2.5)
+    assert with_total_steps(both, 205) == both
+    assert not caplog.messages
+    with_total_steps(dataclasses.replace(both, total_steps=600), 205)
+    words = "train.total_steps 600 has no effect beside train.total_epochs 2.5, which are 65 steps"
+    assert words in caplog.text
 
 
 def test_the_rate_that_results_from_the_batch_is_named() -> None:

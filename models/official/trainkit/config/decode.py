@@ -18,14 +18,13 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 from tpudet.trainkit.config.find import load_config_tree, load_tree
+from tpudet.trainkit.config.layers import merge, override_tree
 from tpudet.trainkit.config.ranges import BrokenRules
 from tpudet.trainkit.config.yaml_tree import (
     WRITTEN_SHORT,
     Branch,
     ConfigError,
     Leaf,
-    merge,
-    override_tree,
     parse_items,
     parse_tree,
     show,
@@ -43,7 +42,7 @@ def load_config(
 ) -> T:
     """Reads the experiment `name`, lays the overrides over it and decodes the result.
 
-    The log names the values that an override of `kind` drops.
+    The log names the values that an override drops: of another `kind`, or in another unit.
 
     Args:
         cls: the dataclass to build.
@@ -55,7 +54,7 @@ def load_config(
         ConfigError: lists every mistake.
     """
     tree = load_config_tree(name)
-    dropped: list[str] = []
+    dropped: list[tuple[int, str]] = []
     if params_override:
         is_text = params_override.lstrip().startswith("{") or ": " in params_override
         is_file = "\n" not in params_override and not is_text and storage.exists(params_override)
@@ -66,8 +65,8 @@ def load_config(
         )
         tree = merge(tree, over, dropped)
     tree = merge(tree, override_tree(overrides), dropped)
-    for note in dropped:
-        logger.warning("%s", note)
+    for level, note in dropped:
+        logger.log(level, "%s", note)
     return decode(cls, tree)
 
 

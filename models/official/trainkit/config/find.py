@@ -8,12 +8,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
+from tpudet.trainkit.config.layers import merge, override_tree
 from tpudet.trainkit.config.yaml_tree import (
     Branch,
     ConfigError,
     Leaf,
-    merge,
-    override_tree,
     parse_tree,
     read_file,
     show,

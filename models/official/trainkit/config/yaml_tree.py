@@ -1,10 +1,8 @@
 """YAML 1.2 core-schema trees whose values remember the file and line that they come from."""
 
 import dataclasses
-import json
 import re
-import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -235,78 +233,6 @@ def _read_key(node: yaml.Node, place: str) -> str:
             "to one that they name under `base:`"
         )
     return node.value
-
-
-def merge(base: Branch, top: Branch, dropped: list[str] | None = None) -> Branch:
-    """Returns `base` with every leaf that `top` sets replaced.
-
-    Where `top` selects another `kind`, the values of `base` for its own kind are dropped. Values
-    without a `kind` apply to any.
-
-    Args:
-        base: the lower layer.
-        top: the upper layer, which wins.
-        dropped: receives a sentence for each kind whose values are dropped, and for each mapping
-            that a plain value replaces.
-    """
-    return _union(_without_other_kinds(base, top, [] if dropped is None else dropped), top)
-
-
-def _without_other_kinds(base: Branch, top: Branch, dropped: list[str]) -> Branch:
-    kind, other = top.children.get("kind"), base.children.get("kind")
-    if isinstance(kind, Leaf) and isinstance(other, Leaf) and kind.value != other.value:
-        lost = [key for key in base.children if key != "kind" and key not in top.children]
-        if lost:
-            what = f"{', '.join(lost)} of kind {other.value} ({base.place})"
-            dropped.append(f"{kind.place}: dropped with the change of kind: {what}")
-        return Branch({}, top.place)
-    children = dict(base.children)
-    for key, value in top.children.items():
-        below = children.get(key)
-        if isinstance(below, Branch) and isinstance(value, Branch):
-            children[key] = _without_other_kinds(below, value, dropped)
-        elif isinstance(below, Branch) and isinstance(value, Leaf) and value.value is not None:
-            lost = ", ".join(name for name in below.children if name != WRITTEN_SHORT)
-            dropped.append(f"{value.place}: replaces all of {key}: {lost} ({below.place})")
-    return Branch(children, base.place)
-
-
-def _union(base: Branch, top: Branch) -> Branch:
-    children = dict(base.children)
-    for key, value in top.children.items():
-        below = children.get(key)
-        if isinstance(below, Branch) and isinstance(value, Branch):
-            value = _union(below, value)
-        elif isinstance(below, Leaf) and isinstance(below.value, str) and isinstance(value, Branch):
-            value = Branch({WRITTEN_SHORT: below, **value.children}, value.place)
-        children[key] = value
-    return Branch(children, base.place)
-
-
-def override_tree(overrides: Sequence[str]) -> Branch:
-    """Turns `train.total_steps=500` and the like into one tree; the last value of a key counts.
-
-    Raises:
-        ConfigError: one is not KEY=VALUE, or its value is not YAML.
-    """
-    tree = Branch({}, "--set")
-    for override in overrides:
-        path, separator, text = override.partition("=")
-        place = f"--set {override}"
-        if not separator or not path.strip():
-            raise ConfigError(f"{place}: expected KEY=VALUE, e.g. train.total_steps=500")
-        # Without a quote or bracket in front, `data/a #2` is a path and has no comment.
-        plain = text.strip()
-        is_text = not plain.startswith(tuple("\"'[{|>&*!")) and (
-            " #" in f" {plain}" or ": " in plain
-        )
-        value_text = json.dumps(plain) if is_text else text
-        parsed = parse_tree(f"value: {value_text}", place).children["value"]
-        value = dataclasses.replace(parsed, place=place)
-        for key in reversed(path.strip().split(".")):
-            value = Branch({key: value}, place)
-        tree = _union(tree, typing.cast(Branch, value))
-    return tree
 
 
 def parse_items(path: str) -> "list[Branch | Leaf | ConfigError]":

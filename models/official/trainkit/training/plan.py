@@ -24,14 +24,24 @@ logger = logging.getLogger(__name__)
 def with_total_steps(train: TrainConfig, num_images: int) -> TrainConfig:
     """Returns the config with `total_steps` from `total_epochs`, if it has those.
 
+    Layers of a config replace one by the other; where one file has both, a warning says so.
+
     Args:
         train: the config of a run.
         num_images: training images.
     """
     if train.total_epochs is None:
         return train
-    steps = math.ceil(train.total_epochs * num_images / train.batch_size)
-    return dataclasses.replace(train, total_steps=max(steps, 1))
+    steps = max(math.ceil(train.total_epochs * num_images / train.batch_size), 1)
+    if train.total_steps not in (steps, TrainConfig.total_steps):
+        logger.warning(
+            "train.total_steps %d has no effect beside train.total_epochs %g, which are %d steps: "
+            "set one of them to null",
+            train.total_steps,
+            train.total_epochs,
+            steps,
+        )
+    return dataclasses.replace(train, total_steps=steps)
 
 
 def log_plan(
