@@ -8,6 +8,7 @@ SavedModels and in the metadata of predictions files.
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -29,6 +30,13 @@ class ClassEntry(NamedTuple):
 
     identifier: str
     name: str
+
+
+class ClassMatch(NamedTuple):
+    """Where the classes of one list are in another."""
+
+    rows: list[int | None]  # row in the other list, from 0; None: it has no such class
+    contradictions: list[str]  # identifiers that mean another class there
 
 
 def read_classes(path: str, name: str = "--classes") -> tuple[ClassEntry, ...]:
@@ -157,6 +165,32 @@ def class_ids(entries: Sequence[ClassEntry]) -> dict[str, int]:
     """
     names = {entry.name: row for row, entry in enumerate(entries, start=1)}
     return names | {entry.identifier: row for row, entry in enumerate(entries, start=1)}
+
+
+def match_entries(own: Sequence[ClassEntry], others: Sequence[ClassEntry]) -> ClassMatch:
+    """Finds the classes of one list in another, which may number them differently.
+
+    Names decide. Identifiers do for a class whose name tells nothing: it is the identifier itself,
+    or several classes have it. An identifier whose class has another name, which is not in the
+    other list, contradicts it.
+    """
+    by_name = {entry.name: row for row, entry in enumerate(others)}
+    by_identifier = {entry.identifier: row for row, entry in enumerate(others)}
+    counts = Counter(entry.name for entry in own)
+    rows, contradictions = [], []
+    for entry in own:
+        same = by_identifier.get(entry.identifier)
+        is_distinct = counts[entry.name] == 1
+        row = by_name.get(entry.name) if is_distinct else same
+        if row is None and same is None:
+            row = by_identifier.get(entry.name) if is_distinct else None
+        elif row is None and same is not None:
+            row, other = same, others[same]
+            names = {entry.name.casefold(), other.name.casefold()}
+            if len(names) > 1 and not names & {entry.identifier.casefold()}:
+                contradictions.append(f"{entry.identifier} is {entry.name}, there {other.name}")
+        rows.append(row)
+    return ClassMatch(rows, contradictions)
 
 
 def _column_mistake(number: int, row: Sequence[str]) -> str:

@@ -40,8 +40,8 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--classes",
         metavar="FILE",
-        help="class list, one `id,name` per line (default: categories, names or labels of the "
-        "annotations)",
+        help="class list, one `id,name` per line; categories of a JSON and names of a data.yaml "
+        "are found in it by name (default: categories, names or labels of the annotations)",
     )
     parser.add_argument(
         "--include_unlabeled",

@@ -20,11 +20,11 @@ def test_other_classes_in_the_same_part_are_refused(
     output = tmp_path / "part"
     assert convert(path, images, output, "--split", "train") == 0
     classes = tmp_path / "other.csv"
-    classes.write_text("3,cat\n7,wolf\n")
+    classes.write_text("3,cat\n8,wolf\n7,dog\n")
     more = ("--split", "val", "--classes", classes)
     assert convert(path, images, output, *more) == 2
     message = capsys.readouterr().err
-    assert "row 2 is '7,dog' there and '7,wolf' here" in message
+    assert "row 2 is '7,dog' there and '8,wolf' here" in message
     assert "--classes" in message
     assert not list(output.glob("val_*"))
 

@@ -27,8 +27,9 @@ from tpudet.detection.preparation.sources.coco_layout import (
     rows_by_id,
 )
 from tpudet.detection.preparation.sources.input_files import plain_path, select_listed
+from tpudet.detection.preparation.sources.listed_classes import list_classes
 from tpudet.detection.preparation.sources.masks import run_lengths_box
-from tpudet.trainkit.class_list import ClassEntry, read_classes
+from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError
 
 _COLUMNS = ("image", "label", "y1", "x1", "y2", "x2", "is_crowd", "area", "fault", "segmentation")
@@ -51,7 +52,7 @@ def read_coco(
         path: the JSON file.
         images: folder of the images.
         image_list: file of image names; only those are taken.
-        classes: a class list that replaces the categories; its identifiers are category ids.
+        classes: a class list that replaces the categories; they are matched by name.
         include_segmentation: keep polygons and run lengths, for masks.
 
     Returns:
@@ -59,7 +60,8 @@ def read_coco(
         the annotation's own, that of the mask.
 
     Raises:
-        UserError: not JSON, or not in COCO's layout; every missing part is named.
+        UserError: not JSON, or not in COCO's layout; every missing part is named. Or the class list
+            gives a category id to another class.
     """
     content = load_coco(path)
     entries = content["images"]
@@ -67,7 +69,9 @@ def read_coco(
     files = [plain_path(entry["file_name"]) for entry in entries]
     require_own_files(ids, files, path)
     categories = _categories(content["categories"], path)
+    listed = list_classes(categories, classes, path)
     table, findings = _boxes(content, rows_by_id(ids), categories)
+    table = table.assign(label=listed.translate(table["label"].tolist()))
     if not include_segmentation:
         table = table.drop(columns="segmentation")
     image_table = pd.DataFrame(
@@ -84,7 +88,7 @@ def read_coco(
     return build_annotations(
         images=image_table,
         boxes=table,
-        classes=read_classes(classes) if classes else categories,
+        classes=listed.classes,
         normalized=False,
         findings=tuple(findings),
     )

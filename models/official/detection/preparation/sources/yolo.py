@@ -23,8 +23,8 @@ from tpudet.detection.preparation.sources.annotations import (
     require_fractions,
 )
 from tpudet.detection.preparation.sources.input_files import select_listed
+from tpudet.detection.preparation.sources.listed_classes import list_classes
 from tpudet.detection.preparation.sources.yolo_layout import YoloSet, label_paths
-from tpudet.trainkit.class_list import read_classes
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 
@@ -58,15 +58,17 @@ def read_yolo(
     Args:
         dataset: its images.
         image_list: file of image names; only those are taken.
-        classes: a class list that replaces the names; its identifiers are class numbers, from 0.
+        classes: a class list that replaces the names; they are matched by name.
         include_segmentation: keep polygons, as fractions, for masks.
 
     Returns:
-        Annotations whose class identifiers are the class numbers.
+        Annotations whose class identifiers are the class numbers, or those of the class list.
 
     Raises:
-        UserError: no image has a label file, or label files are in pixels.
+        UserError: no image has a label file, label files are in pixels, or the class list gives a
+            class number to another class.
     """
+    listed = list_classes(dataset.classes, classes, dataset.path)
     rows, num_labelled = [], 0
     with ThreadPoolExecutor(_READERS) as pool:
         paths = [os.path.join(dataset.folder, file) for file in dataset.files]
@@ -79,6 +81,7 @@ def read_yolo(
     table = pd.DataFrame(rows, columns=pd.Index(_COLUMNS)).assign(is_crowd=False, area=np.nan)
     if not include_segmentation:
         table = table.drop(columns="segmentation")
+    table = table.assign(label=listed.translate(table["label"].tolist()))
     require_fractions(table, f"--annotations {dataset.path}")
     images = pd.DataFrame(
         {
@@ -95,7 +98,7 @@ def read_yolo(
     return build_annotations(
         images=images,
         boxes=table,
-        classes=read_classes(classes) if classes else dataset.classes,
+        classes=listed.classes,
         normalized=True,
         findings=tuple(findings),
     )
