@@ -6,10 +6,14 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tpudet.detection.commands import make_tfrecords
 from tpudet.detection.commands.make_tfrecords import split_fractions
+from tpudet.detection.preparation.records.subsets import labelled_images
+from tpudet.detection.preparation.sources.annotations import build_annotations
+from tpudet.trainkit.class_list import ClassEntry
 
 THREE = "train=0.6,val=0.2,test=0.2"
 
@@ -162,6 +166,38 @@ def test_images_that_are_missing_count_in_no_minimum_and_copies_repeat_no_findin
     options = manifest["options"]
     assert (options["balance"], options["max_copies"]) == (5, 7)
     assert options["copies"] == {"images": 6, "records": 10, "most_copies": 5, "shortfalls": {}}
+
+
+def test_regions_to_ignore_count_in_no_minimum(write_coco, encoded_image, tmp_path, capsys) -> None:
+    names = [f"{number}.jpg" for number in range(4)]
+    path, images = write_coco(
+        dict.fromkeys(names, encoded_image()), {name: [(3, 5, 5, 20, 20)] for name in names}
+    )
+    content = json.loads(path.read_text())
+    for annotation in content["annotations"][1:]:
+        annotation["iscrowd"] = 1
+    path.write_text(json.dumps(content))
+    output = tmp_path / "part"
+    assert convert(path, images, output, "--split", "train", "--balance", 8) == 0
+    manifest = manifest_of(output, "train")
+    # The one cat is written eight times, the three crowds once each.
+    assert manifest["boxes_per_class"] == {"cat": 11, "dog": 0}
+    assert manifest["crowds_per_class"] == {"cat": 3}
+    assert convert(path, images, tmp_path / "other", "--split", "train=0.5,val=0.5") == 0
+
+
+def test_objects_without_a_mask_belong_to_no_class() -> None:
+    images = pd.DataFrame({"source_id": ["a", "b"], "file": ["a.jpg", "b.jpg"]})
+    boxes = pd.DataFrame({"image": [0, 0, 1], "label": ["cat", "dog", "cat"], "area": np.nan})
+    boxes = boxes.assign(y1=0.0, x1=0.0, y2=1.0, x2=1.0, is_crowd=False)
+    annotations = build_annotations(
+        images=images.assign(height=np.nan, width=np.nan),
+        boxes=boxes.assign(lacks_mask=[True, False, False]),
+        classes=(ClassEntry("cat", "cat"), ClassEntry("dog", "dog")),
+        normalized=True,
+    )
+    found = labelled_images(annotations, np.arange(2))
+    assert [column.tolist() for column in found] == [[0, 1], [1, 0]]
 
 
 def test_split_fractions() -> None:

@@ -174,7 +174,10 @@ def _require_classes(annotations: Annotations, missing: np.ndarray) -> None:
 
 
 def labelled_images(annotations: Annotations, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which images have which classes, counting only boxes that pass the checks.
+    """Returns which images have which classes.
+
+    Boxes that fail the checks do not count, nor do regions to ignore: nothing is learned of their
+    class.
 
     Returns:
         [boxes] position of each box's image in `rows`, and [boxes] class index, from 0.
@@ -189,6 +192,8 @@ def labelled_images(annotations: Annotations, rows: np.ndarray) -> tuple[np.ndar
         frames = np.ones_like(sizes) if annotations.normalized else sizes
         labelled = check_labels(piece.boxes, files, class_ids)
         boxes = check_boxes(labelled.boxes, files, frames).boxes
+        ignored = boxes["is_crowd"] | boxes.get("lacks_mask", False)
+        boxes = boxes[~ignored]
         images.append(boxes["image"].to_numpy() + first)
         classes.append(boxes["class_id"].to_numpy() - 1)
     return np.concatenate(images), np.concatenate(classes)
