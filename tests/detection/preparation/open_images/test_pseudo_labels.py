@@ -73,6 +73,17 @@ def test_every_rule_by_hand(arguments, capsys) -> None:
         assert words in out
 
 
+def test_a_submission_in_pixels_is_refused(arguments, tmp_path, capsys) -> None:
+    rows = "t1,/m/c 0.95 0 0 50 60\nt2,/m/c 0.95 0.5 0.4 50 60 /m/d 0.95 0.1 0.2 0.3 0.4\n"
+    (tmp_path / "sub.csv").write_text(f"ImageID,PredictionString\n{rows}")
+    assert main(arguments) == 2
+    message = f"PREDICTIONS {arguments[2]} is in pixels: 2 of 3 boxes end beyond"
+    error = capsys.readouterr().err
+    assert message in error
+    assert "--format" not in error  # it has no such option
+    assert not Path(arguments[0]).exists()
+
+
 def test_the_predecessors_command_adds_the_same_boxes(arguments, tmp_path) -> None:
     expected = added([*arguments, "--min_conf", "0.93", "--classes", str(tmp_path / "classes.csv")])
     Path(arguments[0]).unlink()

@@ -16,7 +16,11 @@ from tpudet.detection.preparation.open_images.confident_predictions import (
     read_confident,
     read_thresholds,
 )
-from tpudet.detection.preparation.sources.annotations import COORDINATES, Finding
+from tpudet.detection.preparation.sources.annotations import (
+    COORDINATES,
+    Finding,
+    require_fractions,
+)
 from tpudet.detection.preparation.sources.box_csv import (
     CORNER_COLUMNS,
     PROGRESS_DELAY,
@@ -108,13 +112,15 @@ def add_pseudo_labels(
         A summary of what was added and left out.
 
     Raises:
-        UserError: a file cannot be read or has another format.
+        UserError: a file cannot be read or has another format, or the submission is in pixels.
     """
     entries = read_classes(classes) if classes else None
     thresholds = read_thresholds(class_thresholds, entries) if class_thresholds else {}
     found, counts = read_confident(
         predictions, min_conf=min_conf, classes=entries, thresholds=thresholds
     )
+    # Clipped to the image, a box in pixels would be the whole image.
+    require_fractions(found, f"PREDICTIONS {predictions}", has_formats=False)
     existing = _read_existing(source, set(found["image"]))
     found, findings = _check(found)
     canonical = _canonical_labels(entries)

@@ -127,7 +127,7 @@ def _merge_duplicates(
     return images[~repeated].reset_index(drop=True), boxes, tuple(findings)
 
 
-def require_fractions(boxes: pd.DataFrame, where: str) -> None:
+def require_fractions(boxes: pd.DataFrame, where: str, *, has_formats: bool = True) -> None:
     """Refuses boxes in pixels where fractions of the image are expected.
 
     Nearly all of them would be left out, or clipped to the whole image.
@@ -135,16 +135,18 @@ def require_fractions(boxes: pd.DataFrame, where: str) -> None:
     Args:
         boxes: with the columns y2 and x2.
         where: the file or folder and the argument that named it.
+        has_formats: whether the command has --format, which the message names.
 
     Raises:
         UserError: most boxes reach far beyond 1.
     """
     beyond = (boxes[["y2", "x2"]] > FAR_OUTSIDE).any(axis=1)
     if beyond.mean() > 0.5:
+        table = "; a table may be read with --format table --coordinates pixels"
         raise UserError(
             f"{where} is in pixels: {beyond.sum()} of {len(beyond)} boxes end beyond "
             f"{FAR_OUTSIDE:g}, where fractions of the image, 0..1, are expected. Divide by the "
-            "sizes of the images; a table may be read with --format table --coordinates pixels."
+            f"sizes of the images{table if has_formats else ''}."
         )
 
 

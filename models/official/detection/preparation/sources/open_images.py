@@ -76,7 +76,7 @@ def read_open_images(
             **{side: table[column] for side, column in CORNER_COLUMNS.items()},
         }
     )
-    require_fractions(boxes, f"{what} {path}")
+    require_fractions(boxes, f"{what} {path}", has_formats=what == "--annotations")
     return build_annotations(
         images=pd.DataFrame({"source_id": names, "file": files, "height": np.nan, "width": np.nan}),
         boxes=boxes,
