@@ -11,7 +11,7 @@ from tpudet.trainkit.class_list import write_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import remove_dead_claim
-from tpudet.trainkit.record_manifest import PROGRESS_SUFFIX, read_manifest
+from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, PROGRESS_SUFFIX, read_manifest
 from tpudet.trainkit.records import INDEX_ENDING
 
 
@@ -125,8 +125,12 @@ def check_outputs(plans: Sequence[Plan], *, overwrite: bool) -> None:
     """Raises if any of several sets could not be written, before the first one is.
 
     Raises:
-        UserError: as `check_classes` and `refuse_overwriting`.
+        UserError: as `check_classes` and `refuse_overwriting`; or a set of another division of the
+            images would stay.
     """
+    _refuse_other_division(plans)
+    if len(plans) == 1:  # `write_set` checks it
+        return
     for plan in plans:
         check_classes(plan)
         if overwrite or not storage.is_folder(plan.directory):
@@ -134,6 +138,57 @@ def check_outputs(plans: Sequence[Plan], *, overwrite: bool) -> None:
         finished = finished_manifest(plan, overwrite=False)
         if finished is None or not is_current(plan, finished):
             refuse_overwriting(plan, is_finished=finished is not None)
+
+
+def _refuse_other_division(plans: Sequence[Plan]) -> None:
+    """Raises if a set beside these has some of their images, by an earlier division."""
+    own = {plan.manifest_path: plan for plan in plans}
+    for directory in dict.fromkeys(plan.directory for plan in plans):
+        written = [plan for plan in plans if plan.directory == directory]
+        names = storage.list_folder(directory) if storage.is_folder(directory) else []
+        for path in (os.path.join(directory, name) for name in names):
+            if not path.endswith(MANIFEST_SUFFIX) or path in own:
+                continue
+            split = _options(path).get("split")
+            if not isinstance(split, dict) or len(split) < 2:
+                continue
+            if len(written) > 1 or _takes_same_images(written[0], _options(path)):
+                division = ",".join(f"{name}={part}" for name, part in split.items())
+                raise UserError(
+                    f"{path} is of an earlier --split {division}, so some of its images would be "
+                    f"in {' or '.join(plan.split for plan in written)} too. Remove "
+                    f"{path.removesuffix(MANIFEST_SUFFIX)}*, or write to another --output."
+                )
+
+
+def _takes_same_images(plan: Plan, divided: Mapping[str, Any]) -> bool:
+    """Whether a set that is no part of a division takes images that an earlier one divided."""
+    keys = ("format", "annotations", "image_list")
+    if any(plan.options.get(key) != divided.get(key) for key in keys):
+        return False
+    # A data.yaml has splits of its own, and those that a division does not name stay apart.
+    return divided.get("format") != "yolo" or plan.split in divided["split"]
+
+
+def _options(manifest_path: str) -> Mapping[str, Any]:
+    """The options of a finished set; none of a damaged one, which nothing reads."""
+    try:
+        return read_manifest(manifest_path)["options"]
+    except UserError:
+        return {}
+
+
+def find_outdated(plans: Sequence[Plan]) -> list[Plan]:
+    """Returns those whose finished sets are of other inputs, and so of another division."""
+    finished = [(plan, finished_manifest(plan, overwrite=True)) for plan in plans]
+    return [plan for plan, found in finished if found is not None and not is_current(plan, found)]
+
+
+def remove_set(plan: Plan) -> None:
+    """Removes a finished set."""
+    # The manifest last: without it the shards would count as those of another program.
+    for path in (*_present_files(plan), plan.manifest_path):
+        storage.remove(path)
 
 
 def remove_leftovers(plan: Plan) -> None:

@@ -24,10 +24,12 @@ from tpudet.detection.preparation.records.output_check import (
     begin_classes,
     check_classes,
     check_outputs,
+    find_outdated,
     finished_manifest,
     is_current,
     refuse_overwriting,
     remove_leftovers,
+    remove_set,
 )
 from tpudet.detection.preparation.records.plan import Plan
 from tpudet.detection.preparation.records.shard_job import (
@@ -63,6 +65,7 @@ def write_set(
     cluster: str | None = None,
     overwrite: bool,
     allow_empty: bool,
+    outdated: Sequence[Plan] = (),
 ) -> tuple[dict[str, Any], bool]:
     """Writes a set, or resumes one that was interrupted.
 
@@ -75,6 +78,8 @@ def write_set(
         overwrite: replace a finished set that was made from other inputs; it stays until the new
             one is complete.
         allow_empty: also write a set that lost all its boxes, or all of a class.
+        outdated: finished sets that are removed before this one gets its name, because they may
+            have some of its images.
 
     Returns:
         The manifest, and whether anything was written; a finished set of the same inputs is kept.
@@ -107,6 +112,8 @@ def write_set(
             if finished is not None or not manifest["images"]:
                 storage.remove_folder(plan.progress_directory)
             raise
+        for other in outdated:
+            remove_set(other)
         _publish(plan, manifest, claim)
         storage.remove_folder(plan.progress_directory)
     return manifest, True
@@ -175,16 +182,27 @@ def write_sets(
 
     Raises:
         UserError: as `write_set`. If several sets are to be written and one of them conflicts with
-            an existing set, none is written.
+            an existing set, none is written; nor is any beside a set of another division.
     """
-    if len(plans) > 1:
-        check_outputs(plans, overwrite=overwrite)
+    check_outputs(plans, overwrite=overwrite)
+    # A kill between new train and old val would leave images in both.
+    found = find_outdated(plans) if overwrite and len(plans) > 1 else []
+    outdated = {plan.prefix: plan for plan in found}
     for plan in plans:
+        outdated.pop(plan.prefix, None)
+        beside = [other for other in outdated.values() if other.directory == plan.directory]
         if plan.balance is not None:
             print(format_imbalance(plan.balance, plan.annotations.classes, with_table=False))
         manifest, written = write_set(
-            plan, workers=workers, cluster=cluster, overwrite=overwrite, allow_empty=allow_empty
+            plan,
+            workers=workers,
+            cluster=cluster,
+            overwrite=overwrite,
+            allow_empty=allow_empty,
+            outdated=beside,
         )
+        for other in beside if written else ():
+            del outdated[other.prefix]
         print(format_summary(manifest))
         state = "written" if written else "up to date, nothing was written"
         print(f"{plan.num_shards} file(s) {plan.prefix}-*: {state}. Manifest: {plan.manifest_path}")
