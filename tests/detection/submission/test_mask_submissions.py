@@ -1,11 +1,10 @@
-"""Submissions of masks: every command on them, and votes per pixel worked out by hand."""
+"""Submissions of masks: every command on them."""
 
 import base64
 import csv
 import json
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +22,7 @@ from tpudet.detection.commands import (
 )
 from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
 from tpudet.detection.ops.numpy_masks import decode_rle, encode_rle, mask_area, mask_box
-from tpudet.detection.submission.fusion.settings import FusionSettings
 from tpudet.detection.submission.mask_header import HEADER, is_mask_submission
-from tpudet.detection.submission.mask_merge import MaskVotes, fuse_masks
 from tpudet.detection.submission.mask_rows import (
     MaskPrediction,
     MaskRow,
@@ -125,6 +122,36 @@ def test_a_mask_that_is_cut_off_is_refused() -> None:
         decode_mask(base64.b64encode(whole[:-5]).decode(), HEIGHT, WIDTH)
 
 
+@pytest.mark.parametrize("command", ["join", "add", "trim", "merge"])
+def test_a_file_that_is_cut_in_its_last_mask_is_refused(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever in the mask; whole, but without the end of its line, it is read."""
+    (tmp_path / "tree.json").write_text(json.dumps(HIERARCHY))
+    path, out = tmp_path / "1.csv", f"{tmp_path}/out.csv"
+    write(path, row_of("a", ("/cat", 0.8, A)), row_of("b", ("/dog", 0.9, C), ("/cat", 0.5, B)))
+    whole, length = path.read_bytes(), len(text_of(B))
+    run = {
+        "join": lambda *flags: join_subs.main([out, str(path), *flags]),
+        "add": lambda *flags: add_parents.main(
+            [out, str(path), "--hierarchy", f"{tmp_path}/tree.json", *flags]
+        ),
+        "trim": lambda *flags: trim_sub_by_threshold.main([out, str(path), "0.1", *flags]),
+        "merge": lambda *flags: merge_subs.main([out, str(path), "--threads", "1", *flags]),
+    }[command]
+    for num_missing in range(1, length):
+        path.write_bytes(whole[: -1 - num_missing])
+        assert run() == 2, num_missing
+        message = capsys.readouterr().err
+        assert f"{path}, line 3: prediction 2: its mask " in message
+        assert "; the line has no end, as in a file that is cut" in message
+    assert run("--skip_bad") == 0
+    assert list(read(out)) == ["a"]
+    path.write_bytes(whole[:-1])
+    assert run("-f") == 0
+    assert list(read(out)) == ["a", "b"]
+
+
 def test_area_and_box_of_a_mask() -> None:
     assert mask_area(encode_rle(C)) == 60
     assert mask_box(encode_rle(C)) == (12 / 20, 15 / 30, 18 / 20, 25 / 30)
@@ -149,6 +176,12 @@ def test_joining_sorts_by_score_and_counts_lacking_images(
         + format_row(row_of("a", ("/cat", 0.8, A), ("/dog", 0.3, C)))
         + format_row(row_of("b", ("/dog", 0.9, C), ("/cat", 0.5, A)))
     )
+    bad = write(tmp_path / "bad.csv", row_of("a", ("/cat", 0.8, A)))
+    Path(bad).write_text(Path(bad).read_text().replace("0.8", "8.0"))
+    assert join_subs.main([f"{tmp_path}/out.csv", bad, "-f", "--skip_bad"]) == 0
+    assert (
+        "no usable row" not in capsys.readouterr().out
+    )  # a row without any usable one is no image
     boxes = tmp_path / "boxes.csv"
     boxes.write_text("ImageId,PredictionString\na,/cat 0.5 0 0 1 1\n")
     assert join_subs.main([f"{tmp_path}/out.csv", "-f", first, str(boxes)]) == 2
@@ -191,74 +224,6 @@ def test_parents_are_added_once_per_mask_and_dropped_again(tmp_path: Path) -> No
     assert Path(back).read_text() == Path(source).read_text()
 
 
-def votes_of(share: float, *, num_files: int = 3, **changes: Any) -> MaskVotes:
-    settings = FusionSettings(iou=0.5, threshold=0.02)
-    options: dict[str, Any] = {"weights": (1.0,) * num_files, "max_per_image": 0} | changes
-    return MaskVotes(settings=settings, by_label={}, share=share, **options)
-
-
-@pytest.mark.parametrize(
-    ("share", "columns"),
-    [(0.0, range(11)), (0.3, range(11)), (0.5, range(10)), (0.7, range(9)), (1.0, range(9))],
-)
-def test_a_pixel_stays_where_enough_masks_cover_it(share: float, columns: range) -> None:
-    """Three masks of 9, 10 and 11 columns; the scores are 0.9, 0.6 and 0.3 of three files."""
-    widths = {0.6: 10, 0.9: 9, 0.3: 11}
-    rows = [
-        row_of("a", ("/cat", score, rectangle(0, 0, 10, width))) for score, width in widths.items()
-    ]
-    merged, faults = fuse_masks(rows, votes_of(share))
-    assert merged is not None
-    assert not faults
-    ((label, score, text),) = merged.predictions
-    assert label == "/cat"
-    assert score == pytest.approx(0.6)
-    found = decode_rle(decode_mask(text, HEIGHT, WIDTH))
-    np.testing.assert_array_equal(found, rectangle(0, 0, 10, len(columns)))
-
-
-def test_weights_decide_votes_and_scores() -> None:
-    rows = [row_of("a", ("/cat", 0.8, A)), row_of("a", ("/cat", 0.8, B)), None]
-    merged, _ = fuse_masks(rows, votes_of(0.6, weights=(0.5, 1.0, 0.5)))
-    assert merged is not None
-    ((_, score, text),) = merged.predictions
-    assert score == pytest.approx((0.5 + 1) * 0.8 / 2)
-    np.testing.assert_array_equal(decode_rle(decode_mask(text, HEIGHT, WIDTH)), B)  # 1 of 1.5
-
-
-def test_groups_are_of_one_class_and_one_mask_per_file() -> None:
-    rows = [
-        row_of("a", ("/cat", 0.9, A), ("/cat", 0.8, B), ("/dog", 0.7, A)),
-        row_of("a", ("/cat", 0.6, C), ("/cat", 0.01, A)),
-    ]
-    merged, _ = fuse_masks(rows, votes_of(0.5, num_files=2))
-    assert merged is not None
-    assert [(label, round(score, 3)) for label, score, _ in merged.predictions] == [
-        ("/cat", 0.45),
-        ("/dog", 0.35),
-        ("/cat", 0.3),
-    ]
-    best, _ = fuse_masks(rows, votes_of(0.5, num_files=2, max_per_image=1))
-    assert best is not None
-    assert best.predictions == merged.predictions[:1]
-
-
-def test_a_group_below_the_threshold_is_dropped() -> None:
-    """Of three files only one has each mask: scores of 0.03 / 3 and 0.9 / 3."""
-    rows = [row_of("a", ("/cat", 0.03, A)), row_of("a", ("/cat", 0.9, C)), row_of("a")]
-    merged, _ = fuse_masks(rows, votes_of(0.5))
-    assert merged is not None
-    assert [round(score, 6) for _, score, _ in merged.predictions] == [0.3]
-
-
-def test_a_file_of_weight_0_takes_no_part_whatever_the_threshold() -> None:
-    rows = [row_of("a", ("/cat", 0.9, A)), row_of("a", ("/dog", 0.8, C))]
-    votes = votes_of(0.5, weights=(0.0, 1.0))
-    merged, _ = fuse_masks(rows, votes._replace(settings=FusionSettings(threshold=0.0)))
-    assert merged is not None
-    assert [prediction[:2] for prediction in merged.predictions] == [("/dog", 0.8)]
-
-
 def test_merging_names_labels_of_class_settings_that_no_prediction_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -278,7 +243,10 @@ def test_merging_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], threa
     out = f"{tmp_path}/out.csv"
     options = ["--iou", "0.5", "--mask_votes", "0", "--threads", threads]
     assert merge_subs.main([out, first, second, *options]) == 0
-    assert "2 images, 2 predictions of the 3 in 2 files" in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines() == [
+        f"{out}: 2 images, 2 predictions of the 3 in 2 files",
+        f"  {second} has no usable row for 1 of the images",
+    ]
     found = read(out)
     assert labels_and_scores(out) == {"a": [("/dog", 0.25)], "b": [("/cat", 0.7)]}
     np.testing.assert_array_equal(found["b"][0][2], A)

@@ -66,6 +66,21 @@ def test_classes_can_have_settings_of_their_own(
     assert capsys.readouterr().out.splitlines() == [
         f"{files[0]}: 3 images, 1 predictions of the 4 in 2 files",
         "  no prediction has these labels of --class_settings: ['/m/77']",
+        f"  {files[1]} has no usable row for 1 of the images",
+        f"  {files[2]} has no usable row for 1 of the images",
+    ]
+
+
+def test_images_that_a_file_lacks_are_counted(
+    files: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    """Weighted boxes fusion has halved the score of c, which only the second file has."""
+    assert main([*files, "--method", "wbf"]) == 0
+    assert "c,/m/02 0.15000" in Path(files[0]).read_text()  # of 0.3
+    assert capsys.readouterr().out.splitlines() == [
+        f"{files[0]}: 3 images, 2 predictions of the 4 in 2 files",
+        f"  {files[1]} has no usable row for 1 of the images",
+        f"  {files[2]} has no usable row for 1 of the images",
     ]
 
 

@@ -15,13 +15,15 @@ _EPILOG = f"""\
 example: tpudet merge_subs merged.csv a.csv b.csv c.csv --method wbf --iou 0.55 --weights 1,0.8,0.8
 
 Images are joined by id and written in the order of their ids; an image that some files lack is
-merged from the others. Methods: hard (non-maximum suppression), soft_linear and soft_gaussian
-(Soft-NMS), wbf (weighted boxes fusion), nmw (non-maximum weighted). Predictions with a score below
-the threshold, after weighting, take no part and are not written.
+merged from the others, and the summary counts the images that a file lacks: wbf divides by the
+weights of all files, so scores are lower there. Methods: hard (non-maximum suppression),
+soft_linear and soft_gaussian (Soft-NMS), wbf (weighted boxes fusion), nmw (non-maximum weighted).
+Predictions with a score below the threshold, after weighting, take no part and are not written.
 
 Submissions of masks (ImageID,ImageWidth,ImageHeight,PredictionString) are merged by votes, whatever
-the method: overlapping masks of a class become one, of the pixels that --mask_votes of them cover;
-its score is the sum of theirs divided by the weights of all files.
+the method: overlapping masks of a class become one, of the pixels that --mask_votes of them cover,
+or the most confident one where there are none; its score is the sum of theirs divided by the
+weights of all files.
 
 --class_settings is a CSV with the header `label` and any of method,iou,sigma,threshold; an empty
 field keeps the value for all classes.

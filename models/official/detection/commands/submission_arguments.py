@@ -84,7 +84,7 @@ def add_fusion_arguments(parser: argparse.ArgumentParser) -> None:
         type=_numbers,
         default=[],
         metavar="W,W,…",
-        help="one per submission; only their ratios count (default: all equal)",
+        help="one per submission, in their order; only their ratios count (default: all equal)",
     )
     parser.add_argument(
         "--class_settings", metavar="FILE", default="", help="settings for some labels"

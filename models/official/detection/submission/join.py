@@ -16,7 +16,12 @@ from tpudet.detection.submission.files import (
 from tpudet.detection.submission.fusion.blocks import Block, ScannedRows
 from tpudet.detection.submission.mask_header import have_masks
 from tpudet.detection.submission.mask_rewrite import join_masks
-from tpudet.detection.submission.writer import check_target, describe, write_submission_file
+from tpudet.detection.submission.writer import (
+    check_target,
+    describe,
+    lacking_images,
+    write_submission_file,
+)
 
 
 def join_submissions(
@@ -60,7 +65,7 @@ def join_submissions(
         totals, lacking = join_masks(
             target, sources, min_conf=min_conf, force=force, skip_bad=skip_bad
         )
-        return describe(target, totals, *_remarks(sources, lacking))
+        return describe(target, totals, *lacking_images(sources, lacking))
     with ExitStack() as stack:
         files = [stack.enter_context(open_submission(path)) for path in sources]
         images = align(files)
@@ -69,15 +74,7 @@ def join_submissions(
             target, images, work, force=force, threads=threads, skip_bad=skip_bad
         )
         lacking = [num_images - len(file.rows) for file in files]
-    return describe(target, totals, *_remarks(sources, lacking))
-
-
-def _remarks(sources: Sequence[str], lacking: Sequence[int]) -> list[str]:
-    return [
-        f"{path} has no usable row for {count} of the images"
-        for path, count in zip(sources, lacking, strict=True)
-        if count
-    ]
+    return describe(target, totals, *lacking_images(sources, lacking))
 
 
 def by_falling_score(rows: ScannedRows) -> ScannedRows:

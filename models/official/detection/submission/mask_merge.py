@@ -10,7 +10,12 @@ from pycocotools import mask as coco_mask
 from tpudet.detection.ops.numpy_masks import Rle, decode_rle, encode_rle
 from tpudet.detection.submission.files import BlockResult
 from tpudet.detection.submission.fusion.settings import FusionSettings
-from tpudet.detection.submission.mask_rewrite import align_rows, count_predictions, first_row
+from tpudet.detection.submission.mask_rewrite import (
+    align_rows,
+    count_lacking,
+    count_predictions,
+    first_row,
+)
 from tpudet.detection.submission.mask_rows import MaskPrediction, MaskRow, open_masks, write_masks
 from tpudet.detection.submission.mask_text import MaskError, decode_mask, encode_mask
 from tpudet.trainkit.jobs.worker_pool import run_jobs
@@ -55,7 +60,7 @@ def merge_masks(
     force: bool,
     workers: int,
     skip_bad: bool,
-) -> tuple[BlockResult, list[str]]:
+) -> tuple[BlockResult, list[str], list[int]]:
     """Merges submissions of masks; the same bytes whatever the number of workers.
 
     Args:
@@ -67,7 +72,8 @@ def merge_masks(
         skip_bad: whether bad rows, also those with a mask that cannot be read, are left out.
 
     Returns:
-        The totals, and the labels of `votes.by_label` that no prediction has.
+        The totals, the labels of `votes.by_label` that no prediction has, and how many of the
+        images each source lacks.
 
     Raises:
         SubmissionError: a source is not usable.
@@ -94,7 +100,7 @@ def merge_masks(
                         yield one.row, one.num_read
 
         totals = write_masks(target, merged(), files, force=force, skip_bad=skip_bad)
-    return totals, list(unseen)
+        return totals, list(unseen), count_lacking(files)
 
 
 def _run(job: _Job, progress: Callable[[int], Any]) -> _Merged:
@@ -118,7 +124,7 @@ def fuse_masks(
     duplicate and is dropped. A group becomes one prediction: its score is the sum of its members'
     divided by the weights of all files, as in weighted boxes fusion (arXiv 1910.13302), and must
     reach the threshold too; its mask has the pixels that masks with at least `share` of the
-    group's weight cover.
+    group's weight cover, and is the group's first one where there is no such pixel.
 
     Args:
         rows: one per file; None where it lacks the image.
@@ -190,7 +196,7 @@ def _groups(members: Sequence[_Member], iou: float) -> list[list[_Member]]:
 
 
 def _vote(group: Sequence[_Member], votes: MaskVotes) -> str:
-    """The mask of a group as text; that of a single member as it was."""
+    """The mask of a group as text; that of a single member, or of no common pixel, as it was."""
     if len(group) == 1:
         return group[0].text
     weights = [votes.weights[member.file] for member in group]
@@ -198,4 +204,5 @@ def _vote(group: Sequence[_Member], votes: MaskVotes) -> str:
     for member, weight in zip(group, weights, strict=True):
         covered[decode_rle(member.mask)] += weight
     needed = max(votes.share * sum(weights), 1e-12)
-    return encode_mask(encode_rle(covered >= needed * (1 - 1e-9)))
+    voted = covered >= needed * (1 - 1e-9)
+    return encode_mask(encode_rle(voted)) if voted.any() else group[0].text

@@ -166,7 +166,13 @@ def join_masks(
         files = [stack.enter_context(open_masks(path)) for path in sources]
         rows = ((joined(own), count_predictions(own)) for own in align_rows(files))
         totals = write_masks(target, rows, files, force=force, skip_bad=skip_bad)
-        return totals, [totals.num_images - len(file.image_ids()) for file in files]
+        return totals, count_lacking(files)
+
+
+def count_lacking(files: Sequence[MaskFile]) -> list[int]:
+    """Returns how many of the images of all files each file lacks."""
+    all_ids = {name for file in files for name in file.image_ids()}
+    return [len(all_ids) - len(file.image_ids()) for file in files]
 
 
 def align_rows(files: Sequence[MaskFile]) -> Iterator[list[MaskRow | None]]:

@@ -19,7 +19,7 @@ from tpudet.detection.submission.errors import (
 )
 from tpudet.detection.submission.files import BlockResult
 from tpudet.detection.submission.mask_header import HEADER, is_mask_header
-from tpudet.detection.submission.mask_text import MaskError
+from tpudet.detection.submission.mask_text import MaskError, decode_mask
 from tpudet.detection.submission.open_images_csv import DECIMALS
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import is_remote, open_file
@@ -36,7 +36,7 @@ class MaskPrediction(NamedTuple):
 
     label: str
     score: float  # 0..1
-    mask: str  # base64; checked only by what decodes it
+    mask: str  # base64; what does not decode it checks only where a file may have been cut
 
 
 class MaskRow(NamedTuple):
@@ -143,7 +143,7 @@ def open_masks(path: str) -> Iterator[MaskFile]:
 
 
 def parse_row(line: bytes) -> MaskRow:
-    """Reads a line; scores and sizes are checked, masks are not.
+    """Reads a line; scores and sizes are checked, of the masks only one at the end of a file.
 
     Raises:
         MaskError: it cannot be used.
@@ -177,7 +177,18 @@ def parse_row(line: bytes) -> MaskRow:
             number = place // _WORDS + 1
             raise MaskError(f"prediction {number}: the score is {text[:40]!r}, not in 0..1")
         predictions.append(MaskPrediction(label, score, mask))
+    if predictions and not line.endswith(b"\n"):  # a cut shows here; each mask would cost too much
+        _require_whole(predictions[-1].mask, len(predictions), height, width)
     return MaskRow(fields[0], width, height, tuple(predictions))
+
+
+def _require_whole(mask: str, number: int, height: int, width: int) -> None:
+    try:
+        decode_mask(mask, height, width)
+    except MaskError as error:
+        raise MaskError(
+            f"prediction {number}: its mask {error}; the line has no end, as in a file that is cut"
+        ) from error
 
 
 def format_row(row: MaskRow, score_decimals: int = DECIMALS) -> str:

@@ -24,7 +24,12 @@ from tpudet.detection.submission.fusion.settings import (
     read_class_settings,
 )
 from tpudet.detection.submission.mask_header import have_masks
-from tpudet.detection.submission.writer import check_target, write_submission_file
+from tpudet.detection.submission.writer import (
+    check_target,
+    describe,
+    lacking_images,
+    write_submission_file,
+)
 from tpudet.trainkit.files.storage import open_file
 
 
@@ -66,7 +71,7 @@ def merge_submissions(
         SubmissionError: the arguments or a source are not usable; lists all mistakes.
         BadRowsError: there are bad rows and `skip_bad` is False.
     """
-    by_label = _read_settings(options, len(sources))
+    by_label = read_settings(options, len(sources))
     check_target(target, sources, force=force)
     relative = relative_weights(options.weights, len(sources))
     if not have_masks(sources):
@@ -90,10 +95,10 @@ def merge_submissions(
         options.mask_votes,
         options.max_per_image,
     )
-    totals, unseen = merge_masks(
+    totals, unseen, lacking = merge_masks(
         target, sources, votes, force=force, workers=threads, skip_bad=skip_bad
     )
-    return _summary(target, totals, len(sources), unseen)
+    return _describe(target, totals, sources, unseen, lacking)
 
 
 def _merge_boxes(
@@ -122,24 +127,39 @@ def _merge_boxes(
 
     with ExitStack() as stack:
         files = [stack.enter_context(open_submission(path)) for path in sources]
+        images = align(files)
+        num_images = len(images.id_files)
         totals = write_submission_file(
-            target, align(files), work, force=force, threads=threads, skip_bad=skip_bad
+            target, images, work, force=force, threads=threads, skip_bad=skip_bad
         )
+        lacking = [num_images - len(file.rows) for file in files]
     unseen = [label for label, count in zip(by_label, seen[1:], strict=True) if not count]
-    return _summary(target, totals, len(sources), unseen)
+    return _describe(target, totals, sources, unseen, lacking)
 
 
-def _summary(target: str, totals: BlockResult, num_files: int, unseen: Sequence[str]) -> str:
-    return (
-        f"{target}: {totals.num_images} images, {totals.num_written} predictions of the "
-        f"{totals.num_read} in {num_files} files"
-        + (f"\n  no prediction has these labels of --class_settings: {unseen}" if unseen else "")
-        + totals.bad.describe()
+def _describe(
+    target: str,
+    totals: BlockResult,
+    sources: Sequence[str],
+    unseen: Sequence[str],
+    lacking: Sequence[int],
+) -> str:
+    return describe(
+        target,
+        totals,
+        f"no prediction has these labels of --class_settings: {unseen}" if unseen else "",
+        *lacking_images(sources, lacking),
+        read=f"in {len(sources)} files",
     )
 
 
-def _read_settings(options: MergeOptions, num_files: int) -> dict[str, FusionSettings]:
-    """Checks the options; returns the settings for some labels."""
+def read_settings(options: MergeOptions, num_files: int) -> dict[str, FusionSettings]:
+    """Checks the options; returns the settings for some labels.
+
+    Raises:
+        SubmissionError: they are not usable; lists all mistakes.
+        OSError: the file of settings cannot be opened.
+    """
     mistakes = options.settings.mistakes()
     if not 0 <= options.mask_votes <= 1:
         mistakes.append(f"mask_votes {options.mask_votes} must be in 0..1")

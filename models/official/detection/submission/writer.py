@@ -3,7 +3,7 @@
 import collections
 import concurrent.futures
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -158,14 +158,23 @@ def check_target(target: str, sources: Iterable[str], *, force: bool) -> None:
         raise SubmissionError("\n".join(mistakes))
 
 
-def describe(target: str, totals: BlockResult, *remarks: str) -> str:
+def describe(target: str, totals: BlockResult, *remarks: str, read: str = "read") -> str:
     """The summary of a command: totals, remarks that are not empty, bad rows left out."""
     lines = [
         f"{target}: {totals.num_images} images, {totals.num_written} predictions of the "
-        f"{totals.num_read} read",
+        f"{totals.num_read} {read}",
         *(f"  {remark}" for remark in remarks if remark),
     ]
     return "\n".join(lines) + totals.bad.describe()
+
+
+def lacking_images(paths: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """Remarks on the files that lack images which others have; `counts` says how many each."""
+    return [
+        f"{path} has no usable row for {count} of the images"
+        for path, count in zip(paths, counts, strict=True)
+        if count
+    ]
 
 
 def _release(sources: Iterable[SubmissionFile]) -> None:
