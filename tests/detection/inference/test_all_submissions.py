@@ -1,5 +1,6 @@
 """gen_all_subs and merge_all_subs: which files they take, what they skip, what they say."""
 
+import json
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -96,19 +97,108 @@ def test_models_of_a_part_are_merged_and_the_parts_joined(storage: Path, run) ->
     assert done.stderr.splitlines()[1].endswith("b0-part_10-640.csv")
     box = "0.00000 0.00000 1.00000 1.00000"
     header = "ImageId,PredictionString\n"
-    merged = {path.name: path.read_text() for path in (storage / "merged").iterdir()}
+    merged = {path.name: path.read_text() for path in (storage / "merged").glob("*.csv")}
     assert merged == {
         "part_0.csv": f"{header}a,/m/01 0.90000 {box}\n",
         "part_1.csv": f"{header}a,/m/02 0.95000 {box}\n",
         "joined.csv": f"{header}a,/m/02 0.95000 {box} /m/01 0.90000 {box}\n",
     }
-    done = run("merge_all_subs")
+    done = run("merge_all_subs", "--method", "hard")
     assert done.returncode == 0
     assert done.stdout.count(" exists") == 3
     os.utime(storage / "predictions/b0-part_1-640.csv", (2e9, 2e9))
-    done = run("merge_all_subs")
+    done = run("merge_all_subs", "--method", "hard")
     assert done.returncode == 1
     assert "part_1.csv: older than " in done.stderr
+    assert "joined.csv: not joined, because a part is out of date" in done.stderr
+
+
+def test_a_merge_of_other_files_or_options_is_out_of_date(storage: Path, run) -> None:
+    folder = storage / "predictions"
+    for model, score in {"b0": 0.9, "b5": 0.8}.items():
+        submit(storage, f"{model}-part_0-640.csv", "/m/01", score)
+    submit(storage, "b0-part_1-640.csv", "/m/02", 0.95)
+    options = ["--method", "wbf", "--iou", "0.55"]
+    assert run("merge_all_subs", *options).returncode == 0
+    before = {path: path.read_bytes() for path in (storage / "merged").iterdir()}
+
+    def reason(*changed: str) -> str:
+        done = run("merge_all_subs", *(changed or options))
+        assert done.returncode == 1
+        assert {path: path.read_bytes() for path in (storage / "merged").iterdir()} == before
+        first = done.stderr.splitlines()[0]
+        assert first.endswith("; -f replaces all")
+        return first.removeprefix(f"{storage}/merged/part_0.csv ").removesuffix("; -f replaces all")
+
+    assert reason("--iou", "0.55") == "was made with other options: method"
+    assert reason("--method", "wbf") == "was made with other options: iou"
+    (storage / "settings.csv").write_text("label,iou\n/m/01,0.6\n")
+    with_settings = [*options, "--class_settings", f"{storage}/settings.csv"]
+    assert reason(*with_settings) == "was made with other options: class_settings"
+    other_files = "was made before these were added, removed or changed: "
+    removed = (folder / "b5-part_0-640.csv").rename(storage / "kept.csv")
+    assert reason() == f"{other_files}b5-part_0-640.csv"
+    submit(storage, "b1-part_0-640.csv", "/m/01", 0.7)
+    os.utime(folder / "b1-part_0-640.csv", (1e9, 1e9))
+    assert reason() == f"{other_files}b1-part_0-640.csv, b5-part_0-640.csv"
+    (folder / "b1-part_0-640.csv").unlink()
+    removed.rename(folder / "b5-part_0-640.csv")
+    assert run("merge_all_subs", *options).stdout.count(" exists") == 3
+    record = storage / "merged/part_0.csv.merge.json"
+    record.write_text("{}")
+    before[record] = b"{}"
+    assert reason() == "exists without a record of the files and options that it was made of"
+    assert run("merge_all_subs", "-f", "--iou", "0.4").returncode == 0
+    assert run("merge_all_subs", "--iou", "0.4").stdout.count(" exists") == 3
+    part = storage / "merged/part_0.csv"
+    part.write_text(part.read_text() + "b,\n")
+    done = run("merge_all_subs", "--iou", "0.4")
+    assert done.returncode == 1
+    assert "part_0.csv was changed after it was made; -f replaces all" in done.stderr
+
+
+def test_weights_must_suit_all_parts_before_any_is_written(storage: Path, run) -> None:
+    for name in ("b0-part_0-640.csv", "b5-part_0-640.csv", "b0-part_1-640.csv"):
+        submit(storage, name, "/m/01", 0.9)
+    done = run("merge_all_subs", "--weights", "1,2")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "part_1: 2 weights for 1 files; give one for each" in done.stderr
+    assert "part_0" not in done.stderr
+    assert not (storage / "merged").exists()
+    done = run("merge_all_subs", "part_0", "--method", "wbf", "--weights", "1,0")
+    assert done.stdout.startswith("part_0: b0-part_0-640.csv, b5-part_0-640.csv\n")
+
+
+def test_sets_of_any_preset_belong_to_their_part(storage: Path, run) -> None:
+    """Those of masks too, which are not joined; the rest is named."""
+    for name in (
+        "mask-segmentation_segmentation-1024.csv",
+        "mask-segmentation_balanced_segmentation-1024.csv",
+        "mask-segmentation-fold_0-1024.csv",
+        "b0-own_part_1-640.csv",
+        "b0-v3_part_0_fold_2-640.csv",
+        "b0-department_0-640.csv",
+    ):
+        submit(storage, name, "/m/01", 0.9)
+    done = run("merge_all_subs")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if "/" not in line] == [
+        "part_0: b0-v3_part_0_fold_2-640.csv",
+        "part_1: b0-own_part_1-640.csv",
+        "segmentation: mask-segmentation-fold_0-1024.csv, "
+        "mask-segmentation_balanced_segmentation-1024.csv, mask-segmentation_segmentation-1024.csv",
+    ]
+    skipped = f"{storage}/predictions/b0-department_0-640.csv"
+    assert done.stderr.splitlines() == ["skipped, no part in their names:", skipped]
+    record = json.loads((storage / "merged/joined.csv.merge.json").read_text())
+    assert sorted(record["files"]) == ["part_0.csv", "part_1.csv"]
+    done = run("merge_all_subs", "segmentation", "part_0")
+    assert done.stdout.count(" exists") == 2
+    assert done.stderr.splitlines() == [
+        "skipped, none of these parts in their names:",
+        skipped,
+        f"{storage}/predictions/b0-own_part_1-640.csv",
+    ]
 
 
 @pytest.mark.parametrize(

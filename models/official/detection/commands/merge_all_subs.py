@@ -15,10 +15,15 @@ _EPILOG = """\
 example: tpudet merge_all_subs part_0 part_1 --method wbf --iou 0.55
 
 Reads $STORAGE/predictions/*.csv and writes $STORAGE/merged/PART.csv. A submission is of a part if
-its name has PART, v1_PART, … or PART_fold_0, … between hyphens, as
-retinanet-v3_part_0-fold_2-640.csv. Without PART these are human_parts and part_0 to part_4, as far
-as there are any, and the merged parts are joined in $STORAGE/merged/joined.csv. Files that exist
-are skipped. $STORAGE is `output` by default.
+its name has PART, v1_PART, PRESET_PART, … or PART_fold_0, … between hyphens, as
+retinanet-v3_part_0-fold_2-640.csv or mask-segmentation_segmentation-1024.csv. Without PART these
+are human_parts, part_0 to part_4 and segmentation, as far as there are any, and the merged parts
+but segmentation are joined in $STORAGE/merged/joined.csv; tpudet add_parents then leaves the box of
+an ancestor that several parts have once. --weights go with the submissions of each part in the
+order of their names, as they are printed. $STORAGE is `output` by default.
+
+Files that exist are skipped. PART.csv.merge.json beside each records the files and options that it
+was made of; if these are others now, it is out of date and nothing is joined: -f replaces all.
 
 exit codes: 0 done, 1 a file is out of date, 2 wrong arguments or unusable files
 """

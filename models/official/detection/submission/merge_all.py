@@ -1,18 +1,28 @@
-"""Merges the submissions of all models part by part, and joins the merged parts."""
+"""Merges the submissions of all models part by part, and joins the merged parts.
+
+`<result>.merge.json`, beside each result, records the files and options that it was made of.
+"""
 
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.join import join_submissions
-from tpudet.detection.submission.merge import MergeOptions, merge_submissions
+from tpudet.detection.submission.merge import (
+    MergeOptions,
+    merge_submissions,
+    read_settings,
+    relative_weights,
+)
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.storage import is_file
+from tpudet.trainkit.files.json_text import parse_json, write_report
 
-PARTS = ("human_parts", *(f"part_{number}" for number in range(5)))
+_JOINED_PARTS = ("human_parts", *(f"part_{number}" for number in range(5)))
+PARTS = (*_JOINED_PARTS, "segmentation")
 
 
 def merge_all_submissions(
@@ -29,52 +39,122 @@ def merge_all_submissions(
     """Merges `folder/*.csv` into `output/PART.csv`; prints what it does.
 
     A submission is of a part if its name has PART, v1_PART, … or PART_fold_0, … between hyphens,
-    as retinanet-v3_part_0-fold_2-640.csv. Models of different parts have different classes, so the
-    merged parts are joined, in `output/joined.csv`, unless `parts` are named. Files that exist are
-    skipped.
+    as retinanet-v3_part_0-fold_2-640.csv; what stands for v1 is any word. Models of different parts
+    have different classes, so the merged parts of boxes are joined, in `output/joined.csv`, unless
+    `parts` are named. Files that exist are skipped.
 
     Args:
         folder: with submissions.
         output: folder to write in; it is made.
         parts: whose submissions; empty for all of PARTS that there are.
-        options: of the merges; weights are one per submission of each part.
+        options: of the merges; weights are one per submission of each part, by rising name.
         min_conf: predictions with a score above it are joined.
         force: whether existing files are replaced.
         threads: at least 1.
         skip_bad: whether bad rows are left out.
 
     Returns:
-        The exit code: 0, or 1 if a file is older than its sources.
+        The exit code: 0, or 1 if a file that exists was made of other files or with other options;
+        then no parts are joined.
 
     Raises:
         UserError: there is no submission of a part, or an argument is not usable.
     """
     sources = _sources_by_part(folder, parts)
-    is_current = True
-    writing: dict[str, Any] = {"force": force, "threads": threads, "skip_bad": skip_bad}
+    recorded = _recorded_options(options, sources)
+    writing: dict[str, Any] = {"threads": threads, "skip_bad": skip_bad}
+    merge = partial(merge_submissions, options=options, **writing)
+    join = partial(join_submissions, min_conf=min_conf, **writing)
     storage.make_folder(output)
+    is_current = True
     for part, paths in sources.items():
+        print(f"{part}: {', '.join(map(os.path.basename, paths))}")
         target = os.path.join(output, f"{part}.csv")
-        if _is_to_write(target, force=force):
-            print(merge_submissions(target, paths, options, **writing))
-        else:
-            is_current &= _report_existing(target, paths)
-    merged = [os.path.join(output, f"{part}.csv") for part in sources]
+        is_current &= _make(target, paths, merge, options=recorded, force=force)
+    merged = [os.path.join(output, f"{part}.csv") for part in sources if part in _JOINED_PARTS]
     joined = os.path.join(output, "joined.csv")
     if not parts and len(merged) > 1:
-        if _is_to_write(joined, force=force):
-            print(join_submissions(joined, merged, min_conf=min_conf, **writing))
+        if is_current:
+            is_current = _make(joined, merged, join, options={"min_conf": min_conf}, force=force)
         else:
-            is_current &= _report_existing(joined, merged)
+            print(f"{joined}: not joined, because a part is out of date", file=sys.stderr)
     return 0 if is_current else 1
 
 
-def _is_to_write(target: str, *, force: bool) -> bool:
-    return force or not is_file(target)
+def _recorded_options(
+    options: MergeOptions, sources: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """The options as they are recorded, checked for all parts before the first is written."""
+    mistakes = []
+    for part, paths in sources.items():
+        try:
+            relative_weights(options.weights, len(paths))
+        except ValueError as error:
+            mistakes.append(f"{part}: {error}")
+    if mistakes:
+        raise SubmissionError("\n".join(mistakes))
+    by_label = read_settings(options._replace(weights=()), 0)
+    class_settings = {label: settings._asdict() for label, settings in by_label.items()}
+    named = options._asdict() | {"class_settings": class_settings}
+    return named.pop("settings")._asdict() | named | {"weights": list(options.weights)}
+
+
+def _make(
+    target: str,
+    sources: Sequence[str],
+    write: Callable[..., str],
+    *,
+    options: Mapping[str, Any],
+    force: bool,
+) -> bool:
+    """Writes a file unless it exists; False if it does, and was made otherwise."""
+    record = f"{target}.merge.json"
+    files = {os.path.basename(path): storage.stat(path).size for path in sources}
+    if force or not storage.is_file(target):
+        print(write(target, sources, force=force))
+        made = {"bytes": storage.stat(target).size, "files": files, "options": options}
+        write_report(record, made)
+        return True
+    newest = max(sources, key=lambda path: storage.stat(path).modified_ns)
+    if difference := _difference(target, _read_record(record), files, options):
+        print(f"{target} {difference}; -f replaces all", file=sys.stderr)
+    elif storage.stat(newest).modified_ns > storage.stat(target).modified_ns:
+        print(f"{target}: older than {newest}; -f replaces all", file=sys.stderr)
+    else:
+        print(f"{target} exists")
+        return True
+    return False
+
+
+def _read_record(path: str) -> dict[str, Any] | None:
+    """The record of a result; None if there is none, or it is damaged."""
+    try:
+        record = parse_json(storage.read_text(path) or "")
+    except ValueError:
+        return None
+    is_whole = isinstance(record, dict) and all(
+        isinstance(record.get(name), dict) for name in ("files", "options")
+    )
+    return record if is_whole else None
+
+
+def _difference(
+    target: str, record: dict[str, Any] | None, files: dict[str, int], options: Mapping[str, Any]
+) -> str:
+    """How a result was made otherwise than it would be now; empty if it was not."""
+    if record is None:
+        return "exists without a record of the files and options that it was made of"
+    if record.get("bytes") != storage.stat(target).size:
+        return "was changed after it was made"
+    names = sorted({*files, *record["files"]})
+    if others := [name for name in names if files.get(name) != record["files"].get(name)]:
+        return f"was made before these were added, removed or changed: {', '.join(others)}"
+    changed = [name for name in options if options[name] != record["options"].get(name)]
+    return f"was made with other options: {', '.join(changed)}" if changed else ""
 
 
 def _sources_by_part(folder: str, parts: Sequence[str]) -> dict[str, list[str]]:
-    """The submissions of each part that has any; names those of no part on the screen."""
+    """The submissions of each part that has any; names the others on the screen."""
     names = [name for name in storage.list_names(folder) if name.endswith(".csv")]
     for part in parts:
         if not re.fullmatch(r"[A-Za-z0-9_]+", part):
@@ -90,22 +170,12 @@ def _sources_by_part(folder: str, parts: Sequence[str]) -> dict[str, list[str]]:
     if not used:
         raise SubmissionError(f"no submission in {folder} has a part in its name; see --help")
     others = [path for name in names if (path := os.path.join(folder, name)) not in used]
-    if others and not parts:
-        print("\n".join(["skipped, no part in their names:", *others]), file=sys.stderr)
+    if others:
+        what = "none of these parts" if parts else "no part"
+        print("\n".join([f"skipped, {what} in their names:", *others]), file=sys.stderr)
     return {part: paths for part, paths in sources.items() if paths}
 
 
 def _is_of_part(name: str, part: str) -> bool:
-    pattern = rf"(v[0-9]+_)?{part}(_fold_[0-9]+)?"
+    pattern = rf"([A-Za-z0-9_]+_)?{part}(_fold_[0-9]+)?"
     return any(re.fullmatch(pattern, field) for field in name.removesuffix(".csv").split("-"))
-
-
-def _report_existing(target: str, sources: Sequence[str]) -> bool:
-    """Says that a file exists; False if it is older than a source."""
-    time = storage.stat(target).modified_ns
-    for source in sources:
-        if storage.stat(source).modified_ns > time:
-            print(f"{target}: older than {source}; -f replaces all", file=sys.stderr)
-            return False
-    print(f"{target} exists")
-    return True
