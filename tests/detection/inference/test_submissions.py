@@ -163,6 +163,49 @@ def test_the_hierarchy_in_data_is_taken_unless_another_or_none_is_given(
     assert "ancestors" not in capsys.readouterr().out
 
 
+def test_labels_that_the_hierarchy_lacks_are_named(
+    predictions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    tree = Path(pet_hierarchy(tmp_path))
+    tree.write_text(tree.read_text().replace("/m/02", "/m/5"))
+    lacking = f"  1 of 2 classes have labels that {tree} lacks: /m/02"
+    out = predictions.with_name("p.csv")
+    assert main([str(predictions), "--hierarchy", str(tree)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == lacking
+    assert out.read_text().count("/m/09") == 1  # for the cat, /m/01
+    monkeypatch.setenv("DATA", str(tmp_path))
+    default = tree.rename(tmp_path / HIERARCHY)
+    assert main([str(predictions), "-f"]) == 0
+    added, missing = capsys.readouterr().out.splitlines()[-2:]
+    assert (added, missing) == (
+        f"  ancestors added by {default}",
+        lacking.replace(str(tree), str(default)),
+    )
+
+
+def test_a_hierarchy_of_other_labels_is_refused_if_it_was_named(
+    predictions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    tree = Path(pet_hierarchy(tmp_path))
+    tree.write_text(tree.read_text().replace("/m/01", "/m/4").replace("/m/02", "/m/5"))
+    reason = f"{tree} has none of the predicted labels: /m/01, /m/02"
+    assert main([str(predictions), "--hierarchy", str(tree)]) == 2
+    assert f"--hierarchy {reason}; name the hierarchy of these" in capsys.readouterr().err
+    assert not predictions.with_name("p.csv").exists()
+    monkeypatch.setenv("DATA", str(tmp_path))
+    default = tree.rename(tmp_path / HIERARCHY)
+    assert main([str(predictions)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"  no ancestors added: {reason}".replace(str(tree), str(default))
+    assert predictions.with_name("p.csv").read_text() == EXPECTED
+
+
 @pytest.mark.parametrize("classes", ["/m/77,cow\n/m/02,whatever\n", '/m/02,"dog, big"\n'])
 def test_a_class_list_chooses_classes(
     classes: str, predictions: Path, tmp_path: Path, capsys: pytest.CaptureFixture

@@ -31,7 +31,7 @@ from tpudet.detection.submission.mask_rows import write_masks
 from tpudet.detection.submission.open_images_csv import require_words, write_submission
 from tpudet.detection.submission.writer import is_same_file
 from tpudet.trainkit.class_list import ClassEntry, read_class_list, read_classes
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import is_file, open_file
@@ -80,13 +80,13 @@ class _Lists(NamedTuple):
 
     classes: str | None  # path of the class list
     wanted: tuple[ClassEntry, ...] | None  # its rows; None for all predicted classes
-    hierarchy: Hierarchy | None
-    remark: str  # on the hierarchy, for the summary
+    hierarchy: Hierarchy | None  # None adds no ancestors
+    hierarchy_path: str | None  # the one that was asked for; None for the challenge's
 
 
 def _read_lists(classes: str | None, hierarchy: str | None) -> _Lists:
     wanted = read_classes(classes) if classes else None
-    return _Lists(classes, wanted, *_read_hierarchy(hierarchy))
+    return _Lists(classes, wanted, _read_hierarchy(hierarchy), hierarchy)
 
 
 def _write(source: str, target: str, lists: _Lists, *, masks: bool, force: bool) -> str:
@@ -96,6 +96,7 @@ def _write(source: str, target: str, lists: _Lists, *, masks: bool, force: bool)
         stored = open_predictions(opened, source)
         identifiers = _identifiers(read_class_list(stored.class_list_text), lists)
         table = _ancestors(identifiers, lists.hierarchy)
+        remark = _hierarchy_remark(list(filter(None, identifiers)), lists)
         total, images = _by_rising_id(stored)
         progress = partial(tqdm, total=total, unit=" images", delay=1)
         if masks:
@@ -111,7 +112,7 @@ def _write(source: str, target: str, lists: _Lists, *, masks: bool, force: bool)
     return (
         f"{target}: {total} images, {counts['predictions']} predictions"
         + "".join(lines)
-        + lists.remark
+        + (f"\n  {remark}" if remark else "")
     )
 
 
@@ -152,16 +153,36 @@ def _check_paths(source: str, target: str, *, force: bool) -> None:
         raise SubmissionError(f"{target} exists; -f replaces it, --out names another file")
 
 
-def _read_hierarchy(path: str | None) -> tuple[Hierarchy | None, str]:
-    """The hierarchy to use, if any, and a remark for the summary if it was not named."""
-    if path == _NO_HIERARCHY:
-        return None, ""
-    if path is not None:
-        return read_hierarchy_file(path), ""
-    path = default_hierarchy()
-    if not is_file(path):
-        return None, f"\n  no ancestors added: no file {path}, and no --hierarchy"
-    return read_hierarchy_file(path), f"\n  ancestors added by {path}"
+def _read_hierarchy(path: str | None) -> Hierarchy | None:
+    """The hierarchy to use, if any."""
+    if path is None and is_file(default_hierarchy()):
+        path = default_hierarchy()
+    return None if path in (None, _NO_HIERARCHY) else read_hierarchy_file(path)
+
+
+def _hierarchy_remark(identifiers: Sequence[str], lists: _Lists) -> str:
+    """A remark for the summary on a hierarchy that was not named, or lacks labels; or empty.
+
+    Raises:
+        SubmissionError: a hierarchy was named that has none of the labels.
+    """
+    is_named = lists.hierarchy_path is not None
+    path = lists.hierarchy_path if is_named else default_hierarchy()
+    if lists.hierarchy is None:
+        return "" if is_named else f"no ancestors added: no file {path}, and no --hierarchy"
+    lacking = [label for label in identifiers if label not in lists.hierarchy.parents]
+    if len(lacking) < len(identifiers):
+        remarks = [] if is_named else [f"ancestors added by {path}"]
+        if lacking:
+            few = f"{len(lacking)} of {len(identifiers)} classes have labels that {path} lacks"
+            remarks.append(f"{few}: {listing(lacking)}")
+        return "\n  ".join(remarks)
+    reason = f"{path} has none of the predicted labels: {listing(lacking)}"
+    if is_named:
+        raise SubmissionError(
+            f"--hierarchy {reason}; name the hierarchy of these labels, or --hierarchy none"
+        )
+    return f"no ancestors added: {reason}"
 
 
 def generate_all_submissions(
