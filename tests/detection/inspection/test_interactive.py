@@ -97,6 +97,14 @@ def test_tables_by_hand() -> None:
     json.dumps(by_hand().to_coco())
 
 
+def test_category_ids_are_the_identifiers_of_coco() -> None:
+    """Of COCO's 80 classes, the 12th has the id 13; a list from 0 begins with 0."""
+    for identifiers in (("0", "1"), ("11", "13")):
+        classes = map(ClassEntry._make, zip(identifiers, ("cat", "dog"), strict=True))
+        entries = Detections([by_hand()[0]], list(classes)).to_coco()
+        assert [entry["category_id"] for entry in entries] == [*map(int, identifiers)][::-1]
+
+
 def test_what_is_drawn() -> None:
     """The first box and its mask are drawn, the one of a low score is not."""
     detections = by_hand()

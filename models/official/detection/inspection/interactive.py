@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
+from tpudet.detection.inference.result_images import category_ids
 from tpudet.detection.inference.saved_detector import (
     Detector,
     ImageOutput,
@@ -107,8 +108,11 @@ class Detections(Sequence[ImageDetections]):
     def to_coco(self) -> list[dict[str, Any]]:
         """Returns entries of COCO results: `bbox` x, y, width, height in pixels.
 
-        Category ids are class ids, 1-based. Ids of images that are all decimal become numbers.
+        Category ids are those of `convert_predictions`: the identifiers of the classes if they are
+        numbers, as COCO's are, else class ids, from 1. Ids of images that are all decimal become
+        numbers.
         """
+        categories = category_ids(self.classes, None)
         are_numbers = all(image.image_id.isdecimal() for image in self._images)
         entries = []
         for image in self._images:
@@ -121,7 +125,7 @@ class Detections(Sequence[ImageDetections]):
             entries += coco_entries(
                 found,
                 ImageIdentity(image_id, height, width),
-                range(1, len(self.classes) + 1),
+                categories,
                 None if image.masks is None else [encode_rle(mask) for mask in image.masks],
             )
         return entries
