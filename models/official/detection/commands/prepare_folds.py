@@ -14,7 +14,7 @@ from tpudet.trainkit.command_line import new_parser, positive_integer, run_comma
 _EPILOG = """The training images of every part are split into folds of equal size, stratified by
 class. FOLD itself becomes the split val of $STORAGE/converted/PART_fold_FOLD, all other folds,
 balanced as the preset says, its split train. The same command resumes an interrupted run; what is
-up to date is skipped.
+up to date is skipped. Folds of another --num_folds or --fold_seed beside it are refused.
 
 example:
   tpudet prepare_folds 0 --parts part_0

@@ -111,6 +111,33 @@ def test_folds_keep_their_masks(data: Path, tmp_path: Path) -> None:
     assert sorted(ids) == [first * 16 for first in IMAGES["train"]]
 
 
+def test_folds_of_another_division_are_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --overwrite each of them can be written again; those that are left are named."""
+    command = ["--preset", "segmentation", *FILES]
+    assert prepare_folds.main(["0", "--num_folds", "2", *command]) == 0
+    folder = tmp_path / "output/converted/segmentation_fold_0"
+    tables = {path: path.read_bytes() for path in (tmp_path / "output/prepared/folds").iterdir()}
+    capsys.readouterr()
+    for other, shown in (
+        (["1", "--num_folds", "4"], "into 2 folds with seed 777 instead of 4"),
+        (["1", "--num_folds", "2", "--fold_seed", "5"], "instead of 2 with seed 5"),
+    ):
+        assert prepare_folds.main([*other, *command]) == 2
+        error = capsys.readouterr().err
+        assert f"{folder}: of another division" in error
+        assert shown in error
+    assert {path: path.read_bytes() for path in tables} == tables
+    assert prepare_folds.main(["1", "--num_folds", "2", *command]) == 0
+    capsys.readouterr()
+    assert prepare_folds.main(["0", "--num_folds", "4", *command, "--overwrite"]) == 0
+    assert f"WARNING: {folder}, {folder.parent}/segmentation_fold_1" in capsys.readouterr().out
+    for fold in "123":
+        assert prepare_folds.main([fold, "--num_folds", "4", *command, "--overwrite"]) == 0
+        assert ("WARNING" in capsys.readouterr().out) == (fold == "1")
+
+
 def test_missing_tables_and_filtered_boxes_are_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

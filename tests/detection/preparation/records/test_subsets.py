@@ -105,6 +105,12 @@ def test_every_image_is_validated_in_one_fold_and_trained_on_in_the_others(
     assert {path: path.read_bytes() for path in (tmp_path / "part_fold_2").iterdir()} == before
     assert not output.exists()
 
+    # A fold of another division would train on what these validate on.
+    for more in (("--folds", 3), ("--folds", 4, "--seed", 1)):
+        capsys.readouterr()
+        assert convert(*forty, output, *more, "--fold", 0) == 2
+        assert "into 4 folds with seed 0 instead of" in capsys.readouterr().err
+
 
 def test_several_sets_go_on_where_they_were_and_none_is_begun_where_one_is_in_the_way(
     forty, tmp_path, capsys

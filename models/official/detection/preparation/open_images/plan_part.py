@@ -1,6 +1,7 @@
 """Plans the TFRecords of one part: the images with a box of its classes, balanced on request."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ class PartSet(NamedTuple):
     min_images_per_class: int = 0  # images are copied to reach it, in train only; 0: none is
     max_copies: int | None = None  # of an image; None: no limit
     masks: MaskFiles | None = None  # to write; a box without one becomes a region to ignore
+    division: Mapping[str, int] = MappingProxyType({})  # for the manifest of a fold
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -81,6 +83,7 @@ def plan_part(
         "skip_missing": skip_missing,
         "balance": min_images,
         "max_copies": max_copies,
+        **part_set.division,
     }
     return plan_shards(
         annotations,

@@ -14,6 +14,7 @@ from tpudet.detection.preparation.open_images.part_sets import (
 )
 from tpudet.detection.preparation.open_images.plan_part import PartSet
 from tpudet.detection.preparation.open_images.presets import PartPreset, Preset, read_preset
+from tpudet.detection.preparation.records.fold_divisions import check_folds_beside
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.jobs.steps import Step
 
@@ -46,7 +47,8 @@ def prepare_folds(
         dry_run: list what would be done, and write nothing.
 
     Raises:
-        UserError: wrong names or options, missing inputs, or as `prepare_sets`.
+        UserError: wrong names or options, missing inputs, folds of another division beside these,
+            or as `prepare_sets`.
     """
     if not 0 <= fold < num_folds:
         raise UserError(f"FOLD {fold} must be in 0..{num_folds - 1}, with --num_folds {num_folds}.")
@@ -54,28 +56,20 @@ def prepare_folds(
     _refuse_pseudo_labels(preset, preset_name)
     chosen = preset.choose(parts)
     check_part_options(chosen, options, {"--train_images": workspace.train_images})
+    division = {"folds": num_folds, "fold": fold, "fold_seed": fold_seed}
     class_steps = workspace.class_steps(chosen)
     fold_steps: list[Step] = []
     sets: list[PartSet] = []
     for part, settings in chosen.items():
+        output = os.path.join(workspace.converted_dir, part)
+        overwrite = options.overwrite
+        check_folds_beside(output, num_folds=num_folds, seed=fold_seed, overwrite=overwrite)
         step = _split_step(workspace, part, settings, num_folds=num_folds, seed=fold_seed)
         fold_steps.append(step)
-        train_boxes, val_boxes = (mask.format(fold) for mask in _masks(workspace, part))
-        output = os.path.join(workspace.converted_dir, f"{part}_fold_{fold}")
-        classes = workspace.classes_path(part)
-        images, masks = (workspace.train_images,), workspace.masks(part, "train")
-        training = train_set(
-            output,
-            settings,
-            boxes=train_boxes,
-            classes=classes,
-            image_directories=images,
-            max_copies=preset.settings.max_copies,
-            masks=masks,
-            options=options,
+        pair = _fold_sets(
+            workspace, part, settings, fold, preset.settings.max_copies, options=options
         )
-        validation = PartSet(output, "val", val_boxes, classes, images, num_shards=1, masks=masks)
-        sets += [training, validation]
+        sets += [part_set._replace(division=division) for part_set in pair]
     made = {path for step in class_steps for path in step.outputs}
     require_prepared(path for step in fold_steps for path in step.inputs if path not in made)
     prepare_sets(sets, options, steps=class_steps + fold_steps, dry_run=dry_run)
@@ -86,6 +80,33 @@ def _refuse_pseudo_labels(preset: Preset, name: str) -> None:
         raise UserError(
             f"--preset {name} adds pseudo-labels, which folds do not have: choose another."
         )
+
+
+def _fold_sets(
+    workspace: Workspace,
+    part: str,
+    settings: PartPreset,
+    fold: int,
+    max_copies: int | None,
+    *,
+    options: WriteOptions,
+) -> tuple[PartSet, PartSet]:
+    """Returns the training and the validation set of a fold of a part."""
+    train_boxes, val_boxes = (mask.format(fold) for mask in _masks(workspace, part))
+    output = os.path.join(workspace.converted_dir, f"{part}_fold_{fold}")
+    classes = workspace.classes_path(part)
+    images, masks = (workspace.train_images,), workspace.masks(part, "train")
+    training = train_set(
+        output,
+        settings,
+        boxes=train_boxes,
+        classes=classes,
+        image_directories=images,
+        max_copies=max_copies,
+        masks=masks,
+        options=options,
+    )
+    return training, PartSet(output, "val", val_boxes, classes, images, num_shards=1, masks=masks)
 
 
 def _masks(workspace: Workspace, part: str) -> tuple[str, str]:

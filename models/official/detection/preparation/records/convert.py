@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tpudet.detection.preparation.records.balance import check_balance, format_imbalance
+from tpudet.detection.preparation.records.fold_divisions import check_folds_beside
 from tpudet.detection.preparation.records.manifest import format_summary
 from tpudet.detection.preparation.records.plan import Plan, plan_shards
 from tpudet.detection.preparation.records.subsets import (
@@ -85,9 +86,17 @@ def convert(
         dry_run: check everything and print counts, but write nothing.
 
     Raises:
-        UserError: the source cannot be read or divided, or as `write_sets`.
+        UserError: the source cannot be read or divided, folds of another division are beside
+            the output, or as `write_sets`.
     """
     given = conversion.split or {}
+    if conversion.folds:
+        check_folds_beside(
+            conversion.output,
+            num_folds=conversion.folds,
+            seed=conversion.seed,
+            overwrite=overwrite,
+        )
     # Fractions and folds divide what is there to train with; the test split stays apart.
     yolo_splits = tuple(given) if len(given) == 1 else ("train", "val")
     read = read_source(source, yolo_splits)
