@@ -97,3 +97,17 @@ def test_an_error_on_the_way_leaves_the_page_that_was_there(
     assert draw(*base, "a,b") == 2
     assert {path: path.read_bytes() for path in output.iterdir()} == before
     assert {path.name for path in tmp_path.iterdir()} == {"found.parquet", "images", "out"}
+
+
+def test_a_submission_whose_identifiers_mean_other_classes_of_the_part(
+    write_found, write_images, draw, tmp_path, sample_part, capsys
+) -> None:
+    rows = [line.split(",") for line in Path(sample_part, "classes.csv").read_text().splitlines()]
+    (first, name), (second, other), *_ = rows
+    rows[:2] = [[second, name], [first, other]]
+    (tmp_path / "swapped.csv").write_text("".join(f"{a},{b}\n" for a, b in rows))
+    found = write_found({"good": [(1, 0.9, *BOX)]}, "found.csv", f"{first},{name}\n")
+    arguments = (found, "--images", write_images("good"), "--output", tmp_path / "out")
+    arguments += ("--groundtruth", sample_part, "--classes", tmp_path / "swapped.csv")
+    assert draw(*arguments) == 2
+    assert f"not clear: {name} is {second} and {first}, {other} is" in capsys.readouterr().err

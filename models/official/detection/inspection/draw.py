@@ -34,6 +34,7 @@ from tpudet.detection.inspection.output_folder import (
 from tpudet.detection.inspection.page import build_page
 from tpudet.detection.inspection.predicted_objects import (
     PredictedObjects,
+    is_submission,
     read_predicted_objects,
 )
 from tpudet.detection.preparation.records.prepared_set import PreparedSet, read_prepared_set
@@ -194,7 +195,9 @@ def _read_inputs(
     if truth_path and storage.is_folder(truth_path):
         prepared = read_prepared_set(truth_path)
         if classes:
-            match_classes(classes, prepared.classes, classes_from, truth_path)
+            rows = match_classes(classes, prepared.classes, classes_from, truth_path)
+            if is_submission(source):
+                _require_identifiers(classes, prepared, rows, classes_from)
         classes, classes_from = prepared.classes, truth_path
     predicted = read_predicted_objects(
         source,
@@ -214,6 +217,19 @@ def _read_inputs(
         return _Inputs(predicted.objects, None, predicted.classes, predicted.notes)
     _require_ids(wanted, truth.objects, truth_path)
     return _joined(predicted, truth, source, truth_path, is_part=wanted is not None)
+
+
+def _require_identifiers(
+    classes: Sequence[ClassEntry], prepared: PreparedSet, rows: np.ndarray, classes_from: str
+) -> None:
+    """Raises if a class of a submission, which has no names, has another identifier in the part."""
+    pairs = zip(classes, (prepared.classes[row - 1] for row in rows[1:]), strict=True)
+    differing = [f"{a.name} is {a.identifier} and {b.identifier}" for a, b in pairs if a[0] != b[0]]
+    if differing:
+        raise InspectionError(
+            f"{classes_from} and {prepared.directory} have other identifiers for the same classes, "
+            f"so the labels of a submission are not clear: {listing(differing)}"
+        )
 
 
 def _require_ids(wanted: list[str] | None, objects: Objects, path: str) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tpudet.detection.submission.errors import SubmissionError
-from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.class_list import ClassEntry, match_entries
 from tpudet.trainkit.errors import listing
 
 
@@ -106,17 +106,21 @@ def match_classes(
 
     Args:
         own: C classes.
-        wanted: the same classes, in any order.
+        wanted: the same classes, in any order and perhaps with other identifiers.
         what: the source of `own`, for messages.
         other: the source of `wanted`.
 
     Raises:
-        InspectionError: their identifiers differ.
+        InspectionError: one has classes that the other lacks, or an identifier means another class.
     """
-    places = {entry.identifier: place for place, entry in enumerate(wanted, 1)}
-    lacking = [entry.identifier for entry in own if entry.identifier not in places]
-    own_names = {entry.identifier for entry in own}
-    extra = [entry.identifier for entry in wanted if entry.identifier not in own_names]
+    rows, contradictions = match_entries(own, wanted)
+    if contradictions:
+        raise InspectionError(
+            f"{what} and {other} call the same class differently, so they cannot be compared: "
+            f"{listing(contradictions)}"
+        )
+    lacking = [entry.identifier for entry, row in zip(own, rows, strict=True) if row is None]
+    extra = [entry.identifier for row, entry in enumerate(wanted) if row not in rows]
     if lacking or extra:
         differing = [
             f"only in {source}: {listing(names)}"
@@ -127,4 +131,4 @@ def match_classes(
             f"{what} and {other} have other classes, so they cannot be compared; "
             + "; ".join(differing)
         )
-    return np.array([0, *(places[entry.identifier] for entry in own)], np.int32)
+    return np.array([0, *(row + 1 for row in rows if row is not None)], np.int32)
