@@ -38,6 +38,7 @@ from tpudet.trainkit.training.lr_finder import RangeTest, run_range_test
 from tpudet.trainkit.training.model_dir import Run, load_classes, load_run, select_checkpoint
 from tpudet.trainkit.training.modes import Mode, run_training
 from tpudet.trainkit.training.plan import log_frozen, log_plan
+from tpudet.trainkit.training.same_settings import require_same_settings
 from tpudet.trainkit.training.start import Start, resolve_start
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ def train(
         resolve_auto=resolve_auto,
     )
     config, devices = start.config, start.devices
+    require_same_settings(
+        start, class_list_text, split, options={"--mode": mode, "--dry_run": dry_run}
+    )
     training = build_classifier_training(
         config, classes=classes, train_split=split, devices=devices, pretrained=start.pretrained
     )

@@ -40,6 +40,7 @@ from tpudet.trainkit.training.lr_finder import RangeTest, run_range_test
 from tpudet.trainkit.training.model_dir import load_classes, load_run, select_checkpoint
 from tpudet.trainkit.training.modes import Mode, run_training
 from tpudet.trainkit.training.plan import log_frozen, log_plan
+from tpudet.trainkit.training.same_settings import require_same_settings
 from tpudet.trainkit.training.start import Start, resolve_start
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,9 @@ def train(
         resolve_auto=resolve_auto,
     )
     config, devices = start.config, start.devices
+    require_same_settings(
+        start, class_list_text, split, options={"--mode": mode, "--dry_run": dry_run}
+    )
     training = build_detector_training(
         config, classes=classes, train_split=split, devices=devices, pretrained=start.pretrained
     )

@@ -23,7 +23,7 @@ def compare_runs(model_dirs: Sequence[str], *, metric: str) -> list[list[str]]:
         Rows of a table whose header names the runs: every setting that is not the same in all, then
         the step of the best evaluation and its metrics. A setting that a run does not have is `-`.
     """
-    settings = [dict(_flatten(_read_config(model_dir))) for model_dir in model_dirs]
+    settings = [dict(flatten_settings(_read_config(model_dir))) for model_dir in model_dirs]
     names = dict.fromkeys(name for one in settings for name in one)
     rows = [[name, *(one.get(name, "-") for one in settings)] for name in names]
     rows = [row for row in rows if len(set(row[1:])) > 1]
@@ -42,14 +42,14 @@ def _read_config(model_dir: str) -> Any:
         return None
 
 
-def _flatten(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def flatten_settings(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Yields the settings of a config as `train.batch_size` or `data.parts[0].kind`, and text."""
     if isinstance(node, Mapping):
         for key, value in node.items():
-            yield from _flatten(value, f"{path}.{key}" if path else str(key))
+            yield from flatten_settings(value, f"{path}.{key}" if path else str(key))
     elif isinstance(node, list) and any(isinstance(item, Mapping) for item in node):
         for index, item in enumerate(node):
-            yield from _flatten(item, f"{path}[{index}]")
+            yield from flatten_settings(item, f"{path}[{index}]")
     elif path:
         yield path, str(node)
 
