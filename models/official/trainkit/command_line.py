@@ -56,6 +56,7 @@ def run_command(
     if {"-h", "--help"} & set(words):
         parser.parse_args(["--help"])  # intermixed parsing hides the positionals' defaults from it
     arguments = parser.parse_intermixed_args(words)  # options may stand between the positionals
+    code = 0
     try:
         result = body(arguments)
         if isinstance(result, str):
@@ -64,10 +65,10 @@ def run_command(
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read the output has left, as `head` does
         _discard_output()
-        return 0
+        return code
     except (UserError, OSError) as error:
         _say(f"{parser.prog}: {_shorten_message(str(error))}")
-        code = EXIT_WRONG_USAGE
+        code = code or EXIT_WRONG_USAGE  # the output may be a terminal that closed
     except KeyboardInterrupt:
         _say(f"\n{parser.prog}: interrupted; finished files are kept")
         code = EXIT_INTERRUPTED

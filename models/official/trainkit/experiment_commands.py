@@ -29,8 +29,11 @@ from tpudet.trainkit.command_line import (
 )
 from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.config.find import run_config
+from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.files.storage import make_folder, whole_file
 from tpudet.trainkit.jobs.child_process import run_child
+from tpudet.trainkit.training.preemption import Interrupted, interrupted_by_signals
+from tpudet.trainkit.training.stopping import EXIT_START_AGAIN
 from tpudet.trainkit.training_arguments import (
     add_evaluation_arguments,
     add_range_test_arguments,
@@ -49,7 +52,8 @@ exit codes; those from 80 on, and a stop by a signal, leave everything saved:
    0  finished
    1  failed
    2  wrong usage
-  75  stopped by SIGTERM or SIGINT, or another host was lost: start it again
+  75  start it again: stopped by SIGTERM, SIGINT or SIGHUP, another host was lost or did not come,
+      or another process trains in this model_dir
   80  --max_hours is over: start it again
   81  train.stop_at is reached
   82  train.patience is over
@@ -88,7 +92,8 @@ def run_train(
         "--export",
         default="",
         metavar="EXPORT_ROOT",
-        help="when the run has ended, export its best checkpoint there, as `tpudet export` does",
+        help="when the run has ended, export its best checkpoint there, as `tpudet export` does; "
+        "replaces an earlier SavedModel of this run only",
     )
     add_hosts_arguments(parser)
     return run_command(parser, argv, functools.partial(_train, config_type, import_experiment))
@@ -100,6 +105,24 @@ def _train(
     arguments: argparse.Namespace,
 ) -> int:
     start_logging(arguments.log_file)
+    try:
+        with interrupted_by_signals():
+            code, exports = _run_training(config_type, import_experiment, arguments)
+    except Interrupted as end:
+        print(f"tpudet train: ended by {end}; the same command goes on", file=sys.stderr)
+        return end.exit_code
+    except ClaimError as error:  # the other process may end
+        print(f"tpudet train: {error}", file=sys.stderr)
+        return EXIT_START_AGAIN
+    return _export(arguments) or code if exports else code
+
+
+def _run_training(
+    config_type: type[Config],
+    import_experiment: Callable[[], ModuleType],
+    arguments: argparse.Namespace,
+) -> tuple[int, bool]:
+    """Returns the exit code, and whether this process exports what was trained."""
     config = experiment_config(config_type, arguments)
     from tpudet.trainkit.training.jax_hosts import several_hosts
 
@@ -120,7 +143,9 @@ def _train(
             dry_run=arguments.dry_run,
         )
         exports = arguments.export and not arguments.dry_run and code in _ENDED and _is_chief()
-    return _export(arguments) or code if exports else code
+        if exports:  # again: runs of one name may have trained at the same time
+            experiment.check_export(config, model_dir=model_dir, export_root=arguments.export)
+    return code, bool(exports)
 
 
 def _is_chief() -> bool:
@@ -146,7 +171,10 @@ def _export(arguments: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "tpudet", "export", "--model_dir", model_dir]
     command += ["--export_root", arguments.export, "--step", step, "--overwrite"]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
-    return run_child(command, environment=environment)
+    try:
+        return run_child(command, environment=environment)
+    except SystemExit:  # this process was told to end, and the export has ended
+        return EXIT_START_AGAIN
 
 
 def run_evaluate(

@@ -1,15 +1,20 @@
 """Signals in processes of their own: the exit code, and the second signal."""
 
+import fcntl
+import os
 import signal
 import subprocess
 import sys
+import termios
 import textwrap
 import time
 from pathlib import Path
 from typing import IO
 
+import pytest
+
 from tpudet.trainkit.training.checkpoints import list_checkpoints
-from tpudet.trainkit.training.preemption import Preemption
+from tpudet.trainkit.training.preemption import Preemption, interrupted_by_signals
 
 # An engine whose steps run inside one long graph call, as on a TPU.
 TRAINING = textwrap.dedent(
@@ -85,6 +90,27 @@ TRAINING = textwrap.dedent(
     """
 )
 
+# The suite may run under nohup.
+WITH_HANGUP = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+
+# What a training does before its first step, such as imports and compiling; the second deep in C.
+STARTING = textwrap.dedent(
+    """
+    import ctypes, sys, time
+    from tpudet.trainkit.training.preemption import Interrupted, interrupted_by_signals
+
+    try:
+        with interrupted_by_signals():
+            print("starting", flush=True)
+            {work}
+    except Interrupted as end:
+        print("said", end)
+        sys.exit(end.exit_code)
+    """
+)
+DEADLOCK = "mutex = ctypes.create_string_buffer(64); lock = ctypes.CDLL(None).pthread_mutex_lock; "
+DEADLOCK += "lock(mutex); lock(mutex)"
+
 # Nothing that it is asked to stops it, as a graph in which a step never ends.
 STUBBORN = textwrap.dedent(
     """
@@ -116,19 +142,93 @@ def wait_for(stream: IO[str] | None, text: str) -> None:
     raise AssertionError(f"the process ended without {text!r}")
 
 
-def test_a_signal_deep_in_the_graph_saves_and_exits_with_75(tmp_path: Path) -> None:
-    with start(TRAINING, str(tmp_path)) as process:
+@pytest.mark.parametrize(
+    ("number", "times"), [(signal.SIGTERM, 1), (signal.SIGHUP, 1), (signal.SIGHUP, 2)]
+)
+def test_a_signal_deep_in_the_graph_saves_and_exits_with_75(
+    number: signal.Signals, times: int, tmp_path: Path
+) -> None:
+    """SIGHUP comes twice from a terminal that closes: from its shell, and from itself."""
+    with start(WITH_HANGUP + TRAINING, str(tmp_path)) as process:
         try:
             wait_for(process.stdout, "deep in the graph")
             time.sleep(0.5)  # by now it is
-            process.send_signal(signal.SIGTERM)
+            for _ in range(times):
+                process.send_signal(number)
+                time.sleep(0.05)  # or they are one
             output, _ = process.communicate(timeout=120)
         finally:
             process.kill()
     assert process.returncode == 75
     (saved,) = list_checkpoints(str(tmp_path))
     assert saved.step > 1
-    assert f"Stopped by SIGTERM at step {saved.step}" in output
+    assert f"Stopped by {number.name} at step {saved.step}" in output
+
+
+def test_a_terminal_that_closes_leaves_a_checkpoint(tmp_path: Path) -> None:
+    terminal, end = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", WITH_HANGUP + TRAINING, str(tmp_path)],
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    ) as process:
+        try:
+            os.close(end)
+            seen = b""
+            while b"deep in the graph" not in seen:
+                seen += os.read(terminal, 1000)
+            time.sleep(0.5)
+            os.close(terminal)  # all that the process writes now fails
+            process.wait(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 75
+    (saved,) = list_checkpoints(str(tmp_path))
+    assert saved.step > 1
+
+
+def test_an_ignored_hangup_stays_ignored() -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Preemption(lambda: None) as preemption:
+            os.kill(os.getpid(), signal.SIGHUP)
+            preemption.wait(0.2)
+            assert not preemption.requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [("time.sleep(60)", True), (DEADLOCK, False)],
+    ids=["in Python", "deep in C"],
+)
+def test_a_signal_before_the_first_step_exits_with_75_too(
+    number: signal.Signals, work: str, said: bool
+) -> None:
+    with start(WITH_HANGUP + STARTING.format(work=work)) as process:
+        try:
+            wait_for(process.stdout, "starting")
+            time.sleep(0.2)
+            process.send_signal(number)
+            output, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 75
+    assert f"{number.name}: ending with exit code 75" in errors
+    assert ("said" in output) == said
+
+
+def test_what_came_before_the_signals_is_there_again() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with interrupted_by_signals(), Preemption(lambda: None):
+        assert signal.getsignal(signal.SIGTERM) not in before
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
 def test_a_second_signal_ends_the_process_at_once() -> None:

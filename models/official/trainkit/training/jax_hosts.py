@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -24,6 +24,9 @@ import numpy as np
 from tpudet.trainkit.backend_arguments import require_jax
 from tpudet.trainkit.command_line import EXIT_WRONG_USAGE
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.claims import ClaimError
+from tpudet.trainkit.training.preemption import Interrupted
+from tpudet.trainkit.training.stopping import EXIT_START_AGAIN
 from tpudet.trainkit.training.watchdog import Watchdog, end_process, restart_sentence
 
 Value = TypeVar("Value")
@@ -33,6 +36,8 @@ MEET_SECONDS = 3600  # for the slowest host to restore or to compile
 BEAT_SECONDS = 5.0
 SILENT_SECONDS = 60.0  # without a sign of life a host counts as lost
 
+_LEAVING_SECONDS = 3.0  # for the others to say why they leave, too
+_FIRST_HOST_GONE = "process 0 is gone"
 _FLAGS = ("coordinator_address", "num_processes", "process_id")
 
 
@@ -65,18 +70,28 @@ def several_hosts(arguments: argparse.Namespace) -> Iterator[None]:
         _leave_at_once(error)
         raise
     jax.distributed.shutdown()  # waits for the slowest host
+    for signs in _signs:
+        signs.end()
 
 
 def _leave_at_once(error: BaseException) -> None:
     """Makes the end of the process, with its message, not wait for the other hosts.
 
-    They wait for this one, and learn that it is gone when their connections break.
+    They wait for this one, and learn that it is gone when their connections break. Process 0 goes a
+    little later: its end aborts the others, who may be about to say the same error as it.
     """
+    from jax._src import distributed
+
+    is_first = distributed.global_state.process_id == 0
     code = EXIT_WRONG_USAGE if isinstance(error, UserError | OSError) else 1
+    if isinstance(error, Interrupted | ClaimError):
+        code = EXIT_START_AGAIN
 
     def leave() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
+        if is_first:
+            time.sleep(_LEAVING_SECONDS)
         os._exit(code)
 
     atexit.register(leave)
@@ -122,13 +137,15 @@ def join_hosts(arguments: argparse.Namespace) -> bool:
 
     if hasattr(jax.config, "jax_enable_preemption_service"):
         jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM from us
+    absence = f"the hosts did not come together within {JOIN_SECONDS} s"
+    advice = "Each must run the same command, with the address of process 0"
+    again = f"This process ends with exit code {EXIT_START_AGAIN}; start it again, with all hosts"
+    _speak_before_abort(lambda: f"{absence}. {advice}. {again}.")
     try:
         jax.distributed.initialize(**given, initialization_timeout=JOIN_SECONDS)
     except (RuntimeError, ValueError) as error:
-        raise UserError(
-            f"the hosts did not come together within {JOIN_SECONDS} s: {_first_line(error)}. Each "
-            "must run the same command, with the address of process 0"
-        ) from error
+        raise UserError(f"{absence}: {_first_line(error)}. {advice}") from error
+    _speak_before_abort(lambda: restart_sentence("The start", _FIRST_HOST_GONE))
     return True
 
 
@@ -192,7 +209,14 @@ class SignsOfLife:
         now = time.monotonic()
         self._heard = {other: ("", now) for other in range(count) if other != index}
         self._unreachable_since: float | None = None
-        threading.Thread(target=self._beat, name="signs of life", daemon=True).start()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="signs of life", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Ends the thread: one that Python ends at its own end, in C++, takes the process along."""
+        self._ended.set()
+        self._thread.join(timeout=self._beat_seconds)
 
     def find_fault(self) -> str:
         """Says which hosts are silent; empty if none is."""
@@ -211,7 +235,7 @@ class SignsOfLife:
 
     def _beat(self) -> None:
         count = 0
-        while True:
+        while not self._ended.wait(self._beat_seconds if count else 0.0):
             count += 1
             try:
                 key = f"tpudet/alive/{self._index}"
@@ -220,7 +244,6 @@ class SignsOfLife:
                 self._unreachable_since = None
             except Exception:  # the store's errors have no class of their own
                 self._unreachable_since = self._unreachable_since or time.monotonic()
-            time.sleep(self._beat_seconds)
 
     def _listen(self, beats: dict[str, str]) -> None:
         for key, beat in beats.items():
@@ -240,8 +263,11 @@ def watch_hosts(limit_seconds: float) -> Watchdog:
     if jax.process_count() == 1:
         return Watchdog(limit_seconds)
     signs = SignsOfLife(jax.process_index(), jax.process_count())
+    _signs.append(signs)
     watchdog = Watchdog(limit_seconds, find_fault=signs.find_fault)
-    _speak_before_abort(watchdog)
+    _speak_before_abort(
+        lambda: restart_sentence(watchdog.watched or "the work of all hosts", _FIRST_HOST_GONE)
+    )
     return watchdog
 
 
@@ -251,20 +277,24 @@ def lost_host_error(what: str, error: Exception) -> LostHostError:
     return LostHostError(fault)
 
 
-def _speak_before_abort(watchdog: Watchdog) -> None:
-    """Makes the loss of process 0 end this one with a sentence.
+def _speak_before_abort(find_sentence: Callable[[], str]) -> None:
+    """Makes an abort by JAX end this process with a sentence.
 
-    JAX's client aborts the process as soon as process 0 is gone, with a stack trace. It takes no
-    function of Python to call instead (jaxlib 0.10: std::bad_cast), so this is the handler of the
-    signal that `abort` raises. It runs in the thread of the client, never in one of Python's.
+    JAX's client aborts the process, with a stack trace, where a host does not come and as soon as
+    process 0 is gone. It takes no function of Python to call instead (jaxlib 0.10: std::bad_cast),
+    so this is the handler of the signal that `abort` raises. It runs in the thread of the client,
+    or in the main thread while that joins the others, which does not hold Python's lock then.
+
+    Args:
+        find_sentence: returns what to say; a later call of this function replaces it.
     """
 
     def handle(number: int) -> None:
-        what = watchdog.watched or "the work of all hosts"
-        end_process(restart_sentence(what, "process 0 is gone"))
+        end_process(find_sentence())
 
-    _speak_before_abort.handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(handle)  # pyright: ignore
-    ctypes.CDLL(None).signal(signal.SIGABRT, _speak_before_abort.handler)  # pyright: ignore
+    callback = ctypes.CFUNCTYPE(None, ctypes.c_int)(handle)
+    ctypes.CDLL(None).signal(signal.SIGABRT, callback)
+    _speak_before_abort.callback = callback  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def wait_for_hosts(what: str) -> None:
@@ -275,6 +305,7 @@ def wait_for_hosts(what: str) -> None:
 
 
 _meetings: list[str] = []  # in whose order all processes come
+_signs: list[SignsOfLife] = []  # of this process
 
 
 def _client() -> Any:

@@ -1,4 +1,4 @@
-"""Stops at the next step boundary on SIGTERM, SIGINT or a deadline, whatever the main thread does.
+"""Stops at the next step boundary on a signal or a deadline, whatever the main thread does.
 
 Python runs signal handlers in the main thread between two bytecodes, so not while that thread is
 inside a TensorFlow call of many steps. `signal.set_wakeup_fd` works below that: the C handler
@@ -19,7 +19,9 @@ from types import FrameType, TracebackType
 
 from tpudet.trainkit.training.stopping import EXIT_START_AGAIN, EXIT_TIME_LIMIT
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_AT_STEP_BOUNDARY = "stopping at the next step boundary (a second signal ends at once)"
+_GRACE_SECONDS = 5.0  # Spot machines give 30 to end, containers 10
 _END_OF_WATCH = b"\0"  # no signal has the number 0
 _LONGEST_TIMER = 1e8  # seconds, three years
 
@@ -40,7 +42,10 @@ class Interrupted(BaseException):
 
 
 class Preemption:
-    """While entered, the first SIGTERM or SIGINT requests a stop; a second ends the process.
+    """While entered, the first SIGTERM, SIGINT or SIGHUP requests a stop.
+
+    A second ends the process at once; but not a second SIGHUP, for a terminal that closes sends
+    one through its shell and one itself. Where SIGHUP is ignored, as under nohup, it stays so.
 
     The deadline requests a stop as well. Outside the main thread Python cannot install handlers; a
     warning says so, signals keep their former effect, and the deadline has none.
@@ -48,11 +53,19 @@ class Preemption:
     Args:
         request_stop: stops the engine; thread-safe, quick, harmless when called twice.
         deadline: when to stop, by `time.monotonic`; infinity means never.
+        notice: says after the signal's name what happens now.
     """
 
-    def __init__(self, request_stop: Callable[[], None], *, deadline: float = math.inf) -> None:
+    def __init__(
+        self,
+        request_stop: Callable[[], None],
+        *,
+        deadline: float = math.inf,
+        notice: str = _AT_STEP_BOUNDARY,
+    ) -> None:
         self._request_stop = request_stop
         self._deadline = deadline
+        self._notice = notice
         self._requested = threading.Event()
         self._is_interruptible = False
         self._former_handlers: dict[signal.Signals, object] = {}
@@ -93,7 +106,9 @@ class Preemption:
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
         self._former_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        handled = _SIGNALS if math.isinf(self._deadline) else (*_SIGNALS, signal.SIGALRM)
+        handled = list(_SIGNALS if math.isinf(self._deadline) else (*_SIGNALS, signal.SIGALRM))
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+            handled.remove(signal.SIGHUP)
         self._former_handlers = {number: signal.getsignal(number) for number in handled}
         for number in handled:
             signal.signal(number, self._handle)
@@ -139,23 +154,47 @@ class Preemption:
             number = received[0]
             if number not in self._former_handlers:
                 continue
-            arrived += number in _SIGNALS
+            is_repeated_hangup = number == signal.SIGHUP and arrived > 0
+            arrived += number in _SIGNALS and not is_repeated_hangup
             self._note(number)
             if arrived > 1:
                 # The main thread may be deep in a call; only this ends the process at once.
-                print(f"second signal ({self.signal_name}): ending at once", file=sys.stderr)
-                sys.stderr.flush()
+                _say(f"second signal ({self.signal_name}): ending at once")
                 os._exit(128 + number)
+            if is_repeated_hangup:
+                continue
             self._request_stop()
             reason = "time limit" if number == signal.SIGALRM else self.signal_name
-            print(
-                f"{reason}: stopping at the next step boundary (a second signal ends at once)",
-                file=sys.stderr,
-                flush=True,
-            )
+            _say(f"{reason}: {self._notice}")
 
     def _note(self, number: int) -> None:
         if number == signal.SIGALRM and self.requested:
             return  # a signal came before: that is why the run ends
         self.signal_name = signal.Signals(number).name
         self._requested.set()
+
+
+@contextlib.contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Raises Interrupted on a signal while the block runs: around the start and end of a training.
+
+    There is nothing to save then. A main thread that does not come to raise it, deep in a
+    compilation or in a call that swallows it, is not waited for long. Outside the main thread
+    signals keep their former effect.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    limit = threading.Timer(_GRACE_SECONDS, os._exit, (EXIT_START_AGAIN,))
+    limit.daemon = True
+    notice = f"ending with exit code {EXIT_START_AGAIN}; nothing is lost that was saved"
+    try:
+        with Preemption(limit.start, notice=notice) as preemption, preemption.interruptible():
+            yield
+    finally:
+        limit.cancel()
+
+
+def _say(message: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be the one that has closed
+        print(message, file=sys.stderr, flush=True)
