@@ -11,7 +11,7 @@ import pytest
 from tpudet.detection.commands import make_tfrecords
 from tpudet.detection.data.tfrecord import parse_example
 from tpudet.detection.preparation.sources.mask_files import read_mask_file, read_mask_folders
-from tpudet.detection.preparation.sources.masks import mask_png
+from tpudet.detection.preparation.sources.masks import draw_mask, mask_png
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.records import find_shards, read_records
 
@@ -128,6 +128,22 @@ def test_a_file_of_another_shape_is_no_mask(tmp_path: Path) -> None:
     assert mask_png(path, height=WIDTH, width=HEIGHT) is None
     assert mask_png(str(tmp_path / "text.png"), height=HEIGHT, width=WIDTH) is None
     assert mask_png(str(tmp_path / "absent.png"), height=HEIGHT, width=WIDTH) is None
+
+
+def test_a_mask_that_resampling_would_lose_keeps_the_pixels_in_which_it_lies(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "mask.png"
+    for column in (30, 31, 32):  # two thirds of a pixel each: the second has no centre of one
+        mask = np.zeros((3 * HEIGHT // 2, 3 * WIDTH // 2), np.uint8)
+        mask[15:45, column] = 255
+        write_png(path, mask)
+        expected = np.zeros((HEIGHT, WIDTH), np.uint8)
+        expected[10:30, 2 * column // 3] = 1
+        drawn = draw_mask(str(path), height=HEIGHT, width=WIDTH)
+        np.testing.assert_array_equal(drawn, expected)
+    write_png(path, np.zeros((HEIGHT, WIDTH), np.uint8))
+    assert draw_mask(str(path), height=HEIGHT, width=WIDTH) is None
 
 
 def test_folders_with_one_image_each(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ def mask_png(segmentation: Any, *, height: int, width: int) -> MaskPng | None:
         segmentation: polygons (lists of x, y in pixels, or one such list), of which those with
             less than three corners are ignored; run lengths, compressed or not; or the path of an
             image, any value above 0 being inside. An image of the same shape but another size, as
-            some of Open Images are, is resampled to the nearest pixel.
+            some of Open Images are, is resampled to the nearest pixel; a mask that this would lose
+            has every pixel in which it lies.
         height: of the image, in pixels.
         width: of the image, in pixels.
 
@@ -100,7 +101,12 @@ def _read_file(path: str, *, height: int, width: int) -> np.ndarray | None:
         return None
     if abs(mask.shape[0] * width - mask.shape[1] * height) > max(*mask.shape, height, width):
         return None  # more than a pixel of another shape
-    return cv2.resize(mask.astype(np.uint8), (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
+    pixels = mask.astype(np.uint8)
+    resampled = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
+    if not resampled.any():  # thinner than a pixel: in every pixel in which it lies
+        lines, columns = np.nonzero(mask)
+        resampled[lines * height // mask.shape[0], columns * width // mask.shape[1]] = 1
+    return resampled
 
 
 def _draw(segmentation: Any, *, height: int, width: int) -> np.ndarray | None:
