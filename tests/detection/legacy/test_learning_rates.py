@@ -79,8 +79,12 @@ def test_drops_within_the_warmup_act_at_its_end(steps: str, levels: str, warmup:
 
 
 def test_a_warmup_that_fell_is_level_and_told() -> None:
-    """Its start is a default, 0.0067, so that a low peak alone made it fall."""
+    """Its start is a default, 0.0067, so that a low peak alone made it fall.
+
+    So is the first drop, to 0.008, above that peak: only the second, to 0.0008, is one.
+    """
     train, remarks = converted("train: {learning_rate: {init_learning_rate: 0.001}}\n")
     assert "the warm-up fell from 0.0067 to the peak of 0.001 there" in remarks
-    rates = np.asarray(build_schedule(train)(np.array([0, 250, 500])))
-    np.testing.assert_allclose(rates, 0.001, rtol=1e-6)
+    assert "the learning rate rose from 0.001 to 0.008 at step 15000 there; here it" in remarks
+    rates = np.asarray(build_schedule(train)(np.array([0, 250, 500, 15000, 19999, 20000])))
+    np.testing.assert_allclose(rates, [*[0.001] * 5, 0.0008], rtol=1e-6)

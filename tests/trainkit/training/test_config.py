@@ -17,6 +17,7 @@ from tpudet.trainkit.training.config import (
     TrainConfig,
     WarmedUpScheduleConfig,
 )
+from tpudet.trainkit.training.plan import describe_learning_rate
 
 KINDS = [
     member.kind for member in get_args(ScheduleConfig) if member is not RangeTestScheduleConfig
@@ -76,6 +77,28 @@ def test_a_drop_may_come_where_the_warmup_ends_and_not_before(warmup_steps: int)
         decoded(f"learning_rate: {{{written}, drop_steps: [{warmup_steps - 1}]}}\n")
 
 
+@pytest.mark.parametrize("peak", [0.08, 0.002])
+def test_drops_follow_the_peak(peak: float) -> None:
+    """A tenth of the rate before at each step: of 0.002 it is 0.0002, not the 0.008 of 0.08."""
+    overrides = [f"train.learning_rate.peak={peak}", "train.learning_rate.warmup_start=0"]
+    train = load_config(ExperimentConfig, "r50_fpn_640", overrides=overrides).train
+    rates = np.asarray(build_schedule(train)(np.arange(train.total_steps)))
+    np.testing.assert_allclose(rates[[14999, 15000, 20000]], [peak, peak / 10, peak / 100], 1e-6)
+    assert rates.max() == pytest.approx(peak)
+    assert describe_learning_rate(train) == f"Learning rate: step, at most {peak:g}"
+
+
+@pytest.mark.parametrize("rates", ["[0.008, 0.0008]", "[0.001, 0.0015]"])
+def test_a_drop_that_rises_is_refused_and_one_that_stays_is_not(rates: str) -> None:
+    text = "learning_rate: {kind: step, peak: 0.002, drop_steps: [600, 700], drop_rates: %s}\n"
+    words = r"my.yaml:1: .*drop_rates must fall from the peak of 0.002 on, got \[0.00"
+    with pytest.raises(ConfigError, match=words):
+        decoded(text % rates)
+    rate = decoded(text % "[0.002, 0.0]").learning_rate
+    assert isinstance(rate, StepScheduleConfig)
+    assert rate.rates_after_drops == (0.002, 0.0)
+
+
 def test_a_step_schedule_without_drops_is_constant() -> None:
     train = TrainConfig(learning_rate=StepScheduleConfig(peak=0.3, warmup_steps=0))
     np.testing.assert_allclose(build_schedule(train)(np.array([0, 10**6])), 0.3, rtol=1e-6)
@@ -117,6 +140,14 @@ def test_a_seed_that_no_generator_takes_is_refused_where_it_is_written(seed: int
         (
             "kind: polynomial, peak: 1.0, end: -1.0, power: 0.0",
             ["end must be 0 or more, got -1.0", "power must be above 0, got 0.0"],
+        ),
+        (
+            "kind: polynomial, peak: 0.001, end: 0.01",
+            ["end must be at most peak, got 0.01 and 0.001"],
+        ),
+        (
+            "kind: one_cycle, peak: 1.0, momentum_range: [0.85, 0.95]",
+            ["momentum_range is [at the ends, at the peak]", "got [0.85, 0.95]; swap the two"],
         ),
         (
             "kind: exponential, peak: 1.0, decay_rate: 1.5, decay_steps: 0",

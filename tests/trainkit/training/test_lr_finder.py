@@ -10,7 +10,7 @@ import pytest
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.build_optimizer import build_schedule
-from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.config import StepScheduleConfig, TrainConfig
 from tpudet.trainkit.training.engine import NonfiniteStep, StepReport
 from tpudet.trainkit.training.lr_finder import (
     RangeTest,
@@ -87,6 +87,9 @@ def test_the_suggestion_is_where_the_loss_falls_fastest_between_the_trimmed_ends
     assert (suggest([float(k) for k in range(30)], falling_at_once) or 0) >= 10
 
 
+STEPS = StepScheduleConfig(  # its peak becomes 0.032: all its rates by 0.4
+    peak=0.08, warmup_start=0.01, drop_steps=(600, 700), drop_rates=(0.04, 0.0)
+)
 FOUND = RangeTest([0.004], [1.0], [1.0], 0.004, None, scale=8.0)
 
 
@@ -95,6 +98,11 @@ FOUND = RangeTest([0.004], [1.0], [1.0], 0.004, None, scale=8.0)
     [
         (FOUND, "Suggestion: 4.00e-03, .*: train.learning_rate.peak=3.20e-02, for a batch of"),
         (FOUND._replace(scale=1.0), "train.learning_rate.peak=4.00e-03; 1 steps"),
+        (
+            FOUND._replace(schedule=STEPS),
+            "peak=3.20e-02 train.learning_rate.warmup_start=4.00e-03 "
+            r"train.learning_rate.drop_rates=\[1.60e-02,0.00e\+00\], for a batch of",
+        ),
         (FOUND._replace(suggestion=None), "so few steps: raise --num_steps, or lower --end"),
         (
             FOUND._replace(suggestion=None, nonfinite=NonfiniteStep(1, {"loss": np.nan}, [])),

@@ -1,5 +1,6 @@
 """Converts the predecessor's settings to an experiment, with remarks on what changes."""
 
+import math
 from typing import Any, NamedTuple
 
 from tpudet.detection.legacy.frozen_blocks import FrozenBlocks, frozen_blocks
@@ -190,23 +191,32 @@ def _learning_rate(rate: LearningRate, total_steps: int, remarks: list[str]) -> 
 def _drops(rate: LearningRate, remarks: list[str]) -> dict[str, Any]:
     """Returns the drops that took effect: of all steps passed, the one listed last counts.
 
-    None took effect during the warm-up; at its end, the last one listed before it did.
+    None took effect during the warm-up; at its end, the last one listed before it did. One that
+    was above the rate before, a default of a low peak, say, is left out.
     """
     written = list(zip(rate.learning_rate_steps, rate.learning_rate_levels, strict=True))
     steps: list[int] = []
     rates: list[float] = []
+    rises: list[str] = []
     for step in sorted({max(step, rate.warmup_steps) for step in rate.learning_rate_steps}):
         level = next(level for begin, level in reversed(written) if begin <= step)
-        if level != (rates[-1] if rates else rate.init_learning_rate):
+        before = rates[-1] if rates else rate.init_learning_rate
+        if level < before:
             steps.append(step)
             rates.append(level)
-    if steps != list(rate.learning_rate_steps):
+        elif level > before:
+            rises.append(f"from {before:g} to {level:g} at step {step}")
+    if rises:
+        remarks.append(f"the learning rate rose {', '.join(rises)} there; here it does not")
+    elif steps != list(rate.learning_rate_steps):
         remarks.append(
             f"learning_rate_steps {list(rate.learning_rate_steps)} with levels "
             f"{list(rate.learning_rate_levels)}: the step listed last of those passed counted, so "
             f"the rates were {rates} from {steps} on"
         )
-    return {"drop_steps": steps, "drop_rates": rates}
+    tenths = [rate.init_learning_rate / 10**drops for drops in range(1, len(steps) + 1)]
+    is_usual = all(math.isclose(*pair) for pair in zip(rates, tenths, strict=True))
+    return {"drop_steps": steps} | ({} if is_usual else {"drop_rates": rates})
 
 
 def _checkpoint_remarks(settings: SharedSettings) -> list[str]:

@@ -84,7 +84,9 @@ def _schedule_after_warmup(
     match rate:
         case StepScheduleConfig():
             boundaries = [step - rate.warmup_steps for step in rate.drop_steps]
-            return schedules.stepwise(peak=rate.peak, levels=rate.drop_rates, boundaries=boundaries)
+            return schedules.stepwise(
+                peak=rate.peak, levels=rate.rates_after_drops, boundaries=boundaries
+            )
         case CosineScheduleConfig():
             return schedules.cosine(peak=rate.peak, total_steps=total_steps)
         case CyclicCosineScheduleConfig():

@@ -1,5 +1,6 @@
 """The `train` section of an experiment file: duration, optimizer, learning rate, weights."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -30,18 +31,31 @@ class StepScheduleConfig:
     kind: Literal["step"] = "step"
     peak: Positive
     drop_steps: tuple[int, ...] = ()
-    drop_rates: tuple[NotNegative, ...] = ()  # the learning rate from each step on
+    # The learning rate from each step on; null: a tenth of the rate before.
+    drop_rates: tuple[NotNegative, ...] | None = None
     warmup_steps: NaturalNumber = 500
     warmup_start: NotNegative = 0.0
 
+    @property
+    def rates_after_drops(self) -> tuple[float, ...]:
+        """The learning rate from each of `drop_steps` on."""
+        if self.drop_rates is not None:
+            return self.drop_rates
+        return tuple(self.peak / 10**drops for drops in range(1, len(self.drop_steps) + 1))
+
     def __post_init__(self) -> None:
-        steps, rates = self.drop_steps, self.drop_rates
+        steps, rates = self.drop_steps, self.rates_after_drops
         _check_warmed_up(
             self,
             (
                 len(steps) == len(rates),
                 f"drop_steps and drop_rates must have the same length, got {len(steps)}, "
                 f"{len(rates)}",
+            ),
+            (
+                all(after <= rate for rate, after in itertools.pairwise((self.peak, *rates))),
+                f"drop_rates must fall from the peak of {self.peak:g} on, got {list(rates)}: set "
+                "them to null for a tenth of the rate before, or to rates below the peak",
             ),
             (list(steps) == sorted(set(steps)), f"drop_steps must increase, got {list(steps)}"),
             (
@@ -95,7 +109,13 @@ class OneCycleScheduleConfig:
         tuple[Annotated[float, Range("[0, 1)")], Annotated[float, Range("[0, 1)")]] | None
     ) = None
 
-    __post_init__ = check
+    def __post_init__(self) -> None:
+        ends, at_peak = self.momentum_range or (0.0, 0.0)
+        text = (
+            f"momentum_range is [at the ends, at the peak] and must not rise, as a high rate wants "
+            f"a low momentum: got [{ends:g}, {at_peak:g}]; swap the two"
+        )
+        check(self, (ends >= at_peak, text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +147,9 @@ class PolynomialScheduleConfig:
     warmup_steps: NaturalNumber = 500
     warmup_start: NotNegative = 0.0
 
-    __post_init__ = _check_warmed_up
+    def __post_init__(self) -> None:
+        text = f"end must be at most peak, got {self.end:g} and {self.peak:g}"
+        _check_warmed_up(self, (self.end <= self.peak, text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +286,6 @@ class TrainConfig:
         default_factory=lambda: StepScheduleConfig(
             peak=0.08,
             drop_steps=(15000, 20000),
-            drop_rates=(0.008, 0.0008),
             warmup_steps=500,
             warmup_start=0.0067,
         )

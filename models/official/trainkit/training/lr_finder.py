@@ -18,7 +18,11 @@ from tpudet.trainkit.files import storage
 from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.record_splits import Split
 from tpudet.trainkit.training.build_training import Training
-from tpudet.trainkit.training.config import RangeTestScheduleConfig, TrainConfig
+from tpudet.trainkit.training.config import (
+    RangeTestScheduleConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
 from tpudet.trainkit.training.engine import Engine, NonfiniteStep
 from tpudet.trainkit.training.start import resolve_start
 from tpudet.trainkit.weights.families import Family
@@ -40,6 +44,7 @@ class RangeTest(NamedTuple):
     suggestion: float | None  # rate where the loss falls fastest; None from fewer than 17 steps
     nonfinite: NonfiniteStep | None  # the step that ended the test, if a loss was not finite
     scale: float = 1.0  # of a config's rates to the test's: reference batch over that of the test
+    schedule: ScheduleConfig | None = None  # of the config: its other rates follow its peak
 
 
 def run_range_test(
@@ -77,7 +82,8 @@ def run_range_test(
     with input_errors_in_words(lambda: split.shards):
         found = find_learning_rate(training.engine, num_steps)
     reference = config.train.reference_batch_size
-    return found._replace(scale=reference / config.train.batch_size) if reference else found
+    scale = reference / config.train.batch_size if reference else 1.0
+    return found._replace(scale=scale, schedule=config.train.learning_rate)
 
 
 def range_test_config(
@@ -174,7 +180,7 @@ def _verdict(found: RangeTest) -> str:
         batch = "" if found.scale == 1.0 else ", for a batch of train.reference_batch_size"
         return (
             f"Suggestion: {found.suggestion:.2e}, where the loss falls fastest: "
-            f"train.learning_rate.peak={found.scale * found.suggestion:.2e}{batch}"
+            f"{_settings(found.schedule, found.scale * found.suggestion)}{batch}"
         )
     if found.nonfinite is None:
         return "No suggestion from so few steps: raise --num_steps, or lower --end"
@@ -187,6 +193,18 @@ def _verdict(found: RangeTest) -> str:
     return (
         f"No suggestion: the loss is not finite at step {found.nonfinite.step}, {losses}: {remedy}"
     )
+
+
+def _settings(schedule: ScheduleConfig | None, peak: float) -> str:
+    """Returns KEY=VALUE for the peak, and in proportion to it for the other rates of a schedule."""
+    factor = peak / schedule.peak if schedule else 1.0
+    settings = {"peak": f"{peak:.2e}"}
+    for key in ("warmup_start", "end"):
+        if rate := getattr(schedule, key, 0.0):
+            settings[key] = f"{factor * rate:.2e}"
+    if rates := getattr(schedule, "drop_rates", None):
+        settings["drop_rates"] = f"[{','.join(f'{factor * rate:.2e}' for rate in rates)}]"
+    return " ".join(f"train.learning_rate.{key}={value}" for key, value in settings.items())
 
 
 def draw_range_test(found: RangeTest, *, title: str) -> "Figure":
