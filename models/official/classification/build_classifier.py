@@ -179,6 +179,7 @@ def build_classifier_training(
         normalization=config.model.normalization,
         classes=classes,
         other_parts=head_recipe,
+        settings=config.weights_settings,
     )
 
 

@@ -4,7 +4,7 @@ The number of classes is not a key: it is the number of rows in the data set's c
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
 
 from tpudet.classification.data.config import DataConfig
@@ -12,6 +12,17 @@ from tpudet.classification.modeling.config import ClassifierConfig
 from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.config.ranges import Count, check
 from tpudet.trainkit.training.config import TrainConfig, stop_at_rule
+from tpudet.trainkit.weights.settings import FREE_BACKBONE_KEYS, Setting, settings_of_model
+
+# Of `model`: what only steers training. All other keys give the weights their meaning.
+FREE_MODEL_KEYS = (
+    *FREE_BACKBONE_KEYS,
+    "dropout",
+    "loss.label_smoothing",
+    "loss.class_weights",
+)
+# Parts of the model whose weights a section concerns; pixels and backbone concern all.
+_PARTS = {"top_filters": ("classifier",), "loss": ("classifier",)}
 
 Metric = Literal["top1", "top5", "macro_f1", "negative_loss"]
 
@@ -49,6 +60,13 @@ class ExperimentConfig:
 
     def __post_init__(self) -> None:
         check(self, stop_at_rule(self.train, (*get_args(Metric), "micro_f1")))
+
+    @property
+    def weights_settings(self) -> tuple[Setting, ...]:
+        """The settings that give the weights their meaning: a run that resumes keeps them."""
+        windows = Setting("data.windows", self.data.windows)  # the colours of a CT slice
+        model = settings_of_model(asdict(self.model), free=FREE_MODEL_KEYS, parts=_PARTS)
+        return (windows, *model)
 
 
 def load_experiment(path: str, overrides: Sequence[str] = ()) -> ExperimentConfig:

@@ -147,6 +147,7 @@ def build_detector_training(
         normalization=config.model.normalization,
         classes=classes,
         other_parts=parts.recipe,
+        settings=config.weights_settings,
     )
     return training
 

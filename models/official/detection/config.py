@@ -12,10 +12,12 @@ from typing import Literal, get_args
 from tpudet.detection.data.config import DataConfig
 from tpudet.detection.modeling.config import RetinaNetConfig
 from tpudet.detection.modeling.mask_rcnn_config import MaskRCNNConfig
+from tpudet.detection.modeling.weights_settings import weights_settings
 from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.config.ranges import Count, NaturalNumber, check
 from tpudet.trainkit.files.storage import read_text
 from tpudet.trainkit.training.config import TrainConfig, stop_at_rule
+from tpudet.trainkit.weights.settings import Setting
 
 _RENAMED_KEYS = """was written by an older version. Rename these keys in it:
   `eval` to `evaluation.schedule`, and in it `num_pictures` to `num_images`
@@ -120,6 +122,11 @@ class ExperimentConfig:
         known = _METRICS[self.evaluation.rules.kind]
         has_masks = self.model.predicts_masks
         return [name for name in known if has_masks or not name.startswith("mask_")]
+
+    @property
+    def weights_settings(self) -> tuple[Setting, ...]:
+        """The settings that give the weights their meaning: a run that resumes keeps them."""
+        return weights_settings(self.model)
 
 
 def load_experiment(path: str, overrides: Sequence[str] = ()) -> ExperimentConfig:

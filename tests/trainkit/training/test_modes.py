@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpudet.trainkit.config.decode import load_config
+from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.checkpoints import CheckpointMismatchError, Checkpoints
 from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.evaluator import Evaluation, EvaluationSettings
 from tpudet.trainkit.training.model_dir import describe_run
 from tpudet.trainkit.training.modes import Mode, claim_model_dir, run_training
+from tpudet.trainkit.weights.settings import Setting
 
 HoldClaim = Callable[[Path], AbstractContextManager[int]]
 
@@ -47,31 +49,84 @@ def test_a_second_process_is_told_who_writes(
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    style: str
+    steps: int = 8
+    style: str = "caffe"
     train: TrainConfig = field(default_factory=TrainConfig)
+
+    @property
+    def weights_settings(self) -> tuple[Setting, ...]:
+        return (Setting("style", self.style),)
+
+
+CLASSES = "/m/1,cat\n"
+
+
+def save_step(model_dir: str, step: int) -> None:
+    writer = Checkpoints(model_dir, keep=1)
+    writer.save({"weight": np.ones(2), "global_step": np.asarray(step, np.int64)})
+    writer.wait()
+
+
+def run(
+    model_dir: str,
+    config: Config,
+    *,
+    mode: Mode = "train",
+    shape: int = 2,
+    evaluation: EvaluationSettings | None = None,
+) -> int:
+    signature = {"weight": ((shape,), "float64"), "global_step": ((), "int64")}
+    engine: Any = SimpleNamespace(is_chief=True, num_processes=1, signature=lambda: signature)
+    training: Any = Training(None, engine, None, None, None)  # pyright: ignore[reportArgumentType]
+    return run_training(
+        config,
+        training,
+        mode=mode,
+        model_dir=model_dir,
+        class_list_text=CLASSES,
+        load_config=lambda path: load_config(Config, path),
+        evaluation=evaluation,
+    )
 
 
 def test_a_run_of_another_model_is_refused_and_leaves_the_config_of_the_first(
     ram_dir: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whose restart would else take the other's pixels and strides for its own."""
-    path, classes = f"{ram_dir}/config.yaml", "/m/1,cat\n"
-    describe_run(ram_dir, Config(style="caffe"), classes)
-    writer = Checkpoints(ram_dir, keep=1)
-    writer.save({"weight": np.ones(2), "global_step": np.asarray(8, np.int64)})
-    writer.wait()
-    signature = {"weight": ((3,), "float64"), "global_step": ((), "int64")}
-    engine: Any = SimpleNamespace(is_chief=True, num_processes=1, signature=lambda: signature)
-    training: Any = Training(None, engine, None, None, None)  # pyright: ignore[reportArgumentType]
+    describe_run(ram_dir, Config(), CLASSES)
+    save_step(ram_dir, 8)
     with pytest.raises(CheckpointMismatchError, match=r"weight: float64 \[2\] in the checkpoint"):
-        run_training(
-            Config(style="keras"),
-            training,
-            mode="train",
-            model_dir=ram_dir,
-            class_list_text=classes,
-            load_config=lambda path: load_config(Config, path),
-            evaluation=None,
-        )
-    assert load_config(Config, path).style == "caffe"
-    assert "Changed since the run began: style: caffe -> keras" in caplog.text
+        run(ram_dir, Config(steps=9), shape=3)
+    assert load_config(Config, f"{ram_dir}/config.yaml").steps == 8
+    assert "Changed since the run began: steps: 8 -> 9" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("folder", ["", "/best"])
+def test_settings_that_change_the_meaning_of_weights_are_refused(
+    mode: Mode, folder: str, ram_dir: str
+) -> None:
+    """Evaluation, export and a restart would take the others' pixels for the run's own."""
+    describe_run(ram_dir, Config(), CLASSES)
+    save_step(f"{ram_dir}{folder}", 8)
+    with pytest.raises(ConfigError, match=r"\n  style: caffe -> keras\n"):
+        run(ram_dir, Config(style="keras", steps=9), mode=mode)
+    assert load_config(Config, f"{ram_dir}/config.yaml") == Config()
+
+
+def test_an_evaluator_that_began_before_its_trainer_records_nothing_of_other_settings(
+    ram_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trainer_begins(**where: Any) -> int:
+        where["verify"]()  # there is no checkpoint yet
+        describe_run(ram_dir, Config(), CLASSES)
+        where["verify"]()
+        save_step(ram_dir, 8)
+        where["verify"]()
+        raise AssertionError("it would be recorded")
+
+    monkeypatch.setattr("tpudet.trainkit.training.loop.evaluate_checkpoints", trainer_begins)
+    evaluation = EvaluationSettings(
+        evaluate=lambda step: Evaluation({}, {}), every_steps=1, best_metric="AP", headline=()
+    )
+    with pytest.raises(ConfigError, match="style: caffe -> keras"):
+        run(ram_dir, Config(style="keras"), mode="eval", evaluation=evaluation)

@@ -144,6 +144,14 @@ def test_a_run_that_starts_from_weights_says_so_and_one_that_resumes_does_not_ne
     weights.unlink()
     assert train.main([*command, "--set", "train.total_steps=1"]) == 0
     assert (tmp_path / "run" / REPORT_NAME).read_text().splitlines() == table
+    # The meaning of the weights stays, whatever shape they have.
+    described = (tmp_path / "run" / "config.yaml").read_text()
+    others = ["model.normalization=imagenet", "model.anchors.size=8", "train.total_steps=1"]
+    assert train.main([*command, *(text for other in others for text in ("--set", other))]) == 2
+    said = capsys.readouterr().err
+    assert "\n  model.anchors.size: 3.0 -> 8.0\n  model.normalization: lite -> imagenet\n" in said
+    assert f"--set train.weights.path={model_dir}/model.ckpt-1" in said
+    assert (tmp_path / "run" / "config.yaml").read_text() == described
 
 
 def test_wrong_weights_are_one_message_and_exit_code_2(

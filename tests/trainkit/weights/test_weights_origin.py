@@ -13,7 +13,12 @@ import tensorflow as tf
 
 from tpudet.detection.build_detector import build_detector_training, build_task, resolve_auto
 from tpudet.detection.config import ExperimentConfig
-from tpudet.detection.modeling.config import HeadConfig, RetinaNetConfig
+from tpudet.detection.modeling.config import (
+    AnchorConfig,
+    ATSSConfig,
+    HeadConfig,
+    RetinaNetConfig,
+)
 from tpudet.detection.modeling.foreign_parts import find_foreign_parts
 from tpudet.detection.modeling.pyramid_config import FPNConfig
 from tpudet.detection.modeling.retinanet import RetinaNetTask
@@ -35,14 +40,14 @@ DOGS = (CATS[0], ClassEntry("/m/fox", "fox"), ClassEntry("/m/wolf", "wolf"))
 NAME = "model.ckpt-0"
 
 
-def config(path: str = "", **model_values) -> ExperimentConfig:
+def config(path: str = "", *, exclude: tuple[str, ...] = (), **model_values) -> ExperimentConfig:
     model = RetinaNetConfig(
         backbone=ResNetConfig(depth=18),
         neck=FPNConfig(num_filters=8),
         head=HeadConfig(num_convs=1, num_filters=8),
         **model_values,
     )
-    weights = WeightsConfig(path=path) if path else None
+    weights = WeightsConfig(path=path, exclude=exclude) if path else None
     return ExperimentConfig(model=model, train=TrainConfig(weights=weights, device="cpu"))
 
 
@@ -89,9 +94,9 @@ def resolved_values(path: str) -> tuple[str, str, float | str]:
     return model.normalization, model.backbone.style, model.backbone.batch_norm.epsilon
 
 
-def load(path: str, classes: tuple[ClassEntry, ...] = CATS, **model_values) -> LoadReport:
+def load(path: str, classes: tuple[ClassEntry, ...] = CATS, **values) -> LoadReport:
     resolved, pretrained = resolve_config(
-        config(path, **model_values), "no_such_run", loads_weights=True, resolve_auto=resolve_auto
+        config(path, **values), "no_such_run", loads_weights=True, resolve_auto=resolve_auto
     )
     assert pretrained is not None
     parts = find_foreign_parts(resolved.model, pretrained.stored.tensors, classes)
@@ -102,6 +107,7 @@ def load(path: str, classes: tuple[ClassEntry, ...] = CATS, **model_values) -> L
         classes=classes,
         class_layers=RetinaNetTask.class_layers,
         other_parts=parts.recipe,
+        settings=resolved.weights_settings,
     )
 
 
@@ -213,6 +219,25 @@ def test_what_the_run_expects_and_the_config_does_not_give_is_a_warning(
     assert report.differences == (expected,)
     warnings = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
     assert f"{run}: {expected}" in warnings
+
+
+def test_every_other_setting_of_the_run_that_gives_the_weights_their_meaning_is_one_too(
+    run: Path,
+) -> None:
+    """Nine anchors a location, as there: they fit. What only steers training is not compared."""
+    anchors = AnchorConfig(aspect_ratios=(0.5, 1.0, 2.0), size=8.0)
+    others = {"anchors": anchors, "padding": "mean", "matching": ATSSConfig()}
+    report = load(str(run), **others)
+    assert "head/box_predict/kernel" in report.loaded
+    padding = "model.padding is mean; weights of tpudet expect black."
+    assert report.differences == (
+        padding,
+        "model.anchors.aspect_ratios is [0.5, 1.0, 2.0]; weights of tpudet expect [1.0, 2.0, 0.5].",
+        "model.anchors.size is 8.0; weights of tpudet expect 4.0.",
+    )
+    assert f"Note: {padding}\n" in report.text()
+    # Anchors do not concern a backbone.
+    assert load(str(run), exclude=("neck/", "head/"), **others).differences == (padding,)
 
 
 def test_a_checkpoint_that_is_not_there_is_one_message(run: Path) -> None:

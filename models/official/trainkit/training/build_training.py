@@ -19,6 +19,7 @@ from tpudet.trainkit.training.task import Task
 from tpudet.trainkit.weights.load import OtherParts
 from tpudet.trainkit.weights.pretrained import Pretrained, load_pretrained
 from tpudet.trainkit.weights.report import LoadReport
+from tpudet.trainkit.weights.settings import Setting
 
 
 class ClassTask(Task, Protocol):
@@ -53,6 +54,7 @@ def build_training(
     normalization: str,
     classes: Sequence[ClassEntry],
     other_parts: OtherParts,
+    settings: Sequence[Setting],
 ) -> Training[TaskT]:
     """Builds model, optimizer and input.
 
@@ -65,6 +67,7 @@ def build_training(
         normalization: of the model's pixels, for the report.
         classes: of the model.
         other_parts: as for `load_weights`.
+        settings: as for `load_pretrained`.
 
     Raises:
         ConfigError: a value that the parts do not accept.
@@ -81,6 +84,7 @@ def build_training(
                 classes=classes,
                 class_layers=task.class_layers,
                 other_parts=other_parts,
+                settings=settings,
             )
         engine, frozen = build_engine(
             task,

@@ -208,6 +208,14 @@ def check_newest(directory: str, signature: Signature) -> None:
         raise _none_readable(directory, unreadable)
 
 
+def start_from(prefix: str) -> str:
+    """Returns the end of a message: the way on where a run cannot resume from a checkpoint."""
+    return (
+        "or choose another model_dir and start it from these weights: "
+        f"--set train.weights.path={prefix}"
+    )
+
+
 def list_checkpoints(directory: str) -> list[Checkpoint]:
     """Returns the published checkpoints of a folder whose step can be read, by rising step.
 
@@ -337,7 +345,7 @@ def _check_match(
         for title, names in groups.items():
             if names:
                 lines += [f"  {title} ({len(names)}):", *(f"    {n}" for n in _shortened(names))]
-        lines.append("Resume with the settings that wrote it, or choose another model_dir.")
+        lines.append(f"Resume with the settings that wrote it, {start_from(prefix)}")
         raise CheckpointMismatchError("\n".join(lines))
 
 

@@ -101,17 +101,19 @@ def load_run(model_dir: str, load_config: Callable[[str], Config]) -> Run[Config
 
 
 def config_to_resume(model_dir: str | None) -> str | None:
-    """Returns the config.yaml that a run keeps to, as it resumes; None if it begins.
+    """Returns the config.yaml of the checkpoints in a model_dir or its `best/`; None without any.
 
-    Only one with a checkpoint resumes: an attempt that saved nothing leaves a config.yaml that
-    binds nobody.
+    A run keeps to it, whether it resumes or begins again beside the best checkpoint of one that was
+    discarded. An attempt that saved nothing leaves a config.yaml that binds nobody.
 
     Args:
         model_dir: of the run; may not exist yet, and is None where nothing is saved.
     """
     path = f"{model_dir}/config.yaml"
-    resumes = bool(model_dir and list_checkpoints(model_dir)) and storage.is_file(path)
-    return path if resumes else None
+    if not model_dir or not storage.is_file(path):
+        return None
+    folders = (model_dir, f"{model_dir}/{BEST_FOLDER}")
+    return path if any(list_checkpoints(folder) for folder in folders) else None
 
 
 def compare_run(
@@ -124,7 +126,7 @@ def compare_run(
 ) -> None:
     """Compares a run with the `config.yaml` and `classes.csv` of its model_dir, if it has them.
 
-    The config may change, so that a run can be prolonged; each changed key is logged. The class
+    Each changed key of the config is logged; which may not change, `kept_settings` says. The class
     list may not: the checkpoints would mean other classes.
 
     Args:

@@ -1,5 +1,6 @@
 """Runs a training in one of its modes: train, eval, or both in turn."""
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from tpudet.trainkit.training.checkpoints import check_newest
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.evaluator import EvaluationSettings
+from tpudet.trainkit.training.kept_settings import require_kept_settings
 from tpudet.trainkit.training.loggers import check_loggers
 from tpudet.trainkit.training.model_dir import claim_path, compare_run, describe_run
 from tpudet.trainkit.training.run import NonfiniteLossError, RunSettings
@@ -65,11 +67,12 @@ def run_training(
     engine, is_chief = training.engine, training.engine.is_chief
     experiment: Any = config
     _check_mode(mode, experiment.train, engine)
+    keeps = functools.partial(
+        require_kept_settings, model_dir, config, load_config, trains=mode != "eval"
+    )
     with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
-        unlogged = ("train.precision",) if mode == "eval" else ()  # a CPU evaluates float16 runs
-        compare_run(model_dir, config, class_list_text, load_config, unlogged=unlogged)
-        if mode != "eval":  # the config is the trainer's
-            _describe(model_dir, config, class_list_text, training)
+        keeps()
+        _describe(mode, model_dir, config, class_list_text, training, load_config)
         keep_compiled_steps(model_dir)
         where: dict[str, Any] = {"engine": engine, "model_dir": model_dir, "verify": verify}
         settings = _run_settings(experiment.train, deadline, advice_if_slow)
@@ -78,6 +81,7 @@ def run_training(
                 return loop.train(settings=settings, **where)
             if mode == "train_and_eval":
                 return loop.train_and_eval(settings=settings, evaluation=evaluation, **where)
+            where["verify"] = _both(verify, keeps)  # its trainer may begin after it
             return loop.evaluate_checkpoints(
                 total_steps=settings.total_steps,
                 evaluation=evaluation,
@@ -122,10 +126,30 @@ def claim_model_dir(model_dir: str, mode: Mode, *, is_chief: bool) -> Iterator[C
         yield verify
 
 
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def call() -> None:
+        first()
+        second()
+
+    return call
+
+
 def _describe(
-    model_dir: str, config: object, class_list_text: str, training: Training[Any]
+    mode: Mode,
+    model_dir: str,
+    config: Config,
+    class_list_text: str,
+    training: Training[Any],
+    load_config: Callable[[str], Config],
 ) -> None:
-    """Describes the run in its model_dir, unless its model does not fit the checkpoints there."""
+    """Logs what changed in the run, and describes it in its model_dir.
+
+    Unless its model does not fit the checkpoints there; in mode "eval" the config is the trainer's.
+    """
+    unlogged = ("train.precision",) if mode == "eval" else ()  # a CPU evaluates float16 runs
+    compare_run(model_dir, config, class_list_text, load_config, unlogged=unlogged)
+    if mode == "eval":
+        return
     check_newest(model_dir, training.engine.signature())
     if not training.engine.is_chief:
         return

@@ -7,6 +7,14 @@ import keras
 
 # Keras's names of the slots that the optimizers of `optimizers` keep.
 SLOTS = ("momentum", "velocity")
+# Optimizers whose slots of one name hold the same: one continues what another has begun. Adam's
+# momentum is a mean of gradients, RMSprop's a step of the weights, which contains the rate.
+_INTERCHANGEABLE = (("adam", "adamw"), ("momentum", "lars"))
+
+
+def have_same_slots(one: str, other: str) -> bool:
+    """Returns whether an optimizer may take over the state of another; both by their `kind`."""
+    return one == other or any({one, other} <= set(kinds) for kinds in _INTERCHANGEABLE)
 
 
 def slot_variables(

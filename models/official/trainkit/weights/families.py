@@ -225,6 +225,14 @@ SIGNATURES = (
 )
 
 
+# The settings that `expectations` compares.
+EXPECTED_KEYS = (
+    "model.normalization",
+    "model.backbone.style",
+    "model.backbone.batch_norm.epsilon",
+)
+
+
 def expectations(
     family: Family,
     *,
@@ -240,13 +248,10 @@ def expectations(
         style: of the model's strides and padding; None if it has no choice.
         batch_norm_epsilon: of the model's backbone.
     """
-    pairs = (
-        ("model.normalization", normalization, family.normalization),
-        ("model.backbone.style", style, family.style),
-        ("model.backbone.batch_norm.epsilon", batch_norm_epsilon, family.batch_norm_epsilon),
-    )
+    has_all = (normalization, style, batch_norm_epsilon)
+    wants_all = (family.normalization, family.style, family.batch_norm_epsilon)
     return tuple(
         f"{key} is {has}; weights of {family.name} expect {wants}."
-        for key, has, wants in pairs
+        for key, has, wants in zip(EXPECTED_KEYS, has_all, wants_all, strict=True)
         if has is not None and wants is not None and has != wants
     )

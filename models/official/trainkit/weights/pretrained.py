@@ -4,9 +4,10 @@ import dataclasses
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import keras
 
@@ -17,11 +18,12 @@ from tpudet.trainkit.config.find import load_tree
 from tpudet.trainkit.config.yaml_tree import Branch
 from tpudet.trainkit.files.storage import read_text, write_text
 from tpudet.trainkit.weights.config import WeightsConfig
-from tpudet.trainkit.weights.families import TPUDET, Family
+from tpudet.trainkit.weights.families import EXPECTED_KEYS, TPUDET, Family
 from tpudet.trainkit.weights.load import OtherParts, load_weights
 from tpudet.trainkit.weights.read import read_weights
 from tpudet.trainkit.weights.recognize import recognize
 from tpudet.trainkit.weights.report import LoadReport
+from tpudet.trainkit.weights.settings import Setting, unexpected_settings, values_by_key
 from tpudet.trainkit.weights.sources import fetch_weights
 from tpudet.trainkit.weights.stored_weights import StoredWeights
 from tpudet.trainkit.weights.tensor_bundle import BEST_FOLDER
@@ -66,6 +68,18 @@ def read_family(path: str) -> Family:
     )
 
 
+def _read_run(path: str) -> tuple[Family, dict[str, Any]]:
+    """Reads what `read_family` reads, and all values of the file by key."""
+    return read_family(path), dict(values_by_key(_plain(load_tree(path))))
+
+
+def _plain(tree: Branch) -> dict[str, Any]:
+    return {
+        name: _plain(child) if isinstance(child, Branch) else child.value
+        for name, child in tree.children.items()
+    }
+
+
 class Pretrained(NamedTuple):
     """Pretrained weights, opened: their tensors are read when they are loaded."""
 
@@ -74,6 +88,8 @@ class Pretrained(NamedTuple):
     family: Family  # what they expect of the model
     classes: tuple[ClassEntry, ...] | None = None  # of the run that trained them, if known
     notes: tuple[str, ...] = ()  # sentences on what could not be found out
+    # Of the run that trained them, by key, if known.
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 def open_pretrained(weights: WeightsConfig) -> Pretrained:
@@ -99,7 +115,7 @@ def open_pretrained(weights: WeightsConfig) -> Pretrained:
         return Pretrained(weights, stored, family)
     notes: list[str] = []
     folders = _run_folders(weights.path)
-    found = _read_first(folders, "config.yaml", read_family, notes)
+    found, settings = _read_first(folders, "config.yaml", _read_run, notes) or (None, {})
     classes = _read_first(
         folders, "classes.csv", lambda path: read_class_list(read_text(path) or ""), notes
     )
@@ -108,7 +124,7 @@ def open_pretrained(weights: WeightsConfig) -> Pretrained:
             f"There is no config.yaml beside {weights.path}, so which normalization, style and "
             "epsilon its weights expect is not known."
         )
-    return Pretrained(weights, stored, found or TPUDET, classes, tuple(notes))
+    return Pretrained(weights, stored, found or TPUDET, classes, tuple(notes), settings)
 
 
 def _run_folders(path: str) -> list[str]:
@@ -142,10 +158,12 @@ def load_pretrained(
     classes: Sequence[ClassEntry],
     class_layers: Sequence[str],
     other_parts: OtherParts,
+    settings: Sequence[Setting] = (),
 ) -> LoadReport:
     """Loads pretrained weights into a model and logs which variables got values.
 
     If an earlier run had other classes, the class layers are left out even where they would fit.
+    Other settings, such as of anchors, are only reported: what they concern is loaded.
 
     Args:
         model: the model.
@@ -154,6 +172,7 @@ def load_pretrained(
         classes: of the model.
         class_layers: paths of the layers whose weights belong to the class list.
         other_parts: as for `load_weights`.
+        settings: of the model, which are compared with those of an earlier run.
 
     Raises:
         WeightsError: too little of the backbone is in the file, or the file is not usable.
@@ -174,7 +193,15 @@ def load_pretrained(
         own=pretrained.family,
         other_parts=other_parts,
     )
-    report = report._replace(notes=(*report.notes, *notes))
+    others = unexpected_settings(
+        (setting for setting in settings if setting.key not in EXPECTED_KEYS),
+        pretrained.settings,
+        owner=report.family.name,
+        loaded=report.loaded,
+    )
+    report = report._replace(
+        notes=(*report.notes, *notes), differences=(*report.differences, *others)
+    )
     logger.info("%s: %s", weights.path, report.text(_LOGGED_NAMES).rstrip())
     for difference in report.differences:
         logger.warning("%s: %s", weights.path, difference)
