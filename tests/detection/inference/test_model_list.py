@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 
 from tpudet.detection.commands.predict import main
@@ -89,6 +91,22 @@ def test_predictions_of_another_model_are_not_taken_for_finished(
     assert "mistakes: 2" in text
     assert "exists, of another list of images and other views (--tta)" in text
     assert main(["--models", "models.yml", "--overwrite"]) == 0
+
+
+def test_other_images_of_the_same_names_are_not_taken_for_finished(
+    storage: Path, capsys: Any
+) -> None:
+    folder, moved, other = Path("data/test"), Path("moved"), Path("cam2")
+    assert main(["--models", "models.yml", "--images", str(folder)]) == 0
+    shutil.copytree(folder, moved)
+    assert main(["--models", "models.yml", "--images", str(moved)]) == 0  # all finished
+    assert "2 models of models.yml, 0 to do" in capsys.readouterr().out
+    other.mkdir()
+    for path in folder.iterdir():  # the same ids
+        cv2.imwrite(str(other / f"{path.stem}.png"), np.zeros((40, 60, 3), np.uint8))
+    text = errors_of(capsys, "--models", "models.yml", "--images", str(other))
+    assert text.count("exists, of other images of the same names; --overwrite") == 2
+    assert main(["--models", "models.yml", "--images", str(other), "--overwrite"]) == 0
 
 
 def test_all_mistakes_of_a_list_are_named_at_once(storage: Path, capsys: Any) -> None:

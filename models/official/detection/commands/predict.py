@@ -22,7 +22,8 @@ examples:
 
 models.yml is a list of {dataset, version, step, resolution}. A model is read from
 $STORAGE/final/<version>-<dataset>-<resolution> and its predictions are written to
-$STORAGE/predictions/<version>-<dataset>-<resolution>.parquet; finished ones are skipped.
+$STORAGE/predictions/<version>-<dataset>-<resolution>.parquet; finished ones are skipped,
+if they are of the same images: names and, of local files, sizes are compared, not folders.
 
 A shard of p.parquet is written to p_part_2_of_8.parquet; tpudet join_predicted_parts joins them. A
 run that was killed resumes where it stopped when the same command is given again. Two calls of the

@@ -105,6 +105,8 @@ def join_parts(
         parts.sort(key=lambda part: part.shard["number"] if part.shard else 0)
         facts = {k: v for k, v in parts[0].stored.metadata.items() if k != "shard"}
         facts["unreadable"] = {k: v for part in parts for k, v in part.unreadable.items()}
+        if not all(part.shard and "image_files" in part.stored.metadata for part in parts):
+            facts.pop("image_files", None)  # of some of the images only
         if ids is not None:
             facts["image_list"] = digest_image_list(sorted(set(ids)))
         return _write(target, parts, facts, force=force)
@@ -137,12 +139,15 @@ def _differences(parts: Sequence[_Part]) -> Iterator[str]:
     """
     first = parts[0]
     shards = [part for part in parts if part.shard]
-    precise = [part for part in parts if "precision" in part.stored.metadata]  # not in old files
+    # Earlier versions did not write these.
+    precise = [part for part in parts if "precision" in part.stored.metadata]
+    with_files = [part for part in shards if "image_files" in part.stored.metadata]
     for name, what, group in (
         ("fingerprint", "model", parts),
         ("image_list", "list of images", shards),
         ("augmentation", "views (--tta)", parts),
         ("precision", "--precision", precise),
+        ("image_files", "set of image files", with_files),
     ):
         for part in group[1:]:
             if part.stored.metadata.get(name) != group[0].stored.metadata.get(name):

@@ -20,7 +20,9 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import ClaimTicket
 from tpudet.trainkit.files.storage import is_file, whole_file
+from tpudet.trainkit.files.web import is_url
 from tpudet.trainkit.image_folder import ImageFile, Shard
+from tpudet.trainkit.images.video import is_frame
 from tpudet.trainkit.saved_model import SavedModel
 
 IMAGES_PER_PART = 500  # the most that a kill costs; a few minutes of a slow CPU
@@ -39,6 +41,7 @@ class PredictionTask(NamedTuple):
     views: ViewSettings | None = None
     shard: Shard | None = None  # of a longer list, whose part `images` are
     image_list: dict[str, Any] | None = None  # `digest_image_list` of the longer list
+    image_files: str = ""  # `digest_image_files` of it; empty: files are not compared
     images_per_part: int = IMAGES_PER_PART
     in_bfloat16: bool = False  # convolutions on the CPU, see `trainkit.cpu`
     any_precision: bool = False  # whether a finished file of another precision will do
@@ -69,6 +72,8 @@ class PredictionTask(NamedTuple):
             facts["augmentation"] = self.views._asdict()
         if self.shard is not None:
             facts["shard"] = self.shard._asdict()
+        if self.image_files:
+            facts["image_files"] = self.image_files
         facts["precision"] = "bfloat16" if self.in_bfloat16 else "float32"
         return json.loads(json.dumps(facts))
 
@@ -81,12 +86,30 @@ class PredictionTask(NamedTuple):
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
+def digest_image_files(images: Iterable[ImageFile]) -> str:
+    """Returns a digest that tells images from others of the same ids, and survives moving them.
+
+    Local files count with their names and sizes, frames with those of their video. URLs and files
+    in buckets count with their paths, because each size would cost a request.
+    """
+    digest = hashlib.sha256()
+    known, fact = "", ""
+    for image in images:
+        path = os.path.dirname(image.path) if is_frame(image.path) else image.path
+        if path != known:  # a video is asked once for all its frames
+            is_far = is_url(path) or storage.is_remote(path)
+            fact = path if is_far else f"{os.path.basename(path)} {storage.stat(path).size}"
+            known = path
+        digest.update(f"{image.image_id}\n{fact}\n".encode())
+    return digest.hexdigest()
+
+
 def is_finished(task: PredictionTask) -> bool:
     """Whether the predictions file exists, written by this very task.
 
     Raises:
         InferenceError: it exists, but of another model, image list, shard or precision, or of
-            other views.
+            other images or views.
     """
     path = task.predictions_path
     if not is_file(path):
@@ -99,8 +122,11 @@ def is_finished(task: PredictionTask) -> bool:
     wanted = task.identity()
     what = {"fingerprint": "another model", "image_list": "another list of images"}
     what |= {"augmentation": "other views (--tta)", "shard": "another shard"}
-    if "precision" in found and not task.any_precision:  # earlier versions did not write it
+    # Earlier versions did not write these.
+    if "precision" in found and not task.any_precision:
         what["precision"] = "another --precision"
+    if "image_files" in found and found.get("image_list") == wanted["image_list"]:
+        what["image_files"] = "other images of the same names"
     other = [meaning for name, meaning in what.items() if found.get(name) != wanted.get(name)]
     if other:
         named = " and ".join(other)

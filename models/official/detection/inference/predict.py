@@ -9,6 +9,7 @@ from tpudet.detection.inference.model_list import ListedModel, read_model_list
 from tpudet.detection.inference.parts import (
     InferenceError,
     PredictionTask,
+    digest_image_files,
     find_parts_left,
     is_finished,
 )
@@ -70,7 +71,8 @@ def plan_folder(
     listed = _list(images, every, ids)
     size = "x".join(map(str, saved.metadata["canvas_size"]))
     print(f"model {saved.directory}, canvas {size}; {_count_images(listed, images, shard)}")
-    return [_task(saved, target, listed, shard, views)._replace(in_bfloat16=in_bfloat16)]
+    task = _task(saved, target, listed, shard, views)
+    return [task._replace(in_bfloat16=in_bfloat16, image_files=digest_image_files(listed))]
 
 
 def plan_models(
@@ -102,12 +104,15 @@ def plan_models(
         UserError: an argument or the list is not usable; all mistakes of the list at once.
     """
     listed = _list(images, every, ids)
+    files = digest_image_files(listed)
     tasks: list[PredictionTask] = []
 
     def add(model: ListedModel) -> None:
         target = shard_path(model.predictions_path, shard)
         task = _task(model.saved, target, listed, shard, views)
-        task = task._replace(in_bfloat16=in_bfloat16, any_precision=any_precision)
+        task = task._replace(
+            in_bfloat16=in_bfloat16, any_precision=any_precision, image_files=files
+        )
         if not overwrite and is_finished(task):
             print(f"{task.predictions_path}: finished, skipped")
         else:
