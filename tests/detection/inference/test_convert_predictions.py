@@ -14,6 +14,8 @@ from tpudet.detection.commands import convert_predictions, export_annotations, m
 from tpudet.detection.inference import convert_predictions as convert
 from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
 from tpudet.detection.ops.numpy_masks import encode_rle
+from tpudet.detection.preparation.sources.yolo import read_yolo
+from tpudet.detection.preparation.sources.yolo_layout import find_yolo_set
 from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.row_template import parse_template
 
@@ -70,6 +72,35 @@ def test_yolo_files_have_centres_in_fractions(predictions, tmp_path) -> None:
     numbers = predictions("0,cat\n7,dog\n")
     assert convert_predictions.main([numbers, str(target), "--to", "yolo", "-f"]) == 0
     assert [line[0] for line in (target / "a.txt").read_text().splitlines()] == ["0", "7"]
+    names = (target / "classes.txt").read_text().splitlines()  # read by line number, from 0
+    assert (names[0], names[7], names[1:7]) == ("cat", "dog", [f"unused_{n}" for n in range(1, 7)])
+    # A file of a million lines, or two classes of one number, would serve nobody.
+    for classes in ("0,cat\n1000000,dog\n", "0,cat\n00,dog\n"):
+        assert convert_predictions.main([predictions(classes), *arguments[1:], "-f"]) == 0
+        assert (target / "classes.txt").read_text() == "cat\ndog\n"
+
+
+def test_yolo_files_without_scores_are_annotations(predictions, folder, tmp_path) -> None:
+    arguments = [predictions(), str(tmp_path / "labels"), "--to", "yolo", "--no_scores"]
+    assert convert_predictions.main(arguments) == 0
+    (tmp_path / "data.yaml").write_text("train: images\nnames: [cat, dog]\n")
+    found = read_yolo(find_yolo_set(str(tmp_path / "data.yaml"), ["train"]))
+    assert found.images["source_id"].tolist() == ["a", "b"]
+    assert found.boxes["label"].tolist() == ["0", "1"]
+    expected = np.clip(BOXES["a"], 0, 1)
+    np.testing.assert_allclose(found.boxes[["x1", "y1", "x2", "y2"]].to_numpy(), expected)
+
+
+def test_labels_of_an_image_are_not_the_class_names(predictions, tmp_path, capsys) -> None:
+    image = ImagePredictions(
+        "classes", np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros((0, 4), np.float32)
+    )
+    path = tmp_path / "p.parquet"
+    with path.open("wb") as file:
+        write_predictions(file, path.name, [[image]], class_list_text="1,cat\n", metadata={})
+    assert convert_predictions.main([str(path), str(tmp_path / "labels"), "--to", "yolo"]) == 2
+    assert "the image classes would be classes.txt" in capsys.readouterr().err
+    assert not (tmp_path / "labels").exists()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,9 @@ fields of --format: image width height label name class_id score x y w h cx cy x
 fields of a detection stand in one column, as above, an image has one row in which its detections
 follow one another; otherwise each detection has a row.
 
+--to yolo writes a file of lines `class cx cy width height score` for each image, and classes.txt,
+where line N, from 0, is the name of class N.
+
 exit codes: 0 done, 2 wrong arguments or unusable files (nothing is written)
 """
 
@@ -57,6 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=0.0,
         metavar="X",
         help="leave out lower scores [%(default)s]",
+    )
+    parser.add_argument(
+        "--no_scores",
+        action="store_true",
+        help="yolo: leave out the scores, as labels to train on or to correct have none",
     )
     parser.add_argument("-f", "--force", action="store_true", help="replace RESULT")
     return run_command(parser, argv, _run)

@@ -24,6 +24,7 @@ from tpudet.detection.submission.results import (
     coco_entries,
     template_fields,
     visible_detections,
+    yolo_class_names,
     yolo_class_numbers,
     yolo_lines,
 )
@@ -35,6 +36,7 @@ from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.claimed_folder import claimed_folder
 
 ResultFormat = Literal["coco", "yolo", "csv"]
+_CLASS_NAMES = "classes.txt"
 DEFAULT_TEMPLATE = "{image},{label},{score:.6f},{x1},{y1},{x2},{y2}"
 
 
@@ -65,6 +67,7 @@ def convert_predictions(
     header: str | None,
     pixels: bool,
     min_score: float,
+    no_scores: bool,
     force: bool,
 ) -> str:
     """Writes a predictions file in another format, whole or not at all.
@@ -79,6 +82,7 @@ def convert_predictions(
         header: first line of a CSV; None derives it from the template, "" writes none.
         pixels: whether boxes of a CSV are in pixels instead of fractions.
         min_score: detections with lower scores are left out, 0..1.
+        no_scores: whether lines of YOLO end with the box, as those of annotations do.
         force: whether an existing target is replaced.
 
     Returns:
@@ -89,6 +93,8 @@ def convert_predictions(
     """
     if to != "csv" and (template is not None or header is not None or pixels):
         raise UserError("--format, --header and --coordinates pixels are for --to csv")
+    if no_scores and to != "yolo":
+        raise UserError("--no_scores is for --to yolo; a template of --to csv needs no {score}")
     text = DEFAULT_TEMPLATE if template is None else template
     needs_sizes = to == "coco" or pixels or "{width" in text or "{height" in text
     _check_sizes(images, ground_truth, are_needed=needs_sizes)
@@ -102,7 +108,7 @@ def convert_predictions(
         if to == "coco":
             count = _write_coco(target, results, category_ids(classes, ground_truth), force=force)
         elif to == "yolo":
-            count = _write_yolo(target, results, force=force)
+            count = _write_yolo(target, results, with_scores=not no_scores, force=force)
         else:
             count = _write_csv(target, results, rows, header, pixels=pixels, force=force)
     unread = len(stored.metadata.get("unreadable") or ())
@@ -169,8 +175,14 @@ def _write_csv(
     return count
 
 
-def _write_yolo(target: str, results: _Results, *, force: bool) -> int:
+def _write_yolo(target: str, results: _Results, *, with_scores: bool, force: bool) -> int:
     """Writes `<image id>.txt` for each image, and the names of the classes in classes.txt."""
+    stem = os.path.splitext(_CLASS_NAMES)[0]
+    if stem in results.identities:
+        raise PredictionsError(
+            f"the labels of the image {stem} would be {_CLASS_NAMES}, the file of the class names: "
+            "rename the image and predict it again"
+        )
 
     def check() -> None:
         names = storage.list_names(target)
@@ -183,12 +195,11 @@ def _write_yolo(target: str, results: _Results, *, force: bool) -> int:
             )
 
     count, numbers = 0, yolo_class_numbers(results.classes)
-    with claimed_folder(target, last="classes.txt", check=check) as folder:
+    with claimed_folder(target, last=_CLASS_NAMES, check=check) as folder:
         for image, _, found in results.detections():
-            storage.write_text(
-                os.path.join(folder, f"{image.image_id}.txt"), yolo_lines(found, numbers)
-            )
+            lines = yolo_lines(found, numbers, with_scores=with_scores)
+            storage.write_text(os.path.join(folder, f"{image.image_id}.txt"), lines)
             count += len(found.rows)
-        names = "".join(f"{entry.name}\n" for entry in results.classes)
-        storage.write_text(os.path.join(folder, "classes.txt"), names)
+        names = yolo_class_names(results.classes)
+        storage.write_text(os.path.join(folder, _CLASS_NAMES), names)
     return count

@@ -8,6 +8,7 @@ import numpy as np
 from tpudet.trainkit.class_list import ClassEntry
 
 _FRACTION_DECIMALS, _PIXEL_DECIMALS, _SCORE_DECIMALS = 6, 3, 6
+_NUMBER_DIGITS = 5  # of class numbers, each of which up to the largest is a line of classes.txt
 
 
 class ImageIdentity(NamedTuple):
@@ -66,22 +67,33 @@ def coco_entries(
     return entries
 
 
-def yolo_lines(found: VisibleDetections, class_numbers: Sequence[str]) -> str:
+def yolo_lines(
+    found: VisibleDetections, class_numbers: Sequence[int], *, with_scores: bool = True
+) -> str:
     """Returns a label file: a line `class cx cy width height score` per detection, in fractions."""
     x1, y1, x2, y2 = found.boxes_normalized.T
     columns = np.stack([(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1, found.scores], axis=1)
+    columns = columns if with_scores else columns[:, :4]
     return "".join(
         f"{class_numbers[label - 1]} {' '.join(f'{value:.6f}' for value in row)}\n"
         for label, row in zip(found.labels.tolist(), columns.tolist(), strict=True)
     )
 
 
-def yolo_class_numbers(classes: Sequence[ClassEntry]) -> list[str]:
+def yolo_class_numbers(classes: Sequence[ClassEntry]) -> list[int]:
     """The class numbers, from 0: those of a YOLO data set if the identifiers are such."""
-    numbers = [entry.identifier for entry in classes]
-    if all(number.isdecimal() for number in numbers) and "0" in numbers:
-        return numbers
-    return [str(row) for row in range(len(classes))]
+    texts = [entry.identifier for entry in classes]
+    if "0" in texts and all(text.isdecimal() and len(text) <= _NUMBER_DIGITS for text in texts):
+        numbers = [int(text) for text in texts]
+        if [str(number) for number in numbers] == texts:
+            return numbers
+    return list(range(len(classes)))
+
+
+def yolo_class_names(classes: Sequence[ClassEntry]) -> str:
+    """Returns a classes.txt: the name of class number N in line N, from 0."""
+    names = dict(zip(yolo_class_numbers(classes), (entry.name for entry in classes), strict=True))
+    return "".join(f"{names.get(n, f'unused_{n}')}\n" for n in range(max(names) + 1))
 
 
 def template_fields(

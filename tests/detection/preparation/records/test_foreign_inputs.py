@@ -298,7 +298,7 @@ def test_voc_numbers_and_names_that_cannot_be_read(bench, tmp_path, capsys) -> N
     assert bench.convert("voc", folder) == 2
     error = capsys.readouterr().err
     assert "all boxes of dog (1)" in error
-    assert "2 box whose coordinates are no numbers (such as 1.jpg: cat xmin '10,5')" in error
+    assert "2 box that cannot be read (such as 1.jpg: cat xmin '10,5')" in error
     assert bench.convert("voc", folder, "--allow_empty") == 0
     assert bench.labels() == {"1": [1], "2": [1]}
     summary = capsys.readouterr().out

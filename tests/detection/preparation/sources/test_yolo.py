@@ -86,7 +86,11 @@ def test_lines_become_boxes_polygons_and_findings(tmp_path) -> None:
     assert annotations.images["file"].tolist() == ["a.jpg", "b.jpg"]
     np.testing.assert_allclose(boxes[CORNERS][:2], [[0.3, 0.4, 0.7, 0.6], [0.2, 0.1, 0.8, 0.5]])
     assert boxes["segmentation"][1] == [[0.1, 0.2, 0.5, 0.2, 0.5, 0.8]]
-    assert boxes["fault"].tolist()[2:] == ["'0 0.5 0.5 0.2 0.4 0.93'", "'0 0,5 0.5 0.2 0.4'"]
+    scored = "'0 0.5 0.5 0.2 0.4 0.93' has 5 numbers behind the class, of which the last seems to"
+    assert boxes["fault"].tolist()[2:] == [
+        f"{scored} be a score: a box has 4",
+        "'0 0,5 0.5 0.2 0.4'",
+    ]
     (finding,) = annotations.findings
     assert finding.reason == "label file without an image"
     assert finding.file.endswith("labels/gone.txt")

@@ -152,7 +152,7 @@ def _report_unread(boxes: pd.DataFrame, files: pd.Series) -> list[Finding]:
     """Reports boxes whose coordinates the reader could not read, with the text that it found."""
     columns = (files.to_numpy()[boxes["image"].to_numpy()], boxes["label"], boxes["fault"])
     return [
-        Finding(str(name), "box whose coordinates are no numbers", f"{label} {fault}", False)
+        Finding(str(name), "box that cannot be read", f"{label} {fault}", False)
         for name, label, fault in zip(*columns, strict=True)
     ]
 

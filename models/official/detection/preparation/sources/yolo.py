@@ -132,8 +132,13 @@ def _parse(line: str, numbers_of_keypoints: int) -> _Line:
     if numbers_of_keypoints and len(words) == 5 + numbers_of_keypoints:
         words = words[:5]
     numbers = [number for number in map(read_number, words[1:]) if number is not None]
-    if len(numbers) != len(words) - 1 or len(numbers) not in (4, *range(6, len(numbers) + 1, 2)):
-        return _Line(label, *_NO_BOX, f"'{line.strip()[:60]}'", None)
+    text = f"'{line.strip()[:60]}'"
+    if len(numbers) != len(words) - 1:
+        return _Line(label, *_NO_BOX, text, None)
+    if len(numbers) not in (4, *range(6, len(numbers) + 1, 2)):
+        hint = ", of which the last seems to be a score" if len(numbers) == 5 else ""
+        fault = f"{text} has {len(numbers)} numbers behind the class{hint}: a box has 4"
+        return _Line(label, *_NO_BOX, fault, None)
     if len(numbers) == 4:
         x, y, width, height = numbers
         corners = (y - height / 2, x - width / 2, y + height / 2, x + width / 2)
