@@ -157,6 +157,10 @@ def test_drop_block_follows_every_node_in_training_alone():
     assert not np.any(np.array(neck(features)[3]) == 0.0)
     states = {tuple(v.numpy()) for v in neck.variables if "drop_block" in v.path and v.shape}
     assert len(states) == 2 * 7  # no two draw the same squares
+    neck.cells[1].trainable = False  # in training its norms and drops are those of inference
+    cell, maps = neck.cells[1], list(found.values())
+    for frozen, inference in zip(cell(maps, training=True), cell(maps), strict=True):
+        np.testing.assert_array_equal(frozen, inference)
 
 
 def test_other_levels_are_refused():

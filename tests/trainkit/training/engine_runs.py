@@ -77,7 +77,7 @@ class Regression:
 
 
 class Shares:
-    """The share of each part of a batch in a count that the draws before it raise by one."""
+    """The share of each part of a batch in a count that the draws before it raise."""
 
     def __init__(self, sum_over_replicas: Any) -> None:
         images = keras.Input((6, 6, 2))
@@ -87,7 +87,7 @@ class Shares:
         self.sum_over_replicas = sum_over_replicas
 
     def losses(self, batch: Batch) -> dict[str, Any]:
-        count = ops.cast(self.drop.calls + 1, "float32")
+        count = ops.cast(self.drop.seed_generator.state[1] + 1, "float32")
         share = count / self.sum_over_replicas(count)
         return {"loss": share + 0.0 * ops.sum(self.model(batch.inputs, training=True))}
 
@@ -139,8 +139,11 @@ def build(
     return engine, task
 
 
-def sum_of_shares() -> float:
-    """Of as many parts as there are images on a device."""
+def shares_of_parts() -> tuple[float, int]:
+    """Returns the sum of the shares, and how often a drop's schedule advanced in two steps.
+
+    There are as many parts as images on a device.
+    """
     devices = choose_devices(TRAIN)
     engine, _ = build_engine(
         Shares(devices.sum_over_replicas),
@@ -153,7 +156,8 @@ def sum_of_shares() -> float:
         make_dataset=data,
         record_numbers=lambda batch: batch.records,
     )
-    return engine.train(1).losses["loss"]
+    loss = engine.train(2).losses["loss"]
+    return loss, int(engine.snapshot()["drop/calls"])
 
 
 def save(path: Path, arrays: dict[str, Any]) -> None:
@@ -212,7 +216,7 @@ def main(folder: Path) -> dict[str, Any]:
         "averaged_dense": averaged["dense/kernel"],
         "ema_dense": final["ema/dense/kernel"].ravel().tolist(),
         "predicted": sum(predicted, []),
-        "sum_of_shares": sum_of_shares() if keras.backend.backend() == "jax" else 1.0,
+        "shares": shares_of_parts() if keras.backend.backend() == "jax" else None,
     }
 
 

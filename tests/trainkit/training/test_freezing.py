@@ -4,10 +4,14 @@ from functools import partial
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
+from tpudet.trainkit.backbones.drop_block import DropBlock
+from tpudet.trainkit.backbones.efficientnet import EfficientNet
 from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.backbones.resnet import ResNet
 from tpudet.trainkit.training.freezing import freeze, frozen_at_random, frozen_paths, owning_layers
 
 NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
@@ -197,3 +201,37 @@ def test_what_is_frozen_but_not_loaded_is_told(detector: keras.Model) -> None:
 
 def test_no_patterns_freeze_nothing(model: keras.Model) -> None:
     assert freeze(model, []) == ((), (), 0)
+
+
+def backbone_of(kind: str) -> Any:
+    if kind == "efficientnet":
+        return EfficientNet(variant="lite0", drop_connect_rate=0.9, make_norm=NORM)
+    drop_block = partial(DropBlock, keep_prob=0.5, size=1, schedule_steps=0)
+    return ResNet(depth=18, drop_block=drop_block, make_norm=NORM)
+
+
+@pytest.mark.parametrize("kind", ["efficientnet", "resnet"])
+@pytest.mark.parametrize("patterns", [["backbone"], [r"backbone/.*(kernel|gamma)"]])
+def test_a_frozen_backbone_computes_in_training_what_it_does_in_inference(
+    kind: str, patterns: list[str]
+) -> None:
+    """Norms and drops; a pattern may leave out the seeds of drops."""
+    images = keras.Input((32, 32, 3))
+    backbone = backbone_of(kind)
+    model = keras.Model(images, keras.layers.Dense(1, name="head")(backbone(images)[5]))
+    some = np.random.default_rng(0).normal(size=(4, 32, 32, 3)).astype(np.float32)
+    assert np.any(np.array(backbone(some, training=True)[5]) != np.array(backbone(some)[5]))
+    freeze(model, patterns)
+    np.testing.assert_array_equal(backbone(some, training=True)[5], backbone(some)[5])
+
+
+def test_blocks_after_the_frozen_ones_still_drop() -> None:
+    """Two of the five stages of a backbone; later ones skip 9 in 160 of the images and more."""
+    images = keras.Input((32, 32, 3))
+    backbone = backbone_of("efficientnet")
+    model = keras.Model(images, keras.layers.Dense(1, name="head")(backbone(images)[5]))
+    freeze(model, ["stem", "stage1", "stage2"])
+    some = np.random.default_rng(0).normal(size=(4, 32, 32, 3)).astype(np.float32)
+    first, second, inference = (backbone(some, training=drops) for drops in (True, True, False))
+    np.testing.assert_array_equal(first[2], inference[2])
+    assert np.any(np.array(first[5]) != np.array(second[5]))

@@ -115,4 +115,12 @@ def test_the_parts_of_a_batch_divide_by_the_sum_over_what_they_themselves_draw(
     runs: Any, name: str
 ) -> None:
     """Eight parts on one device count 1 to 8 of 36; on eight devices there is one part."""
-    assert runs[name]["sum_of_shares"] == pytest.approx(1.0)
+    assert runs[name]["shares"][0] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["jax", "jax_8"])
+def test_a_schedule_of_drops_advances_with_the_steps_and_not_with_their_parts(
+    runs: Any, name: str
+) -> None:
+    """Two steps, of eight parts each on one device."""
+    assert runs[name]["shares"][1] == 2

@@ -50,7 +50,8 @@ class Cell(keras.layers.Layer):
 
     Args:
         conv_norm: makes a node's `ConvNorm` from its name.
-        drop_block: makes the layer after a node's normalisation from a seed and a name.
+        drop_block: makes the layer after a node's normalisation from a seed and a name. It drops
+            nothing while the cell is frozen.
         seed: seed of the first node's `drop_block`; the others count up from it.
         name: name of the layer.
     """
@@ -79,7 +80,7 @@ class Cell(keras.layers.Layer):
 
     def call(self, features: Sequence[Tensor], training: bool = False) -> list[Tensor]:
         """Maps the features of levels 3 to 7 to features of the same shapes."""
-        maps = list(features)
+        maps, drops = list(features), training and bool(self.trainable_variables)
         for number, node in enumerate(CELL):
             fine, coarse = (
                 resample(maps[index], _NODE_LEVELS[index], node.level) for index in node.inputs
@@ -89,7 +90,7 @@ class Cell(keras.layers.Layer):
                 merged = merged + maps[index]
             merged = self.convs[number](ops.relu(merged), training=training)
             if self.drop_blocks:
-                merged = self.drop_blocks[number](merged, training=training)
+                merged = self.drop_blocks[number](merged, training=drops)
             maps.append(merged)
         return [maps[_OUTPUTS[level]] for level in LEVELS]
 

@@ -7,6 +7,8 @@ import keras
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
+STEP_COUNT = "calls"  # name of the variable that counts a schedule's steps
+
 
 class DropBlock(keras.layers.Layer):
     """Zeroes squares of [B, H, W, C], drawn per channel, and scales up the rest, in training.
@@ -16,7 +18,8 @@ class DropBlock(keras.layers.Layer):
             because squares overlap.
         size: side of a square in pixels of the map; clipped to the map's shorter side.
         schedule_steps: training calls over which the dropped share rises linearly from 0. Their
-            count is a variable, so that a restored run continues. 0 means no ramp.
+            count is a variable, so that a restored run continues; a step of several calls has to
+            raise it by one. 0 means no ramp.
         seed: seed of the random generator, whose state is also a variable.
         name: name of the layer.
     """
@@ -41,7 +44,7 @@ class DropBlock(keras.layers.Layer):
         self.seed_generator = keras.random.SeedGenerator(self.seed, name="seed")
         if self.schedule_steps:
             self.calls = self.add_weight(
-                shape=(), initializer="zeros", dtype="int32", trainable=False, name="calls"
+                shape=(), initializer="zeros", dtype="int32", trainable=False, name=STEP_COUNT
             )
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:

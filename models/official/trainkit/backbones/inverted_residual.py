@@ -41,7 +41,7 @@ class InvertedResidualBlock(keras.layers.Layer):
         squeeze_activation: between the two.
         gate: after them.
         drop_rate: probability that an image skips the block in training, if the block has an
-            identity.
+            identity and is not frozen.
         conv_norm: makes a `ConvNorm` with the network's settings.
         name: name of the layer.
     """
@@ -117,6 +117,6 @@ class InvertedResidualBlock(keras.layers.Layer):
         outputs = self.project(outputs, training=training)
         if not self.has_identity:
             return outputs
-        if drawn is not None and self.drop_rate > 0:
+        if drawn is not None and self.drop_rate > 0 and self.trainable_variables:
             outputs = drop_connect(outputs, drawn, rate=self.drop_rate)
         return outputs + inputs

@@ -59,7 +59,7 @@ class ResidualBlock(keras.layers.Layer):
         shortcut: the projection of the shortcut; None if input and output have the same shape.
         squeezed: channels between squeeze and excitation; 0 means neither.
         drop_block: makes a `DropBlock` from a seed and a name, for each normalisation and the
-            shortcut.
+            shortcut. They drop nothing while the block is frozen.
         seed: seed of the first `DropBlock`; the next ones get the numbers after it.
         name: name of the layer.
     """
@@ -105,16 +105,16 @@ class ResidualBlock(keras.layers.Layer):
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         """Maps [B, H, W, channels] to [B, H / strides, W / strides, filters_out]."""
-        outputs = inputs
+        outputs, drops = inputs, training and bool(self.trainable_variables)
         for index, conv in enumerate(self.convs):
             outputs = conv(outputs, training=training)
             if self.drop_blocks:  # before or after ReLU makes no difference
-                outputs = self.drop_blocks[index](outputs, training=training)
+                outputs = self.drop_blocks[index](outputs, training=drops)
         if self.squeezed:
             outputs = squeeze_and_excite(outputs, self.squeeze, self.excite, activation="relu")
         shortcut = self.shortcut(inputs, training=training) if self.shortcut else inputs
         if self.drop_blocks:
-            shortcut = self.drop_blocks[-1](shortcut, training=training)
+            shortcut = self.drop_blocks[-1](shortcut, training=drops)
         return ops.relu(outputs + shortcut)
 
 

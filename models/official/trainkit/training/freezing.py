@@ -31,8 +31,8 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> Frozen:
     `backbone/stage[12]/`, or `.*/norm/` for every layer of that name. The innermost layer that owns
     the variable is frozen as a whole, with all layers inside it: naming a convolution's kernel
     freezes its bias and the normalisation inside it, naming a BatchNorm's gamma freezes its
-    statistics. Call it on a built model, before the optimizer is built and the decayed variables
-    are selected.
+    statistics. A block of which every layer is frozen drops nothing any more. Call it on a built
+    model, before the optimizer is built and the decayed variables are selected.
 
     Args:
         model: `trainable` of the selected layers is set to False.
@@ -65,7 +65,7 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> Frozen:
     frozen = [
         variable
         for variable in model.variables
-        # The seeds of a frozen layer are not weights, and keep changing.
+        # Seeds are not weights; a backbone's keeps changing where some of its blocks are frozen.
         if not owners[variable.path].trainable and keras.backend.is_float_dtype(variable.dtype)
     ]
     return Frozen(

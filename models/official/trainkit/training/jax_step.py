@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from tpudet.trainkit.backbones.drop_block import STEP_COUNT
 from tpudet.trainkit.training import step as arithmetic
 from tpudet.trainkit.training.freezing import frozen_paths
 from tpudet.trainkit.training.jax_accumulation import known_totals, split_batch, totals_of_parts
@@ -65,6 +66,7 @@ class JaxStep:
         self._l2_weight_decay = l2_weight_decay
         self._gradient_clip_norm = gradient_clip_norm
         self._ema_decay = ema_decay
+        self._count_steps = [variable.name == STEP_COUNT for variable in self.variables.others]
         self._accumulate_steps = accumulate_steps
         self._num_devices = num_devices
 
@@ -130,18 +132,23 @@ class JaxStep:
     def _accumulated_gradients(
         self, state: State, batch: Any
     ) -> tuple[list[jax.Array], jax.Array, list[jax.Array]]:
-        """Adds up the parts' shares; BatchNorm's statistics go from part to part."""
+        """Adds up the parts' shares; BatchNorm's statistics and the seeds go from part to part."""
         parts = split_batch(batch, self._accumulate_steps, self._num_devices)
 
+        def others_before(others: list[jax.Array]) -> list[jax.Array]:
+            """Counts of steps begin anew with every part, so that all of them count as one step."""
+            found = zip(others, state.others, self._count_steps, strict=True)
+            return [before if counts else value for value, before, counts in found]
+
         def others_after(others: list[jax.Array], part: Any) -> list[jax.Array]:
-            return self._others_after(self._losses(state.trained, others, part)[1])
+            return self._others_after(self._losses(state.trained, others_before(others), part)[1])
 
         totals = totals_of_parts(others_after, state.others, parts)
 
         def add_part(sums: tuple[Any, Any], part: Any) -> tuple[tuple[Any, Any], jax.Array]:
             gradients, others = sums
             with known_totals(totals):
-                shares, losses, others = self._gradients(state.trained, others, part)
+                shares, losses, others = self._gradients(state.trained, others_before(others), part)
             return (jax.tree.map(jnp.add, gradients, shares), others), losses
 
         nothing = [jnp.zeros_like(value) for value in state.trained]
