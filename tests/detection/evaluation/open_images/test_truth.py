@@ -171,6 +171,20 @@ def test_rows_with_more_fields_than_the_header_are_refused(write) -> None:
         read_truth(write("gt.csv", HEADER, row("a", "/car"), row("b", "/car") + ",1"))
 
 
+def test_a_file_that_was_cut_in_its_last_row_is_refused(write) -> None:
+    good, labels = row("a", "/car"), "ImageID,LabelName,Confidence"
+    message = r"1 bad row:\n  .*{}, line 3: fewer fields than the {} of the header$"
+    for count in range(1, 13):
+        path = write("truth.csv", HEADER, good, ",".join(row("b", "/car").split(",")[:count]))
+        with pytest.raises(TruthFileError, match=message.format(r"truth\.csv", 13)):
+            read_truth(path)
+    quoted = write("truth.csv", HEADER, row('"a"', '"/car, or ""boat"""'), "", row("a", "/car"))
+    assert len(read_truth(quoted).truth.classes) == 2
+    path = write("labels.csv", labels, "a,/car,1", "b,/car")
+    with pytest.raises(TruthFileError, match=message.format(r"labels\.csv", 3)):
+        read_truth(write("truth.csv", HEADER, good), image_labels=path)
+
+
 def test_ground_truth_in_pixels_is_refused(write) -> None:
     rows = [row("a", "/car", "10,500,20,600"), row("b", "/car", "0,40,0,30"), row("c", "/car")]
     with pytest.raises(TruthFileError, match="is in pixels: 2 of 3 boxes reach beyond 1.5"):

@@ -5,6 +5,7 @@ Functions take the content of a file, from any file system; the path is for mess
 
 import csv
 import io
+import re
 import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -57,8 +58,8 @@ def read_box_rows(data: bytes, path: str, *, with_masks: bool = False) -> BoxRow
 
     Args:
         data: ImageID, LabelName, XMin, XMax, YMin, YMax are needed, IsGroupOf is used if it is
-            there, and other columns are ignored. A row with only an ImageID is an image without
-            objects.
+            there, and other columns are ignored. A row that is blank but for its ImageID is an
+            image without objects.
         path: of the file.
         with_masks: whether the columns ImageWidth, ImageHeight and Mask are read too.
 
@@ -169,9 +170,18 @@ def _read(data: bytes, path: str, required: Sequence[str]) -> pd.DataFrame:
     table.columns = [name.strip() for name in table.columns]
     if twice := table.columns[table.columns.duplicated()].tolist():
         raise TruthFileError(f"{path} has the column {twice[0][:80]!r} twice in its header")
+    fault = f"fewer fields than the {len(table.columns)} of the header"
+    _require_good(data, path, [(_short_rows(data, len(table.columns)), fault)])
     for name in table.columns:
-        table[name] = table[name].fillna("").str.strip()
+        table[name] = table[name].str.strip()
     return table
+
+
+def _short_rows(data: bytes, num_fields: int) -> np.ndarray:
+    """[rows] bool: those with fewer fields, as of a file that was cut; pandas adds blank ones."""
+    unquoted = re.sub(rb'"[^"]*"', b"x", data) if b'"' in data else data
+    counts = [line.count(b",") + 1 for line in unquoted.splitlines() if line.strip()]
+    return np.array(counts[1:], np.int64) < num_fields
 
 
 def _numbers(table: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
