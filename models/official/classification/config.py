@@ -62,6 +62,11 @@ class ExperimentConfig:
         check(self, stop_at_rule(self.train, (*get_args(Metric), "micro_f1")))
 
     @property
+    def measured(self) -> str:
+        """Of what an evaluation is, in words."""
+        return self.data.eval_split
+
+    @property
     def weights_settings(self) -> tuple[Setting, ...]:
         """The settings that give the weights their meaning: a run that resumes keeps them."""
         windows = Setting("data.windows", self.data.windows)  # the colours of a CT slice

@@ -4,9 +4,10 @@ The number of classes is not a key: it is the number of rows in the data set's c
 """
 
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
 
 from tpudet.detection.data.config import DataConfig
@@ -122,6 +123,12 @@ class ExperimentConfig:
         known = _METRICS[self.evaluation.rules.kind]
         has_masks = self.model.predicts_masks
         return [name for name in known if has_masks or not name.startswith("mask_")]
+
+    @property
+    def measured(self) -> str:
+        """Of what an evaluation is, in words; files by name, as folders move."""
+        rules = [os.path.basename(value) for value in asdict(self.evaluation.rules).values()]
+        return f"{self.data.eval_split} by {' with '.join(filter(None, rules))}"
 
     @property
     def weights_settings(self) -> tuple[Setting, ...]:

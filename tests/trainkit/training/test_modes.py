@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tpudet.trainkit.config.decode import ConfigError, load_config
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.checkpoints import CheckpointMismatchError, Checkpoints
@@ -18,6 +19,7 @@ from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.evaluator import Evaluation, EvaluationSettings
 from tpudet.trainkit.training.model_dir import describe_run
 from tpudet.trainkit.training.modes import Mode, claim_model_dir, run_training
+from tpudet.trainkit.training.run_log import Ledger
 from tpudet.trainkit.weights.settings import Setting
 
 HoldClaim = Callable[[Path], AbstractContextManager[int]]
@@ -53,12 +55,17 @@ class Config:
     style: str = "caffe"
     train: TrainConfig = field(default_factory=TrainConfig)
 
+    measured: str = "val by coco"
+
     @property
     def weights_settings(self) -> tuple[Setting, ...]:
         return (Setting("style", self.style),)
 
 
 CLASSES = "/m/1,cat\n"
+EVALUATION = EvaluationSettings(
+    evaluate=lambda step: Evaluation({}, {}), every_steps=1, best_metric="AP", headline=()
+)
 
 
 def save_step(model_dir: str, step: int) -> None:
@@ -125,8 +132,34 @@ def test_an_evaluator_that_began_before_its_trainer_records_nothing_of_other_set
         raise AssertionError("it would be recorded")
 
     monkeypatch.setattr("tpudet.trainkit.training.loop.evaluate_checkpoints", trainer_begins)
-    evaluation = EvaluationSettings(
-        evaluate=lambda step: Evaluation({}, {}), every_steps=1, best_metric="AP", headline=()
-    )
     with pytest.raises(ConfigError, match="style: caffe -> keras"):
-        run(ram_dir, Config(style="keras"), mode="eval", evaluation=evaluation)
+        run(ram_dir, Config(style="keras"), mode="eval", evaluation=EVALUATION)
+
+
+@pytest.mark.parametrize("mode", ["eval", "train_and_eval"])
+def test_evaluations_of_two_splits_are_not_compared_under_one_name(
+    mode: Mode, ram_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the ledger: the evaluator's split may be another than its trainer's."""
+    seen = []
+
+    def evaluate(evaluation: EvaluationSettings | None = None, **_: Any) -> int:
+        seen.extend([evaluation.measured] if evaluation else [])
+        return 0
+
+    for name in ("evaluate_checkpoints", "train_and_eval", "train"):
+        monkeypatch.setattr(f"tpudet.trainkit.training.loop.{name}", evaluate)
+    describe_run(ram_dir, Config(measured="train by coco"), CLASSES)
+    save_step(ram_dir, 8)
+    ledger = Ledger(ram_dir)
+    ledger.append("eval", 4, {"AP": 0.1})  # of an earlier version
+    ledger.append("eval", 8, {"AP": 0.5, "measured": "val by coco"})
+    ledger.append("eval", 12, {"AP": 0.5, "measured": "fold_1 by coco"})  # to be redone
+    assert run(ram_dir, Config(), mode=mode, evaluation=EVALUATION) == 0
+    assert seen == ["val by coco"]
+    described = load_config(Config, f"{ram_dir}/config.yaml")
+    other = Config(measured="test by coco")
+    with pytest.raises(UserError, match=r"are of val by coco, and now .* of test by coco: best/"):
+        run(ram_dir, other, mode=mode, evaluation=EVALUATION)
+    assert load_config(Config, f"{ram_dir}/config.yaml") == described
+    assert run(ram_dir, other, mode="train") == 0

@@ -1,5 +1,6 @@
 """Evaluates each checkpoint once, records the metrics and keeps the best checkpoint."""
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from tpudet.trainkit.training.best_checkpoint import BestCheckpoint
 from tpudet.trainkit.training.checkpoints import (
     Checkpoint,
     UnreadableCheckpointError,
+    list_checkpoints,
     load_checkpoint,
 )
 from tpudet.trainkit.training.engine import OPTIMIZER, Engine
@@ -45,6 +47,7 @@ class EvaluationSettings:
     every_steps: Count  # and at the end of the run
     best_metric: str  # its highest value decides which checkpoint `best/` holds
     headline: Sequence[str]  # metrics to log as `NAME: 0.1234`
+    measured: str = ""  # of what the metrics are, in words: those of others are not compared
 
     __post_init__ = check
 
@@ -192,7 +195,8 @@ class Evaluator:
         snapshot = snapshot or self._engine.snapshot
         self._offer_best(checkpoint, metrics[settings.best_metric], snapshot)
         writer.write("eval", step, {**metrics, **images})
-        self._ledger.append("eval", step, {**metrics, "seconds": round(self.last_seconds, 3)})
+        about = {"seconds": round(self.last_seconds, 3), "measured": settings.measured}
+        self._ledger.append("eval", step, {**metrics, **about})
         self._history[step] = _finite(metrics)
 
     def _offer_best(
@@ -214,6 +218,37 @@ class Evaluator:
             return
         metric = self._settings.best_metric
         logger.info("Best %s so far: %.4f at step %d", metric, value, checkpoint.step)
+
+
+def comparable(settings: EvaluationSettings, model_dir: str, measured: str) -> EvaluationSettings:
+    """Returns the settings with what they measure, which is what was measured in the model_dir.
+
+    Lines of earlier versions do not say what they measured, and pass.
+
+    Args:
+        settings: how the model is evaluated.
+        model_dir: of the run; may not exist yet.
+        measured: of what the metrics will be, in words.
+
+    Raises:
+        UserError: evaluations that count were of another split, or by other rules.
+    """
+    published = list_checkpoints(model_dir)
+    newest = published[-1] if published else Checkpoint(0, "")
+    others = {
+        line["measured"]
+        for line in Ledger(model_dir, writes=False).lines()
+        if line["kind"] == "eval" and line["step"] <= newest.step and line.get("measured")
+    } - {measured}
+    if others:
+        raise UserError(
+            f"The evaluations in {model_dir} are of {' and of '.join(sorted(others))}, and now "
+            f"they would be of {measured}: best/, train.patience and train.stop_at would compare "
+            "values of different things. Evaluate another split with `tpudet evaluate --split`, or "
+            f"go on in another model_dir, into which you copy {model_dir}/config.yaml and "
+            f"{newest.prefix}.*"
+        )
+    return dataclasses.replace(settings, measured=measured)
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """Runs a training in one of its modes: train, eval, or both in turn."""
 
-import functools
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.checkpoints import check_newest
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.engine import Engine
-from tpudet.trainkit.training.evaluator import EvaluationSettings
+from tpudet.trainkit.training.evaluator import EvaluationSettings, comparable
 from tpudet.trainkit.training.kept_settings import require_kept_settings
 from tpudet.trainkit.training.loggers import check_loggers
 from tpudet.trainkit.training.model_dir import claim_path, compare_run, describe_run
@@ -67,11 +66,9 @@ def run_training(
     engine, is_chief = training.engine, training.engine.is_chief
     experiment: Any = config
     _check_mode(mode, experiment.train, engine)
-    keeps = functools.partial(
-        require_kept_settings, model_dir, config, load_config, trains=mode != "eval"
-    )
     with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
-        keeps()
+        if evaluation:
+            evaluation = comparable(evaluation, model_dir, experiment.measured)
         _describe(mode, model_dir, config, class_list_text, training, load_config)
         keep_compiled_steps(model_dir)
         where: dict[str, Any] = {"engine": engine, "model_dir": model_dir, "verify": verify}
@@ -81,7 +78,7 @@ def run_training(
                 return loop.train(settings=settings, **where)
             if mode == "train_and_eval":
                 return loop.train_and_eval(settings=settings, evaluation=evaluation, **where)
-            where["verify"] = _both(verify, keeps)  # its trainer may begin after it
+            where["verify"] = _verify_settings_too(verify, model_dir, config, load_config)
             return loop.evaluate_checkpoints(
                 total_steps=settings.total_steps,
                 evaluation=evaluation,
@@ -126,12 +123,19 @@ def claim_model_dir(model_dir: str, mode: Mode, *, is_chief: bool) -> Iterator[C
         yield verify
 
 
-def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
-    def call() -> None:
-        first()
-        second()
+def _verify_settings_too(
+    verify: Callable[[], None],
+    model_dir: str,
+    config: Config,
+    load_config: Callable[[str], Config],
+) -> Callable[[], None]:
+    """Adds to the check before each write of mode "eval", whose trainer may begin after it."""
 
-    return call
+    def check() -> None:
+        verify()
+        require_kept_settings(model_dir, config, load_config, trains=False)
+
+    return check
 
 
 def _describe(
@@ -144,8 +148,10 @@ def _describe(
 ) -> None:
     """Logs what changed in the run, and describes it in its model_dir.
 
-    Unless its model does not fit the checkpoints there; in mode "eval" the config is the trainer's.
+    Unless the checkpoints there are of another model, or of settings that it must keep. In mode
+    "eval" the config is the trainer's.
     """
+    require_kept_settings(model_dir, config, load_config, trains=mode != "eval")
     unlogged = ("train.precision",) if mode == "eval" else ()  # a CPU evaluates float16 runs
     compare_run(model_dir, config, class_list_text, load_config, unlogged=unlogged)
     if mode == "eval":
