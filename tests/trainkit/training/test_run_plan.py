@@ -1,18 +1,22 @@
 """The log before a run begins: its length by the data, its learning rate, what is odd."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tpudet.trainkit.training.build_optimizer import drops_warning
+from tpudet.trainkit.training.checkpoints import Checkpoints
 from tpudet.trainkit.training.config import (
     CosineScheduleConfig,
     RangeTestScheduleConfig,
     StepScheduleConfig,
     TrainConfig,
 )
-from tpudet.trainkit.training.plan import describe_learning_rate, with_total_steps
+from tpudet.trainkit.training.plan import Done, describe_learning_rate, with_total_steps
+from tpudet.trainkit.training.start import read_done
 
 COSINE = CosineScheduleConfig(peak=0.08)
 
@@ -28,6 +32,39 @@ def test_epochs_become_steps_rounded_up() -> None:
     assert with_total_steps(train, 205).total_epochs == 2.5  # so that a resumed run finds as many
     assert with_total_steps(config(total_steps=600), 205).total_steps == 600
     assert with_total_steps(config(total_epochs=0.001, batch_size=64), 205).total_steps == 1
+
+
+def test_another_batch_size_on_resume_ends_after_as_many_epochs() -> None:
+    """10 epochs of 3,000 images: half of them in 1,875 steps of 8, the rest in 3,750 of 4."""
+    train = config(total_epochs=10.0, batch_size=4)
+    assert with_total_steps(train, 3000).total_steps == 7500
+    done = Done(steps=1875, records=15_000, batch_size=8, total_steps=3750)
+    assert with_total_steps(train, 3000, done=done).total_steps == 5625
+    # Its own restart, and back to 8 after 2,000 steps of 4: 7,000 images remain.
+    done = Done(steps=3875, records=23_000, batch_size=4, total_steps=5625)
+    assert with_total_steps(train, 3000, done=done).total_steps == 5625
+    train = dataclasses.replace(train, batch_size=8)
+    assert with_total_steps(train, 3000, done=done).total_steps == 3875 + 875
+    # More than there are epochs: nothing remains.
+    done = done._replace(records=31_000)
+    assert with_total_steps(train, 3000, done=done).total_steps == 3875
+
+
+def test_steps_that_loss_scaling_skipped_do_not_shorten_the_plan() -> None:
+    """Five batches of 8 were consumed beyond the 1,000 steps that count."""
+    train = config(total_epochs=10.0, batch_size=8)
+    done = Done(steps=1000, records=8040, batch_size=8, total_steps=3750)
+    assert with_total_steps(train, 3000, done=done).total_steps == 3750
+
+
+def test_what_is_done_is_read_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("train: {batch_size: 8, total_steps: 3750}\n")
+    assert read_done(str(tmp_path)) is None
+    checkpoints = Checkpoints(str(tmp_path), keep=2)
+    for step in (1000, 1875):
+        checkpoints.save({"global_step": np.array(step), "records_consumed": np.array(8 * step)})
+    checkpoints.wait()
+    assert read_done(str(tmp_path)) == Done(1875, 15_000, batch_size=8, total_steps=3750)
 
 
 def test_steps_beside_epochs_in_one_file_are_named(caplog: pytest.LogCaptureFixture) -> None:

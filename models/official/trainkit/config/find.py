@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tpudet.trainkit.config.layers import merge, override_tree
 from tpudet.trainkit.config.yaml_tree import (
@@ -161,6 +161,22 @@ def find_task(name: str) -> str:
     """
     task = load_config_tree(name).children.get("task")
     return str(task.value) if isinstance(task, Leaf) else _DEFAULT_TASK
+
+
+def read_value(path: str, *keys: str) -> Any:
+    """Returns one plain value of an experiment file; None where it has none.
+
+    Args:
+        path: as for `load_tree`.
+        *keys: of the sections around it, and its own.
+
+    Raises:
+        ConfigError: as `load_tree`.
+    """
+    found: Branch | Leaf | None = load_tree(path)
+    for key in keys:
+        found = found.children.get(key) if isinstance(found, Branch) else None
+    return found.value if isinstance(found, Leaf) else None
 
 
 def load_tree(path: str, seen: tuple[str, ...] = ()) -> Branch:

@@ -11,8 +11,7 @@ from typing import Any, get_args
 import keras
 import tensorflow as tf
 
-from tpudet.trainkit.config.find import load_tree
-from tpudet.trainkit.config.yaml_tree import Branch, Leaf
+from tpudet.trainkit.config.find import read_value
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.build_optimizer import build_optimizer, l2_in_loss
 from tpudet.trainkit.training.config import TrainConfig
@@ -79,9 +78,7 @@ def _computed(precision: str, devices: Devices, *, trains: bool) -> str:
 
 def _read_precision(path: str) -> Precision | None:
     """Reads `train.precision` from the config.yaml of a run; None where it is auto or missing."""
-    train = load_tree(path).children.get("train")
-    found = train.children.get("precision") if isinstance(train, Branch) else None
-    value = found.value if isinstance(found, Leaf) else None
+    value = read_value(path, "train", "precision")
     return value if value in get_args(Precision) else None
 
 

@@ -14,6 +14,7 @@ Signature = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 OPTIMIZER = "optimizer/"  # begins the keys of what only training needs
+RECORDS_CONSUMED = "records_consumed"  # key of the input's position
 
 
 class NonfiniteStep(NamedTuple):

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.device_peaks import compiled_flops, peak_share
 from tpudet.trainkit.training.engine import (
+    RECORDS_CONSUMED,
     NonfiniteStep,
     Signature,
     StepReport,
@@ -34,7 +35,6 @@ from tpudet.trainkit.training.task import Task
 # wait in device memory, and keeps the records of a failed step at hand.
 STEPS_AHEAD = 2
 
-_RECORDS = "records_consumed"  # key of the input's position
 
 logger = logging.getLogger(__name__)
 
@@ -196,19 +196,22 @@ class JaxEngine:
 
     def signature(self) -> Signature:
         """As in `Engine`."""
-        return {**self._state.signature(), _RECORDS: ((), "int64")}
+        return {**self._state.signature(), RECORDS_CONSUMED: ((), "int64")}
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """As in `Engine`."""
         with self._devices.waiting(f"The snapshot of step {self.step}"):
-            return {**self._state.snapshot(), _RECORDS: np.array(self._records_consumed, np.int64)}
+            return {
+                **self._state.snapshot(),
+                RECORDS_CONSUMED: np.array(self._records_consumed, np.int64),
+            }
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """As in `Engine`."""
         check_keys(arrays.keys(), self.signature().keys())
         self._state.load(arrays)
         self._step = self._state.step
-        self._records_consumed = int(arrays[_RECORDS])
+        self._records_consumed = int(arrays[RECORDS_CONSUMED])
 
     def restart_input(self) -> None:
         """As in `Engine`."""

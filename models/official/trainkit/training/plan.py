@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Collection
+from typing import NamedTuple
 
 import keras
 
@@ -21,18 +22,36 @@ _LONG_HOURS = 2
 logger = logging.getLogger(__name__)
 
 
-def with_total_steps(train: TrainConfig, num_images: int) -> TrainConfig:
+class Done(NamedTuple):
+    """What a run has done where it resumes, and what it had planned."""
+
+    steps: int
+    records: int  # consumed
+    batch_size: int | None  # these two of its config.yaml
+    total_steps: int | None
+
+
+def with_total_steps(
+    train: TrainConfig, num_images: int, *, done: Done | None = None
+) -> TrainConfig:
     """Returns the config with `total_steps` from `total_epochs`, if it has those.
 
-    Layers of a config replace one by the other; where one file has both, a warning says so.
+    Layers of a config replace one by the other; where one file has both, a warning says so. A run
+    that resumes with another batch size, or has done so before, has the steps that it has done and
+    those for the records that remain.
 
     Args:
         train: the config of a run.
         num_images: training images.
+        done: None for a run that begins.
     """
     if train.total_epochs is None:
         return train
-    steps = max(math.ceil(train.total_epochs * num_images / train.batch_size), 1)
+    records = math.ceil(train.total_epochs * num_images)
+    steps = max(math.ceil(records / train.batch_size), 1)
+    # An unchanged plan stays: steps that loss scaling skipped consumed records and do not count.
+    if done and (done.batch_size, done.total_steps) != (train.batch_size, steps):
+        steps = done.steps + max(math.ceil((records - done.records) / train.batch_size), 0)
     if train.total_steps not in (steps, TrainConfig.total_steps):
         logger.warning(
             "train.total_steps %d has no effect beside train.total_epochs %g, which are %d steps: "
@@ -74,12 +93,13 @@ def log_plan(
         model.dtype_policy.name,
         count_of(num_devices, "device", "devices"),
     )
+    epochs = train.total_epochs or train.total_steps * train.batch_size / max(num_images, 1)
     logger.info(
-        "%d training images; %d steps of %d images are %.1f epochs",
+        "%d training images; with %d per step, %s end at step %d",
         num_images,
-        train.total_steps,
         train.batch_size,
-        train.total_steps * train.batch_size / max(num_images, 1),
+        "1 epoch" if epochs == 1 else f"{epochs:.1f} epochs",
+        train.total_steps,
     )
     logger.info("%s", describe_learning_rate(train))
     for warning in filter(None, (warmup_warning(train), drops_warning(train))):

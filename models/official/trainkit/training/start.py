@@ -4,11 +4,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from tpudet.trainkit.config.find import read_value
 from tpudet.trainkit.training.build_engine import choose_devices, resolve_precision
-from tpudet.trainkit.training.checkpoints import list_checkpoints
+from tpudet.trainkit.training.checkpoints import list_checkpoints, read_checkpoint
 from tpudet.trainkit.training.devices import Devices
+from tpudet.trainkit.training.engine import RECORDS_CONSUMED
 from tpudet.trainkit.training.model_dir import config_to_resume
-from tpudet.trainkit.training.plan import with_total_steps
+from tpudet.trainkit.training.plan import Done, with_total_steps
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.families import TPUDET, Family
 from tpudet.trainkit.weights.pretrained import Pretrained, open_pretrained, read_family
@@ -47,7 +49,7 @@ def resolve_start(
     """
     begins = not (model_dir and list_checkpoints(model_dir))
     experiment: Any = config
-    train = with_total_steps(experiment.train, num_images)
+    train = with_total_steps(experiment.train, num_images, done=read_done(model_dir))
     experiment, pretrained = resolve_config(
         dataclasses.replace(experiment, train=train),
         model_dir,
@@ -57,6 +59,21 @@ def resolve_start(
     devices = choose_devices(train)
     train = resolve_precision(train, devices, model_dir, trains=trains)
     return Start(dataclasses.replace(experiment, train=train), devices, pretrained, begins)
+
+
+def read_done(model_dir: str | None) -> Done | None:
+    """Returns what a run that resumes has done, from its newest checkpoint; None if it begins."""
+    path = config_to_resume(model_dir)
+    found = list_checkpoints(model_dir) if model_dir else []
+    if path is None or not found:
+        return None
+    position = read_checkpoint(found[-1].prefix, [RECORDS_CONSUMED])
+    return Done(
+        steps=found[-1].step,
+        records=int(position[RECORDS_CONSUMED]),
+        batch_size=read_value(path, "train", "batch_size"),
+        total_steps=read_value(path, "train", "total_steps"),
+    )
 
 
 def resolve_config(

@@ -12,6 +12,7 @@ from tpudet.trainkit.training.averaging import WeightAverage
 from tpudet.trainkit.training.devices import TensorFlowDevices
 from tpudet.trainkit.training.engine import (
     OPTIMIZER,
+    RECORDS_CONSUMED,
     NonfiniteStep,
     Signature,
     StepReport,
@@ -227,7 +228,7 @@ class TensorFlowEngine:
             | {f"ema/{path}": variable for path, variable in averages.items()}
             | {
                 "global_step": self._optimizer.iterations.value,
-                "records_consumed": self._records_consumed,
+                RECORDS_CONSUMED: self._records_consumed,
             }
         )
 
