@@ -79,6 +79,23 @@ def test_classes_of_other_files_have_no_names(tensors, channels, note):
     assert re.search(note, found.notes[0])
 
 
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_classes_are_counted_by_the_anchors_of_the_file(prefix):
+    """91 channels of 9 anchors: a model with 3 took them for 273."""
+    boxes = "head.regression_head.bbox_reg.bias"
+    tensors = {f"{prefix}{RETINANET}": np.zeros(9 * 91), f"{prefix}{boxes}": np.zeros(9 * 4)}
+    nine, three = (
+        match_classes(TORCHVISION, tensors, classes_of("dog"), anchors_per_location=count)
+        for count in (9, 3)
+    )
+    assert (nine.num_channels, nine.channels) == (91, (18,))
+    assert (three.num_channels, three.channels) == (91, (None,))
+    assert three.notes == (
+        "The file has 9 anchors per location, and model.anchors has 3: the class layers start "
+        "fresh.",
+    )
+
+
 def test_names_of_either_version():
     for path, present, before in (
         ("neck/lateral4/kernel", "backbone.fpn.inner_blocks.1.0.weight", "inner_blocks.1.weight"),

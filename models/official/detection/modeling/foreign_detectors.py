@@ -109,11 +109,18 @@ def match_classes(
         detector: whose file it is.
         tensors: of the file.
         classes: rows of classes.csv.
-        anchors_per_location: of the model, for the class layer of a RetinaNet.
+        anchors_per_location: of the model; a RetinaNet's class layer fits the same number only.
     """
-    count = _count_channels(detector, tensors, anchors_per_location)
+    anchors = _count_anchors(detector, tensors) or anchors_per_location
+    count = _count_channels(detector, tensors, anchors)
     background = 0 if detector.background_first else count
     wanted = len(classes)
+    if anchors != anchors_per_location:
+        note = (
+            f"The file has {anchors} anchors per location, and model.anchors has "
+            f"{anchors_per_location}: the class layers start fresh."
+        )
+        return StoredClasses(count, background, (None,) * wanted, (note,))
     if count == len(detector.coco_classes):
         labels = {_plain(name): label for label, name in enumerate(detector.coco_classes) if name}
         channels = tuple(labels.get(_plain(entry.name)) for entry in classes)
@@ -135,6 +142,18 @@ def match_classes(
         f"classes.csv has {wanted}: the class layers start fresh."
     )
     return StoredClasses(count, background, (None,) * wanted, (note,))
+
+
+def _count_anchors(detector: ForeignDetector, tensors: Mapping[str, np.ndarray]) -> int | None:
+    """The anchors per location of a RetinaNet; None of others."""
+    endings = tuple(
+        f"{layer}{detector.layout.separator}{bias}"
+        for pattern, spellings in detector.layers
+        if re.fullmatch(pattern, "head/box_predict")
+        for layer in spellings(0)
+        for bias in detector.layout.parts["bias"]
+    )
+    return next((len(tensors[name]) // 4 for name in tensors if name.endswith(endings)), None)
 
 
 def _count_channels(
