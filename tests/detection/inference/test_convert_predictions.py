@@ -198,6 +198,22 @@ def test_coco_results_of_images_have_pixels(predictions, folder, tmp_path) -> No
     assert first["segmentation"] == mask
 
 
+def test_masks_of_images_that_the_ground_truth_describes_lying_are_refused(
+    predictions, tmp_path, capsys
+) -> None:
+    mask = encode_rle(np.ones((64, 48), bool))
+    path = predictions("1,cat\n2,dog\n", a={"masks": [mask, mask]}, b={"masks": []})
+    sizes = {"width": 64, "height": 48}
+    images = [{"id": n, "file_name": f"{name}.jpg", **sizes} for n, name in enumerate(BOXES)]
+    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    truth = tmp_path / "truth.json"
+    truth.write_text(json.dumps({"images": images, "annotations": [], "categories": categories}))
+    command = [path, str(tmp_path / "results.json"), "--to", "coco", "--ground_truth", str(truth)]
+    assert convert_predictions.main(command) == 2
+    assert "image a was predicted at 48x64 pixels, upright, and" in capsys.readouterr().err
+    assert not (tmp_path / "results.json").exists()
+
+
 def test_a_prepared_set_and_predictions_of_its_boxes_score_one(
     tmp_path, write_ground_truth, predictions, capsys
 ) -> None:

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--ground_truth",
         metavar="FILE",
-        help="COCO instances JSON, for ids and sizes of images and ids of categories",
+        help="COCO instances JSON, for ids and sizes of images, upright, and ids of categories",
     )
     parser.add_argument(
         "--format",

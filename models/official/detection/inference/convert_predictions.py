@@ -144,11 +144,25 @@ def _write_coco(target: str, results: _Results, categories: Sequence[int], *, fo
     count = 0
     with claimed_file(target, "w", force=force) as file:
         for image, identity, found in results.detections():
+            _check_frame(image, identity)
             for entry in coco_entries(found, identity, categories, image.masks):
                 file.write(("[" if count == 0 else ",\n") + json.dumps(entry))
                 count += 1
         file.write("]\n" if count else "[]\n")
     return count
+
+
+def _check_frame(image: ImagePredictions, identity: ImageIdentity) -> None:
+    """Raises if masks, which are of the upright image, do not have the size that is known of it."""
+    size = [identity.height, identity.width]
+    sizes = ([*mask["size"]] for mask in image.masks or ())
+    other = next((found for found in sizes if found != size), None)
+    if other is not None:
+        raise PredictionsError(
+            f"image {image.image_id} was predicted at {other[1]}x{other[0]} pixels, upright, and "
+            f"--ground_truth or --images says {size[1]}x{size[0]}. Of a prepared set, tpudet "
+            "export_annotations writes ground truth that fits"
+        )
 
 
 def _write_csv(

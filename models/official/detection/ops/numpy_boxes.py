@@ -35,6 +35,28 @@ def boxes_to_xywh(boxes: np.ndarray) -> np.ndarray:
     return np.stack([x1, y1, x2 - x1, y2 - y1], axis=1)
 
 
+def turn_boxes_upright(boxes_normalized: np.ndarray, orientation: int) -> np.ndarray:
+    """Moves boxes from a stored image to the upright one.
+
+    As `trainkit.images.standardize.turn_upright` moves pixels.
+
+    Args:
+        boxes_normalized: [n, 4] y1 x1 y2 x2, fractions of the stored image.
+        orientation: by EXIF, 1 to 8.
+
+    Returns:
+        [n, 4] y1 x1 y2 x2, fractions of the upright image.
+    """
+    y1, x1, y2, x2 = boxes_normalized.T
+    if orientation >= 5:
+        y1, x1, y2, x2 = x1, y1, x2, y2
+    if orientation in (2, 3, 6, 7):
+        x1, x2 = 1 - x2, 1 - x1
+    if orientation in (3, 4, 7, 8):
+        y1, y2 = 1 - y2, 1 - y1
+    return np.stack([y1, x1, y2, x2], axis=1)
+
+
 def boxes_to_original(boxes: Any, *, scales: Any, offsets: Any, sizes: Any, xp: Any = np) -> Any:
     """Moves boxes from the canvas back to their original image: (box + offset) / scale, clipped.
 

@@ -40,6 +40,7 @@ __all__ = [
     "inspect",
     "standardize",
     "standardize_inspected",
+    "turn_upright",
 ]
 
 _JPEG_QUALITY = 95
@@ -88,13 +89,11 @@ def decode_rgb(encoded: bytes) -> np.ndarray:
             more than `pixel_limit.MAX_PIXELS` pixels.
     """
     image = inspect(encoded)
-    return _upright(_pixels(encoded, image), image.orientation.value)
+    return turn_upright(_pixels(encoded, image), image.orientation.value)
 
 
-def standardize(
-    encoded: bytes, *, apply_orientation: bool = True, check_pixels: bool = True
-) -> StandardImage:
-    """Returns bytes that TensorFlow decodes to the right pixels.
+def standardize(encoded: bytes, *, check_pixels: bool = True) -> StandardImage:
+    """Returns bytes that TensorFlow decodes to the right pixels, upright by the EXIF orientation.
 
     A complete, upright JPEG (8 bits, gray or three colours) or PNG (8 bits, gray or RGB) is
     returned unchanged. Anything else is re-encoded, as JPEG of quality 95 if the source is lossy,
@@ -102,39 +101,26 @@ def standardize(
 
     Args:
         encoded: the whole file.
-        apply_orientation: apply the EXIF orientation to the pixels; otherwise they stay as stored
-            and only the tag is reset (a JPEG keeps its compressed data bit for bit).
         check_pixels: see `inspect`.
 
     Raises:
         ImageError: as `decode_rgb`.
     """
     image = inspect(encoded, check_pixels=check_pixels)
-    return standardize_inspected(encoded, image, apply_orientation=apply_orientation)
+    return standardize_inspected(encoded, image)
 
 
-def standardize_inspected(
-    encoded: bytes, image: InspectedImage, *, apply_orientation: bool
-) -> StandardImage:
+def standardize_inspected(encoded: bytes, image: InspectedImage) -> StandardImage:
     """As `standardize`, for an image that `inspect` has already examined."""
     orientation = image.orientation.value
-    turn = apply_orientation and orientation != 1
-    if image.pixels is None and not image.faults and not turn:
-        repairs: tuple[str, ...] = ()
-        if orientation != 1:
-            repairs = ("EXIF orientation tag reset, pixels as stored",)
-            if image.container == "PNG":  # a changed tag would need a new checksum
-                return _encode(_pixels(encoded, image), lossy=False, repairs=repairs)
-            encoded = without_orientation(encoded, image.orientation)
+    if image.pixels is None and not image.faults and orientation == 1:
         kind: Literal["jpeg", "png"] = "png" if image.container == "PNG" else "jpeg"
-        return StandardImage(encoded, kind, image.height, image.width, repairs)
+        return StandardImage(encoded, kind, image.height, image.width, ())
     repairs = image.faults
     pixels = _pixels(encoded, image)
-    if turn:
-        pixels = _upright(pixels, orientation)
+    if orientation != 1:
+        pixels = turn_upright(pixels, orientation)
         repairs += ("turned upright by its EXIF orientation",)
-    elif orientation != 1:
-        repairs += ("EXIF orientation tag reset, pixels as stored",)
     lossy = image.container in _LOSSY_CONTAINERS or _is_lossy_webp(encoded)
     return _encode(pixels, lossy=lossy, repairs=repairs)
 
@@ -285,10 +271,10 @@ def _require_pixels(pixels: np.ndarray | None, encoded: bytes) -> np.ndarray:
     return pixels
 
 
-def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Rotates and mirrors `pixels` by the orientation (EXIF 2.3, table 6)."""
+def turn_upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Rotates and mirrors [h, w, ...] pixels by the orientation (EXIF 2.3, table 6)."""
     if orientation >= 5:
-        pixels = pixels.transpose(1, 0, 2)
+        pixels = pixels.swapaxes(0, 1)
     if orientation in (2, 3, 6, 7):
         pixels = pixels[:, ::-1]
     if orientation in (3, 4, 7, 8):

@@ -85,25 +85,26 @@ def test_unknown_classes_are_left_out_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("declared", "size", "repair"),
+    ("declared", "orientation", "reasons"),
     [
-        ((64.0, 48.0), (64, 48), "turned upright"),  # height, width of the upright image
-        ((48.0, 64.0), (48, 64), "tag reset"),
-        ((np.nan, np.nan), (64, 48), "turned upright"),
+        ((64.0, 48.0), 1, ["turned upright by"]),  # height, width of the upright image
+        ((48.0, 64.0), 6, ["turned upright by", "boxes drawn on the image as stored: turned"]),
+        ((np.nan, np.nan), 1, ["turned upright by"]),
     ],
 )
-def test_the_declared_frame_decides_about_the_orientation(
-    encoded_image, declared, size, repair
+def test_the_declared_frame_says_where_boxes_were_drawn(
+    encoded_image, declared, orientation, reasons
 ) -> None:
     from PIL import Image
 
     exif = Image.Exif()
     exif[0x0112] = 6
     encoded = encoded_image(exif=exif)
-    image, findings = check_image(encoded, file="a.jpg", height=declared[0], width=declared[1])
-    assert (image.height, image.width) == size
-    assert len(findings) == 1
-    assert repair in findings[0].reason
+    found = check_image(encoded, file="a.jpg", height=declared[0], width=declared[1])
+    assert (found.image.height, found.image.width) == (64, 48)
+    assert found.orientation == orientation
+    for finding, reason in zip(found.findings, reasons, strict=True):
+        assert finding.reason.startswith(reason)
 
 
 def test_a_size_that_fits_neither_way_is_named(encoded_image) -> None:
@@ -113,6 +114,6 @@ def test_a_size_that_fits_neither_way_is_named(encoded_image) -> None:
 
 
 def test_a_png_named_jpg_is_said(encoded_image) -> None:
-    image, findings = check_image(encoded_image(kind="PNG"), file="a.JPG", height=48, width=64)
-    assert image.format == "png"
-    assert [finding.reason for finding in findings] == ["PNG file named .jpg: read as PNG"]
+    found = check_image(encoded_image(kind="PNG"), file="a.JPG", height=48, width=64)
+    assert found.image.format == "png"
+    assert [finding.reason for finding in found.findings] == ["PNG file named .jpg: read as PNG"]

@@ -65,9 +65,9 @@ def coco_ground_truth(
     for row, file in enumerate(tqdm(files, desc="sizes", unit="image", delay=PROGRESS_DELAY)):
         encoded = read_input(os.path.join(image_directory, file), "Image")
         try:
-            image, _ = check_image(
+            image = check_image(
                 encoded, file=file, height=np.nan, width=np.nan, check_pixels=check_pixels
-            )
+            ).image
         except ImageRejected as rejected:
             findings.append(Finding(file, rejected.reason, rejected.detail, repaired=False))
             continue

@@ -96,10 +96,10 @@ def _rows(
 def _size(image_directory: str, file: str) -> tuple[int, int]:
     encoded = read_input(os.path.join(image_directory, file), "Image")
     try:
-        image, _ = check_image(encoded, file=file, height=np.nan, width=np.nan, check_pixels=False)
+        found = check_image(encoded, file=file, height=np.nan, width=np.nan, check_pixels=False)
     except ImageRejected as rejected:
         raise UserError(f"Image {file}: {rejected.reason} {rejected.detail}".rstrip()) from rejected
-    return image.height, image.width
+    return found.image.height, found.image.width
 
 
 def _mask_text(path: str, height: int, width: int) -> str:

@@ -16,9 +16,11 @@ from tpudet.detection.data.tfrecord import (
     example_pieces,
     object_columns,
 )
+from tpudet.detection.ops.numpy_boxes import turn_boxes_upright
 from tpudet.detection.preparation.records.shard_job import ShardJob, ShardReport, inputs_digest
 from tpudet.detection.preparation.sources.annotations import COORDINATES, Finding, missing_image
 from tpudet.detection.preparation.sources.checks import (
+    CheckedImage,
     ImageRejected,
     check_boxes,
     check_image,
@@ -130,6 +132,15 @@ def _rows(objects: _Objects, rows: slice) -> _Objects:
     return _Objects(columns.rows(rows), fractions[rows], corners[rows], own)
 
 
+def _turned_upright(objects: _Objects, orientation: int) -> _Objects:
+    """Objects that were drawn on the stored image, in the frame of the upright one."""
+    columns = objects.columns
+    boxes = np.array([columns.ymin, columns.xmin, columns.ymax, columns.xmax], np.float32).T
+    sides = turn_boxes_upright(boxes.reshape(-1, 4), orientation).T.tolist()
+    named = dict(zip(("ymin", "xmin", "ymax", "xmax"), sides, strict=True))
+    return objects._replace(columns=columns._replace(**named))
+
+
 class _Shard:
     """Makes the records of a shard and counts boxes and findings."""
 
@@ -175,7 +186,7 @@ class _Shard:
                     own = _rows(objects, own_objects[index])
                 else:
                     boxes = checked.boxes.iloc[own_boxes[index]]
-                    own = self._check_late(boxes, images["file"], image)
+                    own = self._check_late(boxes, images["file"], image.image)
                 yield self._example(source_id, file, image, own, count)
             if (index + 1) % _PROGRESS_STEP == 0:
                 self.progress(_PROGRESS_STEP)
@@ -202,11 +213,11 @@ class _Shard:
 
     def _checked(
         self, file: str, content: bytes | OSError, size: Sequence[float], annotated: int
-    ) -> StandardImage | None:
+    ) -> CheckedImage | None:
         """Returns the checked image, or None if it is left out with all its boxes."""
         if isinstance(content, bytes):
             try:
-                image, findings = check_image(
+                found = check_image(
                     content,
                     file=file,
                     height=size[0],
@@ -216,8 +227,8 @@ class _Shard:
             except ImageRejected as rejected:
                 reason, detail = rejected.reason, rejected.detail
             else:
-                self.findings += findings
-                return image
+                self.findings += found.findings
+                return found
         elif isinstance(content, FileNotFoundError):
             self.findings.append(missing_image(file, annotated))
             return None
@@ -236,11 +247,14 @@ class _Shard:
         return self._objects(checked.boxes, frames)
 
     def _example(
-        self, source_id: str, file: str, image: StandardImage, objects: _Objects, annotated: int
+        self, source_id: str, file: str, checked: CheckedImage, objects: _Objects, annotated: int
     ) -> Record:
+        image, orientation, _ = checked
         masks = None
         if self.job.include_masks:
-            masks, objects = self._masks(file, image, objects)
+            masks, objects = self._masks(file, image, orientation, objects)
+        if orientation != 1:
+            objects = _turned_upright(objects, orientation)
         columns = objects.columns
         if annotated > 0 and not columns.labels:
             reason = "all its boxes left out: kept as an image without objects"
@@ -263,27 +277,29 @@ class _Shard:
         )
 
     def _masks(
-        self, file: str, image: StandardImage, objects: _Objects
+        self, file: str, image: StandardImage, orientation: int, objects: _Objects
     ) -> tuple[list[bytes], _Objects]:
-        """Returns the drawable masks and their objects; the others are left out.
+        """Returns the drawable masks, upright, and their objects; the others are left out.
 
         A region to ignore that has no mask is its box.
         """
         columns = objects.columns
+        is_lying = orientation >= 5
+        height, width = (image.width, image.height) if is_lying else (image.height, image.width)
         segmentations: list[Any] = [None] * len(columns.labels)
         if objects.segmentations is not None:
             segmentations = objects.segmentations.tolist()
         if self.job.annotations.normalized:
-            scale = (image.width, image.height)
-            segmentations = [_scaled(polygons, *scale) for polygons in segmentations]
+            segmentations = [_scaled(polygons, width, height) for polygons in segmentations]
         sides = zip(columns.ymin, columns.xmin, columns.ymax, columns.xmax, strict=True)
-        boxes = [_rectangle(*box, image.height, image.width) for box in sides]
+        boxes = [_rectangle(*box, height, width) for box in sides]
         flags = zip(columns.is_crowd, columns.lacks_mask, strict=True)
         segmentations = [
             box if own is None and any(ignored) else own
             for own, box, ignored in zip(segmentations, boxes, flags, strict=True)
         ]
-        drawn = [mask_png(s, height=image.height, width=image.width) for s in segmentations]
+        frame = {"height": height, "width": width, "orientation": orientation}
+        drawn = [mask_png(segmentation, **frame) for segmentation in segmentations]
         for row, mask in enumerate(drawn):
             if mask is None:
                 corners = ", ".join(f"{value:g}" for value in objects.corners[row])

@@ -12,7 +12,7 @@ from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.json_text import parse_json
 
 # Increase it whenever equal inputs give other bytes, so that finished files count as outdated.
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 
 class ShardJob(NamedTuple):

@@ -29,6 +29,14 @@ class CheckedBoxes(NamedTuple):
     findings: list[Finding]
 
 
+class CheckedImage(NamedTuple):
+    """An upright image."""
+
+    image: StandardImage
+    orientation: int  # by EXIF, of the frame in which its boxes were drawn; 1: upright
+    findings: list[Finding]
+
+
 class ImageRejected(Exception):
     """An image is left out: `reason` is the kind of fault, `detail` describes this case."""
 
@@ -159,12 +167,11 @@ def _report_unread(boxes: pd.DataFrame, files: pd.Series) -> list[Finding]:
 
 def check_image(
     encoded: bytes, *, file: str, height: float, width: float, check_pixels: bool = True
-) -> tuple[StandardImage, list[Finding]]:
-    """Converts an image to a format that TensorFlow decodes, in the frame of its annotations.
+) -> CheckedImage:
+    """Converts an image to a format that TensorFlow decodes, upright by its EXIF orientation.
 
-    The declared size decides how the EXIF orientation is treated. If it is the size of the upright
-    image, or not declared (NaN), the image is rotated upright. If it is the stored size and that
-    differs, the boxes were drawn on the stored image, which is then not rotated.
+    The declared size says in which frame its boxes were drawn: in that of the stored image if it is
+    the stored size and the upright one differs, else upright.
 
     Args:
         encoded: the content of the file.
@@ -186,14 +193,17 @@ def check_image(
                 "declared size differs from the file's",
                 f"declared {width:g}x{height:g}, file {stored[1]}x{stored[0]}",
             )
-        turn = not is_declared or (height, width) == upright
-        image = standardize_inspected(encoded, inspected, apply_orientation=turn)
+        is_drawn_upright = not is_declared or (height, width) == upright
+        image = standardize_inspected(encoded, inspected)
     except ImageError as error:
         raise ImageRejected(str(error)) from error
     findings = [Finding(file, repair, "", repaired=True) for repair in image.repairs]
+    if not is_drawn_upright:
+        reason = "boxes drawn on the image as stored: turned upright with it"
+        findings.append(Finding(file, reason, "", repaired=True))
     container = inspected.container
     extension = os.path.splitext(file)[1].lower()
     if IMAGE_FORMATS.get(extension, container) != container:
         reason = f"{container} file named {extension}: read as {container}"
         findings.append(Finding(file, reason, "", repaired=True))
-    return image, findings
+    return CheckedImage(image, 1 if is_drawn_upright else inspected.orientation.value, findings)

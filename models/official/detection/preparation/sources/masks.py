@@ -11,6 +11,7 @@ from pycocotools import mask as coco_mask
 
 from tpudet.detection.ops.numpy_masks import run_lengths
 from tpudet.detection.preparation.sources.mask_files import read_mask_file
+from tpudet.trainkit.images.standardize import turn_upright
 
 # Pixels along the polygons of one object: pycocotools takes some 100 bytes for each, in the image
 # or not.
@@ -24,7 +25,7 @@ class MaskPng(NamedTuple):
     area: int  # pixels inside
 
 
-def mask_png(segmentation: Any, *, height: int, width: int) -> MaskPng | None:
+def mask_png(segmentation: Any, *, height: int, width: int, orientation: int = 1) -> MaskPng | None:
     """Draws one object's mask.
 
     Args:
@@ -35,15 +36,16 @@ def mask_png(segmentation: Any, *, height: int, width: int) -> MaskPng | None:
             has every pixel in which it lies.
         height: of the image, in pixels.
         width: of the image, in pixels.
+        orientation: by EXIF, by which the drawn mask is turned upright.
 
     Returns:
-        The mask of [height, width]; None if the segmentation is missing, malformed, of another
-        size, too long to draw, or covers no pixel.
+        The mask of [height, width], turned; None if the segmentation is missing, malformed, of
+        another size, too long to draw, or covers no pixel.
     """
     mask = draw_mask(segmentation, height=height, width=width)
     if mask is None:
         return None
-    done, encoded = cv2.imencode(".png", np.ascontiguousarray(mask))
+    done, encoded = cv2.imencode(".png", turn_upright(mask, orientation))
     return MaskPng(encoded.tobytes(), int(mask.sum())) if done else None
 
 
