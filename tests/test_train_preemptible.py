@@ -11,7 +11,12 @@ FLAGS = ["--config", "a b", "--model_dir", "gs://bucket/saved/m"]
 # $WORLD holds the state of the machine, the calls, and what each run does, a line per run.
 GCLOUD = r"""#!/usr/bin/env bash
 verb=$4
-echo "$verb ${*:6}" >>"$WORLD/calls"
+if [[ $1 == storage ]]; then
+    cat "$WORLD/checkpoint" 2>/dev/null
+    exit
+fi
+call="$verb ${*:6}"
+echo "${call//$'\n'/ }" >>"$WORLD/calls"
 case $verb in
 describe) cat "$WORLD/state" 2>/dev/null || exit 1 ;;
 create)
@@ -25,6 +30,14 @@ ssh)
     [[ $* == *tpudet\ train* ]] || exit 0
     read -r run <"$WORLD/runs"
     sed -i 1d "$WORLD/runs"
+    cd "$WORLD"
+    case $run in
+    real) exec bash -c "${*: -1}" ;;
+    real-cut) bash -c "${*: -1}" | head -2; exit 255 ;;
+    unreachable) exit 255 ;;
+    *+) run=${run%+}; echo "$RANDOM" >"$WORLD/checkpoint" ;;
+    esac
+    echo "tpudet_follows"
     echo "step 100"
     case $run in
     preempted) echo PREEMPTED >"$WORLD/state"; exit 255 ;;
@@ -34,6 +47,15 @@ ssh)
 esac
 """
 
+# The machine's: a training that is stopped after a second, and when it is resumed finishes.
+PYTHON = r"""#!/usr/bin/env bash
+echo "$*" >>"$WORLD/trainings"
+for step in 1 2 3 4 5; do
+    echo "real step $step"
+    /bin/sleep 0.2
+done
+(($(wc -l <"$WORLD/trainings") == 2)) || exit 75
+"""
 SLEEP = '#!/bin/sh\necho "sleep $1" >>"$WORLD/calls"\n'
 
 
@@ -41,7 +63,7 @@ def make_world(
     world: Path, runs: tuple[str, ...], creations: tuple[str, ...] = ("ok",) * 9
 ) -> dict[str, str]:
     """The environment in which gcloud plays, and in which to sleep is only a call."""
-    for name, text in (("gcloud", GCLOUD), ("sleep", SLEEP)):
+    for name, text in (("gcloud", GCLOUD), ("sleep", SLEEP), ("python3", PYTHON)):
         (world / name).write_text(text)
         (world / name).chmod(0o755)
     (world / "runs").write_text("".join(f"{run}\n" for run in runs))
@@ -82,7 +104,9 @@ def test_after_a_preemption_the_machine_is_made_again_and_the_run_goes_on(tmp_pa
     assert create == "create --zone us-west4-a --accelerator-type v5litepod-8 " + (
         "--version v2-alpha-tpuv5-lite --spot"
     )
-    training = r"tpudet train --backend jax --config a\ b --model_dir gs://bucket/saved/m"
+    training = (
+        r"python3 -m tpudet train --backend jax --config a\ b --model_dir gs://bucket/saved/m"
+    )
     assert sum(training in call for call in calls) == 2
 
 
@@ -90,6 +114,38 @@ def test_a_lost_connection_only_connects_again(tmp_path: Path) -> None:
     code, calls, output = run(tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=("cut", "75", "0"))
     assert code == 0, output
     assert verbs(calls) == ["create", "ssh", "ssh", "ssh", "ssh", "delete"]
+
+
+def test_a_training_whose_connection_is_lost_goes_on_and_is_followed(tmp_path: Path) -> None:
+    """The command for the machine runs here; its first connection ends after two lines."""
+    code, calls, output = run(
+        tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=("real-cut", "real", "real")
+    )
+    assert code == 0, output
+    assert verbs(calls) == ["create", *["ssh"] * 4, "delete"]  # one ssh to install
+    training = "-m tpudet train --backend jax --config a b --model_dir gs://bucket/saved/m\n"
+    assert (tmp_path / "trainings").read_text() == training * 2
+    ends = ["lost the connection", "stopped with its state saved", "finished"]
+    places = [output.index(end) for end in ends]
+    assert places == sorted(places)
+    assert output.count("real step 5") == 2  # each training was seen to its end
+
+
+@pytest.mark.parametrize("ended", ["75", "129", "130", "134", "137", "143", "unreachable"])
+def test_it_gives_up_a_machine_that_trains_nothing(tmp_path: Path, ended: str) -> None:
+    code, calls, output = run(
+        tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=(ended,) * 9, ATTEMPTS="4"
+    )
+    assert code == (255 if ended == "unreachable" else int(ended))
+    assert verbs(calls) == ["create", *["ssh"] * 5, "delete"]  # one ssh to install
+    assert "gave up after 4 attempts on d without a new checkpoint" in output
+
+
+def test_a_new_checkpoint_or_machine_begins_the_count_of_attempts_anew(tmp_path: Path) -> None:
+    runs = ("75", "75", "143+", "137", "preempted", "75", "75", "0")
+    code, calls, output = run(tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=runs, ATTEMPTS="3")
+    assert code == 0, output
+    assert verbs(calls).count("create") == 2
 
 
 def test_where_there_is_no_machine_it_asks_again(tmp_path: Path) -> None:
