@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,6 +157,24 @@ def test_a_process_elsewhere_with_this_process_s_id(path: Path, age: int) -> Non
         assert f"process {os.getpid()} on" in refused(path)
     else:
         accepted(path)
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_an_owner_whose_clock_is_a_month_ahead_lives_if_it_gives_signs(
+    lives: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "STALE_SECONDS", 1.0)
+    monkeypatch.setattr(claims, "REFRESH_SECONDS", 0.2)
+    ahead = time.time() + 30 * 86_400
+    forge(path, boot="other", namespace="pid:[1]", alive=ahead)
+    fields = json.loads(path.read_text())
+    sign = threading.Timer(0.3, path.write_text, (json.dumps(fields | {"alive": ahead + 1}),))
+    if not lives:
+        accepted(path)
+        return
+    sign.start()
+    assert f"process {os.getpid()} on" in refused(path)
+    sign.join()
 
 
 @pytest.mark.parametrize("place", ["ram://claims/set.claim.json", "unlocked"])

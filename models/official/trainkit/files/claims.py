@@ -33,8 +33,9 @@ class Claim:
     On a disk the file is locked with `flock`, which the kernel releases however its owner ends. A
     dead process's claim is therefore taken over at once, a paused one's is not, and process ids
     that repeat in other containers do not matter. Across machines, and in buckets, which have no
-    locks, the owner writes a sign of life every 20 s and counts as dead after 120 s without one.
-    Such an owner may only have been paused, so call `verify` before every write that matters.
+    locks, the owner writes a sign of life every 20 s and counts as dead after 120 s without one;
+    if its clock is far ahead of this one, entering waits for them. Such an owner may only have been
+    paused, so call `verify` before every write that matters.
 
     Args:
         path: of the claim, such as `<output>.claim.json`; removed when the block ends.
@@ -145,7 +146,21 @@ class Claim:
         if self._is_locked and other.identity.boot == this_process().boot:
             return False  # the kernel that both run on would have kept its lock
         is_alive = other.identity.is_alive()
-        return time.time() - other.alive < STALE_SECONDS if is_alive is None else is_alive
+        if is_alive is not None:
+            return is_alive
+        age = time.time() - other.alive
+        # Clocks that are so far apart tell nothing: only a new sign of life does.
+        return age < STALE_SECONDS if age > -STALE_SECONDS else self._gives_sign(other)
+
+    def _gives_sign(self, other: "_Owner") -> bool:
+        """Whether the file changes while this waits for an owner, as long as one may be silent."""
+        end = time.monotonic() + STALE_SECONDS
+        while time.monotonic() < end:
+            time.sleep(REFRESH_SECONDS / 4)
+            found = self.ticket.read_owner()
+            if found != other:
+                return found is not None
+        return False
 
     def _keep_alive(self) -> None:
         while not self._ended.wait(REFRESH_SECONDS):
