@@ -91,6 +91,8 @@ def test_the_requirements_are_those_of_pyproject() -> None:
     assert "ray" in lines
     assert sum(line.startswith("tensorflow[and-cuda]") for line in lines) == 1
     assert not any(line.startswith(("tensorflow-cpu", "pytest")) for line in lines)
+    done = subprocess.run([*command, "tpu"], capture_output=True, text=True, check=True)
+    assert "etils[epath]" in done.stdout.splitlines()  # or JAX keeps nothing in a bucket
     done = subprocess.run([*command, "gpu"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "no extra gpu; known: cpu, cuda" in done.stderr
