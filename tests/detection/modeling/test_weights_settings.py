@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from tpudet.classification.config import FREE_MODEL_KEYS
-from tpudet.classification.modeling.config import ClassifierConfig, SigmoidLossConfig
 from tpudet.detection.modeling.config import (
     AnchorConfig,
     ATSSConfig,
@@ -52,10 +50,6 @@ def test_every_free_key_is_a_key_of_a_model() -> None:
     ]
     known = set().union(*(sections(model) for model in detectors))
     assert set(FREE_KEYS) <= known
-    backbones = (ResNetConfig(), EfficientNetConfig())
-    classifiers = [ClassifierConfig(backbone=one, loss=SigmoidLossConfig()) for one in backbones]
-    known = set().union(*map(sections, classifiers), sections(ClassifierConfig()))
-    assert set(FREE_MODEL_KEYS) <= known
 
 
 def changes(model: Any, **values: Any) -> list[str]:

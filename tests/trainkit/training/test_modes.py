@@ -101,8 +101,10 @@ def test_a_run_of_another_model_is_refused_and_leaves_the_config_of_the_first(
 ) -> None:
     describe_run(ram_dir, Config(), CLASSES)
     save_step(ram_dir, 8)
-    with pytest.raises(CheckpointMismatchError, match=r"weight: float64 \[2\] in the checkpoint"):
+    with pytest.raises(CheckpointMismatchError) as caught:
         run(ram_dir, Config(steps=9), shape=3)
+    assert "weight: float64 [2] in the checkpoint, float64 [3] here" in str(caught.value)
+    assert str(caught.value).endswith(f": --set train.weights.path={ram_dir}/model.ckpt-8")
     assert load_config(Config, f"{ram_dir}/config.yaml").steps == 8
     assert "Changed since the run began: steps: 8 -> 9" in caplog.text
 
