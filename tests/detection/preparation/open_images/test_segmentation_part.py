@@ -98,6 +98,32 @@ def test_the_preset_lists_the_leaves_and_writes_both_splits(
     assert capsys.readouterr().out.count("up to date, nothing was written") == 2
 
 
+def test_overwriting_replaces_the_class_list_of_both_splits(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare_tfrecords.main(["segmentation", *FILES]) == 0
+    folder = tmp_path / "output/converted/segmentation_segmentation"
+    published = data / "challenge-2019-classes-description-segmentable.csv"
+    published.write_text("/m/animal,Animal\n/m/dog,Dog\n/m/cat,Cat\n")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert prepare_tfrecords.main(["segmentation", *FILES]) == 2
+    error = capsys.readouterr().err
+    assert "row 1 is '/m/cat,Cat' there and '/m/dog,Dog' here" in error
+    assert "--overwrite" in error
+    assert "--output" not in error  # it has no such option
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert prepare_tfrecords.main(["segmentation", *FILES, "--overwrite"]) == 0
+    assert (folder / "classes.csv").read_text() == "/m/dog,Dog\n/m/cat,Cat\n"
+    for split in ("train", "val"):
+        assert [example.labels.numpy().tolist() for example in read_examples(folder, split)] == (
+            [[2]] * 4
+        )
+    screen = capsys.readouterr().out
+    assert screen.index("[1/2]") < screen.index("[2/2]") < screen.index("written. Manifest")
+    assert prepare_tfrecords.main(["segmentation", *FILES]) == 0
+    assert capsys.readouterr().out.count("up to date, nothing was written") == 2
+
+
 def test_folds_keep_their_masks(data: Path, tmp_path: Path) -> None:
     assert prepare_folds.main(["1", "--num_folds", "2", "--preset", "segmentation", *FILES]) == 0
     folder = tmp_path / "output/converted/segmentation_fold_1"

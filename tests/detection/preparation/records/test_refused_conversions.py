@@ -1,5 +1,6 @@
 """Refusals of make_tfrecords and check_data: their words and exit status."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,29 @@ def test_other_classes_in_the_same_part_are_refused(
     assert convert(path, images, output, *more) == 2
     message = capsys.readouterr().err
     assert "row 2 is '7,dog' there and '8,wolf' here" in message
-    assert "--classes" in message
+    assert f"{output}/classes.csv" in message
+    assert "or pass --overwrite if all splits there are to be replaced" in message
     assert not list(output.glob("val_*"))
+    assert convert(path, images, output, *more, "--overwrite") == 2
+    assert "that are not replaced: train_part-00000-of-00001" in capsys.readouterr().err
+    assert (output / "classes.csv").read_text() == "3,cat\n7,dog\n"
+
+
+def test_overwriting_all_splits_replaces_their_class_list(
+    write_coco, encoded_image, tmp_path
+) -> None:
+    boxes = {name: [(7, 1, 1, 9, 9)] for name in ("a.jpg", "b.jpg")}
+    path, images = write_coco(dict.fromkeys(boxes, encoded_image()), boxes)
+    output, classes = tmp_path / "part", tmp_path / "other.csv"
+    classes.write_text("8,wolf\n7,dog\n")
+    division = ("--split", "train=0.5,val=0.5")
+    assert convert(path, images, output, *division) == 0
+    assert convert(path, images, output, *division, "--classes", classes, "--overwrite") == 0
+    assert (output / "classes.csv").read_text() == classes.read_text()
+    for split in ("train", "val"):
+        manifest = json.loads((output / f"{split}_part.manifest.json").read_text())
+        assert manifest["boxes_per_class"] == {"wolf": 0, "dog": 1}
+    assert convert(path, images, output, *division, "--classes", classes) == 0
 
 
 def test_names_that_differ_in_case_only_are_shown(

@@ -19,7 +19,11 @@ from tpudet.detection.preparation.open_images.presets import (
     PartPreset,
 )
 from tpudet.detection.preparation.records.balance import format_imbalance
-from tpudet.detection.preparation.records.output_check import finished_manifest, is_current
+from tpudet.detection.preparation.records.output_check import (
+    finished_manifest,
+    has_other_classes,
+    is_current,
+)
 from tpudet.detection.preparation.records.plan import Plan
 from tpudet.detection.preparation.records.write_set import write_sets
 from tpudet.detection.preparation.sources.input_files import list_directory
@@ -187,10 +191,21 @@ def prepare_sets(
 
 def _write_part_sets(sets: Sequence[PartSet], options: WriteOptions) -> None:
     # Plans are made one at a time, because each may hold millions of boxes.
-    for number, part_set in enumerate(sets, 1):
-        print(f"[{number}/{len(sets)}] {part_set.output}, {part_set.split}", flush=True)
+    heads = [f"[{number}/{len(sets)}] {s.output}, {s.split}" for number, s in enumerate(sets, 1)]
+    waiting = dict(zip(heads, sets, strict=True))
+    while waiting:
+        head, part_set = next(iter(waiting.items()))
+        print(head, flush=True)
+        plans = {head: _plan(part_set, options)}
+        if options.overwrite and has_other_classes(plans[head]):
+            # Only all splits of a folder together can get another class list.
+            for other, beside in waiting.items():
+                if other != head and beside.output == part_set.output:
+                    print(other, flush=True)
+                    plans[other] = _plan(beside, options)
+        waiting = {other: s for other, s in waiting.items() if other not in plans}
         write_sets(
-            [_plan(part_set, options)],
+            list(plans.values()),
             workers=options.workers,
             cluster=options.cluster,
             overwrite=options.overwrite,

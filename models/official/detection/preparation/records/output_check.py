@@ -8,15 +8,20 @@ from typing import Any
 from tpudet.detection.preparation.records.plan import Plan
 from tpudet.detection.preparation.records.shard_job import inputs_digest
 from tpudet.trainkit.class_list import write_class_list
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import remove_dead_claim
 from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, PROGRESS_SUFFIX, read_manifest
 from tpudet.trainkit.records import INDEX_ENDING
 
 
-def check_classes(plan: Plan) -> None:
+def check_classes(plan: Plan, *, replaced: Sequence[Plan] = ()) -> None:
     """Raises if the class list cannot be written or differs from the one in the directory.
+
+    Args:
+        plan: the set to write.
+        replaced: with it, the sets that may be written anew, so that another list may replace that
+            of the directory if it has no set but these; none: no list is replaced.
 
     Raises:
         UserError: names the first row that differs and what to do.
@@ -27,17 +32,40 @@ def check_classes(plan: Plan) -> None:
     except ValueError as error:
         raise UserError(str(error)) from error
     present = storage.read_text(path)
-    if present not in (None, wanted):
-        raise _other_classes(path, present or "", wanted)
+    if present in (None, wanted):
+        return
+    kept = _other_sets(plan.directory, [plan, *replaced])
+    if not replaced:
+        advice = ", or pass --overwrite if all splits there are to be replaced"
+        raise _other_classes(path, present or "", wanted, advice)
+    if kept:
+        advice = f", or remove the splits that are not replaced: {listing(kept, 3)}"
+        raise _other_classes(path, present or "", wanted, advice)
 
 
-def _other_classes(path: str, present: str, wanted: str) -> UserError:
+def has_other_classes(plan: Plan) -> bool:
+    """Whether the directory of a set has a class list that differs from the set's."""
+    present = storage.read_text(os.path.join(plan.directory, "classes.csv"))
+    return present not in (None, write_class_list(plan.annotations.classes))
+
+
+def _other_sets(directory: str, plans: Sequence[Plan]) -> list[str]:
+    """The names of manifests and shards in a directory that are none of these plans'."""
+    own = tuple(os.path.basename(plan.prefix) + end for plan in plans for end in ("-", "."))
+    return [
+        name
+        for name in storage.list_folder(directory)
+        if (name.endswith(MANIFEST_SUFFIX) or ".tfrec" in name) and not name.startswith(own)
+    ]
+
+
+def _other_classes(path: str, present: str, wanted: str, advice: str = "") -> UserError:
     rows = zip(present.splitlines() + [""], wanted.splitlines() + [""], strict=False)
     number, (old, new) = next((n, pair) for n, pair in enumerate(rows, 1) if pair[0] != pair[1])
     return UserError(
         f"{path} holds other classes than these annotations: row {number} is '{old}' there and "
-        f"'{new}' here. All splits of a part share one list: pass --classes {path}, or write to "
-        "another --output."
+        f"'{new}' here. All splits of a part share one list: take that file as the class list here "
+        f"too, write to another folder{advice}."
     )
 
 
@@ -132,7 +160,7 @@ def check_outputs(plans: Sequence[Plan], *, overwrite: bool) -> None:
     if len(plans) == 1:  # `write_set` checks it
         return
     for plan in plans:
-        check_classes(plan)
+        check_classes(plan, replaced=plans if overwrite else ())
         if overwrite or not storage.is_folder(plan.directory):
             continue
         finished = finished_manifest(plan, overwrite=False)

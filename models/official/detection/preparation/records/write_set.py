@@ -76,7 +76,7 @@ def write_set(
         workers: processes; ignored with `cluster`.
         cluster: Ray cluster whose nodes write the shards, see `worker_pool.run_jobs`.
         overwrite: replace a finished set that was made from other inputs; it stays until the new
-            one is complete.
+            one is complete. The class list is replaced if no other set has it.
         allow_empty: also write a set that lost all its boxes, or all of a class.
         outdated: finished sets that are removed before this one gets its name, because they may
             have some of its images.
@@ -88,7 +88,8 @@ def write_set(
         UserError: the output has other classes or another finished set, another run is writing it,
             no image can be used, all boxes or all of a class are left out, or writing fails.
     """
-    check_classes(plan)
+    replaced = (plan, *outdated) if overwrite else ()
+    check_classes(plan, replaced=replaced)
     storage.make_folder(plan.directory)
     finished = finished_manifest(plan, overwrite=overwrite)
     if finished is not None and is_current(plan, finished):
@@ -112,6 +113,7 @@ def write_set(
             if finished is not None or not manifest["images"]:
                 storage.remove_folder(plan.progress_directory)
             raise
+        check_classes(plan, replaced=replaced)
         for other in outdated:
             remove_set(other)
         _publish(plan, manifest, claim)
@@ -218,7 +220,6 @@ def _remove_leftover_progress(plan: Plan) -> None:
 
 def _publish(plan: Plan, manifest: dict[str, Any], claim: Claim) -> None:
     """Gives the shards their final names and writes the class list and the manifest."""
-    check_classes(plan)
     remove_if_there(plan.manifest_path)
     # Those of a run that was killed here, or of an earlier version, have them already.
     unnamed = set(storage.list_folder(plan.progress_directory))
