@@ -21,6 +21,7 @@ class DrawnImage(NamedTuple):
     height: int = 100
     width: int = 200
     crowd: bool = False
+    file: str = ""  # its name; empty: that of the image and .jpg
     noise: bool = False  # an image that JPEG can hardly compress
 
 
@@ -34,7 +35,7 @@ def encode_image(drawn_image: DrawnImage) -> bytes:
     return encode_example(
         EncodedImage(
             source_id=drawn_image.name,
-            filename=f"{drawn_image.name}.jpg",
+            filename=drawn_image.file or f"{drawn_image.name}.jpg",
             encoded=cv2.imencode(".jpg", pixels)[1].tobytes(),
             format="jpeg",
             height=drawn_image.height,

@@ -127,7 +127,7 @@ def test_page_stays_small_however_many_samples_and_classes(write_part, drawn_ima
     assert page.tags.count("img") == 60
     assert len(page.tables["classes"][0]) == 2001
     assert "… and 500 more rows." in text
-    assert "5 images have the same source id in train and val, such as image 0" in text
+    assert "5 images have the same name in train and val, such as image 0.jpg" in text
 
 
 def test_equal_files_under_other_names_are_found_within_and_between_splits(
@@ -143,10 +143,24 @@ def test_equal_files_under_other_names_are_found_within_and_between_splits(
     assert describe(folder) == 0
     facts = (folder / "report.html").read_text().split('id="known"')[1].split("</section>")[0]
     assert "1 image of train is the same file as others of train, under another name" in facts
-    assert "such as again a and a." in facts
+    assert "such as again a.jpg and a.jpg." in facts
     assert "1 image of val is the same file as images of train, a leak, under another" in facts
-    assert "such as x and b." in facts
-    assert "1 image has the same source id in train and val, such as c." in facts
+    assert "such as x.jpg and b.jpg." in facts
+    assert "1 image has the same name in train and val, such as c.jpg." in facts
+
+
+def test_images_are_told_apart_by_their_files_not_by_their_numbers(write_part, drawn_image) -> None:
+    """Two JSONs that each count their images from 0."""
+    box, classes = [(1, 0, 0, 40, 40)], [ClassEntry("/m/1", "cat")]
+
+    def drawn(number: int, file: str, width: int):
+        return drawn_image(str(number), box, width=width, file=file)
+
+    train = [drawn(0, "a.jpg", 100), drawn(1, "b.jpg", 110), drawn(2, "c.jpg", 120)]
+    val = [drawn(0, "d.jpg", 130), drawn(1, "e.jpg", 140), drawn(2, "b.jpg", 150)]
+    assert describe(folder := write_part({"train": train, "val": val}, classes)) == 0
+    facts = (folder / "report.html").read_text().split('id="known"')[1].split("</section>")[0]
+    assert "1 image has the same name in train and val, such as b.jpg." in facts
 
 
 def flip_a_bit(path: Path) -> None:

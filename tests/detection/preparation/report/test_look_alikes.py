@@ -25,7 +25,7 @@ def columns(names: list[str], contents: list[int]) -> SplitColumns:
     """Of images alone."""
     nothing = np.zeros(0)
     return SplitColumns(
-        source_ids=np.array(names, object),
+        names=np.array(names, object),
         contents=np.array(contents),
         sizes=nothing,
         shards=nothing,

@@ -103,8 +103,8 @@ def test_coco_agrees_with_its_json_and_with_raw_records(data_dir, tmp_path) -> N
         np.testing.assert_allclose(sorted(aspect_ratios(columns)), ratios, rtol=2e-3)
         records = tf.data.TFRecordDataset(list(numbers.prepared.splits[index].shards))
         raw = [tf.train.Example.FromString(r) for r in records.as_numpy_iterator()]
-        ids = [r.features.feature["image/source_id"].bytes_list.value[0] for r in raw]
-        assert columns.source_ids.tolist() == ids
+        files = [r.features.feature["image/filename"].bytes_list.value[0] for r in raw]
+        assert columns.names.tolist() == files
 
 
 def test_samples_show_as_many_classes_as_possible(write_part, drawn_image) -> None:
@@ -162,7 +162,7 @@ def choose_slowly(columns: list[SplitColumns], count: int) -> list[tuple[int, in
     images = [
         (split, row, set(part.class_ids[part.box_images == row].tolist()))
         for split, part in enumerate(columns)
-        for row in range(len(part.source_ids))
+        for row in range(len(part.names))
     ]
     ranks = np.random.default_rng(0).permutation(len(images))
     chosen: list[int] = []
@@ -191,7 +191,7 @@ def test_fast_choice_is_the_slow_one(seed) -> None:
         nothing = np.zeros(num_images)
         columns.append(
             SplitColumns(
-                source_ids=nothing,
+                names=nothing,
                 contents=nothing,
                 sizes=nothing,
                 shards=nothing,

@@ -52,7 +52,7 @@ class DrawnPair(NamedTuple):
 
 def search_look_alikes(numbers: SetNumbers) -> list[LookAlikes] | None:
     """Reads the images of a set and compares all; None if they are more than `MAX_IMAGES`."""
-    total = sum(len(columns.source_ids) for columns in numbers.columns)
+    total = sum(len(columns.names) for columns in numbers.columns)
     if total > MAX_IMAGES:
         return None
     with tqdm(total=total, unit="image", desc="look-alikes") as bar:
@@ -119,8 +119,8 @@ def find_look_alikes(
 ) -> list[LookAlikes]:
     """Finds the images that look like one of an earlier split, or like an earlier one of their own.
 
-    Equal files, and images of the same source id in two splits, are no look-alikes: they are the
-    same image.
+    Equal files, and images of the same name in two splits, are no look-alikes: they are the same
+    image.
 
     Args:
         columns: of every split.
@@ -142,7 +142,7 @@ def _compare(
         rows = slice(start, start + _BLOCK)
         found = shrunk[second][rows] @ shrunk[first].T
         found[columns[second].contents[rows, None] == columns[first].contents] = 0
-        found[columns[second].source_ids[rows, None] == columns[first].source_ids] = 0
+        found[columns[second].names[rows, None] == columns[first].names] = 0
         if first == second:
             found = np.tril(found, k=start - 1)
         best_rows.append(found.argmax(axis=1))

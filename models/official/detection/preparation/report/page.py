@@ -84,7 +84,7 @@ def write_report(part_dir: str, output: str | None, *, num_samples: int) -> str:
     samples = [draw(place) for place in tqdm(places, unit="image", desc="samples")]
     drawn_pairs = [DrawnPair(draw(first), draw(second), value) for first, second, value in pairs]
     write_text(output, build_page(numbers, samples, found, drawn_pairs))
-    images = sum(len(columns.source_ids) for columns in numbers.columns)
+    images = sum(len(columns.names) for columns in numbers.columns)
     return (
         f"{output}: {', '.join(numbers.split_names)}; {images:,} images, "
         f"{numbers.boxes.sum():,} boxes, {len(samples)} sample images. Open it in a browser."
@@ -126,7 +126,7 @@ def build_page(
 
 
 def _head(numbers: SetNumbers) -> list[Content]:
-    images = sum(len(columns.source_ids) for columns in numbers.columns)
+    images = sum(len(columns.names) for columns in numbers.columns)
     boxes = int(numbers.boxes.sum())
     facts = {
         "images": images,
@@ -182,10 +182,10 @@ def _unlearnable(numbers: SetNumbers) -> list[str]:
 
 def _repeated(numbers: SetNumbers) -> list[str]:
     facts = []
-    names = [set(columns.source_ids.tolist()) for columns in numbers.columns]
+    names = [set(columns.names.tolist()) for columns in numbers.columns]
     for split, columns, distinct in zip(numbers.split_names, numbers.columns, names, strict=True):
-        if len(distinct) < len(columns.source_ids):
-            copies = len(columns.source_ids) - len(distinct)
+        if len(distinct) < len(columns.names):
+            copies = len(columns.names) - len(distinct)
             what = count_of(copies, f"image of {split} is a copy", f"images of {split} are copies")
             facts.append(f"{what} of others in it.")
     for index, split in enumerate(numbers.split_names):
@@ -194,7 +194,7 @@ def _repeated(numbers: SetNumbers) -> list[str]:
             if shared:
                 first = ", ".join(name.decode(errors="replace") for name in shared[:_NAMES_SHOWN])
                 facts.append(
-                    f"{count_of(len(shared), 'image has', 'images have')} the same source id in "
+                    f"{count_of(len(shared), 'image has', 'images have')} the same name in "
                     f"{numbers.split_names[other]} and {split}, such as {first}."
                 )
     return facts
@@ -205,7 +205,7 @@ def _renamed(numbers: SetNumbers) -> list[str]:
     facts, seen = [], list[tuple[str, dict[int, bytes]]]()
     for split, columns in zip(numbers.split_names, numbers.columns, strict=True):
         first: dict[int, bytes] = {}
-        pairs = list(zip(columns.contents.tolist(), columns.source_ids.tolist(), strict=True))
+        pairs = list(zip(columns.contents.tolist(), columns.names.tolist(), strict=True))
         for content, name in pairs:
             first.setdefault(content, name)
         for other, names in [*seen, (split, first)]:
@@ -233,7 +233,7 @@ def _alike(numbers: SetNumbers, look_alikes: Sequence[LookAlikes] | None) -> lis
     for found in look_alikes:
         first, second = (numbers.split_names[n] for n in (found.first_split, found.second_split))
         names = [
-            numbers.columns[split].source_ids[rows[0]].decode(errors="replace")
+            numbers.columns[split].names[rows[0]].decode(errors="replace")
             for split, rows in (
                 (found.second_split, found.second_rows),
                 (found.first_split, found.first_rows),

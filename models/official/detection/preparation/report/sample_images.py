@@ -45,7 +45,7 @@ def choose_samples(columns: Sequence[SplitColumns], count: int) -> list[tuple[in
         At most `count` pairs (split, row in the split), each once; images without boxes are not
         chosen.
     """
-    split_sizes = [len(split.source_ids) for split in columns]
+    split_sizes = [len(split.names) for split in columns]
     first_images = np.cumsum([0, *split_sizes])
     splits = np.repeat(np.arange(len(columns)), split_sizes)
     pairs = [distinct_pairs(split.box_images, split.class_ids) for split in columns]

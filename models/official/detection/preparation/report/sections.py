@@ -50,7 +50,7 @@ def splits_table(numbers: SetNumbers) -> Html:
         per_image = boxes_per_image(columns)
         height, width = np.median(columns.sizes, axis=0)
         row: list[Content] = [split_label(split.name), len(per_image)]
-        row += [len(set(columns.source_ids.tolist())), int((per_image == 0).sum())]
+        row += [len(set(columns.names.tolist())), int((per_image == 0).sum())]
         row += [len(columns.class_ids), f"{per_image.mean():.2f}", int(columns.is_crowd.sum())]
         row += [f"{np.count_nonzero(counts.boxes):,} of {len(counts.boxes):,}"]
         row += [f"{width:.0f} × {height:.0f}", len(split.shards)]

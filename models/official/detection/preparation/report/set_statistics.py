@@ -36,7 +36,7 @@ _NUM_HASHES = 2**63 - 1
 class SplitColumns(NamedTuple):
     """A split as columns: I images in file order, G boxes in the order of their images."""
 
-    source_ids: np.ndarray  # [I] bytes
+    names: np.ndarray  # [I] bytes, of the files; source ids where records have none
     contents: np.ndarray  # [I] int64, a hash of the image file
     sizes: np.ndarray  # [I, 2] int32, height and width in pixels
     shards: np.ndarray  # [I] int64, row of `PreparedSplit.shards`
@@ -84,12 +84,12 @@ def read_columns(
         ) from error
     if not batches:
         raise UserError(f"{split.manifest_path} describes a split without images.")
-    records, lengths, contents, sizes, source_ids, counts, boxes, class_ids, is_crowd, areas = (
+    records, lengths, contents, sizes, names, counts, boxes, class_ids, is_crowd, areas = (
         np.concatenate(column) for column in zip(*batches, strict=True)
     )
     shards = records // RECORDS_PER_SHARD_LIMIT
     columns = SplitColumns(
-        source_ids=source_ids,
+        names=names,
         contents=contents,
         sizes=sizes,
         shards=shards,
@@ -113,7 +113,11 @@ def _read_batches(shards: tuple[str, ...]) -> Iterator[tuple[np.ndarray, ...]]:
         count = tf.size(example.labels)
         boxes = (example.boxes_normalized, example.labels, example.is_crowd, example.areas)
         content = tf.strings.to_hash_bucket_fast(example.encoded, _NUM_HASHES)
-        return record, length, content, size, example.source_id, count, *boxes
+        # Not the id: annotations of each split may count their images from 1.
+        key = {"image/filename": tf.io.FixedLenFeature([], tf.string, "")}
+        name = tf.io.parse_single_example(serialized, key)["image/filename"]
+        name = tf.where(tf.strings.length(name) > 0, name, example.source_id)
+        return record, length, content, size, name, count, *boxes
 
     parsed = read_records(shards).map(unconverted(parse), num_parallel_calls=_PARALLEL_CALLS)
     for batch in parsed.ragged_batch(_BATCH).prefetch(2):
@@ -149,7 +153,7 @@ def _check_against_manifest(
         )
     boxes = class_counts(columns, len(classes)).boxes
     told = split.manifest["boxes_per_class"]
-    facts = [("images", len(columns.source_ids), split.manifest["images"])]
+    facts = [("images", len(columns.names), split.manifest["images"])]
     facts += [("boxes", len(ids), split.manifest["boxes"])]
     facts += [
         (f"boxes of the class {entry.name}", int(count), told.get(entry.name, 0))
@@ -181,7 +185,7 @@ def class_counts(columns: SplitColumns, num_classes: int) -> ClassCounts:
 
 def boxes_per_image(columns: SplitColumns) -> np.ndarray:
     """The number of boxes of every image, [I]."""
-    return np.bincount(columns.box_images, minlength=len(columns.source_ids))
+    return np.bincount(columns.box_images, minlength=len(columns.names))
 
 
 def relative_sides(columns: SplitColumns) -> np.ndarray:
