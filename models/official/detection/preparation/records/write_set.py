@@ -113,10 +113,7 @@ def write_set(
             if finished is not None or not manifest["images"]:
                 storage.remove_folder(plan.progress_directory)
             raise
-        check_classes(plan, replaced=replaced)
-        for other in outdated:
-            remove_set(other)
-        _publish(plan, manifest, claim)
+        _publish(plan, manifest, claim, replaced=replaced)
         storage.remove_folder(plan.progress_directory)
     return manifest, True
 
@@ -218,8 +215,17 @@ def _remove_leftover_progress(plan: Plan) -> None:
                 storage.remove_folder(plan.progress_directory)
 
 
-def _publish(plan: Plan, manifest: dict[str, Any], claim: Claim) -> None:
-    """Gives the shards their final names and writes the class list and the manifest."""
+def _publish(
+    plan: Plan, manifest: dict[str, Any], claim: Claim, *, replaced: Sequence[Plan]
+) -> None:
+    """Gives the shards their final names and writes the class list and the manifest.
+
+    The other sets among those that are replaced are removed before.
+    """
+    check_classes(plan, replaced=replaced)
+    for other in replaced:
+        if other.prefix != plan.prefix:
+            remove_set(other)
     remove_if_there(plan.manifest_path)
     # Those of a run that was killed here, or of an earlier version, have them already.
     unnamed = set(storage.list_folder(plan.progress_directory))
