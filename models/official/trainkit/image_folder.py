@@ -23,6 +23,7 @@ IMAGE_FORMATS: dict[str, Container] = {
     **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
     **{".png": "PNG", ".webp": "WebP", ".bmp": "BMP", ".gif": "GIF"},
     **{".tif": "TIFF", ".tiff": "TIFF", ".avif": "AVIF", ".jp2": "JPEG 2000"},
+    **dict.fromkeys((".ppm", ".pgm", ".pnm"), "unknown"),  # decoded, and not told by their headers
 }
 
 
@@ -142,7 +143,7 @@ def list_inputs(
             found.append(path)
         elif storage.is_folder(path):
             found += _folder_images(path)
-            others += _others(path)
+            others += list_others(path)
         elif not storage.is_file(path):
             raise ImageFolderError(f"no directory or file {path}: --images names what to predict")
         elif is_video_name(path):
@@ -152,8 +153,8 @@ def list_inputs(
     return ListedImages(_chosen(found, wanted_ids, ", ".join(paths)), others)
 
 
-def _others(folder: str) -> list[str]:
-    """What a folder holds but images by their names; hidden ones are not named."""
+def list_others(folder: str) -> list[str]:
+    """Lists what a folder holds but images by their names, sorted; hidden files are left out."""
     return [
         f"{name}/" if storage.is_folder(os.path.join(folder, name)) else name
         for name in storage.list_folder(folder)

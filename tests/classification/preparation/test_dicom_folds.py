@@ -106,6 +106,14 @@ def test_folds_of_two_seeds_are_not_read_together(
         find_joined_split(str(mixed), "fold_0+fold_1", CLASSES)
 
 
+def test_two_files_of_one_image_are_refused(make_dicom, tmp_path: Path, capsys) -> None:
+    files = {f"ID_{k}": make_dicom(PIXELS, PatientID=f"P{k}") for k in range(4)}
+    source = write_source(tmp_path / "source", files)
+    (source / "dcm/ID_0.DCM").write_bytes(files["ID_1"])
+    assert convert(source, tmp_path / "ct", "--folds", "2") == 2
+    assert "has images twice, as .dcm and .DCM: ID_0." in capsys.readouterr().err
+
+
 def test_one_fold_is_none(source: Path, tmp_path: Path, capsys) -> None:
     assert convert(source, tmp_path / "ct", "--folds", "1") == 2
     assert "--folds 1: 2 or more" in capsys.readouterr().err

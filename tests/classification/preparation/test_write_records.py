@@ -92,12 +92,35 @@ def test_what_tensorflow_misreads_is_repaired_and_what_is_damaged_is_left_out(
     assert "b/cut.jpg" not in sizes
     manifest = json.loads((part / "train_part.manifest.json").read_text())
     assert manifest["images"] == 3
-    assert [entry["file"] for entry in manifest["left_out"]] == ["b/cut.jpg"]
+    assert [entry["file"] for entry in manifest["left_out"]] == ["b/notes.txt", "b/cut.jpg"]
     assert manifest["repaired_counts"] == {
         "alpha channel dropped": 1,
         "turned upright by its EXIF orientation": 1,
     }
     assert "left out: 1" in capsys.readouterr().out
+
+
+def test_what_is_no_image_by_its_name_is_listed(tmp_path: Path, capsys) -> None:
+    """Roboflow's `valid` is val; a folder `extra` beside it is of no split."""
+    source, part = tmp_path / "source", tmp_path / "part"
+    png = write(source / "train/a/1.png")
+    write(source / "train/a/2.ppm")
+    (source / "train/a/no_extension").write_bytes(png)
+    write(source / "train/a/deeper/3.png")
+    (source / "train/labels.csv").write_text("1.png,a\n")
+    (source / "train/a/.hidden").write_text("")
+    write(source / "valid/a/4.pnm")
+    write(source / "extra/a/5.png")
+    assert main([str(source), "--output", str(part), "--workers", "1"]) == 0
+    manifest = json.loads((part / "train_part.manifest.json").read_text())
+    assert manifest["images"] == 2
+    unread = ["a/deeper/", "a/no_extension", "labels.csv"]
+    assert [entry["file"] for entry in manifest["left_out"]] == unread
+    assert manifest["left_out_counts"] == {"is no image by its name": 3}
+    assert [values(e, "image/filename")[0] for e in read(part, "val")] == [b"a/4.pnm"]
+    said = capsys.readouterr().out
+    assert "left out: 3 is no image by its name: a/deeper/, a/no_extension, labels.csv" in said
+    assert "test) are not read: extra" in said
 
 
 def test_presizing_reduces_the_shorter_side(tmp_path: Path) -> None:

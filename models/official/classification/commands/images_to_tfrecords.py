@@ -12,13 +12,15 @@ from tpudet.trainkit.command_line import (
 )
 
 _EPILOG = """\
-DIR holds train, and if wanted val (or validation) and test, each with a folder of images for
-each class. Images beside class folders are an error; a split without class folders has no labels,
-or, like ImageNet's validation, those of synset_labels.txt, one per line in the order of the names.
+DIR holds train, and if wanted val (or validation, or valid) and test, each with a folder of images
+for each class. Images beside class folders are an error; a split without class folders has no
+labels, or, like ImageNet's validation, those of synset_labels.txt, one per line in the order of the
+names.
 
-Images may be of any format and extension. What TensorFlow would decode wrongly (CMYK, GIF, 16 bits,
-EXIF orientation, ...) is converted, what is damaged is left out, and the manifest lists both. The
-same command resumes an interrupted run.
+Images are files of any of these extensions, in any case, whatever their format: jpg jpeg jpe jfif
+png webp bmp gif tif tiff avif jp2 ppm pgm pnm. What TensorFlow would decode wrongly (CMYK, GIF, 16
+bits, EXIF orientation, ...) is converted. What is damaged, has another extension or is in a folder
+of a class folder is left out. The manifest lists both. The same command resumes an interrupted run.
 
 example:
   tpudet images_to_tfrecords flowers --output $STORAGE/converted/flowers --presize 256
@@ -61,9 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from tpudet.classification.preparation.write_records import plan_splits, write_splits
+    from tpudet.classification.preparation.plan_splits import plan_splits
+    from tpudet.classification.preparation.write_records import write_splits
 
-    plans = plan_splits(
+    plans, notes = plan_splits(
         arguments.source,
         arguments.output,
         classes_file=arguments.classes,
@@ -71,4 +74,6 @@ def _run(arguments: argparse.Namespace) -> None:
         presize=arguments.presize,
         seed=arguments.seed,
     )
+    for note in notes:
+        print(note)
     write_splits(plans, workers=arguments.workers, overwrite=arguments.overwrite)

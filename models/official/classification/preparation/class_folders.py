@@ -8,10 +8,10 @@ from tpudet.trainkit.class_list import ClassEntry, class_ids
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.inputs import read_input_text
-from tpudet.trainkit.image_folder import list_image_names
+from tpudet.trainkit.image_folder import list_image_names, list_others
 
 # Names of the splits' folders.
-SPLIT_FOLDERS = {"train": ("train",), "val": ("val", "validation"), "test": ("test",)}
+SPLIT_FOLDERS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
 _SYNSET_LABELS = "synset_labels.txt"  # ImageNet's labels of the flat folder validation/
 
 
@@ -109,6 +109,20 @@ def _flat_labels(directory: str, names: Sequence[str]) -> list[str]:
                 )
             return labels
     return [""] * len(names)
+
+
+def list_unread(directory: str) -> list[str]:
+    """Lists the files and folders of a split, or of class folders, that are not read as images.
+
+    Args:
+        directory: of the split, with class folders or flat.
+    """
+    labels = list_class_folders(directory)
+    inside = [
+        f"{label}/{n}" for label in labels for n in list_others(os.path.join(directory, label))
+    ]
+    beside = [name for name in list_others(directory) if name.rstrip("/") not in labels]
+    return sorted({*inside, *beside} - {_SYNSET_LABELS})
 
 
 def list_classes(files: Sequence[LabelledFile]) -> tuple[ClassEntry, ...]:

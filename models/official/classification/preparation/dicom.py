@@ -5,8 +5,9 @@ Needs pydicom, and pylibjpeg for compressed files: the extra [dicom].
 
 import io
 import warnings
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -47,9 +48,9 @@ def read_patient(content: bytes) -> str:
     """Returns the patient's id from the header of a DICOM file; empty if it has none.
 
     Raises:
-        DicomError: it is not a DICOM file.
+        DicomError: it is not a DICOM file, or its header cannot be used.
     """
-    return _patient(_read(content, stop_before_pixels=True))
+    return _evaluate(_patient, _read(content, stop_before_pixels=True))
 
 
 def read_scan(content: bytes) -> Scan:
@@ -59,7 +60,8 @@ def read_scan(content: bytes) -> Scan:
     Negative values that were written as unsigned 12-bit ones are put right.
 
     Raises:
-        DicomError: it is not a DICOM image of one channel, or cannot be decoded; says why.
+        DicomError: it is not a DICOM image of one channel, cannot be decoded, or has a header that
+            cannot be used; says why.
     """
     dataset = _read(content, stop_before_pixels=False)
     try:
@@ -68,6 +70,30 @@ def read_scan(content: bytes) -> Scan:
             pixels = np.asarray(dataset.pixel_array)
     except Exception as error:  # whatever decoders of foreign files raise
         raise DicomError(f"cannot be decoded: {' '.join(str(error).split())}") from error
+    return _evaluate(partial(_scan, pixels), dataset)
+
+
+Found = TypeVar("Found")
+
+
+def _evaluate(function: Callable[[Any], Found], dataset: Any) -> Found:
+    """Calls a function that reads elements of a header, whose values pydicom parses only then.
+
+    Raises:
+        DicomError: as `function`, or a value cannot be parsed or used.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return function(dataset)
+    except DicomError:
+        raise
+    except Exception as error:  # whatever values of foreign headers lead to
+        reason = " ".join(str(error).split())
+        raise DicomError(f"has a header that cannot be used: {reason}") from error
+
+
+def _scan(pixels: np.ndarray, dataset: Any) -> Scan:
     frames = pixels if int(dataset.get("NumberOfFrames", 1) or 1) > 1 else pixels[None]
     if frames.ndim != 3 or frames.dtype.kind not in "iu" or frames.dtype.itemsize > 2:
         raise DicomError(f"has pixels {frames.shape[1:]} {frames.dtype}: one 16-bit value expected")
@@ -137,7 +163,10 @@ def _rescale(dataset: Any, frame: int) -> tuple[float, float]:
     for group in groups:
         slope, intercept = group.get("RescaleSlope"), group.get("RescaleIntercept")
         if slope is not None or intercept is not None:
-            return float(1 if slope is None else slope), float(intercept or 0)
+            values = float(1 if slope is None else slope), float(intercept or 0)
+            if not np.isfinite(values).all():
+                raise DicomError(f"has a slope and an intercept that are not finite: {values}")
+            return values
     return 1.0, 0.0
 
 

@@ -8,8 +8,12 @@ from typing import Literal
 
 import numpy as np
 
-from tpudet.classification.preparation.class_folders import SPLIT_FOLDERS, list_labelled
-from tpudet.trainkit.errors import UserError
+from tpudet.classification.preparation.class_folders import (
+    SPLIT_FOLDERS,
+    list_labelled,
+    list_unread,
+)
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claimed_folder import claimed_folder
 
@@ -78,7 +82,9 @@ def split_folders(
                     _place(source, names[index], f"{folder}/{split}", method)
     totals = {split: sum(size[split] for size in sizes.values()) for split in fractions}
     counted = ", ".join(f"{split} {total}" for split, total in totals.items())
-    return f"{output}: {len(files)} images of {len(by_class)} classes: {counted}"
+    unread = list_unread(source)
+    note = f"\n  {len(unread)} are no images by their names: {listing(unread, 3)}" if unread else ""
+    return f"{output}: {len(files)} images of {len(by_class)} classes: {counted}{note}"
 
 
 def _check_paths(source: str, output: str) -> None:

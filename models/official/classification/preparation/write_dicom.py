@@ -8,6 +8,7 @@ from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 
 from tpudet.classification.preparation.dicom import DicomError, read_patient
+from tpudet.classification.preparation.plan_splits import Plan, default_shards, splits_in
 from tpudet.classification.preparation.rsna_labels import (
     CLASSES,
     DICOM_ENDING,
@@ -15,13 +16,13 @@ from tpudet.classification.preparation.rsna_labels import (
     image_id_of,
     read_labels,
 )
-from tpudet.classification.preparation.write_records import Plan, default_shards
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import open_bytes
 
 _HEADER_BYTES = 1 << 16  # of most files, in which the patient stands
 _READERS = 16
+_FOLD = re.compile(r"fold_(\d+)")
 
 
 def plan_dicom(
@@ -48,8 +49,8 @@ def plan_dicom(
         a patient.
 
     Raises:
-        UserError: no DICOM file, the output has folds beyond these, or as `read_labels` and
-            `assign_folds`.
+        UserError: no DICOM file, or two of one image, the output has folds beyond these, or as
+            `read_labels` and `assign_folds`.
     """
     directory, output = directory.rstrip("/"), output.rstrip("/")
     if not storage.is_folder(directory):
@@ -58,6 +59,11 @@ def plan_dicom(
     if not names:
         raise UserError(f"no file *{DICOM_ENDING} in {directory}")
     by_id = {image_id_of(name): name for name in names}
+    if len(by_id) < len(names):
+        twice = sorted(set(names) - set(by_id.values()))
+        raise UserError(
+            f"{directory} has images twice, as .dcm and .DCM: {listing(twice)}; keep one"
+        )
     if labels_file is None:
         files = [(name, ()) for name in sorted(names)]
         return [_plan("test", directory, files, output, num_shards)], []
@@ -99,9 +105,7 @@ def _require_no_other_folds(output: str, num_folds: int) -> None:
     Raises:
         UserError: names the folds.
     """
-    pattern = re.compile(rf"fold_(\d+)_{re.escape(os.path.basename(output))}[.-].*")
-    names = storage.list_folder(output) if storage.is_folder(output) else []
-    matches = [match for match in map(pattern.fullmatch, names) if match]
+    matches = [match for split in splits_in(output) if (match := _FOLD.fullmatch(split))]
     left = sorted({number for match in matches if (number := int(match[1])) >= num_folds})
     if left:
         raise UserError(

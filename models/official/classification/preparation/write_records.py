@@ -11,9 +11,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from tpudet.classification.preparation.build_shard import (
@@ -23,127 +22,17 @@ from tpudet.classification.preparation.build_shard import (
     build_shard,
     inputs_digest,
 )
-from tpudet.classification.preparation.class_folders import (
-    check_labels,
-    find_splits,
-    list_classes,
-    list_split,
-)
-from tpudet.trainkit.class_list import (
-    ClassEntry,
-    class_ids,
-    first_difference,
-    read_class_list,
-    read_classes,
-    write_class_list,
-)
+from tpudet.classification.preparation.plan_splits import Plan
+from tpudet.trainkit.class_list import first_difference, read_class_list, write_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim, ClaimTicket
 from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.jobs.worker_pool import run_jobs
-from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, PROGRESS_SUFFIX, read_manifest
-from tpudet.trainkit.records import INDEX_ENDING, shard_path
+from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, read_manifest
+from tpudet.trainkit.records import INDEX_ENDING
 
-TARGET_SHARD_BYTES = 100 * 10**6
-_SIZE_SAMPLE = 256  # images whose file sizes give the estimate for all
 _NAMES_SHOWN = 3
-
-
-class Plan(NamedTuple):
-    """One split to write."""
-
-    split: str
-    directory: str  # of the images
-    files: list[tuple[str, tuple[int, ...]]]  # names and class ids, in the order of the records
-    classes: tuple[ClassEntry, ...]
-    output: str  # converted/<part>
-    num_shards: int
-    presize: int | None
-    dicom: bool = False  # whether the files are DICOM, of which a record holds the stored values
-    fold: tuple[int, int] | None = None  # the fold of the images, from 0, and how many there are
-    division: str | None = None  # digest of the folds of all images
-
-    @property
-    def prefix(self) -> str:
-        """Path of the shards up to their numbers."""
-        return f"{self.output}/{self.split}_{os.path.basename(self.output)}"
-
-    @property
-    def progress_folder(self) -> str:
-        """Folder that exists while the split is unfinished; holds its shards until then."""
-        return self.prefix + PROGRESS_SUFFIX
-
-    def jobs(self) -> list[ShardJob]:
-        """Returns the shards in order; their lengths differ by at most one record."""
-        name = os.path.basename(self.prefix)
-        bounds = np.arange(self.num_shards + 1) * len(self.files) // self.num_shards
-        return [
-            ShardJob(
-                shard_path(f"{self.progress_folder}/{name}", index, self.num_shards),
-                self.directory,
-                tuple(self.files[bounds[index] : bounds[index + 1]]),
-                self.classes,
-                self.presize,
-                self.dicom,
-                self.fold,
-            )
-            for index in range(self.num_shards)
-        ]
-
-
-def plan_splits(
-    source: str,
-    output: str,
-    *,
-    classes_file: str | None,
-    num_shards: int | None,
-    presize: int | None,
-    seed: int,
-) -> list[Plan]:
-    """Lists the images of each split and decides their order and their division into shards.
-
-    Images of train are in an order drawn from the seed, so that every shard is a fair sample.
-
-    Args:
-        source: has the folders train, val or validation, and test; see `class_folders`.
-        output: converted/<part>; its last component is the name of the part.
-        classes_file: class list; None: the class folders of train, sorted.
-        num_shards: files per split; None: about 100 MB each.
-        presize: larger images are reduced to this shorter side, pixels.
-        seed: of the order.
-
-    Raises:
-        UserError: a split cannot be used, or has classes that the list lacks.
-    """
-    output = output.rstrip("/")
-    if not os.path.basename(output).strip("."):
-        raise UserError(f"--output {output} must end with the name of the part")
-    folders = find_splits(source.rstrip("/"))
-    files = {split: list_split(folder) for split, folder in folders.items()}
-    classes = read_classes(classes_file) if classes_file else list_classes(files["train"])
-    if len(classes) < 1 or not all(file.label for file in files["train"]):
-        raise UserError(f"the images of {folders['train']} are in no class folders")
-    for split, found in files.items():
-        check_labels(split, found, classes)
-    order = np.random.default_rng(seed).permutation(len(files["train"]))
-    files["train"] = [files["train"][index] for index in order]
-    ids, plans = class_ids(classes), []
-    for split, found in files.items():
-        labelled = [(name, (ids[label],) if label else ()) for name, label in found]
-        shards = num_shards or default_shards(folders[split], [name for name, _ in found])
-        if shards > len(found):
-            raise UserError(f"--num_shards {shards}: {split} has only {len(found)} images")
-        plans.append(Plan(split, folders[split], labelled, classes, output, shards, presize))
-    return plans
-
-
-def default_shards(directory: str, files: Sequence[str]) -> int:
-    """Returns a number of shards of about 100 MB for the files of a split."""
-    sample = files[:: max(1, len(files) // _SIZE_SAMPLE)]
-    sizes = [storage.stat(os.path.join(directory, file)).size for file in sample]
-    total = float(np.mean(sizes)) * len(files)
-    return int(np.clip(round(total / TARGET_SHARD_BYTES), 1, len(files)))
 
 
 def write_splits(plans: Sequence[Plan], *, workers: int, overwrite: bool) -> None:
@@ -162,6 +51,7 @@ def write_splits(plans: Sequence[Plan], *, workers: int, overwrite: bool) -> Non
         _check_output(plan, overwrite=overwrite)
     for plan in plans:
         if _is_current(plan):
+            _renew_division(plan)
             print(f"{plan.prefix}: up to date, nothing was written")
             continue
         manifest = _write_split(plan, workers)
@@ -201,6 +91,15 @@ def _is_current(plan: Plan) -> bool:
     )
 
 
+def _renew_division(plan: Plan) -> None:
+    """Names the division in the manifest of a split that stays as it is while others change."""
+    manifest = read_manifest(plan.prefix + MANIFEST_SUFFIX, per_class="images_per_class")
+    if manifest["options"].get("division") != plan.division:
+        with Claim(f"{plan.prefix}.claim.json", output=plan.prefix):
+            manifest["options"]["division"] = plan.division
+            _write_manifest(plan, manifest)
+
+
 def _published(output: str, job: ShardJob) -> str:
     """Where a shard lies once the split is finished."""
     return f"{output}/{os.path.basename(job.path)}"
@@ -234,10 +133,14 @@ def _write_split(plan: Plan, workers: int) -> dict[str, Any]:
         _check_classes_again(plan, classes, before)
         _publish_shards(plan, jobs, claim)
         storage.write_text(classes, write_class_list(plan.classes))
-        text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-        storage.write_text(plan.prefix + MANIFEST_SUFFIX, text)
+        _write_manifest(plan, manifest)
         storage.remove_folder(plan.progress_folder)
     return manifest
+
+
+def _write_manifest(plan: Plan, manifest: Mapping[str, Any]) -> None:
+    text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+    storage.write_text(plan.prefix + MANIFEST_SUFFIX, text)
 
 
 def _publish_shards(plan: Plan, jobs: Sequence[ShardJob], claim: Claim) -> None:
@@ -305,7 +208,8 @@ def _manifest(plan: Plan, reports: Sequence[ShardReport]) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     for report in reports:
         counts.update(report.per_class)
-    findings = [finding for report in reports for finding in report.findings]
+    findings = [Finding(name, "is no image by its name", repaired=False) for name in plan.unread]
+    findings += [finding for report in reports for finding in report.findings]
     by_kind = {
         "repaired": [finding for finding in findings if finding.repaired],
         "left_out": [finding for finding in findings if not finding.repaired],
