@@ -121,6 +121,26 @@ def test_other_records_of_the_same_size_make_a_cache_stale(
         images(data, split, 1)
 
 
+def test_records_of_others_that_were_written_again_make_a_cache_stale(
+    colors_part: Path, tmp_path: Path
+) -> None:
+    """Without a manifest the time of a file is all that tells a label that was put right."""
+    part = tmp_path / "colors"
+    shutil.copytree(colors_part, part)
+    (part / "train_colors.manifest.json").unlink()
+    names = ["blue", "green", "red"]
+    split = find_split(str(part), "train", names, per_class="images_per_class")
+    data = replace(AUGMENTED, directory=str(part), cache=str(tmp_path / "cache"))
+    write_cache(plan(data, split, tmp_path / "cache", 2), overwrite=False)
+    images(data, split, 1)
+    shard = Path(split.shards[0])
+    content = shard.read_bytes()
+    shard.write_bytes(content)
+    message = "is stale: the times of the records have changed; .* --variants 2 --overwrite"
+    with pytest.raises(UserError, match=message):
+        images(data, split, 1)
+
+
 def test_an_interrupted_cache_is_refused_and_finished(split: Split, tmp_path: Path) -> None:
     wanted, data = plan(AUGMENTED, split, tmp_path, 1), replace(AUGMENTED, cache=str(tmp_path))
     with pytest.raises(UserError, match="names no finished cache"):

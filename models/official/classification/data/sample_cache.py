@@ -38,7 +38,7 @@ FORMAT_VERSION = 1
 MANIFEST = "cache.json"
 PREFIX = "samples"
 _PIXELS, _LABEL, _NAME = "image/pixels", "image/class/label", "image/filename"
-_REMEDY = "write it again: tpudet cache_samples CONFIG --output {} --overwrite"
+_REMEDY = "write it again: tpudet cache_samples CONFIG --output {} --variants {} --overwrite"
 
 
 class SampleCache(NamedTuple):
@@ -69,12 +69,17 @@ def describe_samples(
         storage.read_text(f"{directory}/{split}_{os.path.basename(directory)}{MANIFEST_SUFFIX}")
         for split in data.train_split.split("+")
     ]
+    # Of the manifests only what the shards were made from: a split may be added beside them.
+    made_from = [text and parse_json(text)["shards"] for text in manifests]
+    states = [storage.stat(path) for path in shards]
     described: dict[str, Any] = {
         "files": [
-            [os.path.basename(path), storage.stat(path).size, count]
-            for path, count in zip(shards, records_per_shard, strict=True)
+            [os.path.basename(path), state.size, count]
+            for path, state, count in zip(shards, states, records_per_shard, strict=True)
         ],
-        "manifests": hashlib.sha256(json.dumps(manifests).encode()).hexdigest(),
+        # Without a manifest a label that is corrected in place shows by nothing else.
+        "times": [state.modified_ns for state in states] if None in manifests else [],
+        "manifests": hashlib.sha256(json.dumps(made_from).encode()).hexdigest(),
         "data.image_size": data.image_size,
         "data.center_crop": data.center_crop,
         "data.windows": data.windows,
@@ -127,7 +132,7 @@ def find_cache(
     now = describe_samples(data, shards, records_per_shard, is_augmented=is_augmented)
     changes = _changes(manifest["made_from"], now)
     if changes:
-        remedy = _REMEDY.format(directory)
+        remedy = _REMEDY.format(directory, manifest["variants"])
         raise UserError(f"the cache {directory} is stale: {listing(changes)}; {remedy}")
     damaged = []
     for entry in manifest["shards"]:
@@ -136,7 +141,7 @@ def find_cache(
         if size != entry["bytes"]:
             damaged.append(f"{entry['file']} has {size} bytes of {entry['bytes']}")
     if damaged:
-        remedy = _REMEDY.format(directory)
+        remedy = _REMEDY.format(directory, manifest["variants"])
         raise UserError(f"the cache {directory} is damaged: {listing(damaged)}; {remedy}")
     return SampleCache(
         shards=[f"{directory}/{entry['file']}" for entry in manifest["shards"]],
@@ -157,7 +162,7 @@ def _read_manifest(path: str) -> dict[str, Any]:
     except ValueError:
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_VERSION:
-        remedy = _REMEDY.format(os.path.dirname(path))
+        remedy = _REMEDY.format(os.path.dirname(path), "N")
         raise UserError(f"{path} is not a manifest of this version, or was cut short; {remedy}")
     return manifest
 
