@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from tpudet.classification.config import load_experiment
+from tpudet.classification.experiment import check_export
 from tpudet.cli import main
 from tpudet.detection.build_detector import build_task as build_detector
 from tpudet.detection.config import load_experiment as load_detection
@@ -82,7 +83,7 @@ def test_the_export_gives_the_evaluated_probabilities(
     np.testing.assert_allclose(same, probabilities, atol=1e-6)
     metadata = json.loads(Path(saved_model, "assets/metadata.json").read_text())
     assert metadata["task"] == "classification"
-    assert (metadata["step"], metadata["image_size"]) == (4, [32, 32])
+    assert (metadata["step"], metadata["image_size"], metadata["loss"]) == (4, [32, 32], "softmax")
 
 
 def test_both_signatures_share_one_network(saved_model: str) -> None:
@@ -125,6 +126,21 @@ def test_what_could_not_be_exported_is_refused_before_training(
     assert main(command) == 2
     assert "File exists" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_train_exports_over_a_model_of_the_same_run_only(
+    saved_model: str, trained_run: Path, tmp_path: Path, capsys
+) -> None:
+    """Two runs may have one name: `a/fold_0` and `b/fold_0`."""
+    config = load_experiment(str(trained_run / "config.yaml"))
+    root = str(Path(saved_model).parent)
+    check_export(config, model_dir=f"{trained_run}/", export_root=root)
+    before = Path(saved_model, "saved_model.pb").stat().st_mtime_ns
+    command = ["train", "--config", str(trained_run / "config.yaml"), "--export", root]
+    assert main([*command, "--model_dir", str(tmp_path / "run")]) == 2
+    assert f"is a SavedModel of the run {trained_run}, not of {tmp_path}" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert Path(saved_model, "saved_model.pb").stat().st_mtime_ns == before
 
 
 def test_classify_predicts_every_image_once_from_folders_and_from_records(

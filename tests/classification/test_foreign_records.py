@@ -145,6 +145,30 @@ def test_classify_takes_joined_splits_and_ids_of_records_as_they_are(
     ]
 
 
+@pytest.mark.parametrize("name", ["classes.csv", "label_map.pbtxt"])
+def test_records_beside_another_class_list_are_neither_scored_nor_classified(
+    name: str, saved_model: str, trained_run: Path, tmp_path: Path, capsys
+) -> None:
+    """Their label 1 is red, that of the run is blue: a third of a balanced set would be right."""
+    write_foreign(tmp_path)
+    (tmp_path / "classes.csv").unlink()
+    names = ["red", "green", "blue"]
+    csv_text = "".join(f"{name},{name}\n" for name in names)
+    items = "".join(f'item {{ id: {k} name: "{name}" }}\n' for k, name in enumerate(names, 1))
+    (tmp_path / name).write_text(csv_text if name.endswith("csv") else items)
+    commands = [
+        ["evaluate", "--model_dir", str(trained_run), f"--set=data.directory={tmp_path}"],
+        ["classify", str(tmp_path / "out.csv"), saved_model, "--records", str(tmp_path)],
+    ]
+    for command in commands:
+        assert main([*command, "--split", "train"]) == 2
+        said = capsys.readouterr().err
+        assert "is not that of the model: class 1 was blue,blue, now red,red" in said
+    (tmp_path / "own.csv").write_text(csv_text)
+    sets = [f"--set=data.directory={tmp_path}", f"--set=data.classes={tmp_path}/own.csv"]
+    assert main(["evaluate", "--model_dir", str(trained_run), "--split", "train", *sets]) == 0
+
+
 def test_a_number_in_a_local_name_that_is_not_that_of_its_records_is_only_a_name(
     trained_run: Path, tmp_path: Path
 ) -> None:

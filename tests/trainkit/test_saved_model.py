@@ -17,6 +17,8 @@ from tpudet.trainkit.saved_model import (
     SavedModelError,
     publish_saved_model,
     read_saved_model,
+    require_same_run,
+    run_metadata,
 )
 
 
@@ -37,6 +39,24 @@ def publish(tmp_path: Path) -> Callable[..., None]:
         )
 
     return run
+
+
+def test_a_model_is_replaced_by_its_own_run_only(
+    publish: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run is told by the full path, however that is written; one of before names none."""
+    directory = str(tmp_path / "model")
+    require_same_run(directory, "a/fold_0")
+    publish("first")
+    with pytest.raises(FileExistsError, match="is a SavedModel of an unnamed run, not of /"):
+        require_same_run(directory, "a/fold_0")
+    monkeypatch.chdir(tmp_path)
+    metadata = json.dumps(run_metadata("a/fold_0", 4))
+    Path(directory, "assets/metadata.json").write_text(metadata)
+    for same in ("a/fold_0/", "./a/fold_0", f"{tmp_path}/a/fold_0"):
+        require_same_run(directory, same)
+    with pytest.raises(FileExistsError, match=r"of the run .*/a/fold_0, not of .*/b/fold_0: "):
+        require_same_run(directory, "b/fold_0")
 
 
 def test_a_model_whose_claim_was_lost_is_not_published(

@@ -17,7 +17,9 @@ from tpudet.classification.build_classifier import (
 from tpudet.classification.config import ExperimentConfig, load_experiment
 from tpudet.classification.data.pipeline import read_names
 from tpudet.classification.data.splits import (
+    find_eval_shards,
     find_joined_split,
+    require_classes,
     require_labels,
     require_one_division,
 )
@@ -28,8 +30,7 @@ from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.record_splits import Split
-from tpudet.trainkit.saved_model import require_free, saved_model_path
-from tpudet.trainkit.source_version import git_commit
+from tpudet.trainkit.saved_model import require_same_run, run_metadata, saved_model_path
 from tpudet.trainkit.training.build_engine import choose_devices, set_precision
 from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.devices import Devices
@@ -73,6 +74,7 @@ def train(
         UserError: config, data, weights or checkpoints do not fit, or another process writes there.
     """
     class_list_text, classes, split = _open_data(config)
+    eval_shards = find_eval_shards(config.data, classes, train=split) if mode != "train" else []
     start = resolve_start(
         config,
         num_images=sum(split.records_per_shard),
@@ -88,15 +90,14 @@ def train(
         config, classes=classes, train_split=split, devices=devices, pretrained=start.pretrained
     )
     _log_start(start, training, split=split, num_classes=len(classes))
-    if dry_run:
-        return 0
     evaluation = None
     if mode != "train":
         evaluation = _evaluation_settings(
             config, training, classes=classes, devices=devices, model_dir=model_dir
         )
-    shards = split.shards + (_eval_shards(config, classes) if evaluation else [])
-    with input_errors_in_words(lambda: shards):
+    if dry_run:
+        return 0
+    with input_errors_in_words(lambda: split.shards + eval_shards):
         return run_training(
             config,
             training,
@@ -155,8 +156,8 @@ def evaluate(
         UserError: the model_dir, the checkpoint or the split is not usable.
     """
     run, step_number, evaluation, path = _restore_evaluation(model_dir, step, split, overrides)
-    require_labels(run.config.data.directory, run.config.data.eval_split, run.classes)
-    with input_errors_in_words(lambda: _eval_shards(run.config, run.classes)):
+    require_labels(run.config.data.directory, run.config.data.eval_split)
+    with input_errors_in_words(lambda: evaluation.shards):
         metrics = evaluation(step_number).metrics
     write_text(f"{path}.json", json.dumps({"step": step_number, **metrics}, indent=2) + "\n")
     return metrics, path
@@ -194,8 +195,7 @@ def predict_split(
         raise UserError(
             f"the run {model_dir} has no class {listing(lacking)}; its classes are {listing(known)}"
         )
-    shards = _eval_shards(run.config, run.classes)
-    with input_errors_in_words(lambda: shards):
+    with input_errors_in_words(lambda: evaluation.shards):
         columns = [known.index(name) for name in class_names]
         probabilities = evaluation.predictions().probabilities[:, columns]
     broken = int((~np.isfinite(probabilities).all(axis=1)).sum())
@@ -204,7 +204,7 @@ def predict_split(
             f"{broken} of {len(probabilities)} images of the split {split} have probabilities that "
             "are not finite: take another checkpoint with --step"
         )
-    return read_names(shards), probabilities
+    return read_names(evaluation.shards), probabilities
 
 
 def check_export(config: ExperimentConfig, *, model_dir: str, export_root: str) -> None:
@@ -217,15 +217,14 @@ def check_export(config: ExperimentConfig, *, model_dir: str, export_root: str) 
 
     Raises:
         UserError: there is no SavedModel of such a classifier.
-        FileExistsError: something else has the place of the SavedModel.
+        FileExistsError: something else has the place of the SavedModel, or that of another run.
     """
     if config.data.windows:
         raise UserError(
             "data.windows: this classifier takes CT slices from records, and a SavedModel takes "
             "images: predict with tpudet gen_rsna_sub"
         )
-    place = saved_model_path(export_root, model_dir, config.data.image_size)
-    require_free(place, overwrite=True)
+    require_same_run(saved_model_path(export_root, model_dir, config.data.image_size), model_dir)
 
 
 def export(model_dir: str, *, export_root: str, step: str, overwrite: bool) -> tuple[str, int]:
@@ -245,18 +244,18 @@ def export(model_dir: str, *, export_root: str, step: str, overwrite: bool) -> t
         FileExistsError: the SavedModel exists and `overwrite` is false.
     """
     run = load_run(model_dir, load_experiment)
-    checkpoint, name = select_checkpoint(model_dir, step), os.path.basename(model_dir)
-    data = run.config.data
+    checkpoint, data = select_checkpoint(model_dir, step), run.config.data
     check_export(run.config, model_dir=model_dir, export_root=export_root)
     task = restore_task(run, checkpoint)
     directory = export_saved_model(
         model=task.model,
         predict=task.predict,
+        loss=run.config.model.loss.kind,
         image_size=data.image_size,
         center_crop=data.center_crop,
         class_list_text=run.class_list_text,
         directory=saved_model_path(export_root, model_dir, data.image_size),
-        metadata={"version": name, "step": checkpoint.step, "git_commit": git_commit()},
+        metadata=run_metadata(model_dir, checkpoint.step),
         overwrite=overwrite,
     )
     return directory, checkpoint.step
@@ -267,12 +266,9 @@ def _open_data(config: ExperimentConfig) -> tuple[str, Sequence[ClassEntry], Spl
     data = config.data
     class_list_text, classes = load_classes(data.directory, data.classes)
     split = find_joined_split(data.directory, data.train_split, classes)
+    require_labels(data.directory, data.train_split)
     require_one_division(data.directory, f"{data.train_split}+{data.eval_split}")
     return class_list_text, classes, split
-
-
-def _eval_shards(config: ExperimentConfig, classes: Sequence[ClassEntry]) -> list[str]:
-    return find_joined_split(config.data.directory, config.data.eval_split, classes).shards
 
 
 def _log_start(
@@ -334,6 +330,8 @@ def _restore_evaluation(
     if split:
         overrides.append(f"data.eval_split={split}")
     run = load_run(model_dir, functools.partial(load_experiment, overrides=overrides))
+    if not run.config.data.classes:
+        require_classes(run.config.data.directory, run.classes)
     checkpoint = select_checkpoint(model_dir, step)
     devices = choose_devices(run.config.train)
     set_precision(run.config.train, devices, trains=False)

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from tpudet.trainkit.types import Tensor
 
+# The probability from which an image counts as of a class, where it may be of several.
+LABEL_THRESHOLD = 0.5
+
 
 class Batch(NamedTuple):
     """Images with what they show. All numeric, all shapes static."""

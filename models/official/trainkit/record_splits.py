@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tpudet.trainkit.class_list import ClassEntry, read_class_list, read_label_map
 from tpudet.trainkit.config.yaml_tree import ConfigError
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
@@ -83,6 +84,31 @@ def find_split(
             "the classes.csv of the conversion, or convert the split again"
         )
     return Split(checked.shards, checked.records_per_shard, len(class_names), checked.manifest)
+
+
+def read_classes_beside(directory: str) -> tuple[ClassEntry, ...] | None:
+    """Reads the class list in a folder of records: classes.csv, or else its label map, *.pbtxt.
+
+    Returns:
+        The classes; None if there is neither.
+
+    Raises:
+        ConfigError: the file is not usable, or there are several label maps.
+    """
+    path, read = f"{directory.rstrip('/')}/classes.csv", read_class_list
+    text = storage.read_text(path)
+    if text is None:
+        maps = [name for name in storage.list_names(directory) if name.endswith(".pbtxt")]
+        if not maps:
+            return None
+        if len(maps) > 1:
+            raise ConfigError(f"{directory} has several label maps: {listing(maps)}; keep one")
+        path, read = f"{directory.rstrip('/')}/{maps[0]}", read_label_map
+        text = storage.read_text(path) or ""
+    try:
+        return read(text)
+    except UserError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _find_foreign(directory: str, split: str) -> list[str]:

@@ -14,16 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpudet.trainkit.class_list import read_class_list
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claimed_folder import claimed_folder
 from tpudet.trainkit.files.json_text import parse_json
+from tpudet.trainkit.source_version import git_commit
 
 if TYPE_CHECKING:
     import keras
 
 SAVED_MODEL_FILE = "saved_model.pb"
 _LIST = "assets/files.json"
+_METADATA = "assets/metadata.json"
 _VARIABLES = "variables/variables.data-"
 
 
@@ -63,6 +65,52 @@ def require_free(directory: str, *, overwrite: bool) -> None:
         raise FileExistsError(
             f"{directory} exists and is not a SavedModel, so it is not replaced: give another "
             "directory, or move it away"
+        )
+
+
+def run_metadata(model_dir: str, step: int) -> dict[str, object]:
+    """Returns the metadata of a SavedModel that say which run, step and sources it comes from.
+
+    Args:
+        model_dir: of the run; its full path tells runs of one name apart.
+        step: of the checkpoint.
+    """
+    model_dir = model_dir.rstrip("/")
+    return {
+        "version": os.path.basename(model_dir),
+        "model_dir": _full_path(model_dir),
+        "step": step,
+        "git_commit": git_commit(),
+    }
+
+
+def _full_path(model_dir: str) -> str:
+    return model_dir.rstrip("/") if storage.is_remote(model_dir) else os.path.abspath(model_dir)
+
+
+def require_same_run(directory: str, model_dir: str) -> None:
+    """Refuses to replace anything but an earlier SavedModel of the same run.
+
+    Args:
+        directory: to write.
+        model_dir: of the run.
+
+    Raises:
+        FileExistsError: a SavedModel of another run is there, or something else.
+    """
+    require_free(directory, overwrite=True)
+    if not storage.exists(os.path.join(directory, SAVED_MODEL_FILE)):
+        return
+    try:
+        text = storage.read_text(os.path.join(directory, _METADATA))
+        found = parse_json(text or "{}").get("model_dir")
+    except (ValueError, AttributeError):
+        found = None
+    if found != _full_path(model_dir):
+        raise FileExistsError(
+            f"{directory} is a SavedModel of {f'the run {found}' if found else 'an unnamed run'}, "
+            f"not of {_full_path(model_dir)}: give another --export folder, or replace it by "
+            "tpudet export --overwrite"
         )
 
 
@@ -171,7 +219,7 @@ def read_saved_model(directory: str, *, facts: Sequence[str]) -> SavedModel:
             a file is cut off or of another export.
     """
     contents: dict[str, bytes] = {}
-    for name in ("assets/classes.csv", "assets/metadata.json", SAVED_MODEL_FILE):
+    for name in ("assets/classes.csv", _METADATA, SAVED_MODEL_FILE):
         path = os.path.join(directory, name)
         if not storage.exists(path):
             raise SavedModelError(
@@ -190,12 +238,15 @@ def read_saved_model(directory: str, *, facts: Sequence[str]) -> SavedModel:
     try:
         classes = contents["assets/classes.csv"].decode()
         read_class_list(classes)
-        metadata = parse_json(contents["assets/metadata.json"])
+        metadata = parse_json(contents[_METADATA])
         missing = {*facts, "classes_sha256"} - metadata.keys()
     except (ValueError, AttributeError) as error:
         raise SavedModelError(f"{directory}: {error}") from error
     if missing:
-        raise SavedModelError(f"{directory}/assets/metadata.json lacks {sorted(missing)}")
+        raise SavedModelError(
+            f"{directory}/{_METADATA} lacks {listing(sorted(missing))}: it is of another task or "
+            "of an earlier version. Export it again with tpudet export"
+        )
     if hashlib.sha256(classes.encode()).hexdigest() != metadata["classes_sha256"]:
         raise SavedModelError(
             f"{directory}/assets/classes.csv is not the list that the model was exported with: its "

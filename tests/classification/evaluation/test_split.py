@@ -34,6 +34,7 @@ def evaluation(
         predict=lambda _: Predictions(probabilities),
         devices=cast(Any, OneProcess()),
         dataset=cast(tf.data.Dataset, [batch]),
+        shards=[],
         num_images=count,
         loss=loss,
         split="test",

@@ -15,6 +15,7 @@ from tpudet.classification.data.augmentations import move_image
 from tpudet.classification.data.config import DataConfig
 from tpudet.classification.data.pipeline import eval_dataset
 from tpudet.classification.data.samples import decode_windows
+from tpudet.classification.inference.classify import _images_of_records
 from tpudet.classification.preparation.dicom import DicomError, hounsfield, read_scan
 from tpudet.classification.preparation.rsna_labels import assign_folds, read_labels
 from tpudet.cli import main
@@ -61,12 +62,15 @@ def test_windows_of_two_head_cts_at_marked_pixels(
     assert tuple(image.numpy()[place]) == pixel
 
 
-def test_what_a_shift_of_the_slice_leaves_empty_is_black_in_every_window() -> None:
+@pytest.mark.parametrize(("stored", "slope"), [(1072, 1.0), (-1072, -1.0)])
+def test_what_a_shift_of_the_slice_leaves_empty_is_black_in_every_window(
+    stored: int, slope: float
+) -> None:
     """A slice of 48 Hounsfield units, moved by less than half of its sides."""
-    values = np.full((64, 64), 32768 + 1072, np.uint16)
+    values = np.full((64, 64), 32768 + stored, np.uint16)
     image = decode_windows(
         tf.constant(cv2.imencode(".png", values)[1].tobytes()),
-        tf.constant([1.0, -1024.0]),
+        tf.constant([slope, -1024.0]),
         lambda size: Crop(tf.zeros([2], tf.int32), size),
         64,
         64,
@@ -125,6 +129,39 @@ def test_unsigned_values_of_sixteen_bits_are_not_clipped(make_dicom) -> None:
         windows=((976.0, 100.0),),
     )
     assert image.numpy()[..., 0].tolist() == [[0, 128], [0, 255]]
+
+
+@pytest.mark.parametrize(
+    ("intercept", "message"),
+    [
+        (b"-102,4  ", "has a header that cannot be used: .*-102,4"),
+        (b"-1\\-10  ", "has a header that cannot be used"),
+        (b"nan     ", r"that are not finite: \(1.0, nan\)"),
+        (b"-inf    ", r"that are not finite: \(1.0, -inf\)"),
+    ],
+)
+def test_a_header_that_cannot_be_used_is_an_error_of_its_file(
+    intercept: bytes, message: str, make_dicom
+) -> None:
+    """A decimal comma, two values, and none that is a number; -1024 is in their place."""
+    content = make_dicom(np.array([[40, 1100]], np.uint16))
+    sound = b"-1024.0 "
+    assert content.count(sound) == 1
+    assert hounsfield(read_scan(content).slices[0]).tolist() == [[-984, 76]]
+    with pytest.raises(DicomError, match=message):
+        read_scan(content.replace(sound, intercept))
+
+
+@pytest.mark.parametrize("value", [[1, 2], b"\x30\xf8"])
+def test_a_padding_that_is_no_number_is_an_error_of_its_file(value: object, make_dicom) -> None:
+    pydicom = pytest.importorskip("pydicom")
+    dataset = pydicom.dcmread(io.BytesIO(make_dicom(np.array([[40, 1100]], np.uint16))))
+    kind = "OW" if isinstance(value, bytes) else "US"
+    dataset[0x00280120] = pydicom.dataelem.DataElement(0x00280120, kind, value)
+    buffer = io.BytesIO()
+    dataset.save_as(buffer)
+    with pytest.raises(DicomError, match="has a header that cannot be used"):
+        read_scan(buffer.getvalue())
 
 
 @pytest.mark.parametrize(
@@ -255,6 +292,12 @@ def test_records_hold_patient_and_fold_and_the_undecodable_file_is_listed(ct_par
     assert [entry["file"] for entry in manifest["left_out"]] == ["ID_cc.dcm"]
 
 
+def test_a_classifier_of_images_does_not_take_ct_records(ct_part: Path) -> None:
+    shards = [str(path) for path in ct_part.glob("test_*.tfrecord")]
+    with pytest.raises(UserError, match="are CT slices, .* predict with tpudet gen_rsna_sub"):
+        next(_images_of_records(shards))
+
+
 def test_ct_records_need_windows(ct_part: Path) -> None:
     shards = [str(path) for path in ct_part.glob("test_*.tfrecord")]
     with pytest.raises(UserError, match="are CT slices, which need three"):
@@ -265,7 +308,7 @@ def test_five_steps_and_a_submission_of_every_row(ct_part: Path, tmp_path: Path,
     run = str(tmp_path / "run")
     values = {
         "data.directory": str(ct_part),
-        "data.train_split": "fold_0+fold_1",
+        "data.train_split": "fold_1",
         "data.image_size": "[32, 32]",
         "model.backbone.depth": "18",
         "train.total_epochs": "null",

@@ -8,14 +8,16 @@ from tpudet.trainkit.command_line import new_parser, positive_integer, run_comma
 _EPILOG = """\
 The CSV has one row per image, `id,label`, by rising id. The id is the name of the file without its
 extension, with its class folder if two have one name, or that of the record; the label is the
-identifier of the most probable class. With --probabilities a column for each class follows. If the
-images have labels, the accuracy is printed.
+identifier of the most probable class, or, of a model with model.loss sigmoid, those of all classes
+from a probability of 0.5 on, joined by `;`. With --probabilities a column for each class follows.
+If the images have labels, the accuracy is printed; of several classes all must be right.
 
 examples:
   tpudet classify predictions.csv output/final/flowers-112 --images photos
   tpudet classify submission.csv MODEL --records $STORAGE/converted/flowers --split test
 
-exit status: 0 done, 1 some images could not be read (they are listed), 2 wrong arguments or input
+exit status: 0 done, 1 some images could not be read or predicted (they are listed), 2 wrong
+arguments or input
 """
 
 

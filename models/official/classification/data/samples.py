@@ -133,11 +133,11 @@ def decode_windows(
         width: of the result, pixels.
         windows: centre and width of each, Hounsfield units.
         move: of the whole slice, [h, w, 1] float32, before the crop is taken; what it leaves empty
-            must be 0, the lowest value.
+            must be 0, and becomes the lowest value.
     """
     values = tf.cast(tf.io.decode_png(encoded, channels=1, dtype=tf.uint16), tf.float32)
     if move is not None:
-        values = move(values)
+        values = _mirrored(move(_mirrored(values, rescale)), rescale)
     crop = choose(tf.shape(values)[:2])
     values = tf.slice(
         values, tf.concat([crop.begin, [0]], axis=0), tf.concat([crop.size, [1]], axis=0)
@@ -155,6 +155,11 @@ def decode_windows(
     shares = tf.clip_by_value((units - lowest) / sizes, 0.0, 1.0)
     pixels = tf.cast(shares * 255.0 + 0.5, tf.uint8)
     return tf.ensure_shape(pixels, [height, width, len(windows)])
+
+
+def _mirrored(values: Tensor, rescale: Tensor) -> Tensor:
+    """Turns 16-bit values around where a negative slope makes 0 the highest; its own inverse."""
+    return tf.where(rescale[0] < 0.0, 65535.0 - values, values)
 
 
 def _random_move(data: DataConfig, seed: Tensor) -> Callable[[Tensor], Tensor] | None:

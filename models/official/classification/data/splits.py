@@ -1,13 +1,15 @@
 """Finds the records of a split, or of several that are read as one."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from tpudet.trainkit.class_list import ClassEntry
+from tpudet.classification.data.config import DataConfig
+from tpudet.trainkit.class_list import ClassEntry, first_difference
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, read_manifest
-from tpudet.trainkit.record_splits import Split, find_split
+from tpudet.trainkit.record_splits import Split, find_split, read_classes_beside
 
 
 def find_joined_split(directory: str, splits: str, classes: Sequence[ClassEntry]) -> Split:
@@ -15,68 +17,129 @@ def find_joined_split(directory: str, splits: str, classes: Sequence[ClassEntry]
 
     Raises:
         ConfigError: as `find_split`.
-        UserError: as `require_one_division`.
+        UserError: a split is named twice, or as `require_one_division`.
     """
     names = [entry.name for entry in classes]
     found = [
         find_split(directory, split, names, per_class="images_per_class")
         for split in splits.split("+")
     ]
+    shards = [shard for split in found for shard in split.shards]
+    if len(set(shards)) < len(shards):
+        raise UserError(f"the splits {splits} have records twice: name each split once")
     require_one_division(directory, splits)
     return Split(
-        [shard for split in found for shard in split.shards],
+        shards,
         [count for split in found for count in split.records_per_shard],
         len(classes),
     )
 
 
-def require_one_division(directory: str, splits: str) -> None:
-    """Refuses folds of different divisions: they have images in common.
+def find_eval_shards(data: DataConfig, classes: Sequence[ClassEntry], *, train: Split) -> list[str]:
+    """Finds the shards of `data.eval_split`, for a run that trains on others.
+
+    Args:
+        data: of the experiment.
+        classes: rows of the class list.
+        train: the records to train on.
+
+    Raises:
+        ConfigError: as `find_split`.
+        UserError: they are trained on too, or as `find_joined_split` and `require_labels`.
+    """
+    shards = find_joined_split(data.directory, data.eval_split, classes).shards
+    require_labels(data.directory, data.eval_split)
+    shared = [os.path.basename(shard) for shard in shards if shard in train.shards]
+    if shared:
+        raise UserError(
+            f"data.train_split {data.train_split} and data.eval_split {data.eval_split} share "
+            f"records, which would be trained on and evaluated on: {listing(shared, 3)}. Change "
+            "both keys, or train without an evaluation by --mode train"
+        )
+    return shards
+
+
+def require_classes(directory: str, classes: Sequence[ClassEntry]) -> None:
+    """Refuses records whose folder has another class list than a model: its ids mean others there.
 
     Args:
         directory: of the data set.
-        splits: joined by `+`; those without a manifest are no folds of this toolkit.
+        classes: of the model.
 
     Raises:
-        UserError: names the folds and their numbers.
+        UserError: names the first class that differs.
     """
-    directory = directory.rstrip("/")
-    divisions: dict[str, tuple[int, str]] = {}
+    beside = read_classes_beside(directory)
+    difference = first_difference(classes, beside) if beside else None
+    if difference:
+        raise UserError(
+            f"the class list in {directory} is not that of the model: {difference}. Take records "
+            "with the classes of the model; if only the list is wrong, restore or remove it"
+        )
+
+
+def require_one_division(directory: str, splits: str) -> None:
+    """Refuses splits of different divisions: they have images in common.
+
+    A split without labels is of no division: it can be predicted with any other.
+
+    Args:
+        directory: of the data set.
+        splits: joined by `+`; what has no manifest is not divided by this toolkit.
+
+    Raises:
+        UserError: names the splits and their divisions.
+    """
+    divisions: dict[str, tuple[int | None, str]] = {}
     for split in splits.split("+"):
-        path = f"{directory}/{split}_{os.path.basename(directory)}{MANIFEST_SUFFIX}"
-        if storage.is_file(path):
-            match read_manifest(path, per_class="images_per_class")["options"]:
-                case {"fold": [int(), int(count)], **others}:
-                    divisions[split] = count, str(others.get("division") or "unnamed")
+        manifest = _read_manifest(directory, split)
+        if manifest and _has_labels(manifest):
+            options = manifest["options"]
+            _, count = options.get("fold") or (None, None)
+            divisions[split] = count, str(options.get("division") or "unnamed")
     if len(set(divisions.values())) > 1:
         found = listing(
-            f"{split} is one of {count} (division {division[:8]})"
+            f"{split} {f'is one of {count} ' if count else ''}(division {division[:8]})"
             for split, (count, division) in divisions.items()
         )
         raise UserError(
-            f"the folds of {directory} are of different divisions and share images: {found}. Name "
-            "those of one division, or write all anew with dicom_to_tfrecords --overwrite"
+            f"the splits in {directory} are of different divisions and share images: {found}. Name "
+            "those of one division, or run the conversion of all again with --overwrite"
         )
 
 
-def require_labels(directory: str, splits: str, classes: Sequence[ClassEntry]) -> None:
+def require_labels(directory: str, splits: str) -> None:
     """Refuses splits of which no image has a label, as far as their manifests say.
+
+    For a classifier with a sigmoid all images of such a split would count as of no class.
 
     Args:
         directory: of the data set.
         splits: joined by `+`.
-        classes: rows of the class list.
 
     Raises:
-        UserError: there is no label in any of them.
-        ConfigError: as `find_split`.
+        UserError: names those without a label.
     """
-    names = [entry.name for entry in classes]
-    for split in splits.split("+"):
-        manifest = find_split(directory, split, names, per_class="images_per_class").manifest
-        if manifest is None or any(manifest["images_per_class"].values()):
-            return
-    raise UserError(
-        f"no image of the split {splits} has a label, so it cannot be scored; tpudet classify and "
-        "gen_rsna_sub predict images without labels"
-    )
+    without = [
+        split
+        for split in splits.split("+")
+        if (manifest := _read_manifest(directory, split)) and not _has_labels(manifest)
+    ]
+    if without:
+        raise UserError(
+            f"no image of the split {listing(without)} has a label, so it can neither be trained "
+            "on nor scored; tpudet classify and gen_rsna_sub predict images without labels"
+        )
+
+
+def _has_labels(manifest: Mapping[str, Any]) -> bool:
+    return any(manifest["images_per_class"].values())
+
+
+def _read_manifest(directory: str, split: str) -> Mapping[str, Any] | None:
+    """Returns the manifest of a split; None for the records of other programs."""
+    directory = directory.rstrip("/")
+    path = f"{directory}/{split}_{os.path.basename(directory)}{MANIFEST_SUFFIX}"
+    if not storage.is_file(path):
+        return None
+    return read_manifest(path, per_class="images_per_class")

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from tpudet.classification.types import LABEL_THRESHOLD
+
 FEW_CLASSES = 5  # of five classes or fewer, every label is among the five best
 _SMALLEST = 1e-15  # probability for the logarithm, as Kaggle's
-_THRESHOLD = 0.5  # of the probability from which an image counts as of a class, of several
 
 
 def single_label_metrics(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -51,7 +52,7 @@ def multi_label_metrics(
         the share of images whose every decision is right; and "negative_loss", minus the weighted
         mean of the binary cross-entropies.
     """
-    found, true = probabilities >= _THRESHOLD, targets >= _THRESHOLD
+    found, true = probabilities >= LABEL_THRESHOLD, targets >= LABEL_THRESHOLD
     hits = (found & true).sum(axis=0)
     totals = found.sum(axis=0) + true.sum(axis=0)
     occurs = true.any(axis=0)
@@ -106,7 +107,7 @@ def multi_label_class_table(
         targets: [n, C], 0 or 1.
         class_names: C names.
     """
-    found, true = probabilities >= _THRESHOLD, targets >= _THRESHOLD
+    found, true = probabilities >= LABEL_THRESHOLD, targets >= LABEL_THRESHOLD
     hits = (found & true).sum(axis=0)
     return _class_table(hits, true.sum(axis=0), found.sum(axis=0), class_names)
 
@@ -136,4 +137,4 @@ def is_wrong(probabilities: np.ndarray, targets: np.ndarray, *, is_single: bool)
     """
     if is_single:
         return probabilities.argmax(axis=1) != targets.argmax(axis=1)
-    return ((probabilities >= _THRESHOLD) != (targets >= _THRESHOLD)).any(axis=1)
+    return ((probabilities >= LABEL_THRESHOLD) != (targets >= LABEL_THRESHOLD)).any(axis=1)

@@ -52,6 +52,7 @@ class SplitEvaluation:
         devices: they share each batch.
         dataset: of Batch, every image once, fillers at the end. With several processes each has its
             part of the images.
+        shards: paths of the files that it reads.
         num_images: of all processes.
         loss: of the model; a sigmoid's images may be of several classes.
         split: its name.
@@ -65,6 +66,7 @@ class SplitEvaluation:
         predict: Callable[[Batch], Predictions],
         devices: Devices,
         dataset: tf.data.Dataset,
+        shards: Sequence[str],
         num_images: int,
         loss: SoftmaxLossConfig | SigmoidLossConfig,
         split: str,
@@ -74,6 +76,7 @@ class SplitEvaluation:
         self._predict = predict
         self._devices = devices
         self._dataset = dataset
+        self.shards = shards
         self._num_images = num_images
         self._loss = loss
         self._is_single = not isinstance(loss, SigmoidLossConfig)
@@ -219,7 +222,10 @@ def build_evaluation(
             "choose top1"
         )
     if "micro_f1" in wanted and is_single:
-        raise ConfigError("train.stop_at is micro_f1, which needs model.loss sigmoid: choose top1")
+        raise ConfigError(
+            "evaluation.schedule.best_metric or train.stop_at is micro_f1, which needs model.loss "
+            "sigmoid: choose top1"
+        )
     split = find_joined_split(data.directory, data.eval_split, classes)
     num_records, max_images = sum(split.records_per_shard), config.evaluation.schedule.max_images
     return SplitEvaluation(
@@ -235,6 +241,7 @@ def build_evaluation(
             process_count=devices.num_processes,
             max_images=max_images,
         ),
+        shards=split.shards,
         num_images=min(num_records, max_images or num_records),
         loss=config.model.loss,
         split=data.eval_split,

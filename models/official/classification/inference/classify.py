@@ -11,10 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from tpudet.classification.data.record import parse_example, read_schema
-from tpudet.classification.data.splits import find_joined_split
-from tpudet.classification.preparation.class_folders import list_split
+from tpudet.classification.data.splits import find_joined_split, require_classes
+from tpudet.classification.preparation.class_folders import list_split, list_unread
+from tpudet.classification.types import LABEL_THRESHOLD
 from tpudet.trainkit.class_list import ClassEntry, class_ids, read_class_list
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import exists
 from tpudet.trainkit.image_folder import ImageFile, read_ahead
@@ -23,6 +24,7 @@ from tpudet.trainkit.records import read_records, unconverted
 from tpudet.trainkit.saved_model import find_saved_model, load_saved_model, read_saved_model
 
 _READERS = 4  # threads that read images ahead
+_SEPARATOR = ";"  # of the classes of an image; folders of classes have blanks in their names
 EXIT_SOME_UNREADABLE = 1
 
 
@@ -31,7 +33,7 @@ class Image(NamedTuple):
 
     name: str  # of the file, with its class folder, without extension, or the id of the record
     encoded: bytes  # as TensorFlow decodes it
-    label: int  # class id; 0 if it is not known
+    labels: tuple[int, ...]  # class ids, rising; none if they are not known
 
 
 class Row(NamedTuple):
@@ -39,7 +41,7 @@ class Row(NamedTuple):
 
     name: str  # as of the image
     probabilities: np.ndarray  # [C]
-    label: int  # as of the image
+    labels: tuple[int, ...]  # as of the image
 
 
 def classify(
@@ -55,6 +57,9 @@ def classify(
 ) -> int:
     """Writes `id,label` for every image, by rising id, and prints the accuracy if labels are known.
 
+    Of a model whose images may be of several classes, the label is all of them from a probability
+    of 0.5 on, joined by `;`, or empty, and an image is right if all are.
+
     Args:
         output: CSV file to write.
         model_dir: a SavedModel, or a folder that has some; the newest is taken.
@@ -66,15 +71,16 @@ def classify(
         force: replace an existing file.
 
     Returns:
-        The exit code: 1 if images could not be read; they are listed.
+        The exit code: 1 if images could not be read, or their probabilities are not finite; they
+        are listed.
 
     Raises:
-        UserError: there is no usable model or image, a record is damaged, two images have one id,
-            or the file exists.
+        UserError: there is no usable model or image, the records have other classes, a record is
+            damaged, two images have one id, or the file exists.
     """
     if exists(output) and not force:
         raise UserError(f"{output} exists: --force replaces it")
-    saved = read_saved_model(find_saved_model(model_dir), facts=("task", "image_size"))
+    saved = read_saved_model(find_saved_model(model_dir), facts=("task", "image_size", "loss"))
     classes = read_class_list(saved.class_list_text)
     faults: list[str] = []
     shards: list[str] = []
@@ -82,25 +88,69 @@ def classify(
         found = _images_of_folder(images, classes, faults)
     else:
         shards = find_joined_split(records or "", split, classes).shards
+        require_classes(records or "", classes)
         found = _images_of_records(shards)
     signature = load_saved_model(saved).signatures["serving_default"]
     with input_errors_in_words(lambda: shards):
-        rows = _with_ids(list(_predict(found, signature, batch_size)))
+        rows = _finite(_with_ids(list(_predict(found, signature, batch_size))), faults)
+    is_multi_label = saved.metadata["loss"] == "sigmoid"
+    found_classes = [_predicted(row.probabilities, is_multi_label) for row in rows]
     with claimed_file(output, "w", force=force) as file:
         writer = csv.writer(file, lineterminator="\n")
         names = [entry.identifier for entry in classes]
         writer.writerow(["id", "label", *(names if with_probabilities else [])])
-        for row in rows:
+        for row, predicted in zip(rows, found_classes, strict=True):
             numbers = [f"{value:.6f}" for value in row.probabilities] if with_probabilities else []
-            writer.writerow([row.name, names[int(row.probabilities.argmax())], *numbers])
+            label = _SEPARATOR.join(names[number - 1] for number in predicted)
+            writer.writerow([row.name, label, *numbers])
     print(f"{output}: {len(rows)} images, {saved.directory} of step {saved.metadata['step']}")
-    labelled = [row for row in rows if row.label]
-    if labelled:
-        right = sum(row.probabilities.argmax() + 1 == row.label for row in labelled)
-        print(f"accuracy {right / len(labelled):.4f} of {len(labelled)} images with labels")
+    _print_accuracy(rows, found_classes, is_multi_label=is_multi_label)
+    if images is not None and (unread := list_unread(images)):
+        print(f"not read, no images by their names: {listing(unread, 3)}")
     for fault in faults:
         print(f"not predicted: {fault}", file=sys.stderr)
     return EXIT_SOME_UNREADABLE if faults else 0
+
+
+def _finite(rows: Sequence[Row], faults: list[str]) -> list[Row]:
+    """Returns the rows whose probabilities are finite; the others become faults.
+
+    Raises:
+        UserError: no row is left.
+    """
+    finite = [bool(np.isfinite(row.probabilities).all()) for row in rows]
+    if not any(finite):
+        raise UserError(
+            f"the probabilities of all {len(rows)} images are not finite: export another "
+            "checkpoint with tpudet export --step"
+        )
+    faults += [
+        f"{row.name}: its probabilities are not finite"
+        for row, is_finite in zip(rows, finite, strict=True)
+        if not is_finite
+    ]
+    return list(itertools.compress(rows, finite))
+
+
+def _predicted(probabilities: np.ndarray, is_multi_label: bool) -> tuple[int, ...]:
+    """Returns the ids of the predicted classes, rising."""
+    if is_multi_label:
+        return tuple((np.flatnonzero(probabilities >= LABEL_THRESHOLD) + 1).tolist())
+    return (int(probabilities.argmax()) + 1,)
+
+
+def _print_accuracy(
+    rows: Sequence[Row], predicted: Sequence[tuple[int, ...]], *, is_multi_label: bool
+) -> None:
+    """Prints the share of images whose classes are right, if labels are known."""
+    if is_multi_label:  # an image without a label is then one of no class
+        counts = [any(row.labels for row in rows)] * len(rows)
+    else:
+        counts = [len(row.labels) == 1 for row in rows]
+    right = [row.labels == found for row, found in zip(rows, predicted, strict=True)]
+    if any(counts):
+        share = sum(itertools.compress(right, counts)) / sum(counts)
+        print(f"accuracy {share:.4f} of {sum(counts)} images with labels")
 
 
 def _images_of_folder(
@@ -108,7 +158,7 @@ def _images_of_folder(
 ) -> Iterator[Image]:
     ids = class_ids(classes)
     files = list_split(directory.rstrip("/"))
-    labels = {file.filename: ids.get(file.label, 0) for file in files}
+    labels = {file.filename: (ids[file.label],) if file.label in ids else () for file in files}
     paths = [ImageFile(file.filename, os.path.join(directory, file.filename)) for file in files]
     for image, encoded in read_ahead(paths, workers=_READERS, ahead=4 * _READERS):
         if isinstance(encoded, str):
@@ -120,12 +170,17 @@ def _images_of_folder(
 
 def _images_of_records(shards: Sequence[str]) -> Iterator[Image]:
     schema = read_schema(shards)
+    if schema == "ct":
+        raise UserError(
+            "these records are CT slices, and a SavedModel takes images: predict with tpudet "
+            "gen_rsna_sub"
+        )
     examples = read_records(shards).map(unconverted(lambda _, text: parse_example(text, schema)))
     for example in examples.prefetch(_READERS).as_numpy_iterator():
-        label = int(example.labels[0]) if len(example.labels) == 1 else 0
+        labels = tuple(sorted(set(example.labels.tolist())))
         name = example.image_id.decode()
         name = name if schema == "flowers" else os.path.splitext(name)[0]  # of ImageNet's a file's
-        yield Image(name, example.encoded, label)
+        yield Image(name, example.encoded, labels)
 
 
 def _predict(images: Iterable[Image], signature: Any, batch_size: int) -> Iterator[Row]:
@@ -134,7 +189,7 @@ def _predict(images: Iterable[Image], signature: Any, batch_size: int) -> Iterat
         encoded = tf.constant([image.encoded for image in batch])
         probabilities = signature(input=encoded)["probabilities"].numpy()
         for image, row in zip(batch, probabilities, strict=True):
-            yield Row(image.name, row, image.label)
+            yield Row(image.name, row, image.labels)
 
 
 def _with_ids(rows: list[Row]) -> list[Row]:

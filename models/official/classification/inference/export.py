@@ -21,6 +21,7 @@ def export_saved_model(
     *,
     model: keras.Model,
     predict: Callable[[Batch], Predictions],
+    loss: str,
     image_size: tuple[int, int],
     center_crop: float,
     class_list_text: str,
@@ -36,11 +37,12 @@ def export_saved_model(
 
     Both return `probabilities` [B, C] float32 and `classes` [B] int32, 1-based, the most probable.
 
-    Assets: `classes.csv` as given; `metadata.json`: `metadata` plus `task` and `image_size`.
+    Assets: `classes.csv` as given; `metadata.json`: `metadata`, `task`, `loss` and `image_size`.
 
     Args:
         model: owns every variable that `predict` reads, with the values to export.
         predict: the classifier, traced with an unknown batch size.
+        loss: softmax or sigmoid; of a sigmoid an image is of all classes from 0.5 on.
         image_size: H and W.
         center_crop: side of the crop that is seen over that of the largest that fits.
         class_list_text: contents of classes.csv.
@@ -68,7 +70,11 @@ def export_saved_model(
         directory=directory,
         class_list_text=class_list_text,
         metadata=metadata,
-        facts=lambda: {"task": "classification", "image_size": list(image_size)},
+        facts=lambda: {
+            "task": "classification",
+            "loss": loss,
+            "image_size": list(image_size),
+        },
         overwrite=overwrite,
     )
     return directory
