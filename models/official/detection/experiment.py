@@ -87,13 +87,13 @@ def train(
         config, classes=classes, train_split=split, devices=devices, pretrained=start.pretrained
     )
     _log_start(start, training, split=split, classes=classes)
-    if dry_run:
-        return 0
     evaluation = None
     if mode != "train":
         evaluation = _evaluation_settings(
             config, training, classes=classes, devices=devices, model_dir=model_dir
         )
+    if dry_run:
+        return 0
     advice = advise_on_cpus(config, num_images=sum(split.records_per_shard))
     shards = split.shards + (_eval_shards(config, classes) if evaluation else [])
     with input_errors_in_words(lambda: shards):
@@ -284,9 +284,8 @@ def _log_start(
         num_images=sum(split.records_per_shard),
         num_classes=len(classes),
         num_devices=start.devices.num_replicas,
+        idle_keys=(*config.model.idle_keys(), *config.data.idle_keys()),
     )
-    if idle := config.model.describe_idle_keys():
-        logger.warning("%s", idle)
     name, data = config.data.train_split, config.data
     # A manifest counts all records, those beyond data.fraction too.
     counted = f"split {name}" if data.fraction == 1.0 else f"the whole of split {name}"

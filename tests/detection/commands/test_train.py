@@ -147,7 +147,8 @@ def test_wrong_input_is_one_message_and_exit_code_2(
     assert "data.directory is empty" in message()
     assert "nowhere" in message(data__directory=str(tmp_path / "nowhere"))
     directory = {"data__directory": sample_part}
-    assert "validation_tiny" in message(**directory, data__train_split="validation")
+    for key in ("data__train_split", "data__eval_split"):
+        assert "validation_tiny" in message(**directory, **{key: "validation"})
     assert "matches no variable" in message(**directory, train__freeze="[bakbone/]")
     assert not Path(model_dir).exists()
 
