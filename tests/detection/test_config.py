@@ -7,6 +7,7 @@ import pytest
 
 from tpudet.detection.config import ExperimentConfig, load_experiment
 from tpudet.trainkit.config.decode import ConfigError, decode, to_yaml
+from tpudet.trainkit.config.idle_keys import describe_idle
 from tpudet.trainkit.config.yaml_tree import parse_tree
 from tpudet.trainkit.training.config import stop_at_rule
 
@@ -125,5 +126,59 @@ def test_masks_of_a_run_may_stop_it() -> None:
     ],
 )
 def test_keys_of_coarse_levels_that_change_nothing_are_named(model: str, idle: str) -> None:
-    told = decoded(f"model: {{{model}}}").model.describe_idle_keys()
+    told = describe_idle(decoded(f"model: {{{model}}}").model.idle_keys())
     assert told.partition(": no level depends on it, with max_level ")[0] == idle
+
+
+_MASK_RCNN = "kind: mask_rcnn, "
+
+
+@pytest.mark.parametrize(
+    ("model", "idle"),
+    [
+        (
+            "anchors: {sides: [32], num_scales: 5, size: 9}",
+            "model.anchors.num_scales and model.anchors.size: model.anchors.sides take its place",
+        ),
+        ("anchors: {sides: [32], num_scales: 3, size: 4}", ""),  # the defaults
+        (
+            "matching: {force_match: false, forced_target: argmax}",
+            "model.matching.forced_target: no anchor is forced, with force_match false",
+        ),
+        ("matching: {kind: atss}", ""),
+        ("head: {norm_epsilon: 1e-3}", "model.head.norm_epsilon: there are no group norms"),
+        ("head: {norm_epsilon: 1e-3, norm_groups: 32}", ""),
+        (
+            "head: {num_convs: 0, num_filters: 99, activation: silu}",
+            "model.head.num_filters and model.head.activation: there are no convolutions",
+        ),
+        (
+            _MASK_RCNN
+            + "include_mask: false, mask_head: {num_convs: 2}, roi_align: {mask_size: 7}",
+            "model.mask_head.num_convs: there are no masks, with include_mask false; "
+            "model.roi_align.mask_size: there are no masks, with include_mask false",
+        ),
+        (
+            _MASK_RCNN + "box_head: {num_filters: 64, num_dense: 0, num_units: 9}",
+            "model.box_head.num_filters: there are no convolutions; "
+            "model.box_head.num_units: there are no fully connected layers",
+        ),
+        (
+            _MASK_RCNN + "rpn: {num_convs: 0, num_filters: 9, force_match: false}",
+            "model.rpn.num_filters: there are no convolutions",
+        ),
+        (_MASK_RCNN + "anchors: {sides: [32], num_scales: 1, size: 8}", ""),  # its defaults
+    ],
+)
+def test_keys_of_a_model_that_change_nothing_are_named(model: str, idle: str) -> None:
+    assert describe_idle(decoded(f"model: {{{model}}}").model.idle_keys()) == idle
+
+
+def test_mosaic_is_closed_only_where_there_is_one() -> None:
+    alone = decoded("data: {close_mosaic_steps: 100}").data
+    assert describe_idle(alone.idle_keys()) == (
+        "data.close_mosaic_steps: there is no mosaic and no mixup"
+    )
+    for kind in ("mosaic", "mixup"):
+        text = f"data: {{close_mosaic_steps: 100, augmentations: [{{kind: {kind}}}]}}"
+        assert not describe_idle(decoded(text).data.idle_keys())

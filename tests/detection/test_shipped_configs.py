@@ -23,7 +23,8 @@ from tpudet.detection.modeling.config import (
 from tpudet.detection.modeling.pyramid_config import BiFPNConfig
 from tpudet.trainkit.backbones.config import BACKBONE_EPSILON, EfficientNetConfig
 from tpudet.trainkit.config.decode import decode, load_config
-from tpudet.trainkit.config.find import FoundConfig, find_config, list_configs
+from tpudet.trainkit.config.find import FoundConfig, find_config, find_task, list_configs
+from tpudet.trainkit.config.idle_keys import describe_idle
 from tpudet.trainkit.config.yaml_tree import parse_tree
 from tpudet.trainkit.training.build_optimizer import build_schedule
 from tpudet.trainkit.training.config import MomentumConfig
@@ -39,6 +40,15 @@ ROWS = {row["file"]: row for row in LEGACY.read_rows()}
 def test_every_file_has_a_version_of_its_own(path: Path) -> None:
     for version in (path.stem, path.stem.partition("_")[0]):
         assert find_config(version, FOLDER) == FoundConfig(str(path))
+
+
+def test_no_shipped_experiment_sets_a_key_that_changes_nothing() -> None:
+    names = [path.stem for path in list_configs(FOLDER)]
+    detectors = [name for name in names if find_task(name) == "detection"]
+    assert len(detectors) > 60
+    configs = [load_config(ExperimentConfig, name) for name in (*detectors, *ROWS)]
+    sections = [section for one in configs for section in (one.model, one.data, one.train)]
+    assert {describe_idle(section.idle_keys()) for section in sections} == {""}
 
 
 def test_the_table_of_versions_lists_each_of_the_134_once() -> None:

@@ -8,6 +8,7 @@ import pytest
 from tpudet.classification import config as classification
 from tpudet.detection.config import ExperimentConfig
 from tpudet.trainkit.config.decode import ConfigError, decode, load_config
+from tpudet.trainkit.config.idle_keys import describe_idle
 from tpudet.trainkit.config.yaml_tree import parse_tree
 from tpudet.trainkit.training.build_optimizer import build_schedule
 from tpudet.trainkit.training.config import (
@@ -102,6 +103,12 @@ def test_a_drop_that_rises_is_refused_and_one_that_stays_is_not(rates: str) -> N
 def test_a_step_schedule_without_drops_is_constant() -> None:
     train = TrainConfig(learning_rate=StepScheduleConfig(peak=0.3, warmup_steps=0))
     np.testing.assert_allclose(build_schedule(train)(np.array([0, 10**6])), 0.3, rtol=1e-6)
+
+
+def test_the_start_of_a_warmup_of_no_steps_is_idle() -> None:
+    text = "learning_rate: {kind: cosine, peak: 0.1, warmup_steps: %d, warmup_start: 0.01}\n"
+    idle = [describe_idle(decoded(text % steps).idle_keys()) for steps in (0, 1)]
+    assert idle == ["train.learning_rate.warmup_start: there is no warm-up", ""]
 
 
 @pytest.mark.parametrize("seed", [-1, 2**31])

@@ -4,9 +4,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
+from tpudet.trainkit.config.idle_keys import IdleKeys
 from tpudet.trainkit.training.build_optimizer import drops_warning
 from tpudet.trainkit.training.checkpoints import Checkpoints
 from tpudet.trainkit.training.config import (
@@ -15,7 +17,7 @@ from tpudet.trainkit.training.config import (
     StepScheduleConfig,
     TrainConfig,
 )
-from tpudet.trainkit.training.plan import Done, describe_learning_rate, with_total_steps
+from tpudet.trainkit.training.plan import Done, describe_learning_rate, log_plan, with_total_steps
 from tpudet.trainkit.training.start import read_done
 
 COSINE = CosineScheduleConfig(peak=0.08)
@@ -101,3 +103,29 @@ def test_drops_that_never_come_are_named() -> None:
 def test_a_range_test_ends_at_its_highest_rate() -> None:
     train = TrainConfig(learning_rate=RangeTestScheduleConfig(start=1e-6, end=0.5))
     assert describe_learning_rate(train).startswith("Learning rate: range_test, at most 0.5,")
+
+
+def test_the_plan_names_its_end_and_the_keys_without_effect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """10 epochs of 3,000 images that end at step 5,625, as after half of them in batches of 8."""
+    rate = dataclasses.replace(COSINE, warmup_steps=0, warmup_start=0.01)
+    train = TrainConfig(learning_rate=rate, total_epochs=10.0, total_steps=5625, batch_size=4)
+    with caplog.at_level("INFO"):
+        log_plan(
+            train,
+            model=keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]),
+            kind="retinanet",
+            canvas_size=(64, 96),
+            num_images=3000,
+            num_classes=3,
+            num_devices=1,
+            idle_keys=[IdleKeys("data", train, TrainConfig(), ("batch_size",), "for once")],
+        )
+    assert caplog.messages[:2] == [
+        "retinanet: 3 parameters, 3 classes, canvas 64x96, precision float32, 1 device",
+        "3000 training images; with 4 per step, 10.0 epochs end at step 5625",
+    ]
+    idle = "data.batch_size: for once; train.learning_rate.warmup_start: there is no warm-up"
+    assert caplog.records[-1].message == idle
+    assert caplog.records[-1].levelname == "WARNING"

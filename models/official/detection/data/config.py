@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from tpudet.trainkit.config.idle_keys import IdleKeys
 from tpudet.trainkit.config.ranges import Count, NaturalNumber, Positive, Range, Share, check
 
 
@@ -140,6 +141,12 @@ class DataConfig:
     # Relative to the size that `resize` gives; (0.1, 2.0) is large-scale jitter.
     scale_range: tuple[float, float] = (1.0, 1.0)
     augmentations: tuple[AugmentationConfig, ...] = ()  # applied in this order
+
+    def idle_keys(self) -> list[IdleKeys]:
+        """Returns the keys that change nothing, whether they are set or not."""
+        mixes = any(isinstance(one, MosaicConfig | MixupConfig) for one in self.augmentations)
+        keys = () if mixes else ("close_mosaic_steps",)
+        return [IdleKeys("data", self, DataConfig(), keys, "there is no mosaic and no mixup")]
 
     @property
     def moving_augmentations(self) -> tuple[str, ...]:

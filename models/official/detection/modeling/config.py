@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from tpudet.detection.modeling.pyramid_config import PyramidConfig
+from tpudet.trainkit.config.idle_keys import IdleKeys
 from tpudet.trainkit.config.ranges import (
     Count,
     NaturalNumber,
@@ -13,6 +14,8 @@ from tpudet.trainkit.config.ranges import (
     Share,
     check,
 )
+
+NOT_FORCED = "no anchor is forced, with force_match false"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,13 @@ class AnchorConfig:
     def per_location(self) -> int:
         """Number of anchors per location."""
         return (len(self.sides) or self.num_scales) * len(self.aspect_ratios)
+
+    def idle_keys(self, default: "AnchorConfig") -> list[IdleKeys]:
+        """Returns the keys that change nothing, of anchors that are `default` where none is set."""
+        keys = ("num_scales", "size") if self.sides else ()
+        return [
+            IdleKeys("model.anchors", self, default, keys, "model.anchors.sides take its place")
+        ]
 
     def __post_init__(self) -> None:
         check(self, (len(self.aspect_ratios) > 0, "aspect_ratios must be one or more"))
@@ -206,3 +216,18 @@ class RetinaNetConfig(PyramidConfig):
     class_loss: ClassLossConfig = field(default_factory=FocalLossConfig)
     box_loss: BoxLossConfig = field(default_factory=HuberLossConfig)
     postprocess: OneStagePostprocessConfig = field(default_factory=OneStagePostprocessConfig)
+
+    def idle_keys(self) -> list[IdleKeys]:
+        """Returns the keys that change nothing, whether they are set or not."""
+        default, head, matching = RetinaNetConfig(), self.head, self.matching
+        of_convs = () if head.num_convs else ("num_filters", "activation", "norm_groups")
+        of_groups = () if head.norm_groups and head.num_convs else ("norm_epsilon",)
+        unforced = isinstance(matching, ArgmaxIoUConfig) and not matching.force_match
+        forced = ("forced_target",) if unforced else ()
+        return [
+            *super().idle_keys(),
+            *self.anchors.idle_keys(default.anchors),
+            IdleKeys("model.head", head, default.head, of_convs, "there are no convolutions"),
+            IdleKeys("model.head", head, default.head, of_groups, "there are no group norms"),
+            IdleKeys("model.matching", matching, default.matching, forced, NOT_FORCED),
+        ]

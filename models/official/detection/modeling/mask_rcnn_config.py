@@ -1,11 +1,12 @@
 """The `model` section of two-stage detectors."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, ClassVar, Literal
 
-from tpudet.detection.modeling.config import AnchorConfig, PostprocessConfig
+from tpudet.detection.modeling.config import NOT_FORCED, AnchorConfig, PostprocessConfig
 from tpudet.detection.modeling.pyramid_config import CoarseLevels, PyramidConfig
 from tpudet.trainkit.backbones.config import BatchNormConfig
+from tpudet.trainkit.config.idle_keys import IdleKeys
 from tpudet.trainkit.config.ranges import Count, NaturalNumber, NotNegative, Range, Share, check
 
 _DrawnShare = Annotated[float, Range("(0, 1]")]
@@ -115,6 +116,34 @@ class MaskRCNNConfig(PyramidConfig):
         """The keys by which training looks at the image and not at the rest of its canvas."""
         clips = ("model.rpn.clip_to image",) if self.rpn.clip_to == "image" else ()
         return (*super().region_keys, *clips)
+
+    def idle_keys(self) -> list[IdleKeys]:
+        """Returns the keys that change nothing, whether they are set or not."""
+        default, rpn, box_head = MaskRCNNConfig(), self.rpn, self.box_head
+        of_masks = (
+            () if self.include_mask else tuple(field.name for field in fields(MaskHeadConfig))
+        )
+        mask_size = () if self.include_mask else ("mask_size",)
+        rpn_filters, box_filters = (
+            () if section.num_convs else ("num_filters",) for section in (rpn, box_head)
+        )
+        forced = () if rpn.force_match else ("forced_target",)
+        units = () if box_head.num_dense else ("num_units",)
+        no_masks, no_convs = (
+            "there are no masks, with include_mask false",
+            "there are no convolutions",
+        )
+        no_dense = "there are no fully connected layers"
+        return [
+            *super().idle_keys(),
+            *self.anchors.idle_keys(default.anchors),
+            IdleKeys("model.rpn", rpn, default.rpn, rpn_filters, no_convs),
+            IdleKeys("model.rpn", rpn, default.rpn, forced, NOT_FORCED),
+            IdleKeys("model.box_head", box_head, default.box_head, box_filters, no_convs),
+            IdleKeys("model.box_head", box_head, default.box_head, units, no_dense),
+            IdleKeys("model.mask_head", self.mask_head, default.mask_head, of_masks, no_masks),
+            IdleKeys("model.roi_align", self.roi_align, default.roi_align, mask_size, no_masks),
+        ]
 
     def __post_init__(self) -> None:
         super().__post_init__()

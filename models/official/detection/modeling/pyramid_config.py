@@ -11,6 +11,7 @@ from tpudet.trainkit.backbones.config import (
     Normalization,
     ResNetConfig,
 )
+from tpudet.trainkit.config.idle_keys import IdleKeys
 from tpudet.trainkit.config.ranges import Count, Range, check
 
 CoarseLevels = Literal["convolution", "subsample"]
@@ -128,19 +129,13 @@ class PyramidConfig:
         }
         return tuple(key for key, idle in is_idle.items() if idle)
 
-    def describe_idle_keys(self) -> str:
-        """Says which keys of the neck are set and change nothing; empty if none is."""
-        idle = [
-            f"model.neck.{key}"
-            for key in self.idle_neck_keys
-            if getattr(self.neck, key) != getattr(FPNConfig, key)
-        ]
-        if not idle:
-            return ""
-        return (
-            f"{' and '.join(idle)}: no level depends on it, with max_level {self.max_level} and "
-            f"coarse_levels {self.coarse_levels}"
+    def idle_keys(self) -> list[IdleKeys]:
+        """Returns the keys that change nothing, whether they are set or not."""
+        reason = (
+            f"no level depends on it, with max_level {self.max_level} and coarse_levels "
+            f"{self.coarse_levels}"
         )
+        return [IdleKeys("model.neck", self.neck, FPNConfig(), self.idle_neck_keys, reason)]
 
     @property
     def strides(self) -> tuple[int, ...]:

@@ -24,9 +24,12 @@ class BatchNormConfig:
     """Batch normalisation. Short runs need a momentum below 0.99 for the statistics to converge."""
 
     momentum: Annotated[float, Range("[0, 1)")] = 0.997
-    epsilon: NotNegative | Literal["auto"] = "auto"  # auto: as the backbone's weights expect
+    # auto: of a backbone as its weights expect, else by its kind; of neck and heads 1e-4.
+    epsilon: NotNegative | Literal["auto"] = "auto"
     frozen: bool = False  # statistics, scale and shift stay as loaded, also in training
-    synchronized: bool = True  # batch statistics span all devices
+    synchronized: bool = (
+        True  # batch statistics span all devices; with --backend jax they always do
+    )
 
     __post_init__ = check
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from tpudet.trainkit.config.idle_keys import IdleKeys
 from tpudet.trainkit.config.ranges import (
     Count,
     NaturalNumber,
@@ -309,3 +310,9 @@ class TrainConfig:
     step_timeout_seconds: Positive = 600.0  # a longer step is stuck: the process ends
 
     __post_init__ = check
+
+    def idle_keys(self) -> list[IdleKeys]:
+        """Returns the keys that change nothing, whether they are set or not."""
+        rate = self.learning_rate
+        keys = ("warmup_start",) if getattr(rate, "warmup_steps", None) == 0 else ()
+        return [IdleKeys("train.learning_rate", rate, type(rate), keys, "there is no warm-up")]

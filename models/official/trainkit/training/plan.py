@@ -3,11 +3,12 @@
 import dataclasses
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import keras
 
+from tpudet.trainkit.config.idle_keys import IdleKeys, describe_idle
 from tpudet.trainkit.errors import count_of
 from tpudet.trainkit.training.build_optimizer import drops_warning, warmup_warning
 from tpudet.trainkit.training.config import TrainConfig
@@ -72,8 +73,9 @@ def log_plan(
     num_images: int,
     num_classes: int,
     num_devices: int,
+    idle_keys: Sequence[IdleKeys] = (),
 ) -> None:
-    """Logs the size of the model, the length of the run and what is odd about its schedule.
+    """Logs the size of the model, the length of the run and what is odd about the config.
 
     Args:
         train: the config of the run.
@@ -83,6 +85,7 @@ def log_plan(
         num_images: training images.
         num_classes: rows of classes.csv.
         num_devices: devices that train.
+        idle_keys: keys of other sections that change nothing.
     """
     logger.info(
         "%s: %s parameters, %d classes, canvas %dx%d, precision %s, %s",
@@ -102,7 +105,12 @@ def log_plan(
         train.total_steps,
     )
     logger.info("%s", describe_learning_rate(train))
-    for warning in filter(None, (warmup_warning(train), drops_warning(train))):
+    warnings = (
+        warmup_warning(train),
+        drops_warning(train),
+        describe_idle([*idle_keys, *train.idle_keys()]),
+    )
+    for warning in filter(None, warnings):
         logger.warning("%s", warning)
 
 
