@@ -4,7 +4,9 @@ import ast
 import json
 import os
 import re
+import shutil
 import sys
+import time
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -74,9 +76,10 @@ def test_a_notebook_finishes_a_conversion_and_predicts_with_the_export_of_its_pa
     (final / "c-other-64").touch()  # exported since
     namespace: dict[str, Any] = {
         **{"STORAGE": str(tmp_path), "PART": "mine", "CONFIG": "c", "RUN": "c-mine"},
-        **{"SPLITS": splits, "EARLIER": "", "TEST_IMAGES": "i", "SUBMISSION": "s.csv"},
+        **{"SPLITS": splits, "TEST_IMAGES": "i", "SUBMISSION": "s.csv", "MAX_HOURS": 8.5},
         **{"RECORDS": str(records), "MODEL_DIR": "m", "code": 0, "FINISHED": (0,)},
         **{"os": os, "re": re, "glob": glob, "find_inputs": lambda _: []},
+        **{"time": time, "STARTED": time.time(), "shutil": shutil},
         **dict.fromkeys(("tpudet", "tpudet_command"), lambda *words: calls.append(words)),
     }
     for source, _ in read_cells(name):
@@ -86,6 +89,88 @@ def test_a_notebook_finishes_a_conversion_and_predicts_with_the_export_of_its_pa
     assert conversions == [("make_tfrecords", "--split", "test", "--output", str(records))]
     (prediction,) = (words for words in calls if words[0] == "predict")
     assert prediction[2] == str(final / "c-mine-64")
+
+
+def kaggle_session(name: str, folder: Path, **changes: Any) -> list[tuple[Any, ...]]:
+    """Runs a notebook's cells after the install, as a session; returns the commands of tpudet."""
+    calls: list[tuple[Any, ...]] = []
+
+    def command(*words: Any, expected: tuple[int, ...] = (0,)) -> int:
+        calls.append(words)
+        for place, verb in (("final/c-mine-64", "export"), ("saved/c-mine", "train")):
+            if words[0] == verb:
+                (folder / "working/output" / place).mkdir(parents=True, exist_ok=True)
+        return 0
+
+    storage = folder / "working" / ("" if name == "kaggle_flowers.ipynb" else "output")
+    parameters = {
+        **{"INPUT": f"{folder}/input", "CONFIG": "c", "PART": "mine", "SPLITS": []},
+        **{"STORAGE": str(storage), "SUBMISSION": "s.csv", "TEST_IMAGES": "i", "NUM_CLASSES": 2},
+    }
+    namespace: dict[str, Any] = {}
+    for source, is_parameters in read_cells(name):
+        if "find_spec" in source and "def " not in source:
+            continue  # the install
+        exec(compile(source, name, "exec"), namespace)
+        if is_parameters:
+            namespace |= {key: value for key, value in parameters.items() if key in namespace}
+            namespace |= changes
+        for function in ("tpudet", "tpudet_command"):
+            if function in namespace:
+                namespace[function] = command
+    return calls
+
+
+def write_run(folder: Path, step: int) -> None:
+    folder.mkdir(parents=True)
+    (folder / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{step}"\n')
+
+
+KAGGLE = ["kaggle.ipynb", "kaggle_tpu.ipynb", "kaggle_flowers.ipynb"]
+
+
+@pytest.mark.parametrize("name", KAGGLE)
+def test_a_session_on_kaggle_goes_on_from_the_newest_output_and_says_so(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Outputs are mounted in two ways; a copy that was cut short counts for nothing."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    run = "flowers" if name == "kaggle_flowers.ipynb" else "output/saved/c-mine"
+    place = tmp_path / "working" / run
+    kaggle_session(name, tmp_path)
+    assert "Begins at step 0: there is no " + run in capsys.readouterr().out
+    write_run(tmp_path / "input/my-notebook" / run, 9)
+    write_run(tmp_path / "input/notebooks/me/my-notebook" / run, 12)
+    place.with_name(f"{place.name}.part").mkdir()  # beside a run that has saved nothing
+    kaggle_session(name, tmp_path)
+    assert "Goes on from step 12 of " in capsys.readouterr().out
+    assert (place / "checkpoint").read_text().endswith('ckpt-12"\n')
+    assert not place.with_name(f"{place.name}.part").exists()
+    (place / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-15"\n')
+    kaggle_session(name, tmp_path)
+    assert "Goes on from step 15 of this session" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", KAGGLE)
+@pytest.mark.parametrize(
+    ("hours_before", "hours_left", "predicts"), [(0.0, 8.5, True), (7.75, 0.75, False)]
+)
+def test_the_time_limit_counts_from_the_start_of_the_session(
+    name: str,
+    hours_before: float,
+    hours_left: float,
+    predicts: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    started = time.time() - 3600 * hours_before
+    calls = kaggle_session(name, tmp_path, MAX_HOURS=8.5, STARTED=started)
+    (train,) = (words for words in calls if words[0] == "train")
+    assert train[train.index("--max_hours") + 1] == pytest.approx(hours_left, abs=0.01)
+    assert any(words[0] in ("predict", "classify") for words in calls) == predicts
+    assert ("predict in the next session" in capsys.readouterr().out) != predicts
 
 
 @pytest.mark.slow
@@ -108,12 +193,14 @@ def test_a_notebook_trains_resumes_and_submits(
         "CONFIG": "quickstart",
         "SETTINGS": SMALL,
         "STORAGE": f"{tmp_path}/output",
+        "INPUT": f"{tmp_path}/input",
     }
     first = run_cells(name, **parameters, MAX_HOURS=1e-6)
     assert first["code"] == 80
     if name == "kaggle_tpu.ipynb":  # the next session has another disk
-        (tmp_path / "output").rename(tmp_path / "earlier")
-        parameters["EARLIER"] = f"{tmp_path}/earlier"
+        earlier = tmp_path / "input/notebooks/me/my-notebook"
+        earlier.mkdir(parents=True)
+        (tmp_path / "output").rename(earlier / "output")
     second = run_cells(name, **parameters, MAX_HOURS=1.0)
     assert second["code"] == 0
     submission = tmp_path / "output/predictions/quickstart-mine.csv"
@@ -212,13 +299,14 @@ def test_the_flowers_notebook_trains_resumes_and_submits(
             *("train.learning_rate.warmup_steps=1", "evaluation.schedule.every_steps=4"),
         ],
         "STORAGE": f"{tmp_path}/output",
+        "INPUT": f"{tmp_path}/input",
     }
     first = run_cells("kaggle_flowers.ipynb", **parameters, MAX_HOURS=1e-6)
     assert first["code"] == 80
     assert (first["devices"].kind, first["devices"].backend) == ("CPU", "tensorflow")
     assert "cores of a CPU: training runs on tensorflow" in capfd.readouterr().out
-    (tmp_path / "output").rename(tmp_path / "earlier")  # the next session has another disk
-    parameters["EARLIER"] = f"{tmp_path}/earlier"
+    (tmp_path / "input").mkdir()
+    (tmp_path / "output").rename(tmp_path / "input/my-notebook")  # the next session's disk is empty
     assert run_cells("kaggle_flowers.ipynb", **parameters, MAX_HOURS=1.0)["code"] == 0
     header, *rows = (tmp_path / "output/submission.csv").read_text().splitlines()
     assert header == "id,label"
