@@ -69,7 +69,7 @@ def require_jax() -> None:
 def add_hosts_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --coordinator_address, --num_processes and --process_id.
 
-    Their defaults are the variables of the environment that are named alike.
+    Their defaults are the variables of the environment that are named alike; an empty one gives none.
     """
     group = parser.add_argument_group(
         "several hosts",
@@ -79,21 +79,21 @@ def add_hosts_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--coordinator_address",
         metavar="HOST:PORT",
-        default=os.environ.get("JAX_COORDINATOR_ADDRESS"),
+        default=os.environ.get("JAX_COORDINATOR_ADDRESS") or None,
         help="a free port of the host of process 0 (JAX_COORDINATOR_ADDRESS)",
     )
     group.add_argument(
         "--num_processes",
         metavar="N",
         type=positive_integer,
-        default=os.environ.get("JAX_NUM_PROCESSES"),
+        default=os.environ.get("JAX_NUM_PROCESSES") or None,
         help="how many hosts (JAX_NUM_PROCESSES)",
     )
     group.add_argument(
         "--process_id",
         metavar="I",
         type=natural_number,
-        default=os.environ.get("JAX_PROCESS_ID"),
+        default=os.environ.get("JAX_PROCESS_ID") or None,
         help="number of this host, from 0, which writes the files (JAX_PROCESS_ID)",
     )
 

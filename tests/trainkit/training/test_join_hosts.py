@@ -68,6 +68,12 @@ def test_the_environment_gives_the_defaults(monkeypatch: pytest.MonkeyPatch) -> 
     assert (arguments.num_processes, arguments.process_id) == (4, 3)
 
 
+def test_empty_variables_of_the_environment_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"):
+        monkeypatch.setenv(name, "")
+    assert not join_hosts(parse("--backend", "jax"))
+
+
 def test_one_host_has_nobody_to_join() -> None:
     with several_hosts(parse()):
         pass
