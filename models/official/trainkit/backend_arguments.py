@@ -69,7 +69,7 @@ def require_jax() -> None:
 def add_hosts_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --coordinator_address, --num_processes and --process_id.
 
-    Their defaults are the variables of the environment that are named alike; an empty one gives none.
+    Their defaults are the variables of the environment that are named alike; empty ones are none.
     """
     group = parser.add_argument_group(
         "several hosts",
