@@ -53,6 +53,12 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="coco, yolo, open_images, mask_folders: check and write masks",
     )
+    parser.add_argument(
+        "--ignore_difficult",
+        action="store_true",
+        help="voc: boxes marked difficult become regions to ignore, as in VOC's own AP "
+        "(default: ordinary boxes)",
+    )
     add_mask_file_arguments(parser, "open_images: ")
     add_workers_argument(parser)
 

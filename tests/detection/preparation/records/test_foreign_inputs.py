@@ -164,7 +164,7 @@ def test_boxes_as_text_are_read_and_other_text_is_shown(bench, capsys) -> None:
     assert bench.boxes() == [[5, 4, 35, 24]]
     assert "cat" not in capsys.readouterr().err
     manifest = json.loads((bench.output / "val_part.manifest.json").read_text())
-    (fault,) = [f for f in manifest["left_out"] if "numbers" in f["reason"]]
+    (fault,) = [f for f in manifest["left_out"] if f["reason"] == "box that cannot be read"]
     assert "'0,358'" in fault["detail"]
 
 

@@ -1,11 +1,15 @@
 """Paths of images as other systems and programs write them, and files in deeper folders."""
 
 import json
+import unicodedata
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from tpudet.detection.commands import check_data
 from tpudet.detection.preparation.sources.coco import read_coco
+from tpudet.detection.preparation.sources.input_files import spelled_as_in_folder
 from tpudet.detection.preparation.sources.open_images import read_open_images
 from tpudet.detection.preparation.sources.table import read_table
 from tpudet.detection.preparation.sources.voc import read_voc
@@ -54,6 +58,38 @@ def test_voc_file_names_of_windows(tmp_path) -> None:
     write_xml(tmp_path / "annotations" / "x.xml", "C:\\data\\2.jpg")
     annotations = read_voc(str(tmp_path / "annotations"), images=str(tmp_path))
     assert annotations.images["file"].tolist() == ["2.jpg"]
+
+
+def test_voc_images_in_deeper_folders_are_found_by_their_file_name(tmp_path) -> None:
+    (tmp_path / "cam1").mkdir()
+    (tmp_path / "cam1/2.png").write_bytes(b"")
+    (tmp_path / "3.png").write_bytes(b"")
+    for number, name in enumerate(("cam1/2.png", "cam1/3.png", "../cam1/4.png"), 2):
+        write_xml(tmp_path / "annotations" / f"{number}.xml", name)
+    annotations = read_voc(str(tmp_path / "annotations"), images=str(tmp_path))
+    assert annotations.images["file"].tolist() == ["cam1/2.png", "3.png", "4.png"]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_accents_are_found_in_either_form(tmp_path, form: Literal["NFC", "NFD"]) -> None:
+    other = "NFD" if form == "NFC" else "NFC"
+    wanted = ["caf\u00e9/\u00e9.png", "caf\u00e9/gone\u00e9.png", "\u00fc.png", "plain.png"]
+    on_disk = [unicodedata.normalize(form, name) for name in wanted]
+    for name in (on_disk[0], on_disk[2], on_disk[3]):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    named = [unicodedata.normalize(other, name) for name in wanted]
+    found = spelled_as_in_folder(str(tmp_path), named)
+    assert (found[0], found[2], found[3]) == (on_disk[0], on_disk[2], on_disk[3])
+    assert unicodedata.normalize(form, found[1]) == on_disk[1]
+    assert spelled_as_in_folder(str(tmp_path), on_disk) == on_disk  # what is there stays
+    coco_files(tmp_path, *named)
+    command = ["--format", "coco", "--annotations", str(tmp_path / "instances.json")]
+    source = [*command, "--images", str(tmp_path), "--workers", "1"]
+    report = tmp_path / "report.json"
+    assert check_data.main([*source, "--report", str(report)]) == 1
+    reasons = [entry["reason"] for entry in json.loads(report.read_text())["left_out"]]
+    assert sorted(reasons) == ["empty file", "empty file", "empty file", "missing file"]
 
 
 def test_voc_files_in_deeper_folders_are_named(tmp_path) -> None:

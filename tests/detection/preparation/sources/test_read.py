@@ -120,6 +120,24 @@ def test_voc_takes_the_list_and_the_names_of_all_files(tmp_path) -> None:
     assert fewer.classes == annotations.classes
 
 
+def test_voc_boxes_marked_difficult_are_counted_or_ignored(tmp_path) -> None:
+    directory = tmp_path / "Annotations"
+    (tmp_path / "one.jpg").write_bytes(b"")
+    marked = [
+        thing("cat", n, 2, 11, 22).replace("<bndbox>", f"<difficult>{flag}</difficult><bndbox>")
+        for n, flag in enumerate(("1", "0", "", "true"))
+    ]
+    write_xml(directory, "one", "".join([*marked, thing("cat", 5, 2, 11, 22)]))
+    found = read_voc(str(directory), images=str(tmp_path))
+    assert not found.boxes["is_crowd"].any()
+    (finding,) = found.findings
+    assert finding.reason == "marked difficult: taken as ordinary boxes; see --ignore_difficult"
+    assert (finding.detail, finding.repaired) == ("2 of 5 boxes", True)
+    ignored = read_voc(str(directory), images=str(tmp_path), ignore_difficult=True)
+    assert ignored.boxes["is_crowd"].tolist() == [True, False, False, True, False]
+    assert ignored.findings[0].reason == "marked difficult: taken as regions to ignore"
+
+
 def test_open_images_groups_empty_rows_and_unlabeled_files(tmp_path) -> None:
     path = write_csv(
         tmp_path / "boxes.csv",

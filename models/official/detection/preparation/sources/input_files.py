@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 from collections.abc import Sequence
 
 import pandas as pd
@@ -217,6 +218,36 @@ def require_inside(directory: str, files: Sequence[str]) -> None:
         )
 
 
+def spelled_as_in_folder(directory: str, files: Sequence[str]) -> list[str]:
+    """Returns paths with accents as the folder has them: one character, or two as macOS writes it.
+
+    Paths that are not there stay as they are.
+
+    Args:
+        directory: the folder of the images.
+        files: paths relative to it.
+    """
+    accented = {file for file in files if not file.isascii()}
+    if not accented:
+        return list(files)
+    parents = sorted({os.path.dirname(file) for file in accented})
+    folders = dict(zip(parents, spelled_as_in_folder(directory, parents), strict=True))
+    names = {parent: list_names(os.path.join(directory, folders[parent])) for parent in parents}
+    composed = {parent: {_composed(name): name for name in names[parent]} for parent in parents}
+    present = {parent: set(names[parent]) for parent in parents}
+    found = {}
+    for file in accented:
+        parent, name = os.path.split(file)
+        if name not in present[parent]:
+            name = composed[parent].get(_composed(name), name)
+        found[file] = os.path.join(folders[parent], name)
+    return [found.get(file, file) for file in files]
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
 def require_some_image(directory: str, files: Sequence[str]) -> None:
     """Raises if none of the first hundred images is in the directory.
 
@@ -230,7 +261,8 @@ def require_some_image(directory: str, files: Sequence[str]) -> None:
     if not any(storage.exists(os.path.join(directory, file)) for file in sample):
         folder, wanted = os.path.split(sample[0])
         names = list_names(os.path.join(directory, folder))
-        alike = next((name for name in names if name.lower() == wanted.lower()), None)
+        wanted = _composed(wanted.lower())
+        alike = next((name for name in names if _composed(name.lower()) == wanted), None)
         hint = f"; it has {os.path.join(folder, alike)}: rename either" if alike else ""
         raise UserError(
             f"--images {directory} has none of the first {len(sample)} images of the "

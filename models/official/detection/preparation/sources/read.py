@@ -5,7 +5,11 @@ from typing import Literal, NamedTuple
 
 from tpudet.detection.preparation.sources.annotations import Annotations
 from tpudet.detection.preparation.sources.coco import read_coco
-from tpudet.detection.preparation.sources.input_files import require_inside, require_some_image
+from tpudet.detection.preparation.sources.input_files import (
+    require_inside,
+    require_some_image,
+    spelled_as_in_folder,
+)
 from tpudet.detection.preparation.sources.mask_files import (
     add_open_images_masks,
     choose_mask_files,
@@ -34,6 +38,7 @@ class Source(NamedTuple):
     mask_dir: str | None  # open_images: folder of the masks
     columns: Mapping[str, str] | None  # table: names of columns by meaning
     coordinates: Coordinates | None  # table: unit of the boxes
+    ignore_difficult: bool  # voc: boxes marked difficult become regions to ignore
 
 
 class ReadSource(NamedTuple):
@@ -73,7 +78,8 @@ def read_source(source: Source, yolo_splits: tuple[str, ...]) -> ReadSource:
     else:
         directory = source.images
         annotations = _read(source, directory)
-    files = annotations.images["file"].tolist()
+    files = spelled_as_in_folder(directory, annotations.images["file"].tolist())
+    annotations = annotations._replace(images=annotations.images.assign(file=files))
     require_inside(directory, files)
     require_some_image(directory, files)
     return ReadSource(annotations, directory)
@@ -90,7 +96,13 @@ def _read(source: Source, images: str) -> Annotations:
             include_segmentation=source.include_masks,
         )
     if source.format == "voc":
-        return read_voc(path, images=images, image_list=image_list, classes=classes)
+        return read_voc(
+            path,
+            images=images,
+            image_list=image_list,
+            classes=classes,
+            ignore_difficult=source.ignore_difficult,
+        )
     if source.format == "table":
         return read_table(
             path,
@@ -128,6 +140,7 @@ def _check_options(source: Source) -> None:
         "--include_unlabeled": (source.include_unlabeled, ("open_images", "table")),
         "--columns": (source.columns is not None, ("table",)),
         "--coordinates": (source.coordinates is not None, ("table",)),
+        "--ignore_difficult": (source.ignore_difficult, ("voc",)),
     }
     for option, (is_given, allowed) in formats.items():
         if is_given and kind not in allowed:

@@ -10,7 +10,11 @@ from xml.etree import ElementTree
 
 import pandas as pd
 
-from tpudet.detection.preparation.sources.annotation_values import read_number, read_size
+from tpudet.detection.preparation.sources.annotation_values import (
+    read_flag,
+    read_number,
+    read_size,
+)
 from tpudet.detection.preparation.sources.annotations import Annotations, Finding, build_annotations
 from tpudet.detection.preparation.sources.input_files import (
     list_directory,
@@ -38,6 +42,7 @@ class _VocBox(NamedTuple):
     y2: float
     x2: float
     fault: str | None  # the coordinates that cannot be read
+    is_difficult: bool = False
 
 
 class _VocImage(NamedTuple):
@@ -53,12 +58,13 @@ def read_voc(
     images: str,
     image_list: str | None = None,
     classes: str | None = None,
+    ignore_difficult: bool = False,
 ) -> Annotations:
     """Reads a directory of XML files.
 
     Coordinates are used unchanged. The original VOC files count pixels from 1 and include the last
     one, so their boxes come out half a pixel off and one pixel too small. Most tools that write VOC
-    XML today do not, and their boxes are exact. Boxes marked `difficult` are ordinary boxes here.
+    XML today do not, and their boxes are exact.
     An <object> with several <bndbox> is several boxes of its class.
 
     Args:
@@ -68,6 +74,8 @@ def read_voc(
         image_list: a file of `ImageSets/Main`; None takes every XML file.
         classes: a class list; None takes all names in all XML files of the directory, regardless of
             the image list, in alphabetical order, so that every split gets the same classes.
+        ignore_difficult: boxes marked `difficult` become regions to ignore, as VOC's own rules have
+            it, instead of ordinary boxes.
 
     Raises:
         UserError: a directory or list is missing, or XML files cannot be parsed; they are counted
@@ -75,14 +83,7 @@ def read_voc(
     """
     available = _find_annotations(directory)
     present = list(available)
-    wanted = present
-    if image_list is not None:
-        listed = read_image_list(image_list)
-        rows = match_image_list(listed, [f"{name}{_XML}" for name in present], directory)
-        wanted = [
-            stem(entry) if row < 0 else present[row]
-            for entry, row in zip(listed, rows, strict=True)
-        ]
+    wanted = present if image_list is None else _listed_names(image_list, present, directory)
     needed = [name for name in dict.fromkeys(wanted) if name in available]
     if not needed:
         raise UserError(
@@ -91,6 +92,7 @@ def read_voc(
         )
     parsed = _read_all(directory, available, needed if classes else present)
     files = _find_files(images, needed, parsed, available.keys())
+    boxes = [(row, box) for row, name in enumerate(needed) for box in parsed[name].boxes]
     return build_annotations(
         images=pd.DataFrame(
             {
@@ -100,11 +102,23 @@ def read_voc(
                 "width": [parsed[name].width for name in needed],
             }
         ),
-        boxes=_boxes([parsed[name] for name in needed]),
+        boxes=_boxes(boxes, ignore_difficult=ignore_difficult),
         classes=read_classes(classes) if classes else _names_found(parsed.values()),
         normalized=False,
-        findings=(*_list_findings(wanted, files), *_deeper_findings(directory)),
+        findings=(
+            *_list_findings(wanted, files),
+            *_deeper_findings(directory),
+            *_difficult_findings(directory, boxes, ignore_difficult=ignore_difficult),
+        ),
     )
+
+
+def _listed_names(image_list: str, present: Sequence[str], directory: str) -> list[str]:
+    """Returns the names of the XML files, without extension, that an image list means."""
+    listed = read_image_list(image_list)
+    rows = match_image_list(listed, [f"{name}{_XML}" for name in present], directory)
+    pairs = zip(listed, rows, strict=True)
+    return [stem(entry) if row < 0 else present[row] for entry, row in pairs]
 
 
 def _find_annotations(directory: str) -> dict[str, str]:
@@ -146,9 +160,20 @@ def _list_findings(wanted: Sequence[str], files: Mapping[str, str]) -> Iterator[
         seen.add(name)
 
 
-def _boxes(images: Sequence[_VocImage]) -> pd.DataFrame:
+def _difficult_findings(
+    directory: str, boxes: Sequence[tuple[int, _VocBox]], *, ignore_difficult: bool
+) -> Iterator[Finding]:
+    """Yields one finding for all boxes that are marked difficult."""
+    count = sum(box.is_difficult for _, box in boxes)
+    if count:
+        kept = "regions to ignore" if ignore_difficult else "ordinary boxes; see --ignore_difficult"
+        detail = f"{count} of {len(boxes)} boxes"
+        yield Finding(directory, f"marked difficult: taken as {kept}", detail, repaired=True)
+
+
+def _boxes(boxes: Sequence[tuple[int, _VocBox]], *, ignore_difficult: bool) -> pd.DataFrame:
     rows = [
-        (row, *box, False, float("nan")) for row, image in enumerate(images) for box in image.boxes
+        (row, *box[:-1], ignore_difficult and box.is_difficult, float("nan")) for row, box in boxes
     ]
     columns = ["image", "label", "y1", "x1", "y2", "x2", "fault", "is_crowd", "area"]
     return pd.DataFrame(rows, columns=pd.Index(columns))
@@ -196,8 +221,10 @@ def _parse(content: bytes) -> _VocImage:
     boxes = []
     for thing in root.iter("object"):
         name = (thing.findtext("name") or "").strip()
+        is_difficult = bool(read_flag(thing.findtext("difficult")))
         found = [_parse_box(name, box) for box in thing.findall("bndbox")]
-        boxes += found or [_VocBox(name, *_NO_BOX, "no <bndbox>")]
+        found = found or [_VocBox(name, *_NO_BOX, "no <bndbox>")]
+        boxes += [box._replace(is_difficult=is_difficult) for box in found]
     size = root.find("size")
     height, width = (_size(size, key) for key in ("height", "width"))
     if math.isnan(height + width):
@@ -239,11 +266,20 @@ def _find_files(
     known = set(present)
     files = {}
     for name in names:
-        declared = os.path.basename(plain_path(parsed[name].file_name))
+        path = plain_path(parsed[name].file_name)
+        declared = os.path.basename(path)
         if stem(declared) != name and stem(declared) in annotated:
             declared = ""  # left over from the image of another XML file
         if declared in known and (stem(declared) == name or name not in by_stem):
             files[name] = declared
+        elif declared != path and _is_inside(directory, path) and stem(declared) == name:
+            files[name] = path  # in a subfolder
         else:  # <filename> is often left over from another image: the name of the XML decides
             files[name] = by_stem.get(name, declared or f"{name}.jpg")
     return files
+
+
+def _is_inside(directory: str, path: str) -> bool:
+    """Whether a relative path, as annotations have it, leads to a file within the directory."""
+    is_relative = not (os.path.isabs(path) or path.startswith("..") or storage.is_remote(path))
+    return is_relative and storage.exists(os.path.join(directory, path))
