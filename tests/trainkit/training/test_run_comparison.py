@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tpudet.detection.commands import list_runs
 from tpudet.trainkit.training.run_comparison import compare_runs
 from tpudet.trainkit.training.run_log import FILE_NAME
 
 
-def write_run(model_dir: Path, config: str, values: dict[int, dict[str, float]]) -> str:
+def write_run(model_dir: Path, config: str, values: dict[int, dict[str, Any]]) -> str:
     model_dir.mkdir(parents=True)
     (model_dir / "config.yaml").write_text(config)
     lines = [
@@ -48,6 +49,25 @@ def test_settings_that_differ_and_the_best_evaluation_of_each(tmp_path, capsys) 
     assert ["best", "AP50", "at", "step", "20", "-"] in [line.split() for line in lines]
     assert list_runs.main([str(tmp_path), "--compare", "--goodput"]) == 2
     assert "give one of them" in capsys.readouterr().err
+
+
+def test_metrics_of_different_rules_are_told_apart(tmp_path: Path) -> None:
+    """AP at IoU 0.5 beside COCO's; the same rules are not named."""
+    runs = {"a": "val by coco", "b": "val by open_images", "c": "val by coco"}
+    first, second, third = (
+        write_run(tmp_path / name, "", {10: {"AP": 0.5, "measured": measured}})
+        for name, measured in runs.items()
+    )
+    assert compare_runs([first, second], metric="AP") == [
+        ["", "a", "b"],
+        ["best AP at step", "10", "10"],
+        ["measured on", "val by coco", "val by open_images"],
+        ["AP", "0.5000", "0.5000"],
+    ]
+    assert [row[0] for row in compare_runs([first, third], metric="AP")[1:]] == [
+        "best AP at step",
+        "AP",
+    ]
 
 
 def test_settings_that_differ_look_different(tmp_path: Path) -> None:

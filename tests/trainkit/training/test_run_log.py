@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 from tpudet.trainkit.training import run_log
-from tpudet.trainkit.training.engine import StepReport
+from tpudet.trainkit.training.engine import GRADIENT_NORM, L2, StepReport
 from tpudet.trainkit.training.run_log import (
     Ledger,
     Progress,
@@ -44,6 +44,17 @@ def test_means_are_weighted_by_steps_and_waiting_by_time() -> None:
     progress.reset()
     progress.add(StepReport({"loss": 5.0}, 2, 0.0, 0.3, 1.0, None))
     assert progress.summary(remaining_steps=0, remaining_eval_seconds=0.0)["loss"] == 5.0
+
+
+def test_the_parts_on_the_screen_add_up_to_the_loss() -> None:
+    """0.5 + 0.25 + 0.125 = 0.875; a norm is no part of it."""
+    parts = {"loss_box": 0.5, "loss_class": 0.25, "loss": 0.875, L2: 0.125, GRADIENT_NORM: 9.0}
+    progress = Progress(batch_size=8)
+    progress.add(StepReport(parts, 1, 0.0, 0.1, 1.0, None))
+    summary = progress.summary(remaining_steps=0, remaining_eval_seconds=0.0)
+    assert format_line(1, 1, summary).startswith(
+        "step 1/1  loss_box 0.5  loss_class 0.25  loss 0.875  l2 0.125  learning rate 0.1  "
+    )
 
 
 def test_durations() -> None:

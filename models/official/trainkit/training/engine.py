@@ -16,6 +16,10 @@ Signature = Mapping[str, tuple[tuple[int, ...], str]]
 OPTIMIZER = "optimizer/"  # begins the keys of what only training needs
 RECORDS_CONSUMED = "records_consumed"  # key of the input's position
 
+# Log names of the values that a step reports beside the task's losses.
+L2 = "l2"
+GRADIENT_NORM = "gradient_norm"
+
 
 class NonfiniteStep(NamedTuple):
     """The step at which a loss was not finite."""

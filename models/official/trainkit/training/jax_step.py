@@ -9,6 +9,7 @@ import keras
 
 from tpudet.trainkit.backbones.drop_block import STEP_COUNT
 from tpudet.trainkit.training import step as arithmetic
+from tpudet.trainkit.training.engine import GRADIENT_NORM
 from tpudet.trainkit.training.freezing import frozen_paths
 from tpudet.trainkit.training.jax_accumulation import known_totals, split_batch, totals_of_parts
 from tpudet.trainkit.training.task import Task
@@ -110,7 +111,7 @@ class JaxStep:
                 weight_decay=self._l2_weight_decay,
                 num_replicas=self._accumulate_steps,
             )
-            self.value_names = (*losses, arithmetic.GRADIENT_NORM)
+            self.value_names = (*losses, GRADIENT_NORM)
             return losses["loss"], (jnp.stack(list(losses.values())), self._others_after(scope))
 
         gradients, (losses, after) = jax.grad(objective, has_aux=True)(trained)

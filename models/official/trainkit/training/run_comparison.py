@@ -9,6 +9,7 @@ import yaml
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training import run_log
 
+_MEASURED = "measured on"  # row of what the metrics are of: AP by other rules is another number
 _LONGEST_CELL = 40  # characters, unless cells differ only beyond
 
 
@@ -21,7 +22,8 @@ def compare_runs(model_dirs: Sequence[str], *, metric: str) -> list[list[str]]:
 
     Returns:
         Rows of a table whose header names the runs: every setting that is not the same in all, then
-        the step of the best evaluation and its metrics. A setting that a run does not have is `-`.
+        the step of the best evaluation and its metrics, with the split and the rules that they are
+        of where these differ. A setting that a run does not have is `-`.
     """
     settings = [dict(flatten_settings(_read_config(model_dir))) for model_dir in model_dirs]
     names = dict.fromkeys(name for one in settings for name in one)
@@ -29,7 +31,8 @@ def compare_runs(model_dirs: Sequence[str], *, metric: str) -> list[list[str]]:
     rows = [row for row in rows if len(set(row[1:])) > 1]
     best = [_best_evaluation(model_dir, metric) for model_dir in model_dirs]
     metrics = dict.fromkeys(name for one in best for name in one)
-    rows += [[name, *(one.get(name, "-") for one in best)] for name in metrics]
+    found = [[name, *(one.get(name, "-") for one in best)] for name in metrics]
+    rows += [row for row in found if row[0] != _MEASURED or len(set(row[1:]) - {"-"}) > 1]
     runs = [os.path.basename(model_dir.rstrip("/")) for model_dir in model_dirs]
     return [["", *runs], *([name, *_shortened(cells)] for name, *cells in rows)]
 
@@ -75,7 +78,9 @@ def _best_evaluation(model_dir: str, metric: str) -> dict[str, str]:
         for name, value in numbers.items()
         if value is not None
     }
-    return {f"best {metric} at step": str(best["step"]), **shown}
+    measured = best.get("measured")
+    about = {_MEASURED: measured} if isinstance(measured, str) else {}
+    return {f"best {metric} at step": str(best["step"]), **about, **shown}
 
 
 def _shortened(cells: Sequence[str]) -> list[str]:

@@ -32,7 +32,7 @@ import numpy as np
 from tpudet.trainkit.errors import listing, shorten
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.json_text import parse_json
-from tpudet.trainkit.training.engine import StepReport
+from tpudet.trainkit.training.engine import L2, StepReport
 
 FILE_NAME = "metrics.jsonl"
 Kind = Literal["train", "eval", "state"]
@@ -93,7 +93,9 @@ class Progress:
 def format_line(step: int, total_steps: int, summary: Mapping[str, Any]) -> str:
     """Returns one line for the screen."""
     losses = "  ".join(
-        f"{name} {value:.4g}" for name, value in summary.items() if name.startswith("loss")
+        f"{name} {value:.4g}"
+        for name, value in summary.items()
+        if name.startswith("loss") or name == L2  # the parts of the loss add up to it
     )
     peak = f"{summary['peak_share']:.0%} of peak  " if "peak_share" in summary else ""
     return (

@@ -3,11 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from tpudet.trainkit.keras_ops import ops
+from tpudet.trainkit.training.engine import L2
 from tpudet.trainkit.types import Tensor
-
-# Log names of the values that a step reports beside the task's losses.
-L2 = "l2"
-GRADIENT_NORM = "gradient_norm"
 
 # Once the loss scale is below this, gradients that overflow float16 are not due to the scale.
 SMALLEST_LOSS_SCALE = 1.0

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tpudet.trainkit.training import step
 from tpudet.trainkit.training.averaging import WeightAverage
+from tpudet.trainkit.training.engine import GRADIENT_NORM
 from tpudet.trainkit.training.task import Task
 from tpudet.trainkit.types import Tensor
 
@@ -103,7 +104,7 @@ class ReplicaStep:
         if self._average:
             counts = self._optimizer.iterations.value > number if self._scales_loss else True
             self._average.update(number, counts=counts)
-        self.value_names = (*losses, step.GRADIENT_NORM)
+        self.value_names = (*losses, GRADIENT_NORM)
         records = tf.cast(self._record_numbers(batch) if self._record_numbers else [], tf.int64)
         return tf.stack(list(losses.values())), tf.stack([norm, learning_rate]), records
 
