@@ -67,8 +67,8 @@ def test_what_would_change_the_meaning_is_listed_with_the_way_on(ram_dir: str) -
     prolonged = Config(train=TrainConfig(optimizer=AdamWConfig(), total_steps=99))
     require_kept_settings(ram_dir, prolonged, read_config, trains=True)
     assert refusal(ram_dir, other) == (
-        f"{ram_dir}/model.ckpt-8 was trained with other settings, without which it means something "
-        "else:\n  model.style: caffe -> keras\n  train.optimizer.kind: adam -> rmsprop\n"
+        f"{ram_dir}/model.ckpt-8 was trained with other settings, and means something else with "
+        "these:\n  model.style: caffe -> keras\n  train.optimizer.kind: adam -> rmsprop\n"
         f"Keep those of {ram_dir}/config.yaml, or choose another model_dir and start it from these "
         f"weights: --set train.weights.path={ram_dir}/model.ckpt-8"
     )

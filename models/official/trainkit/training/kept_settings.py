@@ -44,7 +44,7 @@ def require_kept_settings(
     newest = (own or list_checkpoints(best))[-1].prefix
     only_best = "" if own else f"remove {best}, if its training is discarded, "
     raise ConfigError(
-        f"{newest} was trained with other settings, without which it means something else:\n  "
+        f"{newest} was trained with other settings, and means something else with these:\n  "
         + "\n  ".join(changes)
         + f"\nKeep those of {path}, {only_best}{start_from(newest)}"
     )
