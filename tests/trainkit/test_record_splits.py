@@ -34,6 +34,12 @@ def test_imagenets_names_have_no_ending_and_val_is_called_validation(tmp_path: P
         find(tmp_path, "train")
 
 
+def test_roboflows_val_is_called_valid(tmp_path: Path) -> None:
+    write(tmp_path, {"train/signs.tfrecord": 4, "valid/signs.tfrecord": 2})
+    found = find(tmp_path, "val")
+    assert (found.shards, found.records_per_shard) == (["valid/signs.tfrecord"], [2])
+
+
 def test_kaggles_names_tell_how_many_records_a_bucket_has() -> None:
     """If that of the first is true, the others are believed: counting would read every file."""
     folder = "ram://kaggle"

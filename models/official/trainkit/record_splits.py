@@ -13,7 +13,7 @@ from tpudet.trainkit.files import storage
 from tpudet.trainkit.record_manifest import PerClass, check_manifest, first_renamed_class
 from tpudet.trainkit.records import count_records, find_shards
 
-_ALIASES = {"val": ("val", "validation")}
+_ALIASES = {"val": ("val", "validation", "valid")}
 _ENDINGS = (".tfrec", ".tfrecord")
 _RECORD_ENDINGS = (".record", ".records", ".tfrecord", ".tfrecords")
 _COUNT_IN_NAME = re.compile(r"-(\d+)\.tfrec$")
@@ -40,12 +40,12 @@ def find_split(
 ) -> Split:
     """Finds the shards of a split: those of this toolkit, else those of another program.
 
-    Other programs' are, with `validation` also for val, `<split>-00000-of-01024` with or without
-    .tfrecord; all .tfrec and .tfrecord files of a folder `<split>`; `<split>*.tfrec`; or one set
-    of .record or .tfrecord files with the split as a word of its name, such as `coco_train.record`
-    or `pascal-train.record-00000-of-00010`. In a bucket, where counting reads every file, names
-    that end in `-<number>.tfrec`, as Kaggle's do, are taken as the numbers of records, if the first
-    file's name proves right.
+    Other programs' are, with `validation` and `valid` also for val, `<split>-00000-of-01024` with
+    or without .tfrecord; all .tfrec and .tfrecord files of a folder `<split>`; `<split>*.tfrec`; or
+    one set of .record or .tfrecord files with the split as a word of its name, such as
+    `coco_train.record` or `pascal-train.record-00000-of-00010`. In a bucket, where counting
+    reads every file, names that end in `-<number>.tfrec`, as Kaggle's do, are taken as the numbers
+    of records, if the first file's name proves right.
 
     Where the split has a manifest, its files and its classes must be those of the manifest; records
     of other programs have none.
