@@ -70,7 +70,10 @@ def test_a_record_of_others_that_cannot_be_trained_on_is_named(
     [
         ("evaluate", ["--model_dir", "RUN", "--split", "train"]),
         ("show_augmented", ["RUN/config.yaml", "--output", "TMP/images.png"]),
-        ("cache_samples", ["RUN/config.yaml", "--output", "TMP/cache", "--variants", "1"]),
+        (
+            "cache_samples",
+            ["RUN/config.yaml", "--output", "TMP/cache", "--variants", "1", "--overwrite"],
+        ),
         ("benchmark_input", ["RUN/config.yaml", "--rounds", "1", "--steps", "0"]),
         ("classify", ["TMP/out.csv", "MODEL", "--records", "TMP", "--split", "train"]),
     ],
