@@ -72,7 +72,7 @@ count_attempt() {
 }
 
 trap 'say "stopped; delete the machine: gcloud compute tpus tpu-vm delete $name --zone $zone"; exit 130' INT TERM
-installed='' failures=0 attempts=0 newest=''
+installed='' failures=0 attempts=0 newest='' trained=''
 while true; do
     state=$(tpu describe --format 'value(state)' 2>/dev/null) || state=NONE
     case $state in
@@ -95,12 +95,18 @@ while true; do
             sed -n 's/.*tpudet_exit \([0-9]*\).*/\1/p; s/.*tpudet_follows.*/-1/p' | sort -n | tail -1)
         case $code in
         0) finish 0 "finished" ;;
+        2)
+            # After a restart of the machine the claim of the lost process holds for two minutes.
+            [[ -n $trained ]] || finish 2 "tpudet train ended with 2"
+            say "refused where it has trained before"
+            ;;
         75) say "stopped with its state saved" ;; # and the machine is about to go
         129 | 13? | 14?) say "ended by signal $((code - 128))" ;;
         -1) say "lost the connection; the training goes on if $name does" ;;
         "") code=255 && say "could not connect" ;;
         *) finish "$code" "tpudet train ended with $code" ;;
         esac
+        [[ $code == 255 || $code == 2 ]] || trained=yes
         [[ $code == -1 ]] || count_attempt
         sleep "$retry"
         ;;

@@ -24,7 +24,7 @@ TRAINKIT = (
     "image_folder, saved_model, shuffled_records} → "
     "records → "
     "{config, files, jobs, pages, backend_arguments, training_arguments, command_line, screen, "
-    "class_list, "
+    "class_list, evaluation_results, "
     "source_version} → "
     "{errors, types, keras_ops, cpu, fused_norm, record_numbers}"
 )

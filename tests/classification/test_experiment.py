@@ -64,7 +64,7 @@ def test_evaluate_writes_the_class_table_and_the_confusions(trained_run: Path, c
     confusions = np.loadtxt(f"{path}_confusions.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3))
     assert confusions.sum() == 6
     assert np.trace(confusions) / 6 == pytest.approx(metrics["top1"])
-    assert "run, step 4" in Path(f"{path}_report.html").read_text()
+    assert "run on colors, step 4" in Path(f"{path}_report.html").read_text()
 
 
 def test_the_export_gives_the_evaluated_probabilities(

@@ -19,6 +19,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.record_splits import Split, find_split, first_records
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
 from tpudet.trainkit.shuffled_records import ShuffledRecords, read_shuffled
+from tpudet.trainkit.training.model_dir import load_classes
 
 SMALL = ["data.canvas_size=[64, 96]", "train.total_steps=4", "train.batch_size=4"]
 MOSAIC = "data.augmentations=[{kind: mosaic, probability: 1.0}]"
@@ -142,7 +143,8 @@ def test_training_alone_names_its_damaged_file_without_a_split_to_evaluate(
         return 0
 
     def resolve_start(config: ExperimentConfig, **_: Any) -> Any:
-        return SimpleNamespace(config=config, devices=None, pretrained=None)
+        devices = SimpleNamespace(num_processes=1)
+        return SimpleNamespace(config=config, devices=devices, pretrained=None)
 
     monkeypatch.setattr(experiment, "resolve_start", resolve_start)
     for name in ("build_detector_training", "_log_start", "are_cpus"):
@@ -155,6 +157,20 @@ def test_training_alone_names_its_damaged_file_without_a_split_to_evaluate(
     )
     with pytest.raises(UserError, match=f"are damaged: .*{first.name}"):
         experiment.train(config, model_dir=str(tmp_path / "run"), mode="train")
+
+
+def test_records_of_others_are_evaluated_by_the_class_list_beside_them(
+    sample_part: str, tmp_path: Path
+) -> None:
+    """The numbers in them mean its rows, whatever those of the model mean."""
+    text, classes = load_classes(sample_part)
+    (tmp_path / "classes.csv").write_text(text)
+    shard = next(Path(sample_part).glob("val_*.tfrecord"))
+    shutil.copy(shard, tmp_path / "val-00000-of-00001.tfrecord")
+    config = load_config(ExperimentConfig, "quickstart", overrides=[f"data.directory={tmp_path}"])
+    assert len(experiment._eval_shards(config, classes)) == 1
+    with pytest.raises(UserError, match="is not that of the model: class 1 was "):
+        experiment._eval_shards(config, classes[::-1])
 
 
 def test_a_fraction_reads_the_first_records_of_each_file_over_and_over(sample_part: str) -> None:

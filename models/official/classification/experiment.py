@@ -1,10 +1,8 @@
 """A whole experiment on one page: training, evaluation and export."""
 
 import functools
-import json
 import math
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +17,6 @@ from tpudet.classification.data.pipeline import read_names
 from tpudet.classification.data.splits import (
     find_eval_shards,
     find_joined_split,
-    require_classes,
     require_labels,
     require_one_division,
 )
@@ -27,14 +24,15 @@ from tpudet.classification.inference.export import export_saved_model
 from tpudet.classification.modeling.classifier import ClassifierTask
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError, listing
-from tpudet.trainkit.files.storage import write_text
+from tpudet.trainkit.evaluation_results import ResultFiles, result_files
 from tpudet.trainkit.input_errors import input_errors_in_words
-from tpudet.trainkit.record_splits import Split
+from tpudet.trainkit.record_splits import Split, require_classes
 from tpudet.trainkit.saved_model import require_same_run, run_metadata, saved_model_path
 from tpudet.trainkit.training.build_engine import choose_devices, set_precision
 from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import EvaluationSettings
+from tpudet.trainkit.training.kept_settings import require_kept_settings
 from tpudet.trainkit.training.lr_finder import RangeTest, run_range_test
 from tpudet.trainkit.training.model_dir import Run, load_classes, load_run, select_checkpoint
 from tpudet.trainkit.training.modes import Mode, run_training
@@ -96,6 +94,7 @@ def train(
             config, training, classes=classes, devices=devices, model_dir=model_dir
         )
     if dry_run:
+        require_kept_settings(model_dir, config, load_experiment, trains=mode != "eval")
         return 0
     with input_errors_in_words(lambda: split.shards + eval_shards):
         return run_training(
@@ -138,15 +137,16 @@ def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps:
 
 
 def evaluate(
-    model_dir: str, *, step: str, split: str = "", overrides: Sequence[str] = ()
-) -> tuple[dict[str, float], str]:
-    """Evaluates a checkpoint on a whole split and writes metrics and a report beside it.
+    model_dir: str, *, step: str, split: str = "", overrides: Sequence[str] = (), output: str = ""
+) -> tuple[Mapping[str, float], str]:
+    """Evaluates a checkpoint on a whole split and writes metrics and a report.
 
     Args:
         model_dir: the folder that `train` wrote.
         step: a step number, "latest" or "best".
         split: the split to evaluate; empty means `data.eval_split`.
         overrides: `KEY=VALUE` changes to the config of the model_dir.
+        output: folder of the results; empty means the model_dir.
 
     Returns:
         The metrics, and the path of the files written, without their endings: `.json`, and those
@@ -155,12 +155,13 @@ def evaluate(
     Raises:
         UserError: the model_dir, the checkpoint or the split is not usable.
     """
-    run, step_number, evaluation, path = _restore_evaluation(model_dir, step, split, overrides)
+    run, step_number, evaluation, files = _restore_evaluation(
+        model_dir, step, split, overrides, output
+    )
     require_labels(run.config.data.directory, run.config.data.eval_split)
     with input_errors_in_words(lambda: evaluation.shards):
-        metrics = evaluation(step_number).metrics
-    write_text(f"{path}.json", json.dumps({"step": step_number, **metrics}, indent=2) + "\n")
-    return metrics, path
+        metrics = files.write_metrics(lambda: evaluation(step_number).metrics)
+    return metrics, files.path
 
 
 def predict_split(
@@ -320,9 +321,9 @@ def _evaluation_settings(
 
 
 def _restore_evaluation(
-    model_dir: str, step: str, split: str, overrides: Sequence[str]
-) -> "tuple[Run[ExperimentConfig], int, SplitEvaluation, str]":
-    """Returns a run, a step, the evaluation of a whole split with it, and the path of its files."""
+    model_dir: str, step: str, split: str, overrides: Sequence[str], output: str = ""
+) -> "tuple[Run[ExperimentConfig], int, SplitEvaluation, ResultFiles]":
+    """Returns a run, a step, the evaluation of a whole split with it, and its files."""
     from tpudet.classification.evaluation.report import write_report
     from tpudet.classification.evaluation.split import build_evaluation
 
@@ -335,16 +336,12 @@ def _restore_evaluation(
     checkpoint = select_checkpoint(model_dir, step)
     devices = choose_devices(run.config.train)
     set_precision(run.config.train, devices, trains=False)
-    path = f"{model_dir}/evaluation_{run.config.data.eval_split}_{checkpoint.step}"
+    files = result_files(run.config, model_dir, checkpoint.step, load_experiment, output)
     evaluation = build_evaluation(
         run.config,
         predict=restore_task(run, checkpoint, devices=devices).predict,
         classes=run.classes,
         devices=devices,
-        report=functools.partial(
-            write_report,
-            prefix=f"{path}_",
-            title=f"{os.path.basename(model_dir)}, step {checkpoint.step}",
-        ),
+        report=functools.partial(write_report, prefix=f"{files.path}_", title=files.title),
     )
-    return run, checkpoint.step, evaluation, path
+    return run, checkpoint.step, evaluation, files

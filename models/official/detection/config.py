@@ -61,7 +61,10 @@ class CocoRulesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenImagesRulesConfig:
-    """Metrics of the Open Images Challenge: AP at IoU 0.5; a crowd is a group-of box."""
+    """Metrics of the Open Images Challenge: AP at IoU 0.5.
+
+    A crowd is a group-of box; an object that lacks its mask is an ordinary one.
+    """
 
     kind: Literal["open_images"] = "open_images"
     hierarchy: str = ""  # JSON; if given, objects and detections also count for ancestor classes

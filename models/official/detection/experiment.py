@@ -7,11 +7,9 @@ export share the first half and take the weights from a checkpoint.
 
 import dataclasses
 import functools
-import json
 import logging
 import math
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tpudet.detection.build_detector import (
     DetectorTask,
@@ -23,19 +21,24 @@ from tpudet.detection.config import ExperimentConfig, advise_on_cpus, load_exper
 from tpudet.detection.data.foreign_records import check_foreign_records
 from tpudet.detection.data.resize import build_resize
 from tpudet.detection.data.sample import describe_lacks, describe_left_out
-from tpudet.detection.inference.export import BoxConvention, export_saved_model
+from tpudet.detection.inference.export import BoxConvention, export_saved_model, round_up_canvas
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
-from tpudet.trainkit.files.storage import write_text
+from tpudet.trainkit.evaluation_results import result_files
 from tpudet.trainkit.input_errors import input_errors_in_words
-from tpudet.trainkit.record_splits import Split, find_split, first_records
-from tpudet.trainkit.saved_model import require_free, saved_model_path
-from tpudet.trainkit.source_version import git_commit
+from tpudet.trainkit.record_splits import (
+    Split,
+    find_split,
+    first_records,
+    require_classes,
+)
+from tpudet.trainkit.saved_model import require_same_run, run_metadata, saved_model_path
 from tpudet.trainkit.training.build_engine import are_cpus, choose_devices, set_precision
 from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.config import stop_at_rule
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import EvaluationSettings
+from tpudet.trainkit.training.kept_settings import require_kept_settings
 from tpudet.trainkit.training.lr_finder import RangeTest, run_range_test
 from tpudet.trainkit.training.model_dir import load_classes, load_run, select_checkpoint
 from tpudet.trainkit.training.modes import Mode, run_training
@@ -89,10 +92,16 @@ def train(
     _log_start(start, training, split=split, classes=classes)
     evaluation = None
     if mode != "train":
+        if set(split.shards) & set(_eval_shards(config, classes)):
+            logger.warning(
+                "data.eval_split %s is trained on too: its metrics tell nothing of other images",
+                config.data.eval_split,
+            )
         evaluation = _evaluation_settings(
             config, training, classes=classes, devices=devices, model_dir=model_dir
         )
     if dry_run:
+        require_kept_settings(model_dir, config, load_experiment, trains=mode != "eval")
         return 0
     advice = advise_on_cpus(config, num_images=sum(split.records_per_shard))
     shards = split.shards + (_eval_shards(config, classes) if evaluation else [])
@@ -140,15 +149,16 @@ def range_test(config: ExperimentConfig, *, start: float, end: float, num_steps:
 
 
 def evaluate(
-    model_dir: str, *, step: str, split: str = "", overrides: Sequence[str] = ()
-) -> tuple[dict[str, float], str]:
-    """Evaluates a checkpoint and writes metrics, drawn images and a report beside it.
+    model_dir: str, *, step: str, split: str = "", overrides: Sequence[str] = (), output: str = ""
+) -> tuple[Mapping[str, float], str]:
+    """Evaluates a checkpoint and writes metrics, drawn images and a report.
 
     Args:
         model_dir: the folder that `train` wrote.
         step: a step number, "latest" or "best".
         split: the split to evaluate; empty means `data.eval_split`.
         overrides: `KEY=VALUE` changes to the config of the model_dir.
+        output: folder of the results; empty means the model_dir.
 
     Returns:
         The metrics, and the path of the files written, without their endings: `.json`, `.png`, and
@@ -165,25 +175,21 @@ def evaluate(
         overrides = [*overrides, f"data.eval_split={split}"]
     run = load_run(model_dir, functools.partial(load_experiment, overrides=overrides))
     config, checkpoint = run.config, select_checkpoint(model_dir, step)
+    _eval_shards(config, run.classes)  # refused before the model is built
     devices = choose_devices(config.train)
     set_precision(config.train, devices, trains=False)
-    path = f"{model_dir}/evaluation_{config.data.eval_split}_{checkpoint.step}"
+    files = result_files(config, model_dir, checkpoint.step, load_experiment, output)
     evaluation = build_evaluation(
         config,
         predict=restore_task(run, checkpoint, devices=devices).predict,
         classes=run.classes,
         devices=devices,
-        image_path=f"{path}.png",
-        report=functools.partial(
-            write_report,
-            prefix=f"{path}_",
-            title=f"{os.path.basename(model_dir)}, step {checkpoint.step}",
-        ),
+        image_path=f"{files.path}.png",
+        report=functools.partial(write_report, prefix=f"{files.path}_", title=files.title),
     )
     with input_errors_in_words(lambda: _eval_shards(config, run.classes)):
-        metrics = evaluation(checkpoint.step).metrics
-    write_text(f"{path}.json", json.dumps({"step": checkpoint.step, **metrics}, indent=2) + "\n")
-    return metrics, path
+        metrics = files.write_metrics(lambda: evaluation(checkpoint.step).metrics)
+    return metrics, files.path
 
 
 def check_export(config: ExperimentConfig, *, model_dir: str, export_root: str) -> None:
@@ -195,9 +201,9 @@ def check_export(config: ExperimentConfig, *, model_dir: str, export_root: str) 
         export_root: folder for SavedModels.
 
     Raises:
-        FileExistsError: something else has the place of the SavedModel.
+        FileExistsError: something else has the place of the SavedModel, or that of another run.
     """
-    require_free(saved_model_path(export_root, model_dir, config.data.canvas_size), overwrite=True)
+    require_same_run(saved_model_path(export_root, model_dir, config.data.canvas_size), model_dir)
 
 
 def export(
@@ -228,8 +234,10 @@ def export(
         FileExistsError: the SavedModel exists and `overwrite` is false.
     """
     run = load_run(model_dir, load_experiment)
-    canvas_size = _round_up(canvas_size or run.config.data.canvas_size, run.config.model.stride)
-    checkpoint, name = select_checkpoint(model_dir, step), os.path.basename(model_dir)
+    canvas_size = round_up_canvas(
+        canvas_size or run.config.data.canvas_size, run.config.model.stride
+    )
+    checkpoint = select_checkpoint(model_dir, step)
     task = restore_task(run, checkpoint, canvas_size=canvas_size)
     resize = dataclasses.asdict(run.config.data.resize)
     directory = export_saved_model(
@@ -240,9 +248,7 @@ def export(
         class_list_text=run.class_list_text,
         directory=saved_model_path(export_root, model_dir, canvas_size),
         metadata={
-            "version": name,
-            "step": checkpoint.step,
-            "git_commit": git_commit(),
+            **run_metadata(model_dir, checkpoint.step),
             "resize": resize.pop("kind"),
             **resize,  # the sides of short_side
         },
@@ -263,8 +269,11 @@ def _open_data(config: ExperimentConfig) -> tuple[str, Sequence[ClassEntry], Spl
 
 
 def _eval_shards(config: ExperimentConfig, classes: Sequence[ClassEntry]) -> list[str]:
-    names = [entry.name for entry in classes]
-    return find_split(config.data.directory, config.data.eval_split, names).shards
+    data, names = config.data, [entry.name for entry in classes]
+    split = find_split(data.directory, data.eval_split, names)
+    if split.manifest is None:  # ids of other programs' records mean the classes beside them
+        require_classes(data.directory, classes)
+    return split.shards
 
 
 def _log_start(
@@ -333,17 +342,3 @@ def _headline(config: ExperimentConfig) -> tuple[str, ...]:
     """Returns the metrics that the log shows by name."""
     has_masks = config.model.predicts_masks and config.evaluation.rules.kind == "coco"
     return ("AP", "AP50", "mask_AP", "mask_AP50") if has_masks else ("AP", "AP50")
-
-
-def _round_up(canvas_size: tuple[int, int], stride: int) -> tuple[int, int]:
-    """Rounds the sides up to multiples of the stride, and logs it if they change."""
-    height, width = (-(-side // stride) * stride for side in canvas_size)
-    if (height, width) != canvas_size:
-        logger.info(
-            "Canvas %dx%d -> %dx%d: rounded up to multiples of %d, the stride of the model",
-            *canvas_size,
-            height,
-            width,
-            stride,
-        )
-    return height, width

@@ -29,7 +29,6 @@ from tpudet.trainkit.command_line import (
 )
 from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.config.find import run_config
-from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.files.storage import make_folder, whole_file
 from tpudet.trainkit.jobs.child_process import run_child
 from tpudet.trainkit.training.preemption import Interrupted, interrupted_by_signals
@@ -51,9 +50,8 @@ The same command resumes a run where it stopped.
 exit codes; those from 80 on, and a stop by a signal, leave everything saved:
    0  finished
    1  failed
-   2  wrong usage
-  75  start it again: stopped by SIGTERM, SIGINT or SIGHUP, another host was lost or did not come,
-      or another process trains in this model_dir
+   2  wrong usage, or another process trains in this model_dir
+  75  start it again: stopped by SIGTERM, SIGINT or SIGHUP, another host was lost or did not come
   80  --max_hours is over: start it again
   81  train.stop_at is reached
   82  train.patience is over
@@ -111,9 +109,6 @@ def _train(
     except Interrupted as end:
         print(f"tpudet train: ended by {end}; the same command goes on", file=sys.stderr)
         return end.exit_code
-    except ClaimError as error:  # the other process may end
-        print(f"tpudet train: {error}", file=sys.stderr)
-        return EXIT_START_AGAIN
     return _export(arguments) or code if exports else code
 
 
@@ -197,6 +192,7 @@ def _evaluate(import_experiment: Callable[[], ModuleType], arguments: argparse.N
         step=arguments.step,
         split=arguments.split,
         overrides=arguments.overrides,
+        output=arguments.output,
     )
     lines = [f"{metric}: {value:.4f}" for metric, value in metrics.items()]
     return "\n".join([*lines, f"Written to {path}*"])

@@ -6,7 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tpudet.trainkit.class_list import ClassEntry, read_class_list, read_label_map
+from tpudet.trainkit.class_list import (
+    ClassEntry,
+    first_difference,
+    read_class_list,
+    read_label_map,
+    write_class_list,
+)
 from tpudet.trainkit.config.yaml_tree import ConfigError
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
@@ -86,29 +92,52 @@ def find_split(
     return Split(checked.shards, checked.records_per_shard, len(class_names), checked.manifest)
 
 
-def read_classes_beside(directory: str) -> tuple[ClassEntry, ...] | None:
-    """Reads the class list in a folder of records: classes.csv, or else its label map, *.pbtxt.
+def class_list_beside(directory: str) -> str | None:
+    """Returns the class list in a folder of records: classes.csv, or else its label map, *.pbtxt.
 
     Returns:
-        The classes; None if there is neither.
+        Its text, which `read_class_list` reads; None if there is neither.
 
     Raises:
         ConfigError: the file is not usable, or there are several label maps.
     """
-    path, read = f"{directory.rstrip('/')}/classes.csv", read_class_list
+    path = f"{directory.rstrip('/')}/classes.csv"
     text = storage.read_text(path)
-    if text is None:
+    try:
+        if text is not None:
+            read_class_list(text)
+            return text
         maps = [name for name in storage.list_names(directory) if name.endswith(".pbtxt")]
         if not maps:
             return None
         if len(maps) > 1:
             raise ConfigError(f"{directory} has several label maps: {listing(maps)}; keep one")
-        path, read = f"{directory.rstrip('/')}/{maps[0]}", read_label_map
-        text = storage.read_text(path) or ""
-    try:
-        return read(text)
+        path = f"{directory.rstrip('/')}/{maps[0]}"
+        return write_class_list(read_label_map(storage.read_text(path) or ""))
+    except ConfigError:
+        raise
     except UserError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def require_classes(directory: str, classes: Sequence[ClassEntry]) -> None:
+    """Refuses records whose folder has another class list than a model: its ids mean others there.
+
+    Args:
+        directory: of the data set.
+        classes: of the model.
+
+    Raises:
+        ConfigError: as `class_list_beside`.
+        UserError: names the first class that differs.
+    """
+    text = class_list_beside(directory)
+    difference = first_difference(classes, read_class_list(text)) if text else None
+    if difference:
+        raise UserError(
+            f"the class list in {directory} is not that of the model: {difference}. Take records "
+            "with the classes of the model; if only the list is wrong, restore or remove it"
+        )
 
 
 def _find_foreign(directory: str, split: str) -> list[str]:

@@ -107,10 +107,13 @@ def add_step_time_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_evaluation_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --model_dir, --step, --split and --set."""
+    """Adds --model_dir, --step, --split, --output and --set."""
     parser.add_argument("--model_dir", required=True, help="the folder that train wrote")
     parser.add_argument("--step", default="latest", help="step number, latest or best (latest)")
     parser.add_argument("--split", default="", help="split to evaluate (data.eval_split)")
+    parser.add_argument(
+        "--output", default="", metavar="DIR", help="folder for the results (that of --model_dir)"
+    )
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpudet.detection import build_detector
+from tpudet.detection import build_detector, experiment
 from tpudet.detection.commands import evaluate, export, train
 from tpudet.detection.config import load_experiment
 from tpudet.detection.data.pipeline import eval_dataset
@@ -102,6 +102,28 @@ def test_the_whole_loop_runs_on_a_file_system_in_memory(
     said = "Canvas 124x124 -> 128x128: rounded up to multiples of 8, the stride of the model"
     assert said in capsys.readouterr().out
     check_export_equals_evaluation(f"{root}/final/quickstart-tiny-128", model_dir, part)
+    check_export_is_of_this_run(model_dir, root)
+    check_a_dry_run_says_what_a_run_would(model_dir, small, capsys)
+
+
+def check_export_is_of_this_run(model_dir: str, root: str) -> None:
+    """`train --export` replaces it for this run only: others may have its name."""
+    config = load_experiment(f"{model_dir}/config.yaml")
+    experiment.check_export(config, model_dir=model_dir, export_root=f"{root}/final")
+    other = model_dir.replace("/saved/", "/others/")
+    with pytest.raises(FileExistsError, match=f"of the run {model_dir}, not of {other}"):
+        experiment.check_export(config, model_dir=other, export_root=f"{root}/final")
+
+
+def check_a_dry_run_says_what_a_run_would(
+    model_dir: str, settings: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = settings | {"model.normalization": "lite", "data.eval_split": "train"}
+    command = ["--config", "quickstart", "--model_dir", model_dir, "--dry_run"]
+    assert train.main([*command, *flags(changed)]) == 2
+    said = capsys.readouterr()
+    assert "data.eval_split train is trained on too" in said.out
+    assert "model.normalization: imagenet -> lite" in said.err
 
 
 def check_export_equals_evaluation(export_dir: str, model_dir: str, part: str) -> None:
@@ -236,7 +258,7 @@ def test_a_second_training_in_one_folder_is_refused_with_its_owner(
     command = ["--config", "quickstart", "--model_dir", str(tmp_path)]
     small = TINY | {"model.min_level": "3", "model.max_level": "3", "data.directory": sample_part}
     with hold_claim(tmp_path / "train.claim.json") as process:
-        assert train.main([*command, *flags(small)]) == 75
+        assert train.main([*command, *flags(small)]) == 2
     message = capsys.readouterr().err
     assert f"the training in {tmp_path} is being written by process {process} on " in message
     assert list(tmp_path.iterdir()) == []

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpudet.trainkit.training.checkpoint_match import CheckpointMismatchError
 from tpudet.trainkit.training.checkpoints import (
     Checkpoint,
-    CheckpointMismatchError,
     Checkpoints,
     UnreadableCheckpointError,
     list_checkpoints,
@@ -211,6 +211,19 @@ def test_a_foreign_checkpoint_is_refused_with_every_difference(ram_dir: str) -> 
     assert "only in the checkpoint (1):\n    optimizer/backbone/stem/conv/kernel/mom" in message
     assert "kernel: float32 [3, 2] in the checkpoint, float32 [3, 7] here" in message
     assert "global_step: int64 [] in the checkpoint, int32 [] here" in message
+
+
+def test_loss_scaling_may_come_and_go(ram_dir: str) -> None:
+    """A run that began in float16 on a GPU goes on in another precision, and in reverse."""
+    scale = {"optimizer/loss_scale/dynamic_scale": np.asarray(512.0, np.float32)}
+    writer = Checkpoints(ram_dir, keep=2)
+    writer.save(make_arrays(10) | scale)
+    writer.save(make_arrays(20))
+    writer.wait()
+    with_scale = load_checkpoint(f"{ram_dir}/model.ckpt-10", SIGNATURE)
+    assert_arrays_equal(with_scale, make_arrays(10) | scale)
+    signature = SIGNATURE | {"optimizer/loss_scale/dynamic_scale": ((), "float32")}
+    assert_arrays_equal(load_checkpoint(f"{ram_dir}/model.ckpt-20", signature), make_arrays(20))
 
 
 def test_any_shape_and_dtype_comes_back_bit_for_bit(ram_dir: str) -> None:

@@ -14,7 +14,8 @@ from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.training.build_training import Training
-from tpudet.trainkit.training.checkpoints import CheckpointMismatchError, Checkpoints
+from tpudet.trainkit.training.checkpoint_match import CheckpointMismatchError
+from tpudet.trainkit.training.checkpoints import Checkpoints
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.evaluator import Evaluation, EvaluationSettings
 from tpudet.trainkit.training.model_dir import describe_run

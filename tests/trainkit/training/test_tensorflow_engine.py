@@ -320,6 +320,22 @@ def test_waiting_for_input_is_told_from_computing(num_devices: int) -> None:
     assert report.input_wait_share < 0.25
 
 
+def test_a_loss_scale_begins_anew_where_it_was_not_saved() -> None:
+    """The rest of a state is taken over, in either direction."""
+    plain, _ = build()
+    plain.train(1)
+    scaled, _ = build(loss_scaling=True)
+    fresh = scaled.snapshot()["optimizer/loss_scale/dynamic_scale"]
+    scaled.load(plain.snapshot())
+    state = scaled.snapshot()
+    assert state["optimizer/loss_scale/dynamic_scale"] == fresh == 2.0**15
+    np.testing.assert_array_equal(state["dense/kernel"], plain.snapshot()["dense/kernel"])
+    other, _ = build(seed=2)
+    other.load(state)
+    np.testing.assert_array_equal(other.snapshot()["dense/kernel"], state["dense/kernel"])
+    assert other.step == 1
+
+
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_float16_leaves_out_the_step_that_overflows(num_devices: int) -> None:
     """Only the last two records of the first batch overflow: with two devices the second's."""

@@ -2,7 +2,8 @@
 
 The experiment is that of the model_dir. The metrics are printed and written to
 `<model_dir>/evaluation_<split>_<step>.json`; beside it are `_report.html` and what it shows:
-`_class_table.csv` and, where each image is of one class, `_confusions.csv` and a chart of it.
+`_class_table.csv` and, where each image is of one class, `_confusions.csv` and a chart of it. Those
+of another data set, with `--set data.directory=DIR`, have its name before the split.
 """
 
 from collections.abc import Sequence

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpudet.classification.data.config import DataConfig
-from tpudet.trainkit.class_list import ClassEntry, first_difference
+from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, read_manifest
-from tpudet.trainkit.record_splits import Split, find_split, read_classes_beside
+from tpudet.trainkit.record_splits import Split, find_split
 
 
 def find_joined_split(directory: str, splits: str, classes: Sequence[ClassEntry]) -> Split:
@@ -57,25 +57,6 @@ def find_eval_shards(data: DataConfig, classes: Sequence[ClassEntry], *, train: 
             "both keys, or train without an evaluation by --mode train"
         )
     return shards
-
-
-def require_classes(directory: str, classes: Sequence[ClassEntry]) -> None:
-    """Refuses records whose folder has another class list than a model: its ids mean others there.
-
-    Args:
-        directory: of the data set.
-        classes: of the model.
-
-    Raises:
-        UserError: names the first class that differs.
-    """
-    beside = read_classes_beside(directory)
-    difference = first_difference(classes, beside) if beside else None
-    if difference:
-        raise UserError(
-            f"the class list in {directory} is not that of the model: {difference}. Take records "
-            "with the classes of the model; if only the list is wrong, restore or remove it"
-        )
 
 
 def require_one_division(directory: str, splits: str) -> None:

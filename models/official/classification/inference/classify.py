@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpudet.classification.data.record import parse_example, read_schema
-from tpudet.classification.data.splits import find_joined_split, require_classes
+from tpudet.classification.data.splits import find_joined_split
 from tpudet.classification.preparation.class_folders import list_split, list_unread
 from tpudet.classification.types import LABEL_THRESHOLD
 from tpudet.trainkit.class_list import ClassEntry, class_ids, read_class_list
@@ -20,6 +20,7 @@ from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import exists
 from tpudet.trainkit.image_folder import ImageFile, read_ahead
 from tpudet.trainkit.input_errors import input_errors_in_words
+from tpudet.trainkit.record_splits import require_classes
 from tpudet.trainkit.records import read_records, unconverted
 from tpudet.trainkit.saved_model import find_saved_model, load_saved_model, read_saved_model
 

@@ -2,7 +2,8 @@
 
 The experiment is that of the model_dir. The metrics are printed and written to
 `<model_dir>/evaluation_<split>_<step>.json`, with drawn detections beside it as .png, and
-`_report.html`, `_class_table.csv`, `_confusions.csv` and charts.
+`_report.html`, `_class_table.csv`, `_confusions.csv` and charts. Those of another data set, with
+`--set data.directory=DIR`, have its name before the split.
 """
 
 from collections.abc import Sequence

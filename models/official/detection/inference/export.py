@@ -21,6 +21,7 @@ Assets: `classes.csv` as given; `metadata.json`, see `export_saved_model`; and `
 `trainkit.saved_model`, which also says when the directory gets its name.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -40,6 +41,8 @@ from tpudet.trainkit.images.canvas import (
 from tpudet.trainkit.saved_model import publish_saved_model, require_free
 
 BoxConvention = Literal["normalized", "pixels"]
+
+logger = logging.getLogger(__name__)
 
 
 def export_saved_model(
@@ -233,3 +236,17 @@ def _outputs(detections: Detections, batch: Batch, boxes: BoxConvention) -> dict
             is_valid[:, :, None, None], tf.cast(detections.masks, tf.float32), 0.0
         )
     return outputs
+
+
+def round_up_canvas(canvas_size: tuple[int, int], stride: int) -> tuple[int, int]:
+    """Rounds height and width up to multiples of the stride, and logs it if they change."""
+    height, width = (-(-side // stride) * stride for side in canvas_size)
+    if (height, width) != canvas_size:
+        logger.info(
+            "Canvas %dx%d -> %dx%d: rounded up to multiples of %d, the stride of the model",
+            *canvas_size,
+            height,
+            width,
+            stride,
+        )
+    return height, width

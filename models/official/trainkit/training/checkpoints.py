@@ -16,11 +16,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training.checkpoint_files import (
     NAME_PREFIX,
@@ -28,6 +27,11 @@ from tpudet.trainkit.training.checkpoint_files import (
     remove_leftovers,
     write_checkpoint,
     write_pointer,
+)
+from tpudet.trainkit.training.checkpoint_match import (
+    CheckpointMismatchError,
+    check_match,
+    first_names,
 )
 from tpudet.trainkit.training.engine import OPTIMIZER, Signature
 from tpudet.trainkit.training.run_log import FILE_NAME as LEDGER_NAME
@@ -40,8 +44,6 @@ from tpudet.trainkit.weights.tensor_bundle import (
     read_bundle_tensor,
 )
 
-_LISTED_NAMES = 30  # differences spelled out in one message
-
 logger = logging.getLogger(__name__)
 
 
@@ -50,10 +52,6 @@ class Checkpoint(NamedTuple):
 
     step: int  # the stored global_step
     prefix: str  # path without `.index`
-
-
-class CheckpointMismatchError(UserError):
-    """A checkpoint belongs to another model; the message lists every difference."""
 
 
 class Checkpoints:
@@ -203,17 +201,9 @@ def check_newest(directory: str, signature: Signature) -> None:
     readable, unreadable = _find_checkpoints(directory)
     if readable:
         prefix = readable[-1].prefix
-        _check_match(prefix, open_bundle(prefix), signature)
+        check_match(prefix, open_bundle(prefix), signature)
     elif unreadable:
         raise _none_readable(directory, unreadable)
-
-
-def start_from(prefix: str) -> str:
-    """Returns the end of a message: the way on where a run cannot resume from a checkpoint."""
-    return (
-        "or choose another model_dir and start it from these weights: "
-        f"--set train.weights.path={prefix}"
-    )
 
 
 def list_checkpoints(directory: str) -> list[Checkpoint]:
@@ -240,7 +230,7 @@ def load_checkpoint(
         CheckpointMismatchError: it holds other tensors.
     """
     reader = open_bundle(prefix)
-    _check_match(prefix, reader, signature, ignored=() if trains else (OPTIMIZER,))
+    check_match(prefix, reader, signature, ignored=() if trains else (OPTIMIZER,))
     stored = reader.get_variable_to_shape_map()
     return {key: read_bundle_tensor(reader, prefix, key) for key in stored}
 
@@ -272,7 +262,7 @@ def read_checkpoint(path: str, keys: Iterable[str] | None = None) -> dict[str, n
         ]
         raise CheckpointMismatchError(
             f"{prefix} lacks {len(missing)} of the {len(wanted)} requested tensors:\n"
-            + "\n".join(_shortened(lines))
+            + "\n".join(first_names(lines))
         )
     return {key: read_bundle_tensor(reader, prefix, key) for key in wanted}
 
@@ -320,35 +310,3 @@ def _warn_of_bad_pointer(directory: str) -> None:
     text = storage.read_text(path)
     if text is not None and not re.search(r'^model_checkpoint_path: "[^"\n]+"$', text, re.M):
         logger.warning("%s is empty or torn; using the newest checkpoint in the folder", path)
-
-
-def _check_match(
-    prefix: str, reader: Any, signature: Signature, *, ignored: tuple[str, ...] = ()
-) -> None:
-    """Compares all keys but those that begin with one of `ignored`."""
-    stored, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    shapes = {key: shape for key, shape in stored.items() if not key.startswith(ignored)}
-    signature = {key: value for key, value in signature.items() if not key.startswith(ignored)}
-    differing = []
-    for key in sorted(shapes.keys() & signature.keys()):
-        shape, dtype = signature[key]
-        found, expected = f"{dtypes[key].name} {list(shapes[key])}", f"{dtype} {list(shape)}"
-        if found != expected:
-            differing.append(f"{key}: {found} in the checkpoint, {expected} here")
-    groups = {
-        "missing from the checkpoint": sorted(signature.keys() - shapes.keys()),
-        "only in the checkpoint": sorted(shapes.keys() - signature.keys()),
-        "with another shape or dtype": differing,
-    }
-    if any(groups.values()):
-        lines = [f"{prefix} does not fit this model and optimizer:"]
-        for title, names in groups.items():
-            if names:
-                lines += [f"  {title} ({len(names)}):", *(f"    {n}" for n in _shortened(names))]
-        lines.append(f"Resume with the settings that wrote it, {start_from(prefix)}")
-        raise CheckpointMismatchError("\n".join(lines))
-
-
-def _shortened(names: list[str]) -> list[str]:
-    rest = len(names) - _LISTED_NAMES
-    return names if rest <= 0 else [*names[:_LISTED_NAMES], f"… and {rest} more"]

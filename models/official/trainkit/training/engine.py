@@ -14,6 +14,7 @@ Signature = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 OPTIMIZER = "optimizer/"  # begins the keys of what only training needs
+LOSS_SCALE = f"{OPTIMIZER}loss_scale/"  # of what begins anew where the precision changes
 RECORDS_CONSUMED = "records_consumed"  # key of the input's position
 
 # Log names of the values that a step reports beside the task's losses.
@@ -114,6 +115,8 @@ class Engine(Protocol):
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Sets everything that `signature` lists. Call `restart_input` before training on.
 
+        A loss scale is taken over if there is one here and there.
+
         Raises:
             ValueError: other keys than those of `signature`; nothing was set.
         """
@@ -132,12 +135,12 @@ class Engine(Protocol):
 
 
 def check_keys(given: Collection[str], expected: Collection[str]) -> None:
-    """Refuses arrays that are not those of an engine.
+    """Refuses arrays that are not those of an engine, but for the loss scale.
 
     Raises:
         ValueError: names the keys that differ.
     """
-    different = sorted({*given} ^ {*expected})
+    different = sorted(key for key in {*given} ^ {*expected} if not key.startswith(LOSS_SCALE))
     if different:
         raise ValueError(
             f"these are not the engine's variables; different are {', '.join(different)}"

@@ -24,7 +24,6 @@ import numpy as np
 from tpudet.trainkit.backend_arguments import require_jax
 from tpudet.trainkit.command_line import EXIT_WRONG_USAGE
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.training.preemption import Interrupted
 from tpudet.trainkit.training.stopping import EXIT_START_AGAIN
 from tpudet.trainkit.training.watchdog import Watchdog, end_process, restart_sentence
@@ -84,7 +83,7 @@ def _leave_at_once(error: BaseException) -> None:
 
     is_first = distributed.global_state.process_id == 0
     code = EXIT_WRONG_USAGE if isinstance(error, UserError | OSError) else 1
-    if isinstance(error, Interrupted | ClaimError):
+    if isinstance(error, Interrupted):
         code = EXIT_START_AGAIN
 
     def leave() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tpudet.trainkit.config.decode import ConfigError
-from tpudet.trainkit.training.checkpoints import list_checkpoints, start_from
+from tpudet.trainkit.training.checkpoint_match import start_from
+from tpudet.trainkit.training.checkpoints import list_checkpoints
 from tpudet.trainkit.training.model_dir import config_to_resume
 from tpudet.trainkit.training.optimizer_slots import have_same_slots
 from tpudet.trainkit.weights.settings import changed_settings

@@ -11,13 +11,12 @@ from tpudet.trainkit.class_list import (
     ClassEntry,
     first_difference,
     read_class_list,
-    read_label_map,
-    write_class_list,
 )
 from tpudet.trainkit.config.decode import ConfigError, to_yaml
 from tpudet.trainkit.config.find import run_config
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import read_text, write_text
+from tpudet.trainkit.record_splits import class_list_beside
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.training.best_checkpoint import read_best_record
 from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints, read_checkpoint
@@ -54,35 +53,16 @@ def load_classes(directory: str, path: str = "") -> tuple[str, tuple[ClassEntry,
     """
     if not directory.rstrip("/"):
         raise ConfigError("data.directory is empty: name the folder of the TFRecords")
-    path = path or f"{directory.rstrip('/')}/classes.csv"
-    text = read_text(path)
+    text = read_text(path) if path else class_list_beside(directory)
     if text is None:
-        text = _label_map_classes(directory)
-    if text is None:
+        missing = path or f"{directory.rstrip('/')}/classes.csv"
+        nor = "" if path else ", nor does a label map, *.pbtxt"
         raise ConfigError(
-            f"{path} does not exist, nor does a label map, *.pbtxt: it lists the classes of the "
-            "records, `identifier,name` per row"
+            f"{missing} does not exist{nor}: it lists the classes of the records, "
+            "`identifier,name` per row"
         )
     try:
         return text, read_class_list(text)
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
-def _label_map_classes(directory: str) -> str | None:
-    """Returns the one label map of a folder as a class list; None if there is none.
-
-    Raises:
-        ConfigError: there are several, or it is not usable.
-    """
-    names = [name for name in storage.list_names(directory) if name.endswith(".pbtxt")]
-    if not names:
-        return None
-    if len(names) > 1:
-        raise ConfigError(f"{directory} has several label maps: {', '.join(names)}; keep one")
-    path = f"{directory.rstrip('/')}/{names[0]}"
-    try:
-        return write_class_list(read_label_map(read_text(path) or ""))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
 

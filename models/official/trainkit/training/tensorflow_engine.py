@@ -191,8 +191,8 @@ class TensorFlowEngine:
         """As in `Engine`."""
         state = self._state()
         check_keys(arrays.keys(), state.keys())
-        for key, variable in state.items():
-            variable.assign(arrays[key])
+        for key in state.keys() & arrays.keys():
+            state[key].assign(arrays[key])
         self._separate_seeds()
 
     def restart_input(self) -> None:
