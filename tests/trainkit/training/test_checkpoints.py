@@ -222,7 +222,7 @@ def test_loss_scaling_may_come_and_go(ram_dir: str) -> None:
     writer.wait()
     with_scale = load_checkpoint(f"{ram_dir}/model.ckpt-10", SIGNATURE)
     assert_arrays_equal(with_scale, make_arrays(10) | scale)
-    signature = SIGNATURE | {"optimizer/loss_scale/dynamic_scale": ((), "float32")}
+    signature: Signature = {**SIGNATURE, "optimizer/loss_scale/dynamic_scale": ((), "float32")}
     assert_arrays_equal(load_checkpoint(f"{ram_dir}/model.ckpt-20", signature), make_arrays(20))
 
 
