@@ -81,18 +81,14 @@ def train(
         resolve_auto=resolve_auto,
     )
     config, devices = start.config, start.devices
-    require_same_settings(
-        start, class_list_text, split, options={"--mode": mode, "--dry_run": dry_run}
-    )
+    require_same_settings(start, class_list_text, split, mode=mode, dry_run=dry_run)
     training = build_classifier_training(
         config, classes=classes, train_split=split, devices=devices, pretrained=start.pretrained
     )
     _log_start(start, training, split=split, num_classes=len(classes))
-    evaluation = None
-    if mode != "train":
-        evaluation = _evaluation_settings(
-            config, training, classes=classes, devices=devices, model_dir=model_dir
-        )
+    evaluation = _evaluation_settings(
+        config, training, mode=mode, classes=classes, devices=devices, model_dir=model_dir
+    )
     if dry_run:
         require_kept_settings(model_dir, config, load_experiment, trains=mode != "eval")
         return 0
@@ -298,10 +294,14 @@ def _evaluation_settings(
     config: ExperimentConfig,
     training: Training[ClassifierTask],
     *,
+    mode: Mode,
     classes: Sequence[ClassEntry],
     devices: Devices,
     model_dir: str,
-) -> EvaluationSettings:
+) -> EvaluationSettings | None:
+    """Returns how the run is evaluated; None for one that only trains."""
+    if mode == "train":
+        return None
     # Late, as below: an export needs no pandas and no Matplotlib, whose imports take a second.
     from tpudet.classification.evaluation.report import report_run
     from tpudet.classification.evaluation.split import build_evaluation

@@ -36,7 +36,6 @@ from tpudet.trainkit.saved_model import require_same_run, run_metadata, saved_mo
 from tpudet.trainkit.training.build_engine import are_cpus, choose_devices, set_precision
 from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.config import stop_at_rule
-from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import EvaluationSettings
 from tpudet.trainkit.training.kept_settings import require_kept_settings
 from tpudet.trainkit.training.lr_finder import RangeTest, run_range_test
@@ -83,29 +82,20 @@ def train(
         resolve_auto=resolve_auto,
     )
     config, devices = start.config, start.devices
-    require_same_settings(
-        start, class_list_text, split, options={"--mode": mode, "--dry_run": dry_run}
-    )
+    require_same_settings(start, class_list_text, split, mode=mode, dry_run=dry_run)
     training = build_detector_training(
         config, classes=classes, train_split=split, devices=devices, pretrained=start.pretrained
     )
     _log_start(start, training, split=split, classes=classes)
-    evaluation = None
-    if mode != "train":
-        if set(split.shards) & set(_eval_shards(config, classes)):
-            logger.warning(
-                "data.eval_split %s is trained on too: its metrics tell nothing of other images",
-                config.data.eval_split,
-            )
-        evaluation = _evaluation_settings(
-            config, training, classes=classes, devices=devices, model_dir=model_dir
-        )
+    evaluation = _evaluation_settings(
+        start, training, mode=mode, train_split=split, classes=classes, model_dir=model_dir
+    )
     if dry_run:
         require_kept_settings(model_dir, config, load_experiment, trains=mode != "eval")
         return 0
     advice = advise_on_cpus(config, num_images=sum(split.records_per_shard))
-    shards = split.shards + (_eval_shards(config, classes) if evaluation else [])
-    with input_errors_in_words(lambda: shards):
+    eval_shards = _eval_shards(config, classes) if evaluation else []
+    with input_errors_in_words(lambda: split.shards + eval_shards):
         return run_training(
             config,
             training,
@@ -310,25 +300,35 @@ def _log_start(
 
 
 def _evaluation_settings(
-    config: ExperimentConfig,
+    start: Start[ExperimentConfig],
     training: Training[DetectorTask],
     *,
+    mode: Mode,
+    train_split: Split,
     classes: Sequence[ClassEntry],
-    devices: Devices,
     model_dir: str,
-) -> EvaluationSettings:
+) -> EvaluationSettings | None:
+    """Returns how the run is evaluated; None for one that only trains."""
+    if mode == "train":
+        return None
     from tpudet.detection.evaluation.report import report_run
     from tpudet.detection.evaluation.split import build_evaluation
 
+    config = start.config
     has_metrics, text = stop_at_rule(config.train, config.metrics)
     if not has_metrics:
         raise ConfigError(text)
+    if set(train_split.shards) & set(_eval_shards(config, classes)):
+        logger.warning(
+            "data.eval_split %s is trained on too: its metrics tell nothing of other images",
+            config.data.eval_split,
+        )
     return EvaluationSettings(
         evaluate=build_evaluation(
             config,
             predict=training.task.predict,
             classes=classes,
-            devices=devices,
+            devices=start.devices,
             image_path=f"{model_dir}/detections.png",
             report=functools.partial(report_run, model_dir=model_dir),
         ),

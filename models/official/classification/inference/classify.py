@@ -5,7 +5,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import tensorflow as tf
@@ -97,13 +97,7 @@ def classify(
     is_multi_label = saved.metadata["loss"] == "sigmoid"
     found_classes = [_predicted(row.probabilities, is_multi_label) for row in rows]
     with claimed_file(output, "w", force=force) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        names = [entry.identifier for entry in classes]
-        writer.writerow(["id", "label", *(names if with_probabilities else [])])
-        for row, predicted in zip(rows, found_classes, strict=True):
-            numbers = [f"{value:.6f}" for value in row.probabilities] if with_probabilities else []
-            label = _SEPARATOR.join(names[number - 1] for number in predicted)
-            writer.writerow([row.name, label, *numbers])
+        _write_labels(file, rows, found_classes, classes, with_probabilities=with_probabilities)
     print(f"{output}: {len(rows)} images, {saved.directory} of step {saved.metadata['step']}")
     _print_accuracy(rows, found_classes, is_multi_label=is_multi_label)
     if images is not None and (unread := list_unread(images)):
@@ -111,6 +105,23 @@ def classify(
     for fault in faults:
         print(f"not predicted: {fault}", file=sys.stderr)
     return EXIT_SOME_UNREADABLE if faults else 0
+
+
+def _write_labels(
+    file: TextIO,
+    rows: Sequence[Row],
+    found_classes: Sequence[Sequence[int]],
+    classes: Sequence[ClassEntry],
+    *,
+    with_probabilities: bool,
+) -> None:
+    names = [entry.identifier for entry in classes]
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["id", "label", *(names if with_probabilities else [])])
+    for row, predicted in zip(rows, found_classes, strict=True):
+        numbers = [f"{value:.6f}" for value in row.probabilities] if with_probabilities else []
+        label = _SEPARATOR.join(names[number - 1] for number in predicted)
+        writer.writerow([row.name, label, *numbers])
 
 
 def _finite(rows: Sequence[Row], faults: list[str]) -> list[Row]:

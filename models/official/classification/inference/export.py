@@ -63,10 +63,7 @@ def export_saved_model(
     classifier = _Classifier(predict, image_size, center_crop, num_classes)
     publish_saved_model(
         model,
-        {
-            "serving_default": classifier.encoded,
-            "image_tensor": classifier.image_tensor,
-        },
+        {"serving_default": classifier.encoded, "image_tensor": classifier.image_tensor},
         directory=directory,
         class_list_text=class_list_text,
         metadata=metadata,

@@ -53,19 +53,9 @@ def plan_dicom(
             `read_labels` and `assign_folds`.
     """
     directory, output = directory.rstrip("/"), output.rstrip("/")
-    if not storage.is_folder(directory):
-        raise UserError(f"no directory {directory}")
-    names = [n for n in storage.list_folder(directory) if n.lower().endswith(DICOM_ENDING)]
-    if not names:
-        raise UserError(f"no file *{DICOM_ENDING} in {directory}")
-    by_id = {image_id_of(name): name for name in names}
-    if len(by_id) < len(names):
-        twice = sorted(set(names) - set(by_id.values()))
-        raise UserError(
-            f"{directory} has images twice, as .dcm and .DCM: {listing(twice)}; keep one"
-        )
+    by_id = _list_dicom(directory)
     if labels_file is None:
-        files = [(name, ()) for name in sorted(names)]
+        files = [(name, ()) for name in sorted(by_id.values())]
         return [_plan("test", directory, files, output, num_shards)], []
     _require_no_other_folds(output, num_folds)
     labels = read_labels(labels_file)
@@ -88,6 +78,26 @@ def plan_dicom(
         plan = _plan(f"fold_{fold}", directory, files, output, num_shards)
         plans.append(plan._replace(fold=(fold, num_folds), division=division))
     return plans, notes
+
+
+def _list_dicom(directory: str) -> dict[str, str]:
+    """Returns the names of the DICOM files in a folder by image id.
+
+    Raises:
+        UserError: there is no file, or two are of one image.
+    """
+    if not storage.is_folder(directory):
+        raise UserError(f"no directory {directory}")
+    names = [n for n in storage.list_folder(directory) if n.lower().endswith(DICOM_ENDING)]
+    if not names:
+        raise UserError(f"no file *{DICOM_ENDING} in {directory}")
+    by_id = {image_id_of(name): name for name in names}
+    if len(by_id) < len(names):
+        twice = sorted(set(names) - set(by_id.values()))
+        raise UserError(
+            f"{directory} has images twice, as .dcm and .DCM: {listing(twice)}; keep one"
+        )
+    return by_id
 
 
 def _unmatched(labelled: Set[str], there: Set[str]) -> list[str]:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Done(NamedTuple):
-    """What a run has done where it resumes, and what it had planned."""
+    """Progress of a run where it resumes, and its plan before."""
 
     steps: int
     records: int  # consumed

@@ -22,7 +22,8 @@ def require_same_settings(
     class_list_text: str,
     train_split: Split,
     *,
-    options: Mapping[str, object],
+    mode: str,
+    dry_run: bool,
 ) -> None:
     """Compares what this host trains with what the other hosts train; with one host, nothing.
 
@@ -32,7 +33,8 @@ def require_same_settings(
         start: of this host, with the devices of all.
         class_list_text: contents of classes.csv.
         train_split: the training data.
-        options: of the command, by name, that decide what is computed.
+        mode: --mode of the command.
+        dry_run: --dry_run of the command.
 
     Raises:
         UserError: a value differs; names the first one that does.
@@ -46,7 +48,8 @@ def require_same_settings(
     settings = {
         **{f"version of {package}": version(package) for package in _PACKAGES},
         "commit of tpudet": git_commit(),
-        **{name: str(value) for name, value in options.items()},
+        "--mode": mode,
+        "--dry_run": str(dry_run),
         **dict(flatten_settings(dataclasses.asdict(start.config))),
         **{
             f"row {number} of the class list": row
