@@ -148,6 +148,15 @@ def test_a_new_checkpoint_or_machine_begins_the_count_of_attempts_anew(tmp_path:
     assert verbs(calls).count("create") == 2
 
 
+def test_a_claim_of_the_training_before_is_waited_for(tmp_path: Path) -> None:
+    """Wrong usage would have shown at the first start."""
+    runs = ("preempted", "2", "2", "0")
+    code, calls, output = run(tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=runs)
+    assert code == 0, output
+    assert verbs(calls) == ["create", "ssh", "ssh", "delete", "create", *["ssh"] * 4, "delete"]
+    assert output.count("refused where it has trained before") == 2
+
+
 def test_where_there_is_no_machine_it_asks_again(tmp_path: Path) -> None:
     code, calls, output = run(
         tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=("0",), creations=("no", "no", "ok")
