@@ -126,12 +126,16 @@ class Preemption:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Restores the former handlers."""
+        """Restores the former handlers; after a SIGHUP its second one is ignored from here on."""
         if self._watcher is None:
             return
         if signal.SIGALRM in self._former_handlers:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
+        if signal.SIGHUP.name == self.signal_name:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number, handler in self._former_handlers.items():
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
             # None stands for a handler that was not installed from Python.
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)  # pyright: ignore[reportArgumentType]
         signal.set_wakeup_fd(self._former_wakeup)
