@@ -231,13 +231,18 @@ def test_the_kaggle_notebook_finds_its_earlier_output_and_submits(
         "SUBMISSION": f"{tmp_path}/working/submission.csv",
     }
     assert run_cells("kaggle.ipynb", **parameters, MAX_HOURS=1e-6)["code"] == 80
-    # The next session has an empty disk, and the output of the first one among its inputs.
+    # The next session has an empty disk, and the output of the first one among its inputs: the
+    # records, for its training ended before the first step.
     (tmp_path / "working").rename(tmp_path / "input/my-notebook")
     assert run_cells("kaggle.ipynb", **parameters, MAX_HOURS=1.0)["code"] == 0
     ledger = (tmp_path / "working/output/saved/quickstart-mine/metrics.jsonl").read_text()
     states = [json.loads(line) for line in ledger.splitlines() if '"state"' in line]
     assert [line["state"] for line in states if line["kind"] == "state"][-1] == "finished"
-    assert len([line for line in states if line.get("state") == "running"]) == 2
+    manifests = [
+        (tmp_path / place / "output/converted/mine/train_mine.manifest.json").stat()
+        for place in ("input/my-notebook", "working")
+    ]
+    assert manifests[0].st_mtime_ns == manifests[1].st_mtime_ns  # copied, not written again
     submission = tmp_path / "working/submission.csv"
     assert submission.read_text().startswith("ImageId,PredictionString\n")
 
