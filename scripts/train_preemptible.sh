@@ -3,8 +3,8 @@
 # Trains on a TPU that may be taken away: creates the Spot machine NAME, installs tpudet there, runs
 # `tpudet train --backend jax FLAGS` on it, and after a preemption does it all again until the run is
 # finished; then it deletes the machine. It runs where the TPU is not: on any machine with gcloud.
-# The model_dir and the data must be in a bucket, for the disk goes with the machine. The training goes
-# on where the connection is lost: the next one shows how.
+# The model_dir and the data must be in a bucket, for the disk goes with the machine. The training
+# continues where the connection is lost: the next one shows how.
 # variables: INSTALL, the command that installs tpudet there, such as pip install of a wheel in a bucket
 #     (docs/tpu.md); PYTHON, which has tpudet then (python3); RUNTIME (v2-alpha-tpuv5-lite);
 #     RETRY_SECONDS (60); ATTEMPTS on one machine without a new checkpoint, before it gives up (10)
@@ -102,7 +102,7 @@ while true; do
             ;;
         75) say "stopped with its state saved" ;; # and the machine is about to go
         129 | 13? | 14?) say "ended by signal $((code - 128))" ;;
-        -1) say "lost the connection; the training goes on if $name does" ;;
+        -1) say "lost the connection; the training continues if $name does" ;;
         "") code=255 && say "could not connect" ;;
         *) finish "$code" "tpudet train ended with $code" ;;
         esac

@@ -143,12 +143,12 @@ def test_a_session_on_kaggle_goes_on_from_the_newest_output_and_says_so(
     write_run(tmp_path / "input/notebooks/me/my-notebook" / run, 12)
     place.with_name(f"{place.name}.part").mkdir()  # beside a run that has saved nothing
     kaggle_session(name, tmp_path)
-    assert "Goes on from step 12 of " in capsys.readouterr().out
+    assert "Continues from step 12 of " in capsys.readouterr().out
     assert (place / "checkpoint").read_text().endswith('ckpt-12"\n')
     assert not place.with_name(f"{place.name}.part").exists()
     (place / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-15"\n')
     kaggle_session(name, tmp_path)
-    assert "Goes on from step 15 of this session" in capsys.readouterr().out
+    assert "Continues from step 15 of this session" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", KAGGLE)

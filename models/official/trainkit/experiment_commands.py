@@ -107,7 +107,7 @@ def _train(
         with interrupted_by_signals():
             code, exports = _run_training(config_type, import_experiment, arguments)
     except Interrupted as end:
-        print(f"tpudet train: ended by {end}; the same command goes on", file=sys.stderr)
+        print(f"tpudet train: ended by {end}; the same command continues the run", file=sys.stderr)
         return end.exit_code
     return _export(arguments) or code if exports else code
 

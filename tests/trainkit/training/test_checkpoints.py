@@ -214,7 +214,7 @@ def test_a_foreign_checkpoint_is_refused_with_every_difference(ram_dir: str) -> 
 
 
 def test_loss_scaling_may_come_and_go(ram_dir: str) -> None:
-    """A run that began in float16 on a GPU goes on in another precision, and in reverse."""
+    """A run that began in float16 on a GPU continues in another precision, and in reverse."""
     scale = {"optimizer/loss_scale/dynamic_scale": np.asarray(512.0, np.float32)}
     writer = Checkpoints(ram_dir, keep=2)
     writer.save(make_arrays(10) | scale)

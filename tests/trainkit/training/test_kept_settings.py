@@ -1,4 +1,4 @@
-"""What a run keeps when it resumes: the meaning of its weights and of its optimizer's state."""
+"""A run that resumes keeps the meaning of its weights and of its optimizer's state."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -100,13 +100,13 @@ def set_precision(train: TrainConfig, devices: Devices, *, trains: bool = True) 
             "train.precision is mixed_float16, and --backend jax has no loss scaling, without "
             "which gradients vanish in float16. Use mixed_bfloat16, which TPUs compute in and "
             "which needs none, or float32: a run that began on a GPU where auto is mixed_float16 "
-            "goes on with --set train.precision=mixed_bfloat16."
+            "continues with --set train.precision=mixed_bfloat16."
         )
     if wanted == "mixed_float16" and are_cpus(devices):
         raise UserError(
             "train.precision is mixed_float16, and the run is on a CPU, where TensorFlow's sums in "
             "float16 lose their small terms and gradients come out wrong. Use float32 or "
-            "mixed_bfloat16: a run that began on a GPU where auto is mixed_float16 goes on with "
+            "mixed_bfloat16: a run that began on a GPU where auto is mixed_float16 continues with "
             "--set train.precision=float32."
         )
     keras.config.set_dtype_policy(devices.precision if wanted == "auto" else wanted)

@@ -2,12 +2,11 @@
 
 import os
 import re
-from collections.abc import Mapping
-from typing import Any
 
+from tpudet.detection.preparation.records.output_check import finished_options
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, read_manifest
+from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX
 
 
 def check_folds_beside(output: str, *, num_folds: int, seed: int, overwrite: bool) -> None:
@@ -53,15 +52,8 @@ def _fold_paths(output: str) -> list[str]:
 def _division(path: str) -> tuple[int, int] | None:
     """The number and the seed of the folds of which a set is one; None if no manifest says."""
     for split in ("train", "val"):
-        options = _options(os.path.join(path, f"{split}_{os.path.basename(path)}{MANIFEST_SUFFIX}"))
+        name = f"{split}_{os.path.basename(path)}{MANIFEST_SUFFIX}"
+        options = finished_options(os.path.join(path, name))
         if options.get("folds"):
             return options["folds"], options.get("fold_seed", options.get("seed"))
     return None
-
-
-def _options(path: str) -> Mapping[str, Any]:
-    """The options of a finished set; none of a damaged one, which nothing reads."""
-    try:
-        return read_manifest(path)["options"] if storage.exists(path) else {}
-    except UserError:
-        return {}

@@ -177,10 +177,10 @@ def _refuse_other_division(plans: Sequence[Plan]) -> None:
         for path in (os.path.join(directory, name) for name in names):
             if not path.endswith(MANIFEST_SUFFIX) or path in own:
                 continue
-            split = _options(path).get("split")
+            split = finished_options(path).get("split")
             if not isinstance(split, dict) or len(split) < 2:
                 continue
-            if len(written) > 1 or _takes_same_images(written[0], _options(path)):
+            if len(written) > 1 or _takes_same_images(written[0], finished_options(path)):
                 division = ",".join(f"{name}={part}" for name, part in split.items())
                 raise UserError(
                     f"{path} is of an earlier --split {division}, so some of its images would be "
@@ -198,10 +198,10 @@ def _takes_same_images(plan: Plan, divided: Mapping[str, Any]) -> bool:
     return divided.get("format") != "yolo" or plan.split in divided["split"]
 
 
-def _options(manifest_path: str) -> Mapping[str, Any]:
-    """The options of a finished set; none of a damaged one, which nothing reads."""
+def finished_options(manifest_path: str) -> Mapping[str, Any]:
+    """Returns the options of a finished set; none of a missing or damaged one, which none reads."""
     try:
-        return read_manifest(manifest_path)["options"]
+        return read_manifest(manifest_path)["options"] if storage.exists(manifest_path) else {}
     except UserError:
         return {}
 
