@@ -1,5 +1,6 @@
 """Splits that other programs wrote: names, aliases, counts in names, incomplete sets."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tpudet.trainkit.config.yaml_tree import ConfigError
 from tpudet.trainkit.record_splits import Split, find_split
 from tpudet.trainkit.records import write_shard
+from tpudet.trainkit.training.model_dir import load_classes
 
 
 def write(folder: Path, names: dict[str, int]) -> None:
@@ -67,3 +69,19 @@ def test_records_without_a_number_are_counted(tmp_path: Path) -> None:
     assert find(tmp_path, "test").records_per_shard == [2, 5]
     with pytest.raises(ConfigError, match=r"split `val` of .*: No file .*/val_"):
         find(tmp_path, "val")
+
+
+def test_the_digest_is_of_the_files_and_not_of_their_folder(sample_part: str) -> None:
+    copy = f"{sample_part}_moved/tiny"
+    shutil.copytree(sample_part, copy)
+    names = [entry.name for entry in load_classes(copy)[1]]
+    digests = [find_split(folder, "train", names).digest for folder in (sample_part, copy)]
+    assert digests[0] == digests[1]
+    assert find_split(copy, "val", names).digest != digests[0]
+
+
+def test_other_numbers_of_records_are_another_digest(tmp_path: Path) -> None:
+    write(tmp_path, {"train-00000-of-00001": 2})
+    before = find(tmp_path, "train").digest
+    write(tmp_path, {"train-00000-of-00001": 3})
+    assert find(tmp_path, "train").digest != before

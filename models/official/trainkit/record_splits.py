@@ -1,7 +1,9 @@
 """Finds the TFRecord files of a split and checks that they are finished and of these classes."""
 
+import hashlib
 import logging
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -35,6 +37,7 @@ class Split(NamedTuple):
     records_per_shard: list[int]
     num_classes: int  # that its labels may name
     manifest: Mapping[str, Any] | None = None  # records of other programs have none
+    digest: str = ""  # of the files' names, numbers of records and, by their manifest, sizes
 
 
 def find_split(
@@ -80,7 +83,9 @@ def find_split(
             counts = _count_records(shards)
             if not any(counts):
                 raise ValueError(f"no record is in {listing(shards)}")
-            return Split(shards, counts, len(class_names))
+            files = [os.path.basename(path) for path in shards]
+            digest = _digest([*zip(files, counts, strict=True)])
+            return Split(shards, counts, len(class_names), digest=digest)
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(f"split `{split}` of {directory}: {error}") from error
     difference = first_renamed_class(checked.class_names, class_names)
@@ -89,7 +94,13 @@ def find_split(
             f"split `{split}` of {directory} was written with other classes: {difference}. Restore "
             "the classes.csv of the conversion, or convert the split again"
         )
-    return Split(checked.shards, checked.records_per_shard, len(class_names), checked.manifest)
+    manifest = checked.manifest
+    digest = _digest([(one["file"], one["records"], one["bytes"]) for one in manifest["shards"]])
+    return Split(checked.shards, checked.records_per_shard, len(class_names), manifest, digest)
+
+
+def _digest(files: Sequence[tuple[str | int, ...]]) -> str:
+    return hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
 
 
 def class_list_beside(directory: str) -> str | None:

@@ -130,7 +130,7 @@ def run_once(
     engine: CountingEngine | None = None,
     *,
     headline: Sequence[str] = ("AP50",),
-    **changes: int,
+    **changes: Any,
 ) -> int:
     """One process of train_and_eval, from nothing but the files."""
     engine = engine or CountingEngine()
@@ -225,6 +225,17 @@ def test_two_kills_and_a_torn_newest_checkpoint(tmp_path: Path) -> None:
     assert run_once(model_dir, evaluations) == loop.EXIT_FINISHED
     assert evaluations == [4, 8, 10]
     assert outcome(model_dir) == outcome(f"{tmp_path}/undisturbed")
+
+
+def test_a_run_that_resumes_on_other_records_says_so_once(
+    ram_dir: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    warnings = []
+    for last, records in ((4, "first"), (6, "first"), (8, "second"), (10, "second")):
+        caplog.clear()
+        run_once(ram_dir, [], total_steps=last, training_records=records)
+        warnings.append(caplog.text.count("The training records are not those"))
+    assert warnings == [0, 0, 1, 0]
 
 
 def test_a_finished_run_that_was_never_evaluated_still_is(ram_dir: str) -> None:

@@ -92,6 +92,7 @@ def run(
         mode=mode,
         model_dir=model_dir,
         class_list_text=CLASSES,
+        training_records="",
         load_config=lambda path: load_config(Config, path),
         evaluation=evaluation,
     )

@@ -36,6 +36,7 @@ def run_training(
     mode: Mode,
     model_dir: str,
     class_list_text: str,
+    training_records: str,
     load_config: Callable[[str], Config],
     evaluation: EvaluationSettings | None,
     eval_timeout: float | None = None,
@@ -50,6 +51,7 @@ def run_training(
         mode: "eval" evaluates the checkpoints that another process writes.
         model_dir: of the run; created if needed.
         class_list_text: contents of classes.csv.
+        training_records: digest of the split to train on.
         load_config: reads the `config.yaml` at a path.
         evaluation: how the model is evaluated; None for mode "train".
         eval_timeout: seconds without a new checkpoint after which mode "eval" ends; None: never.
@@ -72,7 +74,7 @@ def run_training(
         _describe(mode, model_dir, config, class_list_text, training, load_config)
         keep_compiled_steps(model_dir)
         where: dict[str, Any] = {"engine": engine, "model_dir": model_dir, "verify": verify}
-        settings = _run_settings(experiment.train, deadline, advice_if_slow)
+        settings = _run_settings(experiment.train, training_records, deadline, advice_if_slow)
         try:
             if evaluation is None:
                 return loop.train(settings=settings, **where)
@@ -176,13 +178,16 @@ def _check_mode(mode: Mode, train: TrainConfig, engine: Engine) -> None:
         check_loggers(train.loggers)
 
 
-def _run_settings(train: TrainConfig, deadline: float, advice_if_slow: str) -> RunSettings:
+def _run_settings(
+    train: TrainConfig, training_records: str, deadline: float, advice_if_slow: str
+) -> RunSettings:
     return RunSettings(
         total_steps=train.total_steps,
         iterations_per_loop=train.iterations_per_loop,
         log_every_steps=train.log_every_steps,
         checkpoint_every_steps=train.checkpoint_every_steps,
         keep_checkpoints=train.keep_checkpoints,
+        training_records=training_records,
         deadline=deadline,
         advice_if_slow=advice_if_slow,
         stop_at=train.stop_at,

@@ -37,6 +37,7 @@ from tpudet.trainkit.training.wall_time import (
 )
 
 EXIT_FINISHED = 0
+TRAINING_RECORDS = "training_records"
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class RunSettings:
     log_every_steps: Count  # and at the end
     checkpoint_every_steps: Count  # and before each evaluation
     keep_checkpoints: Count  # how many of the newest stay
+    training_records: str = ""  # digest of the records; a run that resumes with others says so
     deadline: float = math.inf  # by time.monotonic: the process then saves and stops
     advice_if_slow: str = ""  # what to do if the run will take hours
     stop_at: Mapping[str, float] | None = None  # see `stopping.early_end`
@@ -198,7 +200,10 @@ class TrainingRun:
             restored = self._engine.step
             logger.info("Restored %s", self.newest().prefix)
         self._verify()
-        attempt = self._describe_attempt(self._ledger.lines(), self._ledger.rewind(restored))
+        before = self._ledger.lines()
+        if restored:
+            self._compare_records(before)
+        attempt = self._describe_attempt(before, self._ledger.rewind(restored))
         if self._engine.is_chief:
             forget_best(self._model_dir, beyond=restored)
         self._engine.agree_on_step()
@@ -223,13 +228,23 @@ class TrainingRun:
         self, before: Sequence[dict[str, Any]], discarded: Sequence[dict[str, Any]]
     ) -> dict[str, Any]:
         """The fields of an attempt's first line: of itself, and of the lines before it."""
-        attempt: dict[str, Any] = {STARTED: round(self._started, 3)}
+        records = self._settings.training_records
+        attempt: dict[str, Any] = {STARTED: round(self._started, 3), TRAINING_RECORDS: records}
         if before:
             attempt[LAST_SEEN] = max(finite_number(line.get("time")) or 0.0 for line in before)
         lost: Counter[str] = Counter()
         for line in discarded:
             lost.update(wall_seconds(line))
         return {**attempt, DISCARDED: dict(lost)} if lost else attempt
+
+    def _compare_records(self, before: Sequence[dict[str, Any]]) -> None:
+        known = (line[TRAINING_RECORDS] for line in reversed(before) if line.get(TRAINING_RECORDS))
+        if next(known, self._settings.training_records) != self._settings.training_records:
+            logger.warning(
+                "The training records are not those that this run was trained on so far. If images "
+                "were divided anew, the weights have learnt some of those that are now evaluated "
+                "on, and the metrics are too high: train in another model_dir"
+            )
 
     def newest(self) -> Checkpoint:
         """Returns the checkpoint that holds the engine's present state."""

@@ -7,8 +7,8 @@ in addition
   `eta_seconds`, `steps` (how many steps the losses are the mean of);
 - `eval`: the metrics by name, and the `seconds` that the evaluation took;
 - `state`: `state` (running, finished, stopped, failed), `total_steps`, `reason`; `exit_code` where
-  a run ended by its own rules before `total_steps`; where an attempt begins also `started`, and
-  `last_seen` and `discarded_seconds` of the lines before it.
+  a run ended by its own rules before `total_steps`; where an attempt begins also `started`, the
+  digest of its `training_records`, and `last_seen` and `discarded_seconds` of the lines before it.
 Train and state lines have `wall_seconds` by part (see `wall_time`).
 
 Numbers that JSON cannot hold are the strings "nan", "inf" and "-inf".
