@@ -114,7 +114,8 @@ def _add_drawing_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save_images",
         metavar="DIR",
-        help="also write every image with its detections drawn in",
+        help="also write every image with its detections drawn in; the drawings of an earlier run "
+        "in DIR are removed, other files in it stay. Those of a shard go to DIR_part_2_of_8",
     )
     parser.add_argument(
         "--min_score",
@@ -149,14 +150,15 @@ def _add_view_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int | str:
     from tpudet.detection.inference import predict
     from tpudet.detection.inspection.save_images import check_image_folder, save_images
-    from tpudet.trainkit.image_folder import parse_shard
+    from tpudet.trainkit.image_folder import parse_shard, shard_path
 
     names = _names(arguments)
+    shard = parse_shard(arguments.shard) if arguments.shard else None
     options = {
         "images": arguments.images or [data_path("test")],
         "every": arguments.every,
         "ids": arguments.ids,
-        "shard": parse_shard(arguments.shard) if arguments.shard else None,
+        "shard": shard,
         "views": _views(arguments),
         "in_bfloat16": predict.choose_bfloat16(
             arguments.precision, is_shared=bool(arguments.cluster or arguments.shard)
@@ -168,8 +170,11 @@ def _run(arguments: argparse.Namespace) -> int | str:
         tasks = predict.plan_models(arguments.models, **options)
     else:
         tasks = predict.plan_folder(*names, **options)
+    drawings = arguments.save_images or ""
+    if shard:
+        drawings = shard_path(drawings.rstrip("/"), shard)
     for task in tasks if arguments.save_images else ():
-        check_image_folder(arguments.save_images, task.images)
+        check_image_folder(drawings, task.images)
     if arguments.dry_run:
         return predict.describe_tasks(tasks, overwrite=arguments.overwrite)
     code = predict.run_and_report(
@@ -184,7 +189,7 @@ def _run(arguments: argparse.Namespace) -> int | str:
             save_images(
                 task.predictions_path,
                 task.images,
-                arguments.save_images,
+                drawings,
                 min_score=arguments.min_score,
                 workers=arguments.workers,
             )

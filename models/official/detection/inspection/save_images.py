@@ -14,6 +14,7 @@ from tpudet.detection.ops.drawing import draw_boxes, draw_masks
 from tpudet.detection.ops.numpy_masks import decode_rle
 from tpudet.trainkit.class_list import ClassEntry, read_class_list
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.listed_files import listed_files, refuse_unlisted
 from tpudet.trainkit.image_folder import ImageFile, read_ahead
 from tpudet.trainkit.images.standardize import decode_rgb
 from tpudet.trainkit.pages.drawing import class_colour
@@ -27,21 +28,24 @@ def check_image_folder(directory: str, images: Sequence[ImageFile]) -> None:
 
     Raises:
         InspectionError: it is a file, or drawings would replace some of the images themselves.
+        UserError: they would replace other files that no drawing made.
     """
     if storage.exists(directory) and not storage.is_folder(directory):
         raise InspectionError(f"--save_images {directory} is a file; name a folder")
     originals = {os.path.realpath(image.path) for image in images}
-    drawings = [_drawing_path(directory, image) for image in images]
+    names = [_drawing_name(image) for image in images]
+    drawings = [os.path.join(directory, name) for name in names]
     replaced = [path for path in drawings if os.path.realpath(path) in originals]
     if replaced:
         raise InspectionError(
             f"--save_images {directory} would replace {len(replaced)} of the images to predict, "
             f"such as {replaced[0]}; name another folder"
         )
+    refuse_unlisted(directory, names, argument="--save_images")
 
 
-def _drawing_path(directory: str, image: ImageFile) -> str:
-    return os.path.join(directory, f"{image.image_id}.jpg")
+def _drawing_name(image: ImageFile) -> str:
+    return f"{image.image_id}.jpg"
 
 
 def save_images(
@@ -57,14 +61,18 @@ def save_images(
     Args:
         predictions: path of the file.
         images: those that it was made of.
-        directory: folder to write to; images of the same name are replaced.
+        directory: folder to write to, see `listed_files`: the drawings of an earlier run are
+            removed, other files are left alone.
         min_score: detections with lower scores are not drawn, 0..1.
         workers: reading threads.
 
     Returns:
         The summary.
+
+    Raises:
+        ClaimError: another process draws into the folder, or has taken it over.
+        UserError: drawings would replace files that no drawing made.
     """
-    storage.make_folder(directory)
     files = {image.image_id: image for image in images}
     with storage.open_file(predictions, "rb") as stream:
         stored = open_predictions(stream, predictions)
@@ -73,17 +81,17 @@ def save_images(
         found: Iterator[ImagePredictions] = (image for block in stored.blocks() for image in block)
         read = read_ahead(wanted, workers=workers, ahead=_AHEAD)
         progress = tqdm(read, total=len(wanted), unit="image", desc="drawing", delay=3)
+        names = [_drawing_name(file) for file in wanted]
         lost = 0
-        for detections, (file, encoded) in zip(found, progress, strict=True):
-            if isinstance(encoded, str):
-                lost += 1  # as a URL may be, which is fetched again
-                continue
-            drawn = _draw(decode_rgb(encoded), detections, classes, min_score)
-            path = _drawing_path(directory, file)
-            options = [cv2.IMWRITE_JPEG_QUALITY, _QUALITY]
-            with storage.whole_file(path, "wb") as target:
+        with listed_files(directory, names, argument="--save_images") as write:
+            for detections, (file, encoded) in zip(found, progress, strict=True):
+                if isinstance(encoded, str):
+                    lost += 1  # as a URL may be, which is fetched again
+                    continue
+                drawn = _draw(decode_rgb(encoded), detections, classes, min_score)
                 bgr = cv2.cvtColor(drawn, cv2.COLOR_RGB2BGR)
-                target.write(cv2.imencode(".jpg", bgr, options)[1].tobytes())
+                options = [cv2.IMWRITE_JPEG_QUALITY, _QUALITY]
+                write(_drawing_name(file), cv2.imencode(".jpg", bgr, options)[1].tobytes())
     note = f"; {lost} could not be read again" if lost else ""
     return f"{directory}: {len(wanted) - lost} images with their detections{note}"
 

@@ -1,6 +1,5 @@
 """Draws the boxes of a validation set on its images, for manual review."""
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -19,16 +18,11 @@ from tpudet.detection.preparation.sources.input_files import require_images
 from tpudet.detection.preparation.sources.open_images import image_file
 from tpudet.trainkit.class_list import ClassEntry, class_ids
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.claims import Claim
-from tpudet.trainkit.files.json_text import parse_json
-from tpudet.trainkit.files.storage import open_bytes, read_text, whole_file, write_text
+from tpudet.trainkit.files.listed_files import listed_files
+from tpudet.trainkit.files.storage import open_bytes
 from tpudet.trainkit.images.standardize import ImageError, decode_rgb
 from tpudet.trainkit.pages.drawing import class_colour
 
-# Lists the drawings, so that the next run removes those and nothing else.
-LIST_NAME = "pictures.json"
-_CLAIM_NAME = "pictures.claim.json"
 _JPEG_QUALITY = 90
 
 
@@ -43,7 +37,7 @@ def write_review_images(
     """Writes `<class name>_<image id>.jpg` for every pick, with all boxes of `rows` drawn.
 
     Characters that are unsafe in file names become `_`. Group boxes are labelled as such. Drawings
-    of an earlier run that are no longer needed are removed; other files are left alone.
+    of an earlier run are removed; other files are left alone.
 
     Args:
         directory: folder for the drawings; made if it does not exist.
@@ -68,45 +62,16 @@ def write_review_images(
     files = [image_file(image) for image in picks["image"]]
     advice = "Fetch them, or leave --viz_directory out."
     require_images((image_directory,), list(dict.fromkeys(files)), advice)
-    with Claim(os.path.join(directory, _CLAIM_NAME), output=directory) as claim:
-        made = _read_list(directory)
-        _refuse_unknown_files(directory, sorted(set(names) - made))
-        # Before the first drawing, so that the drawings of a killed run are known as its own.
-        _write_list(directory, made | set(names))
+    with listed_files(directory, names, argument="--viz_directory") as write:
         boxes = _boxes_by_image(rows, classes)
         work = zip(names, files, picks["image"], strict=True)
         for name, file, image in tqdm(work, total=len(names), desc="drawing", unit="image"):
-            drawing = _draw(os.path.join(image_directory, file), boxes[image], classes)
-            claim.verify()
-            with whole_file(os.path.join(directory, name), "wb") as stream:
-                stream.write(drawing)
-        claim.verify()
-        for name in made - set(names):
-            storage.remove_if_there(os.path.join(directory, name))
-        _write_list(directory, set(names))
+            write(name, _draw(os.path.join(image_directory, file), boxes[image], classes))
     return len(set(names))
 
 
 def _safe(text: str) -> str:
     return re.sub(r"[^\w.-]+", "_", text).strip("_.") or "_"
-
-
-def _read_list(directory: str) -> set[str]:
-    text = read_text(os.path.join(directory, LIST_NAME))
-    return set(parse_json(text)) if text else set()
-
-
-def _write_list(directory: str, names: set[str]) -> None:
-    write_text(os.path.join(directory, LIST_NAME), json.dumps(sorted(names), indent=0) + "\n")
-
-
-def _refuse_unknown_files(directory: str, names: Sequence[str]) -> None:
-    present = [name for name in names if storage.exists(os.path.join(directory, name))]
-    if present:
-        raise UserError(
-            f"--viz_directory {directory} holds {len(present)} files that this command did not "
-            f"make and would replace, such as {present[0]}: name another folder."
-        )
 
 
 def _boxes_by_image(rows: pa.Table, classes: Sequence[ClassEntry]) -> dict[str, pd.DataFrame]:

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tpudet.detection.preparation.open_images.challenge import STEP_CODE
-from tpudet.detection.preparation.open_images.review_images import LIST_NAME, write_review_images
+from tpudet.detection.preparation.open_images.review_images import write_review_images
 from tpudet.detection.preparation.sources.box_csv import (
     read_boxes,
     select_rows,
@@ -22,6 +22,7 @@ from tpudet.detection.preparation.sources.open_images import image_file
 from tpudet.trainkit.class_list import ClassEntry, class_ids, read_classes
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.inputs import read_input_text
+from tpudet.trainkit.files.listed_files import LIST_NAME
 from tpudet.trainkit.jobs.steps import Step
 
 
