@@ -37,7 +37,7 @@ class Split(NamedTuple):
     records_per_shard: list[int]
     num_classes: int  # that its labels may name
     manifest: Mapping[str, Any] | None = None  # records of other programs have none
-    digest: str = ""  # of the files' names, numbers of records and, by their manifest, sizes
+    digest: str = ""  # of the files' names, numbers of records and sizes
 
 
 def find_split(
@@ -84,7 +84,9 @@ def find_split(
             if not any(counts):
                 raise ValueError(f"no record is in {listing(shards)}")
             files = [os.path.basename(path) for path in shards]
-            digest = _digest([*zip(files, counts, strict=True)])
+            # In a bucket each size would be a request more.
+            sizes = [0 if storage.is_remote(path) else storage.stat(path).size for path in shards]
+            digest = _digest([*zip(files, counts, sizes, strict=True)])
             return Split(shards, counts, len(class_names), digest=digest)
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(f"split `{split}` of {directory}: {error}") from error
@@ -99,7 +101,7 @@ def find_split(
     return Split(checked.shards, checked.records_per_shard, len(class_names), manifest, digest)
 
 
-def _digest(files: Sequence[tuple[str | int, ...]]) -> str:
+def _digest(files: Sequence[tuple[str, int, int]]) -> str:
     return hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
 
 

@@ -153,6 +153,15 @@ def test_all_targets_must_be_reached_by_one_evaluation() -> None:
     assert end_of({4: {}}, stop_at={"AP": 0.0}) is None  # it was not finite
 
 
+def test_patience_begins_with_the_first_evaluation_that_has_the_metric() -> None:
+    before = {2: {"AP": 0.5}, 4: {"AP": 0.4}, 6: {"AP": 0.3}}  # when another metric decided
+    end_of = functools.partial(early_end, best_metric="AP50", stop_at={}, patience=2)
+    assert end_of(before) is None
+    assert end_of(before | {8: {"AP50": 0.2}, 10: {"AP50": 0.1}}) is None
+    end = end_of(before | {8: {"AP50": 0.2}, 10: {"AP50": 0.1}, 12: {}})  # a NaN is no gain
+    assert str(end) == "2 evaluations without gain: AP50 was highest at step 8, 0.2000"
+
+
 def test_a_time_limit_saves_and_the_same_command_resumes(
     ram_dir: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,15 +22,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.training import loop, run
 from tpudet.trainkit.training.best_checkpoint import BestRecord, read_best_record
 from tpudet.trainkit.training.checkpoint_files import remove_checkpoint
-from tpudet.trainkit.training.checkpoints import Checkpoints, list_checkpoints, read_checkpoint
+from tpudet.trainkit.training.checkpoints import (
+    Checkpoint,
+    Checkpoints,
+    list_checkpoints,
+    read_checkpoint,
+)
 from tpudet.trainkit.training.engine import NonfiniteStep, Signature, StepReport
-from tpudet.trainkit.training.evaluator import Evaluation
+from tpudet.trainkit.training.evaluator import Evaluation, Evaluator
 from tpudet.trainkit.training.jax_hosts import LostHostError
 from tpudet.trainkit.training.modes import claim_model_dir
+from tpudet.trainkit.training.preemption import Preemption
 from tpudet.trainkit.training.run_log import DiscardingWriter, Ledger
 
 SETTINGS = loop.RunSettings(
@@ -114,6 +121,14 @@ class CountingEngine:
             yield
         finally:
             self.averaged = False
+
+
+def evaluating(evaluations: list[int]) -> Callable[[int], Evaluation]:
+    def evaluate(step: int) -> Evaluation:
+        evaluations.append(step)
+        return Evaluation({"AP50": AP50.get(step, 0.1)}, {})
+
+    return evaluate
 
 
 def evaluation_settings(
@@ -227,15 +242,67 @@ def test_two_kills_and_a_torn_newest_checkpoint(tmp_path: Path) -> None:
     assert outcome(model_dir) == outcome(f"{tmp_path}/undisturbed")
 
 
+def test_a_run_whose_newest_checkpoint_was_cut_short_goes_on_from_the_one_before(
+    tmp_path: Path,
+) -> None:
+    evaluations: list[int] = []
+    run_once(str(tmp_path), evaluations)
+    data = tmp_path / "model.ckpt-10.data-00000-of-00001"
+    whole = data.read_bytes()
+    for length in range(0, len(whole), 4):
+        data.write_bytes(whole[:length])
+        assert [found.step for found in list_checkpoints(str(tmp_path))] == [9]
+    assert run_once(str(tmp_path), evaluations) == loop.EXIT_FINISHED
+    assert data.read_bytes() == whole
+
+
+@pytest.mark.parametrize("damage", ["no record", "torn record", "odd record"])
+def test_without_its_record_the_best_checkpoint_is_that_of_the_ledger(
+    damage: str, ram_dir: str
+) -> None:
+    run_once(ram_dir, [])  # the best is step 8, of which only best/ has a copy
+    path = f"{ram_dir}/best/best.json"
+    if damage == "no record":
+        tf.io.gfile.remove(path)
+    else:
+        odd = '{"metric": "AP50", "value": 1e999, "step": 1e400}'
+        storage.write_text(path, odd if damage == "odd record" else '{"metric"')
+    run_once(ram_dir, [], total_steps=12)
+    assert read_best_record(f"{ram_dir}/best") == BestRecord("AP50", 0.6, 8)
+    assert int(read_checkpoint(f"{ram_dir}/best")["global_step"]) == 8
+
+
+@pytest.mark.parametrize("suffix", ["index", "data-00000-of-00001"])
+def test_a_record_without_its_checkpoint_does_not_keep_others_out(
+    suffix: str, ram_dir: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_once(ram_dir, [])
+    tf.io.gfile.remove(f"{ram_dir}/best/model.ckpt-8.{suffix}")
+    run_once(ram_dir, [], total_steps=12)
+    assert caplog.text.count("names step 8, whose checkpoint is gone") == 1
+    assert read_best_record(f"{ram_dir}/best") == BestRecord("AP50", 0.5, 10)
+
+
 def test_a_run_that_resumes_on_other_records_says_so_once(
     ram_dir: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     warnings = []
-    for last, records in ((4, "first"), (6, "first"), (8, "second"), (10, "second")):
+    attempts = ((4, "first"), (6, "first"), (6, "second"), (8, "second"), (10, "second"))
+    for last, records in attempts:  # the third trains nothing
         caplog.clear()
         run_once(ram_dir, [], total_steps=last, training_records=records)
         warnings.append(caplog.text.count("The training records are not those"))
-    assert warnings == [0, 0, 1, 0]
+    assert warnings == [0, 0, 1, 1, 0]
+
+
+def test_a_run_that_went_back_to_its_last_step_is_finished_there(ram_dir: str) -> None:
+    run_once(ram_dir, [])
+    remove_checkpoint(f"{ram_dir}/model.ckpt-10")
+    run_once(ram_dir, [], total_steps=9)
+    run_once(ram_dir, [], total_steps=9)
+    lines = [line for line in Ledger(ram_dir).lines() if line["kind"] == "state"]
+    ends = [(line["step"], line["total_steps"]) for line in lines if line["state"] == "finished"]
+    assert ends == [(10, 10), (9, 9)]
 
 
 def test_a_finished_run_that_was_never_evaluated_still_is(ram_dir: str) -> None:
@@ -437,9 +504,9 @@ def test_mode_eval_skips_a_torn_or_vanished_one_and_gives_up_in_time(
         engine.train(step - engine.step)
         writer.save(engine.snapshot())
     writer.wait()
-    # The index says where the step is, so an intact step beside a torn weight is found only later.
+    # An intact step beside a torn tensor is found only later.
     data = tmp_path / "model.ckpt-4.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:-3] + b"xyz")
+    data.write_bytes(b"xyz" + data.read_bytes()[3:])
     evaluations: list[int] = []
     code = evaluate_beside(str(tmp_path), evaluations, timeout_seconds=0.1)
     assert code == loop.EXIT_FINISHED
@@ -574,11 +641,14 @@ def test_a_checkpoint_that_goes_while_it_is_evaluated_is_still_kept_as_best(ram_
     engine, trained = CountingEngine(), ScaledEngine()
     trained.train(4)
     writer = Checkpoints(ram_dir, keep=1)
-    saved = writer.save(trained.snapshot())
+    evaluated = trained.snapshot()
+    writer.save(evaluated)
     writer.wait()
 
     def evaluate(step: int) -> Evaluation:
-        remove_checkpoint(saved.prefix)
+        trained.train(1)
+        writer.save(trained.snapshot())
+        writer.wait()
         return Evaluation({"AP50": 0.2}, {})
 
     loop.evaluate_checkpoints(
@@ -588,8 +658,70 @@ def test_a_checkpoint_that_goes_while_it_is_evaluated_is_still_kept_as_best(ram_
         evaluation=evaluation_settings(evaluate),
         timeout_seconds=0.0,
     )
-    assert read_checkpoint(f"{ram_dir}/best") == trained.snapshot()
+    assert read_checkpoint(f"{ram_dir}/best") == evaluated
     assert read_best_record(f"{ram_dir}/best") == BestRecord("AP50", 0.2, 4)
+
+
+def test_a_checkpoint_that_is_torn_and_written_again_is_evaluated(tmp_path: Path) -> None:
+    trained, evaluations = CountingEngine(), list[int]()
+    trained.train(4)
+    writer = Checkpoints(str(tmp_path), keep=2)
+    data = Path(f"{writer.save(trained.snapshot()).prefix}.data-00000-of-00001")
+    writer.wait()
+    data.write_bytes(b"xyz" + data.read_bytes()[3:])
+    settings = evaluation_settings(evaluating(evaluations))
+    evaluator = Evaluator(CountingEngine(), str(tmp_path), settings)
+
+    def look() -> list[Checkpoint]:
+        published = list_checkpoints(str(tmp_path))
+        evaluator.prepare(published)
+        pending = evaluator.pending(published, 10)
+        for checkpoint in pending:
+            with Preemption(lambda: None) as preemption:
+                evaluator.restore_and_evaluate(checkpoint, preemption, DiscardingWriter())
+        return pending
+
+    assert [len(look()), len(look())] == [1, 0]
+    trained.load(trained.snapshot() | {"weight": np.asarray(0.5)})  # the trainer fell back
+    writer.save(trained.snapshot())
+    writer.wait()
+    look()
+    assert evaluations == [4]
+
+
+@pytest.mark.parametrize("is_back_at_the_step", [False, True])
+def test_an_evaluation_during_which_the_trainer_went_back_does_not_count(
+    is_back_at_the_step: bool, ram_dir: str
+) -> None:
+    trained, calls = CountingEngine(), list[int]()
+    writer, saved = Checkpoints(ram_dir, keep=2), []
+    for _ in range(2):
+        trained.train(4)
+        saved.append(writer.save(trained.snapshot()))
+    writer.wait()
+
+    def evaluate(step: int) -> Evaluation:
+        calls.append(step)
+        if len(calls) == 2:
+            remove_checkpoint(saved[1].prefix)
+            if is_back_at_the_step:
+                trained.load(trained.snapshot() | {"weight": np.asarray(0.5)})
+                writer.save(trained.snapshot())
+                writer.wait()
+        return Evaluation({"AP50": float(len(calls))}, {})
+
+    loop.evaluate_checkpoints(
+        engine=CountingEngine(),
+        model_dir=ram_dir,
+        total_steps=8,
+        evaluation=evaluation_settings(evaluate),
+        timeout_seconds=0.0,
+    )
+    values = {x["step"]: x["AP50"] for x in Ledger(ram_dir).lines() if x["kind"] == "eval"}
+    assert values == ({4: 1.0, 8: 3.0} if is_back_at_the_step else {4: 1.0})
+    best = saved[is_back_at_the_step]
+    assert read_best_record(f"{ram_dir}/best") == BestRecord("AP50", values[best.step], best.step)
+    assert read_checkpoint(f"{ram_dir}/best") == read_checkpoint(best.prefix)
 
 
 ENDS = {

@@ -18,7 +18,7 @@ from tpudet.trainkit.training.checkpoint_match import CheckpointMismatchError
 from tpudet.trainkit.training.checkpoints import Checkpoints
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.evaluator import Evaluation, EvaluationSettings
-from tpudet.trainkit.training.model_dir import describe_run
+from tpudet.trainkit.training.model_dir import compare_run, describe_run
 from tpudet.trainkit.training.modes import Mode, claim_model_dir, run_training
 from tpudet.trainkit.training.run_log import Ledger
 from tpudet.trainkit.weights.settings import Setting
@@ -109,6 +109,19 @@ def test_a_run_of_another_model_is_refused_and_leaves_the_config_of_the_first(
     assert str(caught.value).endswith(f": --set train.weights.path={ram_dir}/model.ckpt-8")
     assert load_config(Config, f"{ram_dir}/config.yaml").steps == 8
     assert "Changed since the run began: steps: 8 -> 9" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "classes.csv"])
+def test_checkpoints_without_what_describes_them_are_warned_of(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    describe_run(str(tmp_path), Config(), CLASSES)
+    (tmp_path / name).unlink()
+    compare_run(str(tmp_path), Config(), CLASSES, lambda path: load_config(Config, path))
+    assert caplog.text == ""  # an attempt that saved nothing
+    save_step(str(tmp_path), 8)
+    compare_run(str(tmp_path), Config(), CLASSES, lambda path: load_config(Config, path))
+    assert f"{tmp_path} has checkpoints but no {name}: " in caplog.text
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])

@@ -88,6 +88,13 @@ def test_states(ram_dir: str, line: dict[str, Any], state: str) -> None:
     assert found.best is None
 
 
+def test_the_step_is_that_of_the_trainer_not_of_an_evaluator_that_lags_behind(ram_dir: str) -> None:
+    late = {"kind": "eval", "step": 4, "time": NOW - 30, "AP50": 0.5}
+    write_run(f"{ram_dir}/1-a", [state_line("running", 0), state_line("finished", 10), late])
+    found = runs.describe_run(f"{ram_dir}/1-a", metric="AP50", now=NOW, silent_after_minutes=15)
+    assert (found.step, found.state) == (10, "finished")
+
+
 @pytest.mark.parametrize(
     ("line", "state"),
     [

@@ -32,7 +32,7 @@ def find_joined_split(directory: str, splits: str, classes: Sequence[ClassEntry]
         shards,
         [count for split in found for count in split.records_per_shard],
         len(classes),
-        digest="+".join(split.digest for split in found),
+        digest="+".join(sorted(split.digest for split in found)),
     )
 
 

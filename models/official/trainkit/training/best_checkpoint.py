@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -61,7 +61,8 @@ class BestCheckpoint:
     def prepare(self, values: Mapping[int, float] = MappingProxyType({})) -> None:
         """Reads the record and removes leftovers.
 
-        A record of another metric becomes one of this metric, if the value is known.
+        A record of another metric becomes one of this metric, if the value is known. Without a
+        record, or its checkpoint, the best of the checkpoints here whose value is known counts.
 
         Args:
             values: the recorded values of the metric by step.
@@ -76,10 +77,35 @@ class BestCheckpoint:
             )
             known = record.step in values
             record = BestRecord(self._metric, values[record.step], record.step) if known else None
-        self.record = record
         remove_leftovers(self.directory, RECORD_NAME)
-        if record is not None:
-            self._publish_record(record)
+        kept = checkpoints.list_checkpoints(self.directory)
+        if record is not None and record.step not in [found.step for found in kept]:
+            path = os.path.join(self.directory, RECORD_NAME)
+            logger.warning(
+                "%s names step %d, whose checkpoint is gone or cannot be read; the ledger decides "
+                "which of the others is best",
+                path,
+                record.step,
+            )
+            storage.remove_if_there(path)
+            record = None
+        self.record = record or self._best_known(kept, values)
+        if self.record is not None:
+            self._publish_record(self.record)
+
+    def _best_known(
+        self, kept: Sequence[checkpoints.Checkpoint], values: Mapping[int, float]
+    ) -> BestRecord | None:
+        """Returns the record of the best whole checkpoint among those kept here, if any."""
+        known = [found for found in kept if found.step in values]
+        for found in sorted(known, key=lambda one: (-values[one.step], one.step)):
+            try:
+                verify_checkpoint(found.prefix)
+            except checkpoints.UnreadableCheckpointError as error:
+                logger.warning("Unreadable checkpoint, not the best one: %s", error)
+                continue
+            return BestRecord(self._metric, values[found.step], found.step)
+        return None
 
     def is_better(self, value: float) -> bool:
         """Returns whether `value` is above the record; NaN never is."""
@@ -164,7 +190,10 @@ def read_best_record(directory: str) -> BestRecord | None:
         return None
     try:
         content = parse_json(text)
-        return BestRecord(str(content["metric"]), float(content["value"]), int(content["step"]))
-    except (ValueError, KeyError, TypeError) as error:
+        record = BestRecord(str(content["metric"]), float(content["value"]), int(content["step"]))
+        if not math.isfinite(record.value):
+            raise ValueError(f"the value is {record.value}")
+        return record
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         logger.warning("%s cannot be read (%s); the ledger decides which was best", path, error)
         return None

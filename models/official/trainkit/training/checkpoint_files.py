@@ -76,6 +76,18 @@ def verify_checkpoint(prefix: str) -> None:
         read_bundle_tensor(reader, prefix, key)
 
 
+def read_index(prefix: str) -> bytes | None:
+    """Returns the bytes of a checkpoint's index, which tell it from another of the same name.
+
+    None if it is gone.
+    """
+    try:
+        with storage.open_bytes(prefix + INDEX_SUFFIX) as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
 def remove_checkpoint(prefix: str) -> None:
     """Removes a pair, index first, so that a kill in between leaves no index without data."""
     for suffix in (INDEX_SUFFIX, DATA_SUFFIX):

@@ -209,7 +209,8 @@ def check_newest(directory: str, signature: Signature) -> None:
 def list_checkpoints(directory: str) -> list[Checkpoint]:
     """Returns the published checkpoints of a folder whose step can be read, by rising step.
 
-    This opens each index and reads one number; a tensor may still prove torn when it is read.
+    This opens each index and reads two tensors, so that a file that was cut short does not count;
+    others may still prove torn when they are read.
     """
     return _find_checkpoints(directory)[0]
 
@@ -275,7 +276,10 @@ def _find_checkpoints(directory: str) -> tuple[list[Checkpoint], dict[str, str]]
             continue
         prefix = os.path.join(directory, name.removesuffix(INDEX_SUFFIX))
         try:
-            step = int(read_bundle_tensor(open_bundle(prefix), prefix, GLOBAL_STEP))
+            reader = open_bundle(prefix)
+            step = int(read_bundle_tensor(reader, prefix, GLOBAL_STEP))
+            # The last in the data file, which one that was cut short lacks.
+            read_bundle_tensor(reader, prefix, max(reader.get_variable_to_shape_map()))
             readable.append(Checkpoint(step, prefix))
         except UnreadableCheckpointError as error:
             unreadable[prefix] = str(error)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -12,8 +13,8 @@ import numpy as np
 
 from tpudet.trainkit.config.ranges import Count, check
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files import storage
 from tpudet.trainkit.training.best_checkpoint import BestCheckpoint
+from tpudet.trainkit.training.checkpoint_files import read_index
 from tpudet.trainkit.training.checkpoints import (
     Checkpoint,
     UnreadableCheckpointError,
@@ -23,7 +24,6 @@ from tpudet.trainkit.training.checkpoints import (
 from tpudet.trainkit.training.engine import OPTIMIZER, Engine
 from tpudet.trainkit.training.preemption import Preemption
 from tpudet.trainkit.training.run_log import Ledger, MetricsWriter, finite_number
-from tpudet.trainkit.weights.tensor_bundle import INDEX_SUFFIX
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Evaluator:
         self._ledger = Ledger(model_dir, writes=engine.is_chief)
         self._best = BestCheckpoint(model_dir, metric=settings.best_metric, verify=verify)
         self._verify = verify
-        self._unusable: set[str] = set()  # prefixes that could not be read
+        self._unusable: dict[str, bytes | None] = {}  # index of what could not be read, by prefix
         self._history: dict[int, dict[str, float]] = {}  # finite metrics by step
         self.last_seconds = 0.0  # of the latest evaluation, for the ETA
 
@@ -127,27 +127,40 @@ class Evaluator:
             for found in published
             if self._settings.is_due(found.step, total_steps)
             and found.step not in self.evaluated_steps
-            and found.prefix not in self._unusable
+            and not self._is_known_unusable(found.prefix)
         ]
+
+    def _is_known_unusable(self, prefix: str) -> bool:
+        return prefix in self._unusable and self._unusable[prefix] == read_index(prefix)
 
     def restore_and_evaluate(
         self, checkpoint: Checkpoint, preemption: Preemption, writer: MetricsWriter
     ) -> None:
         """Evaluates a checkpoint of another process; skips one that is torn or gone.
 
+        Nor does the evaluation count if the trainer went back meanwhile, since it is then of a
+        training that was discarded.
+
         Raises:
             CheckpointMismatchError: it belongs to another model.
             Interrupted, UserError: as evaluate_once.
         """
+        index = read_index(checkpoint.prefix)
         try:
             arrays = load_checkpoint(checkpoint.prefix, self._engine.signature(), trains=False)
         except UnreadableCheckpointError as error:
             logger.warning("Not evaluated, it is torn or was removed meanwhile: %s", error)
-            self._unusable.add(checkpoint.prefix)
+            self._unusable[checkpoint.prefix] = index
             return
         weights = {key: value for key, value in arrays.items() if not key.startswith(OPTIMIZER)}
         self._engine.load(self._engine.snapshot() | weights)
-        self.evaluate_once(checkpoint, preemption, writer, snapshot=lambda: arrays)
+
+        def counts() -> bool:
+            now = read_index(checkpoint.prefix)
+            newer = now is None and list_checkpoints(os.path.dirname(checkpoint.prefix))
+            return bool(now == index or (newer and newer[-1].step > checkpoint.step))
+
+        self.evaluate_once(checkpoint, preemption, writer, snapshot=lambda: arrays, counts=counts)
 
     def evaluate_once(
         self,
@@ -156,6 +169,7 @@ class Evaluator:
         writer: MetricsWriter,
         *,
         snapshot: Callable[[], dict[str, np.ndarray]] | None = None,
+        counts: Callable[[], bool] = lambda: True,
     ) -> None:
         """Evaluates the engine's model, restored from `checkpoint`, unless that was done before.
 
@@ -164,6 +178,7 @@ class Evaluator:
             preemption: interrupts it.
             writer: of the metrics and images.
             snapshot: returns what the checkpoint holds; None: the engine's own.
+            counts: whether the checkpoint is still one of the run, asked after the evaluation.
 
         Raises:
             Interrupted: a signal came; the evaluation is not recorded.
@@ -187,6 +202,11 @@ class Evaluator:
                 f"The evaluation has no metric {', '.join(missing)}; it has {', '.join(metrics)}"
             )
         self._verify()
+        if not counts():
+            logger.warning(
+                "The training went back while step %d was evaluated, which does not count", step
+            )
+            return
         logger.info("Evaluated step %d in %.1f s", step, self.last_seconds)
         for name in settings.headline:
             logger.info("%s: %.4f", name, metrics[name])
@@ -209,10 +229,12 @@ class Evaluator:
         if not self._engine.is_chief or not self._best.is_better(value):
             return
         try:
-            if snapshot is not None and not storage.exists(checkpoint.prefix + INDEX_SUFFIX):
-                self._best.keep_arrays(checkpoint, snapshot(), value)
-            else:
+            try:
                 self._best.keep(checkpoint, value)
+            except UnreadableCheckpointError:
+                if snapshot is None:
+                    raise
+                self._best.keep_arrays(checkpoint, snapshot(), value)
         except UnreadableCheckpointError as error:
             logger.warning("The best checkpoint so far could not be kept: %s", error)
             return
@@ -236,7 +258,7 @@ def comparable(settings: EvaluationSettings, model_dir: str, measured: str) -> E
     published = list_checkpoints(model_dir)
     newest = published[-1] if published else Checkpoint(0, "")
     others = {
-        line["measured"]
+        str(line["measured"])
         for line in Ledger(model_dir, writes=False).lines()
         if line["kind"] == "eval" and line["step"] <= newest.step and line.get("measured")
     } - {measured}

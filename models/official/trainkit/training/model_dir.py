@@ -119,6 +119,14 @@ def compare_run(
     Raises:
         ConfigError: the class list differs; names the first row that does.
     """
+    missing = sorted({"config.yaml", "classes.csv"} - {*storage.list_names(model_dir)})
+    if missing and list_checkpoints(model_dir):
+        logger.warning(
+            "%s has checkpoints but no %s: whether they are of the settings and classes of now "
+            "cannot be told. Bring the files back if these differ",
+            model_dir,
+            " and no ".join(missing),
+        )
     path = f"{model_dir}/classes.csv"
     before = read_text(path)
     if before is not None:

@@ -155,7 +155,7 @@ class TrainingRun:
         finally:
             self._profiler.close()
             self.writer.close(failed=failed)
-        if self._ledger.last_state() != "finished":
+        if self._ledger.last_end() != ("finished", self._engine.step, self._settings.total_steps):
             self._record_state("finished")
         logger.info("Finished at step %d: %s", self._engine.step, self._model_dir)
         return EXIT_FINISHED
@@ -202,7 +202,7 @@ class TrainingRun:
         self._verify()
         before = self._ledger.lines()
         if restored:
-            self._compare_records(before)
+            self._compare_records([line for line in before if line["step"] < restored])
         attempt = self._describe_attempt(before, self._ledger.rewind(restored))
         if self._engine.is_chief:
             forget_best(self._model_dir, beyond=restored)
@@ -238,6 +238,7 @@ class TrainingRun:
         return {**attempt, DISCARDED: dict(lost)} if lost else attempt
 
     def _compare_records(self, before: Sequence[dict[str, Any]]) -> None:
+        """Compares the records with those of the last attempt that trained to the restored step."""
         known = (line[TRAINING_RECORDS] for line in reversed(before) if line.get(TRAINING_RECORDS))
         if next(known, self._settings.training_records) != self._settings.training_records:
             logger.warning(

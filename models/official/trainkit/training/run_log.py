@@ -138,6 +138,11 @@ class Ledger:
         """Returns the state of the newest state line; None if there is none."""
         return self.last_state_line().get("state")
 
+    def last_end(self) -> tuple[Any, Any, Any]:
+        """Returns state, step and total steps of the newest state line; Nones without one."""
+        line = self.last_state_line()
+        return line.get("state"), line.get("step"), line.get("total_steps")
+
     def last_state_line(self) -> dict[str, Any]:
         """Returns the newest state line; empty if there is none."""
         return next((line for line in reversed(self.lines()) if line["kind"] == "state"), {})

@@ -72,7 +72,7 @@ def describe_run(model_dir: str, *, metric: str, now: float, silent_after_minute
     return Run(
         version=version,
         part=part,
-        step=lines[-1]["step"] if lines else 0,
+        step=_newest_step(lines),
         total_steps=_total_steps(model_dir, lines),
         last=values[-1][0] if values else None,
         best=best,
@@ -82,6 +82,12 @@ def describe_run(model_dir: str, *, metric: str, now: float, silent_after_minute
         age_seconds=age,
         state=_describe_state(lines, age, silent_after_minutes),
     )
+
+
+def _newest_step(lines: Sequence[dict[str, Any]]) -> int:
+    """Of the trainer, where it has written: an evaluator beside it may lag behind."""
+    own = [line["step"] for line in lines if line["kind"] != "eval"]
+    return (own or [line["step"] for line in lines] or [0])[-1]
 
 
 def _total_steps(model_dir: str, lines: Sequence[dict[str, Any]]) -> int | None:

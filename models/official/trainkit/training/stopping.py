@@ -39,7 +39,7 @@ def early_end(
         stop_at: training ends when the newest evaluation has at least these values, all of them;
             none means never.
         patience: training ends after this many evaluations in a row without a value of best_metric
-            above all before; None means never.
+            above all before, counted from the first one that has it; None means never.
     """
     if not history:
         return None
@@ -52,10 +52,12 @@ def early_end(
         return EarlyEnd(
             reached, way_on="train.stop_at is higher or null", exit_code=EXIT_TARGET_REACHED
         )
-    values = {step: found.get(best_metric, -math.inf) for step, found in history.items()}
+    values = {step: found[best_metric] for step, found in history.items() if best_metric in found}
+    if not values or patience is None:
+        return None
     best = min(values, key=lambda step: (-values[step], step))
-    without_gain = sum(step > best for step in values)
-    if patience is None or without_gain < patience:
+    without_gain = sum(step > best for step in history)
+    if without_gain < patience:
         return None
     return EarlyEnd(
         f"{without_gain} evaluations without gain: {best_metric} was highest at step {best}, "
