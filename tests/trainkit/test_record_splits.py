@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tpudet.trainkit.config.yaml_tree import ConfigError
-from tpudet.trainkit.record_splits import Split, find_split
+from tpudet.trainkit.record_splits import Split, find_split, watch_files
 from tpudet.trainkit.records import write_shard
 from tpudet.trainkit.training.model_dir import load_classes
 
@@ -85,3 +85,19 @@ def test_other_numbers_of_records_are_another_digest(tmp_path: Path) -> None:
     before = find(tmp_path, "train").digest
     write(tmp_path, {"train-00000-of-00001": 3})
     assert find(tmp_path, "train").digest != before
+
+
+def test_files_that_are_written_anew_with_the_same_bytes_are_noticed(tmp_path: Path) -> None:
+    names = {f"train-0000{k}-of-00002": 2 for k in range(2)}
+    write(tmp_path, names)
+    are_replaced = watch_files(find_split(str(tmp_path), "train", ["a"]))
+    assert not are_replaced()
+    write(tmp_path, names)
+    assert are_replaced()
+
+
+def test_files_that_are_gone_count_as_replaced(tmp_path: Path) -> None:
+    write(tmp_path, {"train-00000-of-00001": 2})
+    are_replaced = watch_files(find_split(str(tmp_path), "train", ["a"]))
+    (tmp_path / "train-00000-of-00001").unlink()
+    assert are_replaced()

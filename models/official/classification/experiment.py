@@ -99,7 +99,7 @@ def train(
             mode=mode,
             model_dir=model_dir,
             class_list_text=class_list_text,
-            training_records=split.digest,
+            train_split=split,
             load_config=load_experiment,
             evaluation=evaluation,
             eval_timeout=eval_timeout,

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tpudet.trainkit.class_list import (
@@ -103,6 +103,24 @@ def find_split(
 
 def _digest(files: Sequence[tuple[str, int, int]]) -> str:
     return hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
+
+
+def watch_files(split: Split) -> Callable[[], bool]:
+    """Returns a function that tells whether the files of a split were replaced since this call.
+
+    It looks at the first and the last one: who writes a set anew writes all of it.
+    """
+    before = {path: storage.stat(path) for path in (split.shards[0], split.shards[-1])}
+
+    def are_replaced() -> bool:
+        try:
+            return any(storage.stat(path) != state for path, state in before.items())
+        except FileNotFoundError:
+            return True
+        except OSError:  # reading will say why
+            return False
+
+    return are_replaced
 
 
 def class_list_beside(directory: str) -> str | None:

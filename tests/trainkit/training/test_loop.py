@@ -295,6 +295,13 @@ def test_a_run_that_resumes_on_other_records_says_so_once(
     assert warnings == [0, 0, 1, 1, 0]
 
 
+def test_records_that_are_replaced_while_they_are_read_are_warned_of_once(
+    ram_dir: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_once(ram_dir, [], records_replaced=lambda: True)
+    assert caplog.text.count("written anew while they are read") == 1
+
+
 def test_a_run_that_went_back_to_its_last_step_is_finished_there(ram_dir: str) -> None:
     run_once(ram_dir, [])
     remove_checkpoint(f"{ram_dir}/model.ckpt-10")

@@ -13,6 +13,7 @@ import pytest
 from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.claims import ClaimError
+from tpudet.trainkit.record_splits import Split
 from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.checkpoint_match import CheckpointMismatchError
 from tpudet.trainkit.training.checkpoints import Checkpoints
@@ -64,6 +65,7 @@ class Config:
 
 
 CLASSES = "/m/1,cat\n"
+SPLIT = Split([__file__], [1], 1)
 EVALUATION = EvaluationSettings(
     evaluate=lambda step: Evaluation({}, {}), every_steps=1, best_metric="AP", headline=()
 )
@@ -92,7 +94,7 @@ def run(
         mode=mode,
         model_dir=model_dir,
         class_list_text=CLASSES,
-        training_records="",
+        train_split=SPLIT,
         load_config=lambda path: load_config(Config, path),
         evaluation=evaluation,
     )

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.record_splits import Split, watch_files
 from tpudet.trainkit.training import loop
 from tpudet.trainkit.training.build_engine import keep_compiled_steps
 from tpudet.trainkit.training.build_training import Training
@@ -36,7 +37,7 @@ def run_training(
     mode: Mode,
     model_dir: str,
     class_list_text: str,
-    training_records: str,
+    train_split: Split,
     load_config: Callable[[str], Config],
     evaluation: EvaluationSettings | None,
     eval_timeout: float | None = None,
@@ -51,7 +52,7 @@ def run_training(
         mode: "eval" evaluates the checkpoints that another process writes.
         model_dir: of the run; created if needed.
         class_list_text: contents of classes.csv.
-        training_records: digest of the split to train on.
+        train_split: the records to train on.
         load_config: reads the `config.yaml` at a path.
         evaluation: how the model is evaluated; None for mode "train".
         eval_timeout: seconds without a new checkpoint after which mode "eval" ends; None: never.
@@ -74,7 +75,7 @@ def run_training(
         _describe(mode, model_dir, config, class_list_text, training, load_config)
         keep_compiled_steps(model_dir)
         where: dict[str, Any] = {"engine": engine, "model_dir": model_dir, "verify": verify}
-        settings = _run_settings(experiment.train, training_records, deadline, advice_if_slow)
+        settings = _run_settings(experiment.train, train_split, deadline, advice_if_slow)
         try:
             if evaluation is None:
                 return loop.train(settings=settings, **where)
@@ -179,7 +180,7 @@ def _check_mode(mode: Mode, train: TrainConfig, engine: Engine) -> None:
 
 
 def _run_settings(
-    train: TrainConfig, training_records: str, deadline: float, advice_if_slow: str
+    train: TrainConfig, train_split: Split, deadline: float, advice_if_slow: str
 ) -> RunSettings:
     return RunSettings(
         total_steps=train.total_steps,
@@ -187,7 +188,8 @@ def _run_settings(
         log_every_steps=train.log_every_steps,
         checkpoint_every_steps=train.checkpoint_every_steps,
         keep_checkpoints=train.keep_checkpoints,
-        training_records=training_records,
+        training_records=train_split.digest,
+        records_replaced=watch_files(train_split),
         deadline=deadline,
         advice_if_slow=advice_if_slow,
         stop_at=train.stop_at,

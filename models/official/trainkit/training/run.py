@@ -69,6 +69,7 @@ class RunSettings:
     checkpoint_every_steps: Count  # and before each evaluation
     keep_checkpoints: Count  # how many of the newest stay
     training_records: str = ""  # digest of the records; a run that resumes with others says so
+    records_replaced: Callable[[], bool] = lambda: False  # asked before each save
     deadline: float = math.inf  # by time.monotonic: the process then saves and stops
     advice_if_slow: str = ""  # what to do if the run will take hours
     stop_at: Mapping[str, float] | None = None  # see `stopping.early_end`
@@ -122,6 +123,7 @@ class TrainingRun:
         self._display = ProgressDisplay(lambda: engine.step, settings.total_steps)
         # Of the chief alone: all hosts do the same.
         self._profiler = Profiler(model_dir, settings.profile if engine.is_chief else None)
+        self._has_warned = False  # of records that are replaced
         self._saved_step = engine.step  # a run stopped before its first step saves nothing
         self._started = command_start() or time.time()
         self._clock = WallClock(self._started)
@@ -311,11 +313,22 @@ class TrainingRun:
 
     def _save(self) -> None:
         if self._engine.step != self._saved_step:
+            self._warn_of_replaced_records()
             self._clock.lap("other")
             checkpoint = self.checkpoints.save(self._engine.snapshot())
             self._saved_step = checkpoint.step
             self._progress.reset()
             self._clock.lap("save")
+
+    def _warn_of_replaced_records(self) -> None:
+        if not self._has_warned and self._engine.is_chief and self._settings.records_replaced():
+            self._has_warned = True
+            logger.warning(
+                "The training records are written anew while they are read: records of both sets "
+                "have been trained on, with the labels of both. Train on them from a checkpoint "
+                "before step %d, or in another model_dir",
+                self._engine.step,
+            )
 
     def _record_state(
         self, state: State, reason: str = "", *, part: Part = "other", **values: Any
