@@ -14,6 +14,11 @@ the same content. It is not copied again, so the same command resumes an interru
 existing file is an error before anything is copied, unless --overwrite is given. The size of every
 copy is verified, with --checksum also its content, which is read back. --delete_source deletes the
 sources, but only after the contents of all copies are verified.
+
+Versions of a prepared set are told apart by their manifests. Where the destination may have another
+version, files of equal size are compared by content; --overwrite then copies all that differ, and
+removes shards of another number of shards. Until its manifest, the last file, is there, a folder
+SPLIT_PART.progress beside the copies makes train and the other verbs refuse the set.
 Buckets need the credentials of TensorFlow's file systems (gcloud auth application-default login).
 exit status: 0 done, 2 wrong arguments or a copy failed (the others are kept), 130 interrupted
 """

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tpudet.detection.commands.upload import main
-from tpudet.detection.preparation.records import upload
+from tpudet.detection.preparation.records import transfers
 
 SCRIPT = Path(__file__).parents[4] / "scripts/upload_files_to_gcs.sh"
 # Sizes around the block that is copied at once, 4 MiB.
@@ -126,7 +126,7 @@ def test_sources_are_deleted_only_when_told_and_only_after_all_is_verified(
     part, destination, capsys, monkeypatch
 ):
     expected = below(str(part))
-    real = upload.whole_file
+    real = transfers.whole_file
 
     def fails_at_one(path, mode):
         if path.endswith("val.json"):
@@ -134,7 +134,7 @@ def test_sources_are_deleted_only_when_told_and_only_after_all_is_verified(
         return real(path, mode)
 
     with monkeypatch.context() as patch:
-        patch.setattr(upload, "whole_file", fails_at_one)
+        patch.setattr(transfers, "whole_file", fails_at_one)
         assert run("--delete_source", part, destination) == 2
     message = capsys.readouterr().err
     assert "1 of 5 copies failed" in message
@@ -162,7 +162,7 @@ def test_a_copy_that_does_not_match_is_an_error(part, tmp_path, capsys, monkeypa
         def write(self, block):
             self.file.write(block[:-1] if len(block) == 700 else block)
 
-    real = upload.whole_file
+    real = transfers.whole_file
 
     class lossy_file:
         def __init__(self, path, mode):
@@ -174,7 +174,7 @@ def test_a_copy_that_does_not_match_is_an_error(part, tmp_path, capsys, monkeypa
         def __exit__(self, *error):
             return self.context.__exit__(*error)
 
-    monkeypatch.setattr(upload, "whole_file", lossy_file)
+    monkeypatch.setattr(transfers, "whole_file", lossy_file)
     assert run("--delete_source", part, tmp_path / "bucket") == 2
     assert "val.json has 699 bytes, its source 700" in capsys.readouterr().err
     assert (part / "more/deep/val.json").exists()

@@ -1,35 +1,40 @@
 """Copies prepared sets to a bucket or another folder and verifies the copies; resumable.
 
-A folder keeps its name: `converted/part_0` is copied to `DESTINATION/part_0`. A copy gets its final
-name only when it is complete; in a bucket, this rename is a copy inside the bucket.
+A folder keeps its name: `converted/part_0` is copied to `DESTINATION/part_0`. A set at the
+destination is that of its source, or marked as unfinished: see `uploaded_sets`.
 """
 
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from typing import NamedTuple
 
 from tqdm import tqdm
 
+from tpudet.detection.preparation.records.transfers import (
+    Transfer,
+    copy_all,
+    delete_sources,
+    is_same,
+)
+from tpudet.detection.preparation.records.uploaded_sets import (
+    UploadedSet,
+    begin_sets,
+    end_sets,
+    find_others,
+    find_owner,
+    find_sets,
+    may_be_of_others,
+    require_unchanged,
+)
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.digests import file_digest
-from tpudet.trainkit.files.storage import TEMPORARY_SUFFIX, open_bytes, remove_if_there, whole_file
-from tpudet.trainkit.record_manifest import PROGRESS_SUFFIX
-
-_BLOCK_BYTES = 1 << 22
-_FAILURES_SHOWN = 10
-
-
-class Transfer(NamedTuple):
-    """One file to copy."""
-
-    source: str
-    destination: str
-    size: int  # bytes
-    modified_ns: int  # of the source, nanoseconds since 1970; 0 if unknown
+from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.storage import TEMPORARY_SUFFIX
+from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, PROGRESS_SUFFIX
 
 
 def upload(
@@ -57,46 +62,108 @@ def upload(
         A summary.
 
     Raises:
+        ClaimError: another process writes to one of these folders.
         UserError: as `plan_transfers`, `copy_all` and `delete_sources`, or an existing file differs
             and `overwrite` is false; nothing is copied then.
     """
     transfers = plan_transfers(sources, destination)
+    sets = find_sets(transfers)
     checksum = checksum or delete_source
-    missing = _select_missing(transfers, threads=threads, checksum=checksum, overwrite=overwrite)
-    size = sum(transfer.size for transfer in missing)
+    compare = partial(
+        _compare, transfers, sets, threads=threads, checksum=checksum, overwrite=overwrite
+    )
     if dry_run:
+        missing = compare().missing
         for transfer in missing:
             print(f"{transfer.source} -> {transfer.destination} ({transfer.size} bytes)")
+        size = sum(transfer.size for transfer in missing)
         return f"Dry run: {len(missing)} of {len(transfers)} file(s), {size} bytes would be copied."
-    copy_all(missing, threads=threads, checksum=checksum)
-    how = "size and SHA-256" if checksum else "size"
-    existing = len(transfers) - len(missing)
+    with ExitStack() as stack:
+        claims = [stack.enter_context(claim) for claim in _claims(sources, destination, sets)]
+
+        def verify_claims(path: str) -> None:
+            for claim in claims:
+                if path.startswith(f"{os.path.dirname(claim.path)}/"):
+                    claim.verify()
+
+        found = compare()
+        _copy_sets(found, threads=threads, checksum=checksum, verify_claims=verify_claims)
+        end_sets(sets)
+        if delete_source:
+            delete_sources(transfers)
+    num_copied, size = len(found.missing), sum(transfer.size for transfer in found.missing)
     summary = (
-        f"{len(missing)} file(s), {size} bytes copied, {existing} already existed; verified by "
-        f"{how}."
+        f"{num_copied} file(s), {size} bytes copied, {len(transfers) - num_copied} already "
+        f"existed; verified by {'size and SHA-256' if checksum else 'size'}."
     )
     if delete_source:
-        delete_sources(transfers)
         summary += f"\n{len(transfers)} source file(s) deleted; empty folders are kept."
     return summary
 
 
-def _select_missing(
-    transfers: Sequence[Transfer], *, threads: int, checksum: bool, overwrite: bool
-) -> list[Transfer]:
-    """Returns the transfers whose copies do not exist yet or are to be replaced."""
+def _copy_sets(
+    found: "_Comparison", *, threads: int, checksum: bool, verify_claims: Callable[[str], None]
+) -> None:
+    """Copies what is missing, manifests last, while readers refuse the sets concerned."""
+    begin_sets(found.begun, found.unknown, found.outdated, verify_claims=verify_claims)
+    copy = partial(copy_all, threads=threads, checksum=checksum, verify_claims=verify_claims)
+    manifests = [t for t in found.missing if t.destination.endswith(MANIFEST_SUFFIX)]
+    copy([transfer for transfer in found.missing if transfer not in manifests])
+    require_unchanged(found.begun)
+    if manifests:
+        copy(manifests)
+
+
+def _claims(sources: Sequence[str], destination: str, sets: Sequence[UploadedSet]) -> list[Claim]:
+    """The claims on the folders to write in, and on sets, which other commands write too."""
+    folders = {
+        _target(source, destination) if storage.is_folder(source) else _absolute(destination): None
+        for source in map(_absolute, sources)
+    }
+    outputs = {f"{folder}/upload.claim.json": folder for folder in folders}
+    outputs |= {f"{one.prefix}.claim.json": one.prefix for one in sets}
+    return [Claim(path, output=output) for path, output in outputs.items()]
+
+
+class _Comparison(NamedTuple):
+    """What is at the destination."""
+
+    missing: list[Transfer]  # to copy; also those that differ
+    begun: list[UploadedSet]  # of which something is missing
+    unknown: list[UploadedSet]  # of these, those of which other versions may be there
+    outdated: list[str]  # paths of files of other versions
+
+
+def _compare(
+    transfers: Sequence[Transfer],
+    sets: Sequence[UploadedSet],
+    *,
+    threads: int,
+    checksum: bool,
+    overwrite: bool,
+) -> _Comparison:
+    """Compares sources and copies; contents too where sizes cannot tell versions of a set apart."""
+    unknown = [one for one in sets if not one.is_known()]
+    of_others = {transfer for transfer in transfers if may_be_of_others(transfer, sets, unknown)}
     with ThreadPoolExecutor(threads) as pool:
-        compared = pool.map(lambda transfer: is_same(transfer, checksum=checksum), transfers)
-        same = list(tqdm(compared, total=len(transfers), unit="file", desc="compare", delay=1))
-    differing = [t.destination for t, s in zip(transfers, same, strict=True) if s is False]
-    if differing and not overwrite:
-        verb = "exists" if len(differing) == 1 else "exist"
+        compared = pool.map(lambda t: is_same(t, checksum=checksum or t in of_others), transfers)
+        bar = tqdm(compared, total=len(transfers), unit="file", desc="compare", delay=1)
+        same = dict(zip(transfers, bar, strict=True))
+    others = find_others(unknown, transfers)
+    differing = [transfer for transfer in transfers if same[transfer] is False]
+    if (found := [*(t.destination for t in differing), *others]) and not overwrite:
+        verb = "exists" if len(found) == 1 else "exist"
         raise UserError(
-            f"{listing(differing)} already {verb} with other content or older than the source. "
+            f"{listing(found)} already {verb} with other content or older than the source. "
             "Pass --checksum to compare contents if only the times differ, --overwrite to replace "
             "them, or another DESTINATION. Nothing was copied."
         )
-    return [t for t, s in zip(transfers, same, strict=True) if not s]
+    renewed = {one.manifest for one in unknown}
+    missing = [t for t in transfers if not same[t] or t in renewed]
+    owners = [find_owner(transfer, sets) for transfer in missing]
+    outdated = [t.destination for t in differing if t in of_others]
+    outdated += [path for path in others if not path.endswith(PROGRESS_SUFFIX)]
+    return _Comparison(missing, [one for one in sets if one in owners], unknown, outdated)
 
 
 def plan_transfers(sources: Sequence[str], destination: str) -> list[Transfer]:
@@ -113,7 +180,7 @@ def plan_transfers(sources: Sequence[str], destination: str) -> list[Transfer]:
     transfers: list[Transfer] = []
     mistakes: list[str] = []
     for source in map(_absolute, sources):
-        target = os.path.join(_absolute(destination), os.path.basename(source))
+        target = _target(source, destination)
         if not storage.exists(source):
             mistakes.append(f"{source} does not exist.")
         elif _overlap(source, target):
@@ -131,6 +198,11 @@ def plan_transfers(sources: Sequence[str], destination: str) -> list[Transfer]:
     if mistakes:
         raise UserError("\n  ".join(["Nothing was copied.", *mistakes]))
     return transfers
+
+
+def _target(source: str, destination: str) -> str:
+    """Where a source is copied to."""
+    return os.path.join(_absolute(destination), os.path.basename(source))
 
 
 def _absolute(path: str) -> str:
@@ -164,94 +236,3 @@ def _overlap(source: str, target: str) -> bool:
         for path in (source, target)
     )
     return first.startswith(second) or second.startswith(first)
-
-
-def is_same(transfer: Transfer, *, checksum: bool) -> bool | None:
-    """Whether the destination is a copy of the source; None if there is no such file."""
-    try:
-        state = storage.stat(transfer.destination)
-    except FileNotFoundError:
-        return None
-    if state.is_folder:  # ram:// reports this for every prefix of a name
-        return None
-    if state.size != transfer.size:
-        return False
-    if checksum:
-        return file_digest(transfer.source) == file_digest(transfer.destination)
-    known = state.modified_ns > 0 and transfer.modified_ns > 0
-    return not known or state.modified_ns >= transfer.modified_ns
-
-
-def copy_all(transfers: Sequence[Transfer], *, threads: int, checksum: bool) -> None:
-    """Copies files in parallel and verifies each copy, with a progress bar in bytes.
-
-    Args:
-        transfers: the files; existing destinations are replaced.
-        threads: copies at the same time.
-        checksum: read every copy back and compare contents, not only sizes.
-
-    Raises:
-        UserError: some copies failed; the others are kept.
-    """
-    for folder in sorted({os.path.dirname(transfer.destination) for transfer in transfers}):
-        storage.make_folder(folder)
-    total = sum(transfer.size for transfer in transfers)
-    failures: list[str] = []
-    lock, stopped = threading.Lock(), threading.Event()
-    with (
-        tqdm(total=total, unit="B", unit_scale=True, desc="upload") as bar,
-        ThreadPoolExecutor(threads) as pool,
-    ):
-
-        def progress(amount: int) -> None:
-            if stopped.is_set():
-                raise KeyboardInterrupt
-            with lock:
-                bar.update(amount)
-
-        futures = [pool.submit(_copy, t, progress, checksum=checksum) for t in transfers]
-        try:
-            for future in as_completed(futures):
-                if (failure := future.result()) is not None:
-                    failures.append(failure)
-        except BaseException:
-            stopped.set()  # running copies stop at their next block
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    if failures:
-        raise UserError(
-            f"{len(failures)} of {len(transfers)} copies failed; the same command resumes:\n  "
-            + "\n  ".join(failures[:_FAILURES_SHOWN])
-        )
-
-
-def _copy(transfer: Transfer, progress: Callable[[int], Any], *, checksum: bool) -> str | None:
-    """Copies and verifies one file; returns an error message or None."""
-    path = transfer.destination
-    try:
-        with open_bytes(transfer.source) as source, whole_file(path, "wb") as copy:
-            copy.write(b"")  # also creates an empty file
-            while block := source.read(_BLOCK_BYTES):
-                copy.write(block)
-                progress(len(block))
-        size = storage.stat(path).size
-        if size != transfer.size:
-            return f"{path} has {size} bytes, its source {transfer.size}"
-        if checksum and file_digest(path) != file_digest(transfer.source):
-            return f"{path} differs from its source"
-    except OSError as error:
-        return f"{path}: {storage.reason(error)}"
-    return None
-
-
-def delete_sources(transfers: Sequence[Transfer]) -> None:
-    """Deletes source files whose copies were verified.
-
-    Raises:
-        UserError: a file was changed since it was copied; it and those after it are kept.
-    """
-    for transfer in transfers:
-        state = storage.stat(transfer.source)
-        if (state.size, state.modified_ns) != (transfer.size, transfer.modified_ns):
-            raise UserError(f"{transfer.source} was changed in the meantime and is not deleted.")
-        remove_if_there(transfer.source)
