@@ -10,6 +10,7 @@ import pytest
 
 from tpudet.detection.commands import gen_all_subs, merge_all_subs
 from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
+from tpudet.detection.submission import merge_all
 
 COMMANDS = {"gen_all_subs": gen_all_subs.main, "merge_all_subs": merge_all_subs.main}
 
@@ -155,6 +156,51 @@ def test_a_merge_of_other_files_or_options_is_out_of_date(storage: Path, run) ->
     done = run("merge_all_subs", "--iou", "0.4")
     assert done.returncode == 1
     assert "part_0.csv was changed after it was made; -f replaces all" in done.stderr
+
+
+def test_killed_before_its_record_a_merge_is_not_taken_for_one_of_other_options(
+    storage: Path, run, monkeypatch
+) -> None:
+    """A mean of 0.9 and 0.5 is 0.7 by weights 1,1 and 0.6 by 1,3: the files have equal sizes."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    submit(storage, "b0-part_0-640.csv", "/m/01", 0.9)
+    submit(storage, "b5-part_0-640.csv", "/m/01", 0.5)
+    merge = ("merge_all_subs", "part_0", "--method", "wbf", "--weights")
+    result = storage / "merged/part_0.csv"
+    assert run(*merge, "1,1").returncode == 0
+    assert " 0.70000 " in result.read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr(merge_all, "write_report", kill)
+        with pytest.raises(Killed):
+            run(*merge, "1,3", "-f")
+    assert " 0.60000 " in result.read_text()
+    done = run(*merge, "1,1")
+    assert (done.returncode, done.stdout.count(" exists")) == (1, 0)
+    assert "part_0.csv exists without a record of the files and options" in done.stderr
+    assert run(*merge, "1,3", "-f").returncode == 0
+    assert run(*merge, "1,3").stdout.count(" exists") == 1
+    result.write_text(result.read_text().replace("0.60000", "0.70000"))
+    done = run(*merge, "1,3")
+    assert done.returncode == 1
+    assert "part_0.csv was changed after it was made" in done.stderr
+
+
+def test_one_process_makes_a_merge_and_its_record(storage: Path, run, hold_claim) -> None:
+    submit(storage, "b0-part_0-640.csv", "/m/01", 0.9)
+    (storage / "merged").mkdir()
+    with hold_claim(storage / "merged/part_0.csv.merge.json.claim.json") as process:
+        done = run("merge_all_subs", "part_0")
+        assert done.returncode == 2
+        message = f"{storage}/merged/part_0.csv is being written by process {process} on"
+        assert message in done.stderr
+    assert not list((storage / "merged").iterdir())
+    assert run("merge_all_subs", "part_0").returncode == 0
 
 
 def test_weights_must_suit_all_parts_before_any_is_written(storage: Path, run) -> None:

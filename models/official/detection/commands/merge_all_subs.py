@@ -22,8 +22,9 @@ but segmentation are joined in $STORAGE/merged/joined.csv; tpudet add_parents th
 an ancestor that several parts have once. --weights go with the submissions of each part in the
 order of their names, as they are printed. $STORAGE is `output` by default.
 
-Files that exist are skipped. PART.csv.merge.json beside each records the files and options that it
-was made of; if these are others now, it is out of date and nothing is joined: -f replaces all.
+Files that exist are skipped. PART.csv.merge.json beside each records its SHA-256 and the files and
+options that it was made of; if these are others now, it is out of date and nothing is joined: -f
+replaces all.
 
 exit codes: 0 done, 1 a file is out of date, 2 wrong arguments or unusable files
 """

@@ -1,6 +1,7 @@
 """Merges the submissions of all models part by part, and joins the merged parts.
 
-`<result>.merge.json`, beside each result, records the files and options that it was made of.
+`<result>.merge.json`, beside each result, records its digest and the files and options that it was
+made of. It is removed before the result is replaced: one without a record is out of date.
 """
 
 import os
@@ -19,6 +20,8 @@ from tpudet.detection.submission.merge import (
     relative_weights,
 )
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.digests import file_digest
 from tpudet.trainkit.files.json_text import parse_json, write_report
 
 _JOINED_PARTS = ("human_parts", *(f"part_{number}" for number in range(5)))
@@ -107,16 +110,32 @@ def _make(
     options: Mapping[str, Any],
     force: bool,
 ) -> bool:
-    """Writes a file unless it exists; False if it does, and was made otherwise."""
-    record = f"{target}.merge.json"
+    """Writes a file unless it exists; False if it does, and was made otherwise.
+
+    Raises:
+        ClaimError: another process makes it, or has taken it over.
+    """
+    record = _record_path(target)
     files = {os.path.basename(path): storage.stat(path).size for path in sources}
-    if force or not storage.is_file(target):
-        print(write(target, sources, force=force))
-        made = {"bytes": storage.stat(target).size, "files": files, "options": options}
+    if storage.is_file(target) and not force:
+        return _is_current(target, sources, files, options)
+    # The writers claim the result itself, but not its record, which is written when they end.
+    with Claim(f"{record}.claim.json", output=target) as claim:
+        if force or not storage.is_file(target):
+            storage.remove_if_there(record)
+        print(write(target, sources, force=force))  # refuses one that was made meanwhile
+        claim.verify()
+        made = {"sha256": file_digest(target), "files": files, "options": options}
         write_report(record, made)
-        return True
+    return True
+
+
+def _is_current(
+    target: str, sources: Sequence[str], files: dict[str, int], options: Mapping[str, Any]
+) -> bool:
+    """Whether a result is what would be made now; prints it, or why not."""
     newest = max(sources, key=lambda path: storage.stat(path).modified_ns)
-    if difference := _difference(target, _read_record(record), files, options):
+    if difference := _difference(target, _read_record(_record_path(target)), files, options):
         print(f"{target} {difference}; -f replaces all", file=sys.stderr)
     elif storage.stat(newest).modified_ns > storage.stat(target).modified_ns:
         print(f"{target}: older than {newest}; -f replaces all", file=sys.stderr)
@@ -126,14 +145,19 @@ def _make(
     return False
 
 
+def _record_path(target: str) -> str:
+    return f"{target}.merge.json"
+
+
 def _read_record(path: str) -> dict[str, Any] | None:
-    """The record of a result; None if there is none, or it is damaged."""
+    """The record of a result; None if there is none, or it is damaged or of an earlier version."""
     try:
         record = parse_json(storage.read_text(path) or "")
     except ValueError:
         return None
     is_whole = isinstance(record, dict) and all(
-        isinstance(record.get(name), dict) for name in ("files", "options")
+        isinstance(record.get(name), kind)
+        for name, kind in {"sha256": str, "files": dict, "options": dict}.items()
     )
     return record if is_whole else None
 
@@ -144,7 +168,7 @@ def _difference(
     """How a result was made otherwise than it would be now; empty if it was not."""
     if record is None:
         return "exists without a record of the files and options that it was made of"
-    if record.get("bytes") != storage.stat(target).size:
+    if record["sha256"] != file_digest(target):
         return "was changed after it was made"
     names = sorted({*files, *record["files"]})
     if others := [name for name in names if files.get(name) != record["files"].get(name)]:
