@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from tpudet.trainkit.cpu import available_cores
 from tpudet.trainkit.errors import UserError, shorten
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.file_kinds import FileKind, refuse_other_kind
 from tpudet.trainkit.screen import LogFormatter, LogHandler
 
 EXIT_WRONG_USAGE = 2
@@ -174,10 +176,14 @@ def add_override_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_json_argument(parser: argparse.ArgumentParser, content: str) -> None:
-    """Adds --json, the file of a report; one without a folder is refused before the work."""
+def add_json_argument(parser: argparse.ArgumentParser, content: str, kind: FileKind) -> None:
+    """Adds --json, the file of a report; one that cannot be written is refused before the work."""
     parser.add_argument(
-        "--json", type=report_file, default="", metavar="FILE", help=f"also write {content} to FILE"
+        "--json",
+        type=partial(report_file, kind=kind),
+        default="",
+        metavar="FILE",
+        help=f"also write {content} to FILE",
     )
 
 
@@ -246,13 +252,20 @@ def share(text: str) -> float:
     return value
 
 
-def report_file(text: str) -> str:
-    """The path of a file to write, in a folder that exists, as the `type` of an argument."""
+def report_file(text: str, *, kind: FileKind) -> str:
+    """The path of a file to write, as the `type` of an argument.
+
+    Its folder exists, and it replaces no file of another kind.
+    """
     folder = os.path.dirname(text) or "."
     if storage.is_folder(text):
         raise argparse.ArgumentTypeError(f"{text} is a folder, not a file")
     if not storage.is_remote(text) and not storage.is_folder(folder):
         raise argparse.ArgumentTypeError(f"{text} cannot be written: there is no folder {folder}")
+    try:
+        refuse_other_kind(text, kind)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     return text
 
 

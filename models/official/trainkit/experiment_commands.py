@@ -23,13 +23,14 @@ from tpudet.trainkit.command_line import (
     add_config_arguments,
     new_parser,
     positive_integer,
+    report_file,
     run_command,
     start_logging,
-    writing,
 )
 from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.config.find import run_config
-from tpudet.trainkit.files.storage import make_folder, whole_file
+from tpudet.trainkit.files.file_kinds import DRAWING, file_of_kind, refuse_other_kind
+from tpudet.trainkit.files.storage import make_folder
 from tpudet.trainkit.jobs.child_process import run_child
 from tpudet.trainkit.training.preemption import Interrupted, interrupted_by_signals
 from tpudet.trainkit.training.stopping import EXIT_START_AGAIN
@@ -261,7 +262,10 @@ def run_show_augmented(
     parser = new_parser("tpudet show_augmented", description, epilog=epilog)
     add_config_arguments(parser)
     parser.add_argument(
-        "--output", metavar="FILE.png", help="file to write (CONFIG's stem + _augmented.png)"
+        "--output",
+        type=functools.partial(report_file, kind=DRAWING),
+        metavar="FILE.png",
+        help="file to write (CONFIG's stem + _augmented.png)",
     )
     parser.add_argument(
         "--num_images", type=positive_integer, default=16, help="images in the grid (16)"
@@ -273,10 +277,11 @@ def run_show_augmented(
         config: Any = experiment_config(config_type, arguments)
         stem = os.path.basename(arguments.config).removesuffix(".yaml").removesuffix(".yml")
         output = arguments.output or f"{stem}_augmented.png"
+        refuse_other_kind(output, DRAWING)
         # An image is the same in any batch, and with batches of one no more are read than drawn.
         train = dataclasses.replace(config.train, batch_size=1)
         grid = draw(dataclasses.replace(config, train=train), arguments.num_images)
-        with writing(output), whole_file(output, "wb") as file:
+        with file_of_kind(output, "wb", DRAWING) as file:
             file.write(encode_png(grid))
         return f"Wrote {output}"
 

@@ -10,6 +10,7 @@ from tpudet.trainkit.command_line import (
     positive_number,
     report_file,
 )
+from tpudet.trainkit.files.file_kinds import DRAWING, PLAN, RATE_TABLE, STEP_TIMES
 
 
 def add_training_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,10 +58,10 @@ def add_range_test_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--output",
-        type=report_file,
+        type=_curve_file,
         default="learning_rate.png",
         metavar="FILE.png",
-        help="curve (%(default)s)",
+        help="curve (%(default)s); its points are written beside it, as CSV",
     )
 
 
@@ -85,7 +86,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: the rows of the data set's class list, or where there is none those of COCO "
         "or ImageNet",
     )
-    add_json_argument(parser, "what was found")
+    add_json_argument(parser, "what was found", PLAN)
 
 
 def add_step_time_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +104,7 @@ def add_step_time_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="untimed steps before (%(default)s)",
     )
-    add_json_argument(parser, "the times")
+    add_json_argument(parser, "the times", STEP_TIMES)
 
 
 def add_evaluation_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,6 +123,16 @@ def add_evaluation_arguments(parser: argparse.ArgumentParser) -> None:
         dest="overrides",
         help="set one value of the experiment, e.g. data.directory=DIR; may be repeated",
     )
+
+
+def rate_table_path(curve: str) -> str:
+    """Returns the path of the table beside the curve of a range test."""
+    return f"{curve.removesuffix('.png')}.csv"
+
+
+def _curve_file(text: str) -> str:
+    report_file(rate_table_path(text), kind=RATE_TABLE)
+    return report_file(text, kind=DRAWING)
 
 
 def _deadline(text: str) -> float:

@@ -11,6 +11,7 @@ from tpudet.classification.config import ExperimentConfig
 from tpudet.classification.profiling.step_times import count_classes, open_input
 from tpudet.cli import main
 from tpudet.trainkit.config.decode import ConfigError, load_config
+from tpudet.trainkit.files.file_kinds import INPUT_TIMES, refuse_other_kind
 from tpudet.trainkit.training.devices import choose_tensorflow_devices
 
 SMALL = ("data.image_size=[32,32]", "train.batch_size=2", "model.backbone.depth=18")
@@ -76,5 +77,6 @@ def test_benchmark_input_compares_the_pipelines(
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
     assert [row[0] for row in rows] == ["| basic", "| optimized", "| cached"]
     assert float(rows[0][2]) == 1.0  # times basic
+    refuse_other_kind(f"{tmp_path}/input.json", INPUT_TIMES)  # written again, it is replaced
     results = json.loads((tmp_path / "input.json").read_text())
     assert all(0 <= result["training"]["input_wait_share"] <= 1 for result in results)

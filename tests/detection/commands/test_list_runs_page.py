@@ -42,6 +42,18 @@ def test_runs_are_compared_by_curves_and_settings(tmp_path: Path, browse, capsys
     assert not any(row[0] == "train.total_steps" for row in cells)
 
 
+def test_a_page_replaces_a_page_of_its_own_only(tmp_path: Path, capsys) -> None:
+    write_run(tmp_path / "saved/a", 0.01, {10: 0.2})
+    page = tmp_path / "thesis.html"
+    command = [f"{tmp_path}/saved", "--metric", "AP", "--page", str(page)]
+    assert [list_runs.main(command) for _ in range(2)] == [0, 0]
+    page.write_text("<!DOCTYPE html>\n<html><body>my thesis</body></html>\n")
+    with pytest.raises(SystemExit):
+        list_runs.main(command)
+    assert "thesis.html exists and is not a page of tpudet" in capsys.readouterr().err
+    assert "my thesis" in page.read_text()
+
+
 @pytest.mark.parametrize("other", [["--compare"], ["--goodput"], ["--watch", "9"]])
 def test_a_page_is_written_once_and_of_something(other: list[str], tmp_path: Path, capsys) -> None:
     page = ["--page", f"{tmp_path}/runs.html"]

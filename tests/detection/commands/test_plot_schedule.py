@@ -75,5 +75,22 @@ def test_a_wrong_config_is_one_message(
 def test_a_folder_that_is_not_there_is_one_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["quickstart", "--output", str(tmp_path / "no/rate.png")]) == 2
-    assert "no/rate.png" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["quickstart", "--output", str(tmp_path / "no/rate.png")])
+    assert ended.value.code == 2
+    assert "no/rate.png cannot be written: there is no folder" in capsys.readouterr().err
+
+
+def test_a_drawing_replaces_a_drawing_and_no_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also under the name that no argument gives."""
+    monkeypatch.chdir(tmp_path)
+    output = tmp_path / "quickstart_schedule.png"
+    for peak in ("0.1", "0.2"):
+        assert main(["quickstart", "--set", f"train.learning_rate.peak={peak}"]) == 0
+    output.write_text("train: {}\n")
+    capsys.readouterr()
+    assert main(["quickstart"]) == 2
+    assert "_schedule.png exists and is not a drawing of tpudet" in capsys.readouterr().err
+    assert output.read_text() == "train: {}\n"

@@ -80,6 +80,33 @@ def test_the_same_detections(
     assert f"{path} exists: --overwrite replaces it" in capsys.readouterr().err
 
 
+def test_a_description_that_nobody_named_is_replaced_only_by_that_of_its_model(
+    saved_model: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the two files, the new model has none rather than that of the old one."""
+    monkeypatch.setattr(portable, "_to_litert", lambda saved: b"model")
+    path, description = tmp_path / "m.tflite", tmp_path / "m.tflite.json"
+    description.write_text('{"mine": true}')
+    for more in ([], ["--overwrite"]):
+        assert main([str(saved_model), str(path), *more]) == 2
+        message = f"{description} exists and is not a description of a model by tpudet"
+        assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["m.tflite.json"]
+    assert description.read_text() == '{"mine": true}'
+    description.unlink()
+    for more in ([], ["--overwrite"]):
+        assert main([str(saved_model), str(path), *more]) == 0
+        assert json.loads(description.read_text())["precision"] == "float32"
+
+    def fail(path: str, text: str) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(portable.storage, "write_text", fail)
+    with pytest.raises(ZeroDivisionError):
+        main([str(saved_model), str(path), "--overwrite"])
+    assert [path.name for path in tmp_path.iterdir()] == ["m.tflite"]
+
+
 @pytest.mark.parametrize("source", ["folder", "records"])
 def test_int8_is_near(
     source: str,

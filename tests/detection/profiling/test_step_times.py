@@ -11,6 +11,7 @@ import pytest
 from tpudet.detection.config import ExperimentConfig
 from tpudet.detection.profiling.step_times import open_input
 from tpudet.trainkit.config.decode import ConfigError, load_config
+from tpudet.trainkit.files.file_kinds import STEP_TIMES, refuse_other_kind
 from tpudet.trainkit.training.devices import choose_tensorflow_devices
 
 SMALL = ("data.canvas_size=[32,32]", "train.batch_size=2", "model.head.num_convs=1")
@@ -48,5 +49,6 @@ def test_the_command_prints_a_row_and_writes_the_times(backend: str, tmp_path: P
     header, _, row = done.stdout.splitlines()
     assert header == "| Device | Precision | Network | Batch size | s/batch | images/s |"
     assert f"| float32 | quickstart, synthetic input, {backend} | 2 | " in row
+    refuse_other_kind(f"{tmp_path}/times.json", STEP_TIMES)  # written again, it is replaced
     (times,) = json.loads((tmp_path / "times.json").read_text())
     assert times["images_per_second"] == pytest.approx(2 / times["seconds_per_batch"], rel=1e-2)

@@ -121,6 +121,22 @@ def test_the_summary_is_a_setting_to_paste_or_a_remedy(
     summary = write_range_test(found, f"{tmp_path}/rate.png", title="lite0")
     assert re.search(words, summary)
     assert (tmp_path / "rate.csv").exists()
+    assert write_range_test(found, f"{tmp_path}/rate.png", title="again") == summary
+
+
+def test_a_table_beside_the_curve_that_is_another_s_is_kept(tmp_path: Path, capsys) -> None:
+    """Nobody has named lr.csv: it is refused before the test and after it."""
+    table = tmp_path / "lr.csv"
+    table.write_text("mine\n")
+    with pytest.raises(UserError, match="lr.csv exists and is not a table of rates by tpudet"):
+        write_range_test(FOUND, f"{tmp_path}/lr.png", title="lite0")
+    parser = ArgumentParser()
+    add_range_test_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--output", f"{tmp_path}/lr.png"])
+    assert "--output: " in (message := capsys.readouterr().err)
+    assert "lr.csv exists and is not a table of rates" in message
+    assert table.read_text() == "mine\n"
 
 
 def test_rates_that_do_not_rise_are_refused() -> None:

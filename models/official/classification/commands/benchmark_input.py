@@ -19,7 +19,7 @@ from tpudet.trainkit.command_line import (
     run_command,
 )
 from tpudet.trainkit.experiment_commands import experiment_config
-from tpudet.trainkit.files.json_text import write_report
+from tpudet.trainkit.files.file_kinds import INPUT_TIMES, write_json
 
 _HEADER = """\
 | Input | images/s | times basic | CPU ms/image | s/batch in training | waiting for input |
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="N",
         help="timed training steps with each input; 0: none (%(default)s)",
     )
-    add_json_argument(parser, "the times")
+    add_json_argument(parser, "the times", INPUT_TIMES)
     return run_command(parser, argv, _run)
 
 
@@ -78,4 +78,4 @@ def _run(arguments: argparse.Namespace) -> None:
         print(f"| {' | '.join(cells)} |", flush=True)
         results.append(result)
     if arguments.json:
-        write_report(arguments.json, results)
+        write_json(arguments.json, results, INPUT_TIMES)

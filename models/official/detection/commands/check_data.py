@@ -2,9 +2,11 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
 from tpudet.detection.commands.preparation_arguments import add_source_arguments, build_source
 from tpudet.trainkit.command_line import new_parser, report_file, run_command
+from tpudet.trainkit.files.file_kinds import FINDINGS
 
 _EPILOG = """exit status: 0 everything can be used (repairs are listed), 1 something would be left
 out, 2 wrong arguments or inputs
@@ -16,7 +18,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = new_parser("tpudet check_data", __doc__, epilog=_EPILOG)
     add_source_arguments(parser)
     parser.add_argument(
-        "--report", type=report_file, metavar="FILE", help="also write all findings here, as JSON"
+        "--report",
+        type=partial(report_file, kind=FINDINGS),
+        metavar="FILE",
+        help="also write all findings here, as JSON",
     )
     return run_command(parser, argv, _run)
 

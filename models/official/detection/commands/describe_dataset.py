@@ -2,8 +2,10 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
-from tpudet.trainkit.command_line import new_parser, run_command
+from tpudet.trainkit.command_line import new_parser, report_file, run_command
+from tpudet.trainkit.files.file_kinds import PAGE
 
 _MAX_SAMPLES = 200
 
@@ -22,7 +24,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     parser = new_parser("tpudet describe_dataset", __doc__, epilog=_EPILOG)
     parser.add_argument("part_dir", metavar="PART_DIR", help="converted/PART")
-    parser.add_argument("--output", metavar="FILE", help="default: PART_DIR/report.html")
+    parser.add_argument(
+        "--output",
+        type=partial(report_file, kind=PAGE),
+        metavar="FILE",
+        help="default: PART_DIR/report.html",
+    )
     parser.add_argument(
         "--samples",
         type=_sample_count,

@@ -2,8 +2,10 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
-from tpudet.trainkit.command_line import new_parser, positive_number, run_command, writing
+from tpudet.trainkit.command_line import new_parser, positive_number, report_file, run_command
+from tpudet.trainkit.files.file_kinds import PAGE
 from tpudet.trainkit.files.locations import storage_path
 
 
@@ -42,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--page",
+        type=partial(report_file, kind=PAGE),
         metavar="FILE.html",
         help="write a page instead: the table, curves of --metric and of the loss, the comparison",
     )
@@ -59,13 +62,12 @@ def _run(arguments: argparse.Namespace) -> str | None:
     if arguments.page:
         from tpudet.trainkit.training.runs_page import write_runs_page  # it imports Matplotlib
 
-        with writing(arguments.page):
-            return write_runs_page(
-                arguments.page,
-                arguments.directory,
-                metric=arguments.metric,
-                silent_after_minutes=arguments.silent_after_minutes,
-            )
+        return write_runs_page(
+            arguments.page,
+            arguments.directory,
+            metric=arguments.metric,
+            silent_after_minutes=arguments.silent_after_minutes,
+        )
     runs.print_report(
         arguments.directory,
         metric=arguments.metric,

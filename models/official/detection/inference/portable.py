@@ -22,6 +22,7 @@ from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.file_kinds import MODEL_DESCRIPTION, refuse_other_kind
 from tpudet.trainkit.files.inputs import read_input
 from tpudet.trainkit.files.storage import whole_file
 from tpudet.trainkit.image_folder import list_images
@@ -63,7 +64,7 @@ def convert(
     Raises:
         UserError: the SavedModel is unusable or of an export without the signature `canvas` or the
             sides of its resizing; the name, the format or its converter does not fit; the file
-            exists; `int8` is not usable.
+            exists, or a `<path>.json` of another kind; `int8` is not usable.
     """
     extension = os.path.splitext(path)[1].lower()
     if extension not in FORMATS:
@@ -79,9 +80,11 @@ def convert(
             f"{saved.directory} does not say the sides of its data.resize, which calibrating "
             "needs: export it again with tpudet export"
         )
+    description = f"{path}.json"
     with Claim(f"{path}.claim.json", output=path) as claim:
         if storage.exists(path) and not overwrite:
             raise UserError(f"{path} exists: --overwrite replaces it")
+        refuse_other_kind(description, MODEL_DESCRIPTION)
         if FORMATS[extension] == "onnx":
             encoded = _to_onnx(saved)
         elif int8 is None:
@@ -93,10 +96,10 @@ def convert(
             canvases = read_canvases(int8, (height, width), resize, limit=num_images)
             encoded = _to_int8(_to_litert(saved), canvases)
         claim.verify()
-        with whole_file(f"{path}.json", "w") as file:
-            file.write(_description(saved, is_int8=int8 is not None))
+        storage.remove_if_there(description)  # never that of another model beside this one
         with whole_file(path, "wb") as file:
             file.write(encoded)
+        storage.write_text(description, _description(saved, is_int8=int8 is not None))
     return len(encoded)
 
 

@@ -19,5 +19,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def write_report(path: str, content: Any) -> None:
-    """Writes indented JSON as `storage.whole_file` does, and raises what it raises."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    """Writes `report_text` as `storage.whole_file` does, and raises what it raises."""
+    write_text(path, report_text(content))
+
+
+def report_text(content: Any) -> str:
+    """Returns indented JSON."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -120,6 +120,7 @@ def page(title: str, body: Iterable[Content], *, style: str = "", script: str = 
     )
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="generator" content="tpudet">\n'  # as `file_kinds.PAGE` knows it
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"{element('title', title)}\n<style>{_STYLE}{style}</style>\n</head>\n<body>\n"

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tpudet.trainkit.command_line import writing
 from tpudet.trainkit.config.ranges import BrokenRules
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.file_kinds import DRAWING, PNG_METADATA, RATE_TABLE, file_of_kind
 from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.record_splits import Split
 from tpudet.trainkit.training.build_training import Training
@@ -25,6 +24,7 @@ from tpudet.trainkit.training.config import (
 )
 from tpudet.trainkit.training.engine import Engine, NonfiniteStep
 from tpudet.trainkit.training.start import resolve_start
+from tpudet.trainkit.training_arguments import rate_table_path
 from tpudet.trainkit.weights.families import Family
 
 if TYPE_CHECKING:
@@ -159,18 +159,19 @@ def write_range_test(found: RangeTest, output: str, *, title: str) -> str:
         title: of the drawing.
 
     Raises:
-        UserError: a file cannot be written.
+        UserError: a file cannot be written, or would replace one of another kind.
     """
     import pandas as pd  # late, as Matplotlib below: the experiments import this module
 
     points = pd.DataFrame(
         {"learning_rate": found.rates, "loss": found.losses, "smoothed": found.smoothed}
     )
-    table = f"{output.removesuffix('.png')}.csv"
-    with writing(output), storage.whole_file(output, "wb") as file:
-        draw_range_test(found, title=title).savefig(file, format="png", dpi=120)
-    with writing(table):
-        storage.write_text(table, points.to_csv(index=False))
+    table = rate_table_path(output)
+    with file_of_kind(output, "wb", DRAWING) as file:
+        figure = draw_range_test(found, title=title)
+        figure.savefig(file, format="png", dpi=120, metadata=PNG_METADATA)
+    with file_of_kind(table, "w", RATE_TABLE) as file:
+        file.write(points.to_csv(index=False))
     return f"{_verdict(found)}; {len(found.rates)} steps, {output} and {table}"
 
 

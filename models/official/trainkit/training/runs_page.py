@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.file_kinds import PAGE, file_of_kind
 from tpudet.trainkit.pages.charts import MAX_NAMES
 from tpudet.trainkit.pages.curves import Line, line_chart
 from tpudet.trainkit.pages.evaluation_page import Section, evaluation_page, side_by_side
@@ -30,14 +30,15 @@ def write_runs_page(path: str, directory: str, *, metric: str, silent_after_minu
         silent_after_minutes: as for `runs.describe_run`.
 
     Raises:
-        UserError: there is no run.
+        UserError: there is no run, the page cannot be written, or would replace another file.
     """
     model_dirs = list(find_model_dirs(directory))
     if not model_dirs:
         raise UserError(f"no runs below {directory}: no folder there holds {FILE_NAME}")
     runs = describe_runs(model_dirs, metric=metric, silent_after_minutes=silent_after_minutes)
     page = build_runs_page(model_dirs, runs, metric=metric, directory=directory)
-    storage.write_text(path, page)
+    with file_of_kind(path, "w", PAGE) as file:
+        file.write(page)
     return f"{path}: the page about the runs below {directory}. Open it in a browser."
 
 

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tpudet.trainkit.cpu import available_cores
-from tpudet.trainkit.files.json_text import write_report
+from tpudet.trainkit.files.file_kinds import STEP_TIMES, write_json
 from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.training.build_engine import build_engine, choose_devices, set_precision
 from tpudet.trainkit.training.config import TrainConfig
@@ -168,7 +168,7 @@ def print_times(
         print(times.row(), flush=True)
         results.append(times._asdict())
     if arguments.json:
-        write_report(arguments.json, results)
+        write_json(arguments.json, results, STEP_TIMES)
 
 
 def describe_devices(devices: Devices) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files.json_text import write_report
+from tpudet.trainkit.files.file_kinds import PLAN, write_json
 from tpudet.trainkit.training import tpu_plan
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.engine import batch_faults
@@ -72,7 +72,8 @@ def plan_experiment(
     names = ["train", "evaluate"] if arguments.steps == "both" else [arguments.steps]
     steps, code = planner.plan(names, train.batch_size, searches=arguments.search)
     if arguments.json:
-        write_report(arguments.json, [{**step._asdict(), "tpu": machine.name} for step in steps])
+        plans = [{**step._asdict(), "tpu": machine.name} for step in steps]
+        write_json(arguments.json, plans, PLAN)
     return code
 
 

@@ -248,13 +248,17 @@ def test_every_fault_is_repaired_or_left_out_and_said(
         assert ("image/key/sha256" in example.features.feature) == (image_check == "full")
 
     report = tmp_path / "report.json"
-    assert check("coco", path, images, "--report", report) == 1
+    for _ in range(2):  # its own report is replaced
+        assert check("coco", path, images, "--report", report) == 1
     found = json.loads(report.read_text())
     assert found["left_out"] == manifest["left_out"]
     assert found["repaired"] == manifest["repaired"]
     with pytest.raises(SystemExit, match="2"):
         check("coco", path, images, "--report", tmp_path / "gone/report.json")
     assert "report.json cannot be written: there is no folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        check("coco", path, images, "--report", output / "test_faulty.manifest.json")
+    assert "manifest.json exists and is not a report of findings" in capsys.readouterr().err
 
 
 def test_check_data_is_content_with_good_data_and_writes_nothing(

@@ -247,9 +247,19 @@ def test_wrong_arguments(write_part, drawn_image, tmp_path, capsys) -> None:
             describe(folder, "--samples", samples)
         assert ended.value.code == 2
         assert f"`{samples}` is not an integer from 0 to 200" in capsys.readouterr().err
-    assert describe(folder, "--output", tmp_path / "nowhere/page.html") == 2
-    assert "nowhere" in capsys.readouterr().err
-    assert describe(folder, "--output", tmp_path / "page.html", "--samples", 0) == 0
+    manifest = next(folder.glob("*.manifest.json"))
+    for output, message in (
+        (tmp_path / "nowhere/page.html", "page.html cannot be written: there is no folder"),
+        (manifest, "manifest.json exists and is not a page of tpudet"),
+    ):
+        with pytest.raises(SystemExit):
+            describe(folder, "--output", output)
+        assert message in capsys.readouterr().err
+    (folder / "report.html").write_text("mine")
+    assert describe(folder) == 2
+    assert "report.html exists and is not a page of tpudet" in capsys.readouterr().err
+    for _ in range(2):
+        assert describe(folder, "--output", tmp_path / "page.html", "--samples", 0) == 0
     assert "img" not in Page((tmp_path / "page.html").read_text()).tags
 
 

@@ -28,7 +28,7 @@ from tpudet.detection.preparation.sources.read import ReadSource, Source, read_s
 from tpudet.detection.preparation.sources.yolo_layout import YOLO_SPLITS
 from tpudet.trainkit.class_list import write_class_list
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files.json_text import write_report
+from tpudet.trainkit.files.file_kinds import FINDINGS, write_json
 
 _IMAGES_PER_JOB = 256  # of a check
 _REPORTED = (
@@ -149,7 +149,7 @@ def check_source(source: Source, *, workers: int, report: str | None) -> bool:
     found = check_only(plan, workers=workers)
     print(format_summary(found))
     if report is not None:
-        write_report(report, {part: found[part] for part in _REPORTED})
+        write_json(report, {part: found[part] for part in _REPORTED}, FINDINGS)
     write_class_list(annotations.classes)
     require_boxes(plan, found, "Correct the annotations.")
     return not found["left_out"]

@@ -31,7 +31,7 @@ from tpudet.detection.preparation.report.sections import (
 )
 from tpudet.detection.preparation.report.set_statistics import SetNumbers, read_numbers
 from tpudet.trainkit.errors import count_of
-from tpudet.trainkit.files.storage import write_text
+from tpudet.trainkit.files.file_kinds import PAGE, file_of_kind, refuse_other_kind
 from tpudet.trainkit.pages.html import Content, Html, element, page, section, to_html
 
 STYLE = """
@@ -69,9 +69,11 @@ def write_report(part_dir: str, output: str | None, *, num_samples: int) -> str:
         A summary.
 
     Raises:
-        UserError: the set is missing, unfinished or damaged.
+        UserError: the set is missing, unfinished or damaged; the page cannot be written, or would
+            replace another file.
     """
     output = output or os.path.join(part_dir, "report.html")
+    refuse_other_kind(output, PAGE)
     numbers = read_numbers(part_dir)
     places = choose_samples(numbers.columns, num_samples)
     found = search_look_alikes(numbers)
@@ -83,7 +85,8 @@ def write_report(part_dir: str, output: str | None, *, num_samples: int) -> str:
 
     samples = [draw(place) for place in tqdm(places, unit="image", desc="samples")]
     drawn_pairs = [DrawnPair(draw(first), draw(second), value) for first, second, value in pairs]
-    write_text(output, build_page(numbers, samples, found, drawn_pairs))
+    with file_of_kind(output, "w", PAGE) as file:
+        file.write(build_page(numbers, samples, found, drawn_pairs))
     images = sum(len(columns.names) for columns in numbers.columns)
     return (
         f"{output}: {', '.join(numbers.split_names)}; {images:,} images, "
