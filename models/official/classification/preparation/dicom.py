@@ -13,7 +13,10 @@ import cv2
 import numpy as np
 
 from tpudet.classification.data.record import CT_BIAS
+from tpudet.classification.preparation.dicom_limits import check_decoded_size, check_inflated_size
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.images.headers import ImageError
+from tpudet.trainkit.images.opencv_decode import decode_image
 
 # Of 12-bit files whose negative values were written as unsigned ones: how many values there are,
 # and the lowest, air, from which they count, as all repairs of RSNA's files have it.
@@ -60,14 +63,17 @@ def read_scan(content: bytes) -> Scan:
     Negative values that were written as unsigned 12-bit ones are put right.
 
     Raises:
-        DicomError: it is not a DICOM image of one channel, cannot be decoded, or has a header that
-            cannot be used; says why.
+        DicomError: it is not a DICOM image of one channel, cannot be decoded, would take more than
+            `dicom_limits.MAX_BYTES`, or has a header that cannot be used; says why.
     """
     dataset = _read(content, stop_before_pixels=False)
     try:
         with warnings.catch_warnings():  # of headers that do not fit the data, which then counts
             warnings.simplefilter("ignore")
+            check_decoded_size(dataset)
             pixels = np.asarray(dataset.pixel_array)
+    except ImageError as error:
+        raise DicomError(str(error)) from error
     except Exception as error:  # whatever decoders of foreign files raise
         raise DicomError(f"cannot be decoded: {' '.join(str(error).split())}") from error
     return _evaluate(partial(_scan, pixels), dataset)
@@ -123,7 +129,10 @@ def _read(content: bytes, *, stop_before_pixels: bool) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            check_inflated_size(content)
             return pydicom.dcmread(io.BytesIO(content), stop_before_pixels=stop_before_pixels)
+    except ImageError as error:
+        raise DicomError(str(error)) from error
     except Exception as error:
         raise DicomError(f"is not a DICOM file: {' '.join(str(error).split())}") from error
 
@@ -183,7 +192,7 @@ def _slice(frame: np.ndarray, slope: float, intercept: float) -> Slice:
 
 def hounsfield(found: Slice) -> np.ndarray:
     """Returns the Hounsfield units of a slice, [h, w] float64."""
-    values: Any = cv2.imdecode(np.frombuffer(found.png, np.uint8), cv2.IMREAD_UNCHANGED)
+    values = decode_image(found.png, cv2.IMREAD_UNCHANGED)
     return (values.astype(np.float64) - CT_BIAS) * found.slope + found.intercept
 
 

@@ -9,10 +9,11 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 
 from tpudet.detection.ops.numpy_masks import Rle, encode_rle, paste_rle
+from tpudet.trainkit.images.headers import ImageError
+from tpudet.trainkit.images.opencv_decode import decode_mask_image
 
 # The main process predicts meanwhile. On two cores workers would only take its time.
 NUM_WORKERS = max(1, min(8, (os.cpu_count() or 1) // 2))
@@ -51,14 +52,14 @@ def png_job(job: PngJob, progress: Callable[[int], Any]) -> tuple[int, list[Rle]
     """Returns the job's number and n COCO RLE, any value above 0 being inside; for `run_jobs`.
 
     Raises:
-        MaskFileError: a file is not a PNG.
+        MaskFileError: a file cannot be decoded.
     """
     del progress
     return job.number, [_decode(encoded) for encoded in job.encoded]
 
 
 def _decode(encoded: bytes) -> Rle:
-    pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_GRAYSCALE)
-    if pixels is None:
-        raise MaskFileError("a mask of a record is not a PNG")
-    return encode_rle(pixels > 0)
+    try:
+        return encode_rle(decode_mask_image(encoded))
+    except ImageError as error:
+        raise MaskFileError(f"a mask of a record: {error}") from error

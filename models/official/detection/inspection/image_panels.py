@@ -13,6 +13,7 @@ from tpudet.detection.inspection.outcomes import FAULT_NAMES, FOUND, IGNORED, Ou
 from tpudet.detection.ops.drawing import Panel, draw_masks, draw_panels
 from tpudet.detection.ops.numpy_masks import Rle, decode_rle
 from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.images.opencv_decode import decode_fitting_mask
 from tpudet.trainkit.pages.drawing import (
     Colour,
     class_colour,
@@ -213,8 +214,7 @@ def _fill(image: np.ndarray, marks: list[Mark]) -> np.ndarray:
 def _decode(mask: Rle | bytes | None, size: tuple[int, ...]) -> np.ndarray | None:
     """Returns a mask as [h, w] bool; None if it is not of this size."""
     if isinstance(mask, bytes):
-        pixels = cv2.imdecode(np.frombuffer(mask, np.uint8), cv2.IMREAD_GRAYSCALE)
-        return pixels > 0 if pixels is not None and pixels.shape == size else None
+        return decode_fitting_mask(mask, size)
     return decode_rle(mask) if mask and tuple(mask["size"]) == size else None
 
 

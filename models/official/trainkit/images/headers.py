@@ -14,9 +14,11 @@ Container = Literal["JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF", "JPEG 2
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _EXIF_PREFIX = b"Exif\x00\x00"
 _ORIENTATION_TAG = 0x0112
+_MAX_BRANDS = 256  # bytes of an ISO file in which its brands are looked for
 # Inside entropy-coded data FF is followed by 00 or a restart marker; anything else is a marker.
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
-_START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+# With DHP of hierarchical files and SOF55 of JPEG-LS, which hold a size in the same place.
+_START_OF_FRAME = frozenset((*range(0xC0, 0xD0), 0xDE, 0xF7)) - {0xC4, 0xC8, 0xCC}
 _END_OF_IMAGE, _START_OF_SCAN, _APP1 = 0xD9, 0xDA, 0xE1
 _TABLES = frozenset((0xC4, 0xDB))  # Huffman, quantization
 _END_MARKER = b"\xff\xd9"
@@ -76,11 +78,17 @@ def find_container(encoded: bytes) -> Container:
         return "BMP"
     if encoded.startswith((b"II*\x00", b"MM\x00*")):
         return "TIFF"
-    if encoded[4:12] in (b"ftypavif", b"ftypavis"):
+    if encoded[4:8] == b"ftyp" and _has_avif_brand(encoded):
         return "AVIF"
     if encoded[4:8] == b"jP  " or encoded.startswith(b"\xff\x4f\xff\x51"):
         return "JPEG 2000"
     return "unknown"
+
+
+def _has_avif_brand(encoded: bytes) -> bool:
+    """Whether the brands of an ISO file have an AVIF's among them, be it first or not."""
+    brands = encoded[8 : min(int.from_bytes(encoded[:4], "big"), _MAX_BRANDS)]
+    return any(brands[i : i + 4] in (b"avif", b"avis") for i in range(0, len(brands), 4))
 
 
 def parse_jpeg(encoded: bytes, *, walk_scans: bool = True) -> JpegHeader:
@@ -166,6 +174,8 @@ def parse_png(encoded: bytes) -> PngHeader:
         if checksum != int.from_bytes(encoded[end : end + 4], "big"):
             raise ImageError("corrupt PNG: a chunk's checksum is wrong")
         if kind == b"IHDR" and length >= 10:
+            if header is not None:
+                raise ImageError("corrupt PNG: it holds two header chunks")
             width, height, bits, color_type = struct.unpack_from(">IIBB", encoded, start)
             header = (height, width, bits, color_type)
         elif kind == b"tRNS":

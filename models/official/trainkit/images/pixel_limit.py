@@ -1,70 +1,102 @@
 """Refuses images that would take gigabytes to decode, by the sizes in their headers.
 
 A few kilobytes can stand for 2^30 pixels, OpenCV's own limit, and images are decoded 16 at a time.
+Where a header leaves open which size a decoder would take, the image is refused too.
 """
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from tpudet.trainkit.images.headers import Container, ImageError
+from tpudet.trainkit.images.headers import Container, ImageError, find_container, parse_jpeg
 
 MAX_PIXELS = 2**27  # 134 megapixels, 400 MB of RGB
 
-_TIFF_WIDTH, _TIFF_HEIGHT = 256, 257
-_TIFF_NUMBERS = {3: "H", 4: "I", 16: "Q"}  # types SHORT, LONG and BigTIFF's LONG8
+_TIFF_SIDES = {256: "width", 257: "height", 322: "tile width", 323: "tile height"}
+# The types of integers that libtiff takes; those of 8 bytes stand in the entry of a BigTIFF only.
+_TIFF_INTEGERS = {1: "B", 6: "b", 3: "H", 8: "h", 4: "I", 9: "i"}
+_BIG_TIFF_INTEGERS = _TIFF_INTEGERS | {16: "Q", 17: "q"}
+_BIG_TIFF = (b"II+\x00", b"MM\x00+")
 _SUN_RASTER = b"\x59\xa6\x6a\x95"
 # Blanks and comments of any length between numbers, as OpenCV reads them.
 _GAP = rb"(?:\s|#[^\r\n]*[\r\n])+"
 _NETPBM = re.compile(rb"P[1-6fF]" + _GAP + rb"(\d+)" + _GAP + rb"(\d+)")
-_PAM = (re.compile(rb"\bHEIGHT\s+(\d+)"), re.compile(rb"\bWIDTH\s+(\d+)"))
-_RADIANCE = re.compile(rb"-Y\s+(\d+)\s+\+X\s+(\d+)")
+_PAM = (re.compile(rb"HEIGHT\s+(\d+)"), re.compile(rb"WIDTH\s+(\d+)"))
+_RADIANCE = re.compile(rb"-Y\s*\+?(\d+)\s*\+X\s*\+?(\d+)")  # as sscanf reads "-Y %d +X %d"
+_CODE_STREAM = b"\xff\x4f\xff\x51"  # of JPEG 2000: its start, then the marker of the size
+
+_Sizes = Iterator[tuple[int, int]]  # height, width
 
 
 def check_size(height: int, width: int) -> None:
     """Raises ImageError for more than `MAX_PIXELS` pixels."""
-    if height * width > MAX_PIXELS:
+    _check(height, width, MAX_PIXELS)
+
+
+def check_header(encoded: bytes) -> None:
+    """As `check_size`, for every size that a file's header states.
+
+    JPEG 2000 may have fewer pixels, because its decoder takes more memory for each.
+
+    Raises:
+        ImageError: the image has more pixels than are decoded, or its header states no size that
+            is understood.
+    """
+    container = find_container(encoded)
+    try:
+        if container == "JPEG 2000":
+            height, width, components = _jpeg_2000_size(encoded)
+            # OpenJPEG takes 4 bytes a sample, OpenCV up to 4 a pixel; of one component the limit
+            # is MAX_PIXELS.
+            sizes, limit = [(height, width)], MAX_PIXELS * 2 // (components + 1)
+        else:
+            sizes, limit = list(_SIZES[container](encoded)), MAX_PIXELS
+    except (struct.error, OverflowError, StopIteration):
+        # Too short, an offset beyond any file, or a box that is missing.
+        sizes, limit = [], MAX_PIXELS
+    if not sizes or min(map(min, sizes)) < 1:
+        raise unreadable(container)
+    for height, width in sizes:
+        _check(height, width, limit)
+
+
+def unreadable(container: Container) -> ImageError:
+    """Returns the error of an image that cannot be decoded."""
+    what = "in no known image format" if container == "unknown" else f"a broken {container}"
+    return ImageError(f"unreadable: {what}")
+
+
+def _check(height: int, width: int, limit: int) -> None:
+    if height * width > limit:
         raise ImageError(
-            f"{width} x {height} pixels are too many: at most {MAX_PIXELS:,} are decoded; make "
-            "the image smaller"
+            f"{width} x {height} pixels are too many: at most {limit:,} are decoded; make the "
+            "image smaller"
         )
 
 
-def check_encoded_size(encoded: bytes, container: Container) -> None:
-    """As `check_size`, for every size that a file's header states.
-
-    JPEG and PNG have parsers of their own; a size that is not understood is left to the decoder.
-    """
-    sizes = {
-        "GIF": _gif_sizes,
-        "BMP": _bmp_sizes,
-        "WebP": _webp_sizes,
-        "TIFF": _tiff_sizes,
-        "AVIF": _avif_sizes,
-        "JPEG 2000": _jpeg_2000_sizes,
-        "unknown": _rare_sizes,
-    }.get(container)
-    if sizes is None:
-        return
-    try:
-        for height, width in sizes(encoded):
-            check_size(abs(height), abs(width))
-    except (struct.error, OverflowError):
-        return  # too short, or a BigTIFF's offset beyond any file
+def _jpeg_sizes(encoded: bytes) -> _Sizes:
+    header = parse_jpeg(encoded, walk_scans=False)
+    yield header.height, header.width
 
 
-def _gif_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:
+def _png_sizes(encoded: bytes) -> _Sizes:
+    kind, width, height = struct.unpack_from(">4sII", encoded, 12)
+    if kind == b"IHDR":
+        yield height, width
+
+
+def _gif_sizes(encoded: bytes) -> _Sizes:
     width, height = struct.unpack_from("<HH", encoded, 6)
     yield height, width
 
 
-def _bmp_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:
+def _bmp_sizes(encoded: bytes) -> _Sizes:
     (header_size,) = struct.unpack_from("<I", encoded, 14)
     width, height = struct.unpack_from("<HH" if header_size == 12 else "<ii", encoded, 18)
-    yield height, width  # a negative height means rows from the top
+    yield abs(height), width  # a negative height means rows from the top
 
 
-def _webp_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:
+def _webp_sizes(encoded: bytes) -> _Sizes:
     kind = encoded[12:16]
     if kind == b"VP8X":
         width, height = (int.from_bytes(encoded[i : i + 3], "little") + 1 for i in (24, 27))
@@ -77,34 +109,38 @@ def _webp_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:
         yield height & 0x3FFF, width & 0x3FFF
 
 
-def _tiff_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:
+def _tiff_sizes(encoded: bytes) -> _Sizes:
+    """Sizes of the first image of a TIFF or BigTIFF, and of its tiles; none if they are repeated.
+
+    Decoders differ in which of two values they take.
+    """
     order = "<" if encoded.startswith(b"II") else ">"
-    (directory,) = struct.unpack_from(order + "I", encoded, 4)
-    (count,) = struct.unpack_from(order + "H", encoded, directory)
-    values = {_TIFF_WIDTH: 0, _TIFF_HEIGHT: 0}
-    for position in range(directory + 2, directory + 2 + 12 * count, 12):
+    is_big = encoded.startswith(_BIG_TIFF)
+    integers = _BIG_TIFF_INTEGERS if is_big else _TIFF_INTEGERS
+    offset, count, entry_size = ("Q", "Q", 20) if is_big else ("I", "H", 12)
+    (directory,) = struct.unpack_from(order + offset, encoded, 8 if is_big else 4)
+    (num_entries,) = struct.unpack_from(order + count, encoded, directory)
+    start = directory + struct.calcsize(count)
+    end = min(start + entry_size * num_entries, len(encoded))
+    values: dict[str, int] = {}
+    for position in range(start, end, entry_size):
         tag, kind = struct.unpack_from(order + "HH", encoded, position)
-        if tag in values and kind in _TIFF_NUMBERS:
-            (values[tag],) = struct.unpack_from(order + _TIFF_NUMBERS[kind], encoded, position + 8)
-    yield values[_TIFF_HEIGHT], values[_TIFF_WIDTH]
+        side = _TIFF_SIDES.get(tag)
+        if side is None:
+            continue
+        if side in values or kind not in integers:
+            return
+        value = position + (12 if is_big else 8)
+        (values[side],) = struct.unpack_from(order + integers[kind], encoded, value)
+    yield values.get("height", 0), values.get("width", 0)
+    if "tile height" in values or "tile width" in values:
+        yield values.get("tile height", 0), values.get("tile width", 0)
 
 
-def _big_tiff_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:
-    order = "<" if encoded.startswith(b"II") else ">"
-    (directory,) = struct.unpack_from(order + "Q", encoded, 8)
-    (count,) = struct.unpack_from(order + "Q", encoded, directory)
-    values = {_TIFF_WIDTH: 0, _TIFF_HEIGHT: 0}
-    for position in range(directory + 8, min(directory + 8 + 20 * count, len(encoded)), 20):
-        tag, kind = struct.unpack_from(order + "HH", encoded, position)
-        if tag in values and kind in _TIFF_NUMBERS:
-            (values[tag],) = struct.unpack_from(order + _TIFF_NUMBERS[kind], encoded, position + 12)
-    yield values[_TIFF_HEIGHT], values[_TIFF_WIDTH]
-
-
-def _rare_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:
+def _rare_sizes(encoded: bytes) -> _Sizes:
     """Sizes in the other formats that OpenCV reads: Netpbm, Radiance, Sun raster, BigTIFF."""
-    if encoded.startswith((b"II+\x00", b"MM\x00+")):
-        yield from _big_tiff_sizes(encoded)
+    if encoded.startswith(_BIG_TIFF):
+        yield from _tiff_sizes(encoded)
     elif encoded.startswith(_SUN_RASTER):
         width, height = struct.unpack_from(">II", encoded, 4)
         yield height, width
@@ -123,14 +159,58 @@ def _side(digits: bytes) -> int:
     return int(digits.lstrip(b"0")[:12] or b"0")
 
 
-def _avif_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:
-    for found in re.finditer(b"ispe", encoded):
-        width, height = struct.unpack_from(">II", encoded, found.end() + 4)
-        yield height, width
+def _avif_sizes(encoded: bytes) -> _Sizes:
+    """Sizes of all images and tracks."""
+    for kind, start, end in _boxes(encoded):
+        if kind == b"meta":
+            for found in re.finditer(b"ispe", encoded[start:end]):
+                width, height = struct.unpack_from(">II", encoded, start + found.end() + 4)
+                yield height, width
+        elif kind == b"moov":
+            for found in re.finditer(b"tkhd", encoded[start:end]):
+                head = start + found.start() - 4
+                (size,) = struct.unpack_from(">I", encoded, head)
+                # 16 bits of whole pixels, 16 of fractions; a track of sound has none.
+                width, height = struct.unpack_from(">HxxHxx", encoded, head + size - 8)
+                if height or width:
+                    yield height, width
 
 
-def _jpeg_2000_sizes(encoded: bytes) -> Iterator[tuple[int, int]]:
-    start = encoded.find(b"\xff\x4f\xff\x51")
-    if start >= 0:
-        width, height, left, top = struct.unpack_from(">IIII", encoded, start + 8)
-        yield height - top, width - left
+def _jpeg_2000_size(encoded: bytes) -> tuple[int, int, int]:
+    """Returns height, width and number of components of the code stream that is decoded."""
+    start = 0
+    if not encoded.startswith(_CODE_STREAM):
+        start = next(start for kind, start, _ in _boxes(encoded) if kind == b"jp2c")
+    if not encoded.startswith(_CODE_STREAM, start):
+        return 0, 0, 0
+    width, height, left, top = struct.unpack_from(">IIII", encoded, start + 8)
+    (components,) = struct.unpack_from(">H", encoded, start + 40)
+    return height - top, width - left, components
+
+
+def _boxes(encoded: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yields kind, start and end of the contents of the outermost boxes (ISO/IEC 14496-12, 4.2)."""
+    position = 0
+    while position + 8 <= len(encoded):
+        size, kind = struct.unpack_from(">I4s", encoded, position)
+        start = position + 8
+        if size == 1:  # the true one follows, in 8 bytes
+            (size,) = struct.unpack_from(">Q", encoded, start)
+            start += 8
+        end = position + size if size else len(encoded)
+        if end < start:
+            return
+        yield kind, start, end
+        position = end
+
+
+_SIZES: dict[Container, Callable[[bytes], _Sizes]] = {
+    "JPEG": _jpeg_sizes,
+    "PNG": _png_sizes,
+    "GIF": _gif_sizes,
+    "BMP": _bmp_sizes,
+    "WebP": _webp_sizes,
+    "TIFF": _tiff_sizes,
+    "AVIF": _avif_sizes,
+    "unknown": _rare_sizes,
+}

@@ -6,8 +6,6 @@ first.
 """
 
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import cv2
@@ -30,7 +28,8 @@ from tpudet.trainkit.images.headers import (
     with_tag_of_one,
     without_orientation,
 )
-from tpudet.trainkit.images.pixel_limit import check_encoded_size, check_size
+from tpudet.trainkit.images.opencv_decode import decode_image, decode_with_exif, has_more_frames
+from tpudet.trainkit.images.pixel_limit import check_size
 
 __all__ = [
     "ImageError",
@@ -145,16 +144,14 @@ def inspect(encoded: bytes, *, check_pixels: bool = True) -> InspectedImage:
         check_size(jpeg.height, jpeg.width)
         faults = _jpeg_faults(jpeg)
         if check_pixels or faults or not (jpeg.has_tables and jpeg.height and jpeg.width):
-            _decode(encoded, _PROBE)
+            decode_image(encoded, _PROBE)
         return InspectedImage(container, jpeg.height, jpeg.width, jpeg.orientation, faults, None)
     if container == "PNG":
         png = parse_png(encoded)
-        check_size(png.height, png.width)
-        pixels = _decode(encoded, _AS_STORED)
+        pixels = decode_image(encoded, _AS_STORED)
         faults = _png_faults(png) + _of_several(encoded, container)
         kept = pixels if faults else None
         return InspectedImage(container, png.height, png.width, png.orientation, faults, kept)
-    check_encoded_size(encoded, container)
     faults = (f"{container} converted",)
     if container == "TIFF":  # OpenCV turns some of the eight orientations whatever its flags say
         orientation = parse_orientation(encoded, 0, len(encoded))
@@ -178,7 +175,7 @@ def _decode_tiff(encoded: bytes) -> tuple[np.ndarray, tuple[str, ...]]:
         raise ImageError(
             "a TIFF of floating-point samples, whose range is not known: convert it to 8 bits"
         )
-    return _decode(encoded, _AS_STORED), ("alpha channel dropped",) if extra else ()
+    return decode_image(encoded, _AS_STORED), ("alpha channel dropped",) if extra else ()
 
 
 def _of_several(encoded: bytes, container: Container) -> tuple[str, ...]:
@@ -186,8 +183,7 @@ def _of_several(encoded: bytes, container: Container) -> tuple[str, ...]:
     if container == "TIFF":
         return ("first of several pages",) if has_more_pages(encoded) else ()
     if container == "GIF":  # its frames are counted by decoding them
-        _, animation = cv2.imdecodeanimation(np.frombuffer(encoded, np.uint8), start=0, count=2)
-        several = len(animation.frames) > 1
+        several = has_more_frames(encoded)
     elif container == "PNG":
         several = b"acTL" in encoded[: max(encoded.find(b"IDAT"), 0)]
     elif container == "WebP":
@@ -227,48 +223,16 @@ def _decode_with_orientation(
     encoded: bytes, container: Container
 ) -> tuple[np.ndarray, Orientation]:
     """Returns the pixels as stored, and the orientation: an AVIF's own, or of the EXIF data."""
-    with _errors_in_words():
-        pixels, kinds, metadata = cv2.imdecodeWithMetadata(
-            np.frombuffer(encoded, np.uint8), flags=_AS_STORED
-        )
+    pixels, exif = decode_with_exif(encoded, _AS_STORED)
     orientation = parse_avif_orientation(encoded) if container == "AVIF" else UPRIGHT
-    for kind, blob in zip(kinds, metadata, strict=True):
-        if kind == cv2.IMAGE_METADATA_EXIF and orientation == UPRIGHT:
-            exif = bytes(np.asarray(blob, np.uint8).ravel())
-            start = 6 if exif.startswith(b"Exif\x00\x00") else 0
-            orientation = parse_orientation(exif, start, len(exif))
-    return _require_pixels(pixels, encoded), orientation
+    if exif is not None and orientation == UPRIGHT:
+        start = 6 if exif.startswith(b"Exif\x00\x00") else 0
+        orientation = parse_orientation(exif, start, len(exif))
+    return pixels, orientation
 
 
 def _pixels(encoded: bytes, image: InspectedImage) -> np.ndarray:
-    return _decode(encoded, _AS_STORED) if image.pixels is None else image.pixels
-
-
-def _decode(encoded: bytes, flags: int) -> np.ndarray:
-    with _errors_in_words():
-        pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags)
-    return _require_pixels(pixels, encoded)
-
-
-@contextmanager
-def _errors_in_words() -> Iterator[None]:
-    """Turns OpenCV's errors into `ImageError`, without its own lines on stderr."""
-    level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-    try:
-        yield
-    except cv2.error as error:
-        raise ImageError(f"unreadable: OpenCV says {error.err or 'nothing more'}") from error
-    finally:
-        cv2.utils.logging.setLogLevel(level)
-
-
-def _require_pixels(pixels: np.ndarray | None, encoded: bytes) -> np.ndarray:
-    if pixels is None or pixels.size == 0:
-        container = find_container(encoded)
-        what = "in no known image format" if container == "unknown" else f"a broken {container}"
-        raise ImageError(f"unreadable: {what}")
-    return pixels
+    return decode_image(encoded, _AS_STORED) if image.pixels is None else image.pixels
 
 
 def turn_upright(pixels: np.ndarray, orientation: int) -> np.ndarray:

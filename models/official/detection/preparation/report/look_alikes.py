@@ -17,6 +17,8 @@ from tqdm import tqdm
 from tpudet.detection.preparation.records.prepared_set import PreparedSplit
 from tpudet.detection.preparation.report.sample_images import SampleImage
 from tpudet.detection.preparation.report.set_statistics import SetNumbers, SplitColumns
+from tpudet.trainkit.images.headers import ImageError
+from tpudet.trainkit.images.opencv_decode import decode_image
 from tpudet.trainkit.records import read_records, unconverted
 
 MAX_IMAGES = 50_000  # of a set; shrinking takes a minute, and every pair is compared
@@ -99,13 +101,13 @@ def shrink_images(split: PreparedSplit, progress: Callable[[int], Any]) -> np.nd
 
 def _shrink(encoded: bytes) -> np.ndarray:
     # libjpeg decodes an eighth at a fifth of the time; a shrunk image needs no more.
-    image = cv2.imdecode(
-        np.frombuffer(encoded, np.uint8),
-        cv2.IMREAD_REDUCED_GRAYSCALE_8 | cv2.IMREAD_IGNORE_ORIENTATION,
-    )
-    if image is not None and min(image.shape) < _SIDE:
-        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_GRAYSCALE)
-    if image is None:
+    try:
+        image = decode_image(
+            encoded, cv2.IMREAD_REDUCED_GRAYSCALE_8 | cv2.IMREAD_IGNORE_ORIENTATION
+        )
+        if min(image.shape) < _SIDE:
+            image = decode_image(encoded, cv2.IMREAD_GRAYSCALE)
+    except ImageError:
         return np.zeros(_SIDE * _SIDE, np.float32)
     small = cv2.resize(image.astype(np.float32), (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
     centred = small.ravel() - small.mean()

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 
 from tpudet.detection.ops.drawing import draw_boxes, draw_masks
@@ -11,6 +10,7 @@ from tpudet.detection.preparation.records.prepared_set import PreparedSet
 from tpudet.detection.preparation.report.set_statistics import SplitColumns, read_example
 from tpudet.detection.preparation.sources.annotations import distinct_pairs
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.images.opencv_decode import decode_fitting_mask
 from tpudet.trainkit.images.standardize import ImageError, decode_rgb
 from tpudet.trainkit.pages.drawing import class_colour, thumbnail_jpeg
 
@@ -119,15 +119,11 @@ def draw_sample(
 
 def _draw_masks(image: np.ndarray, encoded: Sequence[bytes], class_ids: np.ndarray) -> np.ndarray:
     """Draws the masks that have the size of the image."""
-    masks = (cv2.imdecode(np.frombuffer(e, np.uint8), cv2.IMREAD_GRAYSCALE) for e in encoded)
+    masks = (decode_fitting_mask(mask, image.shape[:2]) for mask in encoded)
     colours = map(class_colour, class_ids.tolist())
     return draw_masks(
         image,
-        (
-            (mask > 0, colour)
-            for mask, colour in zip(masks, colours, strict=True)
-            if mask is not None and mask.shape == image.shape[:2]
-        ),
+        ((mask, colour) for mask, colour in zip(masks, colours, strict=True) if mask is not None),
     )
 
 

@@ -4,7 +4,6 @@ import os
 from collections import Counter
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 import pandas as pd
 
@@ -20,6 +19,8 @@ from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.inputs import open_input
 from tpudet.trainkit.files.storage import open_bytes
 from tpudet.trainkit.image_folder import is_image_name
+from tpudet.trainkit.images.headers import ImageError
+from tpudet.trainkit.images.opencv_decode import decode_mask_image
 
 _MASK_COLUMNS = ("MaskPath", "ImageID", "LabelName", "BoxXMin", "BoxXMax", "BoxYMin", "BoxYMax")
 _CORNERS = {"y1": "BoxYMin", "x1": "BoxXMin", "y2": "BoxYMax", "x2": "BoxXMax"}
@@ -242,19 +243,19 @@ def _read_folder(
 def read_mask_file(path: str) -> np.ndarray | None:
     """Reads a mask, [h, w] bool, any value above 0 being inside; None if it is not a whole image.
 
-    It may have 8 or 16 bits.
+    It may have 8 or 16 bits, and as many pixels as an image.
 
     Raises:
         OSError: it cannot be opened.
     """
     with open_bytes(path) as file:
-        encoded = np.frombuffer(file.read(), np.uint8)
-    if _is_cut_png(encoded.tobytes()):  # OpenCV would show black where it ends
+        encoded = file.read()
+    if _is_cut_png(encoded):  # OpenCV would show black where it ends
         return None
-    # Reduced to 8 bits, values below 256 would become 0.
-    kind = cv2.IMREAD_GRAYSCALE | cv2.IMREAD_ANYDEPTH
-    pixels = cv2.imdecode(encoded, kind) if len(encoded) else None
-    return None if pixels is None else pixels > 0
+    try:
+        return decode_mask_image(encoded)
+    except ImageError:
+        return None
 
 
 def _is_cut_png(encoded: bytes) -> bool:
