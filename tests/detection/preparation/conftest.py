@@ -1,8 +1,9 @@
 """Small annotated data sets, written as a tool would, and reading records back."""
 
 import io
+import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 from tpudet.detection.data.tfrecord import parse_example
 from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
+from tpudet.trainkit.files import storage
 from tpudet.trainkit.records import find_shards
 
 
@@ -108,3 +110,42 @@ def write_box_csv() -> Callable[..., str]:
         return str(path)
 
     return write
+
+
+class Killed(BaseException):
+    """Ends a command at one of its changes."""
+
+
+@pytest.fixture
+def killed_at_each_change(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Iterator[None]]:
+    """Runs a command again and again, killed at its first, second, … change of a file's name.
+
+    Between two runs the block of the loop finds what the first has left. The last run is whole.
+    """
+
+    def run(command: Callable[[], int]) -> Iterator[None]:
+        for stop in itertools.count(1):
+            changes = itertools.count(1)
+            with monkeypatch.context() as patch:
+                for name in ("rename", "remove", "remove_folder"):
+                    change = _killed_at(stop, changes, getattr(storage, name))
+                    patch.setattr(storage, name, change)
+                try:
+                    assert command() == 0
+                    return
+                except Killed:
+                    pass
+            yield
+
+    return run
+
+
+def _killed_at(
+    stop: int, changes: Iterator[int], change: Callable[..., None]
+) -> Callable[..., None]:
+    def replaced(*paths: str) -> None:
+        if next(changes) == stop:
+            raise Killed
+        change(*paths)
+
+    return replaced

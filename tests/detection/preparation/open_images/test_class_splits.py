@@ -105,6 +105,28 @@ def test_real_boxes_split_the_leaves(data_dir, tmp_path, capsys) -> None:
     assert f"{others} of 36192 rows have other labels. 1 rows have no label." in told
 
 
+def test_killed_anywhere_no_class_is_in_two_groups(tmp_path, killed_at_each_change) -> None:
+    """Cut at 1 and at 2, the groups differ; no kill leaves the first of one beside the second."""
+    boxes, classes = tmp_path / "boxes.csv", tmp_path / "classes.csv"
+    boxes.write_text("ImageID,LabelName\n1,/m/a\n2,/m/a\n3,/m/a\n1,/m/b\n2,/m/b\n1,/m/c\n")
+    classes.write_text("/m/a,A\n/m/b,B\n/m/c,C\n")
+
+    def split(cut: int) -> int:
+        arguments = [str(boxes), str(classes), "--output_dir", str(tmp_path / "out")]
+        return main([*arguments, "--boundaries", f"0,{cut},3", "--human_parts", ""])
+
+    assert split(1) == 0
+    stops = 0
+    for _ in killed_at_each_change(lambda: split(2)):
+        stops += 1
+        paths = list((tmp_path / "out").glob("classes_part_*.csv"))
+        found = [line for path in paths for line in path.read_text().splitlines()]
+        assert len(found) == len(set(found))
+        assert len(found) == 3 or len(paths) < 2
+        assert split(2) == split(1) == 0
+    assert stops > 6  # three files are removed, and three renamed
+
+
 def test_shuffled_rows_give_the_same_groups(data_dir, tmp_path) -> None:
     boxes = data_dir / "openimages/val_annotations_names.csv"
     texts = split_real(data_dir, boxes, tmp_path / "a", tmp_path / "leaves.csv")

@@ -82,6 +82,35 @@ def test_fewer_folds_leave_no_files_of_the_others(write_box_csv, tmp_path) -> No
         assert names == {*expected, "val_9.csv"}
 
 
+def test_killed_anywhere_no_file_is_beside_one_of_another_division(
+    write_box_csv, tmp_path, killed_at_each_change
+) -> None:
+    rows = [(f"i{k:02}", "/m/a", 0.1, 0.5, 0.1, 0.5, 0) for k in range(15)]
+    source = write_box_csv(tmp_path / "boxes.csv", *rows)
+
+    def files(folder: str) -> dict[str, str]:
+        return {path.name: path.read_text() for path in (tmp_path / folder).glob("*.csv")}
+
+    folds = {}
+    for seed in (1, 7):
+        assert split(tmp_path / str(seed), source, "--num_folds", 3, "--seed", seed) == 0
+        folds[seed] = files(str(seed))
+    assert not folds[1].items() & folds[7].items()
+    assert split(tmp_path / "out", source, "--num_folds", 3, "--seed", 1) == 0
+    seen = set()
+    again = (tmp_path / "out", source, "--num_folds", 3, "--seed", 7)
+    for _ in killed_at_each_change(lambda: split(*again)):
+        found = files("out")
+        owners = [seed for seed in folds if found.items() <= folds[seed].items()]
+        assert owners, found
+        seen.add((owners[0], len(found)))
+        assert split(*again) == 0
+        assert files("out") == folds[7]
+        assert split(tmp_path / "out", source, "--num_folds", 3, "--seed", 1) == 0
+    assert seen >= {(1, 6), (1, 1), (7, 1), (7, 6)}
+    assert files("out") == folds[7]
+
+
 @pytest.mark.parametrize(
     ("content", "more", "message"),
     [

@@ -1,10 +1,8 @@
 """Uploads of prepared sets: at the destination is one version, whole, or readers refuse it."""
 
-import itertools
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,17 +11,12 @@ import tensorflow as tf
 from tpudet.detection.commands.upload import main
 from tpudet.detection.preparation.records import transfers
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files import storage
 from tpudet.trainkit.record_manifest import check_manifest
 from tpudet.trainkit.records import shard_path, write_shard
 
 NUM_SHARDS = 4
 NUM_FILES = 2 * NUM_SHARDS + 2  # with the indices of the shards, the manifest and classes.csv
 NUM_CHANGED = NUM_SHARDS + 2  # all versions have the same indices
-
-
-class Killed(BaseException):
-    """Ends a command at one of its operations."""
 
 
 def write_version(
@@ -116,34 +109,8 @@ def is_taken(part: Path) -> bool:
         raise
 
 
-def stops(monkeypatch: pytest.MonkeyPatch, command: Callable[[], int]) -> Iterator[None]:
-    """Runs a command again and again, killed at its first, second, … change of a file."""
-    for stop in itertools.count(1):
-        changes = itertools.count(1)
-        with monkeypatch.context() as patch:
-            for name in ("rename", "remove", "remove_folder"):
-                patch.setattr(storage, name, killed_at(stop, changes, getattr(storage, name)))
-            try:
-                assert command() == 0
-                return
-            except Killed:
-                pass
-        yield
-
-
-def killed_at(
-    stop: int, changes: Iterator[int], change: Callable[..., None]
-) -> Callable[..., None]:
-    def replaced(*paths: str) -> None:
-        if next(changes) == stop:
-            raise Killed
-        change(*paths)
-
-    return replaced
-
-
 def test_killed_anywhere_a_set_is_refused_or_whole_and_the_upload_resumes(
-    tmp_path, versions, monkeypatch
+    tmp_path, versions, monkeypatch, killed_at_each_change
 ) -> None:
     old, new = versions
     bucket = tmp_path / "bucket"
@@ -156,7 +123,7 @@ def test_killed_anywhere_a_set_is_refused_or_whole_and_the_upload_resumes(
     assert run(old, bucket) == 0
     copied.clear()
     num_stops = 0
-    for _ in stops(monkeypatch, lambda: run("--overwrite", "--threads", 1, new, bucket)):
+    for _ in killed_at_each_change(lambda: run("--overwrite", "--threads", 1, new, bucket)):
         num_stops += 1
         if is_taken(bucket / "p"):
             found = below(str(bucket / "p"))

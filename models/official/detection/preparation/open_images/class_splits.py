@@ -1,7 +1,6 @@
 """Splits classes into groups of similar frequency; human parts form a group of their own."""
 
 import csv
-import functools
 import io
 import os
 from collections.abc import Collection, Sequence
@@ -15,13 +14,13 @@ from tpudet.detection.preparation.open_images.human_parts import (
     read_human_parts,
     write_human_boxes,
 )
+from tpudet.detection.preparation.open_images.whole_files import whole_files
 from tpudet.detection.preparation.sources.annotations import distinct_pairs
 from tpudet.detection.preparation.sources.box_csv import read_boxes
 from tpudet.detection.preparation.sources.checks import label_class_ids
 from tpudet.detection.submission.hierarchy import read_hierarchy_file
 from tpudet.trainkit.class_list import ClassEntry, class_ids, read_classes, write_class_list
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.jobs.steps import Step
 
 
@@ -169,7 +168,6 @@ def _write_split(
     hierarchy: str | None,
 ) -> str:
     """Writes the files of `split_step`; returns its summary."""
-    output_path = functools.partial(os.path.join, output_dir)
     entries = read_classes(classes, "CLASSES")
     table = read_boxes(boxes, "BBOXES", columns=("ImageID", "LabelName"))
     counts = count_images(table, entries)
@@ -181,12 +179,14 @@ def _write_split(
     labels = [entry.identifier for entry in human.classes]
     groups = split_classes(counts, entries, boundaries=boundaries, human_parts=labels)
     summary = [_summarize(table, entries, counts, groups)]
-    if human_parts is not None:
-        target = output_path("train_human_parts.csv")
-        summary.append(write_human_boxes(target, boxes, human, human_images))
-    write_text(output_path("classes_stats.csv"), _statistics(entries, counts))
-    for part, group in groups.items():
-        write_text(output_path(f"classes_{part}.csv"), write_class_list(group))
+    texts = {"classes_stats.csv": _statistics(entries, counts)}
+    texts |= {f"classes_{part}.csv": write_class_list(group) for part, group in groups.items()}
+    names = [*texts, *(["train_human_parts.csv"] if human_parts is not None else [])]
+    with whole_files([os.path.join(output_dir, name) for name in names]) as files:
+        for file, text in zip(files, texts.values(), strict=False):
+            file.write(text.encode())
+        if human_parts is not None:
+            summary.append(write_human_boxes(files[-1], boxes, human, human_images))
     return " ".join(summary)
 
 

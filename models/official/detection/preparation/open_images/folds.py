@@ -7,13 +7,14 @@ import numpy as np
 from tqdm import tqdm
 
 from tpudet.detection.preparation.open_images.challenge import STEP_CODE
+from tpudet.detection.preparation.open_images.whole_files import whole_files
 from tpudet.detection.preparation.records.stratification import assign_folds, images_per_fold
 from tpudet.detection.preparation.sources.box_csv import (
     PROGRESS_DELAY,
     read_boxes,
     select_rows,
     stream_boxes,
-    write_boxes,
+    write_rows,
 )
 from tpudet.detection.preparation.sources.checks import label_class_ids
 from tpudet.trainkit.class_list import class_ids, read_classes
@@ -33,6 +34,8 @@ def split_folds(
     train_mask: str, val_mask: str, source: str, *, classes: str | None, num_folds: int, seed: int
 ) -> str:
     """Writes two box CSVs per fold: its own images and those of all other folds; text unchanged.
+
+    All appear together, so that none is ever beside one of another division.
 
     Args:
         train_mask: path of the files with the other folds' images; `{}` becomes the fold, from 0.
@@ -58,10 +61,12 @@ def split_folds(
     row_folds = np.full(len(rows.kept), -1, np.int16)
     row_folds[rows.kept] = folds[owners]
     batches = list(stream_boxes(source, "INPUT"))
-    for fold in tqdm(range(num_folds), desc="writing folds", unit="fold", delay=PROGRESS_DELAY):
-        write_boxes(val_mask.format(fold), select_rows(batches, row_folds == fold))
-        others = rows.kept & (row_folds != fold)
-        write_boxes(train_mask.format(fold), select_rows(batches, others))
+    with whole_files(_fold_paths(train_mask, val_mask, num_folds)) as files:
+        pairs = list(zip(files[::2], files[1::2], strict=True))
+        bar = tqdm(pairs, desc="writing folds", unit="fold", delay=PROGRESS_DELAY)
+        for fold, (train, val) in enumerate(bar):
+            write_rows(train, select_rows(batches, rows.kept & (row_folds != fold)))
+            write_rows(val, select_rows(batches, row_folds == fold))
     counts = images_per_fold(folds, box_images, box_classes, num_folds=num_folds)
     left_out = (
         f" {count} rows of other classes left out."
@@ -88,6 +93,11 @@ def _read_rows(source: str, classes: str | None) -> _Rows:
         raise UserError(f"INPUT {source} has no box with {which}: nothing can be split.")
     kept = (numbers > 0) | labels.isna().to_numpy()
     return _Rows(table["ImageID"].cat.codes.to_numpy(np.int64), numbers, kept)
+
+
+def _fold_paths(train_mask: str, val_mask: str, num_folds: int) -> list[str]:
+    """Returns the file of the other folds and the file of each fold itself, in turn."""
+    return [mask.format(fold) for fold in range(num_folds) for mask in (train_mask, val_mask)]
 
 
 def _check_masks(train_mask: str, val_mask: str) -> None:
@@ -118,12 +128,11 @@ def folds_step(
         UserError: a mask without its `{}`.
     """
     _check_masks(train_mask, val_mask)
-    masks = (train_mask, val_mask)
     return Step(
         name=f"Split {os.path.basename(source)} into {num_folds} folds",
         inputs=(source, *([classes] if classes else [])),
         options={"classes": classes is not None, "num_folds": num_folds, "seed": seed},
-        outputs=tuple(mask.format(fold) for fold in range(num_folds) for mask in masks),
+        outputs=tuple(_fold_paths(train_mask, val_mask, num_folds)),
         run=lambda: split_folds(
             train_mask, val_mask, source, classes=classes, num_folds=num_folds, seed=seed
         ),

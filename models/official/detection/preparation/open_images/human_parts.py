@@ -1,12 +1,12 @@
 """The group of human parts and mammals: its classes, read from a list, and its training boxes."""
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tpudet.detection.preparation.sources.box_csv import stream_boxes, write_boxes
+from tpudet.detection.preparation.sources.box_csv import stream_boxes, write_rows
 from tpudet.detection.preparation.sources.input_files import read_image_list, stem
 from tpudet.trainkit.class_list import ClassEntry, class_ids
 from tpudet.trainkit.errors import UserError
@@ -49,11 +49,11 @@ def read_human_parts(
     return HumanParts(tuple(classes[row] for row in rows), elsewhere)
 
 
-def write_human_boxes(output: str, boxes: str, human: HumanParts, image_list: str | None) -> str:
+def write_human_boxes(file: Any, boxes: str, human: HumanParts, image_list: str | None) -> str:
     """Copies the boxes of human parts with unchanged text.
 
     Args:
-        output: the CSV to write, atomically.
+        file: the CSV to write, opened for bytes.
         boxes: the box CSV.
         human: the human parts.
         image_list: file of image ids; None takes all images.
@@ -66,7 +66,7 @@ def write_human_boxes(output: str, boxes: str, human: HumanParts, image_list: st
     """
     listed = None if image_list is None else {stem(x) for x in read_image_list(image_list)}
     found: set[str] = set()
-    count = write_boxes(output, _human_rows(boxes, human.classes, listed, found))
+    count = write_rows(file, _human_rows(boxes, human.classes, listed, found))
     text = f"{count} boxes of human parts in {len(found)} images."
     if listed is not None:
         text += f" {len(listed - found)} of {len(listed)} images of {image_list} have none."

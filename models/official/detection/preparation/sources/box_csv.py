@@ -111,21 +111,26 @@ def write_boxes(path: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
         OSError: the file cannot be written. Exceptions of `batches` are raised too. An existing
             file is kept then.
     """
+    with whole_file(path, "wb") as file:
+        return write_rows(file, batches)
+
+
+def write_rows(file: Any, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
+    """Writes a box CSV to an open file of bytes, as `write_boxes` does."""
     num_rows = 0
     names: list[str] = []
-    with whole_file(path, "wb") as file:
-        for piece in batches:
-            if not names:
-                names = piece.schema.names
-                file.write(_to_lines(pa.RecordBatch.from_pydict({name: [name] for name in names})))
-            elif piece.schema.names != names:
-                raise ValueError(f"Columns {piece.schema.names} after columns {names}.")
-            table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
-            for batch in table.to_batches(max_chunksize=_BLOCK_ROWS):
-                file.write(_to_lines(batch))
-                num_rows += batch.num_rows
+    for piece in batches:
         if not names:
-            raise ValueError(f"There are no columns to write to {path}.")
+            names = piece.schema.names
+            file.write(_to_lines(pa.RecordBatch.from_pydict({name: [name] for name in names})))
+        elif piece.schema.names != names:
+            raise ValueError(f"Columns {piece.schema.names} after columns {names}.")
+        table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
+        for batch in table.to_batches(max_chunksize=_BLOCK_ROWS):
+            file.write(_to_lines(batch))
+            num_rows += batch.num_rows
+    if not names:
+        raise ValueError("There are no columns to write.")
     return num_rows
 
 
