@@ -219,6 +219,30 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> Non
     assert sorted(walked) == ["a", "a/inner", "a/to_b", "a/to_b/out"]
 
 
+def test_a_folder_is_walked_under_each_of_its_names_but_not_in_2_to_the_40_ways(
+    tmp_path: Path,
+) -> None:
+    """A walk copies folders: each of two links has the files. 40 folders link to the next twice."""
+    (tmp_path / "images/inner").mkdir(parents=True)
+    for name in ("set/train", "set/val"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(tmp_path / "images")
+    walked = [os.path.relpath(folder, tmp_path) for folder, _, _ in storage.walk(f"{tmp_path}/set")]
+    assert sorted(walked) == ["set", "set/train", "set/train/inner", "set/val", "set/val/inner"]
+    for number in range(40):
+        (tmp_path / f"d{number}").mkdir()
+        for name in "ab":
+            (tmp_path / f"d{number}/{name}").symlink_to(f"../d{number + 1}")
+    (tmp_path / "d40").mkdir()
+    with pytest.raises(OSError, match="links lead to this folder in more than 100 ways"):
+        list(storage.walk(f"{tmp_path}/d0"))
+
+
+def test_a_link_to_the_root_is_a_folder_around(tmp_path: Path) -> None:
+    (tmp_path / "root").symlink_to("/")
+    assert [folder for folder, _, _ in storage.walk(str(tmp_path))] == [str(tmp_path)]
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -11,6 +11,7 @@ import errno
 import glob as builtin_glob
 import os
 import stat as builtin_stat
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
@@ -20,6 +21,10 @@ from tpudet.trainkit.files.exclusive import NO_WAIT, TEMPORARY_SUFFIX, create_te
 from tpudet.trainkit.files.remote import RemoteFile, gfile, os_errors, whole_object
 
 __all__ = ["TEMPORARY_SUFFIX"]
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk, a quota, a file system
+
+_MAX_WAYS = 100  # that lead a walk to one folder
 
 
 class FileState(NamedTuple):
@@ -198,24 +203,34 @@ def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
     """Like `os.walk`: each folder from the top down, with its folders and files.
 
     Links to folders are followed, but for one that leads back to a folder around it.
+
+    Raises:
+        OSError: a folder of the disk is reached in more than `_MAX_WAYS` ways: links to folders
+            with links can stand for more folders than a walk can end with.
     """
     if not is_remote(path):
-        yield from _walk_disk(path, ())
+        yield from _walk_disk(path, (), Counter())
         return
     with os_errors():
         yield from gfile().walk(path)
 
 
-def _walk_disk(path: str, around: tuple[str, ...]) -> Iterator[tuple[str, list[str], list[str]]]:
+def _walk_disk(
+    path: str, around: tuple[str, ...], visits: Counter[str]
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    real = os.path.realpath(path)
     for folder, folders, files in os.walk(path):
+        here = os.path.normpath(os.path.join(real, os.path.relpath(folder, path)))
+        visits[here] += 1
+        if visits[here] > _MAX_WAYS:
+            reason = f"links lead to this folder in more than {_MAX_WAYS} ways"
+            raise OSError(errno.ELOOP, reason, folder)
         yield folder, folders, files
-        for link in (os.path.join(folder, name) for name in folders):
-            inner = (*around, os.path.realpath(folder))
-            if os.path.islink(link) and not any(
-                one == os.path.realpath(link) or one.startswith(os.path.realpath(link) + os.sep)
-                for one in inner
-            ):
-                yield from _walk_disk(link, inner)
+        inner = (*around, here)
+        for link in filter(os.path.islink, (os.path.join(folder, name) for name in folders)):
+            target = os.path.join(os.path.realpath(link), "")
+            if not any(os.path.join(one, "").startswith(target) for one in inner):
+                yield from _walk_disk(link, inner, visits)
 
 
 def glob(pattern: str) -> list[str]:
@@ -266,7 +281,11 @@ def whole_file(path: str, mode: Literal["w", "wb"]) -> Iterator[Any]:
         is_folder = os.path.isdir(path)
         number, kind = (errno.EISDIR, "folder") if is_folder else (errno.EINVAL, "device or FIFO")
         raise OSError(number, f"it is a {kind}, not a file that can be replaced", path)
-    temporary, descriptor = create_temporary(path)
+    try:
+        temporary, descriptor = create_temporary(path)
+    except OSError as error:
+        _name_file(error, path)
+        raise
     try:
         with _open_descriptor(descriptor, temporary, mode) as file:
             yield file
@@ -276,9 +295,22 @@ def whole_file(path: str, mode: Literal["w", "wb"]) -> Iterator[Any]:
                 raise FileNotFoundError(errno.ENOENT, "another process removed it", temporary)
             rename(temporary, path)
         sync(os.path.dirname(path))
-    except BaseException:
+    except BaseException as error:
         remove_if_there(temporary)
+        if isinstance(error, OSError):
+            _name_file(error, path)
         raise
+
+
+def _name_file(error: OSError, path: str) -> None:
+    """Lets an error of writing name the file that the user knows.
+
+    It names a temporary file, or none: a full disk is found by calls that know only a descriptor.
+    """
+    is_unnamed = error.filename is None and error.errno in NO_ROOM
+    if is_unnamed or str(error.filename).endswith(TEMPORARY_SUFFIX):
+        error.filename = path
+        del error.filename2
 
 
 def _open_descriptor(descriptor: int, path: str, mode: str) -> Any:
