@@ -94,6 +94,10 @@ def test_masks_are_read_back(name: str) -> None:
         (None, "differs from the others in having masks or not"),
         ([{"size": [5, 8], "counts": encode_rle(np.eye(5, 7))["counts"]}], "8 wide and 5 high"),
         ([{"size": [5, 8]}], "has a mask that 'counts'"),
+        *(
+            ([{"size": list(size), "counts": EMPTY_COUNTS}], rf"mask of size \[{size[0]}, {size[1]}\]")
+            for size in ((-4, -4), (1, 65_536), (2**14, 2**14))
+        ),
     ],
 )
 def test_damaged_masks_are_refused(masks: list | None, message: str) -> None:
@@ -268,7 +272,7 @@ def _images(count: int, **shared: object) -> list[dict]:
             pickle.dumps(
                 _contents() | {"images": _images(9000, labels=np.ones(100_000, np.int32))}
             ),
-            "the same arrays or masks many times",
+            "the same numbers, masks or names many times",
         ),
         # A value that is kept as number 2**31 of the memo, and 2**40 bytes that are not there.
         (b"\x80\x04Nr\xff\xff\xff\x7f.", "no dict"),

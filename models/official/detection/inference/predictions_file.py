@@ -18,6 +18,7 @@ from tpudet.detection.inference.predictions import (
     StoredPredictions,
     check_blocks,
 )
+from tpudet.detection.inference.predictions_limits import check_metadata
 from tpudet.detection.inference.predictions_parquet import open_parquet, write_parquet
 from tpudet.detection.inference.predictions_pickle import open_pickle, write_pickle
 from tpudet.trainkit.class_list import read_class_list
@@ -28,7 +29,7 @@ class Predictions(NamedTuple):
 
     images: list[ImagePredictions]
     class_list_text: str  # contents of classes.csv
-    metadata: dict  # values of JSON; "unreadable": names of images that could not be predicted
+    metadata: dict  # values of JSON; "unreadable": reasons by name of images without predictions
 
 
 def open_predictions(file: IO[bytes], name: str) -> StoredPredictions:
@@ -44,6 +45,7 @@ def open_predictions(file: IO[bytes], name: str) -> StoredPredictions:
     """
     with _name_errors(name):
         stored = (open_pickle if name.endswith(".pkl") else open_parquet)(file)
+        check_metadata(stored.metadata)
         num_classes = len(read_class_list(stored.class_list_text))
     return stored._replace(
         image_ids=lambda: _read_ids(stored, name),

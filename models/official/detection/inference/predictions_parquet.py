@@ -7,6 +7,7 @@ from typing import IO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tpudet.detection.inference.predictions import (
@@ -15,6 +16,7 @@ from tpudet.detection.inference.predictions import (
     PredictionsError,
     StoredPredictions,
 )
+from tpudet.detection.inference.predictions_limits import require_plausible_size
 from tpudet.trainkit.files.json_text import parse_json
 
 _SCHEMA = pa.schema(
@@ -34,25 +36,63 @@ def open_parquet(file: IO[bytes]) -> StoredPredictions:
     """Reads the metadata of a file; raises a PredictionsError if it is of another kind."""
     # Arrow's threads must not hold a Python file: one that lets it go while the interpreter ends
     # is killed inside a C++ destructor, which aborts the process.
-    source = pq.ParquetFile(pa.PythonFile(_ReadOnly(file), "r"), pre_buffer=False)
-
-    def read_block(number: int) -> Sequence[ImagePredictions]:
-        return [*_from_table(source.read_row_group(number, use_threads=False))]
-
-    stored = {k.decode(): v.decode() for k, v in (source.schema_arrow.metadata or {}).items()}
+    readable = _ReadOnly(file)
+    opened = pa.PythonFile(readable, "r")
+    metadata = pq.read_metadata(opened)
+    stored = {k.decode(): v.decode() for k, v in (metadata.metadata or {}).items()}
     if stored.get("tpudet.format") != FORMAT:
         raise PredictionsError(f"its metadata does not say {FORMAT!r}")
-    if not source.schema_arrow.equals(_SCHEMA) and not source.schema_arrow.equals(
-        _SCHEMA.append(_MASKS)
-    ):
-        raise PredictionsError(f"its columns are {source.schema_arrow.names}: not {_SCHEMA}")
+    schema = metadata.schema.to_arrow_schema()
+    if not schema.equals(_SCHEMA) and not schema.equals(_SCHEMA.append(_MASKS)):
+        raise PredictionsError(f"its columns are {schema.names}: not {_SCHEMA}")
+    missing = [name for name in ("tpudet.classes", "tpudet.metadata") if name not in stored]
+    if missing:
+        raise PredictionsError(f"its metadata has no {' and no '.join(missing)}")
+    num_bytes = readable.seek(0, io.SEEK_END)
+    require_plausible_size(_least_size(metadata), num_bytes)
+    columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    # Texts are read as dictionaries, so that one that the file has once is in memory once.
+    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+    source = pq.ParquetFile(opened, metadata=metadata, pre_buffer=False, read_dictionary=texts)
     return StoredPredictions(
         stored["tpudet.classes"],
         parse_json(stored["tpudet.metadata"]),
-        source.metadata.num_rows,
-        lambda: source.read(["image_id"], use_threads=False).column("image_id").to_pylist(),
-        lambda: map(read_block, range(source.num_row_groups)),
+        metadata.num_rows,
+        lambda: _read_ids(source, num_bytes),
+        lambda: _read_blocks(source, num_bytes),
     )
+
+
+def _least_size(metadata: pq.FileMetaData) -> int:
+    """The bytes of all pages and numbers, of which a text of a dictionary counts once."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    columns = [group.column(j) for group in groups for j in range(metadata.num_columns)]
+    return sum(max(column.total_uncompressed_size, 4 * column.num_values) for column in columns)
+
+
+def _read_ids(source: pq.ParquetFile, num_bytes: int) -> list[str]:
+    column = source.read(["image_id"], use_threads=False).column("image_id")
+    require_plausible_size(sum(map(_text_size, column.chunks)), num_bytes)
+    return column.to_pylist()
+
+
+def _read_blocks(source: pq.ParquetFile, num_bytes: int) -> Iterator[Sequence[ImagePredictions]]:
+    total = 0
+    for number in range(source.num_row_groups):
+        batches = source.read_row_group(number, use_threads=False).to_batches()
+        for batch in batches:
+            total += _text_size(batch.column("image_id"))
+            if _MASKS.name in batch.schema.names:
+                total += _text_size(batch.column(_MASKS.name).flatten().field("counts"))
+        require_plausible_size(total, num_bytes)
+        yield [image for batch in batches for image in _from_batch(batch)]
+
+
+def _text_size(column: pa.DictionaryArray) -> int:
+    """The letters of a column whose equal texts are stored once."""
+    lengths = pc.binary_length(column.dictionary).to_numpy(zero_copy_only=False)
+    places = column.indices.drop_null().to_numpy()
+    return int(lengths[places].sum(dtype=np.int64))
 
 
 def write_parquet(
@@ -124,20 +164,19 @@ def _to_table(images: Sequence[ImagePredictions], schema: pa.Schema) -> pa.Table
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _from_table(table: pa.Table) -> Iterator[ImagePredictions]:
-    for batch in table.to_batches():
-        ids = batch.column("image_id").to_pylist()
-        _require_equal_lengths(batch, ids)
-        ends = batch.column("labels").offsets.to_numpy()
-        labels, scores = (batch.column(name).flatten().to_numpy() for name in ("labels", "scores"))
-        boxes = batch.column("boxes_normalized").flatten().flatten().to_numpy().reshape(-1, 4)
-        masks = [None] * len(ids)
-        if _MASKS.name in batch.schema.names:
-            masks = batch.column(_MASKS.name).to_pylist()
-        ends = ends - ends[0]
-        for image_id, start, stop, rles in zip(ids, ends[:-1], ends[1:], masks, strict=True):
-            part = slice(start, stop)
-            yield ImagePredictions(image_id, labels[part], scores[part], boxes[part], rles)
+def _from_batch(batch: pa.RecordBatch) -> Iterator[ImagePredictions]:
+    ids = batch.column("image_id").to_pylist()
+    _require_equal_lengths(batch, ids)
+    ends = batch.column("labels").offsets.to_numpy()
+    labels, scores = (batch.column(name).flatten().to_numpy() for name in ("labels", "scores"))
+    boxes = batch.column("boxes_normalized").flatten().flatten().to_numpy().reshape(-1, 4)
+    masks = [None] * len(ids)
+    if _MASKS.name in batch.schema.names:
+        masks = batch.column(_MASKS.name).to_pylist()
+    ends = ends - ends[0]
+    for image_id, start, stop, rles in zip(ids, ends[:-1], ends[1:], masks, strict=True):
+        part = slice(start, stop)
+        yield ImagePredictions(image_id, labels[part], scores[part], boxes[part], rles)
 
 
 def _require_equal_lengths(batch: pa.RecordBatch, ids: Sequence[str]) -> None:

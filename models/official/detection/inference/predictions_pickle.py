@@ -13,14 +13,13 @@ from tpudet.detection.inference.predictions import (
     PredictionsError,
     StoredPredictions,
 )
+from tpudet.detection.inference.predictions_limits import require_plausible_size
 from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.files.numpy_pickle import PickledArray, load_numpy_pickle
 
-_MAX_METADATA_NODES = 1_000_000
-_MAX_METADATA_DEPTH = 50
-# A pickle can name one array, string or list any number of times; those of honest files differ.
-_MAX_REPEATS = 16
-_SMALL_BYTES = 1 << 26  # below which repeats are not counted
+# Bytes that the objects of an image and of a mask take; in a pickle they are some 100 and 30.
+_IMAGE_BYTES = 256
+_MASK_BYTES = 64
 
 
 def write_pickle(
@@ -45,15 +44,13 @@ def open_pickle(file: IO[bytes]) -> StoredPredictions:
         raise PredictionsError(f"the pickle is no dict that says {FORMAT!r}")
     try:
         classes, metadata = contents["classes"], contents["metadata"]
-        if not isinstance(classes, str) or not isinstance(metadata, dict):
-            raise TypeError("classes must be a string and metadata a dict")
-        _check_metadata(metadata)
-        images = [_from_dict(image) for image in _as_list(contents["images"])]
+        if not isinstance(classes, str):
+            raise TypeError("classes must be a string")
+        images = _read_images(contents["images"], len(data))
     except (KeyError, TypeError, OverflowError) as error:
         raise PredictionsError(
             f"a part of the pickle is missing or of another kind: {error}"
         ) from error
-    _check_repeats(images, len(data))
     return StoredPredictions(
         classes,
         metadata,
@@ -63,43 +60,36 @@ def open_pickle(file: IO[bytes]) -> StoredPredictions:
     )
 
 
-def _check_metadata(metadata: Any) -> None:
-    """Refuses what JSON has not, and lists that hold one another many times."""
-    waiting, count = [(metadata, 0)], 0
-    while waiting:
-        value, depth = waiting.pop()
-        count += 1
-        if isinstance(value, dict | list | tuple):
-            below = [*value, *value.values()] if isinstance(value, dict) else value
-            if depth > _MAX_METADATA_DEPTH or count + len(below) > _MAX_METADATA_NODES:
-                raise PredictionsError(
-                    f"the metadata of the pickle has more than {_MAX_METADATA_NODES:,} values or "
-                    f"more than {_MAX_METADATA_DEPTH} levels"
-                )
-            count += len(below)
-            waiting += [(child, depth + 1) for child in below if not isinstance(child, str)]
-        elif not isinstance(value, str | int | float | None):
-            raise TypeError(f"metadata with a {type(value).__name__.strip('_')}")
+def _read_images(stored: Any, num_bytes: int) -> list[ImagePredictions]:
+    """Converts the images of a pickle, each only if there is room for it."""
+    images, total = [], 0
+    for image in _as_list(stored):
+        if not isinstance(image, dict) or not isinstance(image["image_id"], str):
+            raise TypeError("an image must be a dict with an image_id")
+        total += _size(image)
+        require_plausible_size(total, num_bytes)
+        images.append(_from_dict(image))
+    return images
 
 
-def _check_repeats(images: Sequence[ImagePredictions], num_bytes: int) -> None:
-    total = sum(array.nbytes for image in images for array in image[1:4])
-    total += sum(
-        len(mask["counts"])
-        for image in images
-        for mask in image.masks or ()
-        if isinstance(mask, dict) and isinstance(mask.get("counts"), str | bytes)
-    )
-    if total > max(_MAX_REPEATS * num_bytes, _SMALL_BYTES):
-        raise PredictionsError(
-            f"the {num_bytes:,} bytes of the pickle stand for {total:,}: the same arrays or masks "
-            "many times"
-        )
+def _size(image: dict) -> int:
+    """The bytes that an image will take, before anything is converted."""
+    numbers = sum(_numbers_size(image[name]) for name in ("labels", "scores", "boxes_normalized"))
+    masks = _as_list(image.get("masks") or [])
+    counts = [mask.get("counts") for mask in masks if isinstance(mask, dict)]
+    texts = [image["image_id"], *(text for text in counts if isinstance(text, str | bytes))]
+    return _IMAGE_BYTES + numbers + _MASK_BYTES * len(masks) + sum(map(len, texts))
 
 
-def _from_dict(image: Any) -> ImagePredictions:
-    if not isinstance(image, dict) or not isinstance(image["image_id"], str):
-        raise TypeError("an image must be a dict with an image_id")
+def _numbers_size(value: Any) -> int:
+    """The bytes of what `_to_array` returns, and of the list that it makes of a list."""
+    if isinstance(value, PickledArray) and value.array is not None:
+        return 4 * value.array.size
+    items = _as_list(value)
+    return 12 * sum(len(item) if isinstance(item, list | tuple) else 1 for item in items)
+
+
+def _from_dict(image: dict) -> ImagePredictions:
     masks = image.get("masks")
     return ImagePredictions(
         image["image_id"],
@@ -113,6 +103,8 @@ def _from_dict(image: Any) -> ImagePredictions:
 def _to_array(value: Any, dtype: type) -> np.ndarray:
     """An array of a pickle, or a list of numbers or of boxes."""
     if isinstance(value, PickledArray) and value.array is not None:
+        if not value.array.ndim:
+            raise TypeError("a single number where an array of them is expected")
         return np.asarray(value.array, dtype)
     numbers: list[Any] = []
     for item in _as_list(value):
