@@ -15,6 +15,7 @@ from tpudet.trainkit.config.yaml_tree import (
     Leaf,
     parse_items,
     parse_tree,
+    plain_values,
     write_yaml,
 )
 from tpudet.trainkit.files.storage import write_text
@@ -29,14 +30,8 @@ TEXTS = (
 )
 
 
-def plain(tree: Branch | Leaf) -> Any:
-    if isinstance(tree, Branch):
-        return {key: plain(value) for key, value in tree.children.items()}
-    return [plain(item) for item in tree.trees] or tree.value
-
-
 def read(text: str) -> Any:
-    return plain(parse_tree(f"value: {text}", "a.yaml"))["value"]
+    return plain_values(parse_tree(f"value: {text}", "a.yaml"))["value"]
 
 
 @pytest.mark.parametrize(
@@ -71,13 +66,13 @@ def test_every_text_is_written_so_that_it_is_read_back(text: str) -> None:
     values = {"value": text, "values": (text, 1.5, 10, None, True), "nested": [{"value": text}]}
     wanted = values | {"values": list(values["values"])}
     written = write_yaml(values)
-    assert plain(parse_tree(written, "a.yaml")) == wanted
+    assert plain_values(parse_tree(written, "a.yaml")) == wanted
     assert yaml.safe_load(written) == wanted  # a reader of YAML 1.1
 
 
 def test_every_number_is_written_so_that_it_is_read_back() -> None:
-    numbers = [1e-7, 1e22, 1e5, 123456.75, -0.1, 5e-324, 3.0, 7, -7, 10**20]
-    assert plain(parse_tree(write_yaml({"value": numbers}), "a.yaml"))["value"] == numbers
+    numbers = [1e-7, 1e22, 1e5, 123456.75, -0.1, 5e-324, 3.0, 7, -7, 2**63 - 1, -(2**63)]
+    assert plain_values(parse_tree(write_yaml({"value": numbers}), "a.yaml"))["value"] == numbers
 
 
 # Ten values in each of ten levels: 400 bytes that stand for 10^10 values.
@@ -101,7 +96,9 @@ ALIAS_BOMB = b"l0: &l0 [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + b"".join(
         (b"a: " + b"[" * 2000 + b"]" * 2000, "are nested too deeply"),
         (b"a: &a {b: 1}\nc:\n  <<: *a\n", ":3: `<<` is not part of YAML 1.2"),
         (b"a: 1\nb: *b\n", ":2: not valid YAML: found undefined alias"),
-        (b"a: " + b"9" * 5000, ":1: not valid YAML: Exceeds the limit"),
+        (b"a: " + b"9" * 5000, ":1: not valid YAML: 9999999999999999999… is an integer of more"),
+        (b"a: 1\nb: 0x" + b"F" * 6000, ":2: not valid YAML: 0xFFFFFFFFFFFFFFFFF… is an integer"),
+        (b"a: 1\nb: -9223372036854775809", ":2: not valid YAML: -9223372036854775809 is an int"),
         (ALIAS_BOMB, "11,234,567,910 values where its aliases (`*`) are"),
         (b"a: 1\nb: !!int x\n", ":2: not valid YAML: 'x' cannot be read as `!!int`"),
         (b"a: 1\nb: !!timestamp x\n", ":2: not valid YAML: 'x' cannot be read as `!!timestamp`"),
@@ -119,6 +116,13 @@ def test_what_cannot_be_read_is_said_in_words_with_its_place(
     assert words in str(caught.value)
 
 
+def test_a_device_that_a_file_names_as_its_base_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("base: /dev/zero\n")
+    with pytest.raises(ConfigError, match=r"^/dev/zero \(.*it is a device or FIFO, not a file"):
+        load_tree(str(path))
+
+
 @pytest.mark.parametrize("text", ["{{part}}", "[{{part}}]", "&a [*a]", "[", "*a", "!!int x"])
 def test_an_override_that_cannot_be_read_names_itself(text: str) -> None:
     with pytest.raises(ConfigError, match="^--set data.directory="):
@@ -130,7 +134,7 @@ def test_items_of_a_list_are_read_apart_and_a_broken_file_is_named(tmp_path: Pat
     path.write_text("- {a: 010}\n- {{part}}\n- &c [*c]\n- 3\n")
     first, second, third, last = parse_items(str(path))
     assert isinstance(first, Branch)
-    assert plain(first) == {"a": 10}
+    assert plain_values(first) == {"a": 10}
     assert str(second).startswith("a.yaml:2: a key must be a string")
     assert str(third).startswith("a.yaml:3: this list or mapping contains itself")
     assert last == Leaf(3, "a.yaml:4")
@@ -166,8 +170,8 @@ def test_a_base_is_found_from_the_folder_or_by_its_whole_path(
         (f"{tmp_path}/top.yaml", f"base: {folder}/below.yaml\nb: 3\n"),
     ):
         write_text(path, text)
-    assert plain(load_tree(f"{folder}/top.yaml")) == {"a": 1, "b": 3}
-    assert plain(load_tree(f"{tmp_path}/top.yaml")) == {"a": 1, "b": 3}
+    assert plain_values(load_tree(f"{folder}/top.yaml")) == {"a": 1, "b": 3}
+    assert plain_values(load_tree(f"{tmp_path}/top.yaml")) == {"a": 1, "b": 3}
 
 
 @pytest.mark.parametrize("base", ['""', "[a.yaml]", "3", "~", "{a: b}"])

@@ -19,6 +19,7 @@ class _Scalar(NamedTuple):
 
 
 _MAX_NODES = 100_000  # of a file whose aliases are written out; an experiment has some 300
+_MAX_INTEGER = 1 << 63
 
 _TAG = "tag:yaml.org,2002:"
 # The core schema of YAML 1.2.2, section 10.3.2; scalars that match no pattern are strings.
@@ -75,9 +76,15 @@ def read_scalar(node: yaml.ScalarNode) -> Any:
         problem = f"{node.value!r} cannot be read as `{tag}`; leave that tag out"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
     try:
-        return scalar.read(node.value)
-    except ValueError as error:  # an integer of thousands of digits
-        raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from error
+        value = scalar.read(node.value)
+    except ValueError:  # an integer of thousands of digits
+        value = _MAX_INTEGER
+    # A longer one fits no option, and Python does not write thousands of digits.
+    if isinstance(value, int) and not -_MAX_INTEGER <= value < _MAX_INTEGER:
+        shown = node.value if len(node.value) <= 20 else f"{node.value[:19]}…"
+        problem = f"{shown} is an integer of more than 64 bits"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    return value
 
 
 def write_yaml(values: Mapping[str, Any]) -> str:
@@ -128,8 +135,8 @@ def read_file(path: str, named_by: str = "") -> str:
         ConfigError: it cannot be read, or is not UTF-8.
     """
     try:
-        with storage.open_file(path, "r") as file:
-            return file.read()
+        with storage.open_bytes(path) as file:  # another file can name a device as its base
+            return file.read().decode()
     except OSError as error:
         raise ConfigError(f"{path}{named_by}: cannot be read: {storage.reason(error)}") from error
     except UnicodeDecodeError as error:
@@ -137,7 +144,9 @@ def read_file(path: str, named_by: str = "") -> str:
         raise ConfigError(f"{path}:{line}: not UTF-8; save the file in that encoding") from error
 
 
-def parse_tree(text: str, filename: str, *, repeated: list[str] | None = None) -> Branch:
+def parse_tree(
+    text: str, filename: str, *, repeated: list[str] | None = None, as_text: bool = False
+) -> Branch:
     """Parses YAML text whose top level is a mapping.
 
     Args:
@@ -145,12 +154,13 @@ def parse_tree(text: str, filename: str, *, repeated: list[str] | None = None) -
         filename: its name in messages.
         repeated: receives the places of keys that appear twice, of which the last counts, as in
             other readers of YAML; None makes them an error.
+        as_text: whether scalars without a tag stay the text that they are written as.
 
     Raises:
         ConfigError: invalid YAML, not a mapping, or a key that appears twice.
     """
     with _yaml_errors_in_words(filename):
-        node = yaml.compose(text, Loader=Loader)
+        node = yaml.compose(text, Loader=yaml.BaseLoader if as_text else Loader)
         _check_size(node, filename)
         tree = _to_tree(node, filename, repeated) if node else Branch({}, f"{filename}:1")
     if isinstance(tree, Leaf):
@@ -256,6 +266,13 @@ def _item(node: yaml.Node, filename: str) -> "Branch | Leaf | ConfigError":
             return _to_tree(node, filename)
     except ConfigError as error:  # a repeated or unreadable key
         return error
+
+
+def plain_values(tree: Branch | Leaf) -> Any:
+    """Returns the dicts, lists and scalars of a tree."""
+    if isinstance(tree, Branch):
+        return {key: plain_values(value) for key, value in tree.children.items()}
+    return [plain_values(item) for item in tree.trees] or tree.value
 
 
 def show(got: Branch | Leaf) -> str:

@@ -105,6 +105,12 @@ def test_names_that_repeat_keep_their_folders(tmp_path) -> None:
     assert annotations.images["source_id"].tolist() == ["train/images/a", "val/images/a"]
 
 
+# Ten values in each of ten levels: 400 bytes that stand for 10^10 values.
+ALIASES = "l0: &l0 [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + "".join(
+    f"l{level}: &l{level} [{', '.join([f'*l{level - 1}'] * 10)}]\n" for level in range(1, 10)
+)
+
+
 @pytest.mark.parametrize(
     ("text", "label", "message"),
     [
@@ -118,10 +124,17 @@ def test_names_that_repeat_keep_their_folders(tmp_path) -> None:
         (f"train: images\n{NAMES}", "0 320 240 64 96", "is in pixels: 1 of 1"),
         ("train: images\nnames: [cat]\nnc: 2\n", "", "nc is 2, and there are 1 names"),
         ("train: images\nnames: {a: cat}\n", "", "no class numbers: a"),
-        ("train: [", "", "is not YAML"),
-        ("train: " + "[" * 10_000, "", "is not YAML: nested too deeply"),
-        (f"train: images\nnc: {'9' * 5000}\n", "", "is not YAML: Exceeds the limit"),
-        ("train: images\nmade: 2026-99-99\n", "", "is not YAML: month must be in 1..12"),
+        ("train: [", "", "data.yaml:1: not valid YAML"),
+        ("train: " + "[" * 10_000, "", "nested too deeply"),
+        (f"train: images\nnc: {'9' * 5000}\n", "", "data.yaml:2: .* more than 64 bits"),
+        ("train: images\nnc: !!int ''\n", "", "data.yaml:2: .*'' cannot be read as `!!int`"),
+        ("train: images\nmade: !!timestamp x\n", "", "data.yaml:2: .*as `!!timestamp`"),
+        (f"{ALIASES}names: [cat, *l9]\n", "", "21,345,679,024 values where its aliases"),
+        (f"{ALIASES}train: images\npath: *l9\n{NAMES}", "", "values where its aliases"),
+        ("train: images\npath: [a]\nnames: [cat]\n", "", "`path` must be a path, got a list"),
+        ("train: [[images]]\nnames: [cat]\n", "", "`train` must be a path, got a list"),
+        ("train: images\nnames: [cat, [dog]]\n", "", "the name of class 1 is a list or a mapping"),
+        (f"train: /dev/zero\n{NAMES}", "", "`train` is /dev/zero, and there is no"),
         (f"train: empty\n{NAMES}", "", "there is no image in"),
         (f"train: gone.txt\n{NAMES}", "", "none of the first 2 images exists, such as /gone/a.jpg"),
         (f"train: images\nkpt_shape: 17\n{NAMES}", "", "kpt_shape. is 17; it must be"),
@@ -191,6 +204,7 @@ def test_keypoints_behind_a_box_are_no_polygon(tmp_path, numbers_each) -> None:
         ("{'0': 1e3, '1': 2026-01-01}", ["1e3", "2026-01-01"]),
         ("[cat, dog]\nnc: '2'", ["cat", "dog"]),
         ("[cat, dog]\nnc:", ["cat", "dog"]),
+        ("[cat, dog]\nmade: 2026-99-99", ["cat", "dog"]),
     ],
 )
 def test_names_are_text_whatever_they_mean_in_yaml(tmp_path, names, expected) -> None:

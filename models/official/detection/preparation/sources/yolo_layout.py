@@ -4,11 +4,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import yaml
-
 from tpudet.detection.preparation.sources.annotation_values import read_id, sorted_classes
 from tpudet.trainkit.class_list import ClassEntry
-from tpudet.trainkit.errors import UserError, listing, require_utf8
+from tpudet.trainkit.config.yaml_tree import parse_tree, plain_values
+from tpudet.trainkit.errors import UserError, listing, require_utf8, shorten
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.inputs import read_input_text
 from tpudet.trainkit.image_folder import is_image_name
@@ -50,13 +49,15 @@ def find_yolo_set(path: str, splits: Sequence[str], base: str | None = None) -> 
             f"--annotations {path} has no split {' or '.join(splits)}; it has: {known}."
         )
     home = os.path.dirname(path) or "."
-    roots = [base] if base else [os.path.join(home, _slashed(content.get("path") or "")), home]
+    own = _slashed(content.get("path") or "", f"{path}: `path`")
+    roots = [base] if base else [os.path.join(home, own), home]
     images: dict[str, None] = {}
     is_listed = False
     for split in present:
         entries = content[split] if isinstance(content[split], list) else [content[split]]
         for entry in entries:
-            found, from_list = _find_images(_slashed(entry), roots, f"{path}: `{split}`")
+            where = f"{path}: `{split}`"
+            found, from_list = _find_images(_slashed(entry, where), roots, where)
             images |= dict.fromkeys(found)
             is_listed |= from_list
     require_utf8(images, f"image files of {path}")
@@ -84,19 +85,16 @@ def label_paths(image: str) -> list[str]:
 
 def _load(path: str) -> Mapping[str, Any]:
     text = read_input_text(path, "--annotations")
-    try:
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # a day 99, a number of thousands of digits
-        raise UserError(f"--annotations {path} is not YAML: {error}.") from error
-    except RecursionError:
-        raise UserError(f"--annotations {path} is not YAML: nested too deeply.") from None
-    if not isinstance(content, dict) or "names" not in content:
+    name = f"--annotations {path}"
+    content = plain_values(parse_tree(text, name, repeated=[]))
+    if "names" not in content:
         raise UserError(
-            f"--annotations {path} is not the data.yaml of a YOLO data set: it has no `names`, the "
-            "list of classes."
+            f"{name} is not the data.yaml of a YOLO data set: it has no `names`, the list of "
+            "classes."
         )
     # Every name is text: no is not false, and 007 is not 7.
-    return content | {"names": yaml.load(text, yaml.BaseLoader)["names"]}
+    as_text = plain_values(parse_tree(text, name, repeated=[], as_text=True))
+    return content | {"names": as_text["names"]}
 
 
 def _find_images(entry: str, roots: Sequence[str], where: str) -> tuple[list[str], bool]:
@@ -104,7 +102,7 @@ def _find_images(entry: str, roots: Sequence[str], where: str) -> tuple[list[str
     # Roboflow writes ../train/images where it means train/images.
     names = [entry, entry.removeprefix("../")]
     places = [_place(root, name) for name in names for root in roots]
-    place = next((place for place in places if storage.exists(place)), None)
+    place = next((p for p in places if storage.is_file(p) or storage.is_folder(p)), None)
     if place is None:
         raise UserError(
             f"{where} is {entry}, and there is no {' nor '.join(dict.fromkeys(places))}. --images "
@@ -115,14 +113,16 @@ def _find_images(entry: str, roots: Sequence[str], where: str) -> tuple[list[str
         if not images:
             raise UserError(f"{where}: there is no image in {place}.")
         return images, False
-    lines = [_slashed(line.strip()) for line in read_input_text(place, where).splitlines()]
+    lines = [line.strip().replace("\\", "/") for line in read_input_text(place, where).splitlines()]
     images = [_listed_image(line, os.path.dirname(place), roots) for line in lines if line]
     if not images:
         raise UserError(f"{where}: {place} lists no image.")
     return images, True
 
 
-def _slashed(path: object) -> str:
+def _slashed(path: Any, where: str) -> str:
+    if isinstance(path, list | dict):
+        raise UserError(f"{where} must be a path, got a list or a mapping.")
     return str(path).replace("\\", "/")
 
 
@@ -146,22 +146,29 @@ def _listed_image(line: str, folder: str, roots: Sequence[str]) -> str:
 def _classes(content: Mapping[str, Any], path: str) -> tuple[ClassEntry, ...]:
     names = content["names"]
     if not isinstance(names, list | dict) or not names:
-        raise UserError(f"--annotations {path}: `names` is {names!r}; it must list the classes.")
+        shown = shorten(repr(names), 80)
+        raise UserError(f"--annotations {path}: `names` is {shown}; it must list the classes.")
     pairs = list(names.items()) if isinstance(names, dict) else list(enumerate(names))
+    odd = [key for key, name in pairs if not isinstance(name, str)]
+    if odd:
+        raise UserError(
+            f"--annotations {path}: the name of class {listing(odd)} is a list or a mapping; it "
+            "must be text."
+        )
     wrong = [key for key, _ in pairs if not (read_id(key) or "").isdecimal()]
     if wrong:
         raise UserError(f"--annotations {path}: `names` has no class numbers: {listing(wrong)}.")
     count = content.get("nc")
     if count is not None and read_id(count) != str(len(pairs)):
         raise UserError(f"--annotations {path}: nc is {count}, and there are {len(pairs)} names.")
-    return sorted_classes(ClassEntry(read_id(key) or "", str(name).strip()) for key, name in pairs)
+    return sorted_classes(ClassEntry(read_id(key) or "", name.strip()) for key, name in pairs)
 
 
 def _numbers_of_keypoints(content: Mapping[str, Any], path: str) -> int:
     shape = content.get("kpt_shape") or (0, 0)
     if not isinstance(shape, Sequence) or [type(n) for n in shape] != [int, int]:
         raise UserError(
-            f"--annotations {path}: `kpt_shape` is {shape!r}; it must be the number of keypoints "
-            "and the numbers of each, such as [17, 3]."
+            f"--annotations {path}: `kpt_shape` is {shorten(repr(shape), 80)}; it must be the "
+            "number of keypoints and the numbers of each, such as [17, 3]."
         )
     return shape[0] * shape[1]
