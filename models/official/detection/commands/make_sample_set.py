@@ -12,7 +12,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     parser = new_parser("tpudet make_sample_set", __doc__)
     parser.add_argument(
-        "--output", required=True, metavar="DIR", help="folder to write; made if it does not exist"
+        "--output",
+        required=True,
+        metavar="DIR",
+        help="folder to write; made if it does not exist; an earlier sample set is replaced",
     )
     parser.add_argument(
         "--num_images",

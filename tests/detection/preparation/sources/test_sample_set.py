@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
+from tpudet.detection.commands.make_sample_set import main
 from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
 from tpudet.detection.preparation.sources.sample_set import SHAPES, draw_image, write_sample_set
 from tpudet.trainkit.files.claims import ClaimError
@@ -114,6 +115,36 @@ def test_stopped_anywhere_no_box_file_is_short(tmp_path: Path) -> None:
     assert names == {"classes.csv", "train", "train_boxes.csv", "val"}
     write_sample_set(str(tmp_path / "stopped"), num_images=20, seed=0)
     assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("classes.csv", "apple,Apple\npear,Pear\n"),
+        ("classes.csv", "/sample/disc,disc\npear,Pear\n"),
+        ("train_boxes.csv", "ImageID,LabelName\na,apple\n"),
+        ("val_masks.csv", ""),
+        ("val/val00001.jpg", "mine"),
+        ("train_masks/train00000_0.png", "mine"),
+    ],
+)
+def test_a_file_of_another_origin_is_not_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    before = contents(tmp_path)
+    assert main(["--output", str(tmp_path), "--num_images", "10", "--masks"]) == 2
+    assert f"that no sample set has: {path}. Name another folder" in capsys.readouterr().err
+    assert contents(tmp_path) == before
+    path.unlink()
+    other = tmp_path / "train/photo.jpg"
+    other.parent.mkdir(exist_ok=True)
+    other.write_text("mine")
+    for _ in range(2):  # a set of its own is written anew
+        assert main(["--output", str(tmp_path), "--num_images", "10", "--masks"]) == 0
+    assert other.read_text() == "mine"
 
 
 def test_one_process_draws_a_set(tmp_path: Path, hold_claim: Callable) -> None:

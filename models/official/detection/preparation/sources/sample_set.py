@@ -16,6 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from tpudet.detection.preparation.sources.box_csv import ALL_COLUMNS
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim
 
@@ -62,6 +63,7 @@ _CROSS = np.array(
     [(-_ARM, -1), (_ARM, -1), (_ARM, -_ARM), (1, -_ARM), (1, _ARM), (_ARM, _ARM)]
     + [(_ARM, 1), (-_ARM, 1), (-_ARM, _ARM), (-1, _ARM), (-1, -_ARM), (-_ARM, -_ARM)]
 )
+_LABELS = "/sample/"  # what identifiers of classes begin with
 # Outlines in a unit circle, [n, 2] x and y, by label; the identifier is "/sample/<label>".
 SHAPES: dict[str, np.ndarray] = {
     "disc": _polygon(48),
@@ -160,7 +162,7 @@ def write_sample_set(
     Images that a larger set left there are removed.
 
     Args:
-        directory: made if it does not exist.
+        directory: made if it does not exist; of an earlier sample set, it is written anew.
         num_images: of all splits.
         seed: of the drawing; images and boxes are the same with masks and without.
         with_masks: also write `<split>_masks/<ImageID>_<number>.png`, the visible pixels of each
@@ -172,9 +174,11 @@ def write_sample_set(
 
     Raises:
         ClaimError: another process writes to the folder, or has taken it over.
+        UserError: it has files of these names that are not of a sample set.
         OSError: it cannot be written.
     """
     with Claim(f"{directory}/sample_set.claim.json", output=directory) as claim:
+        _refuse_foreign_files(directory, with_masks=with_masks)
         return _write_splits(
             directory,
             num_images=num_images,
@@ -195,7 +199,7 @@ def _write_splits(
     claim: Claim,
 ) -> dict[str, int]:
     storage.write_text(
-        f"{directory}/classes.csv", "".join(f"/sample/{label},{label}\n" for label in SHAPES)
+        f"{directory}/classes.csv", "".join(f"{_LABELS}{label},{label}\n" for label in SHAPES)
     )
     counts = {}
     for number, (split, share) in enumerate(SPLIT_SHARES.items()):
@@ -203,7 +207,8 @@ def _write_splits(
         storage.remove_if_there(f"{directory}/{split}_boxes.csv")
         folders = [f"{directory}/{split}"] + [f"{directory}/{split}_masks"] * with_masks
         for folder in folders:
-            _remove_files(folder, split)
+            for path in _drawn_files(folder, split):
+                storage.remove(path)
             storage.make_folder(folder)
         images = (
             _draw_sample(np.random.default_rng((seed, number, index)), f"{split}{index:05d}")
@@ -211,6 +216,39 @@ def _write_splits(
         )
         _write_split(directory, split, images, with_masks=with_masks, claim=claim)
     return counts
+
+
+def _refuse_foreign_files(directory: str, *, with_masks: bool) -> None:
+    """Raises if a file would be replaced or removed that is not of a sample set.
+
+    Images cannot be told from others; they are of a sample set if its class list, the first file
+    to be written, is there.
+    """
+    kinds = ["boxes", *(["masks"] if with_masks else [])]
+    tables = [f"{directory}/{split}_{kind}.csv" for split in SPLIT_SHARES for kind in kinds]
+    foreign = [path for path in tables if _has_other_labels(path, first_row=1)]
+    classes = f"{directory}/classes.csv"
+    if _has_other_labels(classes, first_row=0):
+        foreign.insert(0, classes)
+    if foreign or not storage.is_file(classes):
+        for split in SPLIT_SHARES:
+            folders = [f"{directory}/{split}", f"{directory}/{split}_masks"][: len(kinds)]
+            foreign += [path for folder in folders for path in _drawn_files(folder, split)]
+    if foreign:
+        raise UserError(
+            f"{directory} has files that this command would replace and that no sample set has: "
+            f"{listing(foreign)}. Name another folder, or move them away."
+        )
+
+
+def _has_other_labels(path: str, *, first_row: int) -> bool:
+    """Whether a file is there that has a row without a label of a sample set, or no row at all."""
+    text = storage.read_text(path)
+    if text is None:
+        return False
+    rows = [line.split(",") for line in text.splitlines()]
+    is_own = all(any(value.startswith(_LABELS) for value in row) for row in rows[first_row:])
+    return len(rows) < max(first_row, 1) or not is_own
 
 
 def _write_split(
@@ -239,10 +277,11 @@ def _write_split(
         claim.verify()
 
 
-def _remove_files(directory: str, split: str) -> None:
-    for name in storage.list_names(directory):
-        if re.fullmatch(split + r"\d{5,}(\.jpg|_\d+\.png)", name):
-            storage.remove(f"{directory}/{name}")
+def _drawn_files(directory: str, split: str) -> list[str]:
+    """Lists the images and masks in a folder that have names of a sample set."""
+    pattern = re.compile(split + r"\d{5,}(\.jpg|_\d+\.png)")
+    names = storage.list_names(directory)
+    return [f"{directory}/{name}" for name in names if pattern.fullmatch(name)]
 
 
 def _draw_sample(rng: np.random.Generator, image_id: str) -> _Sample:
@@ -261,7 +300,7 @@ def _write_image(path: str, pixels: np.ndarray, settings: list[int]) -> None:
 
 def _box_rows(sample: _Sample) -> Iterator[list[Any]]:
     for drawn in sample.objects:
-        label = f"/sample/{drawn.label}"
+        label = f"{_LABELS}{drawn.label}"
         edges = _edges(drawn, sample.image)
         yield [sample.image_id, "drawn", label, 1, *edges, int(drawn.occluded), 0, 0, 0, 0]
 
@@ -269,7 +308,7 @@ def _box_rows(sample: _Sample) -> Iterator[list[Any]]:
 def _mask_rows(sample: _Sample) -> Iterator[list[Any]]:
     for number, drawn in enumerate(sample.objects):
         name = f"{sample.image_id}_{number}"
-        label = f"/sample/{drawn.label}"
+        label = f"{_LABELS}{drawn.label}"
         edges = _edges(drawn, sample.image)
         yield [f"{name}.png", sample.image_id, label, name, *edges, 1, ""]
 
