@@ -58,6 +58,44 @@ def test_full_streams(streams: str, code: int, tmp_path: Path) -> None:
     assert ("No space left on device" in done.stderr) == (streams == ">/dev/full")
 
 
+@pytest.mark.parametrize("name", ["out/result.txt", "full/result.txt"])
+def test_an_output_without_room_is_named_in_words(name: str, tmp_path: Path) -> None:
+    """The system lets no file grow beyond 100 bytes; the claim of the second needs more."""
+    program = """
+import resource, sys
+from tpudet.trainkit.command_line import new_parser, run_command
+from tpudet.trainkit.files.claimed_file import claimed_file
+from tpudet.trainkit.files.storage import make_folder, whole_file
+
+def body(arguments):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    opened = claimed_file(path, "w", force=True) if is_claimed else whole_file(path, "w")
+    with opened as file:
+        file.write("content" * 1000)
+
+path, is_claimed = sys.argv[1], sys.argv[1].startswith("full")
+sys.exit(run_command(new_parser("tpudet test", ""), [], body))
+"""
+    (tmp_path / name).parent.mkdir()
+    command = [sys.executable, "-c", program, name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    path = name if name.startswith("full") else tmp_path / name
+    assert done.stderr == f"tpudet test: {path} cannot be written: File too large\n"
+    assert list((tmp_path / name).parent.iterdir()) == []
+
+
+def test_an_error_of_the_system_begins_with_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def body(arguments: object) -> None:
+        (tmp_path / "nothing").read_text()
+
+    assert run_command(new_parser("tpudet test", ""), [], body) == 2
+    message = f"tpudet test: {tmp_path}/nothing: No such file or directory\n"
+    assert capsys.readouterr().err == message
+
+
 def test_a_long_message_ends_where_nobody_reads_on(capsys: pytest.CaptureFixture[str]) -> None:
     mistakes = [f"row {number}: wrong" for number in range(250)]
 

@@ -69,7 +69,7 @@ def run_command(
         _discard_output()
         return code
     except (UserError, OSError) as error:
-        _say(f"{parser.prog}: {_shorten_message(str(error))}")
+        _say(f"{parser.prog}: {_shorten_message(_in_words(error))}")
         code = code or EXIT_WRONG_USAGE  # the output may be a terminal that closed
     except KeyboardInterrupt:
         _say(f"\n{parser.prog}: interrupted; finished files are kept")
@@ -79,6 +79,14 @@ def run_command(
     except OSError:  # a full disk, say, of which the error has been told
         _discard_output()
     return code
+
+
+def _in_words(error: UserError | OSError) -> str:
+    """The message of an error; one of the system begins with its file, without Python's number."""
+    if isinstance(error, UserError) or error.filename is None or error.strerror is None:
+        return str(error)
+    problem = " cannot be written" if error.errno in storage.NO_ROOM else ""
+    return f"{error.filename}{problem}: {error.strerror}"
 
 
 def _say(message: str) -> None:

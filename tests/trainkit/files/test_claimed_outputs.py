@@ -92,6 +92,18 @@ def test_a_second_process_is_told_who_writes(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_link_and_its_target_are_one_output(kind: str, tmp_path: Path) -> None:
+    path, link = tmp_path / "out", tmp_path / "link"
+    link.symlink_to(path)
+    with claimed(kind, link, force=True) as opened:
+        write(kind, opened, "through the link")
+        with pytest.raises(ClaimError, match=f"is being written by process {os.getpid()} on"):
+            claimed(kind, path, force=True).__enter__()
+    assert read(kind, path) == "through the link"
+    assert sorted(os.listdir(tmp_path)) == ["link", "out"]
+
+
 def test_a_folder_with_the_name_of_a_temporary_one_is_kept(tmp_path: Path) -> None:
     """A user's own `out.temporary` beside `out`."""
     (tmp_path / "out.temporary").mkdir()

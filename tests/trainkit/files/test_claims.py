@@ -1,20 +1,25 @@
 """One owner for every output, also of processes that are paused, killed or elsewhere."""
 
+import errno
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import claims, storage
-from tpudet.trainkit.files.claims import Claim, ClaimError, remove_dead_claim
+from tpudet.trainkit.files.claims import Claim, ClaimError, claim_beside, remove_dead_claim
+from tpudet.trainkit.files.exclusive import create_temporary
 
 # Claims and writes `written` again and again, as long as the claim is its own.
 OWNER = """
@@ -243,6 +248,111 @@ def test_signs_of_life_go_on_and_do_not_take_a_claim_back(
 def test_a_torn_claim_is_replaced(path: Path, content: str) -> None:
     path.write_text(content)
     accepted(path)
+
+
+@pytest.fixture
+def lab() -> Iterator[Path]:
+    """A folder that every user may write to, below none that others may not enter."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """Acts as nobody where this is root; otherwise files of mode 0444 stand for another user's."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+def test_another_user_is_told_who_writes_and_replaces_only_the_dead(lab: Path) -> None:
+    path = lab / "m.csv.claim.json"
+    with Claim(str(path), output="the set"):
+        path.chmod(0o444)
+        with another_user():
+            message = refused(path)
+        assert f"is being written by process {os.getpid()} on" in message
+        assert f"remove {path}" in message
+        left = path.read_text()
+    path.write_text(left)  # of a process that was killed: nobody holds its lock
+    path.chmod(0o444)
+    with another_user():
+        accepted(path)
+    path.touch(0o444)  # torn
+    with another_user():
+        accepted(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the files of two users")
+def test_a_dead_claim_that_only_its_user_may_remove_is_told_with_that_user(lab: Path) -> None:
+    """In a sticky folder, such as /tmp."""
+    path = lab / "m.csv.claim.json"
+    forge(path)
+    with another_user():
+        accepted(path)
+    lab.chmod(0o1777)
+    forge(path)
+    with another_user():
+        message = refused(path)
+    assert f"the set is still claimed by process {os.getpid()} on" in message
+    assert f"only the user root may remove {path}." in message
+    path.chmod(0o600)
+    with another_user():
+        message = refused(path)
+    assert message.startswith("the set is claimed by the user root, of whose claim ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the files of two users")
+def test_another_user_s_temporary_file_is_stepped_over(lab: Path) -> None:
+    """It was left in a sticky folder by a process that was killed."""
+    lab.chmod(0o1777)
+    temporary, descriptor = create_temporary(str(lab / "m.csv"))
+    os.close(descriptor)
+    with another_user():
+        storage.write_text(str(lab / "m.csv"), "whole")
+    assert (lab / "m.csv").read_text() == "whole"
+    assert Path(temporary).exists()
+
+
+@pytest.mark.parametrize("before", [None, "", '{"host": "a", "proc'])
+def test_a_claim_that_could_not_be_written_leaves_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if before is not None:
+        path.write_text(before)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        with pytest.raises(UserError, match="^the set cannot be written: No space left on device"):
+            Claim(str(path), output="the set").__enter__()
+    assert not path.exists()
+    accepted(path)
+
+
+def test_a_folder_that_cannot_be_made_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="^the set cannot be written: "):
+        Claim(f"{tmp_path}/file/set.claim.json", output="the set").__enter__()
+
+
+def test_one_output_has_one_claim_whatever_it_is_called(tmp_path: Path) -> None:
+    (tmp_path / "real.csv").touch()
+    (tmp_path / "link.csv").symlink_to("real.csv")
+    (tmp_path / "folder").symlink_to(tmp_path, target_is_directory=True)
+    names = ("real.csv", "link.csv", "real.csv/", "folder/link.csv")
+    assert {claim_beside(f"{tmp_path}/{name}") for name in names} == {
+        f"{os.path.realpath(tmp_path)}/real.csv.claim.json"
+    }
+    assert claim_beside("ram://a/ev/") == claim_beside("ram://a/ev") == "ram://a/ev.claim.json"
 
 
 @pytest.mark.parametrize("kind", ["file", "large file", "link", "dangling link", "folder", "fifo"])

@@ -21,7 +21,7 @@ from tpudet.detection.inference.saved_detector import read_saved_detector
 from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.claims import Claim, claim_beside
 from tpudet.trainkit.files.file_kinds import MODEL_DESCRIPTION, refuse_other_kind
 from tpudet.trainkit.files.inputs import read_input
 from tpudet.trainkit.files.storage import whole_file
@@ -81,7 +81,7 @@ def convert(
             "needs: export it again with tpudet export"
         )
     description = f"{path}.json"
-    with Claim(f"{path}.claim.json", output=path) as claim:
+    with Claim(claim_beside(path), output=path) as claim:
         if storage.exists(path) and not overwrite:
             raise UserError(f"{path} exists: --overwrite replaces it")
         refuse_other_kind(description, MODEL_DESCRIPTION)

@@ -31,7 +31,7 @@ from tpudet.detection.inference.view_settings import ViewSettings
 from tpudet.detection.inference.views import load_view_detector
 from tpudet.trainkit.cpu import bfloat16_convolutions
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.claims import Claim, ClaimTicket
+from tpudet.trainkit.files.claims import Claim, ClaimTicket, claim_beside
 from tpudet.trainkit.files.storage import is_file
 from tpudet.trainkit.jobs.worker_pool import run_jobs
 from tpudet.trainkit.saved_model import SavedModel
@@ -102,7 +102,7 @@ def run_tasks(
 @contextmanager
 def _claim(task: PredictionTask, *, overwrite: bool) -> Iterator[Claim]:
     path = task.predictions_path
-    with Claim(f"{path}.claim.json", output=path) as claim:
+    with Claim(claim_beside(path), output=path) as claim:
         # Looked for once more: another process may have finished it since the task was planned.
         if is_file(path) and not overwrite:
             raise InferenceError(f"{path} exists: --overwrite replaces it")

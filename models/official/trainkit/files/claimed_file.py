@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.claims import Claim, claim_beside
 from tpudet.trainkit.files.storage import is_file, whole_file
 
 
@@ -24,7 +24,7 @@ def claimed_file(path: str, mode: Literal["w", "wb"], *, force: bool) -> Iterato
         UserError: it exists, and `force` is False.
         OSError: it cannot be written.
     """
-    with Claim(f"{path}.claim.json", output=path) as claim:
+    with Claim(claim_beside(path), output=path) as claim:
         if is_file(path) and not force:
             raise UserError(f"{path} exists: another process has written it meanwhile")
         with whole_file(path, mode) as file:

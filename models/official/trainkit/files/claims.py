@@ -1,21 +1,21 @@
 """Claims on outputs: at most one process writes to each, and a second is told who does."""
 
+import contextlib
 import errno
-import json
 import os
 import platform
 import stat
 import threading
 import time
-from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claim_owners import ClaimOwner
 from tpudet.trainkit.files.exclusive import NO_LINKS, is_at, lock_file
-from tpudet.trainkit.files.json_text import parse_json
-from tpudet.trainkit.files.processes import ProcessIdentity, this_process
+from tpudet.trainkit.files.processes import this_process
 
 REFRESH_SECONDS = 20
 STALE_SECONDS = 120  # without a sign of life from another machine
@@ -25,6 +25,15 @@ _START = '{"host": "'  # of every claim: tells a torn one from a user's own file
 
 class ClaimError(UserError):
     """Another process writes to the same output, or has taken it over."""
+
+
+def claim_beside(output: str) -> str:
+    """Path of the claim on a file or folder, beside it.
+
+    It is the same through a link and with a `/` at the end, so that one output has one claim.
+    """
+    real = output if storage.is_remote(output) else os.path.realpath(output)
+    return f"{real.rstrip('/')}.claim.json"
 
 
 class Claim:
@@ -37,13 +46,17 @@ class Claim:
     if its clock is far ahead of this one, entering waits for them. Such an owner may only have been
     paused, so call `verify` before every write that matters.
 
+    A dead process of another user is replaced where its file may be read and removed; otherwise the
+    message names the user.
+
     Args:
-        path: of the claim, such as `<output>.claim.json`; removed when the block ends.
+        path: of the claim, such as `claim_beside` returns; removed when the block ends.
         output: what is claimed, for messages.
 
     Raises:
-        ClaimError: on entry, a living process holds the claim, or the path holds another file.
-        OSError: on entry, the claim cannot be written.
+        ClaimError: on entry, a living process holds the claim, or the path holds another file, or
+            that of another user which this one may not remove.
+        UserError: on entry, the claim cannot be written, and is not left behind.
     """
 
     def __init__(self, path: str, *, output: str) -> None:
@@ -60,16 +73,18 @@ class Claim:
     def __enter__(self) -> "Claim":
         self._lost = False
         self._ended.clear()
-        storage.make_folder(os.path.dirname(self.path) or ".")
-        if not storage.is_remote(self.path):
-            self._lock()
         try:
-            other = self.ticket.read_owner()
-            if other is not None and self._may_live(other):
-                raise self._refusal(other)
-            self._write()
+            storage.make_folder(os.path.dirname(self.path) or ".")
+            if not storage.is_remote(self.path):
+                self._lock()
+            self._refuse_living()
+            self._begin()
             # Two processes may have read a bucket at the same instant; the last to write has won.
             self.verify()
+        except OSError as error:
+            self._unlock()
+            reason = storage.reason(error)
+            raise UserError(f"{self.ticket.output} cannot be written: {reason}") from error
         except BaseException:
             self._unlock()
             raise
@@ -112,36 +127,74 @@ class Claim:
     def _lock(self) -> None:
         """Opens and locks the file, which other owners may remove at any time."""
         while self._descriptor is None:
-            descriptor = self._open()
+            descriptor, is_writable = self._open()
             try:
                 locked = lock_file(descriptor)
                 if locked is False:
                     raise self._refusal(self.ticket.read_owner())
                 if is_at(descriptor, self.path):
-                    self._descriptor, self._is_locked = descriptor, locked is True
+                    self._is_locked = locked is True
+                    if is_writable:
+                        self._descriptor = descriptor
+                    else:
+                        self._remove_foreign()  # and make one's own
             finally:
                 if self._descriptor is None:
                     os.close(descriptor)
 
-    def _open(self) -> int:
-        flags = os.O_RDWR | os.O_CREAT | NO_LINKS
+    def _open(self) -> tuple[int, bool]:
+        """The open file, and whether it can be written: not that of another user."""
+        is_writable = True
         try:
-            descriptor = os.open(self.path, flags, 0o666)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | NO_LINKS, 0o666)
+        except PermissionError as error:
+            descriptor, is_writable = self._open_foreign(error), False
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR):
                 raise self.ticket.not_a_claim() from None
             raise
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return descriptor
+            return descriptor, is_writable
         os.close(descriptor)
         raise self.ticket.not_a_claim()
+
+    def _open_foreign(self, error: PermissionError) -> int:
+        try:
+            return os.open(self.path, os.O_RDONLY | NO_LINKS)
+        except FileNotFoundError:  # it is the folder that cannot be written
+            raise error from None
+        except PermissionError:
+            raise ClaimError(
+                f"{self.ticket.output} is claimed by {_user_of(self.path)}, of whose claim "
+                f"{self.path} you may not read whether its process lives. Choose another output, "
+                "or let that user remove it."
+            ) from error
+
+    def _remove_foreign(self) -> None:
+        """Removes the claim of a dead process of another user, which only that user may write."""
+        self._refuse_living()
+        owner = self.ticket.read_owner()
+        try:
+            storage.remove_if_there(self.path)
+        except PermissionError as error:
+            left_by = owner.describe() if owner else "a process that has ended"
+            raise ClaimError(
+                f"{self.ticket.output} is still claimed by {left_by}, which has ended, and only "
+                f"{_user_of(self.path)} may remove {self.path}. Choose another output, or let that "
+                "user remove it."
+            ) from error
 
     def _unlock(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _may_live(self, other: "_Owner") -> bool:
+    def _refuse_living(self) -> None:
+        other = self.ticket.read_owner()
+        if other is not None and self._may_live(other):
+            raise self._refusal(other)
+
+    def _may_live(self, other: ClaimOwner) -> bool:
         """Whether the owner named in the file may be alive; its lock, if any, is not held."""
         if self._is_locked and other.identity.boot == this_process().boot:
             return False  # the kernel that both run on would have kept its lock
@@ -152,7 +205,7 @@ class Claim:
         # Clocks that are so far apart tell nothing: only a new sign of life does.
         return age < STALE_SECONDS if age > -STALE_SECONDS else self._gives_sign(other)
 
-    def _gives_sign(self, other: "_Owner") -> bool:
+    def _gives_sign(self, other: ClaimOwner) -> bool:
         """Whether the file changes while this waits for an owner, as long as one may be silent."""
         end = time.monotonic() + STALE_SECONDS
         while time.monotonic() < end:
@@ -175,8 +228,18 @@ class Claim:
             except OSError:
                 continue  # a bucket that cannot be reached for a moment
 
+    def _begin(self) -> None:
+        """Writes the claim, or leaves none: an empty one looks like that of an unfinished run."""
+        try:
+            self._write()
+        except BaseException:
+            with contextlib.suppress(ClaimError, OSError):
+                if self.ticket.read_owner() is None:
+                    storage.remove(self.path)
+            raise
+
     def _write(self) -> None:
-        owner = _Owner(this_process(), self.ticket.token, self._since, time.time())
+        owner = ClaimOwner(this_process(), self.ticket.token, self._since, time.time())
         if self._descriptor is None:
             storage.write_text(self.path, owner.to_json())
             return
@@ -184,7 +247,7 @@ class Claim:
         os.pwrite(self._descriptor, owner.to_json().encode().ljust(_SIZE), 0)
         os.ftruncate(self._descriptor, _SIZE)
 
-    def _refusal(self, other: "_Owner | None") -> ClaimError:
+    def _refusal(self, other: ClaimOwner | None) -> ClaimError:
         owner = other.describe() if other else "another process"
         return ClaimError(
             f"{self.ticket.output} is being written by {owner}. Wait until it ends, or choose "
@@ -219,7 +282,7 @@ class ClaimTicket(NamedTuple):
             "process writes to that output."
         )
 
-    def read_owner(self) -> "_Owner | None":
+    def read_owner(self) -> ClaimOwner | None:
         """The owner that the file names; None for a missing, empty or torn file.
 
         Raises:
@@ -232,7 +295,7 @@ class ClaimTicket(NamedTuple):
             return None
         if not text.startswith(_START) and not _START.startswith(text):
             raise self.not_a_claim()
-        return _Owner.from_json(text)
+        return ClaimOwner.from_json(text)
 
     def not_a_claim(self) -> ClaimError:
         """The error of a path that holds another file."""
@@ -242,48 +305,12 @@ class ClaimTicket(NamedTuple):
         )
 
 
-class _Owner(NamedTuple):
-    identity: ProcessIdentity
-    token: str  # of one Claim
-    since: float  # seconds since 1970
-    alive: float  # the last sign of life, seconds since 1970
-
-    def describe(self) -> str:
-        since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return f"process {self.identity.process} on {self.identity.host} since {since}"
-
-    def to_json(self) -> str:
-        fields = self._asdict() | self.identity._asdict()
-        del fields["identity"]
-        return json.dumps({name: fields[name] for name in _FIELDS})
-
-    @classmethod
-    def from_json(cls, text: str) -> "_Owner | None":
-        try:
-            fields = parse_json(text)
-            values = {name: kind(fields[name]) for name, kind in _FIELDS.items()}
-            owner = cls(
-                ProcessIdentity(**{name: values[name] for name in ProcessIdentity._fields}),
-                values["token"],
-                values["since"],
-                values["alive"],
-            )
-            owner.describe()
-        except (ValueError, TypeError, KeyError, OverflowError, OSError):
-            return None
-        return owner
-
-
-_FIELDS = {
-    "host": str,
-    "process": int,
-    "boot": str,
-    "namespace": str,
-    "started": str,
-    "token": str,
-    "since": float,
-    "alive": float,
-}
+def _user_of(path: str) -> str:
+    """Names the user of a file, for a message."""
+    try:
+        return f"the user {Path(path).owner()}"
+    except (KeyError, NotImplementedError, OSError):  # a container, say, knows numbers only
+        return "another user"
 
 
 def remove_dead_claim(path: str) -> bool:

@@ -102,5 +102,7 @@ def _remove_abandoned(path: str) -> bool:
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)
         return True
+    except PermissionError:  # another user's file in a sticky folder, such as /tmp
+        return False
     finally:
         os.close(descriptor)

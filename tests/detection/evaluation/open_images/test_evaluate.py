@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -62,6 +63,17 @@ def test_existing_results_need_force(files: Path, capsys: pytest.CaptureFixture[
     assert run(files, *output) == 2
     assert "summary.json exists; -f replaces it" in capsys.readouterr().err
     assert run(files, *output, "-f") == 0
+
+
+def test_a_folder_has_one_owner_with_and_without_a_slash(
+    files: Path, hold_claim: Callable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hold_claim(files / "result.claim.json") as process:
+        for output in (f"{files}/result", f"{files}/result/"):
+            assert run(files, "--output", output, "--num_curves", "0") == 2
+            message = f"{output} is being written by process {process} on"
+            assert message in capsys.readouterr().err
+    assert not (files / "result").exists()
 
 
 def write_thirty_classes(folder: Path, *, num_found: int) -> None:

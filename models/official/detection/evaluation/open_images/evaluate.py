@@ -29,7 +29,7 @@ from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.open_images_csv import require_words
 from tpudet.detection.types import ImageDetections
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.claims import Claim
+from tpudet.trainkit.files.claims import Claim, claim_beside
 from tpudet.trainkit.files.storage import is_file, whole_file
 
 TABLE = "classes.csv"
@@ -135,7 +135,7 @@ def evaluate_submission(
     worst = worst_first(rows)
     files = {TABLE: table_text(rows).encode(), **_curves(scores.scored, rows, worst[:num_curves])}
     files[SUMMARY] = _summary(rows, scores.counts, shares).encode()
-    with Claim(f"{folder}.claim.json", output=folder) as claim:
+    with Claim(claim_beside(folder), output=folder) as claim:
         _check_output(folder, force=force)  # another process may have written it meanwhile
         storage.make_folder(folder)
         _remove_old(folder, files)
