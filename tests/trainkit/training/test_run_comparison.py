@@ -84,3 +84,15 @@ def test_settings_that_differ_look_different(tmp_path: Path) -> None:
         ["data.augmentations[1].probability", "0.5", "0.9"],
         ["data.directory", f"{folder}/first", f"{folder}/second"],
     ]
+
+
+def test_aliases_of_aliases_are_not_written_out(tmp_path: Path) -> None:
+    """Ten values in each of ten levels: 400 bytes that stand for 10^10 values."""
+    aliases = "l0: &l0 [1]\n" + "".join(
+        f"l{level}: &l{level} [{', '.join([f'*l{level - 1}'] * 10)}]\n" for level in range(1, 11)
+    )
+    model_dirs = [
+        write_run(tmp_path / "a-set", aliases, {}),
+        write_run(tmp_path / "b-set", "train: {batch_size: 8}\n", {}),
+    ]
+    assert compare_runs(model_dirs, metric="AP")[1:] == [["train.batch_size", "-", "8"]]

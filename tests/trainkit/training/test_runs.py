@@ -129,6 +129,37 @@ def test_runs_are_found_at_any_depth_and_columns_are_aligned(ram_dir: str) -> No
     assert all(row[column - 2 : column] == "  " for row in table)
 
 
+def test_links_that_lead_back_end_and_a_run_has_its_own_name(tmp_path: Path) -> None:
+    """Two links of a folder to itself are 2^40 paths."""
+    for name in ("a", "b"):
+        (tmp_path / name).symlink_to(".")
+    write_run(f"{tmp_path}/1-x", [TRAINED])
+    write_run(f"{tmp_path}/elsewhere/saved/2-y", [TRAINED])
+    (tmp_path / "1-best").symlink_to("1-x")
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "linked").symlink_to(tmp_path / "elsewhere")
+    (saved / "back").symlink_to(tmp_path)
+    assert list(runs.find_model_dirs(str(tmp_path))) == [
+        f"{tmp_path}/1-x",
+        f"{tmp_path}/elsewhere/saved/2-y",
+    ]
+    assert list(runs.find_model_dirs(f"{saved}"))[:1] == [f"{saved}/back/1-x"]
+
+
+@pytest.mark.parametrize("steps", ["!!int ''", "!!timestamp x", "0x" + "F" * 6000, "9" * 5000])
+def test_a_configuration_that_cannot_be_read_does_not_hide_other_runs(
+    ram_dir: str, steps: str
+) -> None:
+    write_run(f"{ram_dir}/1-odd", [TRAINED], f"train: {{total_steps: {steps}}}")
+    write_run(f"{ram_dir}/2-sound", [TRAINED], "train: {total_steps: 400}")
+    table = runs.report(ram_dir, metric="AP50", silent_after_minutes=15).splitlines()
+    assert [row.split()[:3] for row in table[1:]] == [
+        ["1", "odd", "300/?"],
+        ["2", "sound", "300/400"],
+    ]
+
+
 def test_the_command_says_when_there_is_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

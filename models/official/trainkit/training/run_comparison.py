@@ -4,8 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
+from tpudet.trainkit.config.yaml_tree import ConfigError, parse_tree, plain_values
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training import run_log
 
@@ -25,7 +24,7 @@ def compare_runs(model_dirs: Sequence[str], *, metric: str) -> list[list[str]]:
         the step of the best evaluation and its metrics, with the split and the rules that they are
         of where these differ. A setting that a run does not have is `-`.
     """
-    settings = [dict(flatten_settings(_read_config(model_dir))) for model_dir in model_dirs]
+    settings = [dict(flatten_settings(read_settings(model_dir))) for model_dir in model_dirs]
     names = dict.fromkeys(name for one in settings for name in one)
     rows = [[name, *(one.get(name, "-") for one in settings)] for name in names]
     rows = [row for row in rows if len(set(row[1:])) > 1]
@@ -37,12 +36,13 @@ def compare_runs(model_dirs: Sequence[str], *, metric: str) -> list[list[str]]:
     return [["", *runs], *([name, *_shortened(cells)] for name, *cells in rows)]
 
 
-def _read_config(model_dir: str) -> Any:
-    text = storage.read_text(os.path.join(model_dir, "config.yaml"))
+def read_settings(model_dir: str) -> dict[str, Any]:
+    """The values of a run's `config.yaml`; empty where it is missing or cannot be read."""
+    path = os.path.join(model_dir, "config.yaml")
     try:
-        return yaml.safe_load(text or "")
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return None
+        return plain_values(parse_tree(storage.read_text(path) or "", path, repeated=[]))
+    except ConfigError:
+        return {}
 
 
 def flatten_settings(node: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -7,11 +7,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-import yaml
-
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training import run_log
-from tpudet.trainkit.training.run_comparison import compare_runs
+from tpudet.trainkit.training.run_comparison import compare_runs, read_settings
 from tpudet.trainkit.training.wall_time import PARTS, sum_wall_time
 
 Content = Literal["progress", "goodput", "comparison"]
@@ -38,15 +36,25 @@ class Run(NamedTuple):
 
 
 def find_model_dirs(directory: str) -> Iterator[str]:
-    """Yields the model_dirs at or below `directory`; a model_dir is not searched."""
-    names = storage.list_names(directory)
-    if _MODEL_DIR_NAMES & set(names):
-        yield directory
-        return
-    for name in names:
-        path = os.path.join(directory, name)
-        if storage.is_folder(path):
-            yield from find_model_dirs(path)
+    """Yields the model_dirs at or below `directory`, each once; a model_dir is not searched.
+
+    Links are followed after everything else, so that a run is found under its own name.
+    """
+    folders, links, seen = [directory], [], set[str]()
+    while folders or links:
+        folder = folders.pop() if folders else links.pop(0)
+        place = folder if storage.is_remote(folder) else os.path.realpath(folder)
+        if place in seen:
+            continue
+        seen.add(place)
+        names = storage.list_names(folder)
+        if _MODEL_DIR_NAMES & set(names):
+            yield folder
+            continue
+        paths = [os.path.join(folder, name) for name in names]
+        below = [path for path in paths if storage.is_folder(path)]
+        links += [path for path in below if os.path.islink(path)]
+        folders += [path for path in reversed(below) if not os.path.islink(path)]
 
 
 def describe_run(model_dir: str, *, metric: str, now: float, silent_after_minutes: float) -> Run:
@@ -95,10 +103,9 @@ def _total_steps(model_dir: str, lines: Sequence[dict[str, Any]]) -> int | None:
     for line in reversed(lines):
         if line["kind"] == "state" and isinstance(line.get("total_steps"), int):
             return line["total_steps"]
-    text = storage.read_text(os.path.join(model_dir, "config.yaml"))
     try:
-        return int(yaml.safe_load(text or "")["train"]["total_steps"])
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        return int(read_settings(model_dir)["train"]["total_steps"])
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
