@@ -85,14 +85,43 @@ def compressed(file: h5py.File, _: Path) -> None:
     zeros[: 1 << 24] = 0
 
 
+def layer_named_again(file: h5py.File, _: Path) -> None:
+    """5,000 times a layer with 8,000 times a variable."""
+    file.attrs["layer_names"] = np.array([b"dense"] * 5_000, "S5")
+    file.create_group("dense").attrs["weight_names"] = np.array([b"k:0"] * 8_000, "S3")
+    file["dense/k:0"] = np.zeros(3, "f4")
+
+
+def variable_named_again(file: h5py.File, _: Path) -> None:
+    file.attrs["layer_names"] = ["dense"]
+    file.create_group("dense").attrs["weight_names"] = ["k:0", "l:0"]
+    file["dense/k:0"] = np.zeros(3, "f4")
+    file["dense/l:0"] = file["dense/k:0"]
+
+
+def variables_of_another(file: h5py.File, _: Path) -> None:
+    named(file, "dense")
+    file.create_group("layers/other")["vars"] = file["layers/dense/vars"]
+
+
+def many_that_are_not_there(file: h5py.File, _: Path) -> None:
+    named(file, "dense")
+    for number in range(1, 100):
+        file["layers/dense/vars"].create_dataset(str(number), (1 << 20,), "f4", chunks=(1 << 20,))
+
+
 HDF5 = {
+    layer_named_again: "its /dense/k:0 has a second name",
+    variable_named_again: "its /dense/[kl]:0 has a second name",
+    variables_of_another: "its /layers/.*/vars has a second name",
+    many_that_are_not_there: "bytes would become 415,236,112: the same numbers many times",
     external_storage: "its /layers/dense/vars/1 is stored in another file",
     virtual: "its /layers/dense/vars/1 is stored in another file",
     external_link: "its 1 is a link",
     linked_group: "its other is a link",
     soft_link: "its 1 is a link",
     legacy_link: "its dense is a link",
-    group_in_itself: "its group layers/dense/again has a second name or holds itself",
+    group_in_itself: "its /layers.* has a second name or holds itself",
     numbers_that_are_not_there: "0 bytes of its /layers/dense/vars/1 would become 34,359,738,368",
     compressed: "would become 1,073,741,824",
 }
@@ -129,6 +158,20 @@ def shared_lists(depth: int) -> list:
     return value
 
 
+def torch_zip(path: Path, *, tensors: int, shape: bytes, strides: bytes) -> None:
+    """Tensors over one storage of one number, by opcodes; 2^1000 is number 1 of the memo."""
+    content = b"\x80\x02" + pickle.dumps((1 << 1000) - 1, 2)[2:-1] + b"q\x010"
+    content += b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000"
+    content += b"X\x03\x00\x00\x00cpuK\x01tQq\x000(" + shape + b"tq\x020(" + strides + b"tq\x030}("
+    for number in range(tensors):
+        name = f"t{number}".encode()
+        content += b"X" + len(name).to_bytes(4, "little") + name
+        content += b"ctorch._utils\n_rebuild_tensor_v2\n(h\x00K\x00h\x02h\x03tR"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", content + b"u.")
+        archive.writestr("a/data/0", bytes(4))
+
+
 def test_pytorch_and_other_files_that_grow(tmp_path: Path, run_limited: Callable) -> None:
     old_format = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19." + pickle.dumps(1001, 2)
     old_format += pickle.dumps(({"little_endian": True}, 0), 2)
@@ -144,7 +187,16 @@ def test_pytorch_and_other_files_that_grow(tmp_path: Path, run_limited: Callable
         (tmp_path / name).write_bytes(content)
     deflated(tmp_path / "lists.pt", "a/data.pkl", 1 << 26, b"]")
     deflated(tmp_path / "zeros.keras", "model.weights.h5", 1 << 31, b"\0", config=b"{}")
+    torch_zip(tmp_path / "axes.pt", tensors=1, shape=b"h\x01" * 10**5, strides=b"K\x00" * 10**5)
+    size = b"J" + (1 << 24).to_bytes(4, "little")
+    torch_zip(tmp_path / "views.pt", tensors=3000, shape=size, strides=b"K\x00")
+    array = np.zeros(1 << 20, "u1")
+    shared = {"model": {f"t{number}": array for number in range(100)}}
+    (tmp_path / "shared.pkl").write_bytes(pickle.dumps(shared, 2))
     messages = {
+        "axes.pt": "does not fit its storage",
+        "views.pt": "bytes would become 201,326,592,000: the same numbers many times",
+        "shared.pkl": "bytes would become 104,857,600: the same numbers",
         "lists.pth": "has more than 1,000,000 entries",
         "memo.pth": "holds no tensor",
         "bytes.pth": "it ends within 4,294,967,296 bytes",

@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 
 from tpudet.trainkit.files.numpy_pickle import PickledArray, load_numpy_pickle
-from tpudet.trainkit.weights.stored_weights import LazyTensors, StoredWeights, WeightsError
+from tpudet.trainkit.weights.stored_weights import (
+    LazyTensors,
+    StoredWeights,
+    WeightsError,
+    require_no_growth,
+)
 
 _MAX_DIMENSIONS = 5
 _WEIGHTS = "model"  # the key of the weights; beside it stand the author and the like
@@ -44,14 +49,17 @@ def read_detectron2(file: Any, path: str) -> StoredWeights:
             variant = "torchvision"
         content = content[_WEIGHTS]
     readers: dict[str, Callable[[], np.ndarray]] = {}
+    num_bytes = 0
     for name, value in content.items() if isinstance(content, Mapping) else ():
         if isinstance(name, str) and isinstance(value, PickledArray) and value.array is not None:
             readers[name] = value.array.view
+            num_bytes += value.array.nbytes
     if not readers:
         raise WeightsError(
             f"{path} is a pickle without weights: it has no NumPy arrays by name. Of pickles only "
             "those of Detectron2 are supported."
         )
+    require_no_growth(num_bytes, path)
     if len(readers) < len(content):
         notes.append(f"{len(content) - len(readers)} entries that are no arrays left out")
     return StoredWeights(LazyTensors(readers), "Detectron2, .pkl", tuple(notes), variant)

@@ -19,6 +19,7 @@ from tpudet.trainkit.weights.stored_weights import (
     StoredWeights,
     WeightsError,
     is_inflated,
+    require_no_growth,
 )
 
 WEIGHTS_IN_ARCHIVE = "model.weights.h5"  # the member of a .keras file
@@ -51,6 +52,7 @@ def read_keras(opened: Any, path: str, format: str = "") -> StoredWeights:
         group = _open(file, "model_weights") if "model_weights" in file else file
         is_legacy = bool(_attribute_names(group, "layer_names"))
         names = _legacy_names(group) if is_legacy else _numbered_names(file)
+        num_bytes = sum(place.nbytes for place in names.values())
         is_named = is_legacy or bool(file.visititems(_layer_name))
     except WeightsError as error:
         raise WeightsError(f"{path}: refused, because {error}") from error
@@ -68,6 +70,7 @@ def read_keras(opened: Any, path: str, format: str = "") -> StoredWeights:
             "wrote such files: its names are kinds and numbers. Load it into its model there, and "
             "store that as .h5, or as .weights.h5 by a newer Keras."
         )
+    require_no_growth(num_bytes, path)
     optimizer = [name for name in file if name in ("optimizer", "optimizer_weights")]
     return StoredWeights(
         LazyTensors({name: partial(_read, place, path) for name, place in names.items()}),
@@ -88,12 +91,14 @@ def _attribute_names(group: Any, attribute: str) -> list[str]:
 
 def _legacy_names(group: Any) -> dict[str, Any]:
     """Datasets by `layer/variable`; by `layer/layer/variable` if that is ambiguous."""
-    layers = _attribute_names(group, "layer_names")
-    places = [
-        (layer, name.removesuffix(":0"), _open(group, f"{layer}/{name}"))
-        for layer in layers
-        for name in _attribute_names(_open(group, layer), "weight_names")
-    ]
+    places, seen = [], set[int]()
+    for layer in _attribute_names(group, "layer_names"):
+        inner = _open(group, layer)
+        _require_new(inner, seen)
+        for name in _attribute_names(inner, "weight_names"):
+            dataset = _open(inner, name)
+            _require_new(dataset, seen)
+            places.append((layer, name.removesuffix(":0"), dataset))
     uses = Counter(name for _, name, _ in places)
     return {
         name if uses[name] == 1 and "/" in name else f"{layer}/{name}": place
@@ -116,18 +121,18 @@ def _numbered_names(file: Any) -> dict[str, Any]:
 
 def _numbered_datasets(file: Any) -> Iterator[tuple[tuple[str, ...], str, Any]]:
     """Groups down to a layer, the number of its variable, and the dataset, in the file's order."""
-    waiting, seen = [((), file)], set()
+    waiting, seen = [((), file)], set[int]()
     while waiting:
         groups, group = waiting.pop()
-        address = h5py.h5o.get_info(group.id).addr
-        if address in seen:  # one may hold its parent
-            raise WeightsError(f"its group {'/'.join(groups)} has a second name or holds itself.")
+        _require_new(group, seen)
         if len(groups) > _MAX_DEPTH:
             raise WeightsError(f"its groups are nested more than {_MAX_DEPTH} deep.")
-        seen.add(address)
         variables = _open(group, "vars") if "vars" in group else {}
+        if variables:
+            _require_new(variables, seen)
         for number in sorted(filter(str.isdecimal, variables), key=int):
             dataset = _open(variables, number)
+            _require_new(dataset, seen)
             if dataset.dtype.kind != "O":
                 yield groups, number, dataset
         below = [(name, _open(group, str(name))) for name in group if name != "vars"]
@@ -136,6 +141,14 @@ def _numbered_datasets(file: Any) -> Iterator[tuple[tuple[str, ...], str, Any]]:
             for name, child in reversed(below)
             if isinstance(child, h5py.Group)
         ]
+
+
+def _require_new(item: Any, seen: set[int]) -> None:
+    """Refuses what is named again, which may hold itself, or stand for millions of names."""
+    address = h5py.h5o.get_info(item.id).addr
+    if address in seen:
+        raise WeightsError(f"its {item.name} has a second name or holds itself.")
+    seen.add(address)
 
 
 def _open(group: Any, path: str) -> Any:

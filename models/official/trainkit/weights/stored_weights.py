@@ -100,6 +100,20 @@ def is_inflated(num_bytes: int, stored_bytes: int, *, spare: int = 1 << 26) -> b
     return num_bytes > max(_MAX_COMPRESSION * stored_bytes, spare)
 
 
+def require_no_growth(num_bytes: int, path: str) -> None:
+    """Refuses a file whose tensors have so many bytes that it must hold some many times.
+
+    Raises:
+        WeightsError: it does; the message says how many.
+    """
+    stored = storage.stat(path).size
+    if is_inflated(num_bytes, stored):
+        raise WeightsError(
+            f"{path}: refused, because its {stored:,} bytes would become {num_bytes:,}: the same "
+            "numbers many times, or numbers that are not stored."
+        )
+
+
 def read_member(archive: zipfile.ZipFile, name: str, path: str, *, spare: int = 1 << 26) -> bytes:
     """Reads a member of a zip archive whole; zipfile compares its checksum.
 

@@ -14,6 +14,7 @@ from tpudet.trainkit.weights.stored_weights import (
     StoredWeights,
     WeightsError,
     read_member,
+    require_no_growth,
 )
 from tpudet.trainkit.weights.torch_pickle import Storage, Tensor, choose_tensors, load_pickle
 
@@ -42,6 +43,7 @@ def read_old_torch(path: str, *, prefer_averages: bool) -> StoredWeights:
         return reader.read(places[key], storages[key].length * storages[key].dtype.itemsize)
 
     tensors, notes = choose_tensors(content, path, prefer_averages=prefer_averages)
+    require_no_growth(sum(tensor.num_bytes for tensor in tensors.values()), path)
     return _stored(tensors, read, "PyTorch, old format", notes)
 
 
@@ -85,6 +87,7 @@ def read_torch_zip(archive: zipfile.ZipFile, path: str, *, prefer_averages: bool
         return data
 
     tensors, notes = choose_tensors(content, path, prefer_averages=prefer_averages)
+    require_no_growth(sum(tensor.num_bytes for tensor in tensors.values()), path)
     return _stored(tensors, read, "PyTorch, zip format", notes)
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tpudet.trainkit.errors import shorten
 from tpudet.trainkit.files.unpickler import BoundedUnpickler
 from tpudet.trainkit.weights.stored_weights import BFLOAT16, WeightsError, is_possible_shape
 
@@ -29,7 +30,8 @@ _STORAGE_TYPES = {
     "ComplexDoubleStorage": np.dtype("<c16"),
 }
 _MOST_ENTRIES = 1_000_000  # of containers, each counted as often as it is held
-_MOST_REPEATED = 1 << 24  # numbers of a tensor that has more of them than its storage
+_MOST_DIMENSIONS = 32
+_MOST_NUMBER = 1 << 100  # of sizes and strides, which PyTorch stores in 64 bits
 
 
 class Storage(NamedTuple):
@@ -47,6 +49,10 @@ class Tensor(NamedTuple):
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.storage.dtype.itemsize
 
     def of(self, numbers: np.ndarray) -> np.ndarray:
         """Copies the tensor out of all numbers of its storage."""
@@ -115,16 +121,18 @@ class _TensorUnpickler(BoundedUnpickler):
     def _parameter(self, data: Any, *_rest: Any) -> Any:
         return data
 
-    def _tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *_rest: Any) -> Tensor:
-        _require_whole_numbers((offset, *shape, *strides))
-        end = offset + 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-        size = math.prod(shape)
-        fits = size == 0 or end <= storage.length
-        # A stride of 0 repeats numbers: a few bytes could become more than any memory.
-        fits = fits and size <= max(storage.length, _MOST_REPEATED)
-        if not isinstance(storage, Storage) or not fits or not is_possible_shape(tuple(shape)):
-            raise ValueError(f"a tensor of shape {shape} does not fit its storage {storage}")
-        return Tensor(storage, offset, tuple(shape), tuple(strides))
+    def _tensor(self, storage: Any, offset: Any, sizes: Any, strides: Any, *_rest: Any) -> Tensor:
+        shape = tuple(sizes)
+        # First, for a product of thousands of sizes takes minutes.
+        fits = isinstance(storage, Storage) and len(shape) <= _MOST_DIMENSIONS
+        if fits:
+            _require_whole_numbers((offset, *shape, *strides))
+            end = offset + 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+            fits = is_possible_shape(shape) and (not math.prod(shape) or end <= storage.length)
+        if not fits:
+            shown = shorten(str(shape[: _MOST_DIMENSIONS + 1]), 200)
+            raise ValueError(f"a tensor of shape {shown} does not fit its storage {storage}")
+        return Tensor(storage, offset, shape, tuple(strides))
 
 
 def load_pickle(file: Any, path: str) -> tuple[Any, dict[str, Storage]]:
@@ -224,5 +232,5 @@ def _tensors_in(content: Any, path: str) -> tuple[dict[str, Tensor], list[str]]:
 
 
 def _require_whole_numbers(values: tuple) -> None:
-    if not all(isinstance(value, int) and value >= 0 for value in values):
-        raise ValueError(f"{values} are not whole numbers from 0")
+    if not all(isinstance(value, int) and 0 <= value < _MOST_NUMBER for value in values):
+        raise ValueError("sizes, strides or lengths in it are not whole numbers from 0 to 2^100")
