@@ -21,7 +21,7 @@ STARTS = int(os.environ.get("TPUDET_STARTS", "1000"))
 AT_ONCE = 10
 COMMANDS = {
     "join_predicted_parts {out}.parquet {in}_part_1_of_2.parquet {in}_part_2_of_2.parquet": 0,
-    "gen_sub {in}_part_1_of_2.parquet --out {out}.csv --hierarchy none": 0,
+    "gen_sub {in}_whole.parquet --out {out}.csv --hierarchy none": 0,
     "gen_sub {in}_broken.parquet --out {out}.csv": 2,
     "join_subs {out}.csv {in}_1.csv {in}_2.csv": 0,
     "merge_subs {out}.csv {in}_1.csv {in}_2.csv": 0,
@@ -39,16 +39,17 @@ COMMANDS = {
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Where the inputs of the commands begin."""
     start = f"{tmp_path_factory.mktemp('inputs')}/p"
-    for number in (1, 2):
+    parts = {f"part_{number}_of_2": {"number": number, "of": 2} for number in (1, 2)}
+    for number, (name, shard) in enumerate({**parts, "whole": {}}.items(), 1):
         images = [_image(f"{number}{i}") for i in range(20)]
         metadata = {"fingerprint": "f", "image_list": {"count": 40}, "unreadable": {}}
-        with Path(f"{start}_part_{number}_of_2.parquet").open("wb") as file:
+        with Path(f"{start}_{name}.parquet").open("wb") as file:
             write_predictions(
                 file,
                 file.name,
                 [images[:9], images[9:]],
                 class_list_text="/m/01,cat\n/m/02,dog\n",
-                metadata=metadata | {"shard": {"number": number, "of": 2}},
+                metadata=metadata | ({"shard": shard} if shard else {}),
             )
         rows = [f"{i},/m/01 0.{number}5 0 0 0.5 0.5 /m/02 0.4 0.1 0.1 1 1" for i in range(20)]
         Path(f"{start}_{number}.csv").write_text("\n".join(["ImageId,PredictionString", *rows]))

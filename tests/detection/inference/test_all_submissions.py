@@ -42,7 +42,7 @@ def run(capsys: pytest.CaptureFixture[str]):
     return call
 
 
-def predict(storage: Path, name: str, label: str, score: float) -> None:
+def predict(storage: Path, name: str, label: str, score: float, **metadata: object) -> None:
     image = ImagePredictions(
         "a",
         np.array([1], np.int32),
@@ -50,7 +50,8 @@ def predict(storage: Path, name: str, label: str, score: float) -> None:
         np.array([[0, 0, 1, 1]], np.float32),
     )
     with (storage / "predictions" / name).open("wb") as file:
-        write_predictions(file, name, [[image]], class_list_text=f"{label},x\n", metadata={})
+        classes = f"{label},x\n"
+        write_predictions(file, name, [[image]], class_list_text=classes, metadata=metadata)
 
 
 def submit(storage: Path, name: str, label: str, score: float) -> None:
@@ -63,6 +64,7 @@ def test_every_predictions_file_gets_a_submission_once(storage: Path, run) -> No
     predict(storage, "m-part_0-64.parquet", "/m/01", 0.5)
     predict(storage, "m-part_1-64.pkl", "/m/02", 0.5)
     predict(storage, "m_part_1_of_2.parquet", "/m/01", 0.5)
+    predict(storage, "renamed.pkl", "/m/01", 0.5, shard={"number": 2, "of": 2})
     predict(storage, "m-part_2-64.parquet", "/m/03", 0.5)
     submit(storage, "m-part_2-64.csv", "/m/03", 0.125)
     done = run("gen_all_subs")
@@ -72,7 +74,8 @@ def test_every_predictions_file_gets_a_submission_once(storage: Path, run) -> No
         f"m-part_{k}-64" for k in range(3)
     ]
     assert "m-part_2-64.csv exists" in done.stdout
-    assert "m_part_1_of_2.parquet: skipped, a part of a whole" in done.stderr
+    for name in ("m_part_1_of_2.parquet", "renamed.pkl"):
+        assert f"{name}: skipped, a part of a whole" in done.stderr
     os.utime(folder / "m-part_0-64.parquet", (2e9, 2e9))
     (folder / "broken.parquet").write_text("no parquet")
     predict(storage, "cells.parquet", "White Cell", 0.5)
@@ -83,7 +86,7 @@ def test_every_predictions_file_gets_a_submission_once(storage: Path, run) -> No
     assert (folder / "zebra.csv").exists()
     assert "broken.parquet is not a usable predictions file" in done.stderr
     assert "m-part_0-64.parquet: newer than " in done.stderr
-    assert "3 of 7 files have no submission that is up to date" in done.stderr
+    assert "3 of 8 files have no submission that is up to date" in done.stderr
     assert "0.12500" in (folder / "m-part_2-64.csv").read_text()
 
 

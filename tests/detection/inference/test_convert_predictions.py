@@ -38,7 +38,8 @@ def predictions(tmp_path: Path) -> Callable[..., str]:
         ]
         path = tmp_path / "p.parquet"
         with path.open("wb") as file:
-            write_predictions(file, path.name, [images], class_list_text=classes, metadata={})
+            metadata = more.get("metadata", {})
+            write_predictions(file, path.name, [images], class_list_text=classes, metadata=metadata)
         return str(path)
 
     return write
@@ -78,6 +79,15 @@ def test_yolo_files_have_centres_in_fractions(predictions, tmp_path) -> None:
     for classes in ("0,cat\n1000000,dog\n", "0,cat\n00,dog\n"):
         assert convert_predictions.main([predictions(classes), *arguments[1:], "-f"]) == 0
         assert (target / "classes.txt").read_text() == "cat\ndog\n"
+
+
+def test_a_shard_of_the_images_is_said(predictions, tmp_path, capsys) -> None:
+    for number, of in ((2, 3), (1, 1)):
+        path = predictions(metadata={"shard": {"number": number, "of": of}})
+        assert convert_predictions.main([path, f"{tmp_path}/{of}.csv", "--to", "csv"]) == 0
+        told = capsys.readouterr().out
+        assert "2 detections in 2 images" in told
+        assert ("; shard 2 of 3 of the images, tpudet join_predicted_parts" in told) == (of == 3)
 
 
 def test_yolo_files_without_scores_are_annotations(predictions, folder, tmp_path) -> None:

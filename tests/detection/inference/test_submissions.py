@@ -65,6 +65,21 @@ def test_what_readers_would_cut_in_two_is_not_written(
     assert (tmp_path / "p.csv").exists() == (not message)
 
 
+@pytest.mark.parametrize("name", ["p.parquet", "p.pkl"])
+def test_a_shard_of_the_images_is_no_submission(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = tmp_path / name
+    for number, of in ((1, 2), (1, 1)):
+        metadata = {"shard": {"number": number, "of": of}}
+        with path.open("wb") as file:
+            write_predictions(file, name, [IMAGES], class_list_text=CLASSES, metadata=metadata)
+        assert main([str(path)]) == (2 if of == 2 else 0)
+        assert (tmp_path / "p.csv").exists() == (of == 1)
+        message = f"{path} has only shard 1 of 2 of the images"
+        assert (message in capsys.readouterr().err) == (of == 2)
+
+
 @pytest.fixture(autouse=True)
 def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATA", "none")

@@ -20,6 +20,9 @@ follow one another; otherwise each detection has a row.
 --to yolo writes a file of lines `class cx cy width height score` for each image, and classes.txt,
 where line N, from 0, is the name of class N.
 
+Of a file that tpudet predict --shard wrote, the result has the images of that shard only, and the
+summary says so.
+
 exit codes: 0 done, 2 wrong arguments or unusable files (nothing is written)
 """
 

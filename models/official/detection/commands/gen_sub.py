@@ -10,6 +10,9 @@ _EPILOG = """\
 examples: tpudet gen_sub predictions/retinanet-part_0-640.parquet
           tpudet gen_sub p.parquet --out sub.csv --hierarchy challenge-2019-label500-hierarchy.json
 
+A submission names every image, so files that tpudet predict --shard wrote are joined before, by
+tpudet join_predicted_parts.
+
 exit codes: 0 done, 2 wrong arguments or unusable files (nothing is written)
 """
 

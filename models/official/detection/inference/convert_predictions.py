@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from tpudet.detection.inference.join_parts import describe_shard
 from tpudet.detection.inference.predictions import (
     ImagePredictions,
     PredictionsError,
@@ -113,6 +114,8 @@ def convert_predictions(
             count = _write_csv(target, results, rows, header, pixels=pixels, force=force)
     unread = len(stored.metadata.get("unreadable") or ())
     note = f"; {unread} images could not be read when they were predicted" if unread else ""
+    if shard := describe_shard(stored.metadata):
+        note += f"; {shard} of the images, tpudet join_predicted_parts joins them"
     return f"{target}: {count} detections in {len(ids)} images{note}"
 
 

@@ -4,7 +4,7 @@ Memory holds the ids of all images and one block of predictions, however many th
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -41,6 +41,12 @@ class _Part(NamedTuple):
     @property
     def shard(self) -> dict[str, int] | None:
         return self.stored.metadata.get("shard")
+
+
+def describe_shard(metadata: Mapping[str, Any]) -> str:
+    """Names the shard that a predictions file holds, as "shard 1 of 2"; empty for all images."""
+    shard = metadata.get("shard")
+    return f"shard {shard['number']} of {shard['of']}" if shard and shard["of"] > 1 else ""
 
 
 def join_predicted_parts(

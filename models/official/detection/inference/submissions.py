@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from tpudet.detection.inference.join_parts import describe_shard
 from tpudet.detection.inference.predictions import ImagePredictions, StoredPredictions
 from tpudet.detection.inference.predictions_file import open_predictions
 from tpudet.detection.submission.ancestors import AncestorTable, ancestor_table
@@ -41,6 +42,10 @@ _Images = Iterator[tuple[str, ImagePredictions | None]]  # with their ids; None:
 _PART_OF_A_WHOLE = re.compile(r"(_part_[0-9]+_of_[0-9]+|-[0-9]{5}-of-[0-9]{5})\.[a-z]+$")
 
 
+class _ShardError(SubmissionError):
+    """The predictions file is one of several that are to be joined first."""
+
+
 def generate_submission(
     source: str,
     *,
@@ -67,6 +72,7 @@ def generate_submission(
 
     Raises:
         PredictionsError: the predictions file is not usable.
+        SubmissionError: it has a shard of the images only.
         UserError: another argument is not usable.
         OSError: a file cannot be read or written.
     """
@@ -94,6 +100,11 @@ def _write(source: str, target: str, lists: _Lists, *, masks: bool, force: bool)
     counts: Counter[str] = Counter()
     with open_file(source, "rb") as opened:
         stored = open_predictions(opened, source)
+        if shard := describe_shard(stored.metadata):
+            raise _ShardError(
+                f"{source} has only {shard} of the images, and a submission names every image: "
+                "join the shards by tpudet join_predicted_parts first"
+            )
         identifiers = _identifiers(read_class_list(stored.class_list_text), lists)
         table = _ancestors(identifiers, lists.hierarchy)
         remark = _hierarchy_remark(list(filter(None, identifiers)), lists)
@@ -219,7 +230,7 @@ def generate_all_submissions(
         target = _submission_path(source)
         parquet = os.path.splitext(source)[0] + ".parquet"
         if _PART_OF_A_WHOLE.search(source):
-            print(f"{source}: skipped, a part of a whole", file=sys.stderr)
+            _print_skipped(source)
         elif source != parquet and is_file(parquet):
             print(f"{source}: skipped, {target} is made of {parquet}", file=sys.stderr)
         elif is_file(target) and not force:
@@ -231,6 +242,8 @@ def generate_all_submissions(
         else:
             try:
                 print(_write(source, target, lists, masks=masks, force=force))
+            except _ShardError:
+                _print_skipped(source)
             except UserError as error:
                 told = str(error)
                 print(told if source in told else f"{source}: {told}", file=sys.stderr)
@@ -241,6 +254,10 @@ def generate_all_submissions(
             file=sys.stderr,
         )
     return 1 if num_failed else 0
+
+
+def _print_skipped(source: str) -> None:
+    print(f"{source}: skipped, a part of a whole", file=sys.stderr)
 
 
 def _submission_path(source: str) -> str:
