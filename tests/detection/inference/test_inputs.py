@@ -177,7 +177,7 @@ def test_predicted_images_are_saved_with_their_detections(
         (lambda folder: [f"{folder}/empty"], "no image in"),
         (lambda folder: ["s4://host/a.jpg"], "scheme 's4' not implemented"),
         (lambda folder: ["https://host/"], "does not end with the name of a file"),
-        (lambda folder: [f"{folder}/bad.mp4"], "bad.mp4: OpenCV cannot open it as a video"),
+        (lambda folder: [f"{folder}/bad.mp4"], "bad.mp4: it does not begin as a video does"),
         (lambda folder: [f"{folder}/a/1.jpg", "http://h/1.png"], "http://h/1.png have one id"),
     ],
 )

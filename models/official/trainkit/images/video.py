@@ -1,13 +1,26 @@
 """The frames of a video as images: a video counts as a folder with a file for each frame."""
 
 import os
+import re
 from collections.abc import Iterator
 
 import cv2
 
 from tpudet.trainkit.images.headers import ImageError
+from tpudet.trainkit.images.pixel_limit import check_size
 
 VIDEO_EXTENSIONS = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv")
+# The first bytes of the containers with these extensions.
+_CONTAINERS = re.compile(
+    rb"\x00...(?:ftyp|moov|free|skip|wide|pnot)|....mdat"  # MP4 and MOV
+    rb"|RIFF....AVI "
+    rb"|\x1a\x45\xdf\xa3"  # Matroska and WebM
+    rb"|\x00\x00\x01[\xb3\xba]"  # MPEG-1 and -2: an elementary stream or a program stream
+    rb"|\x47.{187}\x47"  # MPEG-2: a transport stream
+    rb"|\x30\x26\xb2\x75\x8e\x66\xcf\x11",  # ASF, of WMV
+    re.DOTALL,
+)
+_START = 256  # bytes
 _FRAME = ".frame"
 _QUALITY = 95  # of the JPEG of a frame
 
@@ -28,7 +41,8 @@ def frame_paths(video: str, *, every: int = 1) -> list[str]:
     The video is decoded once to count its frames: what its header says is often wrong.
 
     Raises:
-        ImageError: it cannot be opened, or has no frame.
+        ImageError: it is no video, cannot be opened, has no frame, or has frames of more than
+            `pixel_limit.MAX_PIXELS` pixels.
     """
     capture = _open(video)
     count = 0
@@ -81,7 +95,23 @@ def _grabbed(video: str) -> Iterator[cv2.VideoCapture]:
 
 
 def _open(video: str) -> cv2.VideoCapture:
-    capture = cv2.VideoCapture(video)
+    """Opens a video, never a playlist: FFmpeg goes by the contents, and opens what one names."""
+    try:
+        with open(video, "rb") as file:
+            start = file.read(_START)
+    except OSError as error:
+        raise ImageError(f"cannot be opened: {error.strerror}") from error
+    if not _CONTAINERS.match(start):
+        raise ImageError(
+            "it does not begin as a video does: MP4, MOV, AVI, Matroska, WebM, MPEG and WMV "
+            "are read"
+        )
+    # Other backends would take the name for that of a series of images, or of a device.
+    capture = cv2.VideoCapture(video, cv2.CAP_FFMPEG)
     if not capture.isOpened():
         raise ImageError("OpenCV cannot open it as a video")
+    height, width = (
+        int(capture.get(side)) for side in (cv2.CAP_PROP_FRAME_HEIGHT, cv2.CAP_PROP_FRAME_WIDTH)
+    )
+    check_size(height, width)
     return capture
