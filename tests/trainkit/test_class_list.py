@@ -1,6 +1,14 @@
+import time
+
 import pytest
 
-from tpudet.trainkit.class_list import ClassEntry, read_class_list, write_class_list
+from tpudet.trainkit.class_list import (
+    ClassEntry,
+    read_class_list,
+    read_label_map,
+    write_class_list,
+)
+from tpudet.trainkit.errors import UserError
 
 
 def test_reading_is_the_inverse_of_writing():
@@ -50,3 +58,23 @@ def test_open_images_boxable_classes(data_dir):
     entries = read_class_list(path.read_text())
     assert len(entries) == 601
     assert entries[0].identifier.startswith("/m/")
+
+
+def test_label_maps_in_the_forms_that_protobuf_allows():
+    text = """# item { id: 9 name: 'comment' }
+    item: { id: 2 name: "n2" display_name: 'two words' }
+    item  :{name:'n1'id:1}item{ id : 3, name : plain }"""
+    assert read_label_map(text) == (("n1", "n1"), ("n2", "two words"), ("plain", "plain"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["item" + " " * 100_000, "item {" + "a" * 100_000 + "}", "item { a" + " " * 100_000 + "}"],
+    ids=["blanks", "letters", "blanks after a letter"],
+)
+def test_a_long_label_map_takes_no_longer_than_its_length(text: str):
+    """Looked at from each of its letters, it would take minutes."""
+    start = time.process_time()
+    with pytest.raises(UserError):
+        read_label_map(text)
+    assert time.process_time() - start < 1

@@ -16,6 +16,10 @@ from tpudet.trainkit.errors import UserError, shorten
 from tpudet.trainkit.files.inputs import read_input_text
 
 _ID_DIGITS = 7  # of ids in label maps, which become rows of the list
+# Of label maps. A run of blanks or letters is looked at from its start only, not from each of them:
+# the time is in proportion to the text, whatever it is.
+_ITEM = re.compile(r"\bitem\s*+(?::\s*+)?{([^{}]*)")
+_FIELD = re.compile(r"\b(\w++)\s*+:\s*+(?:\"([^\"]*)\"|'([^']*)'|(\w+))")
 
 # Headers that class lists of other programs have, lower case.
 _HEADERS = {
@@ -124,12 +128,10 @@ def read_label_map(text: str) -> tuple[ClassEntry, ...]:
     entries: dict[int, ClassEntry] = {}
     mistakes = []
     text = re.sub(r"#.*", "", text)
-    for number, item in enumerate(re.findall(r"\bitem\s*:?\s*{([^{}]*)", text), start=1):
+    for number, item in enumerate(_ITEM.findall(text), start=1):
         fields = {
             key: double or single or plain
-            for key, double, single, plain in re.findall(
-                r"(\w+)\s*:\s*(?:\"([^\"]*)\"|'([^']*)'|(\w+))", item
-            )
+            for key, double, single, plain in _FIELD.findall(item)
         }
         row, name = fields.get("id", ""), fields.get("name") or fields.get("display_name")
         if not (row.isdecimal() and len(row) < _ID_DIGITS and int(row) > 0 and name):
