@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpudet.detection.ops.numpy_masks import Rle, check_rle
-from tpudet.trainkit.errors import UserError
+from tpudet.detection.ops.numpy_masks import MAX_SIDE, Rle, check_rle, is_mask_size
+from tpudet.trainkit.errors import UserError, shorten
+from tpudet.trainkit.images.pixel_limit import MAX_PIXELS
 
 FORMAT = "tpudet predictions 1"
 
@@ -79,6 +80,11 @@ def _problem(image: ImagePredictions, num_classes: int) -> str:
         return f"has {len(image.masks)} masks for {n} boxes"
     try:
         for mask in image.masks:
+            if not is_mask_size(mask["size"]):
+                return (
+                    f"has a mask of size {shorten(str(mask['size']), 40)}; height and width are whole "
+                    f"numbers from 1 to {MAX_SIDE:,}, of at most {MAX_PIXELS:,} pixels together"
+                )
             height, width = mask["size"]
             check_rle(mask["counts"], height=height, width=width)
     except (KeyError, TypeError, ValueError) as error:

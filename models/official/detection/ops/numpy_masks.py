@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco_mask
 
+from tpudet.trainkit.images.pixel_limit import MAX_PIXELS
+
+MAX_SIDE = (1 << 16) - 1  # pixels of a mask, as submissions may have them
 Rle = Any  # {"size": [height, width], "counts": bytes or str}, as pycocotools takes it
 
 
@@ -41,6 +44,16 @@ def check_rle(counts: bytes | str, *, height: int, width: int) -> None:
     runs = run_lengths(counts)
     if (runs < 0).any() or runs.sum() != height * width:
         raise ValueError(f"is not the mask of an image {width} wide and {height} high")
+
+
+def is_mask_size(size: Any) -> bool:
+    """Whether this is the `size` of run lengths: height and width that submissions may have."""
+    return (
+        isinstance(size, list | tuple)
+        and [type(side) for side in size] == [int, int]
+        and all(1 <= side <= MAX_SIDE for side in size)
+        and size[0] * size[1] <= MAX_PIXELS
+    )
 
 
 def encode_rle(mask: np.ndarray) -> Rle:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, NamedTuple
 
+from tpudet.detection.ops.numpy_masks import MAX_SIDE
 from tpudet.detection.submission.errors import (
     NO_BAD_ROWS,
     BadRow,
@@ -27,7 +28,6 @@ from tpudet.trainkit.images.pixel_limit import MAX_PIXELS
 
 _FIELDS = len(HEADER.split(","))
 _WORDS = 3  # a prediction: MID score mask
-_MAX_SIDE = 1 << 16
 _SIDE_DIGITS = 100  # Python refuses to read thousands
 
 
@@ -156,7 +156,7 @@ def parse_row(line: bytes) -> MaskRow:
     if len(fields) != _FIELDS or not fields[0]:
         raise MaskError(f"{len(fields)} fields instead of {_FIELDS}, or no image id")
     if not all(
-        side.isdecimal() and len(side) < _SIDE_DIGITS and 0 < int(side) < _MAX_SIDE
+        side.isdecimal() and len(side) < _SIDE_DIGITS and 0 < int(side) <= MAX_SIDE
         for side in fields[1:3]
     ):
         raise MaskError(f"ImageWidth,ImageHeight are {fields[1][:40]},{fields[2][:40]}")
