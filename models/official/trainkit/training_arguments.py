@@ -113,7 +113,10 @@ def add_evaluation_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", default="latest", help="step number, latest or best (latest)")
     parser.add_argument("--split", default="", help="split to evaluate (data.eval_split)")
     parser.add_argument(
-        "--output", default="", metavar="DIR", help="folder for the results (that of --model_dir)"
+        "--output",
+        default="",
+        metavar="DIR",
+        help="folder for the results, named after the run there (that of --model_dir)",
     )
     parser.add_argument(
         "--set",
