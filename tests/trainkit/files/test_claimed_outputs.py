@@ -104,6 +104,31 @@ def test_a_link_and_its_target_are_one_output(kind: str, tmp_path: Path) -> None
     assert sorted(os.listdir(tmp_path)) == ["link", "out"]
 
 
+@pytest.mark.parametrize("name", [".", "", "../work", "..", "link"])
+def test_the_working_directory_is_not_replaced(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller's shell would be left in a folder that is gone."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/link").symlink_to(tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    path = Path(name) if name else tmp_path / "work"
+    with pytest.raises(UserError, match="is the working directory or holds it"):
+        claimed("folder", path, force=True).__enter__()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "work"]
+    with claimed("folder", Path("../workshop"), force=True) as opened:  # the same letters
+        write("folder", opened, "new")
+    with claimed("folder", Path("below"), force=True) as opened:
+        write("folder", opened, "new")
+
+
+@pytest.mark.skipif(not os.path.ismount("/proc"), reason="needs a mount point")
+def test_a_mount_point_is_refused_before_the_work() -> None:
+    """No process may write there, so that the attempt would end otherwise."""
+    with pytest.raises(UserError, match="^/proc/? is a mount point, .* name a folder below it"):
+        claimed_folder("/proc/").__enter__()
+
+
 def test_a_folder_with_the_name_of_a_temporary_one_is_kept(tmp_path: Path) -> None:
     """A user's own `out.temporary` beside `out`."""
     (tmp_path / "out.temporary").mkdir()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim
-from tpudet.trainkit.files.publishing import publish_folder
+from tpudet.trainkit.files.publishing import publish_folder, refuse_fixed_folder
 
 
 @contextmanager
@@ -30,10 +30,12 @@ def claimed_folder(
 
     Raises:
         ClaimError: another process writes the folder, or has taken it over.
+        UserError: as `refuse_fixed_folder`.
         OSError: it cannot be written.
     """
     directory = directory.rstrip("/") or "/"
     if not storage.is_remote(directory):
+        refuse_fixed_folder(directory)
         directory = os.path.realpath(directory)
     parent, name = os.path.split(directory)
     # A dot in front: on ram:// a folder `a` exists as soon as `a.temporary` does.

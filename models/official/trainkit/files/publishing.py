@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import TEMPORARY_SUFFIX
 
@@ -57,6 +58,30 @@ def publish_folder(temporary: str, target: str, *, last: str = "") -> None:
     storage.sync(parent)
     if os.path.lexists(aside):
         storage.remove_folder(aside)
+
+
+def refuse_fixed_folder(target: str) -> None:
+    """Refuses a folder that `publish_folder` cannot replace, or not without harm.
+
+    Raises:
+        UserError: a disk is mounted there, as a container's output often is, or the caller's shell
+            is in it and would be left in a folder that is gone.
+    """
+    real = os.path.realpath(target)
+    if os.path.ismount(real):
+        raise UserError(
+            f"{target} is a mount point, which a finished folder cannot replace: name a folder "
+            "below it"
+        )
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # it was removed
+        return
+    if f"{here}{os.sep}".startswith(f"{real}{os.sep}"):
+        raise UserError(
+            f"{target} is the working directory or holds it, and would be replaced by a new folder:"
+            " name a folder below it, or call this from elsewhere"
+        )
 
 
 def _sync_folder(path: str) -> None:
