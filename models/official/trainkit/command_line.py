@@ -7,8 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -275,19 +274,6 @@ def report_file(text: str, *, kind: FileKind) -> str:
     except UserError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text
-
-
-@contextmanager
-def writing(path: str) -> Iterator[None]:
-    """Turns an error while writing `path` into a message for the user.
-
-    Raises:
-        UserError: a folder that is missing, no permission, a full disk.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {storage.reason(error)}") from error
 
 
 def start_logging(log_file: str = "") -> None:

@@ -279,7 +279,7 @@ def test_a_key_that_is_repeated_counts_as_it_did(tmp_path: Path) -> None:
         parse_tree(text, "ours.yaml")
 
 
-def test_the_command_writes_a_file_once(tmp_path: Path) -> None:
+def test_the_command_writes_a_file_once(tmp_path: Path, hold_claim, capsys) -> None:
     name = "4.1.0_effnet_b5_45k_90k_1024_batch_32"
     old, new = tmp_path / f"{name}.yaml", tmp_path / "new.yaml"
     old.write_text(LEGACY.legacy_yaml(ROWS[name]))
@@ -298,6 +298,9 @@ def test_the_command_writes_a_file_once(tmp_path: Path) -> None:
     )
     assert main(command[1:]) == 2
     assert new.read_text() == text
+    with hold_claim(tmp_path / "new.yaml.claim.json") as process:
+        assert main([*command[1:], "--force"]) == 2
+        assert f"is being written by process {process} on" in capsys.readouterr().err
     assert main([*command[1:], "--force"]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([old.name, new.name])
 

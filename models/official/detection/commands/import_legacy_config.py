@@ -4,9 +4,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tpudet.trainkit.command_line import new_parser, run_command, writing
+from tpudet.trainkit.command_line import new_parser, run_command
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claimed_file import claimed_file
 
 _EPILOG = """
 examples:
@@ -42,8 +43,8 @@ def _run(arguments: argparse.Namespace) -> None:
     text, remarks = convert_file(arguments.old)
     decode(ExperimentConfig, parse_tree(text, f"{arguments.old}, converted"))
     if output:
-        with writing(output):
-            storage.write_text(output, text)
+        with claimed_file(output, "w", force=arguments.force) as file:
+            file.write(text)
     else:
         print(text, end="")
     print(remarks, file=sys.stderr)
