@@ -139,6 +139,21 @@ def test_killed_anywhere_a_set_is_refused_or_whole_and_the_upload_resumes(
     assert num_stops >= 2 + NUM_CHANGED + NUM_CHANGED + 1
 
 
+def test_shards_alone_are_not_copied_under_the_manifest_of_another_version(
+    versions, destination, capsys
+) -> None:
+    old, new = versions
+    shard = "train_p-00001-of-00004.tfrecord"
+    assert run(old, destination) == 0
+    assert run("--overwrite", new / shard, f"{destination}/p") == 2
+    manifest = f"{destination}/p/train_p.manifest.json"
+    assert f"not those that {manifest} describes: name their manifest" in capsys.readouterr().err
+    assert below(f"{destination}/p") == below(str(old))
+    tf.io.gfile.remove(f"{destination}/p/{shard}")
+    assert run(old / shard, f"{destination}/p") == 0
+    assert below(f"{destination}/p") == below(str(old))
+
+
 def test_a_stopped_first_upload_copies_no_whole_file_again(
     versions, tmp_path, monkeypatch, capsys
 ) -> None:

@@ -28,6 +28,7 @@ from tpudet.detection.preparation.records.uploaded_sets import (
     find_owner,
     find_sets,
     may_be_of_others,
+    require_manifests,
     require_unchanged,
 )
 from tpudet.trainkit.errors import UserError, listing
@@ -68,16 +69,13 @@ def upload(
     """
     transfers = plan_transfers(sources, destination)
     sets = find_sets(transfers)
+    require_manifests(transfers, sets)
     checksum = checksum or delete_source
     compare = partial(
         _compare, transfers, sets, threads=threads, checksum=checksum, overwrite=overwrite
     )
     if dry_run:
-        missing = compare().missing
-        for transfer in missing:
-            print(f"{transfer.source} -> {transfer.destination} ({transfer.size} bytes)")
-        size = sum(transfer.size for transfer in missing)
-        return f"Dry run: {len(missing)} of {len(transfers)} file(s), {size} bytes would be copied."
+        return _print_missing(compare().missing, len(transfers))
     with ExitStack() as stack:
         claims = [stack.enter_context(claim) for claim in _claims(sources, destination, sets)]
 
@@ -99,6 +97,14 @@ def upload(
     if delete_source:
         summary += f"\n{len(transfers)} source file(s) deleted; empty folders are kept."
     return summary
+
+
+def _print_missing(missing: Sequence[Transfer], num_files: int) -> str:
+    """Prints what would be copied; returns a summary."""
+    for transfer in missing:
+        print(f"{transfer.source} -> {transfer.destination} ({transfer.size} bytes)")
+    size = sum(transfer.size for transfer in missing)
+    return f"Dry run: {len(missing)} of {num_files} file(s), {size} bytes would be copied."
 
 
 def _copy_sets(

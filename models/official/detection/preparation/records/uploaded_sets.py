@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from tpudet.detection.preparation.records.transfers import Transfer
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.digests import file_digest
 from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, PROGRESS_SUFFIX
 
-_SHARD_ENDING = re.compile(r"-\d{5}-of-\d{5}\.tfrecord(\..*)?")
+_SHARD_ENDING = re.compile(r"-\d{5}-of-\d{5}\.tfrecord(\.[^/]*)?$")
 
 
 class UploadedSet(NamedTuple):
@@ -74,6 +74,34 @@ def find_owner(transfer: Transfer, sets: Iterable[UploadedSet]) -> UploadedSet |
     path = transfer.destination
     owners = [one for one in sets if path.startswith((f"{one.prefix}-", f"{one.prefix}."))]
     return max(owners, key=lambda one: len(one.prefix), default=None)
+
+
+def require_manifests(transfers: Iterable[Transfer], sets: Sequence[UploadedSet]) -> None:
+    """Raises if shards, named without their manifest, would be copied under one of another version.
+
+    Raises:
+        UserError: names these manifests.
+    """
+    lone = [t for t in transfers if find_owner(t, sets) is None]
+    manifests = {
+        _SHARD_ENDING.sub(MANIFEST_SUFFIX, t.destination): _SHARD_ENDING.sub(
+            MANIFEST_SUFFIX, t.source
+        )
+        for t in lone
+        if _SHARD_ENDING.search(t.destination)
+    }
+    others = [
+        there
+        for there, own in manifests.items()
+        if storage.is_file(there)
+        and not (storage.is_file(own) and file_digest(own) == file_digest(there))
+    ]
+    if others:
+        raise UserError(
+            f"Nothing was copied. The shards to copy are not those that {listing(others)} "
+            f"describe{'s' * (len(others) == 1)}: name their manifest, or their folder, as SOURCE "
+            "too."
+        )
 
 
 def may_be_of_others(
