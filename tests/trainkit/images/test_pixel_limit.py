@@ -36,7 +36,7 @@ def test_the_size_in_every_header_counts(
     extension: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded = encode(extension)
-    share = 2 if extension == ".jp2" else 1  # OpenJPEG takes more memory for a pixel
+    share = {".jp2": 2, ".avif": 2, ".gif": 3}.get(extension, 1)  # by the decoders' memory
     monkeypatch.setattr(pixel_limit, "MAX_PIXELS", share * limit)
     if limit == SIZE[0] * SIZE[1]:
         assert decode_rgb(encoded).shape == (*SIZE, 3)
@@ -194,8 +194,23 @@ def test_an_avif_whose_first_brand_is_another(monkeypatch: pytest.MonkeyPatch) -
     assert b"avif" in encoded[16:size]
     encoded = encoded[:8] + b"mif1" + encoded[12:]
     assert standardize(encoded).repairs == ("AVIF converted",)
-    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 2399)
-    with pytest.raises(ImageError, match="60 x 40 pixels are too many"):
+    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 4799)
+    with pytest.raises(ImageError, match="60 x 40 pixels are too many: at most 2,399 are"):
+        standardize(encoded)
+
+
+@pytest.mark.parametrize("extension", [".png", ".webp"])
+def test_an_animation_may_have_half_the_pixels(
+    extension: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    animation = cv2.Animation()
+    animation.frames = [np.full((*SIZE, 4), value, np.uint8) for value in (0, 200)]
+    animation.durations = [100, 100]
+    encoded = cv2.imencodeanimation(extension, animation)[1].tobytes()
+    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 4800)
+    assert "first frame of an animation" in standardize(encoded).repairs
+    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 4799)
+    with pytest.raises(ImageError, match="60 x 40 pixels are too many: at most 2,399 are"):
         standardize(encoded)
 
 

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 from tpudet.trainkit.images.headers import Container, ImageError, find_container, parse_jpeg
 
 MAX_PIXELS = 2**27  # 134 megapixels, 400 MB of RGB
+# Bytes of memory that decoding takes for a pixel, rounded: 1 GB in all. 6 to 9 as a rule; the
+# decoders of GIF and AVIF were measured to take 21 and 17, those of animations 11 to 15.
+_COST, _GIF_COST, _AVIF_COST, _ANIMATION_COST = 8, 24, 16, 16
 
 _TIFF_SIDES = {256: "width", 257: "height", 322: "tile width", 323: "tile height"}
 # The types of integers that libtiff takes; those of 8 bytes stand in the entry of a BigTIFF only.
@@ -36,7 +39,8 @@ def check_size(height: int, width: int) -> None:
 def check_header(encoded: bytes) -> None:
     """As `check_size`, for every size that a file's header states.
 
-    JPEG 2000 may have fewer pixels, because its decoder takes more memory for each.
+    GIF, AVIF, JPEG 2000 and animations may have fewer pixels, because their decoders take more
+    memory for each.
 
     Raises:
         ImageError: the image has more pixels than are decoded, or its header states no size that
@@ -44,20 +48,13 @@ def check_header(encoded: bytes) -> None:
     """
     container = find_container(encoded)
     try:
-        if container == "JPEG 2000":
-            height, width, components = _jpeg_2000_size(encoded)
-            # OpenJPEG takes 4 bytes a sample, OpenCV up to 4 a pixel; of one component the limit
-            # is MAX_PIXELS.
-            sizes, limit = [(height, width)], MAX_PIXELS * 2 // (components + 1)
-        else:
-            sizes, limit = list(_SIZES[container](encoded)), MAX_PIXELS
-    except (struct.error, OverflowError, StopIteration):
-        # Too short, an offset beyond any file, or a box that is missing.
-        sizes, limit = [], MAX_PIXELS
+        sizes, cost = list(_SIZES[container](encoded)), _cost(encoded, container)
+    except (struct.error, OverflowError):  # too short, or an offset beyond any file
+        sizes, cost = [], _COST
     if not sizes or min(map(min, sizes)) < 1:
         raise unreadable(container)
     for height, width in sizes:
-        _check(height, width, limit)
+        _check(height, width, MAX_PIXELS * _COST // cost)
 
 
 def unreadable(container: Container) -> ImageError:
@@ -72,6 +69,21 @@ def _check(height: int, width: int, limit: int) -> None:
             f"{width} x {height} pixels are too many: at most {limit:,} are decoded; make the "
             "image smaller"
         )
+
+
+def _cost(encoded: bytes, container: Container) -> int:
+    """Bytes of memory for a pixel."""
+    if container == "JPEG 2000":  # OpenJPEG takes 4 a sample, OpenCV up to 4 a pixel
+        (components,) = struct.unpack_from(">H", encoded, _code_stream(encoded) + 40)
+        return 4 * components + 4
+    if container == "GIF":
+        return _GIF_COST
+    if container == "AVIF":
+        return _AVIF_COST
+    is_animation = (container == "PNG" and b"acTL" in encoded) or (
+        container == "WebP" and encoded[12:16] == b"VP8X" and bool(encoded[20] & 2)
+    )
+    return _ANIMATION_COST if is_animation else _COST
 
 
 def _jpeg_sizes(encoded: bytes) -> _Sizes:
@@ -176,16 +188,19 @@ def _avif_sizes(encoded: bytes) -> _Sizes:
                     yield height, width
 
 
-def _jpeg_2000_size(encoded: bytes) -> tuple[int, int, int]:
-    """Returns height, width and number of components of the code stream that is decoded."""
-    start = 0
-    if not encoded.startswith(_CODE_STREAM):
-        start = next(start for kind, start, _ in _boxes(encoded) if kind == b"jp2c")
-    if not encoded.startswith(_CODE_STREAM, start):
-        return 0, 0, 0
-    width, height, left, top = struct.unpack_from(">IIII", encoded, start + 8)
-    (components,) = struct.unpack_from(">H", encoded, start + 40)
-    return height - top, width - left, components
+def _jpeg_2000_sizes(encoded: bytes) -> _Sizes:
+    start = _code_stream(encoded)
+    if encoded.startswith(_CODE_STREAM, start):
+        width, height, left, top = struct.unpack_from(">IIII", encoded, start + 8)
+        yield height - top, width - left
+
+
+def _code_stream(encoded: bytes) -> int:
+    """Returns where the code stream of a JPEG 2000 that is decoded starts; its end without one."""
+    if encoded.startswith(_CODE_STREAM):
+        return 0
+    starts = (start for kind, start, _ in _boxes(encoded) if kind == b"jp2c")
+    return next(starts, len(encoded))
 
 
 def _boxes(encoded: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -212,5 +227,6 @@ _SIZES: dict[Container, Callable[[bytes], _Sizes]] = {
     "WebP": _webp_sizes,
     "TIFF": _tiff_sizes,
     "AVIF": _avif_sizes,
+    "JPEG 2000": _jpeg_2000_sizes,
     "unknown": _rare_sizes,
 }
