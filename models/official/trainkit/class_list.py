@@ -130,8 +130,7 @@ def read_label_map(text: str) -> tuple[ClassEntry, ...]:
     text = re.sub(r"#.*", "", text)
     for number, item in enumerate(_ITEM.findall(text), start=1):
         fields = {
-            key: double or single or plain
-            for key, double, single, plain in _FIELD.findall(item)
+            key: double or single or plain for key, double, single, plain in _FIELD.findall(item)
         }
         row, name = fields.get("id", ""), fields.get("name") or fields.get("display_name")
         if not (row.isdecimal() and len(row) < _ID_DIGITS and int(row) > 0 and name):
