@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files.numpy_pickle import PickledArray, load_numpy_pickle
+from tpudet.trainkit.files.unpickler import describe
 from tpudet.trainkit.weights.stored_weights import (
     LazyTensors,
     StoredWeights,
@@ -42,9 +44,9 @@ def read_detectron2(file: Any, path: str) -> StoredWeights:
         raise WeightsError(f"{path} is cut off or damaged: {error}. Fetch it again.") from error
     notes, variant = [], ""
     if isinstance(content, Mapping) and isinstance(content.get(_WEIGHTS), Mapping):
-        others = [repr(key) for key in content if key != _WEIGHTS]
+        others = [describe(key) for key in content if key != _WEIGHTS]
         if others:
-            notes.append(f"of {_WEIGHTS!r}; left out beside it: {', '.join(others)}")
+            notes.append(f"of {_WEIGHTS!r}; left out beside it: {listing(others)}")
         if content.get(_AUTHOR) == "torchvision":  # tools/convert-torchvision-to-d2.py
             variant = "torchvision"
         content = content[_WEIGHTS]

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.weights.bundle_index import check_index
 
 DATA_SUFFIX = ".data-00000-of-00001"
 INDEX_SUFFIX = ".index"
@@ -25,14 +27,17 @@ def open_bundle(prefix: str) -> Any:
     """Returns TensorFlow's reader; `prefix` may be local or in a bucket.
 
     Raises:
-        UnreadableCheckpointError: the index is torn or missing.
+        UnreadableCheckpointError: the index is torn, missing or contradicts itself.
     """
     import tensorflow as tf  # late: files of other formats do without
 
+    index = prefix + INDEX_SUFFIX
     try:
+        if storage.exists(index):  # not of a file written before TensorFlow 1
+            check_index(prefix, index)
         return tf.compat.v1.train.NewCheckpointReader(prefix)
     except Exception as error:  # the reader turns C++ statuses into builtins of many kinds
-        raise UnreadableCheckpointError(f"{prefix}{INDEX_SUFFIX}: {error}") from error
+        raise UnreadableCheckpointError(f"{index}: {error}") from error
 
 
 def read_bundle_tensor(reader: Any, prefix: str, key: str) -> np.ndarray:

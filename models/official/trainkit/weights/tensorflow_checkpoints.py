@@ -112,7 +112,8 @@ def read_tensorflow_checkpoint(prefix: str, *, prefer_averages: bool) -> StoredW
     import tensorflow as tf  # late, as in open_bundle
 
     dtypes = reader.get_variable_to_dtype_map()
-    keys = sorted(key for key, dtype in dtypes.items() if dtype != tf.string)
+    no_numbers = (tf.string, tf.variant, tf.resource)
+    keys = sorted(key for key, dtype in dtypes.items() if dtype not in no_numbers)
     if _OBJECT_GRAPH in dtypes:
         kind, names, averages = "TensorFlow, objects", _object_names(reader, prefix, keys), {}
     elif set(keys) >= _OWN_COUNTERS:
@@ -147,6 +148,9 @@ def _object_names(reader: Any, prefix: str, keys: list[str]) -> dict[str, str]:
     """Names -> keys: the path through the objects, or the variable's own where that is numbers."""
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
+    shape = reader.get_variable_to_shape_map()[_OBJECT_GRAPH]
+    if shape:
+        raise WeightsError(f"{prefix}: its list of objects is damaged: it has the shape {shape}")
     try:
         graph = TrackableObjectGraph.FromString(reader.get_tensor(_OBJECT_GRAPH))
     except Exception as error:  # reader and parser raise exceptions of many kinds

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpudet.trainkit.errors import shorten
-from tpudet.trainkit.files.unpickler import BoundedUnpickler
+from tpudet.trainkit.errors import listing, shorten
+from tpudet.trainkit.files.unpickler import BoundedUnpickler, describe, plain_items
 from tpudet.trainkit.weights.stored_weights import BFLOAT16, WeightsError, is_possible_shape
 
 _STORAGE_TYPES = {
@@ -31,6 +31,7 @@ _STORAGE_TYPES = {
 }
 _MOST_ENTRIES = 1_000_000  # of containers, each counted as often as it is held
 _MOST_DIMENSIONS = 32
+_MOST_LETTERS = 500  # of a name with those of the containers around it
 _MOST_NUMBER = 1 << 100  # of sizes and strides, which PyTorch stores in 64 bits
 
 
@@ -95,16 +96,16 @@ class _TensorUnpickler(BoundedUnpickler):
         script = module.startswith("__torch__")
         reason = " (it is a TorchScript archive)" if script else ""
         raise WeightsError(
-            f"{self._path}: refused, because it calls `{module}.{name}`{reason}. Only tensors "
-            "in dictionaries, lists and tuples are read: anything else in a PyTorch file may run "
+            f"{self._path}: refused, because it calls `{shorten(f'{module}.{name}', 100)}`{reason}. "
+            "Only tensors in dictionaries, lists and tuples are read: anything else in a PyTorch file may run "
             "code. If you trust the file, load it in PyTorch and store only the weights: "
             'torch.save(model.state_dict(), "weights.pth").'
         )
 
     def persistent_load(self, pid: Any) -> Storage:
         kind, type_name, key, _device, length, *view = pid
-        if kind != "storage" or not isinstance(key, str):
-            raise ValueError(f"{pid!r} names no storage")
+        if kind != "storage" or not isinstance(key, str) or not isinstance(type_name, str):
+            raise ValueError(f"{describe(pid)} names no storage")
         _require_whole_numbers((length,))
         storage = Storage(key, _STORAGE_TYPES[type_name], length)
         self.storages[key] = storage
@@ -113,7 +114,7 @@ class _TensorUnpickler(BoundedUnpickler):
         return storage
 
     def _dictionary(self, *items: Any) -> _Container:
-        return _Container(*items)
+        return _Container(plain_items(*items))
 
     def _size(self, sizes: Any) -> tuple:
         return tuple(sizes)
@@ -130,8 +131,10 @@ class _TensorUnpickler(BoundedUnpickler):
             end = offset + 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
             fits = is_possible_shape(shape) and (not math.prod(shape) or end <= storage.length)
         if not fits:
-            shown = shorten(str(shape[: _MOST_DIMENSIONS + 1]), 200)
-            raise ValueError(f"a tensor of shape {shown} does not fit its storage {storage}")
+            stored = describe(tuple(storage) if isinstance(storage, Storage) else storage)
+            raise ValueError(
+                f"a tensor of shape {describe(shape)} does not fit its storage {stored}"
+            )
         return Tensor(storage, offset, shape, tuple(strides))
 
 
@@ -185,14 +188,15 @@ def choose_tensors(
         found = _below(content.get(key))
         named = any(isinstance(value, Tensor) for value in found.values())
         if named or (key in _TRAINED and _tensors_in(found, path)[0]):
-            others = [repr(other) for other in content if other != key]
+            others = [describe(other) for other in content if other != key]
             if others:
-                notes.append(f"of {key!r}; left out beside it: {', '.join(others)}")
+                notes.append(f"of {key!r}; left out beside it: {listing(others)}")
             content = found
             break
     tensors, others = _tensors_in(content, path)
     if not tensors:
-        raise WeightsError(f"{path} holds no tensor, only {others or 'an empty dictionary'}.")
+        held = listing(others) or "an empty dictionary"
+        raise WeightsError(f"{path} holds no tensor, only {held}.")
     if others:
         notes.append(f"{len(others)} entries that are no tensors left out")
     return tensors, notes
@@ -215,6 +219,8 @@ def _tensors_in(content: Any, path: str) -> tuple[dict[str, Tensor], list[str]]:
         item, name, depth = waiting.pop()
         if depth > 20:  # a list may hold itself
             raise WeightsError(f"{path}: containers are nested more than 20 deep in {name}.")
+        if len(name) > _MOST_LETTERS:  # each entry below would have its own copy
+            raise WeightsError(f"{path}: a name in it is too long: {shorten(name, 100)}")
         if isinstance(item, Tensor):
             if name in tensors:
                 raise WeightsError(f"{path}: two tensors in it have the name {name}.")
