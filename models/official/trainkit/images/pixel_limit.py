@@ -8,7 +8,9 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 
+from tpudet.trainkit.images.avif_sizes import avif_sizes
 from tpudet.trainkit.images.headers import Container, ImageError, find_container, parse_jpeg
+from tpudet.trainkit.images.iso_boxes import boxes
 
 MAX_PIXELS = 2**27  # 134 megapixels, 400 MB of RGB
 # Bytes of memory that decoding takes for a pixel, rounded: 1 GB in all. 6 to 9 as a rule; the
@@ -171,23 +173,6 @@ def _side(digits: bytes) -> int:
     return int(digits.lstrip(b"0")[:12] or b"0")
 
 
-def _avif_sizes(encoded: bytes) -> _Sizes:
-    """Sizes of all images and tracks."""
-    for kind, start, end in _boxes(encoded):
-        if kind == b"meta":
-            for found in re.finditer(b"ispe", encoded[start:end]):
-                width, height = struct.unpack_from(">II", encoded, start + found.end() + 4)
-                yield height, width
-        elif kind == b"moov":
-            for found in re.finditer(b"tkhd", encoded[start:end]):
-                head = start + found.start() - 4
-                (size,) = struct.unpack_from(">I", encoded, head)
-                # 16 bits of whole pixels, 16 of fractions; a track of sound has none.
-                width, height = struct.unpack_from(">HxxHxx", encoded, head + size - 8)
-                if height or width:
-                    yield height, width
-
-
 def _jpeg_2000_sizes(encoded: bytes) -> _Sizes:
     start = _code_stream(encoded)
     if encoded.startswith(_CODE_STREAM, start):
@@ -199,24 +184,8 @@ def _code_stream(encoded: bytes) -> int:
     """Returns where the code stream of a JPEG 2000 that is decoded starts; its end without one."""
     if encoded.startswith(_CODE_STREAM):
         return 0
-    starts = (start for kind, start, _ in _boxes(encoded) if kind == b"jp2c")
+    starts = (start for kind, start, _ in boxes(encoded) if kind == b"jp2c")
     return next(starts, len(encoded))
-
-
-def _boxes(encoded: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yields kind, start and end of the contents of the outermost boxes (ISO/IEC 14496-12, 4.2)."""
-    position = 0
-    while position + 8 <= len(encoded):
-        size, kind = struct.unpack_from(">I4s", encoded, position)
-        start = position + 8
-        if size == 1:  # the true one follows, in 8 bytes
-            (size,) = struct.unpack_from(">Q", encoded, start)
-            start += 8
-        end = position + size if size else len(encoded)
-        if end < start:
-            return
-        yield kind, start, end
-        position = end
 
 
 _SIZES: dict[Container, Callable[[bytes], _Sizes]] = {
@@ -226,7 +195,7 @@ _SIZES: dict[Container, Callable[[bytes], _Sizes]] = {
     "BMP": _bmp_sizes,
     "WebP": _webp_sizes,
     "TIFF": _tiff_sizes,
-    "AVIF": _avif_sizes,
+    "AVIF": avif_sizes,
     "JPEG 2000": _jpeg_2000_sizes,
     "unknown": _rare_sizes,
 }
