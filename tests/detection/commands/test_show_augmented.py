@@ -120,7 +120,6 @@ def test_masks_are_filled_and_outlined() -> None:
         (["--set", "data.augmentations=[{kind: mosiac}]"], "mosaic"),
         (["--set", "data.augmentations=[{kind: copy_paste}]"], "copy_paste needs masks"),
         (["--set", "data.train_split=nothing"], "nothing"),
-        (["--output", "no/such/folder/grid.png"], "no/such/folder/grid.png cannot be written"),
     ],
 )
 def test_mistakes_are_one_message(
@@ -138,6 +137,29 @@ def test_mistakes_are_one_message(
     assert "tpudet show_augmented: " in message
     assert words in message
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("no/such/folder/grid.png", "no/such/folder/grid.png cannot be written"),
+        ("config.yaml", "config.yaml exists and is not a drawing of tpudet"),
+    ],
+)
+def test_an_output_is_refused_before_the_images_are_read(
+    output: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text("train: {}\n")
+    with pytest.raises(SystemExit) as stopped:
+        main([str(QUICKSTART), "--output", output])
+    assert stopped.value.code == 2
+    assert words in capsys.readouterr().err
+    assert Path("config.yaml").read_text() == "train: {}\n"
 
 
 def test_no_images_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
