@@ -82,8 +82,8 @@ def _problem(image: ImagePredictions, num_classes: int) -> str:
         for mask in image.masks:
             if not is_mask_size(mask["size"]):
                 return (
-                    f"has a mask of size {shorten(str(mask['size']), 40)}; height and width are whole "
-                    f"numbers from 1 to {MAX_SIDE:,}, of at most {MAX_PIXELS:,} pixels together"
+                    f"has a mask of size {shorten(str(mask['size']), 40)}; height and width are "
+                    f"whole numbers from 1 to {MAX_SIDE:,}, of at most {MAX_PIXELS:,} pixels together"
                 )
             height, width = mask["size"]
             check_rle(mask["counts"], height=height, width=width)
