@@ -1,13 +1,14 @@
 """Ground truth from CSV files: expansion, verified classes, and what is refused."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tpudet.detection.evaluation.open_images.truth import LabelledTruth, read_truth
-from tpudet.detection.evaluation.open_images.truth_csv import TruthFileError
+from tpudet.detection.evaluation.open_images.truth_csv import TruthFileError, read_box_rows
 
 HEADER = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,"
 HEADER += "IsGroupOf,IsDepiction,IsInside"
@@ -189,3 +190,27 @@ def test_ground_truth_in_pixels_is_refused(write) -> None:
     rows = [row("a", "/car", "10,500,20,600"), row("b", "/car", "0,40,0,30"), row("c", "/car")]
     with pytest.raises(TruthFileError, match="is in pixels: 2 of 3 boxes reach beyond 1.5"):
         read_truth(write("gt.csv", HEADER, *rows))
+
+
+def test_long_ids_and_labels_are_refused_and_long_masks_cost_their_own_length(write) -> None:
+    long = "x" * 256
+    path = write("truth.csv", HEADER, row("a", "/car"), row(long, "/car"), row("é" * 128, long))
+    with pytest.raises(TruthFileError, match=r"(?s)2 bad rows.*line 3: ImageID is longer than 255"):
+        read_truth(path)
+    with pytest.raises(TruthFileError, match=r"line 4: ImageID .* bytes; LabelName is longer"):
+        read_truth(path)
+    good = write("good.csv", HEADER, row("x" * 255, "/car"), row("a", "é" * 127))
+    assert [len(name) for name in read_truth(good).image_ids.tolist()] == [1, 255]
+    labels = write("labels.csv", "ImageID,LabelName,Confidence", "a,/car,1", f"a,{long},1")
+    with pytest.raises(TruthFileError, match="line 3: LabelName is longer than 255 bytes"):
+        read_truth(good, image_labels=labels)
+    fields = "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf,ImageWidth,ImageHeight,Mask"
+    rows = [f"{k},/car,0,1,0,1,0,9,9,m" for k in range(10_000)]
+    masks = f"{fields}\n" + "\n".join(rows) + f"\nz,/car,0,1,0,1,0,9,9,{'m' * 20_000}\n"
+    tracemalloc.start()
+    found = read_box_rows(masks.encode(), "masks.csv", with_masks=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.masks is not None
+    assert [len(text) for text in found.masks.texts[[0, -1]]] == [1, 20_000]
+    assert peak < 50e6  # 10,001 strings of NumPy would be 800 MB

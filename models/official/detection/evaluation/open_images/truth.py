@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from tpudet.detection.evaluation.open_images.metric import ChallengeTruth, expand
 from tpudet.detection.evaluation.open_images.truth_csv import (
@@ -75,8 +76,8 @@ def read_truth(
     places, expanded = places[is_scored], expanded[is_scored]
     if not len(places):
         raise TruthFileError(f"{path}: no box is of a class that is scored")
-    image_ids = np.unique(np.concatenate([rows.all_image_ids, *(ids for ids, _ in verified)]))
-    image_ids = np.sort(np.char.encode(image_ids, "utf-8"))
+    names = np.concatenate([rows.all_image_ids, *(ids for ids, _ in verified)])
+    image_ids = np.unique(_as_bytes(pd.unique(names)))
     truth = ChallengeTruth(
         image_indices=_find(image_ids, rows.image_ids[places]),
         classes=class_of[expanded],
@@ -101,7 +102,7 @@ class LabelNumbers:
         self._tree = tree
         self._numbers = {label: class_id - 1 for label, class_id in class_ids(entries).items()}
         self._labels = [entry.identifier for entry in entries]
-        self.numbers(np.array(tree.labels, str))
+        self.numbers(np.array(tree.labels, object))
         self._named = {self._numbers[label]: label for label in tree.labels}
 
     def require_any(self, labels: np.ndarray, path: str) -> None:
@@ -113,8 +114,8 @@ class LabelNumbers:
             )
 
     def numbers(self, labels: np.ndarray) -> np.ndarray:
-        """[n] int64: the number of each label; a new one gets the next."""
-        found, places = np.unique(labels, return_inverse=True)
+        """[n] int64: the number of each of n labels (objects); a new one gets the next."""
+        places, found = pd.factorize(labels, sort=True)
         for label in found.tolist():
             if label not in self._numbers:
                 self._numbers[label] = len(self._labels)
@@ -163,7 +164,11 @@ def _content(path: str) -> bytes:
 
 def _find(image_ids: np.ndarray, names: np.ndarray) -> np.ndarray:
     """[n] int64: the place of each name (str) among the ids (bytes)."""
-    return np.searchsorted(image_ids, np.char.encode(names, "utf-8"))
+    return np.searchsorted(image_ids, _as_bytes(names))
+
+
+def _as_bytes(names: np.ndarray) -> np.ndarray:
+    return np.array([name.encode() for name in names.tolist()] or [b""], "S")[: len(names)]
 
 
 def expand_verified(

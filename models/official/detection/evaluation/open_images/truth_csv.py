@@ -1,5 +1,8 @@
 """Reads the CSV files of the Open Images Challenge's ground truth as columns.
 
+Columns of text are arrays of objects: NumPy's own strings would make every row as long as the
+longest, gigabytes for the masks of a split.
+
 Functions take the content of a file, from any file system; the path is for messages.
 """
 
@@ -15,6 +18,7 @@ import pandas as pd
 
 from tpudet.detection.ops.numpy_boxes import FAR_OUTSIDE
 from tpudet.detection.submission.errors import NUM_SHOWN
+from tpudet.detection.submission.open_images_csv import MAX_WORD_BYTES
 from tpudet.trainkit.errors import UserError
 
 _SIDES = ("YMin", "XMin", "YMax", "XMax")
@@ -27,7 +31,9 @@ class TruthFileError(UserError):
 class MaskTexts(NamedTuple):
     """The masks of n boxes as text."""
 
-    texts: np.ndarray  # [n] str, base64 of zlib of COCO RLE counts; "" for a box without mask
+    texts: (
+        np.ndarray
+    )  # [n] object, str: base64 of zlib of COCO RLE counts; "" for a box without mask
     sizes: np.ndarray  # [n, 2] int64, height and width in pixels; 0 without mask
     lines: np.ndarray  # [n] int64, in the file
 
@@ -35,9 +41,9 @@ class MaskTexts(NamedTuple):
 class BoxRows(NamedTuple):
     """A box CSV: the n boxes in it, and every image that has a row. Boxes in 0..1, y1 x1 y2 x2."""
 
-    all_image_ids: np.ndarray  # [rows] str
-    image_ids: np.ndarray  # [n] str
-    labels: np.ndarray  # [n] str
+    all_image_ids: np.ndarray  # [rows] object, str
+    image_ids: np.ndarray  # [n] object, str
+    labels: np.ndarray  # [n] object, str
     boxes: np.ndarray  # [n, 4] float64
     is_group_of: np.ndarray  # [n] bool
     masks: MaskTexts | None
@@ -47,8 +53,8 @@ class BoxRows(NamedTuple):
 class ImageLabels(NamedTuple):
     """Verified labels of images."""
 
-    image_ids: np.ndarray  # [n] str
-    labels: np.ndarray  # [n] str
+    image_ids: np.ndarray  # [n] object, str
+    labels: np.ndarray  # [n] object, str
     is_positive: np.ndarray  # [n] bool
     num_by_machines: int  # rows left out, which are not verified
 
@@ -81,6 +87,7 @@ def read_box_rows(data: bytes, path: str, *, with_masks: bool = False) -> BoxRow
     mistakes = [
         ((table["ImageID"] == "").to_numpy(), "no ImageID"),
         (~is_blank & (table["LabelName"] == "").to_numpy(), "no LabelName"),
+        *_long_words(table),
         (~is_blank & ~np.isfinite(boxes).all(axis=1), "a coordinate is not a number"),
         (~is_blank & (boxes[:, 2:] < boxes[:, :2]).any(axis=1), "XMax < XMin or YMax < YMin"),
         (~is_blank & unknown_flag, "IsGroupOf is not 1, 0, -1 or blank"),
@@ -103,10 +110,10 @@ def read_box_rows(data: bytes, path: str, *, with_masks: bool = False) -> BoxRow
     kept = ~is_blank
     masks = None
     if with_masks:
-        texts = table["Mask"].to_numpy(str)[kept]
+        texts = table["Mask"].to_numpy(object)[kept]
         masks = MaskTexts(texts, sizes[kept], _line_numbers(data, len(table))[kept])
-    all_ids = table["ImageID"].to_numpy(str)
-    labels = table["LabelName"].to_numpy(str)[kept]
+    all_ids = table["ImageID"].to_numpy(object)
+    labels = table["LabelName"].to_numpy(object)[kept]
     return BoxRows(all_ids, all_ids[kept], labels, boxes[kept], is_group_of[kept], masks, notes)
 
 
@@ -136,8 +143,9 @@ def read_image_labels(data: bytes, path: str) -> ImageLabels:
     is_wrong = ~is_machine & ~np.isin(confidence, (0, 1))
     what = "Confidence is neither 1 (verified as present) nor 0 (verified as absent)"
     is_blank = (table[["ImageID", "LabelName"]] == "").any(axis=1).to_numpy()
-    _require_good(data, path, [(is_blank, "no ImageID or no LabelName"), (is_wrong, what)])
-    ids, labels = (table[name].to_numpy(str)[~is_machine] for name in ("ImageID", "LabelName"))
+    blank = (is_blank, "no ImageID or no LabelName")
+    _require_good(data, path, [blank, *_long_words(table), (is_wrong, what)])
+    ids, labels = (table[name].to_numpy(object)[~is_machine] for name in ("ImageID", "LabelName"))
     return ImageLabels(ids, labels, confidence[~is_machine] == 1, int(is_machine.sum()))
 
 
@@ -182,6 +190,15 @@ def _short_rows(data: bytes, num_fields: int) -> np.ndarray:
     unquoted = re.sub(rb'"[^"]*"', b"x", data) if b'"' in data else data
     counts = [line.count(b",") + 1 for line in unquoted.splitlines() if line.strip()]
     return np.array(counts[1:], np.int64) < num_fields
+
+
+def _long_words(table: pd.DataFrame) -> list[tuple[np.ndarray, str]]:
+    """The rows whose image id or label no submission could have."""
+    found = []
+    for name in ("ImageID", "LabelName"):
+        sizes = np.array([len(text.encode()) for text in table[name]], np.int64)
+        found.append((sizes > MAX_WORD_BYTES, f"{name} is longer than {MAX_WORD_BYTES} bytes"))
+    return found
 
 
 def _numbers(table: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
