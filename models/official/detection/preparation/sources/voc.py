@@ -1,5 +1,6 @@
 """Reads Pascal VOC annotations (one XML file per image) into `Annotations`."""
 
+import codecs
 import math
 import os
 import re
@@ -7,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 from xml.etree import ElementTree
+from xml.parsers import expat
 
 import pandas as pd
 
@@ -30,6 +32,12 @@ from tpudet.trainkit.image_folder import is_hidden_copy, list_image_names
 
 _READERS = 16  # threads, mostly waiting for files
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
+_HEAD_BYTES = 200  # of a file, of which the XML declaration is the first line
+# As Python names them, those of annotation tools. Others of its codecs take quadratic time.
+_READ_ENCODINGS = re.compile(
+    r"ascii|utf-8|utf-16(-[bl]e)?|gbk|gb2312|gb18030|big5|big5hkscs|cp9(32|36|49|50)|shift_jis|"
+    r"euc_(jp|kr)|iso2022_jp|koi8-[ru]|iso8859-\d+|cp125\d|mac-roman"
+)
 _ENCODING = re.compile(rb"^\s*<\?xml[^>]*encoding=[\"']([A-Za-z0-9._-]+)[\"'][^>]*\?>")
 _XML = ".xml"
 _NO_BOX = (math.nan, math.nan, math.nan, math.nan)
@@ -194,7 +202,7 @@ def _read_all(
                 return _parse(file.read())
         except OSError as error:
             return f"{files[name]}: {storage.reason(error)}"
-        except (ElementTree.ParseError, ValueError, LookupError) as error:
+        except (expat.ExpatError, ElementTree.ParseError, ValueError, LookupError) as error:
             return f"{files[name]}: {error}"
 
     with ThreadPoolExecutor(_READERS) as pool:
@@ -210,12 +218,9 @@ def _read_all(
 
 
 def _parse(content: bytes) -> _VocImage:
-    declared = _ENCODING.match(content)
-    if declared:  # the parser knows no encoding of several bytes but UTF-8 and UTF-16
-        text = content[declared.end() :].decode(declared[1].decode())
-        root = ElementTree.fromstring(text)
-    else:
-        root = ElementTree.fromstring(content)
+    text = _decoded(content)
+    _require_no_declarations(text)
+    root = ElementTree.fromstring(text)
     if root.tag != "annotation":
         raise UserError(f"the root element is <{root.tag}>, expected <annotation>")
     boxes = []
@@ -230,6 +235,30 @@ def _parse(content: bytes) -> _VocImage:
     if math.isnan(height + width):
         height = width = math.nan
     return _VocImage((root.findtext("filename") or "").strip(), height, width, tuple(boxes))
+
+
+def _decoded(content: bytes) -> str | bytes:
+    """The text of a file that declares its encoding; else the content, which the parser decodes."""
+    declared = _ENCODING.match(content[:_HEAD_BYTES])
+    if declared is None:
+        return content
+    # The parser knows no encoding of several bytes but UTF-8 and UTF-16.
+    encoding = declared[1].decode()
+    if not _READ_ENCODINGS.fullmatch(codecs.lookup(encoding).name):
+        raise UserError(f"its encoding {encoding} is not read; convert it to UTF-8")
+    return content[declared.end() :].decode(encoding)
+
+
+def _require_no_declarations(text: str | bytes) -> None:
+    """Refuses what a document type declares: entities and attributes may grow to gigabytes."""
+
+    def check(name: str, system: str | None, public: str | None, has_declarations: bool) -> None:
+        if has_declarations:
+            raise UserError(f"<!DOCTYPE {name[:80]} [...]> declares something; delete that line")
+
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = check
+    parser.Parse(text, True)
 
 
 def _parse_box(name: str, box: ElementTree.Element) -> _VocBox:
