@@ -83,7 +83,7 @@ def _problem(image: ImagePredictions, num_classes: int) -> str:
             if not is_mask_size(mask["size"]):
                 return (
                     f"has a mask of size {shorten(str(mask['size']), 40)}; height and width are "
-                    f"whole numbers from 1 to {MAX_SIDE:,}, of at most {MAX_PIXELS:,} pixels together"
+                    f"whole numbers from 1 to {MAX_SIDE:,}, with at most {MAX_PIXELS:,} pixels"
                 )
             height, width = mask["size"]
             check_rle(mask["counts"], height=height, width=width)
