@@ -11,10 +11,10 @@ from pycocotools import mask as coco_mask
 
 from tpudet.detection.ops.numpy_masks import run_lengths
 from tpudet.detection.preparation.sources.mask_files import read_mask_file
+from tpudet.trainkit.images.pixel_limit import MAX_PIXELS
 from tpudet.trainkit.images.standardize import turn_upright
 
-# Pixels along the polygons of one object: pycocotools takes some 100 bytes for each, in the image
-# or not.
+# Pixels along the polygons of one object: pycocotools takes some 100 bytes for each.
 _MAX_PERIMETER = 2**21
 
 
@@ -40,7 +40,7 @@ def mask_png(segmentation: Any, *, height: int, width: int, orientation: int = 1
 
     Returns:
         The mask of [height, width], turned; None if the segmentation is missing, malformed, of
-        another size, too long to draw, or covers no pixel.
+        another size, too large or too long to draw, or covers no pixel.
     """
     mask = draw_mask(segmentation, height=height, width=width)
     if mask is None:
@@ -66,7 +66,8 @@ def run_lengths_box(
 ) -> tuple[float, ...] | None:
     """Returns y1 x1 y2 x2 in pixels around run lengths, compressed or not.
 
-    None for anything else, for run lengths of another size, and where nothing is inside.
+    None for anything else, for run lengths of another or too large a size, and where nothing is
+    inside.
 
     Args:
         segmentation: as for `mask_png`.
@@ -112,12 +113,18 @@ def _read_file(path: str, *, height: int, width: int) -> np.ndarray | None:
 
 
 def _draw(segmentation: Any, *, height: int, width: int) -> np.ndarray | None:
+    if height * width > MAX_PIXELS:
+        return None
     if isinstance(segmentation, list):
         is_flat = any(isinstance(value, int | float) for value in segmentation)
-        polygons = list(filter(_is_polygon, [segmentation] if is_flat else segmentation))
+        found = filter(_is_polygon, [segmentation] if is_flat else segmentation)
+        polygons: list[Any] = [
+            _within_reach(points, height=height, width=width) for points in found
+        ]
+        polygons = [points for points in polygons if len(points) >= 6]
         if not polygons or sum(map(_perimeter, polygons)) > _MAX_PERIMETER:
             return None
-        runs = coco_mask.merge(coco_mask.frPyObjects(polygons, height, width))
+        runs = _union(coco_mask.frPyObjects(polygons, height, width))
     else:
         runs = _run_lengths(segmentation, height=height, width=width)
     return None if runs is None else _decode(runs)
@@ -126,6 +133,8 @@ def _draw(segmentation: Any, *, height: int, width: int) -> np.ndarray | None:
 def _run_lengths(segmentation: Any, *, height: int, width: int) -> Any:
     """Returns run lengths as pycocotools takes them; None if they are not those of such a mask."""
     if not isinstance(segmentation, dict) or segmentation.get("size") != [height, width]:
+        return None
+    if min(height, width) < 1 or height * width > MAX_PIXELS:
         return None
     counts = _counts(segmentation.get("counts"), pixels=height * width)
     if counts is None:
@@ -142,6 +151,40 @@ def _is_polygon(points: object) -> bool:
         and len(points) % 2 == 0
         and all(isinstance(value, int | float) and abs(value) < 2**31 for value in points)
     )
+
+
+def _within_reach(points: list[float], *, height: int, width: int) -> list[float]:
+    """Cuts off what lies farther outside the image than its width or height.
+
+    Its pixels would be computed, too. What is nearer is not cut, which would round its corners.
+    """
+    corners = np.reshape(np.asarray(points, np.float64), (-1, 2))
+    low, high = np.array([[-width, -height], [2.0 * width, 2.0 * height]])
+    if (corners >= low).all() and (corners <= high).all():
+        return points
+    for axis in (0, 1):
+        for sign, limit in ((1, low[axis]), (-1, high[axis])):
+            depths = sign * (corners[:, axis] - limit)
+            corners = _cut(corners, depths)
+    return corners.ravel().tolist()
+
+
+def _cut(corners: np.ndarray, depths: np.ndarray) -> np.ndarray:
+    """Returns the part of a polygon where the depth, linear in x and y, is not negative."""
+    before, depths_before = np.roll(corners, 1, axis=0), np.roll(depths, 1)
+    is_inside = depths >= 0
+    crosses = is_inside != (depths_before >= 0)
+    share = depths_before / np.where(crosses, depths_before - depths, 1)
+    crossings = before + share[:, None] * (corners - before)
+    pairs = np.stack([crossings, corners], axis=1)
+    return pairs[np.stack([crosses, is_inside], axis=1)]
+
+
+def _union(parts: list[Any]) -> Any:
+    """Joins run lengths by halves: pycocotools reads all that it has joined again for each part."""
+    while len(parts) > 1:
+        parts = [coco_mask.merge(parts[k : k + 2]) for k in range(0, len(parts), 2)]
+    return parts[0]
 
 
 def _perimeter(points: list[float]) -> float:
