@@ -1,6 +1,7 @@
 """Masks against pycocotools and numbers worked out by hand."""
 
 import itertools
+import tracemalloc
 from math import floor
 from typing import Any
 
@@ -37,6 +38,22 @@ def test_decoding_gives_back_what_was_encoded_and_so_does_pycocotools() -> None:
 def test_damaged_counts_are_refused(counts: bytes | str) -> None:
     with pytest.raises(ValueError, match="is not a COCO run-length encoding"):
         run_lengths(counts)
+
+
+def test_long_counts_are_decoded_in_pieces() -> None:
+    """A tenth of the memory that an array of all letters takes for each step."""
+    mask = np.random.default_rng(0).random((1000, 900)) < 0.3
+    rle = encode_rle(mask)
+    assert len(rle["counts"]) > 1 << 18
+    np.testing.assert_array_equal(decode_rle(rle), mask)
+    counts = b"PP1" * 1_400_000  # numbers of three letters; a piece ends within one
+    tracemalloc.start()
+    runs = run_lengths(counts)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert runs[:5].tolist() == [1024, 1024, 1024, 2048, 2048]
+    assert runs[-1] == 1024 * 700_000
+    assert peak < 80e6
 
 
 def test_a_full_mask_fills_its_box() -> None:

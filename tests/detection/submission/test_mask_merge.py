@@ -1,11 +1,12 @@
 """Masks of several submissions become one by votes per pixel, worked out by hand."""
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tpudet.detection.ops.numpy_masks import decode_rle, encode_rle
+from tpudet.detection.ops.numpy_masks import decode_rle, encode_edges, encode_rle
 from tpudet.detection.submission.fusion.settings import FusionSettings
 from tpudet.detection.submission.mask_merge import MaskVotes, fuse_masks
 from tpudet.detection.submission.mask_rows import MaskPrediction, MaskRow
@@ -74,6 +75,37 @@ def test_a_group_without_a_pixel_of_enough_votes_keeps_its_first_mask(
     ((_, score, text),) = merged.predictions
     assert score == pytest.approx((0.9 * weights[0] + 3 * 0.8) / sum(weights))
     np.testing.assert_array_equal(decode_rle(decode_mask(text, HEIGHT, WIDTH)), whole)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.75, 1.0])
+def test_votes_by_runs_are_those_by_pixels(share: float) -> None:
+    random = np.random.default_rng(0)
+    weights = (0.3, 1.0, 0.7)
+    for density in (0.02, 0.3, 0.9):
+        masks = random.random((3, HEIGHT, WIDTH)) < density
+        masks[:, 3, 4] = True
+        rows = [row_of("a", ("/cat", 0.9, mask)) for mask in masks]
+        votes = votes_of(share, weights=weights)
+        merged, _ = fuse_masks(rows, votes._replace(settings=FusionSettings(iou=1e-9)))
+        assert merged is not None
+        covered = sum(w * mask for w, mask in zip(weights, masks, strict=True))
+        expected = covered >= max(share * sum(weights), 1e-12) * (1 - 1e-9)
+        assert merged.predictions[0].mask == encode_mask(encode_rle(expected))
+
+
+def test_a_vote_costs_by_runs_not_by_pixels() -> None:
+    """Two masks of all pixels that a submission may have: as floats 1 GB, and more to add them."""
+    side = 11_585
+    full = encode_mask(encode_edges(np.array([0]), height=side, width=side))
+    rest = encode_mask(encode_edges(np.array([side]), height=side, width=side))
+    rows = [MaskRow("a", side, side, (MaskPrediction("/cat", 0.5, text),)) for text in (full, rest)]
+    tracemalloc.start()
+    merged, _ = fuse_masks(rows, votes_of(1.0, num_files=2))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert merged is not None
+    assert [prediction.mask for prediction in merged.predictions] == [rest]
+    assert peak < 1e6
 
 
 def test_weights_decide_votes_and_scores() -> None:

@@ -22,10 +22,12 @@ from tpudet.detection.commands import (
 )
 from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
 from tpudet.detection.ops.numpy_masks import decode_rle, encode_rle, mask_area, mask_box
+from tpudet.detection.submission import mask_rows
 from tpudet.detection.submission.mask_header import HEADER, is_mask_submission
 from tpudet.detection.submission.mask_rows import (
     MaskPrediction,
     MaskRow,
+    decode_masks,
     format_row,
     open_masks,
     parse_row,
@@ -114,6 +116,18 @@ def test_a_mask_that_unpacks_to_gigabytes_is_refused_at_once() -> None:
     assert len(bomb) < 20_000
     with pytest.raises(MaskError, match="more than the 4,207 bytes"):  # 7 * (20 * 30 + 1)
         decode_mask(bomb, HEIGHT, WIDTH)
+    with pytest.raises(MaskError, match="more than the 4,194,304 bytes"):
+        decode_mask(bomb, 10_000, 10_000)
+
+
+def test_a_row_whose_masks_unpack_to_gigabytes_together_is_refused(monkeypatch) -> None:
+    text = encode_mask(encode_rle(np.eye(HEIGHT, WIDTH, dtype=bool)))
+    row = MaskRow("a", WIDTH, HEIGHT, (MaskPrediction("/cat", 0.5, text),) * 4)
+    size = len(decode_mask(text, HEIGHT, WIDTH)["counts"])
+    monkeypatch.setattr(mask_rows, "_MAX_ROW_BYTES", 3 * size)
+    assert len(list(decode_masks(row, (0, 1, 3)))) == 3
+    with pytest.raises(MaskError, match=f"its masks unpack to more than {3 * size:,} bytes"):
+        list(decode_masks(row, range(4)))
 
 
 def test_a_mask_that_is_cut_off_is_refused() -> None:

@@ -9,6 +9,7 @@ from pycocotools import mask as coco_mask
 from tpudet.trainkit.images.pixel_limit import MAX_PIXELS
 
 MAX_SIDE = (1 << 16) - 1  # pixels of a mask, as submissions may have them
+_BLOCK_LETTERS = 1 << 18  # decoded at once: some hundred bytes each
 Rle = Any  # {"size": [height, width], "counts": bytes or str}, as pycocotools takes it
 
 
@@ -24,19 +25,32 @@ def run_lengths(counts: bytes | str) -> np.ndarray:
         ValueError: a letter is not one of them, or the last number is cut off.
     """
     data = counts.encode() if isinstance(counts, str) else counts
-    letters = np.frombuffer(data, np.uint8).astype(np.int64) - 48
-    if not len(letters) or (letters < 0).any() or (letters > 63).any() or letters[-1] & 32:
+    letters = np.frombuffer(data, np.uint8)
+    if not len(letters) or letters.min() < 48 or letters.max() > 111 or letters[-1] - 48 & 32:
         raise ValueError("is not a COCO run-length encoding")
-    starts = np.concatenate([[0], np.flatnonzero(letters[:-1] & 32 == 0) + 1])
-    sizes = np.diff(np.append(starts, len(letters)))
-    if sizes.max() > 7:
-        raise ValueError("is not a COCO run-length encoding: a number is too long")
-    places = np.arange(len(letters)) - np.repeat(starts, sizes)
-    values = np.add.reduceat((letters & 31) << (5 * places), starts)
-    values -= np.where(letters[starts + sizes - 1] & 16, 1 << (5 * sizes), 0)
+    parts, start = [], 0
+    while start < len(letters):
+        values, length = _numbers(letters[start : start + _BLOCK_LETTERS])
+        parts.append(values)
+        start += length
+    values = np.concatenate(parts)
     values[1::2] = np.cumsum(values[1::2])
     values[2::2] = np.cumsum(values[2::2])
     return values
+
+
+def _numbers(block: np.ndarray) -> tuple[np.ndarray, int]:
+    """Returns the numbers that end in a block of letters, int64, and their length in letters."""
+    letters = block.astype(np.int64) - 48
+    stops = np.flatnonzero(letters & 32 == 0) + 1
+    sizes = np.diff(stops, prepend=0)
+    if not len(stops) or sizes.max() > 7:
+        raise ValueError("is not a COCO run-length encoding: a number is too long")
+    letters = letters[: stops[-1]]
+    starts = stops - sizes
+    places = np.arange(len(letters)) - np.repeat(starts, sizes)
+    values = np.add.reduceat((letters & 31) << (5 * places), starts)
+    return values - np.where(letters[stops - 1] & 16, 1 << (5 * sizes), 0), len(letters)
 
 
 def check_rle(counts: bytes | str, *, height: int, width: int) -> None:
@@ -116,6 +130,17 @@ def encode_part(part: np.ndarray, *, top: int, left: int, height: int, width: in
     # A run to the bottom continues where the next column begins with one.
     joins = np.flatnonzero(edges[1:-1:2] == edges[2::2])
     edges = np.delete(edges, np.concatenate([2 * joins + 1, 2 * joins + 2]))
+    return encode_edges(edges, height=height, width=width)
+
+
+def encode_edges(edges: np.ndarray, *, height: int, width: int) -> Rle:
+    """Encodes a mask by the pixels, counted down the columns, where it begins and ends by turns.
+
+    Args:
+        edges: [n] int64, rising, from 0 to `height * width`.
+        height: pixels of the image.
+        width: pixels of the image.
+    """
     counts = np.diff(edges, prepend=0, append=height * width).tolist()
     if not counts[-1] and len(counts) > 1:
         counts.pop()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from tpudet.detection.ops.numpy_masks import Rle, decode_rle, encode_rle
+from tpudet.detection.ops.numpy_masks import Rle, encode_edges, run_lengths
 from tpudet.detection.submission.files import BlockResult
 from tpudet.detection.submission.fusion.settings import FusionSettings
 from tpudet.detection.submission.mask_rewrite import (
@@ -16,8 +16,14 @@ from tpudet.detection.submission.mask_rewrite import (
     count_predictions,
     first_row,
 )
-from tpudet.detection.submission.mask_rows import MaskPrediction, MaskRow, open_masks, write_masks
-from tpudet.detection.submission.mask_text import MaskError, decode_mask, encode_mask
+from tpudet.detection.submission.mask_rows import (
+    MaskPrediction,
+    MaskRow,
+    decode_masks,
+    open_masks,
+    write_masks,
+)
+from tpudet.detection.submission.mask_text import MaskError, encode_mask
 from tpudet.trainkit.jobs.worker_pool import run_jobs
 
 
@@ -160,15 +166,15 @@ def fuse_masks(
 
 
 def _members(row: MaskRow, file: int, votes: MaskVotes) -> Iterator[tuple[str, _Member]]:
-    for number, (label, score, text) in enumerate(row.predictions, start=1):
-        weighted = score * votes.weights[file]
-        if weighted <= 0 or weighted < votes.by_label.get(label, votes.settings).threshold:
-            continue
-        try:
-            mask = decode_mask(text, row.height, row.width)
-        except MaskError as error:
-            raise MaskError(f"prediction {number}: its mask {error}") from error
-        yield label, _Member(weighted, file, mask, text)
+    weight = votes.weights[file]
+    places = [
+        place
+        for place, (label, score, _) in enumerate(row.predictions)
+        if score * weight > 0
+        and score * weight >= votes.by_label.get(label, votes.settings).threshold
+    ]
+    for (label, score, text), mask in decode_masks(row, places):
+        yield label, _Member(score * weight, file, mask, text)
 
 
 def _fuse_class(
@@ -196,13 +202,24 @@ def _groups(members: Sequence[_Member], iou: float) -> list[list[_Member]]:
 
 
 def _vote(group: Sequence[_Member], votes: MaskVotes) -> str:
-    """The mask of a group as text; that of a single member, or of no common pixel, as it was."""
+    """The mask of a group as text; that of a single member, or of no common pixel, as it was.
+
+    Counted between the places, down the columns, where a member begins or ends: as many values as
+    runs, not as pixels.
+    """
     if len(group) == 1:
         return group[0].text
     weights = [votes.weights[member.file] for member in group]
-    covered = np.zeros(group[0].mask["size"])
-    for member, weight in zip(group, weights, strict=True):
-        covered[decode_rle(member.mask)] += weight
+    height, width = group[0].mask["size"]
+    stops = [np.cumsum(run_lengths(member.mask["counts"])) for member in group]
+    starts = np.unique(np.concatenate([[0], *stops]))
+    starts = starts[starts < height * width]
+    covered = np.zeros(len(starts))
+    for own, weight in zip(stops, weights, strict=True):
+        covered[np.searchsorted(own, starts, "right") % 2 == 1] += weight
     needed = max(votes.share * sum(weights), 1e-12)
     voted = covered >= needed * (1 - 1e-9)
-    return encode_mask(encode_rle(voted)) if voted.any() else group[0].text
+    if not voted.any():
+        return group[0].text
+    edges = starts[np.flatnonzero(np.diff(voted, prepend=False))]
+    return encode_mask(encode_edges(edges, height=height, width=width))

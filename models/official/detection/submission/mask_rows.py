@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, NamedTuple
 
-from tpudet.detection.ops.numpy_masks import MAX_SIDE
+from tpudet.detection.ops.numpy_masks import MAX_SIDE, Rle
 from tpudet.detection.submission.errors import (
     NO_BAD_ROWS,
     BadRow,
@@ -28,6 +28,7 @@ from tpudet.trainkit.images.pixel_limit import MAX_PIXELS
 
 _FIELDS = len(HEADER.split(","))
 _WORDS = 3  # a prediction: MID score mask
+_MAX_ROW_BYTES = 1 << 27  # of run lengths in memory, a thousand masks of 100 KB
 _SIDE_DIGITS = 100  # Python refuses to read thousands
 
 
@@ -189,6 +190,25 @@ def _require_whole(mask: str, number: int, height: int, width: int) -> None:
         raise MaskError(
             f"prediction {number}: its mask {error}; the line has no end, as in a file that is cut"
         ) from error
+
+
+def decode_masks(row: MaskRow, places: Iterable[int]) -> Iterator[tuple[MaskPrediction, Rle]]:
+    """Yields the predictions of a row at some places, from 0, with their masks.
+
+    Raises:
+        MaskError: a mask cannot be read, or all of them would take too much memory.
+    """
+    total = 0
+    for place in places:
+        prediction = row.predictions[place]
+        try:
+            mask = decode_mask(prediction.mask, row.height, row.width)
+        except MaskError as error:
+            raise MaskError(f"prediction {place + 1}: its mask {error}") from error
+        total += len(mask["counts"])
+        if total > _MAX_ROW_BYTES:
+            raise MaskError(f"its masks unpack to more than {_MAX_ROW_BYTES:,} bytes")
+        yield prediction, mask
 
 
 def format_row(row: MaskRow, score_decimals: int = DECIMALS) -> str:

@@ -8,9 +8,10 @@ from tpudet.detection.ops.numpy_masks import Rle, check_rle
 from tpudet.trainkit.errors import UserError
 
 # Every run of a mask takes at most 7 characters and has a pixel, but the first, which may be empty;
-# and a file of megabytes must not unpack to gigabytes.
+# and a file of kilobytes must not unpack to gigabytes. Two million runs: a hundred in each column
+# of 20,000.
 _RUN_BYTES = 7
-_MAX_BYTES = 1 << 26
+_MAX_BYTES = 1 << 22
 
 
 class MaskError(UserError):

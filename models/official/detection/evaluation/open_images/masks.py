@@ -33,7 +33,7 @@ from tpudet.detection.submission.errors import (
     NUM_SHOWN,
     BadRowsError,
 )
-from tpudet.detection.submission.mask_rows import MaskRow, open_masks
+from tpudet.detection.submission.mask_rows import MaskRow, decode_masks, open_masks
 from tpudet.detection.submission.mask_text import MaskError, decode_mask
 from tpudet.detection.types import ImageDetections
 
@@ -236,13 +236,8 @@ def _read_row(row: MaskRow, truth_size: tuple[int, int] | None) -> list[tuple[st
             f"its masks are {width} x {height}, those of the ground truth {truth_size[1]} x "
             f"{truth_size[0]}"
         )
-    found = []
-    for number, (label, score, text) in enumerate(row.predictions, start=1):
-        try:
-            found.append((label, score, decode_mask(text, height, width)))
-        except MaskError as error:
-            raise MaskError(f"prediction {number}: its mask {error}") from error
-    return found
+    decoded = decode_masks(row, range(len(row.predictions)))
+    return [(label, score, mask) for (label, score, _), mask in decoded]
 
 
 def _truth_sizes(labelled: LabelledTruth) -> dict[int, tuple[int, int]]:
