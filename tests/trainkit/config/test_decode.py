@@ -363,7 +363,7 @@ def test_keys_are_laid_over_a_string_and_keep_what_it_stands_for(
     assert caplog.messages == ["--set paint=blue: replaces all of paint: name, coats (a.yaml:1)"]
 
 
-@pytest.mark.parametrize("number", ["1" + 400 * "0", "-1" + 400 * "0", ".inf", ".nan"])
+@pytest.mark.parametrize("number", ["1e400", "-1e400", ".inf", ".nan"])
 def test_a_number_beyond_all_floats_is_refused(number: str) -> None:
     with pytest.raises(ConfigError, match="a.yaml:1: limits.dry must be a number"):
         decode(Shop, parse_tree(f"limits: {{dry: {number}}}", "a.yaml"))
