@@ -1,4 +1,5 @@
 import json
+import time
 
 import pytest
 
@@ -71,7 +72,7 @@ def _ancestors_in_the_tree(tree: dict) -> dict[str, set[str]]:
     ("text", "message"),
     [
         ("{", "not JSON"),
-        ("[]", "entry outermost has no LabelName: '\\[\\]'"),
+        ("[]", "entry outermost has no LabelName: \\[\\]"),
         ('{"LabelName": "r"}', "no label below the root, 'r'"),
         ('{"LabelName": "r", "Subcategory": {"a": 1}}', "Subcategory of r is not a list"),
         ('{"LabelName": "r", "Subcategory": [{"Name": "a"}]}', "entry below r has no LabelName"),
@@ -85,3 +86,31 @@ def _ancestors_in_the_tree(tree: dict) -> dict[str, set[str]]:
 def test_what_is_no_hierarchy(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_hierarchy(text)
+
+
+def test_a_long_chain_of_shallow_entries_is_read() -> None:
+    pairs = [{"LabelName": f"{k}", "Subcategory": [{"LabelName": f"{k + 1}"}]} for k in range(1100)]
+    hierarchy = read_hierarchy(json.dumps({"LabelName": "root", "Subcategory": pairs}))
+    assert hierarchy.ancestors("1100") == tuple(map(str, range(1099, -1, -1)))
+    assert hierarchy.descendants("0") == tuple(map(str, range(1100, 0, -1)))
+
+
+def test_a_hierarchy_whose_expansion_would_take_hours_is_refused() -> None:
+    """Of 5,000 labels each has all before it as ancestors, 12,497,500 in all."""
+    pairs = [{"LabelName": f"{k}", "Subcategory": [{"LabelName": f"{k + 1}"}]} for k in range(5000)]
+    with pytest.raises(ValueError, match="its 5,001 labels takes more than 2,097,152 steps"):
+        read_hierarchy(json.dumps({"LabelName": "root", "Subcategory": pairs}))
+
+
+def test_a_long_label_costs_its_length_once_and_is_cut_in_messages() -> None:
+    """100,000 children below a label of 5 MB copied it for each."""
+    children = [{"LabelName": f"{k}"} for k in range(20_000)]
+    tree = {"LabelName": "x" * 5_000_000, "Subcategory": children}
+    start = time.perf_counter()
+    hierarchy = read_hierarchy(json.dumps({"LabelName": "root", "Subcategory": [tree]}))
+    assert time.perf_counter() - start < 5
+    assert len(hierarchy.labels) == 20_001
+    children.append({})
+    with pytest.raises(ValueError, match="4,999,805 more characters") as error:
+        read_hierarchy(json.dumps({"LabelName": "root", "Subcategory": [tree]}))
+    assert len(str(error.value)) < 400
