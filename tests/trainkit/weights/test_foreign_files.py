@@ -158,6 +158,60 @@ def shared_lists(depth: int) -> list:
     return value
 
 
+def doubled_tuples(depth: int = 40) -> tuple:
+    """Each twice in the next: 2^40 steps to hash, compare or print."""
+    value: tuple = ()
+    for _ in range(depth):
+        value = (value, value)
+    return value
+
+
+def hashed_and_printed() -> dict[str, bytes]:
+    """Pickles of some 300 bytes that make such tuples keys, or parts of what messages tell."""
+    doubled = pickle.dumps(doubled_tuples(), 2)[2:-1]  # of opcodes, without the start and the end
+    array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85C\x01btR"
+    dtype = b"cnumpy\ndtype\nX\x02\x00\x00\x00f4\x85R"
+    opcodes = {
+        "setitem": b"}" + doubled + b"Ns",
+        "setitems": b"}(X\x01\x00\x00\x00aN" + doubled + b"Nu",
+        "dict": b"(" + doubled + b"Nd",
+        "set": b"\x8f(" + doubled + b"\x90",
+        "frozenset": b"(" + doubled + b"\x91",
+        "call": b"ccollections\nOrderedDict\n]]" + doubled + b"aNaa\x85R",
+        "shape": array + b"(K\x01" + doubled + dtype + b"\x89C\x00tb",
+        "type": b"cnumpy\ndtype\n" + doubled + b"\x85R",
+        "numbers": dtype + doubled + b"b",
+        "axes": b"cnumpy.core.numeric\n_frombuffer\n(C\x04aaaa"
+        + (dtype + b"K\x01\x85X\x01\x00\x00\x00K" + doubled + b"tR"),
+    }
+    return {name: b"\x80\x04" + code + b"." for name, code in opcodes.items()}
+
+
+def test_pickles_that_take_for_ever_to_hash_or_print(tmp_path: Path, run_limited: Callable) -> None:
+    paths = []
+    for name, content in hashed_and_printed().items():
+        paths += [tmp_path / f"{name}.pkl", tmp_path / f"{name}.pt"]
+        assert len(content) < 400
+        paths[-2].write_bytes(content)
+        with zipfile.ZipFile(paths[-1], "w") as archive:
+            archive.writestr("a/data.pkl", content)
+    said = run_limited("-c", PROGRAM, *map(str, paths))
+    assert said.returncode == 0, said.stderr
+    of_arrays = {
+        "shape": "of shape (a tuple, a tuple)",
+        "type": "an array of (a tuple, a tuple)",
+        "numbers": "numbers are (a tuple, a tuple)",
+        "axes": "axes are (a tuple, a tuple)",
+    }
+    for path in paths:
+        (line,) = re.findall(f"^{path}.*", said.stderr, re.M)
+        told = of_arrays.get(path.stem, "it has (a tuple, a tuple) as key of a dictionary")
+        if path.suffix == ".pt" and path.stem in of_arrays:
+            told = "refused, because it calls `numpy"
+        assert told in line
+        assert len(line) < 600
+
+
 def torch_zip(path: Path, *, tensors: int, shape: bytes, strides: bytes) -> None:
     """Tensors over one storage of one number, by opcodes; 2^1000 is number 1 of the memo."""
     content = b"\x80\x02" + pickle.dumps((1 << 1000) - 1, 2)[2:-1] + b"q\x010"

@@ -162,7 +162,7 @@ def test_a_stored_model_is_refused_and_says_how_to_store_its_weights(tmp_path: P
 
 def test_a_file_without_tensors_says_what_it_holds(tmp_path: Path) -> None:
     write_pickled({"epoch": 3, "name": "r50"}, tmp_path / "weights.pt")
-    with pytest.raises(WeightsError, match=r"holds no tensor, only \['epoch', 'name'\]"):
+    with pytest.raises(WeightsError, match=r"holds no tensor, only epoch, name\."):
         read_weights(str(tmp_path / "weights.pt"))
 
 

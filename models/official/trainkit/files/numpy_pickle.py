@@ -12,7 +12,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from tpudet.trainkit.files.unpickler import BoundedUnpickler
+from tpudet.trainkit.errors import shorten
+from tpudet.trainkit.files.unpickler import BoundedUnpickler, describe, plain_items
 
 _DTYPES = re.compile(r"b1|[iu][1248]|f[248]")
 
@@ -53,9 +54,11 @@ class PickledArray:
             raise pickle.UnpicklingError("it has an array that is not stored as numbers")
         sizes = [size for size in shape if type(size) is int and size >= 0]
         if len(sizes) < len(shape) or len(sizes) > self._max_dimensions:
-            raise pickle.UnpicklingError(f"it has an array of shape {shape}")
+            raise pickle.UnpicklingError(f"it has an array of shape {describe(shape)}")
         if math.prod(sizes) * dtype.dtype.itemsize != len(values):
-            raise pickle.UnpicklingError(f"it has an array of shape {shape} in {len(values)} bytes")
+            raise pickle.UnpicklingError(
+                f"it has an array of shape {describe(shape)} in {len(values)} bytes"
+            )
         self.array = np.frombuffer(values, dtype.dtype).reshape(sizes, order=order)
 
 
@@ -65,7 +68,8 @@ class _Dtype:
     def __init__(self, code: Any) -> None:
         if not isinstance(code, str) or not _DTYPES.fullmatch(code):
             raise pickle.UnpicklingError(
-                f"it has an array of {code!r}; only booleans, integers and floats are allowed"
+                f"it has an array of {describe(code)}; only booleans, integers and floats are "
+                "allowed"
             )
         self.dtype = np.dtype(code)
 
@@ -73,7 +77,7 @@ class _Dtype:
         order = state[1] if isinstance(state, tuple) and len(state) > 1 else None
         plain = (3, order, None, None, None, -1, -1, 0)
         if order not in ("<", ">", "|", "=") or state != plain:
-            raise pickle.UnpicklingError(f"it has an array whose numbers are {state!r}")
+            raise pickle.UnpicklingError(f"it has an array whose numbers are {describe(state)}")
         self.dtype = self.dtype.newbyteorder(order)
 
 
@@ -105,17 +109,18 @@ class _Unpickler(BoundedUnpickler):
         }.get(f"{module}.{name}")
         if found is None:
             raise pickle.UnpicklingError(
-                f"it needs {module}.{name}; only dicts, lists, text, numbers and NumPy arrays are "
-                "allowed. A pickle can run any program, so do not open this one elsewhere either"
+                f"it needs {shorten(f'{module}.{name}', 100)}; only dicts, lists, text, numbers "
+                "and NumPy arrays are allowed. A pickle can run any program, so do not open this "
+                "one elsewhere either"
             )
         return found
 
     def _dictionary(self, *items: Any) -> dict:
-        return dict(*items)
+        return dict(plain_items(*items))
 
     def _encode(self, text: Any, encoding: Any) -> bytes:
         if not isinstance(text, str) or encoding != "latin1":
-            raise pickle.UnpicklingError(f"it has bytes in {encoding!r}")
+            raise pickle.UnpicklingError(f"it has bytes in {describe(encoding)}")
         return text.encode("latin1")
 
     def _dtype(self, code: Any, _align: Any = False, _copy: Any = False) -> _Dtype:
@@ -130,7 +135,9 @@ class _Unpickler(BoundedUnpickler):
         array = PickledArray(self._max_dimensions)
         array.fill(values, dtype, shape, "C" if order == "K" else order)
         if order == "K" and array.array is not None:  # axes in the order that they have in memory
-            if not isinstance(axes, tuple) or sorted(axes) != list(range(array.array.ndim)):
-                raise pickle.UnpicklingError(f"it has an array whose axes are {axes!r}")
+            # Types first: tuples of tuples take for ever to compare.
+            is_plain = isinstance(axes, tuple) and all(type(axis) is int for axis in axes)
+            if not is_plain or sorted(axes) != list(range(array.array.ndim)):
+                raise pickle.UnpicklingError(f"it has an array whose axes are {describe(axes)}")
             array.array = array.array.transpose(axes)
         return array

@@ -95,9 +95,10 @@ class _TensorUnpickler(BoundedUnpickler):
             return self._known[module, name]
         script = module.startswith("__torch__")
         reason = " (it is a TorchScript archive)" if script else ""
+        called = shorten(f"{module}.{name}", 100)
         raise WeightsError(
-            f"{self._path}: refused, because it calls `{shorten(f'{module}.{name}', 100)}`{reason}. "
-            "Only tensors in dictionaries, lists and tuples are read: anything else in a PyTorch file may run "
+            f"{self._path}: refused, because it calls `{called}`{reason}. Only tensors "
+            "in dictionaries, lists and tuples are read: anything else in a PyTorch file may run "
             "code. If you trust the file, load it in PyTorch and store only the weights: "
             'torch.save(model.state_dict(), "weights.pth").'
         )
@@ -131,7 +132,8 @@ class _TensorUnpickler(BoundedUnpickler):
             end = offset + 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
             fits = is_possible_shape(shape) and (not math.prod(shape) or end <= storage.length)
         if not fits:
-            stored = describe(tuple(storage) if isinstance(storage, Storage) else storage)
+            known = isinstance(storage, Storage)
+            stored = f"of {storage.length:,} numbers" if known else describe(storage)
             raise ValueError(
                 f"a tensor of shape {describe(shape)} does not fit its storage {stored}"
             )
@@ -217,10 +219,10 @@ def _tensors_in(content: Any, path: str) -> tuple[dict[str, Tensor], list[str]]:
     waiting, num_entries = [(content, "", 0)], 0
     while waiting:
         item, name, depth = waiting.pop()
-        if depth > 20:  # a list may hold itself
-            raise WeightsError(f"{path}: containers are nested more than 20 deep in {name}.")
         if len(name) > _MOST_LETTERS:  # each entry below would have its own copy
             raise WeightsError(f"{path}: a name in it is too long: {shorten(name, 100)}")
+        if depth > 20:  # a list may hold itself
+            raise WeightsError(f"{path}: containers are nested more than 20 deep in {name}.")
         if isinstance(item, Tensor):
             if name in tensors:
                 raise WeightsError(f"{path}: two tensors in it have the name {name}.")
