@@ -55,6 +55,7 @@ def sorted_classes(entries: Iterable[ClassEntry]) -> tuple[ClassEntry, ...]:
     return tuple(sorted(entries, key=_by_number))
 
 
-def _by_number(entry: ClassEntry) -> tuple[bool, int, str]:
+def _by_number(entry: ClassEntry) -> tuple[bool, int, str, str]:
     is_number = entry.identifier.isdecimal()
-    return not is_number, int(entry.identifier) if is_number else 0, entry.identifier
+    digits = entry.identifier.lstrip("0") if is_number else ""  # int() refuses thousands
+    return not is_number, len(digits), digits, entry.identifier

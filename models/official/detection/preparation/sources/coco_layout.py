@@ -9,6 +9,17 @@ from tpudet.trainkit.errors import UserError, listing, require_utf8
 from tpudet.trainkit.files.inputs import read_input_text
 from tpudet.trainkit.files.json_text import parse_json
 
+_MAX_ID_LETTERS = 255
+_NAMES = (  # that results hold
+    ("images", "file_name"),
+    ("images", "id"),
+    ("annotations", "id"),
+    ("annotations", "image_id"),
+    ("annotations", "category_id"),
+    ("categories", "id"),
+    ("categories", "name"),
+)
+
 
 def load_coco(path: str, what: str = "--annotations") -> dict[str, Any]:
     """Reads the file and checks the keys and values that readers need.
@@ -30,8 +41,10 @@ def load_coco(path: str, what: str = "--annotations") -> dict[str, Any]:
     faults = [fault for section in _SECTIONS for fault in _faults(content, section)]
     if faults:
         raise UserError(f"{what} {path} is not COCO JSON: {'; '.join(faults)}.")
-    for section, key in (("images", "file_name"), ("images", "id"), ("categories", "name")):
-        require_utf8((str(entry[key]) for entry in content[section]), f"'{key}' of {path}")
+    for section, key in _NAMES:
+        values = (entry.get(key) for entry in content[section])
+        texts = (value for value in values if isinstance(value, str))
+        require_utf8(texts, f"'{key}' in '{section}' of {path}")
     return content
 
 
@@ -82,6 +95,11 @@ def _is_name(value: object) -> bool:
     return read_id(value) is not None
 
 
+def _is_id(value: object) -> bool:
+    found = read_id(value)
+    return found is not None and len(found) <= _MAX_ID_LETTERS
+
+
 def _is_size(value: object) -> bool:
     return read_size(value) is not None
 
@@ -90,21 +108,22 @@ def _is_flag(value: object) -> bool:
     return read_flag(value) is not None
 
 
+_ID = f"number or string of at most {_MAX_ID_LETTERS} letters"
 # Of each section: key, whether entries need it, what its value must be.
 _SECTIONS: dict[str, Iterable[tuple[str, bool, Callable[[object], bool], str]]] = {
     "images": (
-        ("id", True, _is_name, "number or string"),
+        ("id", True, _is_id, _ID),
         ("file_name", True, _is_text, "string"),
         ("height", False, _is_size, "number"),
         ("width", False, _is_size, "number"),
     ),
     "annotations": (
-        ("image_id", True, _is_name, "number or string"),
-        ("category_id", True, _is_name, "number or string"),
+        ("image_id", True, _is_id, _ID),
+        ("category_id", True, _is_id, _ID),
         ("iscrowd", False, _is_flag, "flag (0 or 1)"),
     ),
     "categories": (
-        ("id", True, _is_name, "number or string"),
+        ("id", True, _is_id, _ID),
         ("name", True, _is_name, "number or string"),
     ),
 }

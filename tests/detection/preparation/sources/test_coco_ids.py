@@ -1,0 +1,43 @@
+"""Ids of thousands of digits, and of letters that are no text."""
+
+import json
+
+import pytest
+
+from tpudet.detection.preparation.sources.annotation_values import sorted_classes
+from tpudet.detection.preparation.sources.coco import read_coco
+from tpudet.trainkit.class_list import ClassEntry
+from tpudet.trainkit.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ("images", "id"),
+        ("annotations", "image_id"),
+        ("annotations", "category_id"),
+        ("categories", "id"),
+    ],
+)
+def test_ids_that_no_result_can_hold(tmp_path, section: str, key: str) -> None:
+    content = {
+        "images": [{"id": 1, "file_name": "a.jpg", "height": 10, "width": 10}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 1, 5, 5]}],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    path = tmp_path / "boxes.json"
+    for value, message in (
+        ("9" * 5000, f"'{key}' of 1 of 1 entries in '{section}' is not a number or string of at"),
+        ("\ud801", f"1 '{key}' in '{section}' of .* cannot be written as UTF-8"),
+    ):
+        content[section][0][key] = value
+        path.write_text(json.dumps(content))
+        with pytest.raises(UserError, match=message):
+            read_coco(str(path))
+
+
+def test_classes_are_in_the_order_of_their_numbers_whatever_their_length() -> None:
+    numbers = ["9" * 5000, "0", "010", "9", "1" + "0" * 5000, "10", "b", "2", "a"]
+    found = sorted_classes(ClassEntry(number, number) for number in numbers)
+    expected = ["0", "2", "9", "010", "10", "9" * 5000, "1" + "0" * 5000, "a", "b"]
+    assert [entry.identifier for entry in found] == expected
