@@ -1,6 +1,7 @@
 """Refuses images that would take gigabytes to decode, by the sizes in their headers.
 
-A few kilobytes can stand for 2^30 pixels, OpenCV's own limit, and images are decoded 16 at a time.
+Images of too many passes over their pixels, or of too much compressed metadata, likewise. A few
+kilobytes can stand for 2^30 pixels, OpenCV's own limit, and images are decoded 16 at a time.
 Where a header leaves open which size a decoder would take, the image is refused too.
 """
 
@@ -9,13 +10,23 @@ import struct
 from collections.abc import Callable, Iterator
 
 from tpudet.trainkit.images.avif_sizes import avif_sizes
-from tpudet.trainkit.images.headers import Container, ImageError, find_container, parse_jpeg
+from tpudet.trainkit.images.headers import (
+    Container,
+    ImageError,
+    JpegHeader,
+    find_container,
+    parse_jpeg,
+)
 from tpudet.trainkit.images.iso_boxes import boxes
+from tpudet.trainkit.images.png_metadata import inflates_beyond
 
 MAX_PIXELS = 2**27  # 134 megapixels, 400 MB of RGB
 # Bytes of memory that decoding takes for a pixel, rounded: 1 GB in all. 6 to 9 as a rule; the
 # decoders of GIF and AVIF were measured to take 21 and 17, those of animations 11 to 15.
 _COST, _GIF_COST, _AVIF_COST, _ANIMATION_COST = 8, 24, 16, 16
+# Blocks of 8 x 8 pixels times scans: 32 scans of the largest image, of which libjpeg writes 10.
+_MAX_SCANNED_BLOCKS = 2**26
+_MAX_METADATA = 2**26  # bytes
 
 _TIFF_SIDES = {256: "width", 257: "height", 322: "tile width", 323: "tile height"}
 # The types of integers that libtiff takes; those of 8 bytes stand in the entry of a BigTIFF only.
@@ -38,14 +49,25 @@ def check_size(height: int, width: int) -> None:
     _check(height, width, MAX_PIXELS)
 
 
+def check_jpeg(header: JpegHeader) -> None:
+    """As `check_size`, and for more scans than are decoded: each passes over all pixels."""
+    check_size(header.height, header.width)
+    blocks = -(-header.height // 8) * -(-header.width // 8)
+    if blocks * header.scans > _MAX_SCANNED_BLOCKS:
+        raise ImageError(
+            f"a JPEG of {header.scans:,} scans: at most {_MAX_SCANNED_BLOCKS // blocks:,} of "
+            f"{header.width} x {header.height} pixels are decoded; save the image again"
+        )
+
+
 def check_header(encoded: bytes) -> None:
     """As `check_size`, for every size that a file's header states.
 
     GIF, AVIF, JPEG 2000 and animations may have fewer pixels, because their decoders take more
-    memory for each.
+    memory for each. The scans of a JPEG and the compressed metadata of a PNG have a limit too.
 
     Raises:
-        ImageError: the image has more pixels than are decoded, or its header states no size that
+        ImageError: the image has more of these than are decoded, or its header states no size that
             is understood.
     """
     container = find_container(encoded)
@@ -90,6 +112,7 @@ def _cost(encoded: bytes, container: Container) -> int:
 
 def _jpeg_sizes(encoded: bytes) -> _Sizes:
     header = parse_jpeg(encoded, walk_scans=False)
+    check_jpeg(header)
     yield header.height, header.width
 
 
@@ -97,6 +120,11 @@ def _png_sizes(encoded: bytes) -> _Sizes:
     kind, width, height = struct.unpack_from(">4sII", encoded, 12)
     if kind == b"IHDR":
         yield height, width
+    if inflates_beyond(encoded, _MAX_METADATA):
+        raise ImageError(
+            f"a PNG whose texts and colour profile inflate to more than {_MAX_METADATA >> 20} MB: "
+            "save the image without them"
+        )
 
 
 def _gif_sizes(encoded: bytes) -> _Sizes:

@@ -29,7 +29,7 @@ from tpudet.trainkit.images.headers import (
     without_orientation,
 )
 from tpudet.trainkit.images.opencv_decode import decode_image, decode_with_exif, has_more_frames
-from tpudet.trainkit.images.pixel_limit import check_size
+from tpudet.trainkit.images.pixel_limit import check_jpeg
 
 __all__ = [
     "ImageError",
@@ -141,7 +141,7 @@ def inspect(encoded: bytes, *, check_pixels: bool = True) -> InspectedImage:
     container = find_container(encoded)
     if container == "JPEG":
         jpeg = parse_jpeg(encoded, walk_scans=check_pixels)
-        check_size(jpeg.height, jpeg.width)
+        check_jpeg(jpeg)
         faults = _jpeg_faults(jpeg)
         if check_pixels or faults or not (jpeg.has_tables and jpeg.height and jpeg.width):
             decode_image(encoded, _PROBE)
