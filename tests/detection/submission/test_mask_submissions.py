@@ -116,7 +116,7 @@ def test_a_mask_that_unpacks_to_gigabytes_is_refused_at_once() -> None:
     assert len(bomb) < 20_000
     with pytest.raises(MaskError, match="more than the 4,207 bytes"):  # 7 * (20 * 30 + 1)
         decode_mask(bomb, HEIGHT, WIDTH)
-    with pytest.raises(MaskError, match="more than the 4,194,304 bytes"):
+    with pytest.raises(MaskError, match="^unpacks to more than the 4,194,304 bytes"):
         decode_mask(bomb, 10_000, 10_000)
 
 
@@ -132,7 +132,7 @@ def test_a_row_whose_masks_unpack_to_gigabytes_together_is_refused(monkeypatch) 
 
 def test_a_mask_that_is_cut_off_is_refused() -> None:
     whole = base64.b64decode(encode_mask(encode_rle(np.eye(HEIGHT, WIDTH, dtype=bool))))
-    with pytest.raises(MaskError, match="cut off"):
+    with pytest.raises(MaskError, match="^is not base64 of zlib: it is cut off"):
         decode_mask(base64.b64encode(whole[:-5]).decode(), HEIGHT, WIDTH)
 
 

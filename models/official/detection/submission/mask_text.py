@@ -29,6 +29,8 @@ def decode_mask(text: str, height: int, width: int) -> Rle:
             base64.b64decode(text, validate=True),
             limit=min(_RUN_BYTES * (height * width + 1), _MAX_BYTES),
         )
+    except MaskError:
+        raise
     except (binascii.Error, ValueError, zlib.error) as error:
         raise MaskError(f"is not base64 of zlib: {error}") from error
     try:

@@ -19,21 +19,33 @@ from tpudet.trainkit.errors import UserError
         ("categories", "id"),
     ],
 )
-def test_ids_that_no_result_can_hold(tmp_path, section: str, key: str) -> None:
+def test_ids_that_are_not_utf8(tmp_path, section: str, key: str) -> None:
     content = {
         "images": [{"id": 1, "file_name": "a.jpg", "height": 10, "width": 10}],
         "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 1, 5, 5]}],
         "categories": [{"id": 1, "name": "cat"}],
     }
     path = tmp_path / "boxes.json"
-    for value, message in (
-        ("9" * 5000, f"'{key}' of 1 of 1 entries in '{section}' is not a number or string of at"),
-        ("\ud801", f"1 '{key}' in '{section}' of .* cannot be written as UTF-8"),
-    ):
-        content[section][0][key] = value
+    content[section][0][key] = "\ud801"
+    path.write_text(json.dumps(content))
+    message = f"1 '{key}' in '{section}' of .* cannot be written as UTF-8"
+    with pytest.raises(UserError, match=message):
+        read_coco(str(path))
+
+
+def test_category_ids_have_at_most_255_letters(tmp_path) -> None:
+    path = tmp_path / "boxes.json"
+    image = {"id": "9" * 5000, "file_name": "a.jpg"}
+    for length, is_read in ((255, True), (256, False), (5000, False)):
+        categories = [{"id": "9" * length, "name": "cat"}, {"id": 1, "name": "dog"}]
+        content = {"images": [image], "annotations": [], "categories": categories}
         path.write_text(json.dumps(content))
-        with pytest.raises(UserError, match=message):
-            read_coco(str(path))
+        if is_read:
+            found = read_coco(str(path)).classes
+            assert [entry.identifier for entry in found] == ["1", "9" * length]
+        else:
+            with pytest.raises(UserError, match="'id' of 1 of 2 entries in 'categories' is not a"):
+                read_coco(str(path))
 
 
 def test_classes_are_in_the_order_of_their_numbers_whatever_their_length() -> None:

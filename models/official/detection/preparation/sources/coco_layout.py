@@ -9,7 +9,7 @@ from tpudet.trainkit.errors import UserError, listing, require_utf8
 from tpudet.trainkit.files.inputs import read_input_text
 from tpudet.trainkit.files.json_text import parse_json
 
-_MAX_ID_LETTERS = 255
+_MAX_LETTERS = 255  # of a category id, an identifier in class lists and submissions
 _NAMES = (  # that results hold
     ("images", "file_name"),
     ("images", "id"),
@@ -95,9 +95,9 @@ def _is_name(value: object) -> bool:
     return read_id(value) is not None
 
 
-def _is_id(value: object) -> bool:
+def _is_identifier(value: object) -> bool:
     found = read_id(value)
-    return found is not None and len(found) <= _MAX_ID_LETTERS
+    return found is not None and len(found) <= _MAX_LETTERS
 
 
 def _is_size(value: object) -> bool:
@@ -108,22 +108,21 @@ def _is_flag(value: object) -> bool:
     return read_flag(value) is not None
 
 
-_ID = f"number or string of at most {_MAX_ID_LETTERS} letters"
 # Of each section: key, whether entries need it, what its value must be.
 _SECTIONS: dict[str, Iterable[tuple[str, bool, Callable[[object], bool], str]]] = {
     "images": (
-        ("id", True, _is_id, _ID),
+        ("id", True, _is_name, "number or string"),
         ("file_name", True, _is_text, "string"),
         ("height", False, _is_size, "number"),
         ("width", False, _is_size, "number"),
     ),
     "annotations": (
-        ("image_id", True, _is_id, _ID),
-        ("category_id", True, _is_id, _ID),
+        ("image_id", True, _is_name, "number or string"),
+        ("category_id", True, _is_name, "number or string"),
         ("iscrowd", False, _is_flag, "flag (0 or 1)"),
     ),
     "categories": (
-        ("id", True, _is_id, _ID),
+        ("id", True, _is_identifier, f"number or string of at most {_MAX_LETTERS} letters"),
         ("name", True, _is_name, "number or string"),
     ),
 }
