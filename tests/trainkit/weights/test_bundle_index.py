@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.tensor_slice_pb2 import TensorSliceProto
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
+from tensorflow.core.util.saved_tensor_slice_pb2 import SavedTensorSlices
 
 from tpudet.trainkit.weights.bundle_index import check_index, read_table
 from tpudet.trainkit.weights.tensor_bundle import UnreadableCheckpointError, open_bundle
@@ -60,10 +62,8 @@ def block(pairs: list[tuple[bytes, bytes]], restarts: list[int] | None = None) -
     return content + struct.pack(f"<{len(starts) + 1}I", *starts, len(starts))
 
 
-def write_bundle(
-    prefix: Path, entries: dict[str, BundleEntryProto], restarts: list[int] | None = None
-) -> str:
-    """Writes a bundle of 64 zeros whose index has right checksums."""
+def table_of(pairs: list[tuple[bytes, bytes]], restarts: list[int] | None = None) -> bytes:
+    """A table of one block, with right checksums."""
     table = b""
 
     def add(content: bytes) -> bytes:
@@ -74,16 +74,21 @@ def write_bundle(
         table += content + b"\0" + struct.pack("<I", masked)
         return handle
 
+    first = add(block(pairs, restarts))
+    properties = add(block([]))
+    footer = properties + add(block([(pairs[-1][0] + b"\xff", first)]))
+    return table + footer.ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
+
+
+def write_bundle(
+    prefix: Path, entries: dict[str, BundleEntryProto], restarts: list[int] | None = None
+) -> str:
+    """Writes a bundle of 64 zeros."""
     header = BundleHeaderProto(num_shards=1)
     header.version.producer = 1
     values = sorted((key.encode(), entry.SerializeToString()) for key, entry in entries.items())
     pairs = [(b"", header.SerializeToString()), *values]
-    first = add(block(pairs, restarts))
-    properties = add(block([]))
-    footer = properties + add(block([(pairs[-1][0] + b"\xff", first)]))
-    Path(f"{prefix}.index").write_bytes(
-        table + footer.ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
-    )
+    Path(f"{prefix}.index").write_bytes(table_of(pairs, restarts))
     Path(f"{prefix}.data-00000-of-00001").write_bytes(bytes(64))
     return str(prefix)
 
@@ -144,8 +149,36 @@ def test_every_bit_of_an_index_may_be_wrong(tmp_path: Path) -> None:
     assert refused > len(sound)
 
 
-def test_the_object_graph_is_one_text(tmp_path: Path, run_limited: Callable) -> None:
-    write_bundle(tmp_path / "a", {"_CHECKPOINTABLE_OBJECT_GRAPH": entry(40, size=44, kind=_TEXT)})
-    said = run_limited("-m", "tpudet", "list_checkpoint", str(tmp_path / "a"))
+def single_file(path: Path, name: str, kind: int, *shape: int) -> None:
+    """Writes a checkpoint of the time before TensorFlow 1, of one tensor without its values."""
+    slices = SavedTensorSlices()
+    slices.meta.versions.producer = 1
+    tensor = slices.meta.tensor.add(name=name)
+    tensor.MergeFromString(b"\x18" + bytes([kind]))  # past the setter, which checks it
+    for side in shape:
+        tensor.shape.dim.add(size=side)
+    tensor.slice.add().extent.extend([TensorSliceProto.Extent()] * len(shape))
+    path.write_bytes(table_of([(b"", slices.SerializeToString())]))
+
+
+def test_a_single_file_with_a_type_that_does_not_exist(tmp_path: Path) -> None:
+    single_file(tmp_path / "vgg.ckpt", "w", 1, 5)
+    assert open_bundle(str(tmp_path / "vgg.ckpt")).get_variable_to_shape_map() == {"w": [5]}
+    single_file(tmp_path / "vgg.ckpt", "w", 99, 5)
+    with pytest.raises(UnreadableCheckpointError, match=r"vgg\.ckpt: 99 does not correspond"):
+        open_bundle(str(tmp_path / "vgg.ckpt"))
+
+
+@pytest.mark.parametrize("is_single", [False, True])
+def test_the_object_graph_is_one_text(
+    is_single: bool, tmp_path: Path, run_limited: Callable
+) -> None:
+    name, path = "_CHECKPOINTABLE_OBJECT_GRAPH", tmp_path / "a"
+    if is_single:
+        single_file(path, name, _TEXT, 300_000_000)
+    else:
+        write_bundle(path, {name: entry(40, size=44, kind=_TEXT)})
+    said = run_limited("-m", "tpudet", "list_checkpoint", str(path))
     assert said.returncode == 2, said.stderr
-    assert "its list of objects is damaged: it has the shape [40]" in said.stderr
+    shape = "[300000000]" if is_single else "[40]"
+    assert f"its list of objects is damaged: it has the shape {shape}" in said.stderr

@@ -32,12 +32,15 @@ def open_bundle(prefix: str) -> Any:
     import tensorflow as tf  # late: files of other formats do without
 
     index = prefix + INDEX_SUFFIX
+    is_single = not storage.exists(index) and storage.is_file(prefix)  # before TensorFlow 1
     try:
-        if storage.exists(index):  # not of a file written before TensorFlow 1
+        if not is_single:
             check_index(prefix, index)
-        return tf.compat.v1.train.NewCheckpointReader(prefix)
+        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+        reader.get_variable_to_dtype_map()  # raises a TypeError at types that do not exist
+        return reader
     except Exception as error:  # the reader turns C++ statuses into builtins of many kinds
-        raise UnreadableCheckpointError(f"{index}: {error}") from error
+        raise UnreadableCheckpointError(f"{prefix if is_single else index}: {error}") from error
 
 
 def read_bundle_tensor(reader: Any, prefix: str, key: str) -> np.ndarray:
