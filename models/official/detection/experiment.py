@@ -36,6 +36,7 @@ from tpudet.trainkit.saved_model import require_same_run, run_metadata, saved_mo
 from tpudet.trainkit.training.build_engine import are_cpus, choose_devices, set_precision
 from tpudet.trainkit.training.build_training import Training
 from tpudet.trainkit.training.config import stop_at_rule
+from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.evaluator import EvaluationSettings
 from tpudet.trainkit.training.kept_settings import require_kept_settings
 from tpudet.trainkit.training.lr_finder import RangeTest, run_range_test
@@ -93,7 +94,6 @@ def train(
     if dry_run:
         require_kept_settings(model_dir, config, load_experiment, trains=mode != "eval")
         return 0
-    advice = advise_on_cpus(config, num_images=sum(split.records_per_shard))
     eval_shards = _eval_shards(config, classes) if evaluation else []
     with input_errors_in_words(lambda: split.shards + eval_shards):
         return run_training(
@@ -107,7 +107,7 @@ def train(
             evaluation=evaluation,
             eval_timeout=eval_timeout,
             deadline=deadline,
-            advice_if_slow=advice if are_cpus(devices) else "",
+            advice_if_slow=_advice_if_slow(config, split, devices),
         )
 
 
@@ -265,6 +265,11 @@ def _eval_shards(config: ExperimentConfig, classes: Sequence[ClassEntry]) -> lis
     if split.manifest is None:  # ids of other programs' records mean the classes beside them
         require_classes(data.directory, classes)
     return split.shards
+
+
+def _advice_if_slow(config: ExperimentConfig, split: Split, devices: Devices) -> str:
+    num_images = sum(split.records_per_shard)
+    return advise_on_cpus(config, num_images=num_images) if are_cpus(devices) else ""
 
 
 def _log_start(

@@ -62,9 +62,8 @@ def convert(
         The size of the file in bytes.
 
     Raises:
-        UserError: the SavedModel is unusable or of an export without the signature `canvas` or the
-            sides of its resizing; the name, the format or its converter does not fit; the file
-            exists, or a `<path>.json` of another kind; `int8` is not usable.
+        UserError: the SavedModel lacks the signature `canvas` or the sides of its resizing; name,
+            format, converter or `int8` do not fit; the file, or another's `<path>.json`, exists.
     """
     extension = os.path.splitext(path)[1].lower()
     if extension not in FORMATS:

@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 
 
 def run_training(
-    config: Config,
+    config: Any,
     training: Training[Any],
     *,
     mode: Mode,
     model_dir: str,
     class_list_text: str,
     train_split: Split,
-    load_config: Callable[[str], Config],
+    load_config: Callable[[str], Any],
     evaluation: EvaluationSettings | None,
     eval_timeout: float | None = None,
     deadline: float = math.inf,
@@ -63,19 +63,18 @@ def run_training(
         The exit code of the process: 0 finished, 1 failed, and those of `loop` for other ends.
 
     Raises:
-        UserError: another process writes to the model_dir, its run is of other classes or another
-            model, there are several hosts in mode "eval", or a logger's package is not installed.
+        UserError: as `claim_model_dir` and `compare_run`, another model's run is there, or the mode
+            or a logger cannot be used here.
     """
     engine, is_chief = training.engine, training.engine.is_chief
-    experiment: Any = config
-    _check_mode(mode, experiment.train, engine)
+    _check_mode(mode, config.train, engine)
     with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
         if evaluation:
-            evaluation = comparable(evaluation, model_dir, experiment.measured)
+            evaluation = comparable(evaluation, model_dir, config.measured)
         _describe(mode, model_dir, config, class_list_text, training, load_config)
         keep_compiled_steps(model_dir)
         where: dict[str, Any] = {"engine": engine, "model_dir": model_dir, "verify": verify}
-        settings = _run_settings(experiment.train, train_split, deadline, advice_if_slow)
+        settings = _run_settings(config.train, train_split, deadline, advice_if_slow)
         try:
             if evaluation is None:
                 return loop.train(settings=settings, **where)
