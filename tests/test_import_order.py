@@ -25,7 +25,7 @@ TRAINKIT = (
     "records → "
     "{config, files, jobs, pages, backend_arguments, training_arguments, command_line, screen, "
     "class_list, evaluation_results, "
-    "source_version} → "
+    "saved_model_ops, source_version} → "
     "{errors, types, keras_ops, cpu, fused_norm, record_numbers}"
 )
 CLASSIFICATION = (

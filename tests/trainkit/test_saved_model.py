@@ -15,6 +15,7 @@ from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.saved_model import (
     SAVED_MODEL_FILE,
     SavedModelError,
+    load_saved_model,
     publish_saved_model,
     read_saved_model,
     require_same_run,
@@ -131,6 +132,131 @@ def test_a_model_that_was_finished_meanwhile_is_kept(
     publish("second", overwrite=True)
     assert '"second"' in (tmp_path / "model/assets/metadata.json").read_text()
     assert (tmp_path / "model" / SAVED_MODEL_FILE).exists()
+
+
+def without_objects(contents: SavedModelProto) -> None:
+    contents.meta_graphs[0].ClearField("object_graph_def")
+
+
+def with_restore_called(contents: SavedModelProto) -> None:
+    """The signature calls the saver's function, with a path of its own."""
+    *_, signature = contents.meta_graphs[0].graph_def.library.function
+    call = signature.node_def.add(name="restore", op="StatefulPartitionedCall")
+    call.attr["f"].func.name = name_of("_traced_restore", contents)
+
+
+def with_restore_among_objects(contents: SavedModelProto) -> None:
+    nodes = contents.meta_graphs[0].object_graph_def.nodes
+    nodes.add().function.concrete_functions.append(name_of("_traced_restore", contents))
+
+
+def with_restore_in_the_graph(contents: SavedModelProto) -> None:
+    contents.meta_graphs[0].graph_def.node.add(name="restore", op="RestoreV2")
+
+
+def name_of(part: str, contents: SavedModelProto) -> str:
+    functions = contents.meta_graphs[0].graph_def.library.function
+    (name,) = [f.signature.name for f in functions if part in f.signature.name]
+    return name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without_objects, "has no objects"),
+        (with_restore_called, "it has a call that saves or restores, in __inference_sign"),
+        (with_restore_among_objects, "it has a call that saves or restores, in the objects"),
+        (with_restore_in_the_graph, "it has RestoreV2 in the graph"),
+    ],
+)
+def test_savers_that_would_run_are_refused(
+    publish: Callable[..., None],
+    tmp_path: Path,
+    change: Callable[[SavedModelProto], None],
+    message: str,
+) -> None:
+    publish("first")
+    (tmp_path / "model/assets/files.json").unlink()
+    path = tmp_path / "model" / SAVED_MODEL_FILE
+    contents = SavedModelProto.FromString(path.read_bytes())
+    change(contents)
+    path.write_bytes(contents.SerializeToString())
+    saved = read_saved_model(str(tmp_path / "model"), facts=())
+    with pytest.raises(SavedModelError, match=message):
+        load_saved_model(saved)
+
+
+def test_the_index_of_the_variables_is_checked(
+    publish: Callable[..., None], tmp_path: Path
+) -> None:
+    publish("first")
+    (tmp_path / "model/assets/files.json").unlink()
+    (tmp_path / "model/variables/variables.index").write_bytes(bytes(100))
+    saved = read_saved_model(str(tmp_path / "model"), facts=())
+    with pytest.raises(SavedModelError, match="it is cut off, or not an index of TensorFlow"):
+        load_saved_model(saved)
+
+
+def read_and_write(name: tf.Tensor) -> tf.Tensor:
+    with tf.control_dependencies([tf.io.write_file(name + ".copy", tf.io.read_file(name))]):
+        return tf.identity(name)
+
+
+def count_lines(name: tf.Tensor) -> tf.Tensor:
+    return tf.data.TextLineDataset(name).cardinality() + tf.zeros([], tf.int64)
+
+
+def run_python(name: tf.Tensor) -> tf.Tensor:
+    return tf.py_function(str, [name], tf.string)
+
+
+def restore(name: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.RestoreV2(
+        prefix=name, tensor_names=["w"], shape_and_slices=[""], dtypes=[tf.float32]
+    )[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (read_and_write, "it has ReadFile in __inference_read.*, WriteFile in __inference_read"),
+        (tf.io.matching_files, "it has MatchingFiles in __inference"),
+        (count_lines, "it has .*TextLineDataset in __inference_"),
+        (run_python, "it has EagerPyFunc in __inference"),
+        (restore, "it has a call that saves or restores, in __inference_signature_wrapper"),
+    ],
+)
+def test_a_graph_that_does_more_than_compute_is_refused(
+    tmp_path: Path, function: Callable[[tf.Tensor], tf.Tensor], message: str
+) -> None:
+    publish_saved_model(
+        keras.Sequential(),
+        {"serving_default": tf.function(function, [tf.TensorSpec([], tf.string)])},
+        directory=str(tmp_path / "model"),
+        class_list_text="/m/01,cat\n",
+        metadata={},
+        facts=dict,
+        overwrite=False,
+    )
+    with pytest.raises(SavedModelError, match=message):
+        load_saved_model(read_saved_model(str(tmp_path / "model"), facts=()))
+
+
+def test_a_model_with_variables_loads(tmp_path: Path) -> None:
+    """It saves and restores its variables with ops that it must not have elsewhere."""
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2, bias_initializer="ones")])
+    publish_saved_model(
+        model,
+        {"serving_default": tf.function(model, [tf.TensorSpec([1, 3], tf.float32)])},
+        directory=str(tmp_path / "model"),
+        class_list_text="/m/01,cat\n",
+        metadata={},
+        facts=dict,
+        overwrite=False,
+    )
+    loaded = load_saved_model(read_saved_model(str(tmp_path / "model"), facts=()))
+    (found,) = loaded.signatures["serving_default"](tf.zeros([1, 3])).values()
+    assert found.numpy().tolist() == [[1, 1]]
 
 
 def test_a_signature_is_the_only_function_that_is_saved_of_it(

@@ -18,7 +18,9 @@ from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claimed_folder import claimed_folder
 from tpudet.trainkit.files.json_text import parse_json
+from tpudet.trainkit.saved_model_ops import RefusedGraphError, check_graph
 from tpudet.trainkit.source_version import git_commit
+from tpudet.trainkit.weights.bundle_index import check_index
 
 if TYPE_CHECKING:
     import keras
@@ -258,15 +260,23 @@ def read_saved_model(directory: str, *, facts: Sequence[str]) -> SavedModel:
 
 
 def load_saved_model(saved: SavedModel) -> Any:
-    """Loads the graph and the weights.
+    """Loads the graph and the weights, if the graph only computes.
 
     Raises:
-        SavedModelError: it is damaged.
+        SavedModelError: it is damaged, or has ops that touch files, processes or the network.
     """
     import tensorflow as tf
 
+    variables = os.path.join(saved.directory, "variables", "variables")
     try:
+        check_graph(_read(os.path.join(saved.directory, SAVED_MODEL_FILE)))
+        check_index(variables, f"{variables}.index")
         return tf.saved_model.load(saved.directory)
+    except RefusedGraphError as error:
+        raise SavedModelError(
+            f"{saved.directory} is refused, because it may touch files, processes or the network: "
+            f"it has {error}. No export of tpudet does so: do not load it elsewhere either"
+        ) from error
     except (OSError, ValueError, tf.errors.OpError) as error:
         raise SavedModelError(
             f"{saved.directory} cannot be loaded: {error}. Copy it again, or export it again with "
