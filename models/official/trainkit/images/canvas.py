@@ -24,6 +24,7 @@ import tensorflow as tf
 from tpudet.trainkit.images.decoding import (
     choose_reduction,
     decode_jpeg_window,
+    decode_whole,
     is_jpeg,
     resize_uint8,
 )
@@ -137,8 +138,7 @@ def place_on_canvas(
         return pixels, size, window
 
     def from_other() -> tuple:
-        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-        image = tf.ensure_shape(image, [None, None, 3])
+        image = decode_whole(encoded)
         window = _plan_window(tf.shape(image)[:2], canvas, resize, scale, position, of_jpeg=False)
         return _reduce_window(image, window), tf.shape(image)[:2], window
 

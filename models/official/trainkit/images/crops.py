@@ -14,6 +14,7 @@ import tensorflow as tf
 from tpudet.trainkit.images.decoding import (
     choose_reduction,
     decode_jpeg_window,
+    decode_whole,
     is_jpeg,
     resize_uint8,
 )
@@ -104,8 +105,7 @@ def decode_crop(
         return _decode_jpeg(encoded, crop, height, width)
 
     def from_whole() -> Tensor:
-        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-        image = tf.ensure_shape(image, [None, None, 3])
+        image = decode_whole(encoded)
         if move is not None:
             image = move(image)
         return resize_crop(image, choose(tf.shape(image)[:2]), height, width)

@@ -1,12 +1,14 @@
-"""The steps of decoding that canvases and crops share: reduced JPEGs, and resizing of uint8."""
+"""The steps of decoding that canvases and crops share: reduced JPEGs, whole images, resizing."""
 
 from typing import Literal
 
 import tensorflow as tf
 
+from tpudet.trainkit.images import pixel_limit
 from tpudet.trainkit.types import Tensor
 
 _JPEG_START = b"\xff\xd8\xff"
+_PNG_START = b"\x89PNG\r\n\x1a\n"
 
 
 def is_jpeg(encoded: Tensor) -> Tensor:
@@ -44,6 +46,29 @@ def decode_jpeg_window(encoded: Tensor, begin: Tensor, size: Tensor, reduction: 
     return tf.switch_case(
         reduction, [lambda ratio=ratio: decode_at(ratio) for ratio in (1, 2, 4, 8)]
     )
+
+
+def decode_whole(encoded: Tensor) -> Tensor:
+    """Decodes an image, [h, w, 3] uint8.
+
+    Records of others, and what is sent to an exported model, have passed no check of their size.
+
+    Args:
+        encoded: [] string, a JPEG, PNG, GIF (first frame) or BMP file.
+
+    Raises:
+        tf.errors.InvalidArgumentError: it cannot be decoded, or is a PNG of more than
+            `pixel_limit.MAX_PIXELS` pixels.
+    """
+    start = tf.strings.substr(encoded, 0, 24) + bytes(24)  # as short a file as there may be
+    is_png = tf.strings.substr(start, 0, 8) == _PNG_START
+    sides = tf.io.decode_raw(tf.strings.substr(start, 16, 8), tf.int32, little_endian=False)
+    pixels = tf.reduce_prod(tf.cast(sides, tf.int64))
+    decodable = ~is_png | (pixels <= pixel_limit.MAX_PIXELS)
+    wrong = [f"A PNG of more than {pixel_limit.MAX_PIXELS:,} pixels; width, height:", sides]
+    with tf.control_dependencies([tf.debugging.Assert(decodable, wrong)]):
+        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+    return tf.ensure_shape(image, [None, None, 3])
 
 
 def resize_uint8(
