@@ -22,11 +22,12 @@ from tpudet.trainkit.backbones.config import (
     MobileNetV3Config,
     ResNetConfig,
 )
-from tpudet.trainkit.command_line import new_parser, run_command, writing
+from tpudet.trainkit.command_line import new_parser, run_command
 from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.config.find import config_folder, find_task, list_configs
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.storage import read_text, write_text
+from tpudet.trainkit.files.claimed_file import claimed_file
+from tpudet.trainkit.files.storage import read_text
 
 _EXAMPLES = """examples:
   python tools/write_zoo.py               # counts all models, a quarter of an hour on two cores
@@ -112,9 +113,9 @@ def _run(arguments: argparse.Namespace) -> int:
     kept = _costs(read_text(arguments.output) or "") if arguments.only_new else {}
     new = [item for item in experiments if item.file not in kept]
     text = render(experiments, {**kept, **_count_all(new)}, digest)
-    with writing(arguments.output):
-        storage.make_folder(os.path.dirname(arguments.output) or ".")
-        write_text(arguments.output, text)
+    storage.make_folder(os.path.dirname(arguments.output) or ".")
+    with claimed_file(arguments.output, "w", force=True) as file:
+        file.write(text)
     print(f"Wrote {arguments.output}: {len(experiments)} experiments")
     return 0
 
