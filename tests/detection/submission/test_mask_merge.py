@@ -88,7 +88,7 @@ def test_votes_by_runs_are_those_by_pixels(share: float) -> None:
         votes = votes_of(share, weights=weights)
         merged, _ = fuse_masks(rows, votes._replace(settings=FusionSettings(iou=1e-9)))
         assert merged is not None
-        covered = sum(w * mask for w, mask in zip(weights, masks, strict=True))
+        covered = np.tensordot(weights, masks, axes=1)
         expected = covered >= max(share * sum(weights), 1e-12) * (1 - 1e-9)
         assert merged.predictions[0].mask == encode_mask(encode_rle(expected))
 

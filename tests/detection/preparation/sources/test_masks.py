@@ -1,4 +1,5 @@
 import time
+from typing import Any
 
 import cv2
 import numpy as np
@@ -96,7 +97,9 @@ def test_polygons_near_the_image_are_drawn_as_by_pycocotools() -> None:
     random = np.random.default_rng(0)
     for _ in range(50):
         reach = np.array([WIDTH, HEIGHT])
-        polygons = [random.uniform(-reach, 2 * reach, (n, 2)).ravel().tolist() for n in (3, 9, 20)]
+        polygons: Any = [
+            random.uniform(-reach, 2 * reach, (n, 2)).ravel().tolist() for n in (3, 9, 20)
+        ]
         joined = coco_mask.merge(coco_mask.frPyObjects(polygons, HEIGHT, WIDTH))
         np.testing.assert_array_equal(drawn(polygons), decode_rle(joined))
 
