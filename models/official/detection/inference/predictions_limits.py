@@ -1,4 +1,4 @@
-"""What a predictions file from elsewhere may hold: metadata of known form, no more than it stores.
+"""Limits of predictions files from elsewhere: metadata of known form, no more than is stored.
 
 A pickle can name one array or text any number of times, a dictionary of Parquet too, and runs of
 equal numbers take no room: small files stand for gigabytes. Those of honest files differ.

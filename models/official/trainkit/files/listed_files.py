@@ -79,7 +79,7 @@ def _read_list(directory: str) -> set[str]:
         names = None
     if not isinstance(names, list) or not all(map(_is_plain, names)):
         raise UserError(
-            f"{path} is not the list of pictures that this command keeps: move it away, or name "
+            f"{path} is not the list of images that this command keeps: move it away, or name "
             "another folder."
         )
     return set(names)

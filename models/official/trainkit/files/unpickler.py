@@ -69,7 +69,7 @@ def require_plain_keys(keys: Iterable[Any]) -> None:
 
 
 def plain_items(items: Any = ()) -> Any:
-    """What a pickle gives a dictionary that a call makes, once its keys are known to be plain."""
+    """Returns the items of a dictionary that a call makes, whose keys must be plain."""
     if not isinstance(items, dict):
         items = [tuple(pair) for pair in items]
         require_plain_keys(pair[0] for pair in items)

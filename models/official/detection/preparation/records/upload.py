@@ -132,7 +132,7 @@ def _claims(sources: Sequence[str], destination: str, sets: Sequence[UploadedSet
 
 
 class _Comparison(NamedTuple):
-    """What is at the destination."""
+    """The files to copy, told by those at the destination."""
 
     missing: list[Transfer]  # to copy; also those that differ
     begun: list[UploadedSet]  # of which something is missing

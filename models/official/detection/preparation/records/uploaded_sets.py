@@ -34,7 +34,7 @@ class UploadedSet(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """What the paths of its files begin with at the destination."""
+        """The beginning of the paths of its files at the destination."""
         return self.manifest.destination.removesuffix(MANIFEST_SUFFIX)
 
     @property
