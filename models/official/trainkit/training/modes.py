@@ -63,8 +63,7 @@ def run_training(
         The exit code of the process: 0 finished, 1 failed, and those of `loop` for other ends.
 
     Raises:
-        UserError: as `claim_model_dir` and `compare_run`, another model's run is there, or the mode
-            or a logger cannot be used here.
+        UserError: as `claim_model_dir` and `compare_run`, or the mode or a logger cannot be used.
     """
     engine, is_chief = training.engine, training.engine.is_chief
     _check_mode(mode, config.train, engine)
