@@ -29,7 +29,7 @@ CONFIGS = (
     *("quickstart", "lite0_fpn_320", "resnet18_224", "r18_fpn_320", "resnet50_224"),
     *("effnetb0_224", "effnet_b0_fpn_512", "d0_efficientdet_512", "resnet34_224"),
     *("effnetlite0_112", "r50_fpn_640", "mask-quickstart", "demo_lite0_160"),
-    *("nuclei-lite0_fpn_384", "lite0-512_fpn", "mask-lite0_fpn_320", "demo-masks_lite0_160"),
+    *("nuclei-lite0_fpn_384@8", "lite0-512_fpn", "mask-lite0_fpn_320", "demo-masks_lite0_160"),
     *("resnet101_224", "effnetb3_300", "1.0.0", "nasfpn_r50_640"),
     *("2.0.0", "d1_efficientdet_640", "2.2.0"),
     *("b3_fpn_896", "mask-r50_fpn_1024@32"),
