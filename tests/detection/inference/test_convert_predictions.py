@@ -286,22 +286,27 @@ def test_yolo_files_that_another_process_has_written_meanwhile_are_kept(
 
 
 @pytest.fixture
-def write_ground_truth(folder, tmp_path) -> Callable[[], str]:
+def write_ground_truth(folder, tmp_path) -> Callable[..., str]:
     """A prepared set whose boxes are those predicted for image a."""
 
-    def write() -> str:
+    def write(image_id: int | str = 30) -> str:
         square = [[16, 12, 48, 12, 48, 24, 16, 24]]
         other = [[32, 24, 64, 24, 64, 48, 32, 48]]
         content = {
-            "images": [{"id": 30, "file_name": "a.jpg"}, {"id": 40, "file_name": "b.jpg"}],
+            "images": [{"id": image_id, "file_name": "a.jpg"}, {"id": 40, "file_name": "b.jpg"}],
             "annotations": [
                 {
-                    "image_id": 30,
+                    "image_id": image_id,
                     "category_id": 5,
                     "bbox": [16, 12, 32, 12],
                     "segmentation": square,
                 },
-                {"image_id": 30, "category_id": 3, "bbox": [32, 24, 32, 24], "segmentation": other},
+                {
+                    "image_id": image_id,
+                    "category_id": 3,
+                    "bbox": [32, 24, 32, 24],
+                    "segmentation": other,
+                },
             ],
             "categories": [{"id": 5, "name": "cat"}, {"id": 3, "name": "dog"}],
         }
@@ -313,6 +318,13 @@ def write_ground_truth(folder, tmp_path) -> Callable[[], str]:
         return str(tmp_path / "part")
 
     return write
+
+
+def test_ids_that_no_integer_holds_are_counted_from_one(write_ground_truth, tmp_path) -> None:
+    target = tmp_path / "instances.json"
+    assert export_annotations.main([write_ground_truth("9" * 5000), str(target)]) == 0
+    images = json.loads(target.read_text())["images"]
+    assert [(image["id"], image["file_name"]) for image in images] == [(1, "a.jpg"), (2, "b.jpg")]
 
 
 def test_coco_images_come_out_as_they_went_in(data_dir, tmp_path) -> None:

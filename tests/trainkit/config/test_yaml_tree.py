@@ -100,6 +100,11 @@ ALIAS_BOMB = b"l0: &l0 [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + b"".join(
         (b"a: 1\nb: 0x" + b"F" * 6000, ":2: not valid YAML: 0xFFFFFFFFFFFFFFFFF… is an integer"),
         (b"a: 1\nb: -9223372036854775809", ":2: not valid YAML: -9223372036854775809 is an int"),
         (ALIAS_BOMB, "11,234,567,910 values where its aliases (`*`) are"),
+        (
+            b"a: 1\nb: [" + 100_000 * b"c," + b"]",
+            ":2: not valid YAML: it has more than 100,000 val",
+        ),
+        (b"a: 1\n" + 1_999_999 * b"#", "a.yaml: it has more than 2 MB"),
         (b"a: 1\nb: !!int x\n", ":2: not valid YAML: 'x' cannot be read as `!!int`"),
         (b"a: 1\nb: !!timestamp x\n", ":2: not valid YAML: 'x' cannot be read as `!!timestamp`"),
         (b"a: 1\nb: !!python/name:os.system x\n", ":2: not valid YAML: 'x' cannot be read as"),

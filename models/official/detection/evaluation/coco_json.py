@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tpudet.detection.evaluation.ground_truth import GroundTruth, load_ground_truth
 from tpudet.detection.preparation.records.prepared_set import read_prepared_set
+from tpudet.detection.preparation.sources.annotation_values import as_integers
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.claimed_file import claimed_file
@@ -76,8 +77,7 @@ def coco_content(
     """
     first = {name: row for row, name in reversed(list(enumerate(file_names)))}
     rows = sorted(first.values())
-    are_numbers = all(truth.source_ids[row].isdecimal() for row in rows)
-    numbers = [int(truth.source_ids[row]) for row in rows] if are_numbers else []
+    numbers = as_integers([truth.source_ids[row] for row in rows]) or []
     if len(set(numbers)) < len(rows):
         numbers = list(range(1, len(rows) + 1))
     image_ids = dict(zip(rows, numbers, strict=True))
@@ -90,16 +90,15 @@ def coco_content(
         }
         for row in rows
     ]
-    identifiers = [entry.identifier for entry in classes]
-    if not all(identifier.isdecimal() for identifier in identifiers):
-        identifiers = list(map(str, range(1, len(classes) + 1)))
+    category_ids = as_integers([entry.identifier for entry in classes])
+    category_ids = category_ids or list(range(1, len(classes) + 1))
     categories = [
-        {"id": int(identifier), "name": entry.name}
-        for identifier, entry in zip(identifiers, classes, strict=True)
+        {"id": number, "name": entry.name}
+        for number, entry in zip(category_ids, classes, strict=True)
     ]
     return {
         "images": images,
-        "annotations": _annotations(truth, image_ids, [int(text) for text in identifiers]),
+        "annotations": _annotations(truth, image_ids, category_ids),
         "categories": categories,
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tqdm import tqdm
 
 from tpudet.detection.inference.predictions import PredictionsError
-from tpudet.detection.preparation.sources.annotation_values import read_id, read_size
+from tpudet.detection.preparation.sources.annotation_values import as_integers, read_id, read_size
 from tpudet.detection.preparation.sources.coco_layout import load_coco
 from tpudet.detection.submission.results import ImageIdentity
 from tpudet.trainkit.class_list import ClassEntry
@@ -29,7 +29,7 @@ def identities_of_files(folder: str, image_ids: Sequence[str]) -> dict[str, Imag
     Raises:
         UserError: an image is missing or cannot be read.
     """
-    are_numbers = all(image_id.isdecimal() for image_id in image_ids)
+    numbers = dict(zip(image_ids, as_integers(image_ids) or image_ids, strict=True))
     found = {}
     for image in tqdm(list_images(folder, image_ids), desc="sizes", unit="image", delay=3):
         try:
@@ -38,8 +38,7 @@ def identities_of_files(folder: str, image_ids: Sequence[str]) -> dict[str, Imag
             raise PredictionsError(f"the size of {image.path} is not known: {error}") from error
         is_turned = header.orientation.value >= 5
         size = (header.width, header.height) if is_turned else (header.height, header.width)
-        number = int(image.image_id) if are_numbers else image.image_id
-        found[image.image_id] = ImageIdentity(number, *size)
+        found[image.image_id] = ImageIdentity(numbers[image.image_id], *size)
     return found
 
 
@@ -81,9 +80,8 @@ def category_ids(classes: Sequence[ClassEntry], ground_truth: str | None) -> lis
         UserError: the ground truth lacks classes.
     """
     if ground_truth is None:
-        numbers = [entry.identifier for entry in classes]
-        are_numbers = all(number.isdecimal() for number in numbers)
-        return [*map(int, numbers)] if are_numbers else [*range(1, len(classes) + 1)]
+        numbers = as_integers([entry.identifier for entry in classes])
+        return numbers or [*range(1, len(classes) + 1)]
     categories = load_coco(ground_truth, "--ground_truth")["categories"]
     by_name = {str(category["name"]).strip(): category["id"] for category in categories}
     by_id = {read_id(category["id"]): category for category in categories}

@@ -18,6 +18,7 @@ from tpudet.detection.inference.saved_detector import (
 )
 from tpudet.detection.ops.drawing import Panel, draw_panels
 from tpudet.detection.ops.numpy_masks import decode_rle, encode_rle
+from tpudet.detection.preparation.sources.annotation_values import as_integers
 from tpudet.detection.submission.results import ImageIdentity, coco_entries, visible_detections
 from tpudet.trainkit.class_list import ClassEntry, read_class_list
 from tpudet.trainkit.errors import UserError, listing
@@ -113,15 +114,14 @@ class Detections(Sequence[ImageDetections]):
         numbers.
         """
         categories = category_ids(self.classes, None)
-        are_numbers = all(image.image_id.isdecimal() for image in self._images)
+        ids = [image.image_id for image in self._images]
         entries = []
-        for image in self._images:
+        for image, image_id in zip(self._images, as_integers(ids) or ids, strict=True):
             height, width = image.pixels.shape[:2]
             scale = np.array([width, height, width, height], np.float64)
             found = visible_detections(
                 image.labels, image.scores, image.boxes[:, [1, 0, 3, 2]] / scale, min_score=0.0
             )
-            image_id = int(image.image_id) if are_numbers else image.image_id
             entries += coco_entries(
                 found,
                 ImageIdentity(image_id, height, width),

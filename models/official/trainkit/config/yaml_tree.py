@@ -19,6 +19,7 @@ class _Scalar(NamedTuple):
 
 
 _MAX_NODES = 100_000  # of a file whose aliases are written out; an experiment has some 300
+_MAX_BYTES = 2_000_000  # of a file, which PyYAML scans in Python
 _MAX_INTEGER = 1 << 63
 
 _TAG = "tag:yaml.org,2002:"
@@ -42,7 +43,22 @@ _SCALARS = {
 }
 
 
-class Loader(yaml.SafeLoader):
+class _TextLoader(yaml.BaseLoader):
+    """Leaves scalars as text; stops at `_MAX_NODES`, of which each takes a kilobyte."""
+
+    num_nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.num_nodes += 1
+        if self.num_nodes > _MAX_NODES:
+            raise yaml.MarkedYAMLError(
+                problem=f"it has more than {_MAX_NODES:,} values",
+                problem_mark=self.get_mark(),
+            )
+        return super().compose_node(parent, index)
+
+
+class Loader(_TextLoader):
     """Resolves the scalars above and no others."""
 
     yaml_implicit_resolvers = {}
@@ -132,11 +148,14 @@ def read_file(path: str, named_by: str = "") -> str:
         named_by: appended to the path in messages.
 
     Raises:
-        ConfigError: it cannot be read, or is not UTF-8.
+        ConfigError: it cannot be read, is not UTF-8, or has more than 2 MB.
     """
     try:
         with storage.open_bytes(path) as file:  # another file can name a device as its base
-            return file.read().decode()
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise ConfigError(f"{path}{named_by}: it has more than {_MAX_BYTES // 10**6} MB")
+        return content.decode()
     except OSError as error:
         raise ConfigError(f"{path}{named_by}: cannot be read: {storage.reason(error)}") from error
     except UnicodeDecodeError as error:
@@ -157,10 +176,13 @@ def parse_tree(
         as_text: whether scalars without a tag stay the text that they are written as.
 
     Raises:
-        ConfigError: invalid YAML, not a mapping, or a key that appears twice.
+        ConfigError: invalid YAML, more than 2 MB or 100,000 values, not a mapping, or a key that
+            appears twice.
     """
+    if len(text) > _MAX_BYTES:
+        raise ConfigError(f"{filename}: it has more than {_MAX_BYTES // 10**6} MB of text")
     with _yaml_errors_in_words(filename):
-        node = yaml.compose(text, Loader=yaml.BaseLoader if as_text else Loader)
+        node = yaml.compose(text, Loader=_TextLoader if as_text else Loader)
         _check_size(node, filename)
         tree = _to_tree(node, filename, repeated) if node else Branch({}, f"{filename}:1")
     if isinstance(tree, Leaf):

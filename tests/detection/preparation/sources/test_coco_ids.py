@@ -4,7 +4,10 @@ import json
 
 import pytest
 
-from tpudet.detection.preparation.sources.annotation_values import sorted_classes
+from tpudet.detection.preparation.sources.annotation_values import (
+    as_integers,
+    sorted_classes,
+)
 from tpudet.detection.preparation.sources.coco import read_coco
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError
@@ -53,3 +56,18 @@ def test_classes_are_in_the_order_of_their_numbers_whatever_their_length() -> No
     found = sorted_classes(ClassEntry(number, number) for number in numbers)
     expected = ["0", "2", "9", "010", "10", "9" * 5000, "1" + "0" * 5000, "a", "b"]
     assert [entry.identifier for entry in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "numbers"),
+    [
+        (["1", "02"], [1, 2]),
+        (["9" * 18, "0"], [10**18 - 1, 0]),
+        (["1", "9" * 19], None),  # beyond 64 bits
+        (["1", "9" * 5000], None),  # which int() refuses
+        (["1", "-2"], None),
+        (["1", "a"], None),
+    ],
+)
+def test_ids_are_integers_together_or_not_at_all(ids, numbers) -> None:
+    assert as_integers(ids) == numbers

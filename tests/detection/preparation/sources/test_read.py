@@ -70,6 +70,23 @@ def test_coco_annotations_without_image_or_box_are_found(tmp_path) -> None:
     assert np.isnan(annotations.boxes[CORNERS]).all(axis=None)
 
 
+def test_a_segmentation_that_names_a_file_is_none(tmp_path) -> None:
+    path = tmp_path / "boxes.json"
+    square = [[0, 0, 4, 0, 4, 4]]
+    boxes = [
+        {"image_id": 1, "category_id": 1, "bbox": [0, 0, 4, 4], "segmentation": segmentation}
+        for segmentation in ("/etc/passwd", square)
+    ]
+    content = {
+        "images": [{"id": 1, "file_name": "a.jpg"}],
+        "annotations": boxes,
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    path.write_text(json.dumps(content))
+    annotations = read_coco(str(path), include_segmentation=True)
+    assert annotations.boxes["segmentation"].tolist() == [None, square]
+
+
 def test_images_listed_twice_keep_the_boxes_of_both(tmp_path) -> None:
     content = {
         "images": [

@@ -5,12 +5,13 @@ known; flags as "False" or NaN.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 from tpudet.trainkit.class_list import ClassEntry
 
 _NO = frozenset(("", "0", "0.0", "false", "no", "nan", "none", "null"))
+_INTEGER_DIGITS = 18  # of a 64-bit integer, whatever its digits
 _YES = frozenset(("1", "1.0", "true", "yes"))
 
 
@@ -24,6 +25,12 @@ def read_id(value: object) -> str | None:
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else None
     return str(value) if isinstance(value, int) and abs(value) < 2**63 else None
+
+
+def as_integers(ids: Sequence[str]) -> list[int] | None:
+    """The ids as integers, where all of them are decimal digits and fit in 64 bits; else None."""
+    are_numbers = all(text.isdecimal() and len(text) <= _INTEGER_DIGITS for text in ids)
+    return list(map(int, ids)) if are_numbers else None
 
 
 def read_number(value: object) -> float | None:

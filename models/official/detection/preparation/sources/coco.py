@@ -118,6 +118,8 @@ def _boxes(
         is_crowd = bool(read_flag(annotation.get("iscrowd")))
         area = read_number(annotation.get("area"))
         segmentation = annotation.get("segmentation") or None
+        if isinstance(segmentation, str):  # which would be the path of an image
+            segmentation = None
         boxes.append((row, label, *corners, is_crowd, area, fault, segmentation))
     return pd.DataFrame(boxes, columns=pd.Index(_COLUMNS)), findings
 
