@@ -8,13 +8,15 @@ stand for methods of `_Unpickler`, which check every value before they build an 
 import math
 import pickle
 import re
+from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
 
 from tpudet.trainkit.errors import shorten
-from tpudet.trainkit.files.unpickler import BoundedUnpickler, describe, plain_items
+from tpudet.trainkit.files.unpickler import BoundedUnpickler, describe
 
+_MAX_SIZE = 1 << 48  # of an array: products of numbers of a million digits take minutes
 _DTYPES = re.compile(r"b1|[iu][1248]|f[248]")
 
 
@@ -38,12 +40,14 @@ class PickledArray:
 
     array: np.ndarray | None = None
 
-    def __init__(self, max_dimensions: int) -> None:
+    def __init__(self, max_dimensions: int, charge: Callable[[int], None]) -> None:
         self._max_dimensions = max_dimensions
+        self._charge = charge  # counts copied bytes
 
     def __setstate__(self, state: Any) -> None:
         _version, shape, dtype, is_fortran, values = state
         if isinstance(values, str):  # of Python 2
+            self._charge(len(values))
             values = values.encode("latin1")
         self.fill(values, dtype, shape, "F" if is_fortran else "C")
 
@@ -52,7 +56,7 @@ class PickledArray:
         is_plain = isinstance(values, bytes | bytearray) and isinstance(dtype, _Dtype)
         if not is_plain or not isinstance(shape, tuple) or order not in ("C", "F"):
             raise pickle.UnpicklingError("it has an array that is not stored as numbers")
-        sizes = [size for size in shape if type(size) is int and size >= 0]
+        sizes = [size for size in shape if type(size) is int and 0 <= size < _MAX_SIZE]
         if len(sizes) < len(shape) or len(sizes) > self._max_dimensions:
             raise pickle.UnpicklingError(f"it has an array of shape {describe(shape)}")
         if math.prod(sizes) * dtype.dtype.itemsize != len(values):
@@ -116,23 +120,24 @@ class _Unpickler(BoundedUnpickler):
         return found
 
     def _dictionary(self, *items: Any) -> dict:
-        return dict(plain_items(*items))
+        return dict(self.plain_items(*items))
 
     def _encode(self, text: Any, encoding: Any) -> bytes:
         if not isinstance(text, str) or encoding != "latin1":
             raise pickle.UnpicklingError(f"it has bytes in {describe(encoding)}")
+        self.charge(len(text))
         return text.encode("latin1")
 
     def _dtype(self, code: Any, _align: Any = False, _copy: Any = False) -> _Dtype:
         return _Dtype(code)
 
     def _reconstruct(self, *_subtype_shape_code: Any) -> PickledArray:
-        return PickledArray(self._max_dimensions)
+        return PickledArray(self._max_dimensions, self.charge)
 
     def _from_buffer(
         self, values: Any, dtype: Any, shape: Any, order: Any = "C", axes: Any = None
     ) -> PickledArray:
-        array = PickledArray(self._max_dimensions)
+        array = PickledArray(self._max_dimensions, self.charge)
         array.fill(values, dtype, shape, "C" if order == "K" else order)
         if order == "K" and array.array is not None:  # axes in the order that they have in memory
             # Types first: tuples of tuples take for ever to compare.

@@ -3,13 +3,16 @@
 import pickle
 import struct
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 from tpudet.trainkit.errors import shorten
 
 _PLAIN = (str, bytes, bool, float, type(None))
 _MAX_INTEGER_BITS = 64  # of keys; the digits of longer numbers take quadratic time
 _SHOWN_VALUES = 9
+_ENTRY_BYTES = 100  # of a dictionary
+_SET_BYTES = 216  # an empty one, of a file's single byte
+_SLACK = 1 << 26
 _SHOWN_LETTERS = 100
 
 
@@ -18,10 +21,54 @@ class BoundedUnpickler(pickle._Unpickler):
 
     That in C reserves memory for any number that a pickle calls a place in its memo, and both do so
     for the length of a bytearray, which here becomes bytes. Both hash whatever is a key: forty
-    tuples, each twice in the next, have a hash of 2^40 steps.
+    tuples, each twice in the next, have a hash of 2^40 steps. And both call a function as often as
+    a few bytes ask for it, each time with a copy of the same long arguments.
     """
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
+    def __init__(self, file: IO[bytes], **options: Any) -> None:
+        super().__init__(file, **options)
+        self._file = file
+        self._charged = 0
+
+    def charge(self, num_bytes: int) -> None:
+        """Counts memory that a copy takes, which a file must fill: it stores each text once.
+
+        Raises:
+            pickle.UnpicklingError: the copies take more than the file has been read so far.
+        """
+        self._charged += num_bytes
+        if self._charged > _SLACK and self._charged > self._file.tell() + _SLACK:
+            raise pickle.UnpicklingError("it copies a part of itself many times")
+
+    def plain_items(self, items: Any = ()) -> Any:
+        """Returns the items of a dictionary that a call makes, whose keys must be plain."""
+        if not isinstance(items, dict | list | tuple):
+            raise pickle.UnpicklingError(f"it makes a dictionary of {describe(items)}")
+        self.charge(_ENTRY_BYTES * len(items))
+        if not isinstance(items, dict):
+            if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in items):
+                raise pickle.UnpicklingError("it makes a dictionary of what are no pairs")
+            require_plain_keys(pair[0] for pair in items)
+        return items
+
+    def load_reduce(self) -> None:
+        arguments = self.stack[-1]
+        if not isinstance(arguments, tuple):
+            raise pickle.UnpicklingError(f"it calls a function with {describe(arguments)}")
+        self.charge(len(arguments))  # copied for the time of the call only
+        super().load_reduce()
+
+    def load_build(self) -> None:
+        # Attributes of a method would go to the function of all unpicklers.
+        if not hasattr(self.stack[-2], "__setstate__"):
+            raise pickle.UnpicklingError(f"it changes attributes of {describe(self.stack[-2])}")
+        super().load_build()
+
+    def load_empty_set(self) -> None:
+        self.charge(_SET_BYTES)
+        super().load_empty_set()
 
     def load_bytearray8(self) -> None:
         (length,) = struct.unpack("<Q", self.read(8))
@@ -50,6 +97,9 @@ class BoundedUnpickler(pickle._Unpickler):
         require_plain_keys(self.stack)
         super().load_frozenset()
 
+    dispatch[pickle.REDUCE[0]] = load_reduce
+    dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.EMPTY_SET[0]] = load_empty_set
     dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
     dispatch[pickle.SETITEM[0]] = load_setitem
     dispatch[pickle.SETITEMS[0]] = load_setitems
@@ -66,14 +116,6 @@ def require_plain_keys(keys: Iterable[Any]) -> None:
             raise pickle.UnpicklingError(
                 f"it has {describe(key)} as key of a dictionary; only text and numbers are allowed"
             )
-
-
-def plain_items(items: Any = ()) -> Any:
-    """Returns the items of a dictionary that a call makes, whose keys must be plain."""
-    if not isinstance(items, dict):
-        items = [tuple(pair) for pair in items]
-        require_plain_keys(pair[0] for pair in items)
-    return items
 
 
 def describe(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tpudet.trainkit.errors import listing, shorten
-from tpudet.trainkit.files.unpickler import BoundedUnpickler, describe, plain_items
+from tpudet.trainkit.files.unpickler import BoundedUnpickler, describe
 from tpudet.trainkit.weights.stored_weights import BFLOAT16, WeightsError, is_possible_shape
 
 _STORAGE_TYPES = {
@@ -32,6 +32,7 @@ _STORAGE_TYPES = {
 _MOST_ENTRIES = 1_000_000  # of containers, each counted as often as it is held
 _MOST_DIMENSIONS = 32
 _MOST_LETTERS = 500  # of a name with those of the containers around it
+_SIZE_BYTES = 8  # in a tuple
 _MOST_NUMBER = 1 << 100  # of sizes and strides, which PyTorch stores in 64 bits
 
 
@@ -115,9 +116,10 @@ class _TensorUnpickler(BoundedUnpickler):
         return storage
 
     def _dictionary(self, *items: Any) -> _Container:
-        return _Container(plain_items(*items))
+        return _Container(self.plain_items(*items))
 
     def _size(self, sizes: Any) -> tuple:
+        self.charge(_SIZE_BYTES * len(sizes))
         return tuple(sizes)
 
     def _parameter(self, data: Any, *_rest: Any) -> Any:
