@@ -194,3 +194,30 @@ def test_metadata_that_parquet_lacks_is_named() -> None:
 def test_a_single_number_is_no_array_of_labels() -> None:
     with pytest.raises(PredictionsError, match="a single number where an array"):
         read_predictions(pickled(image_of(labels=np.array(1))), "p.pkl")
+
+
+def test_pages_are_counted_where_the_footer_lies() -> None:
+    """16 MB by the footer, 160 MB by the pages that are decoded."""
+    file = parquet(table([10_000_000]))
+    content = bytearray(file.getvalue())
+    true, false = (varint(2 * count) for count in (10_000_000, 1_100_000))
+    true_boxes, false_boxes = (varint(2 * count) for count in (40_000_000, 1_100_000))
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    for before, after in ((true, false), (true_boxes, false_boxes)):
+        assert len(before) == len(after)
+        content[footer:] = content[footer:].replace(before, after)
+    forged = io.BytesIO(content)
+    stored = open_predictions(forged, "p.parquet")
+    before = pa.total_allocated_bytes()
+    with pytest.raises(PredictionsError, match=f"stand for 240,.*{_MANY_TIMES}"):
+        next(iter(stored.blocks()))
+    assert pa.total_allocated_bytes() - before < 1_000_000
+
+
+def varint(number: int) -> bytes:
+    """The number as Thrift writes it, seven bits a byte."""
+    parts = []
+    while number >= 0x80:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*parts, number])

@@ -7,7 +7,6 @@ from typing import IO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tpudet.detection.inference.predictions import (
@@ -18,6 +17,7 @@ from tpudet.detection.inference.predictions import (
 )
 from tpudet.detection.inference.predictions_limits import require_plausible_size
 from tpudet.trainkit.files.json_text import parse_json
+from tpudet.trainkit.files.parquet_pages import decoded_size, text_size
 
 _SCHEMA = pa.schema(
     [
@@ -58,8 +58,8 @@ def open_parquet(file: IO[bytes]) -> StoredPredictions:
         stored["tpudet.classes"],
         parse_json(stored["tpudet.metadata"]),
         metadata.num_rows,
-        lambda: _read_ids(source, num_bytes),
-        lambda: _read_blocks(source, num_bytes),
+        lambda: _read_ids(source, readable, num_bytes),
+        lambda: _read_blocks(source, readable, num_bytes),
     )
 
 
@@ -70,29 +70,29 @@ def _least_size(metadata: pq.FileMetaData) -> int:
     return sum(max(column.total_uncompressed_size, 4 * column.num_values) for column in columns)
 
 
-def _read_ids(source: pq.ParquetFile, num_bytes: int) -> list[str]:
+def _read_ids(source: pq.ParquetFile, file: IO[bytes], num_bytes: int) -> list[str]:
+    groups = [source.metadata.row_group(i) for i in range(source.num_row_groups)]
+    require_plausible_size(sum(decoded_size(file, group, 0) for group in groups), num_bytes)
     column = source.read(["image_id"], use_threads=False).column("image_id")
-    require_plausible_size(sum(map(_text_size, column.chunks)), num_bytes)
+    require_plausible_size(sum(map(text_size, column.chunks)), num_bytes)
     return column.to_pylist()
 
 
-def _read_blocks(source: pq.ParquetFile, num_bytes: int) -> Iterator[Sequence[ImagePredictions]]:
-    total = 0
+def _read_blocks(
+    source: pq.ParquetFile, file: IO[bytes], num_bytes: int
+) -> Iterator[Sequence[ImagePredictions]]:
+    pages = total = 0
     for number in range(source.num_row_groups):
+        group = source.metadata.row_group(number)
+        pages += sum(decoded_size(file, group, i) for i in range(group.num_columns))
+        require_plausible_size(pages, num_bytes)
         batches = source.read_row_group(number, use_threads=False).to_batches()
         for batch in batches:
-            total += _text_size(batch.column("image_id"))
+            total += text_size(batch.column("image_id"))
             if _MASKS.name in batch.schema.names:
-                total += _text_size(batch.column(_MASKS.name).flatten().field("counts"))
+                total += text_size(batch.column(_MASKS.name).flatten().field("counts"))
         require_plausible_size(total, num_bytes)
         yield [image for batch in batches for image in _from_batch(batch)]
-
-
-def _text_size(column: pa.DictionaryArray) -> int:
-    """The letters of a column whose equal texts are stored once."""
-    lengths = pc.binary_length(column.dictionary).to_numpy(zero_copy_only=False)
-    places = column.indices.drop_null().to_numpy()
-    return int(lengths[places].sum(dtype=np.int64))
 
 
 def write_parquet(

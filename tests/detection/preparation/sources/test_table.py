@@ -195,3 +195,29 @@ def test_text_of_a_parquet_file_that_is_not_utf_8_is_an_error_with_its_name(tmp_
     Path(path).write_bytes(content.replace(b"a.jpg", b"\xff.jpg"))
     with pytest.raises(UserError, match=f"{path} is not a CSV or Parquet file: .*UTF8"):
         read(path, "image=f,x1=l,y1=t,x2=r,y2=b")
+
+
+def test_parquet_that_stands_for_gigabytes_is_refused_before_it_is_read(tmp_path) -> None:
+    """A megabyte of letters for each of a thousand rows, and forty million equal numbers."""
+    path = write(tmp_path, "")
+    numbers = {name: pa.array(np.zeros(1000)) for name in "ltrb"}
+    text = pa.array(["a" * 1_000_000] * 1000)
+    spare = pa.ListArray.from_arrays(
+        pa.array([*range(1000), 80_000_000], pa.int32()), pa.array(np.zeros(80_000_000, np.int8))
+    )
+    for table in ({"f": text}, {"f": pa.array(["a.jpg"] * 1000), "spare": spare}):
+        pq.write_table(pa.table(table | numbers), path, compression="zstd")
+        assert Path(path).stat().st_size < 100_000
+        before = pa.total_allocated_bytes()
+        with pytest.raises(UserError, match="the same values many times. Write it anew"):
+            read(path, "image=f,x1=l,y1=t,x2=r,y2=b")
+        assert pa.total_allocated_bytes() - before < 10_000_000
+
+
+def test_equal_paths_of_parquet_are_read_as_they_are(tmp_path) -> None:
+    path = write(tmp_path, "")
+    frame = pd.DataFrame({"p.f": ["a.jpg", "b.jpg", "a.jpg"]} | dict.fromkeys("ltrb", [0, 1, 2]))
+    frame.astype({"p.f": "category"}).to_parquet(path)
+    annotations = read(path, "image=p.f,x1=l,y1=t,x2=r,y2=b", coordinates="pixels")
+    assert annotations.images["file"].tolist() == ["a.jpg", "b.jpg"]
+    assert annotations.boxes["image"].tolist() == [0, 0, 1]

@@ -1,6 +1,7 @@
 """Reads boxes from any CSV or Parquet file whose columns the user names, into `Annotations`."""
 
 import csv
+import io
 import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -33,6 +34,7 @@ from tpudet.detection.preparation.sources.input_files import (
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files.inputs import read_input
+from tpudet.trainkit.files.parquet_pages import decoded_size, text_size
 from tpudet.trainkit.image_folder import list_image_names
 
 Coordinates = Literal["pixels", "fractions"]
@@ -50,6 +52,8 @@ BOX_COLUMNS: tuple[tuple[str, ...], ...] = (
 _OTHER_COLUMNS = ("image", "class", "width", "height", "crowd")
 _ONLY_CLASS = "object"  # of a table without a column of classes
 _FRACTION = 1.5  # boxes in pixels that all end below it are fractions
+_MAX_EXPANSION = 32  # bytes in memory for each byte of a Parquet file
+_SMALL_BYTES = 1 << 28  # below which they are not counted
 _NUMBER_MARKS = re.compile(r"[\s,;\[\](){}]+")
 
 
@@ -138,10 +142,10 @@ def _read_columns(path: str, names: Sequence[str]) -> pd.DataFrame:
     content = read_input(path, "--annotations")
     try:
         if content.startswith(b"PAR1"):
-            table = pq.read_table(pa.BufferReader(content), use_threads=False)
-            present = table.schema.names
+            metadata = pq.read_metadata(pa.BufferReader(content))
+            present = metadata.schema.to_arrow_schema().names
         else:
-            table, present = None, _header(content, path)
+            metadata, present = None, _header(content, path)
         several = sorted({name for name in names if present.count(name) > 1})
         if several:
             raise UserError(
@@ -154,13 +158,21 @@ def _read_columns(path: str, names: Sequence[str]) -> pd.DataFrame:
                 f"--annotations {path} lacks the columns {listing(missing)}; it has "
                 f"{listing(present, 30)}."
             )
-        table = (_read_csv(content, present) if table is None else table).select(names)
+        if metadata is None:
+            table = _read_csv(content, present).select(names)
+        else:
+            table = _read_parquet(content, metadata, names)
         table.validate(full=True)  # Parquet is read without a look at its text
         # Spreadsheets write rows of nothing at the end.
         cells = table.cast(pa.schema(map(_as_text, table.schema))).to_pandas().dropna(how="all")
     except UnicodeDecodeError as error:
         raise UserError(
             f"--annotations {path} is neither Parquet nor a CSV in UTF-8: {error}. Save it so."
+        ) from error
+    except _TooLargeError as error:
+        raise UserError(
+            f"--annotations {path}: its {len(content):,} bytes stand for {error.args[0]:,} or "
+            "more, the same values many times. Write it anew with no other columns, or as a CSV."
         ) from error
     except pa.ArrowException as error:
         raise UserError(f"--annotations {path} is not a CSV or Parquet file: {error}.") from error
@@ -169,10 +181,34 @@ def _read_columns(path: str, names: Sequence[str]) -> pd.DataFrame:
     return cells
 
 
+def _read_parquet(content: bytes, metadata: pq.FileMetaData, names: Sequence[str]) -> pa.Table:
+    """Returns the columns; raises `_TooLargeError` where they take far more than the file."""
+    limit = max(_MAX_EXPANSION * len(content), _SMALL_BYTES)
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    file = io.BytesIO(content)
+    size = sum(decoded_size(file, group, i) for group in groups for i in range(group.num_columns))
+    if size > limit:
+        raise _TooLargeError(size)
+    # Texts are read as dictionaries, so that one that the file has once is in memory once.
+    table = pq.read_table(
+        pa.BufferReader(content), columns=names, use_threads=False, read_dictionary=names
+    )
+    texts = [column for column in table.columns if pa.types.is_dictionary(column.type)]
+    size += sum(text_size(chunk) for column in texts for chunk in column.chunks)
+    if size > limit:
+        raise _TooLargeError(size)
+    return table
+
+
+class _TooLargeError(Exception):
+    """Args: bytes of memory."""
+
+
 def _as_text(field: pa.Field) -> pa.Field:
-    """The field of a column, strings where a program wrote their bytes."""
-    is_bytes = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
-    return field.with_type(pa.string()) if is_bytes else field
+    """The field of a column, strings where a program wrote their bytes, or each text once."""
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return field.with_type(pa.string() if is_bytes else kind)
 
 
 def _header(content: bytes, path: str) -> list[str]:

@@ -1,0 +1,107 @@
+"""How much memory Parquet takes: by the headers of its pages, and by texts that it has once.
+
+The footer counts values too, but Arrow does not compare them: a page of a few bytes may hold
+hundreds of millions of equal ones. Headers are structs in Thrift's compact protocol
+(https://parquet.apache.org/docs/file-format/, Thrift's thrift-compact-protocol.md).
+"""
+
+import struct
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+_MAX_HEADER = 1 << 16  # bytes; the smallest and largest value of a page are in it
+_MAX_DEPTH = 4
+_UNCOMPRESSED_SIZE, _COMPRESSED_SIZE = 2, 3  # fields of a header
+_DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8  # likewise, structs whose first field counts the values
+_VALUE_BYTES = 4  # of the smallest type, with its levels
+
+
+def decoded_size(file: IO[bytes], group: pq.RowGroupMetaData, column: int) -> int:
+    """The bytes that a column of a row group takes in memory at least, by its pages.
+
+    Args:
+        file: the Parquet file, of which the headers are read.
+        group: its row group.
+        column: the leaf column.
+
+    Raises:
+        pa.ArrowInvalid: a header is damaged.
+    """
+    chunk = group.column(column)
+    if not chunk.num_values:  # no page is read, and the first may have no place
+        return 0
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+        start = chunk.dictionary_page_offset
+    if start < 0:
+        raise pa.ArrowInvalid(f"a column begins at byte {start:,}")
+    end, total = start + chunk.total_compressed_size, 0
+    while start < end:
+        file.seek(start)
+        content = file.read(min(_MAX_HEADER, end - start))
+        header, length = _read_header(content)
+        sizes = [header.get(_UNCOMPRESSED_SIZE), header.get(_COMPRESSED_SIZE)]
+        counts = [header[kind].get(1) for kind in (_DATA, _DICTIONARY, _DATA_V2) if kind in header]
+        if not all(isinstance(number, int) and number >= 0 for number in [*sizes, *counts]):
+            raise pa.ArrowInvalid(f"the page at byte {start:,} has no sizes")
+        total += max(sizes[0], _VALUE_BYTES * sum(counts))
+        start += length + sizes[1]
+    return total
+
+
+def text_size(column: pa.DictionaryArray) -> int:
+    """The letters of a column whose equal texts are stored once."""
+    lengths = pc.binary_length(column.dictionary).to_numpy(zero_copy_only=False)
+    places = column.indices.drop_null().to_numpy()
+    return int(lengths[places].sum(dtype=np.int64))
+
+
+def _read_header(content: bytes) -> tuple[dict[int, Any], int]:
+    """Returns the fields of a page's header by their numbers, and its length in bytes."""
+    try:
+        return _read_struct(content, 0, 0)
+    except (IndexError, struct.error) as error:
+        raise pa.ArrowInvalid("the header of a page is cut off or not valid") from error
+
+
+def _read_struct(content: bytes, place: int, depth: int) -> tuple[dict[int, Any], int]:
+    fields: dict[int, Any] = {}
+    number = 0
+    while kind := content[place] & 0xF:
+        step = content[place] >> 4
+        place += 1
+        if step:
+            number += step
+        else:
+            number, place = _read_integer(content, place)
+        if kind in (1, 2):  # true, false
+            fields[number] = kind == 1
+        elif kind in (4, 5, 6):  # integers of 16, 32 and 64 bits
+            fields[number], place = _read_integer(content, place)
+        elif kind == 8:  # bytes
+            length, place = _read_varint(content, place)
+            place += length
+        elif kind == 12 and depth < _MAX_DEPTH:
+            fields[number], place = _read_struct(content, place, depth + 1)
+        else:
+            raise struct.error(f"type {kind}")
+    return fields, place + 1
+
+
+def _read_integer(content: bytes, place: int) -> tuple[int, int]:
+    number, place = _read_varint(content, place)
+    return (number >> 1) ^ -(number & 1), place
+
+
+def _read_varint(content: bytes, place: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = content[place]
+        number |= (byte & 0x7F) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 0x80:
+            return number, place
