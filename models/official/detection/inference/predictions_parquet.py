@@ -58,8 +58,8 @@ def open_parquet(file: IO[bytes]) -> StoredPredictions:
         stored["tpudet.classes"],
         parse_json(stored["tpudet.metadata"]),
         metadata.num_rows,
-        lambda: _read_ids(source, readable, num_bytes),
-        lambda: _read_blocks(source, readable, num_bytes),
+        lambda: _read_ids(source, file, num_bytes),
+        lambda: _read_blocks(source, file, num_bytes),
     )
 
 

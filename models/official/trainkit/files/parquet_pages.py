@@ -44,12 +44,13 @@ def decoded_size(file: IO[bytes], group: pq.RowGroupMetaData, column: int) -> in
         file.seek(start)
         content = file.read(min(_MAX_HEADER, end - start))
         header, length = _read_header(content)
-        sizes = [header.get(_UNCOMPRESSED_SIZE), header.get(_COMPRESSED_SIZE)]
-        counts = [header[kind].get(1) for kind in (_DATA, _DICTIONARY, _DATA_V2) if kind in header]
-        if not all(isinstance(number, int) and number >= 0 for number in [*sizes, *counts]):
+        size, compressed = header.get(_UNCOMPRESSED_SIZE, -1), header.get(_COMPRESSED_SIZE, -1)
+        kinds = [header[kind] for kind in (_DATA, _DICTIONARY, _DATA_V2) if kind in header]
+        counts = [kind.get(1, -1) if isinstance(kind, dict) else -1 for kind in kinds]
+        if not all(type(number) is int and number >= 0 for number in (size, compressed, *counts)):
             raise pa.ArrowInvalid(f"the page at byte {start:,} has no sizes")
-        total += max(sizes[0], _VALUE_BYTES * sum(counts))
-        start += length + sizes[1]
+        total += max(size, _VALUE_BYTES * sum(counts))
+        start += length + compressed
     return total
 
 
