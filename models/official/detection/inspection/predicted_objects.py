@@ -22,8 +22,8 @@ from tpudet.detection.submission.errors import BadRows, BadRowsError
 from tpudet.detection.submission.files import bad_rows, in_file_order, open_submission, scan
 from tpudet.detection.submission.fusion.blocks import Block
 from tpudet.detection.submission.mask_header import is_mask_submission
-from tpudet.detection.submission.mask_rows import open_masks
-from tpudet.detection.submission.mask_text import MaskError, decode_mask
+from tpudet.detection.submission.mask_rows import decode_masks, open_masks
+from tpudet.detection.submission.mask_text import MaskError
 from tpudet.detection.submission.unknown_labels import UnknownLabels
 from tpudet.detection.submission.writer import run_blocks
 from tpudet.trainkit.class_list import ClassEntry, read_class_list
@@ -148,17 +148,19 @@ def _read_masks(
                 continue
             ids.append(image_id)
             unknown.add_labels([p.label for p in row.predictions if p.label not in numbers])
-            for label, score, text in row.predictions:
-                if score < min_score or label not in numbers:
-                    continue
-                try:
-                    mask = decode_mask(text, row.height, row.width)
-                except MaskError as error:
-                    file.refuse(row.line, f"a mask {error}")
-                    break
-                if mask_area(mask):
-                    masks.append(mask)
-                    found.append((len(ids) - 1, numbers[label], mask_box(mask), score))
+            places = [
+                place
+                for place, (label, score, _) in enumerate(row.predictions)
+                if score >= min_score and label in numbers
+            ]
+            try:
+                for (label, score, _), mask in decode_masks(row, places):
+                    file.unpacked.add(mask)
+                    if mask_area(mask):
+                        masks.append(mask)
+                        found.append((len(ids) - 1, numbers[label], mask_box(mask), score))
+            except MaskError as error:
+                file.refuse(row.line, str(error))
         bad = file.bad
     if bad.total and not skip_bad:
         raise BadRowsError(bad)

@@ -41,16 +41,19 @@ def run_lengths(counts: bytes | str) -> np.ndarray:
 
 def _numbers(block: np.ndarray) -> tuple[np.ndarray, int]:
     """Returns the numbers that end in a block of letters, int64, and their length in letters."""
-    letters = block.astype(np.int64) - 48
-    stops = np.flatnonzero(letters & 32 == 0) + 1
-    sizes = np.diff(stops, prepend=0)
-    if not len(stops) or sizes.max() > 7:
+    letters = block - 48
+    ends = np.flatnonzero(letters < 32)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    sizes = ends - starts + 1
+    if not len(ends) or sizes.max() > 7:
         raise ValueError("is not a COCO run-length encoding: a number is too long")
-    letters = letters[: stops[-1]]
-    starts = stops - sizes
-    places = np.arange(len(letters)) - np.repeat(starts, sizes)
-    values = np.add.reduceat((letters & 31) << (5 * places), starts)
-    return values - np.where(letters[stops - 1] & 16, 1 << (5 * sizes), 0), len(letters)
+    values = letters[starts].astype(np.int64) & 31
+    for place in range(1, int(sizes.max())):  # most numbers are of one letter or two
+        rows = np.flatnonzero(sizes > place)
+        values[rows] |= (letters[starts[rows] + place].astype(np.int64) & 31) << 5 * place
+    negative = np.flatnonzero(letters[ends] & 16)
+    values[negative] -= 1 << 5 * sizes[negative]
+    return values, int(ends[-1]) + 1
 
 
 def check_rle(counts: bytes | str, *, height: int, width: int) -> None:

@@ -4,6 +4,7 @@ A prediction is `MID score mask`, the mask as in `mask_text`. A row may take meg
 many gigabytes, so one row is in memory at a time; an index of images takes some 150 bytes each.
 """
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from tpudet.detection.submission.errors import (
 )
 from tpudet.detection.submission.files import BlockResult
 from tpudet.detection.submission.mask_header import HEADER, is_mask_header
-from tpudet.detection.submission.mask_text import MaskError, decode_mask
+from tpudet.detection.submission.mask_text import MaskError, UnpackedMasks, decode_mask
 from tpudet.detection.submission.open_images_csv import DECIMALS
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import is_remote, open_file
@@ -55,12 +56,14 @@ class MaskFile:
 
     Attributes:
         bad: the rows found so far that cannot be used.
+        unpacked: to count the masks in that are kept in memory.
     """
 
     def __init__(self, path: str, file: IO[bytes]):
         self.path = path
         self.bad = NO_BAD_ROWS
         self._file = file
+        self.unpacked = UnpackedMasks(path, file.seek(0, os.SEEK_END))
         file.seek(0)
         header = file.readline().decode("utf-8", "replace")
         if not is_mask_header(header):

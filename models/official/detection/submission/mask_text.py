@@ -12,10 +12,37 @@ from tpudet.trainkit.errors import UserError
 # of 20,000.
 _RUN_BYTES = 7
 _MAX_BYTES = 1 << 22
+# Of all masks of a file together, in memory. Text of a mask is larger than its run lengths as a
+# rule; a mask that is a box may be 50 times smaller.
+_GROWTH = 64
+_SLACK = 1 << 26
 
 
 class MaskError(UserError):
     """A string that is not a mask."""
+
+
+class UnpackedMasks:
+    """The memory of the masks that are kept of a file, which must be in proportion to the file."""
+
+    def __init__(self, path: str, num_bytes: int):
+        """Begins at nothing; `num_bytes` is the size of the file or of its masks."""
+        self._path = path
+        self._limit = _SLACK + _GROWTH * num_bytes
+        self._total = 0
+
+    def add(self, mask: Rle) -> None:
+        """Adds a mask.
+
+        Raises:
+            UserError: together they take too much memory; nothing of such a file can be used.
+        """
+        self._total += len(mask["counts"])
+        if self._total > self._limit:
+            raise UserError(
+                f"{self._path}: its masks unpack to more than {self._limit:,} bytes, "
+                f"{_GROWTH} times their text and {_SLACK >> 20} MB"
+            )
 
 
 def decode_mask(text: str, height: int, width: int) -> Rle:

@@ -11,6 +11,7 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from tpudet.detection.commands import compare_submissions, evaluate_submission
+from tpudet.detection.submission import mask_text
 from tpudet.detection.submission.mask_text import MaskError, decode_mask
 
 SIZE = 20  # pixels, of the images here
@@ -154,3 +155,26 @@ def test_bad_rows_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     (tmp_path / "truth.csv").write_text(f"{TRUTH_HEADER}\na,/c,0,1,0,1,0,20,20,eJwrKCgAAAAA\n")
     assert evaluate_submission.main(command) == 2
     assert "truth.csv, line 2: Mask" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("in_truth", "in_submission", "refused"), [(1, 2, "sub"), (2, 1, "truth")])
+def test_masks_of_a_file_may_not_take_gigabytes_together(
+    in_truth: int,
+    in_submission: int,
+    refused: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each would be kept, in a file of which the limits of one mask and one row are kept too."""
+    rows, mask = [truth_row(0, 0, 8, 8)], rectangle(0, 0, 8, 8)
+    precision(tmp_path, rows * in_truth, [(0.9, mask)] * in_submission)
+    size = len(decode_mask(encode_mask(mask), SIZE, SIZE)["counts"])
+    monkeypatch.setattr(mask_text, "_GROWTH", 0)
+    monkeypatch.setattr(mask_text, "_SLACK", size)
+    command = [f"{tmp_path}/sub.csv", f"{tmp_path}/truth.csv", "--masks", "--skip_bad", "-f"]
+    assert evaluate_submission.main(command) == 2
+    message = f"{tmp_path}/{refused}.csv: its masks unpack to more than {size:,} bytes"
+    assert message in capsys.readouterr().err
+    monkeypatch.setattr(mask_text, "_SLACK", 2 * size)
+    assert evaluate_submission.main(command) == 0

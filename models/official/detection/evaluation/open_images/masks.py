@@ -34,7 +34,7 @@ from tpudet.detection.submission.errors import (
     BadRowsError,
 )
 from tpudet.detection.submission.mask_rows import MaskRow, decode_masks, open_masks
-from tpudet.detection.submission.mask_text import MaskError, decode_mask
+from tpudet.detection.submission.mask_text import MaskError, UnpackedMasks, decode_mask
 from tpudet.detection.types import ImageDetections
 
 _LABELS_SHOWN = 5
@@ -51,16 +51,25 @@ def truth_masks(path: str, texts: MaskTexts, is_group_of: np.ndarray) -> list[Ma
     Raises:
         TruthFileError: a string is not a mask of its size (the first ten are named), or no box has
             a mask and none is group-of.
+        UserError: the masks together take too much memory.
     """
-    masks: list[Mask | None] = []
+    by_line: dict[int, Mask | None] = {}  # an expanded box is one row
     bad: dict[int, str] = {}
-    for text, (height, width), line in zip(*texts, strict=True):
+    lines = texts.lines.tolist()
+    num_letters = sum(map(len, dict(zip(lines, texts.texts, strict=True)).values()))
+    unpacked = UnpackedMasks(path, num_letters)
+    for text, (height, width), line in zip(texts.texts, texts.sizes.tolist(), lines, strict=True):
+        if line in by_line:
+            continue
         try:
-            mask = decode_mask(text, int(height), int(width)) if text else None
+            mask = decode_mask(text, height, width) if text else None
         except MaskError as error:
-            bad[int(line)] = str(error)  # an expanded box is one row
+            bad[line] = str(error)
             mask = None
-        masks.append(mask if mask and mask_area(mask) else None)
+        if mask is not None:
+            unpacked.add(mask)
+        by_line[line] = mask if mask and mask_area(mask) else None
+    masks = [by_line[line] for line in lines]
     if bad:
         shown = [f"  {path}, line {n}: Mask {why}" for n, why in sorted(bad.items())[:NUM_SHOWN]]
         raise TruthFileError(f"{len(bad)} bad masks:\n" + "\n".join(shown))
@@ -88,6 +97,7 @@ def read_mask_predictions(
     Raises:
         SubmissionError: it is not such a file, or none of its images is in the ground truth.
         BadRowsError: there are bad rows and `skip_bad` is False.
+        UserError: the masks together take too much memory.
     """
     sizes = _truth_sizes(labelled)
     counted = _Counted(labelled)
@@ -105,6 +115,7 @@ def read_mask_predictions(
                 file.refuse(row.line, str(error))
                 continue
             for label, score, mask in predictions:
+                file.unpacked.add(mask)
                 counted.add(image, label, score, mask)
         bad = file.bad
     if bad.total and not skip_bad:
