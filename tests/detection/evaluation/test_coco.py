@@ -262,7 +262,7 @@ def detections_of(boxes: list, scores: list, classes: list, num: list[int]) -> D
 TRUTH = truth_of([[10, 20, 110, 220], [0, 0, 50, 50]], [1, 2], [0, 1])
 
 
-def test_boxes_return_to_the_original_picture_and_padding_rows_do_not_count() -> None:
+def test_boxes_return_to_the_original_image_and_padding_rows_do_not_count() -> None:
     evaluation = SplitDetections(TRUTH, ["cat", "dog"])
     canvas = [[1, 6, 51, 106], [0, 0, 0, 0]]  # (box + 4) / 0.5 is the cat's box
     junk = [[9, 9, 20, 20], [0, 0, 9, 9]]  # beyond num_detections, or of a filler

@@ -157,7 +157,7 @@ def test_predicted_images_are_saved_with_their_detections(
     assert sorted(path.name for path in drawn.iterdir()) == [
         "clip_000000.jpg",
         "clip_000006.jpg",
-        "pictures.json",  # lists the three
+        "written_images.json",  # lists the three
         "wide.jpg",
     ]
     before, after = (cv2.imread(str(path)) for path in (photo, drawn / "wide.jpg"))

@@ -93,7 +93,7 @@ def test_a_mirrored_image_has_mirrored_detections(
     np.testing.assert_allclose(boxes, unmirrored, atol=1e-4)
 
 
-def test_crops_cover_a_picture_with_a_quarter_of_overlap() -> None:
+def test_crops_cover_an_image_with_a_quarter_of_overlap() -> None:
     canvas = (100, 100)
     assert crop_positions((100, 200), canvas, 1.0) == [(0, 0)]  # 50x100 on the canvas
     assert crop_positions((100, 200), canvas, 0.5) == [(0, 0)]
@@ -166,7 +166,7 @@ def test_an_object_at_a_border_of_the_image_is_whole_in_a_crop(
         assert (seen >= 1).all()
 
 
-def test_boxes_at_a_border_that_cuts_the_picture_are_left_out() -> None:
+def test_boxes_at_a_border_that_cuts_the_image_are_left_out() -> None:
     # A image of 100x300 at scale 1 on a canvas of 100x100; this crop shows columns 100 to 200.
     view = View(
         canvas=np.zeros((100, 100, 3), np.uint8),

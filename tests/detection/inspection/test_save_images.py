@@ -34,7 +34,7 @@ def draw(folder: Path, names: list[str], content: bytes) -> None:
             write(name, content)
 
 
-def test_pictures_of_the_same_name_that_are_no_drawings_are_kept(tmp_path: Path) -> None:
+def test_images_of_the_same_name_that_are_no_drawings_are_kept(tmp_path: Path) -> None:
     """A `train` and a `val` folder often share names."""
     for folder in ("photos", "foreign"):
         (tmp_path / folder).mkdir()
@@ -69,7 +69,7 @@ def test_one_process_draws_and_no_run_leaves_a_mixture(tmp_path: Path) -> None:
         write("a.jpg", b"third")
         with pytest.raises(ClaimError, match=f"is being written by process {os.getpid()} on"):
             draw(tmp_path, names, b"fourth")
-    assert sorted(os.listdir(tmp_path)) == ["a.jpg", "pictures.json"]
+    assert sorted(os.listdir(tmp_path)) == ["a.jpg", "written_images.json"]
     assert (tmp_path / "a.jpg").read_bytes() == b"third"
 
 
@@ -77,9 +77,9 @@ def test_one_process_draws_and_no_run_leaves_a_mixture(tmp_path: Path) -> None:
 def test_a_list_of_another_origin_removes_nothing(text: str, tmp_path: Path) -> None:
     folder = tmp_path / "drawn"
     folder.mkdir()
-    (folder / "pictures.json").write_text(text)
+    (folder / "written_images.json").write_text(text)
     (tmp_path / "mine.jpg").touch()
-    with pytest.raises(UserError, match=r"pictures\.json is not the list .* move it away"):
+    with pytest.raises(UserError, match=r"written_images\.json is not the list .* move it away"):
         draw(folder, ["a.jpg"], b"drawn")
     assert (tmp_path / "mine.jpg").exists()
-    assert os.listdir(folder) == ["pictures.json"]
+    assert os.listdir(folder) == ["written_images.json"]

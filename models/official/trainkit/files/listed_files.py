@@ -10,15 +10,15 @@ from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.files.json_text import parse_json
 
-LIST_NAME = "pictures.json"
-_CLAIM_NAME = "pictures.claim.json"
+LIST_NAME = "written_images.json"
+_CLAIM_NAME = "written_images.claim.json"
 
 
 @contextmanager
 def listed_files(
     directory: str, names: Iterable[str], *, argument: str
 ) -> Iterator[Callable[[str, bytes], None]]:
-    """Writes files into a folder under a claim, and lists them there in `pictures.json`.
+    """Writes files into a folder under a claim, and lists them there in `written_images.json`.
 
     The listed files of an earlier run are removed first, so that a run that is killed leaves no
     mixture of two. Other files are left alone.

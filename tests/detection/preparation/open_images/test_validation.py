@@ -134,13 +134,13 @@ def test_one_process_draws_into_a_folder(
         (tmp_path / f"{name}.jpg").write_bytes(encoded_image())
     review = tmp_path / "review"
     review.mkdir()
-    with hold_claim(review / "pictures.claim.json") as process:
+    with hold_claim(review / "written_images.claim.json") as process:
         drawn = [*arguments, "--image_dir", str(tmp_path), "--viz_directory", str(review)]
         assert main(drawn) == 2
         assert f"{review} is being written by process {process} on" in capsys.readouterr().err
-        assert [path.name for path in review.iterdir()] == ["pictures.claim.json"]
+        assert [path.name for path in review.iterdir()] == ["written_images.claim.json"]
     assert main(drawn) == 0
-    assert not (review / "pictures.claim.json").exists()
+    assert not (review / "written_images.claim.json").exists()
 
 
 def test_images_that_would_replace_anothers_are_refused(
