@@ -3,7 +3,8 @@
 For each Keras dtype policy and variable it prints the norm of the difference relative to the norm
 in float32. Inputs and upstream gradients are rounded to the policy's precision first and are the
 same for both, so that the table shows what the layer itself loses: rounding of activations costs
-well below 1 %, sums that lose their small terms cost 50 % and more.
+well below 1 %, sums that lose their small terms cost 50 % and more. JAX has one policy: it is not
+trained with in float16.
 
 With `--model_dir` it does so for a whole detector that `tpudet train` has trained, in bfloat16, on
 batches of its training data. Each layer rounds what it hands on, so the gradients of a batch differ
@@ -22,6 +23,7 @@ import numpy as np
 
 POLICIES = ("mixed_bfloat16", "mixed_float16")
 CHANNELS = 64
+_BOXES = 512  # of an image, around two objects: as many as two-stage detectors are trained on
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,19 +31,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--side", type=int, default=80, help="of the feature maps in pixels")
     parser.add_argument("--batch_size", type=int, default=4)
-    parser.add_argument("--model_dir", help="compare a trained detector instead")
+    parser.add_argument("--backend", choices=("tensorflow", "jax"), default="tensorflow")
+    parser.add_argument("--model_dir", help="compare a trained detector instead, on TensorFlow")
     parser.add_argument("--step", default="latest", help="its checkpoint (%(default)s)")
     parser.add_argument("--batches", type=int, default=6, help="of its training data (%(default)s)")
     arguments = parser.parse_args(argv)
+    if arguments.backend == "jax":
+        os.environ["KERAS_BACKEND"] = "jax"
     if arguments.model_dir:
         compare_trained(arguments.model_dir, step=arguments.step, num_batches=arguments.batches)
         return 0
-    print("| layer | variable | " + " | ".join(POLICIES) + " |")
-    print("|---" * (len(POLICIES) + 2) + "|")
+    policies = POLICIES if arguments.backend == "tensorflow" else POLICIES[:1]
+    print("| layer | variable | " + " | ".join(policies) + " |")
+    print("|---" * (len(policies) + 2) + "|")
     for name, build in layers().items():
         errors = [
             gradient_errors(build, policy, side=arguments.side, batch_size=arguments.batch_size)
-            for policy in POLICIES
+            for policy in policies
         ]
         for variable in errors[0]:
             cells = " | ".join(f"{100 * found[variable]:.2g} %" for found in errors)
@@ -73,6 +79,8 @@ def layers() -> dict[str, Callable[[], Any]]:
         ),
         "fully connected": functools.partial(FullyConnected, CHANNELS, name="dense"),
         "transposed convolution": functools.partial(Upsample, CHANNELS, name="upsample"),
+        "squeeze and excitation": _Squeezed,
+        "RoIAlign": _Pooled,
         "fusion of BiFPN": lambda: _Fused(
             Fusion(
                 input_levels=(3, 3),
@@ -102,6 +110,57 @@ class _Fused:
         return self._fusion([inputs, inputs[:, ::-1]], training=training)
 
 
+class _Squeezed:
+    """Squeeze and excitation alone."""
+
+    def __init__(self) -> None:
+        from tpudet.trainkit.backbones.layers import Conv
+
+        self._squeeze, self._excite = Conv(8, 1, name="squeeze"), Conv(CHANNELS, 1, name="excite")
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        self._squeeze.build((None, 1, 1, shape[-1]))
+        self._excite.build((None, 1, 1, 8))
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        return [*self._squeeze.trainable_variables, *self._excite.trainable_variables]
+
+    def __call__(self, inputs: Any) -> Any:
+        from tpudet.trainkit.backbones.layers import squeeze_and_excite
+
+        return squeeze_and_excite(inputs, self._squeeze, self._excite, activation="silu")
+
+
+class _Pooled:
+    """A map made by a 1x1 convolution, pooled below boxes around two objects of each image."""
+
+    def __init__(self) -> None:
+        from tpudet.trainkit.backbones.layers import Conv
+
+        self._conv = Conv(CHANNELS, 1, name="lateral")
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        self._conv.build(shape)
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        return self._conv.trainable_variables
+
+    def __call__(self, inputs: Any) -> Any:
+        import keras
+
+        from tpudet.detection.ops.roi_align import roi_align
+
+        batch, side = inputs.shape[:2]
+        random = np.random.default_rng(2)
+        objects = np.array([[0.1, 0.2, 0.4, 0.6], [0.5, 0.3, 0.9, 0.7]])[np.arange(_BOXES) % 2]
+        boxes = 8 * side * (objects + random.normal(0, 0.02, (batch, _BOXES, 4)))
+        maps = {3: self._conv(inputs)}
+        boxes = keras.ops.convert_to_tensor(boxes, "float32")
+        return roi_align(maps, boxes, output_size=7, sampling_ratio=2, aligned=True)
+
+
 def gradient_errors(
     build: Callable[[], Any], policy: str, *, side: int, batch_size: int
 ) -> dict[str, float]:
@@ -113,24 +172,20 @@ def gradient_errors(
         side: height and width of its input in pixels.
         batch_size: B.
     """
-    import tensorflow as tf
+    from keras import ops
 
     half = policy.removeprefix("mixed_")
-    random = np.random.default_rng(0)
     shape = (batch_size, side, side, CHANNELS)
-    inputs = tf.cast(random.normal(0.5, 1.0, shape).astype(np.float32), half)
-    # As of a class that is absent nearly everywhere: small numbers of one sign.
-    upstream = tf.cast(random.uniform(0, 0.02, shape).astype(np.float32), half)
-    exact = _gradients(build, "float32", tf.cast(inputs, "float32"), upstream)
-    found = _gradients(build, policy, inputs, upstream)
+    inputs = ops.cast(np.random.default_rng(0).normal(0.5, 1.0, shape), half)
+    exact = _gradients(build, "float32", ops.cast(inputs, "float32"), half)
+    found = _gradients(build, policy, inputs, half)
     return {path: _relative_error(found[path], exact[path]) for path in exact}
 
 
 def _gradients(
-    build: Callable[[], Any], policy: str, inputs: Any, upstream: Any
+    build: Callable[[], Any], policy: str, inputs: Any, half: str
 ) -> Mapping[str, np.ndarray]:
     import keras
-    import tensorflow as tf
 
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
@@ -142,17 +197,55 @@ def _gradients(
         keras.config.set_dtype_policy(before)
     variables = layer.trainable_variables
     training = {"training": True} if "norm" in "".join(v.path for v in variables) else {}
+    differentiate = (
+        _differentiate_jax if os.environ.get("KERAS_BACKEND") == "jax" else _differentiate
+    )
+    found = differentiate(lambda inputs: layer(inputs, **training), inputs, variables, half)
+    paths = [variable.path.partition("/")[2] for variable in variables]
+    if len(set(paths)) < len(paths):  # of several layers
+        paths = [variable.path for variable in variables]
+    return dict(zip(paths, found, strict=True))
+
+
+def _upstream(shape: Sequence[int], half: str) -> Any:
+    """As of a class that is absent nearly everywhere: small numbers of one sign."""
+    from keras import ops
+
+    return ops.cast(np.random.default_rng(1).uniform(0, 0.02, shape), half)
+
+
+def _differentiate(
+    call: Callable[[Any], Any], inputs: Any, variables: Sequence[Any], half: str
+) -> list[np.ndarray]:
+    import tensorflow as tf
 
     @tf.function(autograph=False)
-    def compute() -> Any:
+    def compute(inputs: Any) -> Any:
         with tf.GradientTape() as tape:
-            outputs = layer(inputs, **training)
-        scale = outputs.shape[1] // upstream.shape[1]  # of what doubles the resolution
-        weights = tf.cast(tf.repeat(tf.repeat(upstream, scale, 1), scale, 2), outputs.dtype)
-        return tape.gradient(outputs, [variable.value for variable in variables], weights)
+            outputs = call(inputs)
+        upstream = tf.cast(_upstream(outputs.shape, half), outputs.dtype)
+        return tape.gradient(outputs, [variable.value for variable in variables], upstream)
 
-    paths = [variable.path.partition("/")[2] for variable in variables]
-    return {path: found.numpy() for path, found in zip(paths, compute(), strict=True)}
+    return [found.numpy() for found in compute(inputs)]
+
+
+def _differentiate_jax(
+    call: Callable[[Any], Any], inputs: Any, variables: Sequence[Any], half: str
+) -> list[np.ndarray]:
+    import jax
+    import keras
+
+    @jax.jit
+    def compute(inputs: Any, values: Any) -> Any:
+        def outputs_of(values: Any) -> Any:
+            mapping = list(zip(variables, values, strict=True))
+            with keras.StatelessScope(state_mapping=mapping):
+                return call(inputs)
+
+        outputs, pull_back = jax.vjp(outputs_of, values)
+        return pull_back(_upstream(outputs.shape, half).astype(outputs.dtype))[0]
+
+    return [np.asarray(g) for g in compute(inputs, [variable.value for variable in variables])]
 
 
 class GradientNoise(NamedTuple):

@@ -18,7 +18,7 @@ def test_prints_a_row_per_variable(capsys: pytest.CaptureFixture[str]) -> None:
     assert gradient_precision.main(["--side", "8", "--batch_size", "1"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert rows[0] == "| layer | variable | mixed_bfloat16 | mixed_float16 |"
-    assert len(rows) == 26 + 2
+    assert len(rows) == 32 + 2
     assert all(row.count("%") == 2 for row in rows[2:])
 
 

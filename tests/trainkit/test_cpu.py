@@ -46,12 +46,14 @@ def test_convolutions_in_bfloat16_agree_to_its_rounding() -> None:
     assert bool(error > 0) == multiplies_bfloat16()
 
 
-@pytest.mark.parametrize("instructions", [True, False])
-def test_without_onednn_or_instructions_nothing_is_timed(
-    monkeypatch: pytest.MonkeyPatch, instructions: bool
+@pytest.mark.parametrize(("flags", "onednn"), [("amx_bf16", "0"), ("amx_bf16", "false"), ("", "1")])
+def test_without_onednn_or_instructions_nothing_is_in_bfloat16(
+    monkeypatch: pytest.MonkeyPatch, flags: str, onednn: str
 ) -> None:
-    """Both precisions are as fast then, and the result would be chance."""
-    monkeypatch.setattr(cpu, "multiplies_bfloat16", lambda: instructions)
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0" if instructions else "1")
+    """Both precisions are as fast then, and TensorFlow's own sums lose small terms."""
+    monkeypatch.setattr(cpu, "has_bfloat16_flags", lambda cpuinfo: bool(flags))
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", onednn)
+    monkeypatch.setattr(cpu, "multiplies_bfloat16", multiplies_bfloat16.__wrapped__)
     monkeypatch.setattr(cpu.timeit, "timeit", lambda *_, **__: pytest.fail("it was timed"))
+    assert not cpu.multiplies_bfloat16()
     assert not cpu.gains_from_bfloat16()

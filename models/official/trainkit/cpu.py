@@ -20,10 +20,13 @@ def available_cores() -> int:
 
 @functools.cache
 def multiplies_bfloat16() -> bool:
-    """Returns whether the CPU has instructions for products in bfloat16: AVX-512 BF16 or AMX.
+    """Returns whether TensorFlow has the CPU's instructions for bfloat16: AVX-512 BF16 or AMX.
 
-    Only Linux reports them; elsewhere it is False.
+    Only Linux reports them; elsewhere it is False. Without oneDNN TensorFlow does not use them, and
+    its sums in bfloat16 lose small terms.
     """
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() in ("0", "false"):
+        return False
     try:
         with open("/proc/cpuinfo") as file:
             return has_bfloat16_flags(file.read())
@@ -42,11 +45,10 @@ def gains_from_bfloat16() -> bool:
     """Returns whether TensorFlow convolves faster in bfloat16 on this CPU, summing in float32.
 
     Where the CPU has instructions for it one convolution is timed in either precision, a tenth of
-    a second: they are of no use to a TensorFlow without oneDNN. They halve its processor time, and
-    a fifth less is asked for, so that other load does not change the result, and with it the
-    weights that a training ends with.
+    a second. They halve its processor time, and a fifth less is asked for, so that other load does
+    not change the result, and with it the weights that a training ends with.
     """
-    if not multiplies_bfloat16() or os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
+    if not multiplies_bfloat16():
         return False
     import tensorflow as tf
 

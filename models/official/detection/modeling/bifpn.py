@@ -9,7 +9,7 @@ import keras
 from tpudet.detection.modeling.fpn import upsample_nearest
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.config import COARSEST_BACKBONE_LEVEL
-from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.backbones.layers import ConvNorm, weigh
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -203,26 +203,6 @@ def fusion_shares(weights: Tensor) -> Tensor:
     """
     weights = ops.relu(weights)
     return weights / (ops.sum(weights) + _EPSILON)
-
-
-def weigh(features: Tensor, share: Tensor) -> Tensor:
-    """Returns features [B, H, W, C] times a share [] float32, in the precision of the features.
-
-    The gradient of the share is a sum in float32 that stays so: that of the weights is the
-    difference of such sums, which are nearly equal.
-    """
-
-    def multiply(features: Tensor, share: Tensor):
-        def gradient(*args: Tensor, upstream: Tensor = None):
-            upstream = args[0] if upstream is None else upstream
-            products = ops.cast(upstream, "float32") * ops.cast(features, "float32")
-            return upstream * ops.cast(share, upstream.dtype), ops.sum(products)
-
-        return features * ops.cast(share, features.dtype), gradient
-
-    if keras.backend.standardize_dtype(features.dtype) == "float32":
-        return features * share
-    return ops.custom_gradient(multiply)(features, share)
 
 
 def _resample(features: Tensor, level: int, to_level: int) -> Tensor:

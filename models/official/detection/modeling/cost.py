@@ -81,7 +81,7 @@ def _counted_products() -> Iterator[list[int]]:
     counts: list[int] = []
     layers: Any = keras.layers
     places = [(ops, name) for name in _PRODUCTS_PER_OUTPUT if hasattr(ops, name)]
-    places += [(layers.Dense, "call"), (layers.Conv2DTranspose, "call")]
+    places += [(layers.Dense, "call")]
     originals = [(owner, name, getattr(owner, name)) for owner, name in places]
 
     def counted(original: Any, products: Callable[..., int]) -> Any:
@@ -104,13 +104,11 @@ def _counted_products() -> Iterator[list[int]]:
 
 # Products per number of the output, from the first two arguments. Kernels are [h, w, channels /
 # groups, filters] of a convolution, [h, w, C, 1] of a depthwise one, [h, w, filters, channels] of a
-# transposed one; there a place gets its share of the kernel, that of its phase.
+# transposed one, whose strides are its sides: each place belongs to one pixel of the input.
 _PRODUCTS_PER_OUTPUT: Mapping[str, Callable[..., int]] = {
     "conv": lambda inputs, kernel: math.prod(kernel.shape[:-1]),
     "depthwise_conv": lambda inputs, kernel: math.prod(kernel.shape[:2]),
+    "conv_transpose": lambda inputs, kernel: kernel.shape[-1],
     "matmul": lambda first, second: first.shape[-1],
     "Dense": lambda layer, inputs: inputs.shape[-1],
-    "Conv2DTranspose": lambda layer, inputs: (
-        math.prod(layer.kernel.shape) // layer.filters // math.prod(layer.strides)
-    ),
 }

@@ -17,6 +17,7 @@ from tpudet.trainkit.backbones.layers import (
     ConvNorm,
     add_bias,
     clone_initializer,
+    convolution_dtype,
 )
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
@@ -48,7 +49,10 @@ class FullyConnected(keras.layers.Dense):
 
 
 class Upsample(keras.layers.Conv2DTranspose):
-    """A 2x2 transposed convolution with stride 2, its bias as in `FullyConnected`."""
+    """A 2x2 transposed convolution with stride 2, its bias as in `FullyConnected`.
+
+    It is computed in the precision that `Conv` takes for its own.
+    """
 
     def __init__(self, filters: int, *, name: str):
         initializer = clone_initializer(HE_FAN_OUT)
@@ -65,7 +69,11 @@ class Upsample(keras.layers.Conv2DTranspose):
 
     def call(self, inputs: Tensor) -> Tensor:
         """Maps [n, h, w, channels] to [n, 2 * h, 2 * w, filters]."""
-        return add_bias(super().call(inputs), self.shift)
+        dtype = convolution_dtype(inputs, depthwise=False)
+        outputs = ops.conv_transpose(
+            ops.cast(inputs, dtype), ops.cast(self.kernel, dtype), strides=2, padding="valid"
+        )
+        return add_bias(ops.cast(outputs, inputs.dtype), self.shift)
 
 
 class ConvStack(keras.layers.Layer):
