@@ -17,6 +17,7 @@ import numpy as np
 from engine_runs import BATCH_SIZE, TRAIN, build, data
 
 from tpudet.trainkit.command_line import start_logging
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.build_engine import choose_devices
 from tpudet.trainkit.training.jax_hosts import several_hosts
 
@@ -54,6 +55,17 @@ def main(killed: int) -> None:
     if devices.process_index == devices.num_processes - 1:
         threading.Timer(0.3, engine.request_stop).start()
     engine.train(100_000)  # only the stop ends it
+    agreement = []
+    for change in (0.0, 1e-3):  # of the weights of the last host, as if its file were another
+        arrays = engine.snapshot()
+        if devices.process_index == devices.num_processes - 1:
+            arrays["conv/kernel"] = arrays["conv/kernel"] + np.float32(change)
+        engine.load(arrays)
+        try:
+            engine.agree_on_step()
+            agreement.append("")
+        except UserError as error:
+            agreement.append(str(error))
     stopped = {"at": engine.step, "seen": engine.any_process(devices.process_index == 0)}
     result = {
         "losses": losses,
@@ -62,6 +74,7 @@ def main(killed: int) -> None:
         },
         "predicted": everything,
         "stopped": stopped,
+        "agreement": agreement,
         "variants": variants,
         "chief": engine.is_chief,
     }

@@ -126,6 +126,15 @@ def test_a_stop_of_one_host_stops_both_at_the_same_step(two_hosts: list[Ended]) 
     assert second["seen"]
 
 
+def test_hosts_with_other_weights_do_not_begin(one_host: Ended, two_hosts: list[Ended]) -> None:
+    """The second host's kernel is off by 0.001: both say so, and neither trains a mixture."""
+    assert one_host.result["agreement"] == ["", ""]
+    for host in two_hosts:
+        same, other = host.result["agreement"]
+        assert same == ""
+        assert other.startswith("the hosts begin with different weights: the file that train.weig")
+
+
 def check_killed(hosts: list[Ended], killed: int) -> None:
     survivor = hosts[1 - killed]
     assert hosts[killed].code == -9

@@ -95,7 +95,8 @@ class Engine(Protocol):
         """Waits until every process calls it.
 
         Raises:
-            UserError: the processes are not at the same step: they do not share the model_dir.
+            UserError: the processes are not at the same step, since they do not share the
+                model_dir, or they have other weights.
         """
         ...
 

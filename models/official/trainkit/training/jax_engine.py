@@ -193,6 +193,12 @@ class JaxEngine:
                 f"the hosts restored different steps: {', '.join(map(str, steps))}. All must share "
                 "one model_dir: a bucket, or a folder that all of them mount"
             )
+        if self.num_processes > 1 and len(set(self._devices.gather(self._state.digest()))) > 1:
+            raise UserError(
+                "the hosts begin with different weights: the file that train.weights names is not "
+                "the same on all of them, or the run that it belongs to has saved meanwhile. Name "
+                "a copy that does not change, in a bucket or on a disk that all of them mount"
+            )
 
     def signature(self) -> Signature:
         """As in `Engine`."""

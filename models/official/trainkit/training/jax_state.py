@@ -1,5 +1,6 @@
 """Everything that training on JAX changes: on the devices, and as checkpoints hold it."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -93,6 +94,13 @@ class TrainingState:
             key: self._whole(value).astype(_stored_dtype(key, value))
             for key, value in self._by_key().items()
         }
+
+    def digest(self) -> str:
+        """Returns a digest of the weights as this process has them."""
+        digest = hashlib.sha256()
+        for variable in self._model.variables:
+            digest.update(np.asarray(variable.value).tobytes())
+        return digest.hexdigest()
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Sets everything that `signature` lists."""
