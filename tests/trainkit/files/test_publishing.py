@@ -179,3 +179,35 @@ def test_publishing_in_a_bucket_moves_the_marking_file_last(
     assert read_text(f"{root}variables/z") == "new"
     assert read_text(f"{root}gone") is None
     assert storage.list_folder("ram://bucket") == ["model"]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_publication_in_a_bucket_that_breaks_off_is_not_taken_for_whole(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Of three moves one fails: without the marking file no reader finds a model there."""
+    bucket = f"ram://broken{number}"
+
+    def publish(content: str) -> None:
+        for name in ("a.txt", "model.pb", "variables/z"):
+            storage.make_folder(os.path.dirname(f"{bucket}/t/{name}"))
+            write_text(f"{bucket}/t/{name}", content)
+        publish_folder(f"{bucket}/t", f"{bucket}/model", last="model.pb")
+
+    publish("old")
+    real, left = storage.rename, [number]
+
+    def rename(source: str, target: str) -> None:
+        left[0] -= target.startswith(f"{bucket}/model/")
+        if not left[0]:
+            raise OSError("503: backend error")
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "rename", rename)
+        with pytest.raises(OSError, match="503"):
+            publish("new")
+    assert read_text(f"{bucket}/model/model.pb") is None
+    publish("newer")
+    for name in ("a.txt", "model.pb", "variables/z"):
+        assert read_text(f"{bucket}/model/{name}") == "newer"

@@ -17,7 +17,7 @@ def claimed_folder(
 
     An error leaves an existing folder as it was; otherwise it is replaced. Where `directory` is a
     link, the folder that it points to is replaced. In a bucket, where a folder cannot be renamed at
-    once, `last` is written after all other files.
+    once, `last` is written after all other files, and an error between them leaves none.
 
     Args:
         directory: the final name.

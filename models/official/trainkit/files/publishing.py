@@ -18,7 +18,8 @@ def publish_folder(temporary: str, target: str, *, last: str = "") -> None:
     On a disk the new folder is flushed, the old one is renamed aside to
     `<target>.replaced.temporary`, and it is removed once the new one has its name. Where `target`
     is a link, the folder that it points to is replaced and the link stays. In a bucket, which
-    cannot rename folders, the files are moved one by one.
+    cannot rename folders, the files are moved one by one; an error on the way leaves neither folder
+    whole, and no `last`.
 
     Args:
         temporary: the finished folder; best made beside `target`.
@@ -26,8 +27,8 @@ def publish_folder(temporary: str, target: str, *, last: str = "") -> None:
         last: the file that makes the folder whole, moved last in a bucket.
 
     Raises:
-        OSError: it cannot be written, or `target` is a file. A folder that had the name has it
-            still.
+        OSError: it cannot be written, or `target` is a file. On a disk a folder that had the name
+            has it still.
     """
     target = target.rstrip("/")
     if storage.is_remote(target):
