@@ -8,6 +8,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from tpudet.trainkit.errors import UserError, listing
+from tpudet.trainkit.images.decoding import decode_whole
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records
 from tpudet.trainkit.types import Tensor
 
@@ -126,7 +127,7 @@ def _damaged_images(shards: Sequence[str]) -> Iterator[tuple[int, str]]:
         parsed: dict[str, Tensor] = tf.io.parse_single_example(serialized, keys)
         try:
             encoded = _first_text(parsed, _IMAGE_KEYS)
-            tf.io.decode_image(encoded, channels=3, expand_animations=False)
+            decode_whole(tf.constant(encoded))
         except tf.errors.InvalidArgumentError:
             yield int(record), _first_text(parsed, _NAME_KEYS).decode(errors="replace")
 

@@ -4,12 +4,16 @@ import io
 import struct
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from tpudet.classification.data.samples import decode_windows
 from tpudet.classification.preparation import dicom_limits
 from tpudet.classification.preparation.dicom import DicomError, read_patient, read_scan
+from tpudet.trainkit.images.crops import Crop
 
 pydicom = pytest.importorskip("pydicom")
 DEFLATED, JPEG_2000, JPEG_LS = (
@@ -51,16 +55,10 @@ def no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("rows", "frames"), [(512, 513), (16_385, 1)], ids=["many frames", "large frame"]
-)
-def test_the_pixels_that_the_header_states(rows: int, frames: int, make_dicom: Make) -> None:
-    """2^28 bytes are decoded: 512 frames of 512 x 512, or 16,384 x 8,192."""
-    columns = 512 if frames > 1 else 8192
-    content = make_dicom(
-        np.zeros((1, 1), np.uint16), Rows=rows, Columns=columns, NumberOfFrames=frames
-    )
-    message = f"has {frames} x {rows} x {columns} pixels of 1 x 16 bits: at most 268,435,456 bytes"
+def test_the_pixels_that_the_header_states(make_dicom: Make) -> None:
+    """2^28 bytes are decoded: 512 frames of 512 x 512."""
+    content = make_dicom(np.zeros((1, 1), np.uint16), Rows=512, Columns=512, NumberOfFrames=513)
+    message = "has 513 x 512 x 512 pixels of 1 x 16 bits: at most 268,435,456 bytes"
     with pytest.raises(DicomError, match=message):
         read_scan(content)
 
@@ -98,3 +96,40 @@ def test_a_deflated_file_is_not_inflated_beyond_the_limit(
     monkeypatch.setattr(zlib, "decompress", inflate)
     monkeypatch.setattr(dicom_limits, "MAX_BYTES", 2**21)
     assert read_patient(content) == "p"
+
+
+def test_a_slice_of_more_pixels_than_are_trained_on(make_dicom: Make) -> None:
+    """2^25 of them are: 4096 x 8192."""
+    content = make_dicom(np.zeros((1, 1), np.uint16), Rows=4096, Columns=8192)
+    with pytest.raises(pytest.fail.Exception, match="decoded"):
+        read_scan(content)
+    content = make_dicom(np.zeros((1, 1), np.uint16), Rows=4097, Columns=8192)
+    with pytest.raises(DicomError, match="has 4097 x 8192 pixels: at most 33,554,432"):
+        read_scan(content)
+
+
+@pytest.mark.parametrize(("width", "is_refused"), [(8192, False), (8193, True)])
+def test_records_of_others_with_such_a_slice(
+    width: int, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A PNG of 1 MB took 4 GB; what is not refused comes to the decoder."""
+    decoded: list[int] = []
+
+    def decode_png(*_: Any, **__: Any) -> tf.Tensor:
+        decoded.append(width)
+        return tf.zeros([4, 4, 1], tf.uint16)
+
+    monkeypatch.setattr(tf.io, "decode_png", decode_png)
+    header = struct.pack(">I4sIIBBBBB", 13, b"IHDR", width, 4096, 16, 0, 0, 0, 0)
+    encoded, crop = tf.constant(b"\x89PNG\r\n\x1a\n" + header), Crop(*tf.constant([[0, 0], [4, 4]]))
+
+    def decode() -> None:
+        windows = [(40, 80)] * 3
+        decode_windows(encoded, tf.constant([1.0, 0.0]), lambda _: crop, 4, 4, windows=windows)
+
+    if is_refused:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="A CT slice of more than"):
+            decode()
+    else:
+        decode()
+    assert decoded == ([] if is_refused else [width])

@@ -54,12 +54,16 @@ def test_masks_may_overlap():
     assert decode(encoded, placed, rows=[]).shape == (0, HEIGHT, WIDTH)
 
 
-def test_masks_that_are_not_wanted_are_not_decoded():
+def test_masks_that_are_not_wanted_or_do_not_fit_are_not_decoded(monkeypatch):
     placed = place(np.ones((HEIGHT, WIDTH), np.uint8))
     encoded = [b"no PNG", png(np.ones((HEIGHT, WIDTH), np.uint8))]
     assert decode(encoded, placed, rows=[1]).numpy().all()
-    with pytest.raises(tf.errors.InvalidArgumentError):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="An image is no PNG"):
         decode(encoded, placed, rows=[0])
+    monkeypatch.setattr(tf.io, "decode_png", lambda *_, **__: pytest.fail("it is decoded"))
+    for other in (np.ones((2**14, HEIGHT), np.uint8), np.ones((WIDTH, HEIGHT), np.uint8)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="of masks, and of their image"):
+            decode([png(other)], placed, rows=[0])
 
 
 def test_a_record_without_masks_has_empty_ones():
@@ -80,7 +84,7 @@ def test_packed_masks_are_an_eighth_and_come_back(shape):
 @pytest.mark.parametrize(
     ("masks", "words"),
     [
-        ([png(np.ones((8, 9), np.uint8))] * 2, "height, width of a mask and of its image"),
+        ([png(np.ones((8, 9), np.uint8))] * 2, "heights, widths of masks, and of their image"),
         ([png(np.ones((HEIGHT, WIDTH), np.uint8))], "masks, objects"),
     ],
 )

@@ -49,9 +49,9 @@ def test_scans_of_progressive_jpegs(mode: str, scans: int, monkeypatch: pytest.M
     for walk_scans in (True, False):
         assert parse_jpeg(encoded, walk_scans=walk_scans).scans == scans
         assert parse_jpeg(sequential, walk_scans=walk_scans).scans == 1
-    monkeypatch.setattr(pixel_limit, "_MAX_SCANNED_BLOCKS", 40 * scans)
+    monkeypatch.setattr(pixel_limit, "MAX_SCANNED_BLOCKS", 40 * scans)
     assert standardize(encoded).encoded == encoded
-    monkeypatch.setattr(pixel_limit, "_MAX_SCANNED_BLOCKS", 40 * scans - 1)
+    monkeypatch.setattr(pixel_limit, "MAX_SCANNED_BLOCKS", 40 * scans - 1)
     for check_pixels in (True, False):
         with pytest.raises(ImageError, match=f"{scans} scans: at most {scans - 1} of 60 x 40"):
             standardize(encoded, check_pixels=check_pixels)

@@ -32,6 +32,7 @@ Schema = Literal["imagenet", "flowers", "ct"]
 
 _RESCALE_KEY = "image/ct/rescale"
 CT_BIAS = 32768  # added to the stored values of a CT, so that signed ones fit into a 16-bit PNG
+MAX_SLICE_PIXELS = 2**25  # 33 megapixels; training may take five float32 of each
 
 
 class Example(NamedTuple):

@@ -7,10 +7,17 @@ import tensorflow as tf
 
 from tpudet.classification.data.augmentations import move_image
 from tpudet.classification.data.config import DataConfig
-from tpudet.classification.data.record import CT_BIAS, Example, Schema, parse_example
+from tpudet.classification.data.record import (
+    CT_BIAS,
+    MAX_SLICE_PIXELS,
+    Example,
+    Schema,
+    parse_example,
+)
 from tpudet.classification.data.sample import Sample
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.crops import Crop, center_crop, decode_crop, random_crop
+from tpudet.trainkit.images.graph_limits import png_sizes
 from tpudet.trainkit.images.seeds import fold_seed, record_seed
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
 from tpudet.trainkit.types import Tensor
@@ -135,7 +142,12 @@ def decode_windows(
         move: of the whole slice, [h, w, 1] float32, before the crop is taken; what it leaves empty
             must be 0, and becomes the lowest value.
     """
-    values = tf.cast(tf.io.decode_png(encoded, channels=1, dtype=tf.uint16), tf.float32)
+    size = png_sizes(tf.expand_dims(encoded, 0))[0]
+    fits = tf.reduce_prod(tf.cast(size, tf.int64)) <= MAX_SLICE_PIXELS
+    wrong = [f"A CT slice of more than {MAX_SLICE_PIXELS:,} pixels; height, width:", size]
+    with tf.control_dependencies([tf.debugging.Assert(fits, wrong)]):
+        values = tf.io.decode_png(encoded, channels=1, dtype=tf.uint16)
+    values = tf.cast(values, tf.float32)
     if move is not None:
         values = _mirrored(move(_mirrored(values, rescale)), rescale)
     crop = choose(tf.shape(values)[:2])

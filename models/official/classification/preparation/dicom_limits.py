@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+from tpudet.classification.data.record import MAX_SLICE_PIXELS
 from tpudet.trainkit.images.headers import ImageError, find_container
 from tpudet.trainkit.images.pixel_limit import MAX_PIXELS, check_header
 
@@ -40,12 +41,18 @@ def check_inflated_size(content: bytes) -> None:
 def check_decoded_size(dataset: Any) -> None:
     """Raises ImageError if the pixels of a file would take more than `MAX_BYTES`.
 
+    A frame has a limit too, by the memory of training.
+
     The header of the file counts, and those of its compressed frames, which may be of another size.
     """
     frames = _whole_number(dataset, "NumberOfFrames", 1)
     if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
         frames = max(frames, _check_frames(dataset, frames))
     rows, columns = _whole_number(dataset, "Rows", 0), _whole_number(dataset, "Columns", 0)
+    if rows * columns > MAX_SLICE_PIXELS:
+        raise ImageError(
+            f"has {rows} x {columns} pixels: at most {MAX_SLICE_PIXELS:,} are trained on"
+        )
     samples = _whole_number(dataset, "SamplesPerPixel", 1)
     bits = _whole_number(dataset, "BitsAllocated", 16)
     if frames * rows * columns * samples * bits > 8 * MAX_BYTES:

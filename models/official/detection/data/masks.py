@@ -15,6 +15,7 @@ import tensorflow as tf
 from tpudet.detection.data.tfrecord import parse_example
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.canvas import PlacedImage
+from tpudet.trainkit.images.graph_limits import png_sizes
 from tpudet.trainkit.records import read_records
 from tpudet.trainkit.types import Tensor
 
@@ -76,22 +77,25 @@ def placed_masks(
 
     def decode(png: Tensor) -> Tensor:
         mask = tf.io.decode_png(png, channels=1)[..., 0]
-        same = tf.reduce_all(tf.shape(mask) == size)
-        wrong = ["height, width of a mask and of its image:", tf.shape(mask), size]
-        with tf.control_dependencies([tf.debugging.Assert(same, wrong)]):
-            sampled = tf.gather(tf.gather(mask, lines), columns, axis=1)
+        sampled = tf.gather(tf.gather(mask, lines), columns, axis=1)
         return tf.cast(sampled > 0, tf.uint8)
+
+    def decode_all() -> Tensor:
+        wanted = tf.gather(encoded, rows)
+        sizes = png_sizes(wanted)
+        same = tf.reduce_all(sizes == size)
+        wrong = ["heights, widths of masks, and of their image:", sizes, size]
+        with tf.control_dependencies([tf.debugging.Assert(same, wrong)]):
+            return tf.map_fn(
+                decode, wanted, fn_output_signature=tf.TensorSpec([None, None], tf.uint8)
+            )
 
     fitting = (tf.size(encoded) == 0) | (tf.size(encoded) == count)
     wrong = ["masks, objects:", tf.size(encoded), count]
     with tf.control_dependencies([tf.debugging.Assert(fitting, wrong)]):
         return tf.cond(
             tf.minimum(tf.size(encoded), tf.size(rows)) > 0,
-            lambda: tf.map_fn(
-                decode,
-                tf.gather(encoded, rows),
-                fn_output_signature=tf.TensorSpec([None, None], tf.uint8),
-            ),
+            decode_all,
             lambda: tf.zeros([tf.size(rows), height, width], tf.uint8),
         )
 

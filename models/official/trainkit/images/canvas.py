@@ -25,9 +25,10 @@ from tpudet.trainkit.images.decoding import (
     choose_reduction,
     decode_jpeg_window,
     decode_whole,
-    is_jpeg,
+    reduce_uint8,
     resize_uint8,
 )
+from tpudet.trainkit.images.graph_limits import is_jpeg, jpeg_size
 from tpudet.trainkit.types import Tensor
 
 # (sizes of image and canvas, both [2] float32) -> canvas pixels per original pixel, [2] float32
@@ -132,7 +133,7 @@ def place_on_canvas(
     canvas = (canvas_height, canvas_width)
 
     def from_jpeg() -> tuple:
-        size = tf.image.extract_jpeg_shape(encoded)[:2]
+        size = jpeg_size(encoded)
         window = _plan_window(size, canvas, resize, scale, position, of_jpeg=True)
         pixels = decode_jpeg_window(encoded, window.begin, window.size, window.reduction)
         return pixels, size, window
@@ -208,7 +209,7 @@ def _reduce_window(image: Tensor, window: _Window) -> Tensor:
     size = -(-tf.shape(image)[:2] // ratio)
     reduced = tf.cond(
         window.reduction > 0,
-        lambda: resize_uint8(image, size, "area"),
+        lambda: reduce_uint8(image, size),
         lambda: image,
     )
     return tf.slice(reduced, tf.concat([window.begin, [0]], 0), tf.concat([window.size, [3]], 0))

@@ -15,9 +15,10 @@ from tpudet.trainkit.images.decoding import (
     choose_reduction,
     decode_jpeg_window,
     decode_whole,
-    is_jpeg,
+    reduce_uint8,
     resize_uint8,
 )
+from tpudet.trainkit.images.graph_limits import is_jpeg, jpeg_size
 from tpudet.trainkit.types import Tensor
 
 _MIN_OBJECT_COVERED = 0.1  # of the image, as in tensorflow/tpu
@@ -101,7 +102,7 @@ def decode_crop(
     """
 
     def from_jpeg() -> Tensor:
-        crop = choose(tf.image.extract_jpeg_shape(encoded)[:2])
+        crop = choose(jpeg_size(encoded))
         return _decode_jpeg(encoded, crop, height, width)
 
     def from_whole() -> Tensor:
@@ -123,7 +124,7 @@ def resize_crop(image: Tensor, crop: Crop, height: int, width: int) -> Tensor:
     )
     ratio = tf.bitwise.left_shift(1, _reduction(crop.size, height, width))
     reduced = tf.cond(
-        ratio > 1, lambda: resize_uint8(pixels, -(-crop.size // ratio), "area"), lambda: pixels
+        ratio > 1, lambda: reduce_uint8(pixels, -(-crop.size // ratio)), lambda: pixels
     )
     return _resize_if_needed(reduced, height, width)
 

@@ -4,16 +4,10 @@ from typing import Literal
 
 import tensorflow as tf
 
-from tpudet.trainkit.images import pixel_limit
+from tpudet.trainkit.images.graph_limits import checked_image
 from tpudet.trainkit.types import Tensor
 
-_JPEG_START = b"\xff\xd8\xff"
-_PNG_START = b"\x89PNG\r\n\x1a\n"
-
-
-def is_jpeg(encoded: Tensor) -> Tensor:
-    """Whether a file, [] string, begins as a JPEG does, [] bool."""
-    return tf.strings.substr(encoded, 0, 3) == _JPEG_START
+_WIDENED = 2**25  # values, 134 MB as float32
 
 
 def choose_reduction(size: Tensor, wanted: Tensor) -> Tensor:
@@ -51,23 +45,14 @@ def decode_jpeg_window(encoded: Tensor, begin: Tensor, size: Tensor, reduction: 
 def decode_whole(encoded: Tensor) -> Tensor:
     """Decodes an image, [h, w, 3] uint8.
 
-    Records of others, and what is sent to an exported model, have passed no check of their size.
-
     Args:
         encoded: [] string, a JPEG, PNG, GIF (first frame) or BMP file.
 
     Raises:
-        tf.errors.InvalidArgumentError: it cannot be decoded, or is a PNG of more than
-            `pixel_limit.MAX_PIXELS` pixels.
+        tf.errors.InvalidArgumentError: it cannot be decoded, or takes too much memory or time; see
+            `graph_limits`.
     """
-    start = tf.strings.substr(encoded, 0, 24) + bytes(24)  # as short a file as there may be
-    is_png = tf.strings.substr(start, 0, 8) == _PNG_START
-    sides = tf.io.decode_raw(tf.strings.substr(start, 16, 8), tf.int32, little_endian=False)
-    pixels = tf.reduce_prod(tf.cast(sides, tf.int64))
-    decodable = ~is_png | (pixels <= pixel_limit.MAX_PIXELS)
-    wrong = [f"A PNG of more than {pixel_limit.MAX_PIXELS:,} pixels; width, height:", sides]
-    with tf.control_dependencies([tf.debugging.Assert(decodable, wrong)]):
-        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+    image = tf.io.decode_image(checked_image(encoded), channels=3, expand_animations=False)
     return tf.ensure_shape(image, [None, None, 3])
 
 
@@ -81,3 +66,16 @@ def resize_uint8(
     4.9 ms with QuantizeV2 on varying sizes).
     """
     return tf.cast(tf.image.resize(tf.cast(image, tf.float32) + 0.5, size, method), tf.uint8)
+
+
+def reduce_uint8(image: Tensor, size: Tensor) -> Tensor:
+    """Reduces a whole image, uint8 [h, w, 3], to `size` by averaging areas.
+
+    Of the largest ones float32 would take gigabytes.
+    """
+
+    def as_it_is() -> Tensor:
+        return tf.cast(tf.image.resize(image, size, "area") + 0.5, tf.uint8)
+
+    is_small = tf.size(image) <= _WIDENED
+    return tf.cond(is_small, lambda: resize_uint8(image, size, "area"), as_it_is)

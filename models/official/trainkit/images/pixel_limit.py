@@ -25,8 +25,9 @@ MAX_PIXELS = 2**27  # 134 megapixels, 400 MB of RGB
 # decoders of GIF and AVIF were measured to take 21 and 17, those of animations 11 to 15.
 _COST, _GIF_COST, _AVIF_COST, _ANIMATION_COST = 8, 24, 16, 16
 # Blocks of 8 x 8 pixels times scans: 32 scans of the largest image, of which libjpeg writes 10.
-_MAX_SCANNED_BLOCKS = 2**26
+MAX_SCANNED_BLOCKS = 2**26
 _MAX_METADATA = 2**26  # bytes
+MAX_GIF_PIXELS = MAX_PIXELS * _COST // _GIF_COST
 
 _TIFF_SIDES = {256: "width", 257: "height", 322: "tile width", 323: "tile height"}
 # The types of integers that libtiff takes; those of 8 bytes stand in the entry of a BigTIFF only.
@@ -53,9 +54,9 @@ def check_jpeg(header: JpegHeader) -> None:
     """As `check_size`, and for more scans than are decoded: each passes over all pixels."""
     check_size(header.height, header.width)
     blocks = -(-header.height // 8) * -(-header.width // 8)
-    if blocks * header.scans > _MAX_SCANNED_BLOCKS:
+    if blocks * header.scans > MAX_SCANNED_BLOCKS:
         raise ImageError(
-            f"a JPEG of {header.scans:,} scans: at most {_MAX_SCANNED_BLOCKS // blocks:,} of "
+            f"a JPEG of {header.scans:,} scans: at most {MAX_SCANNED_BLOCKS // blocks:,} of "
             f"{header.width} x {header.height} pixels are decoded; save the image again"
         )
 
