@@ -193,3 +193,38 @@ def test_a_random_crop_needs_variants(colors_part: Path, tmp_path: Path, capsys)
     assert main([*command, "--variants", "3", "--dry_run"]) == 0
     assert "54 samples take 1.9 MiB" in capsys.readouterr().out  # 3 x 18 x 112 x 112 x 3 bytes
     assert not (tmp_path / "cache/cache.json").exists()
+
+
+ENTRY = {"file": "samples-00000-of-00001.tfrecord", "records": 1, "bytes": 1}
+WHOLE = {"format": 1, "variants": 1, "seed": 5, "made_from": {}, "shards": [ENTRY]}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"variants": None},
+        {"variants": "1"},
+        {"made_from": []},
+        {"shards": {}},
+        {"shards": [1]},
+        {"shards": [{"file": "a", "records": 1}]},
+        {"shards": [{**ENTRY, "bytes": "1"}]},
+        {"shards": [{**ENTRY, "file": "../elsewhere.tfrecord"}]},
+        {"shards": [{**ENTRY, "file": "/elsewhere.tfrecord"}]},
+    ],
+)
+def test_a_manifest_of_others_is_refused_in_words(changes: dict, tmp_path: Path) -> None:
+    (tmp_path / "cache.json").write_text(json.dumps({**WHOLE, **changes}))
+    with pytest.raises(UserError, match="is not a manifest of this version"):
+        find_cache(replace(PLAIN, cache=str(tmp_path)), [], [])
+
+
+def test_writing_removes_no_file_elsewhere(split: Split, tmp_path: Path) -> None:
+    elsewhere, output = tmp_path / "elsewhere", tmp_path / "cache"
+    elsewhere.write_text("of others")
+    planned = plan(PLAIN, split, output, 0)
+    output.mkdir()
+    shards = [{**ENTRY, "file": "../elsewhere"}]
+    (output / "cache.json").write_text(json.dumps({**planned.describe(), "shards": shards}))
+    write_cache(planned, overwrite=False)
+    assert elsewhere.read_text() == "of others"

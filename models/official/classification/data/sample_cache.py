@@ -161,10 +161,34 @@ def _read_manifest(path: str) -> dict[str, Any]:
         manifest = parse_json(text)
     except ValueError:
         manifest = None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_VERSION:
+    if not isinstance(manifest, dict) or not _is_manifest(manifest):
         remedy = _REMEDY.format(os.path.dirname(path), "N")
         raise UserError(f"{path} is not a manifest of this version, or was cut short; {remedy}")
     return manifest
+
+
+def _is_manifest(manifest: Mapping[str, Any]) -> bool:
+    """Whether JSON values are a manifest of this version, of files in its own folder."""
+    variants, made_from, shards = (manifest.get(key) for key in ("variants", "made_from", "shards"))
+    return (
+        manifest.get("format") == FORMAT_VERSION
+        and type(variants) is int
+        and isinstance(made_from, dict)
+        and isinstance(shards, list)
+        and len(usable_entries(shards)) == len(shards)
+    )
+
+
+def usable_entries(shards: Any) -> list[dict[str, Any]]:
+    """Returns those of a manifest's files that are described wholly and are in its own folder."""
+    entries = shards if isinstance(shards, list) else []
+    return [entry for entry in entries if isinstance(entry, dict) and _is_entry(entry)]
+
+
+def _is_entry(entry: Mapping[str, Any]) -> bool:
+    file, *numbers = (entry.get(key) for key in ("file", "records", "bytes"))
+    is_name = isinstance(file, str) and os.path.basename(file) == file
+    return is_name and [type(number) for number in numbers] == [int, int]
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ from tpudet.classification.data.sample_cache import (
     describe_samples,
     encode_sample,
     require_fixed_part,
+    usable_entries,
 )
 from tpudet.classification.data.samples import (
     check_windows,
@@ -130,7 +131,7 @@ def _clear_other(plan: CachePlan, described: dict[str, Any], *, overwrite: bool)
         if text is None:
             continue
         before = _read_fields(text)
-        entries = before.pop("shards", [])
+        entries = usable_entries(before.pop("shards", []))
         if before == described:
             for entry in entries:  # of the manifest; files beside a plan are whole
                 path = f"{output}/{entry['file']}"
