@@ -48,6 +48,12 @@ def test_an_empty_list_is_refused(text):
         read_class_list(text)
 
 
+def test_a_table_of_boxes_is_no_class_list():
+    assert len(read_class_list("".join(f"i{k},n{k}\n" for k in range(21_843)))) == 21_843
+    with pytest.raises(UserError, match="more than 500,000 rows. Is it a table of boxes"):
+        read_class_list("a,b,c\n" * 500_001)
+
+
 def test_writing_refuses_what_reading_would():
     with pytest.raises(ValueError, match="identifier 'a' is also in row 1"):
         write_class_list([ClassEntry("a", "cat"), ClassEntry("a", "dog")])

@@ -7,6 +7,7 @@ SavedModels and in the metadata of predictions files.
 
 import csv
 import io
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from tpudet.trainkit.errors import UserError, shorten
 from tpudet.trainkit.files.inputs import read_input_text
 
+_MAX_CLASSES = 500_000  # of a list; Google Landmarks has 203,094
 _ID_DIGITS = 7  # of ids in label maps, which become rows of the list
 # Of label maps. A run of blanks or letters is looked at from its start only, not from each of them:
 # the time is in proportion to the text, whatever it is.
@@ -71,16 +73,20 @@ def read_class_list(text: str) -> tuple[ClassEntry, ...]:
             comma stands in double quotes.
 
     Raises:
-        UserError: there is no class, a row does not have exactly two columns, an identifier or
-            name is empty or has a line break, or one occurs twice. All mistakes are listed with
-            their row numbers.
+        UserError: there is no class or more than 500,000, a row does not have exactly two columns,
+            an identifier or name is empty or has a line break, or one occurs twice. All mistakes
+            are listed with their row numbers.
     """
     try:
         # Line ends of every system: csv itself does not take those of the old Mac, a bare CR.
         stream = io.StringIO(text.removeprefix("\ufeff"), newline=None)
-        rows = list(csv.reader(stream, strict=True))
+        rows = list(itertools.islice(csv.reader(stream, strict=True), _MAX_CLASSES + 1))
     except csv.Error as error:
         raise UserError(f"The class list is not a CSV: {error}.") from error
+    if len(rows) > _MAX_CLASSES:
+        raise UserError(
+            f"The class list has more than {_MAX_CLASSES:,} rows. Is it a table of boxes or images?"
+        )
     while rows and not any(column.strip() for column in rows[-1]):
         rows.pop()
     entries = [ClassEntry(*(column.strip() for column in (*row, "", "")[:2])) for row in rows]
