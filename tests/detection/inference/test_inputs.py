@@ -157,8 +157,8 @@ def test_predicted_images_are_saved_with_their_detections(
     assert sorted(path.name for path in drawn.iterdir()) == [
         "clip_000000.jpg",
         "clip_000006.jpg",
-        "written_images.json",  # lists the three
         "wide.jpg",
+        "written_images.json",  # lists the three
     ]
     before, after = (cv2.imread(str(path)) for path in (photo, drawn / "wide.jpg"))
     assert before is not None
