@@ -5,13 +5,14 @@ hundreds of millions of equal ones. Headers are structs in Thrift's compact prot
 (https://parquet.apache.org/docs/file-format/, Thrift's thrift-compact-protocol.md).
 """
 
-import struct
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from tpudet.trainkit.files.varints import read_varint
 
 _MAX_HEADER = 1 << 16  # bytes; the smallest and largest value of a page are in it
 _MAX_DEPTH = 4
@@ -65,7 +66,7 @@ def _read_header(content: bytes) -> tuple[dict[int, Any], int]:
     """Returns the fields of a page's header by their numbers, and its length in bytes."""
     try:
         return _read_struct(content, 0, 0)
-    except (IndexError, struct.error) as error:
+    except (IndexError, ValueError) as error:
         raise pa.ArrowInvalid("the header of a page is cut off or not valid") from error
 
 
@@ -84,25 +85,15 @@ def _read_struct(content: bytes, place: int, depth: int) -> tuple[dict[int, Any]
         elif kind in (4, 5, 6):  # integers of 16, 32 and 64 bits
             fields[number], place = _read_integer(content, place)
         elif kind == 8:  # bytes
-            length, place = _read_varint(content, place)
+            length, place = read_varint(content, place)
             place += length
         elif kind == 12 and depth < _MAX_DEPTH:
             fields[number], place = _read_struct(content, place, depth + 1)
         else:
-            raise struct.error(f"type {kind}")
+            raise ValueError(f"type {kind}")
     return fields, place + 1
 
 
 def _read_integer(content: bytes, place: int) -> tuple[int, int]:
-    number, place = _read_varint(content, place)
+    number, place = read_varint(content, place)
     return (number >> 1) ^ -(number & 1), place
-
-
-def _read_varint(content: bytes, place: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = content[place]
-        number |= (byte & 0x7F) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 0x80:
-            return number, place

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.varints import read_varint
 from tpudet.trainkit.weights.stored_weights import is_inflated, is_possible_shape
 
 _MAGIC = bytes.fromhex("57fb808b247547db")
@@ -74,7 +75,7 @@ def _check_texts(entry: Any, path: str) -> None:
         data = file.read(min(entry.size, _MAX_VARINT_BYTES * count))
     place = num_letters = 0
     for _ in range(count):
-        length, place = _varint(data, place)
+        length, place = read_varint(data, place)
         num_letters += length
     if count and place + _CHECKSUM_BYTES + num_letters != entry.size:
         raise DamagedIndexError(f"it has texts of {num_letters:,} letters in {entry.size:,} bytes")
@@ -115,12 +116,13 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     Raises:
         DamagedIndexError: it is not a table, is compressed, or can be read in two ways.
         IndexError: it is cut off.
+        ValueError: a number in it is too long.
     """
     if data[-8:] != _MAGIC:
         raise DamagedIndexError("it is cut off, or not an index of TensorFlow")
     place = len(data) - _FOOTER_BYTES
     for _ in range(2):  # where the properties of the table are
-        _, place = _varint(data, place)
+        _, place = read_varint(data, place)
     last: bytes | None = None
     for _, handle in _read_block(data, *_handle(data, place)):
         for key, value in _read_block(data, *_handle(handle, 0)):
@@ -131,8 +133,8 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _handle(data: bytes, place: int) -> tuple[int, int]:
-    offset, place = _varint(data, place)
-    return offset, _varint(data, place)[0]
+    offset, place = read_varint(data, place)
+    return offset, read_varint(data, place)[0]
 
 
 def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
@@ -148,9 +150,9 @@ def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
     key, place = b"", 0
     while place < end:
         start = place
-        shared, place = _varint(block, place)
-        own, place = _varint(block, place)
-        length, place = _varint(block, place)
+        shared, place = read_varint(block, place)
+        own, place = read_varint(block, place)
+        length, place = read_varint(block, place)
         if shared > (0 if start in restarts else len(key)) or place + own + length > end:
             raise DamagedIndexError("a block of it is damaged")
         restarts.discard(start)
@@ -160,16 +162,3 @@ def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
         place += length
     if restarts - {0}:  # an empty block has one at its start
         raise DamagedIndexError("a block of it can be read in two ways")
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, lowest first, and the place behind it."""
-    value, shift = 0, 0
-    while True:
-        byte = data[place]
-        value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 128:
-            return value, place
-        if shift > 63:
-            raise DamagedIndexError("a number in it is too long")
