@@ -20,6 +20,9 @@ class _Scalar(NamedTuple):
 
 _MAX_NODES = 100_000  # of a file whose aliases are written out; an experiment has some 300
 _MAX_BYTES = 2_000_000  # of a file, which PyYAML scans in Python
+_TOO_LARGE = (
+    f"it has more than {_MAX_BYTES // 10**6} MB, the most that is read; is it the right file?"
+)
 _MAX_INTEGER = 1 << 63
 
 _TAG = "tag:yaml.org,2002:"
@@ -154,7 +157,7 @@ def read_file(path: str, named_by: str = "") -> str:
         with storage.open_bytes(path) as file:  # another file can name a device as its base
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
-            raise ConfigError(f"{path}{named_by}: it has more than {_MAX_BYTES // 10**6} MB")
+            raise ConfigError(f"{path}{named_by}: {_TOO_LARGE}")
         return content.decode()
     except OSError as error:
         raise ConfigError(f"{path}{named_by}: cannot be read: {storage.reason(error)}") from error
@@ -180,7 +183,7 @@ def parse_tree(
             appears twice.
     """
     if len(text) > _MAX_BYTES:
-        raise ConfigError(f"{filename}: it has more than {_MAX_BYTES // 10**6} MB of text")
+        raise ConfigError(f"{filename}: {_TOO_LARGE}")
     with _yaml_errors_in_words(filename):
         node = yaml.compose(text, Loader=_TextLoader if as_text else Loader)
         _check_size(node, filename)
