@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel as SavedModelProto
 
 from tpudet.trainkit.files.claims import ClaimError
@@ -140,24 +141,26 @@ def without_objects(contents: SavedModelProto) -> None:
 
 def with_restore_called(contents: SavedModelProto) -> None:
     """The signature calls the saver's function, with a path of its own."""
-    *_, signature = contents.meta_graphs[0].graph_def.library.function
-    call = signature.node_def.add(name="restore", op="StatefulPartitionedCall")
-    call.attr["f"].func.name = name_of("_traced_restore", contents)
+    wrapper = function_of("signature_wrapper", contents)
+    call = wrapper.node_def.add(name="restore", op="StatefulPartitionedCall")
+    call.attr["f"].func.name = function_of("_traced_restore", contents).signature.name
 
 
 def with_restore_among_objects(contents: SavedModelProto) -> None:
     nodes = contents.meta_graphs[0].object_graph_def.nodes
-    nodes.add().function.concrete_functions.append(name_of("_traced_restore", contents))
+    saver = function_of("_traced_restore", contents).signature.name
+    nodes.add().function.concrete_functions.append(saver)
 
 
 def with_restore_in_the_graph(contents: SavedModelProto) -> None:
     contents.meta_graphs[0].graph_def.node.add(name="restore", op="RestoreV2")
 
 
-def name_of(part: str, contents: SavedModelProto) -> str:
+def function_of(part: str, contents: SavedModelProto) -> FunctionDef:
+    """Found by its name: TensorFlow writes functions in an order that differs between saves."""
     functions = contents.meta_graphs[0].graph_def.library.function
-    (name,) = [f.signature.name for f in functions if part in f.signature.name]
-    return name
+    (found,) = [function for function in functions if part in function.signature.name]
+    return found
 
 
 @pytest.mark.parametrize(
