@@ -140,6 +140,7 @@ def test_completion_knows_verbs_and_their_flags(tmp_path: Path) -> None:
 
     assert complete("tpudet", "list_") == ["list_runs", "list_checkpoint", "list_weights"]
     assert complete("tpudet", "list_runs", "--wa") == ["--watch"]
+    assert complete("tpudet", "convert_model", "--i") == ["--int8"]
     assert complete("tpudet", "list_runs", "out") == []
 
 

@@ -103,7 +103,8 @@ _COMPLETION = r"""_tpudet() {
     if [ "$COMP_CWORD" -eq 1 ]; then
         words="VERBS"
     elif [[ $word == -* ]]; then
-        words=$(tpudet "${COMP_WORDS[1]}" --help 2>/dev/null | grep -oE -e '--[a-z_]+' | sort -u)
+        words=$(tpudet "${COMP_WORDS[1]}" --help 2>/dev/null)
+        words=$(grep -oE -e '--[a-z0-9_-]+' <<< "$words" | sort -u)
     fi
     COMPREPLY=($(compgen -W "$words" -- "$word"))
 }

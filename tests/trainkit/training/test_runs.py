@@ -68,6 +68,22 @@ def test_every_column_of_a_run(ram_dir: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "version", "part"),
+    [
+        ("lite0-512_fpn-bccd", "lite0-512_fpn", "bccd"),
+        ("mask-r50_fpn_1024-seg_seg-fold_4", "mask-r50_fpn_1024", "seg_seg-fold_4"),
+        ("quickstart-fold_0", "quickstart", "fold_0"),
+        ("cats", "cats", ""),
+    ],
+)
+def test_names_of_versions_may_have_hyphens(
+    tmp_path: Path, name: str, version: str, part: str
+) -> None:
+    found = runs.describe_run(str(tmp_path / name), metric="AP", now=NOW, silent_after_minutes=15)
+    assert (found.version, found.part) == (version, part)
+
+
+@pytest.mark.parametrize(
     ("line", "state"),
     [
         (state_line("running", 0, 899), "running"),

@@ -184,9 +184,11 @@ def format_goodput(model_dirs: Sequence[str]) -> str:
 
 
 def _split_name(model_dir: str) -> tuple[str, str]:
-    """The version and the part that a model_dir is named after."""
-    version, _, part = os.path.basename(model_dir.rstrip("/")).partition("-")
-    return version, part
+    """The version, which may have hyphens, and the part that a model_dir is named after."""
+    fields = os.path.basename(model_dir.rstrip("/")).split("-")
+    fields_of_part = 2 if fields[-1].startswith("fold_") else 1
+    place = max(1, len(fields) - fields_of_part)
+    return "-".join(fields[:place]), "-".join(fields[place:])
 
 
 def describe_runs(
