@@ -5,7 +5,7 @@ set -euo pipefail
 usage() {
     cat <<END
 usage: $(basename "$0") [cuda|cpu] [FLAGS of docker build]
-  cuda  for NVIDIA GPUs, about 9 GB; the host needs the driver, nothing of CUDA
+  cuda  for NVIDIA GPUs, some 9 GB (an estimate); the host needs the driver, nothing of CUDA
   cpu   for any machine, about 3 GB
 examples:
   $(basename "$0") cpu --build-arg PYTHON_VERSION=3.13

@@ -41,7 +41,8 @@ What `tpudet plan CONFIG --tpu NAME` says of shipped experiments with {classes} 
 `make tpu-plans` ({libtpu}). The compiler is real and the machine is not: the least time is the
 roofline bound, what the machine's peaks allow for the operations of a step and the bytes that it
 moves from and to its memory; the estimate adds up the cycles that the compiler expects of each
-operation. Images/s are over all devices. No TPU was at hand to measure how near a run comes.
+operation. Images/s are over all devices. No TPU was available to measure how near a run comes.
+Batches are those of the configs, or the ones shown where these do not fit the number of devices.
 [tpu.md](tpu.md) says what the columns mean.
 
 | config | TPU | step | batch | memory a device | TFLOP | GB | least ms | bound by | most images/s \

@@ -39,7 +39,7 @@ config that cannot be read.
 """
 NUM_CLASSES = 90  # as COCO's models in papers and model zoos
 _TITLE = """\
-# What each experiment costs
+# Model zoo: parameters and compute
 
 One row per detector under `configs/yaml`, written by `python tools/write_zoo.py`; a test holds the
 table to the configs and the sources of the models.
