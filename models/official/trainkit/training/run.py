@@ -176,7 +176,7 @@ class TrainingRun:
     def _ended_early(self, end: EarlyEnd) -> int:
         self._record_state("stopped", str(end), exit_code=end.exit_code)
         logger.info(
-            "Ended at step %d of %d: %s. All steps are saved, and the same command trains on once "
+            "Ended at step %d of %d: %s. All steps are saved, and the same command continues once "
             "%s (exit code %d).",
             self._engine.step,
             self._settings.total_steps,
