@@ -326,7 +326,7 @@ def _evaluation_settings(
         raise ConfigError(text)
     if set(train_split.shards) & set(_eval_shards(config, classes)):
         logger.warning(
-            "data.eval_split %s is trained on too: its metrics tell nothing of other images",
+            "data.eval_split %s is also trained on: its metrics say nothing about unseen images",
             config.data.eval_split,
         )
     return EvaluationSettings(

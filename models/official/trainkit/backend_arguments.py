@@ -69,7 +69,7 @@ def require_jax() -> None:
 def add_hosts_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --coordinator_address, --num_processes and --process_id.
 
-    Their defaults are the variables of the environment that are named alike; empty ones are none.
+    They default to the environment variables of the same names; an empty one counts as unset.
     """
     group = parser.add_argument_group(
         "several hosts",
@@ -106,8 +106,8 @@ def _refuse_cpu_by_the_name_of_tpu() -> None:
     if named:
         raise UserError(
             f"{named[0]} is set, as on a TPU machine, and JAX sees no TPU: libtpu is missing or of "
-            "another version, the image is one for CPUs, or another process holds the TPU. Look at "
-            "`tpudet check`; to train on this machine's CPU, give --backend tensorflow"
+            "the wrong version, the image is one for CPUs, or another process holds the TPU. Look "
+            "at `tpudet check`; to train on this machine's CPU, give --backend tensorflow"
         )
 
 

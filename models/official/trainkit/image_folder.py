@@ -47,7 +47,7 @@ class ListedImages(NamedTuple):
     """Images, and what a folder holds besides."""
 
     images: list[ImageFile]  # by rising id
-    others: list[str]  # files that are no images by their names, and folders
+    others: list[str]  # files without an extension of images, and folders
 
 
 def is_image_name(name: str) -> bool:

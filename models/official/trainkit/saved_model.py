@@ -2,7 +2,7 @@
 
 `assets/classes.csv` is the class list, `assets/metadata.json` holds facts about the model, and
 `assets/files.json` the size of every other file in bytes and, of all but the variables, whose index
-has a checksum for each, the SHA-256. SavedModels of before have no such list.
+has a checksum for each, the SHA-256. Older SavedModels have no such list.
 """
 
 import functools
@@ -193,7 +193,9 @@ def find_saved_model(model_dir: str) -> str:
         SavedModelError: no such directory, or no SavedModel in it; lists what is there.
     """
     if not storage.is_folder(model_dir):
-        raise SavedModelError(f"no directory {model_dir}: MODEL_DIR holds a SavedModel")
+        raise SavedModelError(
+            f"no directory {model_dir}: name a SavedModel or a folder that holds some"
+        )
     found = [
         folder
         for folder, _, names in storage.walk(model_dir)
@@ -330,8 +332,8 @@ def _check_files(directory: str) -> None:
             wrong.append(f"{name} is of another export")
     if wrong:
         raise SavedModelError(
-            f"{directory} is not whole: {'; '.join(wrong)}. It may still be copied; else copy it "
-            "again, or run tpudet export --overwrite"
+            f"{directory} is incomplete: {'; '.join(wrong)}. A copy may still be in progress; "
+            "otherwise copy it again, or run tpudet export --overwrite"
         )
 
 

@@ -2,7 +2,7 @@
 
 TensorFlow and XLA write to the process's standard error themselves, partly before any setting of
 theirs is read. A small process reads what they write there and leaves out the notes; it outlives a
-crash, whose last words so reach the screen. Python's own `sys.stderr` goes around it.
+crash, so the last output still reaches the screen. Python's own `sys.stderr` goes around it.
 """
 
 import io

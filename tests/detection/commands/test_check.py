@@ -17,7 +17,7 @@ def test_an_installation_that_can_train(tmp_path: Path, capsys: pytest.CaptureFi
     assert check.main(["--storage", str(tmp_path)]) == 0
     *facts, last = capsys.readouterr().out.splitlines()
     assert any(line.startswith("tensorflow sees") for line in map(str.lower, facts))
-    assert last == f"{tmp_path}: listed (0 names), written, read and removed"
+    assert last == f"{tmp_path}: can list (0 names), write, read and remove files"
     assert not list(tmp_path.iterdir())
 
 

@@ -343,7 +343,7 @@ def test_half_a_copy_is_recognised(name: str, saved_model: Path, tmp_path: Path)
     shutil.copytree(saved_model, copy)
     content = (copy / name).read_bytes()
     (copy / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(SavedModelError, match=rf"copy is not whole: {name} has .* instead of"):
+    with pytest.raises(SavedModelError, match=rf"copy is incomplete: {name} has .* instead of"):
         read_saved_detector(str(copy))
     (copy / name).write_bytes(content)
     index = copy / "variables/variables.index"

@@ -88,7 +88,7 @@ def test_images_of_every_origin_are_predicted_alike(
     (folder / "more").mkdir()
     whole, mixed = tmp_path / "whole.parquet", tmp_path / "mixed.parquet"
     assert main([str(whole), str(saved_model), "--images", str(folder)]) == 0
-    assert "no images by their names: b, more/, notes.txt." in capsys.readouterr().out
+    assert "not those of images: b, more/, notes.txt." in capsys.readouterr().out
     inputs = [single, f"{server}/wide.jpg?size=1.5", f"{server}/square.jpg", folder / "small.jpg"]
     flags = [flag for path in inputs for flag in ("--images", str(path))]
     assert main([str(mixed), str(saved_model), *flags]) == 0

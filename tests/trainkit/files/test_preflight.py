@@ -11,7 +11,7 @@ from tpudet.trainkit.files.preflight import check_storage
 
 def test_it_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "one").touch()
-    assert check_storage(str(tmp_path)) == "listed (1 names), written, read and removed"
+    assert check_storage(str(tmp_path)) == "can list (1 names), write, read and remove files"
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 

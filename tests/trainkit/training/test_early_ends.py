@@ -125,7 +125,7 @@ def test_a_target_ends_the_run_and_a_higher_one_resumes_it(
     assert reason(ram_dir) == "AP50 is 0.6000, 0.6 was wanted"
     assert "Ended at step 8 of 20: AP50 is 0.6000" in caplog.text
     assert (
-        "the same command trains on once train.stop_at is higher or null (exit code 81)"
+        "the same command continues once train.stop_at is higher or null (exit code 81)"
         in caplog.text
     )
     assert run(ram_dir, stop_at={"AP50": 0.6}) == (loop.EXIT_TARGET_REACHED, 8)

@@ -223,7 +223,7 @@ def test_layers_without_names_are_refused_for_they_would_pass_for_tensorflow_1(
     if name.endswith(".keras"):
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             archive.writestr("model.weights.h5", content.getvalue())
-    with pytest.raises(WeightsError, match=rf"{name} does not say what its layers are called"):
+    with pytest.raises(WeightsError, match=rf"{name} does not store the names of its layers"):
         read_weights(str(tmp_path / name))
 
 

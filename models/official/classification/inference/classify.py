@@ -101,7 +101,7 @@ def classify(
     print(f"{output}: {len(rows)} images, {saved.directory} of step {saved.metadata['step']}")
     _print_accuracy(rows, found_classes, is_multi_label=is_multi_label)
     if images is not None and (unread := list_unread(images)):
-        print(f"not read, no images by their names: {listing(unread, 3)}")
+        print(f"skipped, because their extensions are not those of images: {listing(unread, 3)}")
     for fault in faults:
         print(f"not predicted: {fault}", file=sys.stderr)
     return EXIT_SOME_UNREADABLE if faults else 0

@@ -83,7 +83,7 @@ def split_folders(
     totals = {split: sum(size[split] for size in sizes.values()) for split in fractions}
     counted = ", ".join(f"{split} {total}" for split, total in totals.items())
     unread = list_unread(source)
-    note = f"\n  {len(unread)} are no images by their names: {listing(unread, 3)}" if unread else ""
+    note = f"\n  {len(unread)} have no extension of images: {listing(unread, 3)}" if unread else ""
     return f"{output}: {len(files)} images of {len(by_class)} classes: {counted}{note}"
 
 

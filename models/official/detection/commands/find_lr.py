@@ -1,7 +1,7 @@
 """Finds a learning rate for a detector or classifier: it grows each step until the loss diverges.
 
 Nothing is saved but the curve. The suggestion, where the loss falls fastest, is for the batch size
-of the test, train.batch_size.
+of the test, train.batch_size; the settings to paste are for train.reference_batch_size.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Compiles an experiment's steps for a TPU, without one, and says what they need and can reach.
 
 The real compiler compiles the real training and evaluation step; nothing runs. Expect 1 to 10
-minutes for each on two cores. It needs JAX and libtpu, of which nothing else is used:
+minutes for each on two cores. It needs JAX and libtpu; only libtpu's compiler is used:
     pip install --target libtpu_only libtpu==0.0.52
     PYTHONPATH=libtpu_only tpudet plan quickstart --tpu v5e-8
 """

@@ -1,7 +1,7 @@
 """Limits of predictions files from elsewhere: metadata of known form, no more than is stored.
 
 A pickle can name one array or text any number of times, a dictionary of Parquet too, and runs of
-equal numbers take no room: small files stand for gigabytes. Those of honest files differ.
+equal numbers take no room: small files stand for gigabytes. In legitimate files the values vary.
 """
 
 from typing import Any

@@ -32,7 +32,7 @@ def check_output(directory: str, *, force: bool) -> None:
             f"{listing(foreign or names)}; name another folder"
         )
     if names and not force:
-        raise InspectionError(f"--output {directory} exists; -f replaces it with all in it")
+        raise InspectionError(f"--output {directory} exists; -f replaces it and everything in it")
 
 
 @contextmanager

@@ -63,7 +63,7 @@ _PARTS = {
 def weights_settings(model: RetinaNetConfig | MaskRCNNConfig) -> tuple[Setting, ...]:
     """Returns the settings that give the detector's weights their meaning.
 
-    Keys of the neck that no level depends on are none of them.
+    Keys of the neck that no level depends on are not among them.
     """
     idle = (f"neck.{key}" for key in model.idle_neck_keys)
     return settings_of_model(dataclasses.asdict(model), free=(*FREE_KEYS, *idle), parts=_PARTS)

@@ -198,7 +198,7 @@ def rematch_rois(
     *,
     iou_threshold: float,
 ) -> SampledRois:
-    """Returns the same regions, whose boxes have moved, with their ground truth of now.
+    """Returns the same regions, whose boxes have moved, matched to the ground truth again.
 
     For the later stages of a cascade (Cai and Vasconcelos, arXiv 1712.00726, section 4.2).
 

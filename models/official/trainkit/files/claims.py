@@ -165,9 +165,9 @@ class Claim:
             raise error from None
         except PermissionError:
             raise ClaimError(
-                f"{self.ticket.output} is claimed by {_user_of(self.path)}, of whose claim "
-                f"{self.path} you may not read whether its process lives. Choose another output, "
-                "or let that user remove it."
+                f"{self.ticket.output} is claimed by {_user_of(self.path)}; you have no permission "
+                f"to read the claim {self.path}, so it is not known whether that process is still "
+                "running. Choose another output, or let that user remove it."
             ) from error
 
     def _remove_foreign(self) -> None:

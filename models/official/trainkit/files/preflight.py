@@ -43,7 +43,7 @@ def check_storage(directory: str) -> str:
         ) from error
     if found != _PROBE:
         raise UserError(f"{directory} gives back {found!r} where {_PROBE!r} was written")
-    return f"listed ({count} names), written, read and removed"
+    return f"can list ({count} names), write, read and remove files"
 
 
 def _explain(directory: str, error: OSError) -> str:

@@ -165,7 +165,7 @@ def _output_names(step: Step) -> list[str]:
 
 
 def _earlier_outputs(recorded: Mapping[str, Any] | None) -> list[str]:
-    """The outputs below the folder of the record that it names; a record of before names none."""
+    """The outputs below the folder of the record that it names; an older record names none."""
     names = (recorded or {}).get("outputs")
     texts = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     # Whoever hands on a folder with its record has no say over files elsewhere.

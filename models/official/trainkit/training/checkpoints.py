@@ -299,7 +299,7 @@ def _none_readable(directory: str, unreadable: Mapping[str, str]) -> UnreadableC
     return UnreadableCheckpointError(
         "No checkpoint can be read:\n  "
         + "\n  ".join(unreadable.values())
-        + f"\nBring back a copy (see also {directory}/best), or remove these files to start from "
+        + f"\nRestore a copy (see also {directory}/best), or remove these files to start from "
         "step 0."
     )
 

@@ -267,8 +267,8 @@ def comparable(settings: EvaluationSettings, model_dir: str, measured: str) -> E
             f"The evaluations in {model_dir} are of {' and of '.join(sorted(others))}, and now "
             f"they would be of {measured}: best/, train.patience and train.stop_at would compare "
             "values of different things. Evaluate another split with `tpudet evaluate --split`, or "
-            f"go on in another model_dir, into which you copy {model_dir}/config.yaml and "
-            f"{newest.prefix}.*"
+            f"continue in another model_dir, after copying {model_dir}/config.yaml and "
+            f"{newest.prefix}.* into it"
         )
     return dataclasses.replace(settings, measured=measured)
 

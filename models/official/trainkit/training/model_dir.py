@@ -122,8 +122,8 @@ def compare_run(
     missing = sorted({"config.yaml", "classes.csv"} - {*storage.list_names(model_dir)})
     if missing and list_checkpoints(model_dir):
         logger.warning(
-            "%s has checkpoints but no %s: whether they are of the settings and classes of now "
-            "cannot be told. Bring the files back if these differ",
+            "%s has checkpoints but no %s: whether they belong to the present settings and classes "
+            "is unknown. Restore the files if these differ",
             model_dir,
             " and no ".join(missing),
         )

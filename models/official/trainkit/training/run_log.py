@@ -5,7 +5,8 @@ in addition
 - `train`: the losses by name, `learning_rate`, `images_per_second`, `input_wait_share` (0..1),
   `peak_share` (0..1, used of the devices' bfloat16 peak, where the compiler and the kind say it),
   `eta_seconds`, `steps` (how many steps the losses are the mean of);
-- `eval`: the metrics by name, and the `seconds` that the evaluation took;
+- `eval`: the metrics by name, the `seconds` that the evaluation took, and `measured`: of which
+  split, by which rules;
 - `state`: `state` (running, finished, stopped, failed), `total_steps`, `reason`; `exit_code` where
   a run ended by its own rules before `total_steps`; where an attempt begins also `started`, the
   digest of its `training_records`, and `last_seen` and `discarded_seconds` of the lines before it.

@@ -1,4 +1,4 @@
-"""Refuses hosts that would train one model by different settings, data or versions."""
+"""Refuses hosts that would train one model with different settings, data or versions."""
 
 import dataclasses
 import hashlib

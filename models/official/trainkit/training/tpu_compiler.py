@@ -1,4 +1,4 @@
-"""Runs the TPU's compiler in a process of its own, because some versions of it die of SIGSEGV.
+"""Runs the TPU's compiler in a process of its own, because some versions crash with SIGSEGV.
 
 The process reads one request from standard input and writes events to standard output, one JSON
 object per line; what else is printed there is ignored. Its input stays open: where it ends, this
@@ -121,7 +121,7 @@ def compile_steps(
 
 
 def end_with_parent() -> None:
-    """Ends this process as soon as its input ends: or a compilation would run for minutes in vain.
+    """Ends this process as soon as its input ends; an abandoned compilation would run for minutes.
 
     For the process that compiles, when it has read its request.
     """

@@ -83,8 +83,8 @@ def roofline(step: CompiledStep, machine: TpuMachine) -> Roofline:
 def sane_estimate(step: CompiledStep, machine: TpuMachine) -> float | None:
     """Returns XLA's estimate of the duration in seconds; None where it cannot be one.
 
-    That is the cycles of all operations. The `optimal_seconds` of XLA's cost analysis are none:
-    -283 for a step of `r50_fpn_640` on v5e.
+    That is the cycles of all operations. The `optimal_seconds` of XLA's cost analysis are not
+    usable: -283 for a step of `r50_fpn_640` on v5e.
     """
     estimate = sum(step.cycles.values()) / machine.clock_hz
     return estimate if estimate >= _LEAST_ESTIMATE * roofline(step, machine).bound else None

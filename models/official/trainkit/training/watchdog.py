@@ -1,4 +1,4 @@
-"""Ends a process that waits in vain for devices or for other hosts, and says for what."""
+"""Ends a process that is stuck waiting for devices or other hosts, and says what it waited for."""
 
 import math
 import os

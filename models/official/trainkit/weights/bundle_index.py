@@ -1,4 +1,4 @@
-"""Checks the index of a TensorFlow bundle before TensorFlow, which aborts where it lies, reads it.
+"""Checks the index of a TensorFlow bundle: TensorFlow aborts the process on a corrupt one.
 
 The index is a table of LevelDB's format: blocks of sorted keys, of which each leaves out what it
 has in common with the one before, and a block of where the blocks are. Values are protocol buffers.

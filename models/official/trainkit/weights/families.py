@@ -1,4 +1,4 @@
-"""Families of weights: what they expect of the model, and the names by which they are told."""
+"""Families of weights: what they expect of the model, and the tensor names that identify them."""
 
 from collections.abc import Callable, Collection
 from typing import NamedTuple

@@ -66,9 +66,9 @@ def read_keras(opened: Any, path: str, format: str = "") -> StoredWeights:
         )
     if not is_named:
         raise WeightsError(
-            f"{path} does not say what its layers are called, as Keras 2 and the first of Keras 3 "
-            "wrote such files: its names are kinds and numbers. Load it into its model there, and "
-            "store that as .h5, or as .weights.h5 by a newer Keras."
+            f"{path} does not store the names of its layers, as in files of Keras 2 and early "
+            "Keras 3, which have only layer types and numbers. Load it into its model with that "
+            "Keras and save it as .h5, or as .weights.h5 by a newer Keras."
         )
     require_no_growth(num_bytes, path)
     optimizer = [name for name in file if name in ("optimizer", "optimizer_weights")]

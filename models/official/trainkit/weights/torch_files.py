@@ -52,7 +52,7 @@ def _places_of_storages(
 ) -> dict[str, int]:
     """The position of each storage's numbers; the last one must end within the file."""
     if not isinstance(keys, list) or set(keys) != set(storages):
-        raise WeightsError(f"{reader.path} is damaged: its storages are other than its tensors'.")
+        raise WeightsError(f"{reader.path} is damaged: its storages do not match its tensors.")
     places, place = {}, reader.file.tell()
     for key in keys:
         length = int.from_bytes(reader.read(place, _LENGTH_BYTES), "little")

@@ -174,7 +174,7 @@ def _typed(path: str, what: str, first_line: int, name: str, texts: pa.Array) ->
         row = int(unread[0])
         raise UserError(
             f"{what} {path}: {name} of line {first_line + row} is '{texts[row].as_py()}', and "
-            f"{unread.size - 1} more of it are no numbers; they are written as 0.358."
+            f"{unread.size - 1} more of its values are not numbers; write numbers as 0.358."
         )
     return pa.array(numbers)
 

@@ -167,7 +167,7 @@ def _read_columns(path: str, names: Sequence[str]) -> pd.DataFrame:
         cells = table.cast(pa.schema(map(_as_text, table.schema))).to_pandas().dropna(how="all")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"--annotations {path} is neither Parquet nor a CSV in UTF-8: {error}. Save it so."
+            f"--annotations {path} is neither Parquet nor a CSV in UTF-8: {error}. Save it as one."
         ) from error
     except _TooLargeError as error:
         raise UserError(

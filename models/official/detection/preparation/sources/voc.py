@@ -254,7 +254,9 @@ def _require_no_declarations(text: str | bytes) -> None:
 
     def check(name: str, system: str | None, public: str | None, has_declarations: bool) -> None:
         if has_declarations:
-            raise UserError(f"<!DOCTYPE {name[:80]} [...]> declares something; delete that line")
+            raise UserError(
+                f"<!DOCTYPE {name[:80]} [...]> contains declarations, which are not read; delete it"
+            )
 
     parser = expat.ParserCreate()
     parser.StartDoctypeDeclHandler = check
