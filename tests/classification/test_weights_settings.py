@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from tpudet.classification.config import FREE_MODEL_KEYS, ExperimentConfig
+from tpudet.classification.config import (
+    FREE_MODEL_KEYS,
+    EvaluationConfig,
+    EvaluationScheduleConfig,
+    ExperimentConfig,
+)
 from tpudet.classification.data.config import DataConfig
 from tpudet.classification.modeling.config import (
     ClassifierConfig,
@@ -59,3 +64,23 @@ def test_what_counts(model: dict[str, Any], data: dict[str, Any], expected: list
         data=dataclasses.replace(before.data, **data),
     )
     assert changed_settings(before.weights_settings, now.weights_settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("max_images", "class_weights", "expected"),
+    [
+        (None, (), "val, all images, all classes alike"),
+        (500, (2.0, 1.0), "val, at most 500 images, classes weighted 2:1"),
+    ],
+)
+def test_numbers_of_other_images_or_class_weights_are_not_compared(
+    max_images: int | None, class_weights: tuple[float, ...], expected: str
+) -> None:
+    """`negative_loss` is weighted as the loss is: other weights, another number."""
+    config = ExperimentConfig(
+        task="classification",
+        model=ClassifierConfig(loss=SigmoidLossConfig(class_weights=class_weights)),
+        data=DataConfig(eval_split="val"),
+        evaluation=EvaluationConfig(schedule=EvaluationScheduleConfig(max_images=max_images)),
+    )
+    assert config.measured == expected

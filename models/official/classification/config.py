@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
 
 from tpudet.classification.data.config import DataConfig
-from tpudet.classification.modeling.config import ClassifierConfig
+from tpudet.classification.modeling.config import ClassifierConfig, SigmoidLossConfig
 from tpudet.trainkit.config.decode import load_config
 from tpudet.trainkit.config.ranges import Count, check
 from tpudet.trainkit.training.config import TrainConfig, stop_at_rule
@@ -64,7 +64,14 @@ class ExperimentConfig:
     @property
     def measured(self) -> str:
         """Of what an evaluation is, in words."""
-        return self.data.eval_split
+        number = self.evaluation.schedule.max_images
+        loss = self.model.loss
+        weights = loss.class_weights if isinstance(loss, SigmoidLossConfig) else ()
+        classes = f"classes weighted {':'.join(f'{weight:g}' for weight in weights)}"
+        return (
+            f"{self.data.eval_split}, {f'at most {number}' if number else 'all'} images, "
+            f"{classes if weights else 'all classes alike'}"
+        )
 
     @property
     def weights_settings(self) -> tuple[Setting, ...]:

@@ -477,6 +477,23 @@ def evaluate_beside(
     )
 
 
+def test_mode_eval_finds_every_checkpoint_that_training_and_evaluating_in_turn_would(
+    ram_dir: str,
+) -> None:
+    """Though it is saved every 3 steps and evaluated every 4; 12 would be the first in common."""
+    code = loop.train(
+        engine=CountingEngine(),
+        model_dir=ram_dir,
+        settings=dataclasses.replace(SETTINGS, keep_checkpoints=9),
+        evaluate_every_steps=4,
+    )
+    assert code == loop.EXIT_FINISHED
+    assert [found.step for found in list_checkpoints(ram_dir)] == [3, 4, 6, 8, 9, 10]
+    evaluations: list[int] = []
+    assert evaluate_beside(ram_dir, evaluations) == loop.EXIT_FINISHED
+    assert evaluations == [4, 8, 10]
+
+
 def test_mode_eval_waits_for_checkpoints_and_ends_with_the_last(ram_dir: str) -> None:
     evaluations: list[int] = []
     saved, evaluated = threading.Event(), threading.Event()

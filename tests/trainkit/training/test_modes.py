@@ -52,10 +52,21 @@ def test_a_second_process_is_told_who_writes(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Schedule:
+    every_steps: int = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    schedule: Schedule = field(default_factory=Schedule)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     steps: int = 8
     style: str = "caffe"
     train: TrainConfig = field(default_factory=TrainConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     measured: str = "val by coco"
 
@@ -162,8 +173,8 @@ def test_evaluations_of_two_splits_are_not_compared_under_one_name(
     """By the ledger: the evaluator's split may be another than its trainer's."""
     seen = []
 
-    def evaluate(evaluation: EvaluationSettings | None = None, **_: Any) -> int:
-        seen.extend([evaluation.measured] if evaluation else [])
+    def evaluate(evaluation: EvaluationSettings | None = None, **settings: Any) -> int:
+        seen.append(evaluation.measured if evaluation else settings["evaluate_every_steps"])
         return 0
 
     for name in ("evaluate_checkpoints", "train_and_eval", "train"):
@@ -176,9 +187,12 @@ def test_evaluations_of_two_splits_are_not_compared_under_one_name(
     ledger.append("eval", 12, {"AP": 0.5, "measured": "fold_1 by coco"})  # to be redone
     assert run(ram_dir, Config(), mode=mode, evaluation=EVALUATION) == 0
     assert seen == ["val by coco"]
+    longer = Config(measured="val by coco, all images")  # of which an earlier version said less
+    assert run(ram_dir, longer, mode=mode, evaluation=EVALUATION) == 0
     described = load_config(Config, f"{ram_dir}/config.yaml")
     other = Config(measured="test by coco")
     with pytest.raises(UserError, match=r"are of val by coco, and now .* of test by coco: best/"):
         run(ram_dir, other, mode=mode, evaluation=EVALUATION)
     assert load_config(Config, f"{ram_dir}/config.yaml") == described
     assert run(ram_dir, other, mode="train") == 0
+    assert seen[-1] == 500  # and saves what another process evaluates

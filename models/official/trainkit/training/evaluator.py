@@ -245,7 +245,7 @@ class Evaluator:
 def comparable(settings: EvaluationSettings, model_dir: str, measured: str) -> EvaluationSettings:
     """Returns the settings with what they measure, which is what was measured in the model_dir.
 
-    Lines of earlier versions do not say what they measured, and pass.
+    Lines of earlier versions do not say what they measured, or only its first words, and pass.
 
     Args:
         settings: how the model is evaluated.
@@ -257,11 +257,12 @@ def comparable(settings: EvaluationSettings, model_dir: str, measured: str) -> E
     """
     published = list_checkpoints(model_dir)
     newest = published[-1] if published else Checkpoint(0, "")
-    others = {
+    found = {
         str(line["measured"])
         for line in Ledger(model_dir, writes=False).lines()
         if line["kind"] == "eval" and line["step"] <= newest.step and line.get("measured")
-    } - {measured}
+    }
+    others = {words for words in found if not f"{measured}, ".startswith(f"{words}, ")}
     if others:
         raise UserError(
             f"The evaluations in {model_dir} are of {' and of '.join(sorted(others))}, and now "

@@ -69,6 +69,7 @@ def train(
     engine: Engine,
     model_dir: str,
     settings: RunSettings,
+    evaluate_every_steps: int | None = None,
     verify: Callable[[], None] = lambda: None,
 ) -> int:
     """Trains to `total_steps` from the newest checkpoint in `model_dir`, without evaluating.
@@ -77,6 +78,8 @@ def train(
         engine: built for this model and input; its state is restored here.
         model_dir: any folder or bucket.
         settings: how long, and how often what is logged and saved.
+        evaluate_every_steps: saves at the multiples of this, too, which `evaluate_checkpoints`
+            waits for; None: nothing evaluates.
         verify: called before each write; raises ClaimError once another process owns the folder.
 
     Returns:
@@ -85,11 +88,14 @@ def train(
     Raises:
         NonfiniteLossError, CheckpointMismatchError, UnreadableCheckpointError.
     """
+    total_steps = settings.total_steps
     run = TrainingRun(engine, model_dir, settings, verify)
 
     def body() -> None:
         run.restore()
-        run.train_to(settings.total_steps)
+        while engine.step < total_steps:
+            target = next_multiple(engine.step, evaluate_every_steps or total_steps)
+            run.train_to(min(target, total_steps))
 
     return run.supervise(body)
 

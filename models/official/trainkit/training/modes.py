@@ -47,7 +47,8 @@ def run_training(
     """Claims the model_dir, describes the run in it, and trains and evaluates to an end.
 
     Args:
-        config: the experiment without `auto`, a dataclass with `train`.
+        config: the experiment without `auto`, a dataclass with `train`, `evaluation.schedule` and
+            `measured`.
         training: built from it.
         mode: "eval" evaluates the checkpoints that another process writes.
         model_dir: of the run; created if needed.
@@ -76,7 +77,8 @@ def run_training(
         settings = _run_settings(config.train, train_split, deadline, advice_if_slow)
         try:
             if evaluation is None:
-                return loop.train(settings=settings, **where)
+                every_steps = config.evaluation.schedule.every_steps
+                return loop.train(settings=settings, evaluate_every_steps=every_steps, **where)
             if mode == "train_and_eval":
                 return loop.train_and_eval(settings=settings, evaluation=evaluation, **where)
             where["verify"] = _verify_settings_too(verify, model_dir, config, load_config)

@@ -66,7 +66,7 @@ class RunSettings:
     total_steps: Count
     iterations_per_loop: Count  # steps per call of the engine, at most
     log_every_steps: Count  # and at the end
-    checkpoint_every_steps: Count  # and before each evaluation
+    checkpoint_every_steps: Count  # and before each evaluation, of another process too
     keep_checkpoints: Count  # how many of the newest stay
     training_records: str = ""  # digest of the records; a run that resumes with others says so
     records_replaced: Callable[[], bool] = lambda: False  # asked before each save
