@@ -18,6 +18,7 @@ from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claimed_folder import claimed_folder
 from tpudet.trainkit.files.json_text import parse_json
+from tpudet.trainkit.files.remote import write_errors
 from tpudet.trainkit.saved_model_ops import RefusedGraphError, check_graph
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.weights.bundle_index import check_index
@@ -145,6 +146,7 @@ def publish_saved_model(
         FileExistsError: `directory` exists and `overwrite` is false, or it is not a SavedModel.
         ClaimError: another process exports to `directory`.
         ValueError: `metadata` names one of the facts.
+        OSError: it cannot be written.
     """
     import tensorflow as tf  # late: those who only look for SavedModels do without
 
@@ -158,7 +160,8 @@ def publish_saved_model(
                 _asset(os.path.join(folder, "classes.csv"), class_list_text),
                 _asset(os.path.join(folder, "metadata.json"), "{}\n"),  # written below
             ]
-            tf.saved_model.save(module, temporary, signatures=dict(signatures))
+            with write_errors(directory):
+                tf.saved_model.save(module, temporary, signatures=dict(signatures))
         contents = _metadata_json(metadata, facts(), class_list_text)
         storage.write_text(os.path.join(temporary, "assets", "metadata.json"), contents)
         _write_file_list(temporary)

@@ -4,6 +4,8 @@ TensorFlow is imported at the first use.
 """
 
 import contextlib
+import errno
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -85,6 +87,25 @@ def os_errors() -> Iterator[None]:
         raise NotImplementedError(error.message) from error
     except tf.errors.OpError as error:
         raise OSError(error.message) from error
+
+
+@contextmanager
+def write_errors(path: str) -> Iterator[None]:
+    """Turns errors of TensorFlow's own writers into Python's, which name a file.
+
+    Args:
+        path: the file or folder that the user knows; TensorFlow's message has a temporary name.
+    """
+    tf = _tensorflow()
+    try:
+        yield
+    except tf.errors.OpError as error:
+        message = error.message
+        # "FILE; REASON" where the system refused, between names of operations.
+        for number in errno.errorcode:
+            if f"; {os.strerror(number)}" in message:
+                raise OSError(number, os.strerror(number), path) from error
+        raise OSError(f"{path} cannot be written: {message}") from error
 
 
 @contextmanager

@@ -249,6 +249,7 @@ def sync(path: str) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
+        error.filename = path
         # Some file systems, FUSE's among them, cannot flush a folder.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not os.path.isdir(path):
             raise
@@ -284,7 +285,7 @@ def whole_file(path: str, mode: Literal["w", "wb"]) -> Iterator[Any]:
     try:
         temporary, descriptor = create_temporary(path)
     except OSError as error:
-        _name_file(error, path)
+        name_file(error, path)
         raise
     try:
         with _open_descriptor(descriptor, temporary, mode) as file:
@@ -298,11 +299,11 @@ def whole_file(path: str, mode: Literal["w", "wb"]) -> Iterator[Any]:
     except BaseException as error:
         remove_if_there(temporary)
         if isinstance(error, OSError):
-            _name_file(error, path)
+            name_file(error, path)
         raise
 
 
-def _name_file(error: OSError, path: str) -> None:
+def name_file(error: OSError, path: str) -> None:
     """Lets an error of writing name the file that the user knows.
 
     It names a temporary file, or none: a full disk is found by calls that know only a descriptor.

@@ -1,5 +1,6 @@
 """The files of one checkpoint: written under a temporary name, verified, published, removed."""
 
+import contextlib
 import logging
 import os
 import uuid
@@ -9,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.remote import write_errors
 from tpudet.trainkit.weights.tensor_bundle import (
     DATA_SUFFIX,
     INDEX_SUFFIX,
@@ -35,10 +37,22 @@ def write_checkpoint(
 
     Raises:
         UnreadableCheckpointError: it reads back differently; nothing was published.
+        OSError: it cannot be written; nothing was published, and nothing of it is left.
     """
     temporary = temporary_prefix(prefix)
+    try:
+        _write_bundle(temporary, arrays, prefix)
+        verify()
+        publish_checkpoint(temporary, prefix)
+    except OSError:
+        with contextlib.suppress(OSError):
+            remove_checkpoint(temporary)  # a full disk then has room for the reason in the ledger
+        raise
+
+
+def _write_bundle(temporary: str, arrays: Mapping[str, np.ndarray], prefix: str) -> None:
     keys = sorted(arrays)
-    with tf.device("CPU:0"):
+    with write_errors(prefix), tf.device("CPU:0"):
         tf.raw_ops.SaveV2(
             prefix=temporary,
             tensor_names=keys,
@@ -50,8 +64,6 @@ def write_checkpoint(
         # Bytes, not values: a NaN is equal to itself here.
         if read_bundle_tensor(reader, temporary, key).tobytes() != arrays[key].tobytes():
             raise UnreadableCheckpointError(f"{temporary}: {key} was read back differently")
-    verify()
-    publish_checkpoint(temporary, prefix)
 
 
 def temporary_prefix(prefix: str) -> str:

@@ -33,6 +33,7 @@ import numpy as np
 from tpudet.trainkit.errors import listing, shorten
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.json_text import parse_json
+from tpudet.trainkit.files.remote import write_errors
 from tpudet.trainkit.training.engine import L2, StepReport
 
 FILE_NAME = "metrics.jsonl"
@@ -163,6 +164,9 @@ class Ledger:
                 file.write(text)
         except NotImplementedError:
             storage.write_text(self.path, (storage.read_text(self.path) or "") + text)
+        except OSError as error:
+            storage.name_file(error, self.path)
+            raise
         storage.sync(self.path)
         self._ends_whole = True
 
@@ -268,21 +272,25 @@ class TensorBoardWriter:
         import tensorflow as tf  # takes seconds, and readers of ledgers do without
 
         self._summary = tf.summary
-        self._writer = tf.summary.create_file_writer(directory)
+        self._directory = directory
+        with write_errors(directory):
+            self._writer = tf.summary.create_file_writer(directory)
 
     def write(self, kind: Kind, step: int, values: Mapping[str, float | np.ndarray]) -> None:
         """As in `MetricsWriter`."""
-        with self._writer.as_default(step=step):
-            for name, value in values.items():
-                if isinstance(value, np.ndarray):
-                    self._summary.image(f"{kind}/{name}", value[None])
-                else:
-                    self._summary.scalar(f"{kind}/{name}", value)
-        self._writer.flush()
+        with write_errors(self._directory):
+            with self._writer.as_default(step=step):
+                for name, value in values.items():
+                    if isinstance(value, np.ndarray):
+                        self._summary.image(f"{kind}/{name}", value[None])
+                    else:
+                        self._summary.scalar(f"{kind}/{name}", value)
+            self._writer.flush()
 
     def close(self, *, failed: bool = False) -> None:
         """As in `MetricsWriter`; event files have no word for a failure."""
-        self._writer.close()
+        with write_errors(self._directory):
+            self._writer.close()
 
 
 def open_tensorboard(model_dir: str, *, restored_step: int | None) -> TensorBoardWriter:
@@ -298,7 +306,7 @@ def open_tensorboard(model_dir: str, *, restored_step: int | None) -> TensorBoar
     first_step = 0 if restored_step is None else restored_step + 1
     path = os.path.join(model_dir, f"events.out.tfevents.{int(time.time())}.0.start")
     start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
-    with tf.io.TFRecordWriter(path) as records:
+    with write_errors(model_dir), tf.io.TFRecordWriter(path) as records:
         for event in (
             tf.compat.v1.Event(wall_time=time.time(), file_version="brain.Event:2"),
             tf.compat.v1.Event(wall_time=time.time(), step=first_step, session_log=start),
