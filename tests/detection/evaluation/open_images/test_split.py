@@ -1,6 +1,7 @@
 """The challenge's rules as the evaluation of a training run."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import get_args
 
@@ -129,6 +130,76 @@ def test_objects_without_a_mask_absorb_detections_of_masks_and_are_objects_for_b
     earlier = truth._replace(is_group_of=None, lacks_mask=None)
     metrics = challenge_split(earlier, CLASSES, hierarchy="", image_labels="").metrics(found)
     assert metrics["mask_AP/Cat"] == 1.0
+
+
+@pytest.mark.parametrize("with_masks", [False, True])
+def test_of_detections_in_one_place_an_ancestor_keeps_the_best(tree: str, with_masks: bool) -> None:
+    """As a loop finds them; many of the 400 detections are in one of six places of an image."""
+    generator = np.random.default_rng(0)
+    corners = np.array([[y, x, y + 30, x + 30] for y in (0, 40) for x in (0, 30, 60)], float)
+    drawn = [np.zeros((100, 100), bool) for _ in corners]
+    for mask, (y1, x1, y2, x2) in zip(drawn, corners.astype(int).tolist(), strict=True):
+        mask[y1:y2, x1:x2] = True
+    texts = [encode_rle(mask) for mask in drawn]
+    truth = truth_of(corners[:4].tolist(), [1, 2, 2, 1], [0, 0, 1, 1], [False] * 4)
+    places, images, classes = (generator.integers(0, high, 400) for high in (6, 2, 2))
+    detections = ImageDetections(
+        images, corners[places], generator.permutation(400) / 400, classes + 1
+    )
+    if with_masks:  # the boxes differ then, so that masks alone decide
+        truth = truth._replace(masks=texts[:4])
+        detections = detections._replace(
+            boxes=detections.boxes + generator.random((400, 1)),
+            masks=[dict(texts[place]) for place in places.tolist()],
+        )
+    best: dict[tuple, int] = {}
+    for row in np.argsort(-detections.scores).tolist():
+        for class_id in (int(detections.classes[row]), 3):
+            key = int(images[row]), class_id, int(places[row])
+            best.setdefault(key, row)
+    rows = list(best.values())
+    expanded = ImageDetections(
+        images[rows],
+        detections.boxes[rows],
+        detections.scores[rows],
+        np.array([class_id for _, class_id, _ in best]),
+        detections.masks and [detections.masks[row] for row in rows],
+    )
+    rules = challenge_split(truth, CLASSES, hierarchy=tree, image_labels="")
+    plain = rules._replace(ancestors=[[], [], []])
+    key = "mask_AP/Animal" if with_masks else "AP/Animal"
+    assert rules.metrics(detections)[key] == plain.metrics(expanded)[key]
+    assert 0 < plain.metrics(expanded)[key] < 1
+
+
+def test_one_long_mask_does_not_make_all_masks_long(tree: str) -> None:
+    """2,000 masks of which two have 100 KB of counts: 0.8 GB as an array of 4 bytes a character.
+
+    The best two are a dog of 160 stripes, found as a dog and as a cat by equal masks: one animal.
+    """
+    stripes, cat = np.zeros((320, 320), bool), np.zeros((100, 100), bool)
+    stripes[1::2] = cat[50:90, 50:90] = True
+    texts = [encode_rle(stripes), encode_rle(stripes), encode_rle(cat)]
+    assert len(texts[0]["counts"]) > 100_000
+    for row in range(1997):
+        cat[:] = False
+        cat[row // 50 : row // 50 + 5, row % 50 : row % 50 + 5] = True
+        texts.append(encode_rle(cat))
+    truth = truth_of([DOG, CAT], [1, 2], [0, 1], [False, False])
+    truth = truth._replace(masks=[texts[0], texts[2]])
+    detections = ImageDetections(
+        np.array([0, 0] + [1] * 1998), np.zeros((2000, 4)), np.linspace(0.9, 0.1, 2000),
+        np.array([1] + [2] * 1999), texts,
+    )  # fmt: skip
+    rules = challenge_split(truth, CLASSES, hierarchy=tree, image_labels="")
+    tracemalloc.start()
+    try:
+        metrics = rules.metrics(detections)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert metrics["mask_AP/Animal"] == 1.0
+    assert peak < 20e6
 
 
 def test_verified_labels_make_false_positives(tree: str, tmp_path: Path) -> None:

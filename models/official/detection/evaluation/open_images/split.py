@@ -162,11 +162,9 @@ def _with_ancestors(detections: ImageDetections, ancestors: list[list[int]]) -> 
     rows, classes = expand(detections.classes - 1, ancestors)
     order = np.argsort(-detections.scores[rows], kind="stable")
     rows, classes = rows[order], classes[order]
-    places = detections.boxes
-    if detections.masks is not None:
-        places = np.unique([mask["counts"] for mask in detections.masks], return_inverse=True)[1]
-    keys = np.column_stack([detections.image_indices[rows], classes, places[rows]])
-    kept = np.sort(np.unique(keys, axis=0, return_index=True)[1])  # the first has the best score
+    places = detections.boxes.T if detections.masks is None else [_equal_masks(detections.masks)]
+    columns = [detections.image_indices[rows], classes, *(column[rows] for column in places)]
+    kept = _first_of_equal(columns)  # it has the best score
     rows = rows[kept]
     return ImageDetections(
         detections.image_indices[rows],
@@ -175,6 +173,25 @@ def _with_ancestors(detections: ImageDetections, ancestors: list[list[int]]) -> 
         classes[kept] + 1,
         None if detections.masks is None else [detections.masks[row] for row in rows.tolist()],
     )
+
+
+def _equal_masks(masks: Sequence[Rle]) -> np.ndarray:
+    """[n] int: a number for each of n masks, the same for equal ones of an image."""
+    numbers: dict[bytes | str, int] = {}  # an array of texts would make all as long as the longest
+    found = [numbers.setdefault(mask["counts"], len(numbers)) for mask in masks]
+    return np.array(found, np.int64)
+
+
+def _first_of_equal(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """The place, rising, of the first of equal rows of [n] columns."""
+    # Half the time or less of np.unique(axis=0), which compares rows as records.
+    order = np.lexsort(columns)  # stable
+    is_first = np.zeros(len(order), bool)
+    is_first[:1] = True
+    for column in columns:
+        ordered = column[order]
+        is_first[1:] |= ordered[1:] != ordered[:-1]
+    return np.sort(order[is_first])
 
 
 def _drawn_masks(truth: GroundTruth, rows: np.ndarray) -> list[Rle | None]:
