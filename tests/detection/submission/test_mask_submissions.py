@@ -3,6 +3,7 @@
 import base64
 import csv
 import json
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -164,6 +165,24 @@ def test_a_file_that_is_cut_in_its_last_mask_is_refused(
     path.write_bytes(whole[:-1])
     assert run("-f") == 0
     assert list(read(out)) == ["a", "b"]
+
+
+def test_reading_a_row_does_not_copy_the_ids_of_all_rows(tmp_path: Path) -> None:
+    """Ids of 20,000 images are 160 KB as a tuple; rows are to be read in proportion to rows."""
+    names = [f"{number:05}" for number in range(20_000)]
+    path = write(tmp_path / "sub.csv", *(row_of(name) for name in names))
+    with open_masks(path) as file:
+        assert file.image_ids() is file.image_ids()
+        assert list(file.image_ids()) == names
+        tracemalloc.start()
+        try:
+            rows = [file.row(name) for name in names[::1000]]
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert [row.image_id for row in rows if row] == names[::1000]
+        assert peak < 50_000
+        assert file.row("elsewhere") is None
 
 
 def test_area_and_box_of_a_mask() -> None:

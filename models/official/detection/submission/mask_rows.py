@@ -74,6 +74,7 @@ class MaskFile:
             )
         self._start = file.tell()
         self._index: dict[str, tuple[int, int]] | None = None
+        self._ids: tuple[str, ...] | None = None
 
     def rows(self) -> Iterator[MaskRow]:
         """Yields the usable rows in the order of the file."""
@@ -90,8 +91,23 @@ class MaskFile:
             seen[row.image_id] = number
             yield row
 
-    def image_ids(self) -> Sequence[str]:
+    def image_ids(self) -> tuple[str, ...]:
         """Returns the ids of all images, reading the file once; a repeated one is a bad row."""
+        if self._ids is None:
+            self._ids = tuple(self._indexed())
+        return self._ids
+
+    def row(self, image_id: str) -> MaskRow | None:
+        """Returns the row of an image; None if there is none that can be used."""
+        place = self._indexed().get(image_id)
+        if place is None:
+            return None
+        offset, number = place
+        self._file.seek(offset)
+        return self._parse(self._file.readline(), number)
+
+    def _indexed(self) -> dict[str, tuple[int, int]]:
+        """Where the row of each image begins, and its line; built once, for it is asked per row."""
         if self._index is None:
             self._index = {}
             self._file.seek(self._start)
@@ -104,16 +120,7 @@ class MaskFile:
                 elif line.strip():
                     self._index[image_id] = (offset, number)
                 offset += len(line)
-        return tuple(self._index)
-
-    def row(self, image_id: str) -> MaskRow | None:
-        """Returns the row of an image; None if there is none that can be used."""
-        self.image_ids()
-        if self._index is None or image_id not in self._index:
-            return None
-        offset, number = self._index[image_id]
-        self._file.seek(offset)
-        return self._parse(self._file.readline(), number)
+        return self._index
 
     def refuse(self, line: int, reason: str) -> None:
         """Counts a bad row."""
