@@ -26,9 +26,10 @@ $STORAGE/predictions/<version>-<dataset>-<resolution>.parquet; finished ones are
 if they are of the same images: names and, of local files, sizes are compared, not folders.
 
 A shard of p.parquet is written to p_part_2_of_8.parquet; tpudet join_predicted_parts joins them. A
-run that was killed resumes where it stopped when the same command is given again. Two calls of the
-model run at a time: if memory does not suffice, lower --batch_size. Images that cannot be read are
-named on the screen. Frame 120 of clip.mp4 gets the image id clip_000120.
+run that was killed resumes where it stopped when the same command is given again; images whose
+files have another size now are predicted again. Two calls of the model run at a time: if memory
+does not suffice, lower --batch_size. Images that cannot be read are named on the screen. Frame 120
+of clip.mp4 gets the image id clip_000120.
 
 exit codes: 0 done, 1 no image could be predicted, 2 wrong arguments or input, 130 interrupted
 """

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tpudet.detection.inference.predictions import digest_image_list
@@ -42,6 +43,7 @@ class PredictionTask(NamedTuple):
     shard: Shard | None = None  # of a longer list, whose part `images` are
     image_list: dict[str, Any] | None = None  # `digest_image_list` of the longer list
     image_files: str = ""  # `digest_image_files` of it; empty: files are not compared
+    file_facts: Mapping[str, str] | None = None  # of `images`; None: those of parts neither
     images_per_part: int = IMAGES_PER_PART
     in_bfloat16: bool = False  # convolutions on the CPU, see `trainkit.cpu`
     any_precision: bool = False  # whether a finished file of another precision will do
@@ -53,13 +55,13 @@ class PredictionTask(NamedTuple):
 
     def parts(self) -> list[Part]:
         """The file of each part and the images in it."""
-        return [
-            Part(
-                os.path.join(self.parts_directory, f"part-{i:05d}.parquet"),
-                self.images[start : start + self.images_per_part],
-            )
-            for i, start in enumerate(range(0, len(self.images), self.images_per_part))
-        ]
+        parts = []
+        for start in range(0, len(self.images), self.images_per_part):
+            path = os.path.join(self.parts_directory, f"part-{len(parts):05d}.parquet")
+            images = self.images[start : start + self.images_per_part]
+            facts = self.file_facts
+            parts.append(Part(path, images, digest_image_files(images, facts) if facts else ""))
+        return parts
 
     def identity(self) -> dict[str, Any]:
         """The metadata by which predictions are told apart.
@@ -86,13 +88,13 @@ class PredictionTask(NamedTuple):
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def digest_image_files(images: Iterable[ImageFile]) -> str:
-    """Returns a digest that tells images from others of the same ids, and survives moving them.
+def describe_image_files(images: Iterable[ImageFile]) -> dict[str, str]:
+    """Returns, by image id, what tells an image from others of this id, and survives moving it.
 
     Local files count with their names and sizes, frames with those of their video. URLs and files
     in buckets count with their paths, because each size would cost a request.
     """
-    digest = hashlib.sha256()
+    facts: dict[str, str] = {}
     known, fact = "", ""
     for image in images:
         path = os.path.dirname(image.path) if is_frame(image.path) else image.path
@@ -100,7 +102,15 @@ def digest_image_files(images: Iterable[ImageFile]) -> str:
             is_far = is_url(path) or storage.is_remote(path)
             fact = path if is_far else f"{os.path.basename(path)} {storage.stat(path).size}"
             known = path
-        digest.update(f"{image.image_id}\n{fact}\n".encode())
+        facts[image.image_id] = fact
+    return facts
+
+
+def digest_image_files(images: Iterable[ImageFile], facts: Mapping[str, str]) -> str:
+    """Returns a digest of the ids of images and of their facts (`describe_image_files`)."""
+    digest = hashlib.sha256()
+    for image in images:
+        digest.update(f"{image.image_id}\n{facts[image.image_id]}\n".encode())
     return digest.hexdigest()
 
 
@@ -135,7 +145,7 @@ def is_finished(task: PredictionTask) -> bool:
 
 
 def find_parts_left(task: PredictionTask, *, discard_foreign: bool) -> list[Part]:
-    """Returns the parts that are not finished yet.
+    """Returns the parts that are not finished yet, or are of images that have changed since.
 
     Args:
         task: a predictions file to write.
@@ -147,24 +157,39 @@ def find_parts_left(task: PredictionTask, *, discard_foreign: bool) -> list[Part
     key = task.key()
     if discard_foreign:
         _remove_foreign_parts(task, key)
-    parts = task.parts()
-    finished = {part.path for part in parts if is_file(part.path)}
-    for path in sorted(finished):
-        _check_part(path, key)
-    return [part for part in parts if part.path not in finished]
+    return [
+        part
+        for part in task.parts()
+        if not is_file(part.path) or _check_part(part.path, key) != part.image_files
+    ]
 
 
-def _check_part(path: str, key: str) -> None:
+def remove_outdated(task: PredictionTask, left: Iterable[Part]) -> None:
+    """Removes those of the parts left that are there; says how many."""
+    outdated = [part.path for part in left if is_file(part.path)]
+    for path in outdated:
+        storage.remove_if_there(path)
+    if outdated:
+        print(
+            f"{task.predictions_path}: {len(outdated)} finished parts are predicted again, because "
+            "their image files have changed since, or are not recorded",
+            file=sys.stderr,
+        )
+
+
+def _check_part(path: str, key: str) -> str:
+    """Returns the digest of the image files of a part; refuses one of another task."""
     try:
         with storage.open_file(path, "rb") as file:
-            found = read_predictions(file, path).metadata.get("key")
+            found = read_predictions(file, path).metadata
     except PredictionsError as error:
         raise InferenceError(f"{error}; --overwrite starts anew") from error
-    if found != key:
+    if found.get("key") != key:
         raise InferenceError(
             f"{path} was left by a run with another model, another list of images or another "
             "--precision; --overwrite removes it, another name for PREDICTIONS keeps it"
         )
+    return found.get("image_files", "")
 
 
 def _remove_foreign_parts(task: PredictionTask, key: str) -> None:
@@ -210,10 +235,11 @@ def finish_task(task: PredictionTask, claim: ClaimTicket) -> tuple[int, dict[str
 def _require_own(part: Part, metadata: dict[str, Any], ids: list[str], key: str) -> dict[str, str]:
     """Compares a part with the task that it must be of; returns the images left out."""
     unreadable = metadata.get("unreadable", {})
-    if metadata.get("key") != key:
+    if metadata.get("key") != key or metadata.get("image_files", "") != part.image_files:
         raise InferenceError(
-            f"{part.path} was replaced by a run with another model or another list of images while "
-            "this one ran; nothing was joined. Run it again with --overwrite"
+            f"{part.path} was replaced by a run with another model, another list of images or "
+            "other image files while this one ran; nothing was joined. Run it again with "
+            "--overwrite"
         )
     names = {os.path.splitext(name)[0] for name in unreadable}
     if {*ids, *names} != {image.image_id for image in part.images}:

@@ -9,6 +9,7 @@ from tpudet.detection.inference.model_list import ListedModel, read_model_list
 from tpudet.detection.inference.parts import (
     InferenceError,
     PredictionTask,
+    describe_image_files,
     digest_image_files,
     find_parts_left,
     is_finished,
@@ -71,8 +72,10 @@ def plan_folder(
     listed = _list(images, every, ids)
     size = "x".join(map(str, saved.metadata["canvas_size"]))
     print(f"model {saved.directory}, canvas {size}; {_count_images(listed, images, shard)}")
+    facts = describe_image_files(listed)
     task = _task(saved, target, listed, shard, views)
-    return [task._replace(in_bfloat16=in_bfloat16, image_files=digest_image_files(listed))]
+    task = task._replace(image_files=digest_image_files(listed, facts), file_facts=facts)
+    return [task._replace(in_bfloat16=in_bfloat16)]
 
 
 def plan_models(
@@ -104,15 +107,15 @@ def plan_models(
         UserError: an argument or the list is not usable; all mistakes of the list at once.
     """
     listed = _list(images, every, ids)
-    files = digest_image_files(listed)
+    facts = describe_image_files(listed)
+    files = digest_image_files(listed, facts)
     tasks: list[PredictionTask] = []
 
     def add(model: ListedModel) -> None:
         target = shard_path(model.predictions_path, shard)
         task = _task(model.saved, target, listed, shard, views)
-        task = task._replace(
-            in_bfloat16=in_bfloat16, any_precision=any_precision, image_files=files
-        )
+        task = task._replace(in_bfloat16=in_bfloat16, any_precision=any_precision)
+        task = task._replace(image_files=files, file_facts=facts)
         if not overwrite and is_finished(task):
             print(f"{task.predictions_path}: finished, skipped")
         else:
@@ -223,8 +226,8 @@ def _list(images: Sequence[str], every: int, ids: str | None) -> list[ImageFile]
     listed, others = list_inputs(images, read_ids(ids) if ids else None, every=every)
     if others:
         print(
-            f"not taken, as they are no images by their names: {listing(others)}. A file that is "
-            "named by --images itself is taken whatever its name, a video by its frames, and a "
+            f"skipped, because their extensions are not those of images: {listing(others)}. A file "
+            "that --images itself names is taken whatever its name, a video by its frames, and a "
             "folder's own images"
         )
     return listed

@@ -23,6 +23,7 @@ from tpudet.detection.inference.parts import (
     PredictionTask,
     find_parts_left,
     finish_task,
+    remove_outdated,
     write_whole,
 )
 from tpudet.detection.inference.saved_detector import Detector, load_detector, read_saved_detector
@@ -67,7 +68,8 @@ def run_tasks(
     """Writes predictions files, one after another or, on a cluster, as its nodes are free.
 
     Parts that an earlier run finished are kept if they are of the same model, image list, views,
-    part size and precision. Every predictions file is claimed while this runs.
+    part size and precision, and their image files have not changed since. Every predictions file is
+    claimed while this runs.
 
     Args:
         tasks: none without images.
@@ -119,6 +121,8 @@ def _run_claimed(
     on_finished: Callable[[PredictionTask, int, dict[str, str]], object],
 ) -> Timing:
     left = [find_parts_left(task, discard_foreign=overwrite) for task, _ in tasks]
+    for (task, _), parts in zip(tasks, left, strict=True):
+        remove_outdated(task, parts)
     num_images = sum(len(task.images) for task, _ in tasks)
     done = num_images - sum(len(part.images) for parts in left for part in parts)
     jobs = [
@@ -165,9 +169,11 @@ def run_job(job: PartsJob, progress: Callable[[int], Any]) -> tuple[int, Timing]
     if not parts:
         return job.task, Timing()
     storage.make_folder(os.path.dirname(parts[0].path))
+    image_files = {part.path: part.image_files for part in parts}
 
     def write(found: PredictedPart) -> None:
         metadata = {"key": job.key, "unreadable": found.unreadable}
+        metadata |= {"image_files": image_files[found.path]}
         write_whole(found.path, [found.predictions], job.saved, metadata, job.claim)
 
     with bfloat16_convolutions() if job.in_bfloat16 else nullcontext():

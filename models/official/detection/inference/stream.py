@@ -28,6 +28,7 @@ class Part(NamedTuple):
 
     path: str
     images: Sequence[ImageFile]
+    image_files: str = ""  # digest of their files; empty: they are not compared
 
 
 class PredictedPart(NamedTuple):
