@@ -1,6 +1,7 @@
 """tpudet convert_predictions, export_annotations: formats of other programs, and errors."""
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pycocotools.cocoeval import COCOeval
 
 from tpudet.detection.commands import convert_predictions, export_annotations, make_tfrecords
 from tpudet.detection.inference import convert_predictions as convert
+from tpudet.detection.inference.predictions import FORMAT
 from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
 from tpudet.detection.ops.numpy_masks import encode_rle
 from tpudet.detection.preparation.sources.yolo import read_yolo
@@ -113,6 +115,22 @@ def test_labels_of_an_image_are_not_the_class_names(predictions, tmp_path, capsy
     assert not (tmp_path / "labels").exists()
 
 
+@pytest.mark.parametrize("image_id", ["../escaped", "folder/a", "/nowhere/a", "..", "a\0b", ""])
+def test_ids_that_are_no_names_of_files_are_refused(image_id, tmp_path, capsys) -> None:
+    image = ImagePredictions(
+        image_id, np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros((0, 4), np.float32)
+    )
+    path = tmp_path / "p.pkl"
+    with path.open("wb") as file:
+        write_predictions(file, path.name, [[image]], class_list_text="1,cat\n", metadata={})
+    target = tmp_path / "deep" / "labels"
+    target.parent.mkdir()
+    assert convert_predictions.main([str(path), str(target), "--to", "yolo"]) == 2
+    message = f"1 image ids cannot be names of files, as labels of YOLO have them: {image_id!a};"
+    assert message in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == [target.parent, path]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -206,6 +224,23 @@ def test_coco_results_of_images_have_pixels(predictions, folder, tmp_path) -> No
     assert second["bbox"] == [32, 24, 32, 24]
     assert [first["image_id"], first["category_id"], first["score"]] == ["a", 1, 0.9]
     assert first["segmentation"] == mask
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_masks_of_a_pickle_may_have_counts_as_pycocotools_gives_them(
+    kind, folder, tmp_path
+) -> None:
+    mask = encode_rle(np.ones((48, 64), bool))
+    counts = kind(mask["counts"].encode())
+    image = {"image_id": "a", "labels": [1], "scores": [0.5], "boxes_normalized": [[0, 0, 1, 1]]}
+    image["masks"] = [mask | {"counts": counts}]
+    contents = {"format": FORMAT, "classes": "1,cat\n", "metadata": {}, "images": [image]}
+    (tmp_path / "p.pkl").write_bytes(pickle.dumps(contents, 5))
+    target = tmp_path / "results.json"
+    command = [str(tmp_path / "p.pkl"), str(target), "--to", "coco", "--images", folder]
+    assert convert_predictions.main(command) == 0
+    (entry,) = json.loads(target.read_text())
+    assert entry["segmentation"] == mask
 
 
 def test_masks_of_images_that_the_ground_truth_describes_lying_are_refused(

@@ -55,6 +55,7 @@ def _counted_from_4_mb(monkeypatch: pytest.MonkeyPatch) -> None:
 _BYTES = np.ones(50_000, np.uint8)
 _NUMBERS = [1] * 50_000
 _RLE = {"size": [1, 1], "counts": "1" * 50_000}
+_BYTES_RLE = {"size": [1, 1], "counts": b"0", **{f"k{i}": 0 for i in range(1000)}}
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,7 @@ _RLE = {"size": [1, 1], "counts": "1" * 50_000}
         {"labels": _NUMBERS},
         {"boxes_normalized": [(0, 0, 1, 1)] * 20_000},
         {"masks": [_RLE] * 10},
+        {"masks": [_BYTES_RLE] * 1000},
         {"masks": [None] * 5000},
         {"image_id": "a" * 100_000},
     ],

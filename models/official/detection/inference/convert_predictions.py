@@ -31,10 +31,11 @@ from tpudet.detection.submission.results import (
 )
 from tpudet.detection.submission.row_template import RowTemplate, parse_template
 from tpudet.trainkit.class_list import ClassEntry, read_class_list
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.claimed_folder import claimed_folder
+from tpudet.trainkit.files.listed_files import is_plain_name
 
 ResultFormat = Literal["coco", "yolo", "csv"]
 _CLASS_NAMES = "classes.txt"
@@ -194,6 +195,12 @@ def _write_csv(
 
 def _write_yolo(target: str, results: _Results, *, with_scores: bool, force: bool) -> int:
     """Writes `<image id>.txt` for each image, and the names of the classes in classes.txt."""
+    wrong = [name for name in results.identities if not is_plain_name(name)]
+    if wrong:
+        raise PredictionsError(
+            f"{len(wrong)} image ids cannot be names of files, as labels of YOLO have them: "
+            f"{listing(map(ascii, wrong))}; rename the images and predict them again"
+        )
     stem = os.path.splitext(_CLASS_NAMES)[0]
     if stem in results.identities:
         raise PredictionsError(

@@ -20,6 +20,7 @@ from tpudet.trainkit.files.numpy_pickle import PickledArray, load_numpy_pickle
 # Bytes that the objects of an image and of a mask take; in a pickle they are some 100 and 30.
 _IMAGE_BYTES = 256
 _MASK_BYTES = 64
+_CONVERTED_BYTES = 256  # of a mask more, where its counts are bytes
 
 
 def write_pickle(
@@ -77,8 +78,10 @@ def _size(image: dict) -> int:
     numbers = sum(_numbers_size(image[name]) for name in ("labels", "scores", "boxes_normalized"))
     masks = _as_list(image.get("masks") or [])
     counts = [mask.get("counts") for mask in masks if isinstance(mask, dict)]
-    texts = [image["image_id"], *(text for text in counts if isinstance(text, str | bytes))]
-    return _IMAGE_BYTES + numbers + _MASK_BYTES * len(masks) + sum(map(len, texts))
+    converted = [text for text in counts if isinstance(text, bytes | bytearray)]
+    texts = [image["image_id"], *converted, *(text for text in counts if isinstance(text, str))]
+    objects = _MASK_BYTES * len(masks) + _CONVERTED_BYTES * len(converted)
+    return _IMAGE_BYTES + numbers + objects + sum(map(len, texts))
 
 
 def _numbers_size(value: Any) -> int:
@@ -96,8 +99,16 @@ def _from_dict(image: dict) -> ImagePredictions:
         _to_array(image["labels"], np.int32),
         _to_array(image["scores"], np.float32),
         _to_array(image["boxes_normalized"], np.float32).reshape(-1, 4),
-        None if masks is None else _as_list(masks),
+        None if masks is None else [_with_text_counts(mask) for mask in _as_list(masks)],
     )
+
+
+def _with_text_counts(mask: Any) -> Any:
+    """The mask with counts as text, as JSON and Parquet have them; pycocotools gives bytes."""
+    counts = mask.get("counts") if isinstance(mask, dict) else None
+    if not isinstance(counts, bytes | bytearray):
+        return mask
+    return {"size": mask["size"], "counts": counts.decode("latin-1")}  # checked as all counts are
 
 
 def _to_array(value: Any, dtype: type) -> np.ndarray:

@@ -77,7 +77,7 @@ def _read_list(directory: str) -> set[str]:
         names = parse_json(text)
     except ValueError:
         names = None
-    if not isinstance(names, list) or not all(map(_is_plain, names)):
+    if not isinstance(names, list) or not all(map(is_plain_name, names)):
         raise UserError(
             f"{path} is not the list of images that this command keeps: move it away, or name "
             "another folder."
@@ -85,6 +85,6 @@ def _read_list(directory: str) -> set[str]:
     return set(names)
 
 
-def _is_plain(name: object) -> bool:
-    """Whether a name, which is to be removed, stays in the folder."""
-    return isinstance(name, str) and name not in ("", ".", "..") and os.sep not in name
+def is_plain_name(name: object) -> bool:
+    """Whether a name, of a file to write or to remove, stays in the folder."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not {os.sep, "\0"} & {*name}
