@@ -42,7 +42,7 @@ class ClassMatch(NamedTuple):
     """Where the classes of one list are in another."""
 
     rows: list[int | None]  # row in the other list, from 0; None: it has no such class
-    contradictions: list[str]  # identifiers that mean another class there
+    contradictions: dict[int, str]  # own rows, from 0, whose identifier is another class there
 
 
 def read_classes(path: str, name: str = "--classes") -> tuple[ClassEntry, ...]:
@@ -184,7 +184,8 @@ def match_entries(own: Sequence[ClassEntry], others: Sequence[ClassEntry]) -> Cl
     by_name = {entry.name: row for row, entry in enumerate(others)}
     by_identifier = {entry.identifier: row for row, entry in enumerate(others)}
     counts = Counter(entry.name for entry in own)
-    rows, contradictions = [], []
+    rows: list[int | None] = []
+    contradictions: dict[int, str] = {}
     for entry in own:
         same = by_identifier.get(entry.identifier)
         is_distinct = counts[entry.name] == 1
@@ -195,7 +196,8 @@ def match_entries(own: Sequence[ClassEntry], others: Sequence[ClassEntry]) -> Cl
             row, other = same, others[same]
             names = {entry.name.casefold(), other.name.casefold()}
             if len(names) > 1 and not names & {entry.identifier.casefold()}:
-                contradictions.append(f"{entry.identifier} is {entry.name}, there {other.name}")
+                text = f"{entry.identifier} is {entry.name}, there {other.name}"
+                contradictions[len(rows)] = text
         rows.append(row)
     return ClassMatch(rows, contradictions)
 

@@ -11,7 +11,7 @@ from tpudet.detection.commands.gen_sub import main
 from tpudet.detection.inference import submissions
 from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
 from tpudet.detection.submission.errors import SubmissionError
-from tpudet.detection.submission.generate import wanted_identifiers
+from tpudet.detection.submission.generate import find_wanted
 from tpudet.detection.submission.hierarchy import HIERARCHY
 from tpudet.detection.submission.open_images_csv import format_predictions
 from tpudet.trainkit.class_list import ClassEntry
@@ -229,7 +229,10 @@ def test_a_class_list_chooses_classes(
     assert main([str(predictions), "--classes", str(tmp_path / "wanted.csv")]) == 0
     lines = predictions.with_name("p.csv").read_text().splitlines()
     assert lines[1:] == ["a,", "b,/m/02 0.87654 0.10000 0.20000 0.30000 0.40000", "broken,", "c,"]
-    assert "3 predictions left out, of classes that --classes lacks" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "3 predictions left out, of classes that --classes lacks" in printed
+    told = "found by their identifiers, with other names there: /m/02 is dog, big, there whatever"
+    assert (f"wanted.csv: 1 classes {told}\n" in printed) == ("whatever" in classes)
 
 
 def test_a_class_list_gives_labels_by_name_with_which_ancestors_are_found(
@@ -271,10 +274,42 @@ def test_wrong_lists_are_explained(
     assert not predictions.with_name("p.csv").exists()
 
 
+@pytest.mark.parametrize(
+    ("predicted", "wanted", "identifiers", "remark"),
+    [
+        ("1,cat 2,dog", "1,person 17,cat 18,dog", "17 18", ""),  # numbered otherwise
+        ("1,cat 2,dog", "2,cat 1,dog", "2 1", ""),
+        (  # 17 shows that numbers mean other classes, and dogs are no bicycles
+            "1,cat 2,dog",
+            "1,person 2,bicycle 17,cat",
+            "17 -",
+            "1 classes left out, because their identifiers mean other classes there: "
+            "2 is dog, there bicycle",
+        ),
+        (  # another spelling
+            "/m/01,Cat /m/02,Dog",
+            "/m/02,dog /m/01,house_cat",
+            "/m/01 /m/02",
+            "1 classes found by their identifiers, with other names there: "
+            "/m/01 is Cat, there house_cat",
+        ),
+        ("cat,cat dog,dog", "/m/02,dog /m/01,cat", "/m/01 /m/02", ""),
+        ("/m/01,/m/01 cat,Katze", "/m/01,dog /m/02,cat", "/m/01 /m/02", ""),  # a label as name
+        ("1,cat 2,dog", "18,dog", "- 18", ""),
+    ],
+)
+def test_classes_are_found_by_name_before_identifier(
+    predicted: str, wanted: str, identifiers: str, remark: str
+) -> None:
+    lists = [[ClassEntry(*row.split(",")) for row in rows.split()] for rows in (predicted, wanted)]
+    expected = tuple(text.strip("-") for text in identifiers.split())
+    assert find_wanted(*lists) == (expected, remark)
+
+
 def test_two_classes_cannot_become_one(tmp_path: Path) -> None:
     predicted = (ClassEntry("/m/01", "cat"), ClassEntry("/m/02", "dog"))
     with pytest.raises(SubmissionError, match=r"/m/01 \(cat\) and /m/02 \(dog\) are both its"):
-        wanted_identifiers(predicted, (ClassEntry("/m/01", "dog"),))
+        find_wanted(predicted, (ClassEntry("/m/01", "dog"),))
 
 
 def test_an_interrupted_run_leaves_no_file(

@@ -42,8 +42,8 @@ def add_generating_arguments(parser: argparse.ArgumentParser) -> None:
         "--classes",
         metavar="CSV",
         help="a class list: only predictions of its classes are written, with its identifiers and "
-        "their ancestors (--hierarchy none: without); classes are found in it by identifier or "
-        "else by name (default: all, as predicted)",
+        "their ancestors (--hierarchy none: without); classes are found in it by name or "
+        "else by identifier (default: all, as predicted)",
     )
     parser.add_argument(
         "--hierarchy",

@@ -19,9 +19,9 @@ from tpudet.detection.submission.ancestors import AncestorTable, ancestor_table
 from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.generate import (
     SUMMARY,
+    find_wanted,
     mask_rows,
     submission_rows,
-    wanted_identifiers,
 )
 from tpudet.detection.submission.hierarchy import (
     Hierarchy,
@@ -105,7 +105,7 @@ def _write(source: str, target: str, lists: _Lists, *, masks: bool, force: bool)
                 f"{source} has only {shard} of the images, and a submission names every image: "
                 "join the shards by tpudet join_predicted_parts first"
             )
-        identifiers = _identifiers(read_class_list(stored.class_list_text), lists)
+        identifiers, renamed = _identifiers(read_class_list(stored.class_list_text), lists)
         table = _ancestors(identifiers, lists.hierarchy)
         remark = _hierarchy_remark(list(filter(None, identifiers)), lists)
         total, images = _by_rising_id(stored)
@@ -123,7 +123,7 @@ def _write(source: str, target: str, lists: _Lists, *, masks: bool, force: bool)
     return (
         f"{target}: {total} images, {counts['predictions']} predictions"
         + "".join(lines)
-        + (f"\n  {remark}" if remark else "")
+        + "".join(f"\n  {text}" for text in (renamed, remark) if text)
     )
 
 
@@ -268,16 +268,16 @@ def _parquet_first(name: str) -> tuple[bool, str]:
     return name.endswith(".pkl"), name
 
 
-def _identifiers(predicted: Sequence[ClassEntry], lists: _Lists) -> tuple[str, ...]:
-    """The label of each predicted class, empty for one to leave out."""
-    identifiers = tuple(entry.identifier for entry in predicted)
+def _identifiers(predicted: Sequence[ClassEntry], lists: _Lists) -> tuple[tuple[str, ...], str]:
+    """The label of each predicted class, empty for one to leave out; and a remark, or empty."""
+    identifiers, remark = tuple(entry.identifier for entry in predicted), ""
     if lists.wanted is not None:
         try:
-            identifiers = wanted_identifiers(predicted, lists.wanted)
+            identifiers, remark = find_wanted(predicted, lists.wanted)
         except SubmissionError as error:
             raise SubmissionError(f"--classes {lists.classes}: {error}") from error
     require_words(filter(None, identifiers), "class identifiers", "give others by --classes")
-    return identifiers
+    return identifiers, f"--classes {lists.classes}: {remark}" if remark else ""
 
 
 def _ancestors(identifiers: Sequence[str], hierarchy: Hierarchy | None) -> AncestorTable | None:

@@ -117,7 +117,7 @@ def match_classes(
     if contradictions:
         raise InspectionError(
             f"{what} and {other} call the same class differently, so they cannot be compared: "
-            f"{listing(contradictions)}"
+            f"{listing(contradictions.values())}"
         )
     lacking = [entry.identifier for entry, row in zip(own, rows, strict=True) if row is None]
     extra = [entry.identifier for row, entry in enumerate(wanted) if row not in rows]

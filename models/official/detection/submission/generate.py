@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from tpudet.detection.submission.mask_rewrite import add_mask_ancestors
 from tpudet.detection.submission.mask_rows import MaskPrediction, MaskRow
 from tpudet.detection.submission.mask_text import encode_mask
 from tpudet.detection.submission.open_images_csv import format_predictions
-from tpudet.trainkit.class_list import ClassEntry, class_ids
+from tpudet.trainkit.class_list import ClassEntry, class_ids, match_entries
+from tpudet.trainkit.errors import listing
 
 SUMMARY = {
     "added": "of them ancestors of others",
@@ -129,19 +130,36 @@ def mask_rows(
         yield MaskRow(image_id, width=size[1], height=size[0], predictions=tuple(found))
 
 
-def wanted_identifiers(
-    predicted: Sequence[ClassEntry], wanted: Sequence[ClassEntry]
-) -> tuple[str, ...]:
-    """The identifier in `wanted` of each predicted class, empty if it is not there.
+class WantedClasses(NamedTuple):
+    """Where the predicted classes are in the list of wanted ones."""
 
-    A class is found by its identifier, or else by its name, so that a detector of `cat` can be
-    given the MIDs of a class list.
+    identifiers: tuple[str, ...]  # there, of each predicted class; empty if it is not there
+    remark: str  # on identifiers that have other names there; or empty
+
+
+def find_wanted(predicted: Sequence[ClassEntry], wanted: Sequence[ClassEntry]) -> WantedClasses:
+    """Finds the predicted classes in a list that may number them differently (`match_entries`).
+
+    Names decide, so that a detector of `cat` can be given the MIDs of a class list. Where a name is
+    not there and the identifier is, it counts as another spelling, unless a class that is found by
+    its name shows that the list gives the same identifiers to other classes.
 
     Raises:
         SubmissionError: no class is found, or two are the same one.
     """
-    ids = class_ids(wanted)
-    places = [ids.get(entry.identifier, ids.get(entry.name, 0)) for entry in predicted]
+    rows, contradictions = match_entries(predicted, wanted)
+    ids = class_ids(wanted)  # the identifier of a predicted class may be the name there
+    places = [
+        ids.get(entry.identifier, 0) if row is None else row + 1
+        for entry, row in zip(predicted, rows, strict=True)
+    ]
+    theirs = {entry.identifier for entry in wanted}
+    is_numbered_otherwise = any(
+        place and entry.identifier in theirs and entry.identifier != wanted[place - 1].identifier
+        for entry, place in zip(predicted, places, strict=True)
+    )
+    if is_numbered_otherwise:
+        places = [0 if row in contradictions else place for row, place in enumerate(places)]
     for i, place in enumerate(places):
         if place and place in places[:i]:
             pair = (predicted[places.index(place)], predicted[i])
@@ -152,4 +170,11 @@ def wanted_identifiers(
             f"it has none of the predicted classes, neither {predicted[0].identifier} nor "
             f"{predicted[0].name}, to begin with"
         )
-    return tuple(wanted[place - 1].identifier if place else "" for place in places)
+    identifiers = tuple(wanted[place - 1].identifier if place else "" for place in places)
+    if not contradictions:
+        return WantedClasses(identifiers, "")
+    what = "found by their identifiers, with other names there"
+    if is_numbered_otherwise:
+        what = "left out, because their identifiers mean other classes there"
+    remark = f"{len(contradictions)} classes {what}: {listing(contradictions.values())}"
+    return WantedClasses(identifiers, remark)

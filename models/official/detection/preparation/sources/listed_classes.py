@@ -39,8 +39,8 @@ def list_classes(
     if contradictions:
         raise UserError(
             f"--annotations {annotations} and --classes {class_list} call the same class "
-            f"differently: {listing(contradictions)}. Classes are matched by name: write the same "
-            "names into both."
+            f"differently: {listing(contradictions.values())}. Classes are matched by name: write "
+            "the same names into both."
         )
     return ListedClasses(
         classes,
