@@ -10,7 +10,7 @@ import pytest
 
 from tpudet.detection.commands import gen_all_subs, merge_all_subs
 from tpudet.detection.inference.predictions_file import ImagePredictions, write_predictions
-from tpudet.detection.submission import merge_all
+from tpudet.detection.submission import recorded_files
 
 COMMANDS = {"gen_all_subs": gen_all_subs.main, "merge_all_subs": merge_all_subs.main}
 
@@ -65,18 +65,18 @@ def test_every_predictions_file_gets_a_submission_once(storage: Path, run) -> No
     predict(storage, "m-part_1-64.pkl", "/m/02", 0.5)
     predict(storage, "m_part_1_of_2.parquet", "/m/01", 0.5)
     predict(storage, "renamed.pkl", "/m/01", 0.5, shard={"number": 2, "of": 2})
-    predict(storage, "m-part_2-64.parquet", "/m/03", 0.5)
-    submit(storage, "m-part_2-64.csv", "/m/03", 0.125)
     done = run("gen_all_subs")
     assert done.returncode == 0, done.stderr
     folder = storage / "predictions"
     assert sorted(path.stem for path in folder.glob("*.csv")) == [
-        f"m-part_{k}-64" for k in range(3)
+        f"m-part_{k}-64" for k in range(2)
     ]
-    assert "m-part_2-64.csv exists" in done.stdout
+    assert "exists" not in done.stdout
     for name in ("m_part_1_of_2.parquet", "renamed.pkl"):
         assert f"{name}: skipped, a part of a whole" in done.stderr
     os.utime(folder / "m-part_0-64.parquet", (2e9, 2e9))
+    predict(storage, "m-part_2-64.parquet", "/m/03", 0.5)
+    submit(storage, "m-part_2-64.csv", "/m/03", 0.125)
     (folder / "broken.parquet").write_text("no parquet")
     predict(storage, "cells.parquet", "White Cell", 0.5)
     predict(storage, "zebra.parquet", "/m/04", 0.5)
@@ -85,9 +85,51 @@ def test_every_predictions_file_gets_a_submission_once(storage: Path, run) -> No
     assert "cells.parquet: 1 class identifiers are empty" in done.stderr
     assert (folder / "zebra.csv").exists()
     assert "broken.parquet is not a usable predictions file" in done.stderr
-    assert "m-part_0-64.parquet: newer than " in done.stderr
-    assert "3 of 8 files have no submission that is up to date" in done.stderr
+    assert f"m-part_0-64.csv: older than {folder}/m-part_0-64.parquet; -f" in done.stderr
+    assert "m-part_1-64.csv exists" in done.stdout
+    # A submission of an earlier version, or of gen_sub.
+    assert "m-part_2-64.csv exists without a record of the files and options" in done.stderr
+    assert "4 of 8 files have no submission that is up to date" in done.stderr
     assert "0.12500" in (folder / "m-part_2-64.csv").read_text()
+
+
+def test_submissions_of_other_options_or_files_are_out_of_date(storage: Path, run) -> None:
+    predict(storage, "a.parquet", "/m/01", 0.5)
+    submission = storage / "predictions/a.csv"
+    box = "0.50000 0.00000 0.00000 1.00000 1.00000"
+    (storage / "wanted.csv").write_text("/m/05,x\n")
+    tree = {"LabelName": "r", "Subcategory": [{"LabelName": "/m/09", "Subcategory": []}]}
+    tree["Subcategory"][0]["Subcategory"].append({"LabelName": "/m/05"})
+    (storage / "tree.json").write_text(json.dumps(tree))
+    lists = ["--classes", f"{storage}/wanted.csv", "--hierarchy", f"{storage}/tree.json"]
+    assert run("gen_all_subs").returncode == 0
+
+    def reason(*options: str) -> str:
+        before = submission.read_bytes()
+        done = run("gen_all_subs", *options)
+        assert done.returncode == 1
+        assert submission.read_bytes() == before
+        first, last = done.stderr.splitlines()
+        assert last == "1 of 1 files have no submission that is up to date"
+        return first.removeprefix(f"{submission} ").removesuffix("; -f replaces all")
+
+    assert reason(*lists[:2]) == "was made with other options: classes"
+    assert reason(*lists, "--masks") == "was made with other options: classes, hierarchy, masks"
+    assert run("gen_all_subs", *lists, "-f").returncode == 0
+    assert submission.read_text() == f"ImageId,PredictionString\na,/m/05 {box} /m/09 {box}\n"
+    assert run("gen_all_subs", *lists).stdout == f"{submission} exists\n"
+    (storage / "tree.json").write_text(json.dumps(tree).replace("/m/09", "/m/08"))
+    assert reason(*lists) == "was made with other options: hierarchy"
+    (storage / "tree.json").rename(storage / "moved.json").write_text(json.dumps(tree, indent=1))
+    moved = [*lists[:3], f"{storage}/moved.json"]  # the same content
+    assert run("gen_all_subs", *moved).returncode == 0
+    submission.write_text(submission.read_text() + "b,\n")
+    assert reason(*moved) == "was changed after it was made"
+    assert run("gen_all_subs", *moved, "-f").returncode == 0
+    predict(storage, "a.pkl", "/m/05", 0.5)
+    (storage / "predictions/a.parquet").unlink()
+    other_files = "was made before these were added, removed or changed: "
+    assert reason(*moved) == f"{other_files}a.parquet, a.pkl"
 
 
 def test_models_of_a_part_are_merged_and_the_parts_joined(storage: Path, run) -> None:
@@ -179,7 +221,7 @@ def test_killed_before_its_record_a_merge_is_not_taken_for_one_of_other_options(
     assert run(*merge, "1,1").returncode == 0
     assert " 0.70000 " in result.read_text()
     with monkeypatch.context() as patch:
-        patch.setattr(merge_all, "write_report", kill)
+        patch.setattr(recorded_files, "write_report", kill)
         with pytest.raises(Killed):
             run(*merge, "1,3", "-f")
     assert " 0.60000 " in result.read_text()

@@ -11,7 +11,9 @@ example: tpudet gen_all_subs --hierarchy data/challenge-2019-label500-hierarchy.
 
 Reads $STORAGE/predictions/*.parquet and *.pkl and writes each submission beside its file. Parts
 that are not joined yet (tpudet join_predicted_parts) and submissions that exist are skipped, so a
-stopped run resumes with the same command. $STORAGE is `output` by default.
+stopped run resumes with the same command. $STORAGE is `output` by default. FILE.csv.gen.json beside
+each submission records its SHA-256, its predictions and the options: one that is out of date or was
+made with other options is named, as is one without a record, such as of gen_sub; -f replaces all.
 
 exit codes: 0 done, 1 some submissions could not be written or are out of date, 2 wrong arguments or
 nothing to read

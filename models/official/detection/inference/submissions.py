@@ -1,6 +1,8 @@
 """Writes the submission of a predictions file, or of every predictions file in a folder."""
 
+import hashlib
 import heapq
+import json
 import os
 import re
 import sys
@@ -30,6 +32,7 @@ from tpudet.detection.submission.hierarchy import (
 )
 from tpudet.detection.submission.mask_rows import write_masks
 from tpudet.detection.submission.open_images_csv import require_words, write_submission
+from tpudet.detection.submission.recorded_files import make_recorded
 from tpudet.detection.submission.writer import is_same_file
 from tpudet.trainkit.class_list import ClassEntry, read_class_list, read_classes
 from tpudet.trainkit.errors import UserError, listing
@@ -88,6 +91,15 @@ class _Lists(NamedTuple):
     wanted: tuple[ClassEntry, ...] | None  # its rows; None for all predicted classes
     hierarchy: Hierarchy | None  # None adds no ancestors
     hierarchy_path: str | None  # the one that was asked for; None for the challenge's
+
+    def recorded(self) -> dict[str, str | None]:
+        """The contents of the lists, as they are compared with those of an earlier run."""
+        tree = None if self.hierarchy is None else self.hierarchy.parents
+        return {"classes": _digest(self.wanted), "hierarchy": _digest(tree)}
+
+
+def _digest(content: object) -> str | None:
+    return None if content is None else hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _read_lists(classes: str | None, hierarchy: str | None) -> _Lists:
@@ -207,6 +219,7 @@ def generate_all_submissions(
     """Writes the submission of every predictions file of a folder beside it; prints what it does.
 
     Submissions that exist are skipped, so a stopped run resumes with the same call.
+    `<submission>.gen.json` beside each records what it was made of (`submission.recorded_files`).
 
     Args:
         folder: with *.parquet and *.pkl; parts that are not joined yet are skipped.
@@ -216,7 +229,8 @@ def generate_all_submissions(
         force: whether existing submissions are replaced.
 
     Returns:
-        The exit code: 0, or 1 if a submission could not be written or is out of date.
+        The exit code: 0, or 1 if a submission could not be written, is out of date or was made with
+        other options.
 
     Raises:
         UserError: there is no predictions file, or an argument is not usable.
@@ -225,6 +239,12 @@ def generate_all_submissions(
     if not names:
         raise SubmissionError(f"no *.parquet or *.pkl in {folder}")
     lists = _read_lists(classes, hierarchy)
+    options = {**lists.recorded(), "masks": masks}
+
+    def write(target: str, sources: Sequence[str], *, force: bool) -> str:
+        return _write(sources[0], target, lists, masks=masks, force=force)
+
+    make = partial(make_recorded, record_suffix=".gen.json", options=options, force=force)
     num_failed = 0
     for source in [os.path.join(folder, name) for name in sorted(names, key=_parquet_first)]:
         target = _submission_path(source)
@@ -233,15 +253,9 @@ def generate_all_submissions(
             _print_skipped(source)
         elif source != parquet and is_file(parquet):
             print(f"{source}: skipped, {target} is made of {parquet}", file=sys.stderr)
-        elif is_file(target) and not force:
-            if storage.stat(source).modified_ns > storage.stat(target).modified_ns:
-                print(f"{source}: newer than {target}; -f replaces all", file=sys.stderr)
-                num_failed += 1
-            else:
-                print(f"{target} exists")
         else:
             try:
-                print(_write(source, target, lists, masks=masks, force=force))
+                num_failed += not make(target, [source], write)
             except _ShardError:
                 _print_skipped(source)
             except UserError as error:

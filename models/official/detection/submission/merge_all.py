@@ -1,13 +1,12 @@
 """Merges the submissions of all models part by part, and joins the merged parts.
 
-`<result>.merge.json`, beside each result, records its digest and the files and options that it was
-made of. It is removed before the result is replaced: one without a record is out of date.
+`<result>.merge.json`, beside each result, records what it was made of (`recorded_files`).
 """
 
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,13 +18,12 @@ from tpudet.detection.submission.merge import (
     read_settings,
     relative_weights,
 )
+from tpudet.detection.submission.recorded_files import make_recorded
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.files.claims import Claim
-from tpudet.trainkit.files.digests import file_digest
-from tpudet.trainkit.files.json_text import parse_json, write_report
 
 _JOINED_PARTS = ("human_parts", *(f"part_{number}" for number in range(5)))
 PARTS = (*_JOINED_PARTS, "segmentation")
+_make = partial(make_recorded, record_suffix=".merge.json")
 
 
 def merge_all_submissions(
@@ -100,81 +98,6 @@ def _recorded_options(
     class_settings = {label: settings._asdict() for label, settings in by_label.items()}
     named = options._asdict() | {"class_settings": class_settings}
     return named.pop("settings")._asdict() | named | {"weights": list(options.weights)}
-
-
-def _make(
-    target: str,
-    sources: Sequence[str],
-    write: Callable[..., str],
-    *,
-    options: Mapping[str, Any],
-    force: bool,
-) -> bool:
-    """Writes a file unless it exists; False if it does, and was made otherwise.
-
-    Raises:
-        ClaimError: another process makes it, or has taken it over.
-    """
-    record = _record_path(target)
-    files = {os.path.basename(path): storage.stat(path).size for path in sources}
-    if storage.is_file(target) and not force:
-        return _is_current(target, sources, files, options)
-    # The writers claim the result itself, but not its record, which is written when they end.
-    with Claim(f"{record}.claim.json", output=target) as claim:
-        if force or not storage.is_file(target):
-            storage.remove_if_there(record)
-        print(write(target, sources, force=force))  # refuses one that was made meanwhile
-        claim.verify()
-        made = {"sha256": file_digest(target), "files": files, "options": options}
-        write_report(record, made)
-    return True
-
-
-def _is_current(
-    target: str, sources: Sequence[str], files: dict[str, int], options: Mapping[str, Any]
-) -> bool:
-    """Whether a result is what would be made now; prints it, or why not."""
-    newest = max(sources, key=lambda path: storage.stat(path).modified_ns)
-    if difference := _difference(target, _read_record(_record_path(target)), files, options):
-        print(f"{target} {difference}; -f replaces all", file=sys.stderr)
-    elif storage.stat(newest).modified_ns > storage.stat(target).modified_ns:
-        print(f"{target}: older than {newest}; -f replaces all", file=sys.stderr)
-    else:
-        print(f"{target} exists")
-        return True
-    return False
-
-
-def _record_path(target: str) -> str:
-    return f"{target}.merge.json"
-
-
-def _read_record(path: str) -> dict[str, Any] | None:
-    """The record of a result; None if there is none, or it is damaged or of an earlier version."""
-    try:
-        record = parse_json(storage.read_text(path) or "")
-    except ValueError:
-        return None
-    is_whole = isinstance(record, dict) and all(
-        isinstance(record.get(name), kind)
-        for name, kind in {"sha256": str, "files": dict, "options": dict}.items()
-    )
-    return record if is_whole else None
-
-
-def _difference(
-    target: str, record: dict[str, Any] | None, files: dict[str, int], options: Mapping[str, Any]
-) -> str:
-    """How a result was made otherwise than it would be now; empty if it was not."""
-    if record is None:
-        return "exists without a record of the files and options that it was made of"
-    if record["sha256"] != file_digest(target):
-        return "was changed after it was made"
-    names = sorted({*files, *record["files"]})
-    if others := [name for name in names if files.get(name) != record["files"].get(name)]:
-        return f"was made before these were added, removed or changed: {', '.join(others)}"
-    changed = [name for name in options if options[name] != record["options"].get(name)]
-    return f"was made with other options: {', '.join(changed)}" if changed else ""
 
 
 def _sources_by_part(folder: str, parts: Sequence[str]) -> dict[str, list[str]]:
