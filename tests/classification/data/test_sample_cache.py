@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -162,6 +163,26 @@ def test_an_interrupted_cache_is_refused_and_finished(split: Split, tmp_path: Pa
     (tmp_path / "cache.json").write_text("{")
     with pytest.raises(UserError, match="was cut short"):
         images(data, split, 1)
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_full_disk_costs_no_file_that_was_written(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_finished: bool
+) -> None:
+    wanted = plan(AUGMENTED, split, tmp_path, 1)
+    write_cache(wanted, overwrite=False)
+    if not is_finished:
+        (tmp_path / "cache.json").rename(tmp_path / "cache.plan.json")
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+        with pytest.raises(UserError, match="and 0 MiB are free"):
+            write_cache(wanted, overwrite=False)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == kept
+    write_cache(wanted, overwrite=False)
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("samples-*")}
+    assert written.items() <= kept.items()
+    assert not (tmp_path / "cache.plan.json").exists()
 
 
 def test_a_cache_whose_claim_was_lost_is_not_finished(

@@ -108,7 +108,10 @@ def write_cache(plan: CachePlan, *, overwrite: bool) -> str:
     with Claim(f"{output}/cache.claim.json", output=output) as claim:
         _clear_other(plan, described, overwrite=overwrite)
         _require_space(plan)
+        # At any moment one of the two says whose the files are.
         storage.write_text(f"{output}/{_PLAN}", json.dumps(described))
+        if storage.is_file(f"{output}/{MANIFEST}"):
+            storage.remove(f"{output}/{MANIFEST}")
         entries = []
         with tqdm(total=plan.num_samples, unit="image", desc="caching", disable=None) as bar:
             for variant in range(max(1, plan.variants)):
@@ -137,7 +140,6 @@ def _clear_other(plan: CachePlan, described: dict[str, Any], *, overwrite: bool)
                 path = f"{output}/{entry['file']}"
                 if storage.is_file(path) and storage.stat(path).size != entry["bytes"]:
                     storage.remove(path)
-            storage.remove(f"{output}/{name}")
             return
         if not overwrite:
             raise UserError(
