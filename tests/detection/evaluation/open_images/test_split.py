@@ -11,10 +11,19 @@ import tensorflow as tf
 
 from tpudet.detection.config import ExperimentConfig, Metric, OpenImagesRulesConfig
 from tpudet.detection.evaluation.ground_truth import GroundTruth
+from tpudet.detection.evaluation.open_images.masks import (
+    read_mask_predictions,
+    score_masks,
+    truth_masks,
+)
+from tpudet.detection.evaluation.open_images.metric import average_precisions
 from tpudet.detection.evaluation.open_images.split import challenge_split
+from tpudet.detection.evaluation.open_images.truth import read_truth
 from tpudet.detection.evaluation.results import EvaluatedSplit
 from tpudet.detection.evaluation.split import build_evaluation
 from tpudet.detection.ops.numpy_masks import encode_rle
+from tpudet.detection.submission.mask_header import HEADER
+from tpudet.detection.submission.mask_text import encode_mask
 from tpudet.detection.types import Batch, Detections, ImageDetections
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError, decode, parse_tree
@@ -200,6 +209,35 @@ def test_one_long_mask_does_not_make_all_masks_long(tree: str) -> None:
         tracemalloc.stop()
     assert metrics["mask_AP/Animal"] == 1.0
     assert peak < 20e6
+
+
+def test_masks_without_a_pixel_do_not_count_as_in_a_submission(tmp_path: Path) -> None:
+    dog, empty = np.zeros((100, 100), bool), np.zeros((100, 100), bool)
+    dog[:50, :50] = True
+    truth = truth_of([DOG], [1], [0], [False])._replace(masks=[encode_rle(dog)])
+    detections = ImageDetections(
+        np.array([0, 0]), np.array([CAT, DOG], float), np.array([0.9, 0.8]), np.array([1, 1]),
+        [encode_rle(empty), encode_rle(dog)],
+    )  # fmt: skip
+    metrics = challenge_split(truth, CLASSES, hierarchy="", image_labels="").metrics(detections)
+    assert metrics["AP"] == 0.5  # of boxes, of which the first is wrong
+    assert metrics["mask_AP"] == 1.0
+    none = detections._replace(masks=[encode_rle(empty)] * 2)
+    metrics = challenge_split(truth, CLASSES, hierarchy="", image_labels="").metrics(none)
+    assert metrics["mask_AP"] == 0.0
+
+    texts = [encode_mask(encode_rle(mask)) for mask in (empty, dog)]
+    truth_path, path = str(tmp_path / "truth.csv"), tmp_path / "sub.csv"
+    Path(truth_path).write_text(
+        "ImageID,LabelName,XMin,XMax,YMin,YMax,IsGroupOf,ImageWidth,ImageHeight,Mask\n"
+        f"a,/dog,0,0.5,0,0.5,0,100,100,{texts[1]}\n"
+    )
+    path.write_text(f"{HEADER}\na,100,100,/dog 0.9 {texts[0]} /dog 0.8 {texts[1]}\n")
+    labelled = read_truth(truth_path, with_masks=True)
+    assert labelled.masks is not None
+    masks = truth_masks(truth_path, labelled.masks, labelled.truth.is_group_of)
+    found, _ = read_mask_predictions(str(path), labelled)
+    assert average_precisions(score_masks(labelled.truth, masks, found)).tolist() == [1.0]
 
 
 def test_verified_labels_make_false_positives(tree: str, tmp_path: Path) -> None:
