@@ -240,6 +240,22 @@ def test_masks_without_a_pixel_do_not_count_as_in_a_submission(tmp_path: Path) -
     assert average_precisions(score_masks(labelled.truth, masks, found)).tolist() == [1.0]
 
 
+def test_verified_labels_reach_every_copy_of_an_image(tmp_path: Path) -> None:
+    """A balanced split repeats images: three times one without a cat, found on each."""
+    path = tmp_path / "labels.csv"
+    path.write_text("ImageID,LabelName,Confidence\na,/cat,0\n")
+    truth = truth_of([CAT], [2], [1], [False])._replace(
+        records=np.arange(4), sizes=np.full((4, 2), 100.0), source_ids=("a", "b", "a", "a")
+    )
+    detections = ImageDetections(
+        np.array([0, 2, 3, 1]), np.array([CAT] * 4, float), np.array([0.9, 0.8, 0.7, 0.6]),
+        np.full(4, 2),
+    )  # fmt: skip
+    rules = challenge_split(truth, CLASSES, hierarchy="", image_labels=str(path))
+    assert rules.truth.verified[:, 1].tolist() == [True] * 4
+    assert rules.metrics(detections)["AP/Cat"] == 0.25  # three false positives, then the cat
+
+
 def test_verified_labels_make_false_positives(tree: str, tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_text("ImageID,LabelName,Confidence\na,/cat,0\nelsewhere,/dog,1\n")

@@ -121,21 +121,8 @@ def challenge_split(
     verified = np.zeros((len(truth.records), num_classes), bool)
     verified[truth.image_indices[rows], expanded] = True
     if image_labels:
-        content = read_text(image_labels)
-        if content is None:
-            raise FileNotFoundError(f"evaluation.rules.image_labels {image_labels} does not exist")
-        found = read_image_labels(content.encode(), image_labels)
-        image_of = {name: row for row, name in enumerate(truth.source_ids)}
-        if image_of.keys().isdisjoint(found.image_ids.tolist()):
-            raise ValueError(f"{image_labels}: none of its images is in this split")
-        # An ancestor need not be a class for its descendants to be absent, so all are expanded.
-        pairs = expand_verified(found, labels, tree)
-        names, numbers = (np.concatenate(column) for column in zip(*pairs, strict=True))
-        if not (numbers < num_classes).any():
-            raise _no_class(image_labels, str(found.labels[0]), classes)
-        images = np.array([image_of.get(name, -1) for name in names.tolist()], int)
-        is_scored = (images >= 0) & (numbers < num_classes)
-        verified[images[is_scored], numbers[is_scored]] = True
+        images, numbers = _verified_labels(image_labels, truth.source_ids, classes, labels, tree)
+        verified[images, numbers] = True
     return ChallengeSplit(
         ChallengeTruth(
             truth.image_indices[rows],
@@ -148,6 +135,37 @@ def challenge_split(
         ancestors,
         None if truth.masks is None else _drawn_masks(truth, rows),
     )
+
+
+def _verified_labels(
+    path: str,
+    source_ids: Sequence[str],
+    classes: Sequence[ClassEntry],
+    labels: LabelNumbers,
+    tree: Hierarchy,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of images, and the classes from 0, that a file of verified labels says something of.
+
+    A balanced split has images several times, in rows of the same `source_ids`.
+    """
+    content = read_text(path)
+    if content is None:
+        raise FileNotFoundError(f"evaluation.rules.image_labels {path} does not exist")
+    found = read_image_labels(content.encode(), path)
+    rows_of: dict[str, list[int]] = {}
+    for row, name in enumerate(source_ids):
+        rows_of.setdefault(name, []).append(row)
+    if rows_of.keys().isdisjoint(found.image_ids.tolist()):
+        raise ValueError(f"{path}: none of its images is in this split")
+    # An ancestor need not be a class for its descendants to be absent, so all are expanded.
+    pairs = expand_verified(found, labels, tree)
+    names, numbers = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    is_class = numbers < len(classes)
+    if not is_class.any():
+        raise _no_class(path, str(found.labels[0]), classes)
+    rows = [rows_of.get(name, []) for name in names[is_class].tolist()]
+    repeated = np.repeat(numbers[is_class], [len(own) for own in rows])
+    return np.array([row for own in rows for row in own], np.int64), repeated
 
 
 def _no_class(path: str, first_label: str, classes: Sequence[ClassEntry]) -> ValueError:
