@@ -26,7 +26,7 @@ TRAINKIT = (
     "{config, files, jobs, pages, backend_arguments, training_arguments, command_line, screen, "
     "class_list, evaluation_results, "
     "saved_model_ops, source_version} → "
-    "{errors, types, keras_ops, cpu, fused_norm, record_numbers}"
+    "{errors, types, keras_ops, cpu, tpu_machine, fused_norm, record_numbers}"
 )
 CLASSIFICATION = (
     "commands → {experiment, profiling} → build_classifier → "

@@ -6,9 +6,7 @@ from importlib.util import find_spec
 
 from tpudet.trainkit.command_line import natural_number, positive_integer
 from tpudet.trainkit.errors import UserError
-
-# Variables of the environment of Cloud TPUs, Kaggle's and Colab's.
-_TPU_VARIABLES = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_NAME", "COLAB_TPU_ADDR")
+from tpudet.trainkit.tpu_machine import refuse_pod, sign_of_tpu
 
 
 def add_backend_argument(parser: argparse.ArgumentParser) -> None:
@@ -24,17 +22,26 @@ def add_backend_argument(parser: argparse.ArgumentParser) -> None:
 def choose_backend(arguments: argparse.Namespace) -> None:
     """Sets the backend of --backend; Keras reads it when it is first imported.
 
+    Args:
+        arguments: with `add_backend_argument`, and with `add_hosts_arguments` where hosts have been
+            joined.
+
     Raises:
-        UserError: JAX is requested and not installed, or does not see this machine's TPU.
+        UserError: JAX is requested and not installed, or cannot use this machine's TPU; or the TPU
+            is a pod's, and the command runs on one host.
     """
     backend = arguments.backend
     if backend == "jax":
         require_jax()
-    sees_tpu = backend != "tensorflow" and _sees_tpu()
-    if backend != "tensorflow" and not sees_tpu:
-        _refuse_cpu_by_the_name_of_tpu()
-    if backend == "auto":
-        backend = "jax" if sees_tpu else "tensorflow"
+    if backend != "tensorflow":
+        if "num_processes" not in arguments:
+            refuse_pod(
+                "The command runs on one host",
+                "give --backend tensorflow, or run it on a machine of its own",
+            )
+        sees_tpu = find_tpu()
+        if backend == "auto":
+            backend = "jax" if sees_tpu else "tensorflow"
     os.environ["KERAS_BACKEND"] = backend
 
 
@@ -98,23 +105,57 @@ def add_hosts_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _refuse_cpu_by_the_name_of_tpu() -> None:
-    """Raises UserError where the environment speaks of a TPU: a CPU would be 100 times slower."""
-    if os.environ.get("JAX_PLATFORMS") == "cpu":
-        return
-    named = [name for name in _TPU_VARIABLES if os.environ.get(name)]
-    if named:
+def find_tpu() -> bool:
+    """Whether JAX finds a TPU, which then belongs to this process.
+
+    Raises:
+        UserError: the TPU of this machine cannot be used: a CPU would be 100 times slower.
+    """
+    if _sees_tpu():
+        return True
+    sign = "" if os.environ.get("JAX_PLATFORMS") == "cpu" else sign_of_tpu()
+    if sign:
         raise UserError(
-            f"{named[0]} is set, as on a TPU machine, and JAX sees no TPU: libtpu is missing or of "
+            f"{sign}, and JAX sees no TPU: libtpu, which the extra [tpu] brings, is missing or of "
             "the wrong version, the image is one for CPUs, or another process holds the TPU. Look "
             "at `tpudet check`; to train on this machine's CPU, give --backend tensorflow"
         )
+    return False
+
+
+def has_tpu_driver() -> bool:
+    """Whether JAX is installed with a TPU's driver, or told to use a TPU."""
+    is_named = os.environ.get("TPU_LIBRARY_PATH") or "tpu" in os.environ.get("JAX_PLATFORMS", "")
+    return find_spec("jax") is not None and bool(is_named or find_spec("libtpu"))
 
 
 def _sees_tpu() -> bool:
-    """Whether JAX is installed with a TPU's driver and finds one."""
-    if find_spec("jax") is None or find_spec("libtpu") is None:
+    if not has_tpu_driver():
         return False
     import jax
 
-    return jax.default_backend() == "tpu"
+    try:
+        return jax.default_backend() == "tpu"
+    except RuntimeError as error:
+        raise jax_start_error(error) from error
+
+
+def jax_start_error(error: RuntimeError) -> UserError:
+    """Returns the error of a JAX that cannot start its devices, in words.
+
+    Args:
+        error: by JAX; its own advice is to do without the devices.
+    """
+    line = str(error).strip().partition("\n")[0][:300]
+    for advice in (" (set JAX_PLATFORMS=", " (you may need to uninstall"):
+        line = line.partition(advice)[0]
+    cause = "The driver of these devices is missing or of the wrong version"
+    if "'tpu'" in line:
+        cause = (
+            "Either another process holds the TPU, such as the kernel of a notebook or an earlier "
+            "run, and must end first, or libtpu is missing or of the wrong version"
+        )
+    return UserError(
+        f"JAX cannot start: {line.rstrip('.')}. {cause}. To train without JAX, give --backend "
+        "tensorflow"
+    )

@@ -6,6 +6,8 @@ import pytest
 
 from tpudet.detection.commands import check
 from tpudet.detection.inspection import installation
+from tpudet.trainkit import backend_arguments
+from tpudet.trainkit.backend_arguments import jax_start_error
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +32,41 @@ def test_a_library_that_training_needs_and_that_cannot_start(
     monkeypatch.setattr(installation, "_tensorflow_devices", fail)
     assert check.main([]) == 1
     assert "no AVX" in capsys.readouterr().out
+
+
+def test_a_tpu_that_is_not_seen_or_not_free_prevents_training(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find_chips() -> bool:
+        monkeypatch.setattr(backend_arguments, "_sees_tpu", lambda: False)
+        return backend_arguments.find_tpu()
+
+    def find_busy() -> bool:
+        raise jax_start_error(RuntimeError("Unable to initialize backend 'tpu': in use by pid 7"))
+
+    monkeypatch.undo()  # of the fixture
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setenv("TPU_NAME", "det-1")
+    for find, message in ((find_chips, "JAX sees no TPU: libtpu"), (find_busy, "in use by pid 7")):
+        monkeypatch.setattr(installation, "find_tpu", find)
+        assert check.main([]) == 1
+        *facts, last = capsys.readouterr().out.splitlines()
+        assert any(line.startswith("JAX sees") and message in line for line in facts)
+        assert last == "Training cannot run: JAX sees."
+
+
+def test_the_devices_of_a_pod_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wait() -> list[str]:
+        raise AssertionError("JAX was started")
+
+    monkeypatch.setattr(installation, "has_tpu_driver", lambda: True)
+    monkeypatch.setattr(installation, "_jax_devices", wait)
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "t0,t1,t2,t3")
+    assert check.main([]) == 0
+    printed = capsys.readouterr().out
+    assert "not looked up: only `tpudet train` on all 4 hosts of the pod sees them" in printed
 
 
 def test_a_storage_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tpudet
+from tpudet.trainkit import backend_arguments
 from tpudet.trainkit.cpu import available_cores
 from tpudet.trainkit.errors import UserError
 
@@ -46,4 +47,25 @@ def test_a_library_that_cannot_be_imported_is_shown(
 ) -> None:
     python_that("echo no AVX >&2; exit 1", tmp_path, monkeypatch)
     with pytest.raises(UserError, match="the devices cannot be looked up:\nno AVX"):
+        tpudet.get_devices()
+
+
+def test_a_tpu_that_cannot_be_used_is_an_error_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not a CPU on which the training would then refuse to run, and no traceback."""
+    monkeypatch.setattr(backend_arguments, "has_tpu_driver", lambda: False)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setenv("TPU_NAME", "det-1")
+    with pytest.raises(SystemExit, match="^TPU_NAME is set, as on a TPU machine, and JAX sees no"):
+        runpy.run_path(str(MODULE), run_name="__main__")
+
+
+def test_a_host_of_a_pod_does_not_wait_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python_that("echo started >&2; exit 1", tmp_path, monkeypatch)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "t0,t1")
+    with pytest.raises(UserError, match="2 hosts of a pod: only `tpudet train` on all sees them"):
         tpudet.get_devices()

@@ -1,9 +1,7 @@
 """Which hosts train together: by arguments, and as a TPU pod describes itself."""
 
 import argparse
-import http.server
 import os
-import threading
 
 import pytest
 
@@ -11,12 +9,11 @@ from tpudet.trainkit.backend_arguments import (
     add_backend_argument,
     add_hosts_arguments,
     add_tensorflow_argument,
-    choose_backend,
 )
 from tpudet.trainkit.command_line import new_parser
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training import jax_hosts
-from tpudet.trainkit.training.jax_hosts import join_hosts, pod_size, several_hosts
+from tpudet.trainkit.training.jax_hosts import join_hosts, several_hosts
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +21,6 @@ def _no_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("TPU_", "COLAB_", "JAX_")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # choose_backend changes it
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -78,47 +74,6 @@ def test_one_host_has_nobody_to_join() -> None:
     with several_hosts(parse()):
         pass
     assert not join_hosts(parse("--backend", "jax"))
-
-
-def test_a_pod_says_how_many_hosts_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pod_size() == 1
-    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "t0,t1,t2,t3")
-    assert pod_size() == 4
-    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost")
-    assert pod_size() == 1
-
-
-def test_the_metadata_of_compute_engine_say_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Metadata(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.headers["Metadata-Flavor"] == "Google"
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3")
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("localhost", 0), Metadata) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        monkeypatch.setenv("GCE_METADATA_IP", f"localhost:{server.server_port}")
-        monkeypatch.setattr(jax_hosts, "has_tpu_device", lambda: True)
-        assert pod_size() == 2
-        thread.join()
-        monkeypatch.setenv("GCE_METADATA_IP", "localhost:1")  # nobody answers
-        assert pod_size() == 1
-
-
-def test_a_cpu_by_the_name_of_a_tpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5e-8")
-    monkeypatch.setattr("tpudet.trainkit.backend_arguments._sees_tpu", lambda: False)
-    with pytest.raises(UserError, match="TPU_ACCELERATOR_TYPE is set.*JAX sees no TPU"):
-        choose_backend(parse())
-    choose_backend(parse("--backend", "tensorflow"))
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    choose_backend(parse())
-    assert os.environ["KERAS_BACKEND"] == "tensorflow"
 
 
 def test_jax_does_not_export_and_the_message_says_why(capsys: pytest.CaptureFixture[str]) -> None:

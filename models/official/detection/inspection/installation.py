@@ -9,9 +9,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 from tpudet.detection.submission.fusion.kernel import PLAIN_VARIABLE, load_kernel
+from tpudet.trainkit.backend_arguments import find_tpu, has_tpu_driver
 from tpudet.trainkit.config.find import config_folder, list_configs
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.source_version import git_commit
+from tpudet.trainkit.tpu_machine import pod_size, sign_of_tpu
 
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu")
 _OPTIONAL = {"jax": "[jax] or [tpu]", "ray": "[cluster]"}  # package: extra
@@ -73,13 +76,18 @@ def _version(package: str) -> str:
 def _devices() -> Iterator[Fact]:
     if importlib.util.find_spec("tensorflow"):
         yield _seen("TensorFlow sees", _tensorflow_devices, prevents_training=True)
-    if importlib.util.find_spec("jax"):
+    if has_tpu_driver() and (hosts := pod_size()) > 1:
+        note = f"not looked up: only `tpudet train` on all {hosts} hosts of the pod sees them"
+        yield Fact("JAX sees", note)
+    elif importlib.util.find_spec("jax") or sign_of_tpu():
         yield _seen("JAX sees", _jax_devices)
 
 
 def _seen(name: str, find: Callable[[], list[str]], *, prevents_training: bool = False) -> Fact:
     try:
         return Fact(name, _count(find()))
+    except UserError as error:  # so does training
+        return Fact(name, f"no device: {error}", prevents_training=True)
     except Exception as error:  # of any kind: a driver or a library that does not fit
         return Fact(name, f"nothing, it cannot start: {error!r}", prevents_training)
 
@@ -91,6 +99,8 @@ def _tensorflow_devices() -> list[str]:
 
 
 def _jax_devices() -> list[str]:
+    """Raises UserError where training would, because the TPU cannot be used."""
+    find_tpu()
     import jax
 
     return [device.platform.upper() for device in jax.devices()]

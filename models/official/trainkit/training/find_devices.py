@@ -6,11 +6,12 @@ JAX takes a TPU for its process until that ends, so another process looks.
 import json
 import subprocess
 import sys
-from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
+from tpudet.trainkit.backend_arguments import find_tpu
 from tpudet.trainkit.cpu import available_cores
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.tpu_machine import refuse_pod
 
 
 class FoundDevices(NamedTuple):
@@ -31,8 +32,10 @@ def get_devices() -> FoundDevices:
     """Finds the TPU, else the GPUs, else the CPU, and prints what was found.
 
     Raises:
-        UserError: neither TensorFlow nor JAX can be imported; shows why.
+        UserError: neither TensorFlow nor JAX can be imported, the TPU cannot be used, or it is a
+            pod's, which JAX shows to all its hosts at once; shows why.
     """
+    refuse_pod("The devices are looked up on one host", "only `tpudet train` on all sees them")
     command = [sys.executable, "-m", "tpudet.trainkit.training.find_devices"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -43,12 +46,11 @@ def get_devices() -> FoundDevices:
 
 
 def _look() -> FoundDevices:
-    if find_spec("jax") and find_spec("libtpu"):
+    if find_tpu():
         import jax
 
-        if jax.default_backend() == "tpu":
-            devices = jax.devices()
-            return FoundDevices("TPU", len(devices), devices[0].device_kind, "jax")
+        devices = jax.devices()
+        return FoundDevices("TPU", len(devices), devices[0].device_kind, "jax")
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
@@ -59,4 +61,7 @@ def _look() -> FoundDevices:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_look()._asdict()))
+    try:
+        print(json.dumps(_look()._asdict()))
+    except UserError as error:
+        sys.exit(str(error))

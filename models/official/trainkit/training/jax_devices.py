@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from tpudet.trainkit.backend_arguments import jax_start_error
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.record_numbers import mix_shard
 from tpudet.trainkit.training.devices import (
@@ -205,14 +206,18 @@ def choose_jax_devices(
         step_timeout_seconds: after which a step, or a batch of an evaluation, counts as stuck.
 
     Raises:
-        UserError: there are none of the kind, or fewer than requested.
+        UserError: there are none of the kind, or fewer than requested, or JAX cannot start.
     """
     logging.getLogger("jax").setLevel(logging.WARNING)  # it reports each backend that is missing
     try:
-        devices = jax.devices(None if device == "auto" else device)
+        seen = jax.devices()
+    except RuntimeError as error:
+        raise jax_start_error(error) from error
+    try:
+        devices = seen if device == "auto" else jax.devices(device)
     except RuntimeError as error:
         raise UserError(
-            f"train.device is {device}, and JAX sees only {_describe(jax.devices())}. Choose auto, "
+            f"train.device is {device}, and JAX sees only {_describe(seen)}. Choose auto, "
             "or install the extra for that device: [tpu] or jax[cuda12]"
         ) from error
     if num_devices is not None and jax.process_count() > 1:

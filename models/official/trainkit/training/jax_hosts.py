@@ -13,8 +13,6 @@ import signal
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -24,6 +22,7 @@ import numpy as np
 from tpudet.trainkit.backend_arguments import require_jax
 from tpudet.trainkit.command_line import EXIT_WRONG_USAGE
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.tpu_machine import pod_size
 from tpudet.trainkit.training.preemption import Interrupted
 from tpudet.trainkit.training.stopping import EXIT_START_AGAIN
 from tpudet.trainkit.training.watchdog import Watchdog, end_process, restart_sentence
@@ -146,39 +145,6 @@ def join_hosts(arguments: argparse.Namespace) -> bool:
         raise UserError(f"{absence}: {_first_line(error)}. {advice}") from error
     _speak_before_abort(lambda: restart_sentence("The start", _FIRST_HOST_GONE))
     return True
-
-
-def pod_size() -> int:
-    """Returns how many hosts the TPU slice of this machine has; 1 without a TPU.
-
-    GKE says so in TPU_WORKER_HOSTNAMES, Compute Engine in the metadata of the machine.
-    """
-    names = os.environ.get("TPU_PROCESS_ADDRESSES") or os.environ.get("TPU_WORKER_HOSTNAMES")
-    if names:
-        return len(names.split(","))
-    if not has_tpu_device() or "TPU_SKIP_MDS_QUERY" in os.environ:
-        return 1
-    return len(_metadata("instance/attributes/worker-network-endpoints").split(","))
-
-
-def has_tpu_device() -> bool:
-    """Whether this machine has a TPU: others need no query over the network."""
-    return os.path.exists("/dev/accel0") or os.path.exists("/dev/vfio/0")
-
-
-def _metadata(key: str) -> str:
-    """Returns a value of Compute Engine's metadata server; empty if there is none."""
-    host = os.environ.get("GCE_METADATA_IP", "metadata.google.internal")
-    url = f"http://{host}/computeMetadata/v1/{key}"
-    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-    try:
-        with urllib.request.urlopen(request, timeout=5) as response:
-            return response.read().decode()
-    except urllib.error.HTTPError as error:
-        error.close()  # it is the response, with an open connection
-        return ""
-    except OSError:
-        return ""
 
 
 class SignsOfLife:
