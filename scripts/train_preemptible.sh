@@ -32,7 +32,11 @@ model_dir=${model_dir%% *}
 say() { echo "$(date '+%F %T') train_preemptible: $*"; }
 tpu() { gcloud compute tpus tpu-vm "$1" "$name" --zone "$zone" "${@:2}"; }
 delete() { tpu delete --quiet || say "could not delete $name: it still costs money"; }
-on_machine() { tpu ssh --worker=all --command "$1"; }
+# A machine that is cut off closes no connection: unasked, ssh would wait for it for two hours.
+on_machine() {
+    tpu ssh --worker=all --command "$1" -- \
+        -o ServerAliveInterval=30 -o ServerAliveCountMax=6 -o ConnectTimeout=30
+}
 
 finish() {
     delete

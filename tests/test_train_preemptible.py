@@ -32,8 +32,8 @@ ssh)
     sed -i 1d "$WORLD/runs"
     cd "$WORLD"
     case $run in
-    real) exec bash -c "${*: -1}" ;;
-    real-cut) bash -c "${*: -1}" | head -2; exit 255 ;;
+    real) exec bash -c "${10}" ;;
+    real-cut) bash -c "${10}" | head -2; exit 255 ;;
     unreachable) exit 255 ;;
     *+) run=${run%+}; echo "$RANDOM" >"$WORLD/checkpoint" ;;
     esac
@@ -41,6 +41,10 @@ ssh)
     echo "step 100"
     case $run in
     preempted) echo PREEMPTED >"$WORLD/state"; exit 255 ;;
+    silent) # cut off without a word: ssh finds out if it asks
+        echo PREEMPTED >"$WORLD/state"
+        [[ ${*:11} == "-- "*"-o ServerAliveInterval="* ]] || exec /bin/sleep 100
+        exit 255 ;;
     cut) exit 255 ;;
     *) echo "tpudet_exit $run" ;;
     esac ;;
@@ -108,6 +112,16 @@ def test_after_a_preemption_the_machine_is_made_again_and_the_run_goes_on(tmp_pa
         r"python3 -m tpudet train --backend jax --config a\ b --model_dir gs://bucket/saved/m"
     )
     assert sum(training in call for call in calls) == 2
+
+
+def test_a_machine_that_is_cut_off_without_a_word_is_noticed(tmp_path: Path) -> None:
+    """After three minutes of no answer; TCP alone would take two hours."""
+    code, calls, output = run(tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=("silent", "0"))
+    assert code == 0, output
+    once = ["create", "ssh", "ssh"]
+    assert verbs(calls) == [*once, "delete", *once, "delete"]
+    options = "-- -o ServerAliveInterval=30 -o ServerAliveCountMax=6 -o ConnectTimeout=30"
+    assert all(call.endswith(options) for call in calls if call.startswith("ssh"))
 
 
 def test_a_lost_connection_only_connects_again(tmp_path: Path) -> None:
