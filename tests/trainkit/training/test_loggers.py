@@ -1,5 +1,7 @@
 """Loggers of a run, offline: several at once, a run that resumes, a package that is missing."""
 
+import logging
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +39,37 @@ class Notebook:
         self.failed = failed
 
 
+class Service:
+    """A client that remembers the calls, with their named arguments, and refuses some."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.failing: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.calls.append((name, named))
+            if name in self.failing:
+                raise ConnectionError(f"{name} is refused")
+            return SimpleNamespace(info=SimpleNamespace(run_id="7"), experiment_id="0")
+
+        return call
+
+
+def writers_to(
+    wandb: Service, mlflow: Service, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[WandbWriter, MlflowWriter]:
+    """The writers, with services in the place of both packages."""
+    modules = {
+        "wandb": SimpleNamespace(init=lambda **named: wandb, Image=lambda value: value),
+        "mlflow": SimpleNamespace(MlflowClient=lambda: mlflow),
+        "mlflow.entities": SimpleNamespace(Metric=lambda *values: values),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return WandbWriter(str(model_dir)), MlflowWriter(str(model_dir))
+
+
 def test_all_loggers_get_what_is_written() -> None:
     one, other = Notebook(), Notebook()
     writer = JoinedWriter([one, other])
@@ -47,16 +80,52 @@ def test_all_loggers_get_what_is_written() -> None:
 
 
 @pytest.mark.parametrize("failed", [True, False])
-def test_a_run_that_failed_is_shown_as_failed(tmp_path: Path, failed: bool) -> None:
+def test_a_run_that_failed_is_shown_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: bool
+) -> None:
     """By the words that the documentation of either gives."""
-    ends: list[Any] = []
-    wandb, mlflow = WandbWriter.__new__(WandbWriter), MlflowWriter.__new__(MlflowWriter)
-    wandb._run = SimpleNamespace(finish=lambda exit_code: ends.append(exit_code))
-    mlflow._run_id = "7"
-    mlflow._client = SimpleNamespace(set_terminated=lambda run, status: ends.append(status))
-    wandb.close(failed=failed)
-    mlflow.close(failed=failed)
-    assert ends == ([1, "FAILED"] if failed else [0, "FINISHED"])
+    wandb, mlflow = Service(), Service()
+    for writer in writers_to(wandb, mlflow, tmp_path, monkeypatch):
+        writer.close(failed=failed)
+    assert wandb.calls[-1] == ("finish", {"exit_code": int(failed)})
+    assert mlflow.calls[-1] == ("set_terminated", {"status": "FAILED" if failed else "FINISHED"})
+
+
+def test_a_service_that_fails_is_one_line_for_each_kind_of_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What does not fail is still written: MLflow's numbers beside an image that it refuses."""
+    wandb, mlflow = Service(), Service()
+    writers = writers_to(wandb, mlflow, tmp_path, monkeypatch)
+    wandb.failing |= {"log", "finish"}
+    mlflow.failing |= {"log_image", "set_terminated"}
+    with caplog.at_level(logging.WARNING):
+        for writer in writers:
+            for step in (5, 10):
+                writer.write("eval", step, {"AP": 0.5, "drawn": IMAGE})
+            writer.close()
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "Weights & Biases did not take the values of step 5",
+        "Weights & Biases did not take the end of the run",
+        "MLflow did not take an image of step 5",
+        "MLflow did not take the end of the run",
+    ]
+    assert "ConnectionError: log is refused" in caplog.records[0].getMessage()
+    assert [name for name, _ in mlflow.calls].count("log_batch") == 2
+    wandb.failing.clear()
+    writers[0].write("eval", 15, {"AP": 0.5})
+    assert wandb.calls[-1] == ("log", {})
+
+
+def test_all_writers_are_closed_where_one_cannot_be() -> None:
+    class Torn(Notebook):
+        def close(self, *, failed: bool = False) -> None:
+            raise OSError("no room")
+
+    other = Notebook()
+    with pytest.raises(OSError, match="no room"):
+        JoinedWriter([Torn(), other]).close(failed=True)
+    assert other.failed is True
 
 
 def test_missing_packages_are_named_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,12 @@ import logging
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -56,14 +58,20 @@ class CountingEngine:
     batch_size = 2
     num_processes = 1
 
-    def __init__(self, *, nonfinite_at: int | None = None, is_chief: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        nonfinite_at: int | None = None,
+        stop_at: int | None = None,
+        is_chief: bool = True,
+    ) -> None:
         self.is_chief = is_chief
         self.step = 0
         self._weight = self._average = 1.0
         self._position = 0
         self._input = itertools.count(0)
         self._nonfinite_at = nonfinite_at
-        self.stop_at: int | None = None
+        self.stop_at = stop_at
         self.averaged = False
         self.call_lengths: list[int] = []
 
@@ -437,6 +445,51 @@ def test_a_lost_host_stops_a_run_and_only_a_fault_fails_it(
         run_once(ram_dir, [], engine)
     assert states(ram_dir)[-1] == state
     assert writer.failed == (state == "failed")
+
+
+class GoneServer:
+    """A client of MLflow whose server is gone once the run has begun."""
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        return SimpleNamespace(experiment_id="0")
+
+    def create_run(self, experiment_id: str, *, run_name: str) -> Any:
+        return SimpleNamespace(info=SimpleNamespace(run_id="7"))
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConnectionError("the server is gone")
+
+
+@pytest.mark.parametrize(
+    ("engine", "max_seconds", "end", "saved"),
+    [
+        (CountingEngine(), math.inf, loop.EXIT_FINISHED, [9, 10]),
+        (CountingEngine(), -1.0, loop.EXIT_TIME_LIMIT, []),
+        (CountingEngine(stop_at=5), math.inf, loop.EXIT_START_AGAIN, [4, 5]),
+        (CountingEngine(nonfinite_at=6), math.inf, "The loss is not finite at step 6", [3, 4]),
+    ],
+)
+def test_a_logger_that_fails_costs_no_checkpoint_and_hides_no_end(
+    ram_dir: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    engine: CountingEngine,
+    max_seconds: float,
+    end: int | str,
+    saved: list[int],
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=GoneServer))
+    entities = SimpleNamespace(Metric=lambda *values: values)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    changes = {"loggers": ("mlflow",), "deadline": time.monotonic() + max_seconds}
+    if isinstance(end, str):
+        with pytest.raises(loop.NonfiniteLossError, match=end):
+            run_once(ram_dir, [], engine, **changes)
+    else:
+        assert run_once(ram_dir, [], engine, **changes) == end
+    assert [found.step for found in list_checkpoints(ram_dir)] == saved
+    warnings = [line.getMessage() for line in caplog.records if "MLflow" in line.getMessage()]
+    assert len(warnings) == len(set(warnings)) <= 3  # of values, of an image, of the end
 
 
 def test_a_metric_that_evaluation_lacks_is_named(ram_dir: str) -> None:

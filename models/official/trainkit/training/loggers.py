@@ -3,16 +3,19 @@
 Weights & Biases and MLflow are configured by the environment variables that they document
 (WANDB_MODE, WANDB_PROJECT, MLFLOW_TRACKING_URI, ...). A run that resumes continues the same run
 there: its id is kept in the model_dir. What is logged again after a restart at an earlier
-checkpoint appears twice in them; the ledger has it once.
+checkpoint appears twice in them; the ledger has it once. A call of theirs that fails is a line in
+the log: it costs no checkpoint and ends no run.
 """
 
 import importlib.util
+import logging
 import math
 import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,8 @@ from tpudet.trainkit.training.run_log import (
 
 _PROJECT = "tpudet"  # of Weights & Biases, unless WANDB_PROJECT is set
 _NOT_IN_MLFLOW = re.compile(r"[^\w\-. :/]")  # characters that names of metrics cannot have
+
+logger = logging.getLogger(__name__)
 
 
 def check_loggers(names: Sequence[LoggerName]) -> None:
@@ -81,8 +86,45 @@ class JoinedWriter:
 
     def close(self, *, failed: bool = False) -> None:
         """As in `MetricsWriter`."""
-        for writer in self._writers:
-            writer.close(failed=failed)
+        with ExitStack() as closes_all:
+            for writer in self._writers:
+                closes_all.callback(writer.close, failed=failed)
+
+
+class _Failures:
+    """Logs what a service refuses, once for each kind of failure, and lets the run go on.
+
+    Args:
+        service: its name.
+    """
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+        self._known: set[tuple[str, type[Exception]]] = set()
+
+    @contextmanager
+    def logged(self, what: str, where: str = "") -> Iterator[None]:
+        """Logs an error of the block.
+
+        Args:
+            what: the service gets.
+            where: in the run that is; not a part of the kind.
+        """
+        try:
+            yield
+        except Exception as error:  # of the package's choice, and of the network's
+            if (what, type(error)) in self._known:
+                return
+            self._known.add((what, type(error)))
+            logger.warning(
+                "%s did not take %s%s: %s: %s. The run goes on; the next failures of this kind are "
+                "not logged",
+                self._service,
+                what,
+                where,
+                type(error).__name__,
+                error,
+            )
 
 
 class WandbWriter:
@@ -92,6 +134,7 @@ class WandbWriter:
         import wandb  # pyright: ignore[reportMissingImports]
 
         self._wandb: Any = wandb
+        self._failures = _Failures("Weights & Biases")
         path = os.path.join(model_dir, "wandb_run_id.txt")
         run_id = (storage.read_text(path) or "").strip() or secrets.token_hex(8)
         self._run: Any = wandb.init(
@@ -108,15 +151,19 @@ class WandbWriter:
 
     def write(self, kind: Kind, step: int, values: Mapping[str, float | np.ndarray]) -> None:
         """As in `MetricsWriter`."""
-        shown = {
-            f"{kind}/{name}": self._wandb.Image(value) if isinstance(value, np.ndarray) else value
-            for name, value in values.items()
-        }
-        self._run.log({"step": step, **shown})
+        with self._failures.logged("the values", f" of step {step}"):
+            self._run.log(
+                {"step": step}
+                | {
+                    f"{kind}/{name}": self._wandb.Image(v) if isinstance(v, np.ndarray) else v
+                    for name, v in values.items()
+                }
+            )
 
     def close(self, *, failed: bool = False) -> None:
         """As in `MetricsWriter`."""
-        self._run.finish(exit_code=int(failed))
+        with self._failures.logged("the end of the run"):
+            self._run.finish(exit_code=int(failed))
 
 
 class MlflowWriter:
@@ -127,6 +174,7 @@ class MlflowWriter:
         from mlflow.entities import Metric  # pyright: ignore[reportMissingImports]
 
         self._metric: Any = Metric
+        self._failures = _Failures("MLflow")
         self._client: Any = MlflowClient()
         path = os.path.join(model_dir, "mlflow_run_id.txt")
         run_id = (storage.read_text(path) or "").strip()
@@ -141,18 +189,23 @@ class MlflowWriter:
 
     def write(self, kind: Kind, step: int, values: Mapping[str, float | np.ndarray]) -> None:
         """As in `MetricsWriter`; other characters in names become underscores."""
-        now, metrics = round(1000 * time.time()), []
+        now, metrics, where = round(1000 * time.time()), [], f" of step {step}"
         for name, value in values.items():
             key = _NOT_IN_MLFLOW.sub("_", f"{kind}/{name}")
             if isinstance(value, np.ndarray):
-                self._client.log_image(self._run_id, value, artifact_file=f"{key}/{step:08}.png")
+                file = f"{key}/{step:08}.png"
+                with self._failures.logged("an image", where):
+                    self._client.log_image(self._run_id, value, artifact_file=file)
             elif math.isfinite(value):
                 metrics.append(self._metric(key, float(value), now, step))
-        self._client.log_batch(self._run_id, metrics=metrics)
+        with self._failures.logged("the values", where):
+            self._client.log_batch(self._run_id, metrics=metrics)
 
     def close(self, *, failed: bool = False) -> None:
         """As in `MetricsWriter`."""
-        self._client.set_terminated(self._run_id, status="FAILED" if failed else "FINISHED")
+        status = "FAILED" if failed else "FINISHED"
+        with self._failures.logged("the end of the run"):
+            self._client.set_terminated(self._run_id, status=status)
 
 
 def _experiment(client: Any) -> str:
