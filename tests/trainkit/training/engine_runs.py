@@ -4,11 +4,13 @@ A process has one backend, so JAX needs one of its own: `engine_runs.py FOLDER`.
 are `FOLDER/initial.npz`; they are written there where they are missing.
 """
 
+import dataclasses
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import keras
 import numpy as np
@@ -160,6 +162,30 @@ def shares_of_parts() -> tuple[float, int]:
     return loss, int(engine.snapshot()["drop/calls"])
 
 
+def compiled_for_snapshots() -> list[int]:
+    """Returns how many programs each of two snapshots compiles where several hosts share a state.
+
+    There is one host, which is taken for several; four devices divide most of the state.
+    """
+    import jax
+
+    from tpudet.trainkit.training.jax_devices import JaxDevices
+
+    train = dataclasses.replace(TRAIN, shard_state=True, num_devices=min(4, jax.device_count()))
+    engine, _ = build(None, train=train)
+    events: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **about: events.append(event)
+    )
+    counts = []
+    with mock.patch.object(JaxDevices, "num_processes", 2):
+        for _ in range(2):
+            events.clear()
+            engine.snapshot()
+            counts.append(events.count("/jax/core/compile/backend_compile_duration"))
+    return counts
+
+
 def save(path: Path, arrays: dict[str, Any]) -> None:
     np.savez(path, **arrays)
 
@@ -216,6 +242,7 @@ def main(folder: Path) -> dict[str, Any]:
         "averaged_dense": averaged["dense/kernel"],
         "ema_dense": final["ema/dense/kernel"].ravel().tolist(),
         "predicted": sum(predicted, []),
+        "compiled": compiled_for_snapshots() if keras.backend.backend() == "jax" else None,
         "shares": shares_of_parts() if keras.backend.backend() == "jax" else None,
     }
 

@@ -101,6 +101,11 @@ def test_averages_are_swapped_in_and_equal_tensorflows(runs: Any, name: str) -> 
     np.testing.assert_allclose(runs[name]["ema_dense"], runs["tensorflow"]["ema_dense"], rtol=1e-4)
 
 
+def test_what_gathers_a_divided_state_is_compiled_once(runs: Any) -> None:
+    """At the first save a program for each shape, [3, 3, 2, 4], [4] and [4, 1]; then none."""
+    assert runs["jax_8"]["compiled"] == [3, 0]
+
+
 @pytest.mark.parametrize("name", ["jax", "jax_8"])
 def test_every_image_is_predicted_once_whatever_the_number_of_devices(runs: Any, name: str) -> None:
     """Eleven records in batches of 4, 4 and 3."""

@@ -45,6 +45,8 @@ class TrainingState:
         self._variables = variables
         self._devices = devices
         self._shards = shards
+        # One function: jit compiles it once for each shape, and one made anew at every call.
+        self._replicate = jax.jit(lambda array: array, out_shardings=devices.replicated)
         owned = {id(variable) for variable in variables.optimizer}
         for variable in (*model.variables, *optimizer.variables):
             divided = id(variable) in owned
@@ -150,7 +152,7 @@ class TrainingState:
 
     def _whole(self, value: jax.Array) -> np.ndarray:
         if not value.is_fully_replicated and self._devices.num_processes > 1:
-            value = jax.jit(lambda array: array, out_shardings=self._devices.replicated)(value)
+            value = self._replicate(value)
         return np.asarray(value)
 
 
