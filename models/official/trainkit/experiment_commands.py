@@ -52,7 +52,8 @@ exit codes; those from 80 on, and a stop by a signal, leave everything saved:
    0  finished
    1  failed
    2  wrong usage, or another process trains in this model_dir
-  75  start it again: stopped by SIGTERM, SIGINT or SIGHUP, another host was lost or did not come
+  75  start it again: stopped by SIGTERM, SIGINT or SIGHUP, another host or a TPU was lost, or a
+      host did not come
   80  --max_hours is over: start it again
   81  train.stop_at is reached
   82  train.patience is over
@@ -188,13 +189,16 @@ def _evaluate(import_experiment: Callable[[], ModuleType], arguments: argparse.N
     run_config(model_dir)  # raises before Keras is imported
     choose_backend(arguments)
     start_logging()
-    metrics, path = import_experiment().evaluate(
-        model_dir,
-        step=arguments.step,
-        split=arguments.split,
-        overrides=arguments.overrides,
-        output=arguments.output,
-    )
+    from tpudet.trainkit.training.jax_hosts import ending_if_lost
+
+    with ending_if_lost():
+        metrics, path = import_experiment().evaluate(
+            model_dir,
+            step=arguments.step,
+            split=arguments.split,
+            overrides=arguments.overrides,
+            output=arguments.output,
+        )
     lines = [f"{metric}: {value:.4f}" for metric, value in metrics.items()]
     return "\n".join([*lines, f"Written to {path}*"])
 
@@ -310,12 +314,14 @@ def _find_lr(
     start_logging()
     config = experiment_config(config_type, arguments)
     choose_backend(arguments)
+    from tpudet.trainkit.training.jax_hosts import ending_if_lost
     from tpudet.trainkit.training.lr_finder import write_range_test
 
-    found = import_experiment().range_test(
-        config,
-        start=arguments.start,
-        end=arguments.end,
-        num_steps=arguments.num_steps,
-    )
+    with ending_if_lost():
+        found = import_experiment().range_test(
+            config,
+            start=arguments.start,
+            end=arguments.end,
+            num_steps=arguments.num_steps,
+        )
     return write_range_test(found, arguments.output, title=arguments.config)

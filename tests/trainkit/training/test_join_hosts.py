@@ -13,7 +13,12 @@ from tpudet.trainkit.backend_arguments import (
 from tpudet.trainkit.command_line import new_parser
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training import jax_hosts
-from tpudet.trainkit.training.jax_hosts import join_hosts, several_hosts
+from tpudet.trainkit.training.jax_hosts import (
+    LostHostError,
+    ending_if_lost,
+    join_hosts,
+    several_hosts,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +79,20 @@ def test_one_host_has_nobody_to_join() -> None:
     with several_hosts(parse()):
         pass
     assert not join_hosts(parse("--backend", "jax"))
+
+
+def test_one_host_that_loses_its_tpu_ends_with_its_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sentences: list[str] = []
+    monkeypatch.setattr(jax_hosts, "end_process", sentences.append)
+    with several_hosts(parse()):
+        raise LostHostError("Step 7 cannot be finished")
+    with ending_if_lost():  # of other commands than train
+        raise LostHostError("Batch 2 cannot be finished")
+    assert sentences == ["Step 7 cannot be finished", "Batch 2 cannot be finished"]
+    with pytest.raises(ValueError, match="a fault"), several_hosts(parse()):
+        raise ValueError("a fault")
 
 
 def test_jax_does_not_export_and_the_message_says_why(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,11 +26,16 @@ from tpudet.trainkit.training.jax_accumulation import sum_over_parts
 from tpudet.trainkit.training.jax_hosts import (
     gather_objects,
     lost_host_error,
+    lost_tpu_error,
     wait_for_hosts,
     watch_hosts,
 )
 from tpudet.trainkit.training.watchdog import Watchdog
 from tpudet.trainkit.types import Tensor
+
+# The program's errors, which the same command would meet again. All others of a TPU come from the
+# machine, such as UNAVAILABLE, ABORTED and INTERNAL in a maintenance or where a chip halts.
+_OWN_FAULTS = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
 
 
 class JaxDevices:
@@ -53,6 +58,11 @@ class JaxDevices:
         self._compiled: dict[Callable[[Any], Any], Any] = {}
 
     @property
+    def platform(self) -> str:
+        """Of the devices: "cpu", "gpu" or "tpu"."""
+        return self.devices[0].platform
+
+    @property
     def num_replicas(self) -> int:
         """As in `Devices`."""
         return len(self.devices)
@@ -70,12 +80,11 @@ class JaxDevices:
     @property
     def precision(self) -> Precision:
         """As in `Devices`: bfloat16 on TPUs and on GPUs from Ampere on, else float32."""
-        first = self.devices[0]
-        if first.platform == "gpu":
-            capability = str(getattr(first, "compute_capability", "0.0"))
+        if self.platform == "gpu":
+            capability = str(getattr(self.devices[0], "compute_capability", "0.0"))
             recent = tuple(map(int, capability.split("."))) >= BFLOAT16_COMPUTE_CAPABILITY
             return "mixed_bfloat16" if recent else "float32"
-        return "mixed_bfloat16" if first.platform == "tpu" else "float32"
+        return "mixed_bfloat16" if self.platform == "tpu" else "float32"
 
     def scope(self) -> AbstractContextManager[Any]:
         """As in `Devices`."""
@@ -90,13 +99,21 @@ class JaxDevices:
 
         int64 becomes int32, JAX's integer: only record numbers are longer, and `mix_shard` keeps
         them apart. Random draws in a step depend on them.
+
+        Raises:
+            LostHostError: this host trains alone, and its TPU has failed.
         """
 
         def place_field(field: np.ndarray) -> jax.Array:
             short = mix_shard(field).astype(np.int32) if field.dtype == np.int64 else field
             return jax.make_array_from_process_local_data(self.split, short)
 
-        return jax.tree.map(place_field, batch)
+        try:
+            return jax.tree.map(place_field, batch)
+        except jax.errors.JaxRuntimeError as error:
+            if self._has_lost_tpu(error):
+                raise lost_tpu_error("The transfer of a batch", error) from error
+            raise
 
     @contextmanager
     def waiting(self, what: str, *, is_timed: bool = True) -> Iterator[None]:
@@ -107,15 +124,23 @@ class JaxDevices:
             is_timed: whether the time limit holds; not where something is compiled.
 
         Raises:
-            LostHostError: the block failed because another host is gone.
+            LostHostError: the block failed because another host is gone, or the TPU of the only
+                host.
         """
         try:
             with self._watchdog.watch(what, is_timed=is_timed):
                 yield
         except (ValueError, RuntimeError) as error:  # of JAX, which has no narrower ones
+            if self._has_lost_tpu(error):
+                raise lost_tpu_error(what, error) from error
             if self.num_processes == 1 or "RESOURCE_EXHAUSTED" in str(error):
                 raise
             raise lost_host_error(what, error) from error
+
+    def _has_lost_tpu(self, error: Exception) -> bool:
+        is_machines = self.platform == "tpu" and not any(code in str(error) for code in _OWN_FAULTS)
+        is_jax = isinstance(error, jax.errors.JaxRuntimeError)
+        return self.num_processes == 1 and is_jax and is_machines
 
     def meet(self, what: str) -> None:
         """Waits until all processes have come here: only then connections can be made."""

@@ -40,14 +40,14 @@ _FLAGS = ("coordinator_address", "num_processes", "process_id")
 
 
 class LostHostError(RuntimeError):
-    """Another host is gone; nothing since the last checkpoint is saved."""
+    """Another host or a TPU is gone; nothing since the last checkpoint is saved."""
 
 
 @contextmanager
 def several_hosts(arguments: argparse.Namespace) -> Iterator[None]:
-    """Trains with the other hosts while a block runs; with one host it does nothing.
+    """Trains with the other hosts, if there are any, while a block runs.
 
-    It ends the process, without a traceback, if one of them is lost.
+    It ends the process, without a traceback, if one of them or a TPU is lost.
 
     Args:
         arguments: with `add_hosts_arguments` and `add_backend_argument`.
@@ -55,21 +55,30 @@ def several_hosts(arguments: argparse.Namespace) -> Iterator[None]:
     Raises:
         UserError: as `join_hosts`.
     """
-    if not join_hosts(arguments):
-        yield
+    has_others = join_hosts(arguments)
+    try:
+        with ending_if_lost():
+            yield
+    except BaseException as error:
+        if has_others:
+            _leave_at_once(error)
+        raise
+    if not has_others:
         return
     import jax
 
+    jax.distributed.shutdown()  # waits for the slowest host
+    for signs in _signs:
+        signs.end()
+
+
+@contextmanager
+def ending_if_lost() -> Iterator[None]:
+    """Ends the process, without a traceback, if a host or a TPU is lost while a block runs."""
     try:
         yield
     except LostHostError as error:
         end_process(str(error))
-    except BaseException as error:
-        _leave_at_once(error)
-        raise
-    jax.distributed.shutdown()  # waits for the slowest host
-    for signs in _signs:
-        signs.end()
 
 
 def _leave_at_once(error: BaseException) -> None:
@@ -240,6 +249,11 @@ def lost_host_error(what: str, error: Exception) -> LostHostError:
     """Returns the error of a call that failed between the hosts."""
     fault = restart_sentence(what, f"another host is gone ({_first_line(error)})")
     return LostHostError(fault)
+
+
+def lost_tpu_error(what: str, error: Exception) -> LostHostError:
+    """Returns the error of a call that failed on the TPU of a single host."""
+    return LostHostError(restart_sentence(what, f"the TPU has failed ({_first_line(error)})"))
 
 
 def _speak_before_abort(find_sentence: Callable[[], str]) -> None:

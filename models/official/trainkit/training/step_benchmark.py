@@ -15,6 +15,7 @@ from tpudet.trainkit.training.build_engine import build_engine, choose_devices, 
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.devices import Devices, TensorFlowDevices
 from tpudet.trainkit.training.engine import Engine
+from tpudet.trainkit.training.jax_hosts import ending_if_lost
 from tpudet.trainkit.training.task import Task
 
 HEADER = """\
@@ -91,7 +92,7 @@ def time_training(
         make_dataset=functools.partial(timed_input.make_dataset, devices),
         record_numbers=lambda batch: batch.records,
     )
-    with input_errors_in_words(lambda: timed_input.shards):
+    with ending_if_lost(), input_errors_in_words(lambda: timed_input.shards):
         return time_steps(
             engine,
             devices=devices,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-EXIT_START_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: a signal, or another host was lost
+EXIT_START_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: a signal, or a host or TPU was lost
 EXIT_TIME_LIMIT = 80
 EXIT_TARGET_REACHED = 81
 EXIT_NO_GAIN = 82
