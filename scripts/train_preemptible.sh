@@ -31,6 +31,12 @@ model_dir=${model_dir%% *}
 
 say() { echo "$(date '+%F %T') train_preemptible: $*"; }
 tpu() { gcloud compute tpus tpu-vm "$1" "$name" --zone "$zone" "${@:2}"; }
+look() {
+    local state
+    state=$(tpu describe --format 'value(state)' 2>/dev/null) || state=NONE
+    echo "$state"
+}
+newest_checkpoint() { gcloud storage cat "$model_dir/checkpoint" 2>/dev/null; }
 delete() { tpu delete --quiet || say "could not delete $name: it still costs money"; }
 # A machine that is cut off closes no connection: unasked, ssh would wait for it for two hours.
 on_machine() {
@@ -69,16 +75,17 @@ true" </dev/null 2>&1 # or tail would replace the shell, and see its ended child
 # Counts the attempts since the last new checkpoint.
 count_attempt() {
     local found
-    found=$(gcloud storage cat "$model_dir/checkpoint" 2>/dev/null)
-    [[ $found == "$newest" ]] || attempts=0
-    newest=$found
+    found=$(newest_checkpoint)
+    if [[ -n $found && $found != "$newest" ]]; then
+        newest=$found attempts=0 trained=yes
+    fi
     ((++attempts))
 }
 
 trap 'say "stopped; delete the machine: gcloud compute tpus tpu-vm delete $name --zone $zone"; exit 130' INT TERM
-installed='' failures=0 attempts=0 newest='' trained=''
+installed='' failures=0 attempts=0 newest=$(newest_checkpoint) trained=''
 while true; do
-    state=$(tpu describe --format 'value(state)' 2>/dev/null) || state=NONE
+    state=$(look)
     case $state in
     READY)
         ((attempts < limit)) || finish "$code" "gave up after $attempts attempts on $name without a new checkpoint"
@@ -97,12 +104,17 @@ while true; do
         # Opened by its name, stderr would be cut to nothing where it is a file.
         code=$(train "$@" | tee >(cat >&2) |
             sed -n 's/.*tpudet_exit \([0-9]*\).*/\1/p; s/.*tpudet_follows.*/-1/p' | sort -n | tail -1)
+        [[ $code == 0 || $code == -1 ]] || count_attempt
         case $code in
         0) finish 0 "finished" ;;
-        2)
-            # After a restart of the machine the claim of the lost process holds for two minutes.
-            [[ -n $trained ]] || finish 2 "tpudet train ended with 2"
-            say "refused where it has trained before"
+        1 | 2)
+            # A machine that goes takes devices and connections along, and shows it a little later.
+            sleep "$retry"
+            [[ $(look) == READY ]] || continue
+            # 2 is also a bucket that does not answer, and for two minutes the claim of a lost process.
+            [[ $code == 2 && -n $trained ]] || finish "$code" "tpudet train ended with $code"
+            say "ended with 2 where it has trained before"
+            continue
             ;;
         75) say "stopped with its state saved" ;; # and the machine is about to go
         129 | 13? | 14?) say "ended by signal $((code - 128))" ;;
@@ -110,8 +122,7 @@ while true; do
         "") code=255 && say "could not connect" ;;
         *) finish "$code" "tpudet train ended with $code" ;;
         esac
-        [[ $code == 255 || $code == 2 ]] || trained=yes
-        [[ $code == -1 ]] || count_attempt
+        [[ $code == 255 ]] || trained=yes
         sleep "$retry"
         ;;
     NONE)

@@ -46,7 +46,10 @@ ssh)
         [[ ${*:11} == "-- "*"-o ServerAliveInterval="* ]] || exec /bin/sleep 100
         exit 255 ;;
     cut) exit 255 ;;
-    *) echo "tpudet_exit $run" ;;
+    *) echo "tpudet_exit ${run%-going}" ;;
+    esac
+    case $run in
+    *-going) echo PREEMPTED >"$WORLD/state" ;;
     esac ;;
 esac
 """
@@ -168,7 +171,30 @@ def test_a_claim_of_the_training_before_is_waited_for(tmp_path: Path) -> None:
     code, calls, output = run(tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=runs)
     assert code == 0, output
     assert verbs(calls) == ["create", "ssh", "ssh", "delete", "create", *["ssh"] * 4, "delete"]
-    assert output.count("refused where it has trained before") == 2
+    assert output.count("ended with 2 where it has trained before") == 2
+
+
+def test_a_failure_after_a_new_checkpoint_is_no_wrong_usage(tmp_path: Path) -> None:
+    """Such as a bucket that does not answer, in the first attempt."""
+    code, calls, output = run(tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=("2+", "2", "0"))
+    assert code == 0, output
+    assert verbs(calls) == ["create", *["ssh"] * 4, "delete"]
+
+
+def test_a_checkpoint_from_before_excuses_no_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_text("of an earlier run of the script")
+    code, calls, _ = run(tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=("2", "0"))
+    assert code == 2
+    assert verbs(calls) == ["create", "ssh", "ssh", "delete"]
+
+
+@pytest.mark.parametrize("ended", ["1", "2"])
+def test_a_failure_of_a_machine_that_goes_is_a_preemption(tmp_path: Path, ended: str) -> None:
+    runs = (f"{ended}-going", "0")
+    code, calls, output = run(tmp_path, "d", "z", "v5litepod-8", *FLAGS, runs=runs)
+    assert code == 0, output
+    once = ["create", "ssh", "ssh"]
+    assert verbs(calls) == [*once, "delete", *once, "delete"]
 
 
 def test_where_there_is_no_machine_it_asks_again(tmp_path: Path) -> None:
