@@ -1,11 +1,13 @@
 """Predictions of a split that cannot be scored, on devices that only hand batches through."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpudet.classification.evaluation.report import EvaluatedSplit
 from tpudet.classification.evaluation.split import SplitEvaluation, SplitPredictions
 from tpudet.classification.modeling.config import SigmoidLossConfig, SoftmaxLossConfig
 from tpudet.classification.types import Batch, Predictions
@@ -26,7 +28,10 @@ class OneProcess:
 
 
 def evaluation(
-    probabilities: np.ndarray, targets: np.ndarray, loss: SoftmaxLossConfig | SigmoidLossConfig
+    probabilities: np.ndarray,
+    targets: np.ndarray,
+    loss: SoftmaxLossConfig | SigmoidLossConfig,
+    report: Callable[[EvaluatedSplit], None] = lambda _: None,
 ) -> SplitEvaluation:
     count = len(targets)
     batch = Batch(np.zeros((count, 4, 4, 3), np.uint8), targets, np.arange(count))
@@ -39,7 +44,7 @@ def evaluation(
         loss=loss,
         split="test",
         class_names=["a", "b"],
-        report=lambda _: None,
+        report=report,
     )
 
 
@@ -63,11 +68,17 @@ def test_one_label_in_a_split_of_several_labels_is_enough() -> None:
 def test_probabilities_that_are_not_finite_count_as_wrong(
     value: float, loss: SoftmaxLossConfig | SigmoidLossConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All of them NaN, no class is better than the label: top1 would be 1."""
+    """All of them NaN, no class is better than the label: top1 would be 1.
+
+    And the largest of NaNs is the first: the table would have the third image right.
+    """
     broken = PROBABILITIES.copy()
     broken[1:] = value
-    targets = np.eye(2, dtype=np.float32)[[0, 1, 1]]
-    metrics = evaluation(broken, targets, loss).score(SplitPredictions(broken, targets, []))
+    targets = np.eye(2, dtype=np.float32)[[0, 1, 0]]
+    reported: list[EvaluatedSplit] = []
+    metrics = evaluation(broken, targets, loss, reported.append)(step=1).metrics
+    (seen,) = reported
+    assert seen.table["recall"].tolist() == [0.5, 0.0]
     assert metrics["top1"] == pytest.approx(1 / 3)
     assert np.isfinite(metrics["negative_loss"])
     assert metrics["negative_loss"] < -20  # two thirds of -log(1e-15)

@@ -106,11 +106,14 @@ def test_objects_that_lack_their_mask_are_ignored_but_are_no_groups():
     plain = b"".join(example_pieces(IMAGE, object_columns(**objects)))
     assert b"lacks_mask" not in plain  # where all have one, records are as they were
     columns = object_columns(**objects, lacks_mask=[True, False])
-    example = parse_example(b"".join(example_pieces(IMAGE, columns)))
-    assert example.is_crowd.numpy().tolist() == [True, True]
-    assert example.is_group_of.numpy().tolist() == [False, True]
-    assert example.lacks_mask.numpy().tolist() == [True, False]
-    example = parse_example(plain)
+    masked = b"".join(example_pieces(IMAGE, columns))
+    for with_masks in (True, False):
+        example = parse_example(masked, with_masks=with_masks)
+        # A detector of boxes alone trains on an object whose mask nobody drew.
+        assert example.is_crowd.numpy().tolist() == [with_masks, True]
+        assert example.is_group_of.numpy().tolist() == [False, True]
+        assert example.lacks_mask.numpy().tolist() == [True, False]
+    example = parse_example(plain, with_masks=True)
     assert example.is_crowd.numpy().tolist() == example.is_group_of.numpy().tolist()
     assert not example.lacks_mask.numpy().any()
 

@@ -86,7 +86,7 @@ class SplitEvaluation:
 
     def __call__(self, step: int) -> Evaluation:
         """Returns the metrics and the surest mistakes; process 0 draws those of its own images."""
-        found = self.predictions()
+        found = self._in_numbers(self.predictions())
         metrics = self.score(found)
         if self._devices.process_index > 0:
             return Evaluation(metrics, {})
@@ -141,7 +141,7 @@ class SplitEvaluation:
         return SplitPredictions(probabilities=in_order[0], targets=in_order[1], mistakes=mistakes)
 
     def score(self, found: SplitPredictions) -> dict[str, float]:
-        """Returns the metrics of predictions; those that are not finite count as wrong.
+        """Returns the metrics of finite predictions.
 
         Raises:
             UserError: an image that must have one label has not.
@@ -153,6 +153,14 @@ class SplitEvaluation:
                 "exactly one label, so it cannot be scored; tpudet classify predicts images "
                 "without labels"
             )
+        if isinstance(self._loss, SigmoidLossConfig):
+            return multi_label_metrics(
+                found.probabilities, found.targets, class_weights=self._loss.class_weights
+            )
+        return single_label_metrics(found.probabilities, found.targets.argmax(axis=1))
+
+    def _in_numbers(self, found: SplitPredictions) -> SplitPredictions:
+        """The predictions of which those that are not finite are wrong in every class."""
         broken = np.logical_not(np.isfinite(found.probabilities).all(axis=1))
         if broken.any():
             logger.warning(
@@ -163,11 +171,7 @@ class SplitEvaluation:
                 self._split,
             )
         probabilities = np.where(broken[:, None], 1.0 - found.targets, found.probabilities)
-        if isinstance(self._loss, SigmoidLossConfig):
-            return multi_label_metrics(
-                probabilities, found.targets, class_weights=self._loss.class_weights
-            )
-        return single_label_metrics(probabilities, found.targets.argmax(axis=1))
+        return found._replace(probabilities=probabilities)
 
     def _mistakes(
         self, images: np.ndarray, probabilities: np.ndarray, targets: np.ndarray

@@ -1,6 +1,7 @@
 """A classifier: backbone, pooling, class layer; and its training and inference task."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -37,7 +38,8 @@ class ClassifierHead(keras.layers.Layer):
     ):
         super().__init__(name="classifier")
         self.top = top(name="top") if top else None
-        self.dropout = keras.layers.Dropout(dropout, seed=seed, name="dropout") if dropout else None
+        drop = partial(keras.layers.Dropout, seed=seed, dtype="float32", name="dropout")
+        self.dropout = drop(dropout) if dropout else None
         initializer: Any = keras.initializers.RandomNormal(stddev=0.01, seed=seed)
         self.class_layer = keras.layers.Dense(
             num_classes, kernel_initializer=initializer, dtype="float32", name="class_predict"

@@ -49,16 +49,17 @@ def flip_boxes(boxes: Tensor, width: Tensor) -> Tensor:
     return tf.stack([y1, width - x2, y2, width - x1], axis=-1)
 
 
-def remaining_boxes(before: Tensor, after: Tensor, min_share: float) -> Tensor:
+def remaining_boxes(before: Tensor, after: Tensor, min_share: float | Tensor) -> Tensor:
     """Returns the boxes `after` a crop, 0 0 0 0 where too little of the area is left.
 
     Args:
         before: [n, 4], before the crop.
         after: [n, 4], clipped.
-        min_share: 0..1, least share of the area of `before`.
+        min_share: 0..1, least share of the area of `before`; of all or of each, [n]. With 0 any
+            area is enough.
     """
     shares = box_areas(after) / tf.maximum(box_areas(before), 1e-9)
-    return tf.where((shares >= min_share)[:, None], after, 0.0)
+    return tf.where(((shares >= min_share) & has_area(after))[:, None], after, 0.0)
 
 
 def box_areas(boxes: Tensor) -> Tensor:

@@ -11,7 +11,7 @@
 | image/object/is_crowd | int64s | 1: a region to ignore; in Open Images a group-of box |
 | image/object/area | floats | pixels² of the image |
 | image/object/mask | bytes | optional, one PNG per object |
-| image/object/lacks_mask | int64s | optional, 1: its mask is its box: ignored too |
+| image/object/lacks_mask | int64s | 1: its mask is its box; ignored where masks are read |
 
 Records of that API itself may have class names without labels, and group_of for is_crowd.
 """
@@ -244,7 +244,7 @@ def parse_example(
 
     Args:
         serialized: [] string.
-        with_masks: parse the masks too.
+        with_masks: parse the masks too, and ignore the objects that lack theirs.
         class_names: C names, by which objects without class/label get their class ids from
             class/text; 0 for another name.
 
@@ -287,7 +287,7 @@ def parse_example(
         source_id=parsed["image/source_id"],
         boxes_normalized=boxes,
         labels=tf.ensure_shape(labels, [None]),
-        is_crowd=is_group_of | lacks_mask,
+        is_crowd=is_group_of | lacks_mask if with_masks else is_group_of,
         is_group_of=is_group_of,
         lacks_mask=lacks_mask,
         areas=_or_else(parsed["image/object/area"].values, box_areas),

@@ -40,7 +40,8 @@ class ResNet(ResidualNetwork):
             equally on all sides. "keras": the first 1x1 has the stride, as in the paper; padded
             equally on all sides.
         drop_block: makes a `DropBlock` from a seed and a name, for each normalisation and each
-            shortcut of stages 3 and 4.
+            shortcut of stages 3 and 4, at one rate. tensorflow/tpu's classifiers drop a quarter as
+            much in stage 3, and its detectors drop in all stages.
         max_level: as `ResidualNetwork.max_level`.
         gradient_checkpointing: as `ResidualNetwork.gradient_checkpointing`.
         make_norm: makes each `BatchNorm` with the network's settings.

@@ -53,7 +53,7 @@ def mosaic(samples: Sequence[Sample], seed: Tensor, *, canvas_size: tuple[int, i
     masks = [_tile_masks(sample.masks, tile, canvas_size) for sample, tile in pairs]
     return samples[0]._replace(
         image=_join_quarters([_cut(sample.image, tile) for sample, tile in pairs]),
-        boxes=tf.concat([_move_boxes(sample.boxes, tile) for sample, tile in pairs], 0),
+        boxes=tf.concat([_move_boxes(sample, tile) for sample, tile in pairs], 0),
         classes=tf.concat([sample.classes for sample in samples], 0),
         is_crowd=tf.concat([sample.is_crowd for sample in samples], 0),
         masks=join_masks(masks),
@@ -117,12 +117,17 @@ def _tile_masks(masks: Tensor | None, tile: _Tile, canvas_size: tuple[int, int])
     return pad_masks(part, *canvas_size, tile.target)
 
 
-def _move_boxes(boxes: Tensor, tile: _Tile) -> Tensor:
-    moved = tf.reshape(boxes, [-1, 2, 2]) + tf.cast(tile.target - tile.begin, tf.float32)
+def _move_boxes(sample: Sample, tile: _Tile) -> Tensor:
+    moved = tf.reshape(sample.boxes, [-1, 2, 2]) + tf.cast(tile.target - tile.begin, tf.float32)
     first = tf.cast(tile.target, tf.float32)
     last = first + tf.cast(tile.size, tf.float32)
     clipped = tf.reshape(tf.clip_by_value(moved, first, last), [-1, 4])
-    return remaining_boxes(boxes, clipped, MIN_SHARE)
+    return remaining_boxes(sample.boxes, clipped, _least_shares(sample.is_crowd))
+
+
+def _least_shares(is_crowd: Tensor) -> Tensor:
+    """Which share must be visible, [n]: of a region to ignore any, for nobody has to name it."""
+    return tf.where(is_crowd, 0.0, MIN_SHARE)
 
 
 def mixup(samples: Sequence[Sample], seed: Tensor, *, alpha: float) -> Sample:
@@ -201,7 +206,7 @@ def paste(samples: Sequence[Sample], chosen: Tensor) -> Sample:
     pasted = pad_masks(tf.boolean_mask(source.masks, chosen), height, width)
     is_covered = tf.reduce_max(pasted, axis=0) > 0
     after = tf.where(is_covered, tf.constant(0, tf.uint8), before)
-    boxes = _visible_boxes(target.boxes, before, after)
+    boxes = _visible_boxes(target.boxes, before, after, _least_shares(target.is_crowd))
     return target._replace(
         image=tf.where(is_covered[:, :, tf.newaxis], images[1], images[0]),
         boxes=tf.concat([boxes, tf.boolean_mask(source.boxes, chosen)], 0),
@@ -211,7 +216,7 @@ def paste(samples: Sequence[Sample], chosen: Tensor) -> Sample:
     )
 
 
-def _visible_boxes(boxes: Tensor, before: Tensor, after: Tensor) -> Tensor:
+def _visible_boxes(boxes: Tensor, before: Tensor, after: Tensor, min_shares: Tensor) -> Tensor:
     """Moves each side of boxes [n, 4] as far as the mask's side moved, masks [n, h, w].
 
     Not to the mask's own extent: a box drawn wider than its mask keeps its margin, and instances
@@ -220,7 +225,7 @@ def _visible_boxes(boxes: Tensor, before: Tensor, after: Tensor) -> Tensor:
     pixels = [tf.reduce_sum(tf.cast(masks, tf.int32), [1, 2]) for masks in (before, after)]
     share = tf.cast(pixels[1], tf.float32) / tf.maximum(tf.cast(pixels[0], tf.float32), 1.0)
     shrunk = boxes + _extents(after) - _extents(before)
-    is_visible = (share >= MIN_SHARE) & has_area(shrunk)
+    is_visible = (share >= min_shares) & (pixels[1] > 0) & has_area(shrunk)
     visible = tf.where(is_visible[:, None], shrunk, 0.0)
     return tf.where((pixels[1] < pixels[0])[:, None], visible, boxes)
 

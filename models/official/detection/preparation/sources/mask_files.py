@@ -61,9 +61,10 @@ def choose_mask_files(
 def add_open_images_masks(annotations: Annotations, masks: MaskFiles) -> Annotations:
     """Joins the masks of Open Images to their boxes by image, label and corners.
 
-    A box without a mask is an object whose shape nobody drew: it becomes a region to ignore, as a
-    group-of box is, since as an object it would have no shape and left out it would be background.
-    Evaluation tells the two apart, so the flag is its own.
+    A box without a mask is an object whose shape nobody drew. Where masks are trained it is a
+    region to ignore, as a group-of box is, since as an object it would have no shape and left out
+    it would be background. Detectors of boxes and evaluation tell the two apart, so the flag is its
+    own.
 
     Args:
         annotations: of the box CSV, corners in 0..1.
