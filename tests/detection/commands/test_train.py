@@ -122,7 +122,7 @@ def check_a_dry_run_says_what_a_run_would(
     command = ["--config", "quickstart", "--model_dir", model_dir, "--dry_run"]
     assert train.main([*command, *flags(changed)]) == 2
     said = capsys.readouterr()
-    assert "data.eval_split train is trained on too" in said.out
+    assert "data.eval_split train is also trained on" in said.out
     assert "model.normalization: imagenet -> lite" in said.err
 
 
