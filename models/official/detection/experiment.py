@@ -22,16 +22,12 @@ from tpudet.detection.data.foreign_records import check_foreign_records
 from tpudet.detection.data.resize import build_resize
 from tpudet.detection.data.sample import describe_lacks, describe_left_out
 from tpudet.detection.inference.export import BoxConvention, export_saved_model, round_up_canvas
+from tpudet.detection.modeling.config import OneStagePostprocessConfig
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.evaluation_results import result_files
 from tpudet.trainkit.input_errors import input_errors_in_words
-from tpudet.trainkit.record_splits import (
-    Split,
-    find_split,
-    first_records,
-    require_classes,
-)
+from tpudet.trainkit.record_splits import Split, find_split, first_records, require_classes
 from tpudet.trainkit.saved_model import require_same_run, run_metadata, saved_model_path
 from tpudet.trainkit.training.build_engine import are_cpus, choose_devices, set_precision
 from tpudet.trainkit.training.build_training import Training
@@ -231,6 +227,7 @@ def export(
     checkpoint = select_checkpoint(model_dir, step)
     task = restore_task(run, checkpoint, canvas_size=canvas_size)
     resize = dataclasses.asdict(run.config.data.resize)
+    post = run.config.model.postprocess
     directory = export_saved_model(
         model=task.model,
         predict=task.predict,
@@ -242,6 +239,8 @@ def export(
             **run_metadata(model_dir, checkpoint.step),
             "resize": resize.pop("kind"),
             **resize,  # the sides of short_side
+            "class_agnostic": isinstance(post, OneStagePostprocessConfig) and post.class_agnostic,
+            "nms_iou_threshold": post.nms_iou_threshold,
         },
         boxes=boxes,
         pixel_mean=task.model.pixel_mean,

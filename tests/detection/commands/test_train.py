@@ -15,6 +15,7 @@ from tpudet.detection.commands import evaluate, export, train
 from tpudet.detection.config import load_experiment
 from tpudet.detection.data.pipeline import eval_dataset
 from tpudet.detection.data.tfrecord import parse_example
+from tpudet.detection.inference.saved_detector import read_saved_detector
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.trainkit.record_splits import find_split
 from tpudet.trainkit.records import read_records
@@ -88,6 +89,7 @@ def test_the_whole_loop_runs_on_a_file_system_in_memory(
     small = TINY | {"data.directory": part, "evaluation.schedule.every_steps": "1"}
     small |= {"model.min_level": "3", "model.max_level": "3"}  # traced five times
     small["model.postprocess.score_threshold"] = "0.0"  # so little training gives low scores
+    small["model.postprocess.class_agnostic"] = "true"
     assert train.main([*command, *flags(small)]) == 0
     assert [(line["kind"], line["step"]) for line in read_ledger(model_dir)] == [
         *(("state", 0), ("train", 1), ("eval", 1), ("train", 2), ("eval", 2), ("state", 2)),
@@ -102,6 +104,8 @@ def test_the_whole_loop_runs_on_a_file_system_in_memory(
     said = "Canvas 124x124 -> 128x128: rounded up to multiples of 8, the stride of the model"
     assert said in capsys.readouterr().out
     check_export_equals_evaluation(f"{root}/final/quickstart-tiny-128", model_dir, part)
+    metadata = read_saved_detector(f"{root}/final/quickstart-tiny-128").metadata
+    assert (metadata["class_agnostic"], metadata["nms_iou_threshold"]) == (True, 0.5)  # for --tta
     check_export_is_of_this_run(model_dir, root)
     check_a_dry_run_says_what_a_run_would(model_dir, small, capsys)
 

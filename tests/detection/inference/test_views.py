@@ -259,6 +259,45 @@ def test_merging_by_hand() -> None:
     assert [len(column) for column in merge_views([nothing, nothing], APART, 5)[:3]] == [0, 0, 0]
 
 
+def test_of_a_class_agnostic_model_an_object_keeps_its_best_class() -> None:
+    """Overlaps with A: B 7/9, C 4/10, D 4/8. That of B with C is 5/9, but B is gone by then."""
+    a, b, c, d = [0, 0, 0.8, 1], [0.1, 0, 0.9, 1], [0.4, 0, 1, 1], [0, 0, 0.4, 1]
+    one = ImageOutput(np.array([1, 2]), np.array([0.9, 0.3]), np.array([a, d]))
+    two = ImageOutput(np.array([2, 3]), np.array([0.8, 0.7]), np.array([b, c]))
+
+    def merged(agnostic_iou: float | None, most: int | None = None) -> list[tuple[int, float]]:
+        settings = ViewSettings(flip=True, iou=0.55)
+        labels, scores, *_ = merge_views([one, two], settings, most, agnostic_iou)
+        scores = [round(score, 4) for score in scores.tolist()]
+        return [*zip(labels.tolist(), scores, strict=True)]
+
+    assert merged(None) == [(1, 0.9), (2, 0.8), (3, 0.7), (2, 0.3)]
+    assert merged(0.5) == [(1, 0.9), (3, 0.7), (2, 0.3)]
+    assert merged(0.45) == [(1, 0.9), (3, 0.7)]
+    assert merged(0.35) == [(1, 0.9)]
+    assert merged(0.8) == merged(None)
+    assert merged(0.5, most=2) == [(1, 0.9), (3, 0.7)]  # what is dropped takes no place
+
+
+@pytest.mark.parametrize("metadata", [{}, {"class_agnostic": False}, {"class_agnostic": True}])
+def test_classes_suppress_each_other_where_the_model_says_so(
+    metadata: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each view calls one object by another class; SavedModels of before say nothing."""
+    labels = iter([1, 2])
+
+    def detect(canvases: np.ndarray) -> list[ImageOutput]:
+        box = np.array([[0.25, 0.25, 0.75, 0.75]])
+        return [ImageOutput(np.array([next(labels)]), np.ones(1), box) for _ in canvases]
+
+    monkeypatch.setattr(views, "load_canvas_detector", lambda saved: detect)
+    facts = {"canvas_size": [HEIGHT, WIDTH], "nms_iou_threshold": 0.5, **metadata}
+    saved = SavedModel("", "", facts, "")
+    image = png(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+    (found,) = load_view_detector(saved, ViewSettings(flip=True), 2)([image])
+    assert found.labels.tolist() == ([1] if metadata.get("class_agnostic") else [1, 2])
+
+
 def test_arguments() -> None:
     def parse(
         kinds: str | None, *scales: float, method: str | None = None, iou: float | None = None

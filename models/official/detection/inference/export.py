@@ -69,8 +69,9 @@ def export_saved_model(
             `resize`, the kind, and `short_side` and `long_side` of that kind.
         class_list_text: contents of classes.csv.
         directory: to write.
-        metadata: JSON values: version, step, git commit. metadata.json has them, and canvas_size,
-            boxes, max_detections, classes_sha256 and, with masks, mask_side.
+        metadata: JSON values: version, step, git commit; `class_agnostic` and `nms_iou_threshold`,
+            by which the detections of several views are merged. metadata.json has them, and
+            canvas_size, boxes, max_detections, classes_sha256 and, with masks, mask_side.
         boxes: whether boxes are fractions of the original image in 0..1, or its pixels.
         pixel_mean: the model's mean of each colour, for pixels in 0..1.
         pixel_std: its standard deviation of each colour.

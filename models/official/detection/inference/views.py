@@ -10,10 +10,11 @@ fixed, hence:
   a crop cuts the image is left out: its object continues beyond it, and another crop or scale shows
   it whole.
 
-Boxes are moved back to the image and merged class by class (`submission.fusion.plain_fusion`). The
-default, `nmw`, averages the boxes of an object and keeps its best score. `wbf` also averages the
-scores over all views, which suits `flip` alone; with scales it lowers the scores of objects that
-only some views can show.
+Boxes are moved back to the image and merged class by class (`submission.fusion.plain_fusion`). Of a
+model whose classes suppress each other, merged boxes then do so too, by the model's own overlap.
+The default, `nmw`, averages the boxes of an object and keeps its best score. `wbf` also averages
+the scores over all views, which suits `flip` alone; with scales it lowers the scores of objects
+that only some views can show.
 """
 
 import math
@@ -26,7 +27,7 @@ import tensorflow as tf
 from tpudet.detection.inference.saved_detector import Detector, ImageOutput, load_canvas_detector
 from tpudet.detection.inference.view_settings import ViewSettings
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
-from tpudet.detection.submission.fusion.plain_fusion import Boxes, fuse_class
+from tpudet.detection.submission.fusion.plain_fusion import Boxes, fuse_class, iou
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.images.canvas import place_on_canvas
 from tpudet.trainkit.saved_model import SavedModel
@@ -74,6 +75,9 @@ def load_view_detector(saved: SavedModel, settings: ViewSettings, batch_size: in
     detect_canvases = load_canvas_detector(saved)
     place = canvas_placer(height, width)
     most = saved.metadata.get("max_detections")
+    # Earlier versions did not write these.
+    is_agnostic = saved.metadata.get("class_agnostic", False)
+    agnostic_iou = saved.metadata["nms_iou_threshold"] if is_agnostic else None
 
     def detect(encoded: Sequence[bytes]) -> list[ImageOutput]:
         outputs: list[list[ImageOutput]] = [[] for _ in encoded]
@@ -95,7 +99,7 @@ def load_view_detector(saved: SavedModel, settings: ViewSettings, batch_size: in
                     flush()
         if waiting:
             flush()
-        return [merge_views(views, settings, most) for views in outputs]
+        return [merge_views(views, settings, most, agnostic_iou) for views in outputs]
 
     return detect
 
@@ -203,6 +207,7 @@ def merge_views(
     views: Sequence[ImageOutput],
     settings: ViewSettings,
     most: int | None,
+    agnostic_iou: float | None = None,
 ) -> ImageOutput:
     """Merges the detections of all views of an image, class by class.
 
@@ -210,6 +215,8 @@ def merge_views(
         views: the detections of each.
         settings: the method.
         most: how many detections are kept, those with the best scores; None for all.
+        agnostic_iou: overlap above which a merged box is dropped for a better one of another class;
+            None: classes do not suppress each other.
 
     Returns:
         The same for the image, by falling score.
@@ -233,9 +240,21 @@ def merge_views(
         )
         merged += [(label, *row) for row in zip(fused.scores, fused.coordinates, strict=True)]
     merged.sort(key=lambda row: -row[1])
+    if agnostic_iou is not None:
+        merged = _suppress_across_classes(merged, agnostic_iou)
     merged = merged[:most]
     return ImageOutput(
         np.array([row[0] for row in merged], np.int32),
         np.array([row[1] for row in merged], np.float32),
         np.array([row[2] for row in merged], np.float32).reshape(-1, 4),
     )
+
+
+def _suppress_across_classes(rows: Sequence[tuple], iou_threshold: float) -> list[tuple]:
+    """Drops each (label, score, box), by falling score, that a kept one of another class covers."""
+    kept: list[tuple] = []
+    for label, score, box in rows:
+        others = np.array([other[2] for other in kept if other[0] != label]).reshape(-1, 4)
+        if not (iou(box, others) > iou_threshold).any():
+            kept.append((label, score, box))
+    return kept
