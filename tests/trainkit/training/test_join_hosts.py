@@ -114,3 +114,24 @@ def test_a_batch_that_a_tpu_cannot_fill_is_warned_of(per_device: int, is_warned:
     warning = small_batch_warning(per_device)
     assert bool(warning) == is_warned
     assert not warning or f"gets {per_device} images" in warning
+
+
+def test_all_hosts_end_together_however_long_one_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX waits for five minutes only, and then aborts the slow one, too."""
+    jax = pytest.importorskip("jax")
+    calls: list[str] = []
+    monkeypatch.setattr(jax_hosts, "join_hosts", lambda arguments: True)
+    monkeypatch.setattr(jax_hosts, "wait_for_hosts", calls.append)
+    monkeypatch.setattr(jax.distributed, "shutdown", lambda: calls.append("shutdown"))
+    with several_hosts(parse()):
+        calls.append("work")
+    assert calls == ["work", "finished", "shutdown"]
+
+    def lose(what: str) -> None:
+        raise RuntimeError("UNAVAILABLE: process 0")
+
+    monkeypatch.setattr(jax_hosts, "wait_for_hosts", lose)
+    monkeypatch.setattr(jax_hosts, "end_process", calls.append)
+    with several_hosts(parse()):
+        pass
+    assert calls[3].startswith("The end of the run cannot be finished: another host is gone (UNAV")

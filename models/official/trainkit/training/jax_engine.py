@@ -182,6 +182,8 @@ class JaxEngine:
 
     def any_process(self, flag: bool) -> bool:
         """As in `Engine`."""
+        # Process 0 may come long after the others: it reports evaluations and writes checkpoints.
+        self._devices.meet("before the next steps")
         return any(self._devices.gather(flag))
 
     def agree_on_step(self) -> None:

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -30,7 +31,7 @@ from tpudet.trainkit.training.watchdog import Watchdog, end_process, restart_sen
 Value = TypeVar("Value")
 
 JOIN_SECONDS = 300  # for all hosts to appear
-MEET_SECONDS = 3600  # for the slowest host to restore or to compile
+MEET_SECONDS = 3600  # for the slowest host to restore, to compile or to report
 BEAT_SECONDS = 5.0
 SILENT_SECONDS = 60.0  # without a sign of life a host counts as lost
 
@@ -67,7 +68,11 @@ def several_hosts(arguments: argparse.Namespace) -> Iterator[None]:
         return
     import jax
 
-    jax.distributed.shutdown()  # waits for the slowest host
+    try:
+        wait_for_hosts("finished")
+    except (RuntimeError, ValueError) as error:
+        end_process(str(lost_host_error("The end of the run", error)))
+    jax.distributed.shutdown()  # aborts all hosts where one comes five minutes after another
     for signs in _signs:
         signs.end()
 
@@ -278,12 +283,12 @@ def _speak_before_abort(find_sentence: Callable[[], str]) -> None:
 
 def wait_for_hosts(what: str) -> None:
     """Waits until every process has called it as often with `what`."""
-    _meetings.append(what)
-    name = f"tpudet/{what}/{_meetings.count(what)}"
+    _meetings[what] += 1
+    name = f"tpudet/{what}/{_meetings[what]}"
     _client().wait_at_barrier(name, MEET_SECONDS * 1000)
 
 
-_meetings: list[str] = []  # in whose order all processes come
+_meetings: Counter[str] = Counter()  # how often each was
 _signs: list[SignsOfLife] = []  # of this process
 
 
