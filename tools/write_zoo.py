@@ -41,8 +41,8 @@ NUM_CLASSES = 90  # as COCO's models in papers and model zoos
 _TITLE = """\
 # Model zoo: parameters and compute
 
-One row per detector under `configs/yaml`, written by `python tools/write_zoo.py`; a test holds the
-table to the configs and the sources of the models.
+One row per detector under `configs/yaml`, written by `python tools/write_zoo.py`; a test checks the
+table against the configs and the sources of the models.
 
 Parameters are the trainable ones, frozen parts included, in millions, for {num_classes} classes;
 statistics of batch normalisation do not count. Multiply-adds (often called FLOPs) are those of the

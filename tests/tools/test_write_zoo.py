@@ -138,7 +138,7 @@ def test_a_damaged_table_is_out_of_date_and_bad_configs_are_wrong_usage(
     assert find_faults(text, EXPERIMENTS) == []
     broken = text.replace("| NAS-FPN 256 x 7 | 256 x 4 ", "")
     assert find_faults(broken, EXPERIMENTS) == ["retinanet/nasfpn_r50_640.yaml has no row"]
-    renamed = text.replace("# What each", "# What every")
+    renamed = text.replace("# Model zoo", "# Models")
     assert find_faults(renamed, EXPERIMENTS) == ["something beside the rows is different"]
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "configs/yaml"
