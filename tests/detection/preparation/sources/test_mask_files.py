@@ -10,8 +10,14 @@ import pytest
 
 from tpudet.detection.commands import make_tfrecords
 from tpudet.detection.data.tfrecord import parse_example
-from tpudet.detection.preparation.sources.mask_files import read_mask_file, read_mask_folders
+from tpudet.detection.preparation.sources.mask_files import (
+    MaskFiles,
+    add_open_images_masks,
+    read_mask_file,
+    read_mask_folders,
+)
 from tpudet.detection.preparation.sources.masks import draw_mask, mask_png
+from tpudet.detection.preparation.sources.open_images import read_open_images
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.records import find_shards, read_records
 
@@ -83,6 +89,17 @@ def test_masks_of_open_images_join_their_boxes(open_images: Path) -> None:
     expected[: HEIGHT // 2, WIDTH // 2 :] = True
     assert np.mean(found["masks"][1] != expected) < 0.03  # polygons are drawn with their border
     assert found["masks"][2].all()
+
+
+@pytest.mark.parametrize("word", ["NA", "None", "null", "nan", "1.0", "007"])
+def test_names_that_look_like_missing_values_have_their_masks(tmp_path: Path, word: str) -> None:
+    (tmp_path / "boxes.csv").write_text(f"{BOX_HEADER}\n{word},{word},0,1,0,1,0\n")
+    rows = [f"m.png, {word} , {word},b,0, 1,0,1,0.9,", f",{word},other,b,0,1,0,1,0.9,"]
+    rows += [f"n.png,{word},{word},b,{blank},1,0,1,0.9," for blank in ("", "nan")]
+    (tmp_path / "masks.csv").write_text("\n".join([MASK_HEADER, *rows]) + "\n")
+    boxes = read_open_images(str(tmp_path / "boxes.csv"), images=str(tmp_path))
+    joined = add_open_images_masks(boxes, MaskFiles(str(tmp_path / "masks.csv"), str(tmp_path)))
+    assert joined.boxes["segmentation"].tolist() == [f"{tmp_path}/m.png"]
 
 
 @pytest.mark.parametrize(

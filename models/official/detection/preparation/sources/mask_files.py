@@ -24,6 +24,7 @@ from tpudet.trainkit.images.opencv_decode import decode_mask_image
 
 _MASK_COLUMNS = ("MaskPath", "ImageID", "LabelName", "BoxXMin", "BoxXMax", "BoxYMin", "BoxYMax")
 _CORNERS = {"y1": "BoxYMin", "x1": "BoxXMin", "y2": "BoxYMax", "x2": "BoxXMax"}
+_NO_NUMBER = ["", "NA", "N/A", "NaN", "nan", "None", "NULL", "null"]
 _DECIMALS = 5  # in which the box of a mask and that of the box CSV agree
 _ONLY_CLASS = "object"
 _PNG_END = 64  # bytes; the last chunk takes 12, and some programs append a line
@@ -174,27 +175,30 @@ def _read_mask_csv(path: str) -> pd.DataFrame:
     numbers = dict.fromkeys(_CORNERS.values(), "float64")
     try:
         with open_input(path, "The mask CSV") as file:
-            return pd.read_csv(
+            table = pd.read_csv(
                 file,
                 usecols=list(_MASK_COLUMNS),
                 dtype={"MaskPath": "str", "ImageID": "str", "LabelName": "str", **numbers},
+                keep_default_na=False,  # images and classes may be called NA, None or null
+                na_values={"MaskPath": [""], **dict.fromkeys(numbers, _NO_NUMBER)},
             )
     except ValueError as error:  # pandas' parser errors are ValueErrors
         raise UserError(
             f"The mask CSV {path} is not a CSV with {', '.join(_MASK_COLUMNS)}: {error}."
         ) from error
+    return table.assign(**{name: table[name].str.strip() for name in ("ImageID", "LabelName")})
 
 
 def _paths(names: pd.Series, directory: str) -> pd.Series:
     """Returns the path of each mask, in `directory` or in its folder of the first character."""
     if not storage.is_folder(directory):
         raise UserError(f"{directory} is not a folder; it should hold the PNG files of the masks.")
-    folders = {
+    folders: dict[object, str] = {
         name[-1].lower(): f"{name}/"
         for name in storage.list_folder(directory)
         if storage.is_folder(os.path.join(directory, name))
     }
-    within = names.str[:1].str.lower().map(folders).fillna("")
+    within = names.str[:1].str.lower().map(lambda letter: folders.get(letter, ""))
     return f"{directory.rstrip('/')}/" + within + names
 
 
