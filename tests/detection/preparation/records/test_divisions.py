@@ -19,6 +19,22 @@ def command(write_coco, encoded_image, tmp_path) -> list[str]:
     return [str(argument) for argument in (*arguments, "--output", tmp_path / "part")]
 
 
+@pytest.fixture
+def yolo_command(encoded_image, tmp_path) -> list[str]:
+    """The command for a data.yaml with 10 images of train, 5 of val and 5 of test."""
+    for name in NAMES:
+        split = "train" if name < "10" else "val" if name < "15" else "test"
+        for kind, content in (("images", encoded_image()), ("labels", b"0 0.5 0.5 0.2 0.2")):
+            folder = tmp_path / split / kind
+            folder.mkdir(parents=True, exist_ok=True)
+            ending = ".jpg" if kind == "images" else ".txt"
+            (folder / name).with_suffix(ending).write_bytes(content)
+    folders = "".join(f"{split}: {split}/images\n" for split in ("train", "val", "test"))
+    (tmp_path / "data.yaml").write_text(folders + "names: [cup]\n")
+    arguments = ["--format", "yolo", "--annotations", tmp_path / "data.yaml", "--workers", 1]
+    return [str(argument) for argument in (*arguments, "--output", tmp_path / "part")]
+
+
 def ids(read_back, directory: Path, split: str) -> set[str]:
     return {image.source_id for image in read_back(directory, split)}
 
@@ -55,6 +71,83 @@ def test_sets_of_other_annotations_stay_beside_a_division(
     assert make_tfrecords.main([*command, "--split", "test"]) == 2  # all images, once more
     assert make_tfrecords.main([*command, "--split", "test", "--annotations", str(other)]) == 0
     assert make_tfrecords.main([*command, "--split", "train=0.8,val=0.2"]) == 0
+
+
+def require_refused(
+    command: list[str], option: str, part: Path, message: str, capsys: pytest.CaptureFixture
+) -> None:
+    """With --overwrite or without, it is refused in these words, and nothing changes."""
+    before = {path: path.read_bytes() for path in part.iterdir()}
+    for more in ([], ["--overwrite"]):
+        capsys.readouterr()
+        assert make_tfrecords.main([*command, *option.split(), *more]) == 2
+        assert message in capsys.readouterr().err
+        assert {path: path.read_bytes() for path in part.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ("--split val", "--split train=0.8,test=0.2", "val_part.manifest.json is of an earlier "),
+        ("--split train=0.8,test=0.2", "--split val", "train=0.8,test=0.2, so some of its images"),
+        ("--split test", "--split train=0.8,val=0.2", "--split test, so some of its images would"),
+        ("--split train=0.8,val=0.2", "--split test", "--split train=0.8,val=0.2, so some of its"),
+    ],
+)
+def test_a_set_of_all_images_is_refused_beside_a_division(
+    command, tmp_path, capsys, first, second, message
+) -> None:
+    assert make_tfrecords.main([*command, *first.split()]) == 0
+    require_refused(command, second, tmp_path / "part", message, capsys)
+
+
+def test_own_splits_of_a_data_yaml_are_refused_beside_a_division_of_them(
+    yolo_command, tmp_path, capsys
+) -> None:
+    """A division takes what train and val of the file hold, whatever it calls its own splits."""
+    part = tmp_path / "part"
+    for split in ("train", "val"):
+        assert make_tfrecords.main([*yolo_command, "--split", split]) == 0
+    message = "val_part.manifest.json is of an earlier --split val, so some of its images would be"
+    division = "--split train=0.9,test=0.1"
+    require_refused(yolo_command, division, part, message, capsys)
+    for path in part.glob("val_part*"):
+        path.unlink()
+    assert make_tfrecords.main([*yolo_command, *division.split(), "--overwrite"]) == 0
+    require_refused(yolo_command, "--split val", part, "earlier --split train=0.9,test=0.1", capsys)
+
+
+def test_folds_are_refused_beside_a_set_of_all_images(command, tmp_path, capsys) -> None:
+    for output, first, second, message in (
+        ("a", "--split test", "--folds 2", "earlier --split test"),
+        ("b", "--folds 2", "--split test", "earlier division into 2 folds"),
+    ):
+        folder = tmp_path / f"{output}_fold_1"
+        both = {"--folds 2": str(tmp_path / output), "--split test": str(folder)}
+        assert make_tfrecords.main([*command, *first.split(), "--output", both[first]]) == 0
+        require_refused([*command, "--output", both[second]], second, folder, message, capsys)
+
+
+def test_a_division_of_a_data_yaml_leaves_its_test_split(yolo_command, tmp_path, read_back) -> None:
+    part = tmp_path / "part"
+    for option in (
+        ("--split", "train"),
+        ("--split", "val"),
+        ("--split", "test"),
+        ("--split", "train=0.8,val=0.2", "--overwrite"),
+        ("--split", "test"),
+    ):
+        assert make_tfrecords.main([*yolo_command, *option]) == 0
+    sets = [ids(read_back, part, split) for split in ("train", "val", "test")]
+    assert [len(found) for found in sets] == [12, 3, 5]
+    assert len(set.union(*sets)) == 20
+    # Of another division, whose test is not that of the file.
+    other = ["--output", str(tmp_path / "other")]
+    for option in ("train=0.8,test=0.2", "train=0.9,test=0.1", "test"):
+        assert make_tfrecords.main([*yolo_command, *other, "--split", option, "--overwrite"]) == 0
+    sets = [ids(read_back, tmp_path / "other", split) for split in ("train", "test")]
+    assert sets[1] == {name.removesuffix(".jpg") for name in NAMES[15:]}
+    assert sets[0].isdisjoint(sets[1])
 
 
 def test_replacing_that_ends_between_two_sets_leaves_no_image_in_both(

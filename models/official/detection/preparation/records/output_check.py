@@ -169,7 +169,7 @@ def check_outputs(plans: Sequence[Plan], *, overwrite: bool) -> None:
 
 
 def _refuse_other_division(plans: Sequence[Plan]) -> None:
-    """Raises if a set beside these has some of their images, by an earlier division."""
+    """Raises if a set beside these has some of their images, by a division now or earlier."""
     own = {plan.manifest_path: plan for plan in plans}
     for directory in dict.fromkeys(plan.directory for plan in plans):
         written = [plan for plan in plans if plan.directory == directory]
@@ -177,25 +177,50 @@ def _refuse_other_division(plans: Sequence[Plan]) -> None:
         for path in (os.path.join(directory, name) for name in names):
             if not path.endswith(MANIFEST_SUFFIX) or path in own:
                 continue
-            split = finished_options(path).get("split")
-            if not isinstance(split, dict) or len(split) < 2:
-                continue
-            if len(written) > 1 or _takes_same_images(written[0], finished_options(path)):
-                division = ",".join(f"{name}={part}" for name, part in split.items())
+            kept = finished_options(path)
+            if _takes_same_images(written, kept):
                 raise UserError(
-                    f"{path} is of an earlier --split {division}, so some of its images would be "
-                    f"in {' or '.join(plan.split for plan in written)} too. Remove "
+                    f"{path} is of an earlier {_describe_division(kept)}, so some of its images "
+                    f"would be in {' or '.join(plan.split for plan in written)} too. Remove "
                     f"{path.removesuffix(MANIFEST_SUFFIX)}*, or write to another --output."
                 )
 
 
-def _takes_same_images(plan: Plan, divided: Mapping[str, Any]) -> bool:
-    """Whether a set that is no part of a division takes images that an earlier one divided."""
+def _takes_same_images(written: Sequence[Plan], kept: Mapping[str, Any]) -> bool:
+    """Whether sets to write take images of one that stays, where either is of a division."""
+    plan = written[0]
+    kept_splits, is_kept_divided = _splits(kept), _is_divided(kept)
+    if is_kept_divided and len(written) > 1:
+        return True
     keys = ("format", "annotations", "image_list")
-    if any(plan.options.get(key) != divided.get(key) for key in keys):
+    if any(plan.options.get(key) != kept.get(key) for key in keys):
         return False
-    # A data.yaml has splits of its own, and those that a division does not name stay apart.
-    return divided.get("format") != "yolo" or plan.split in divided["split"]
+    if is_kept_divided:
+        undivided = plan.split
+    elif kept_splits and _is_divided(plan.options):
+        undivided = next(iter(kept_splits))
+    else:
+        return False
+    # A data.yaml has splits of its own, of which a division takes those to train with.
+    return kept["format"] != "yolo" or undivided in ("train", "val")
+
+
+def _splits(options: Mapping[str, Any]) -> Mapping[str, float]:
+    splits = options.get("split")
+    return splits if isinstance(splits, Mapping) else {}
+
+
+def _is_divided(options: Mapping[str, Any]) -> bool:
+    return bool(options.get("folds")) or len(_splits(options)) > 1
+
+
+def _describe_division(options: Mapping[str, Any]) -> str:
+    """How a finished set came to its images."""
+    if options.get("folds"):
+        return f"division into {options['folds']} folds"
+    splits = _splits(options)
+    parts = [f"{name}={part}" for name, part in splits.items()] if len(splits) > 1 else splits
+    return f"--split {','.join(parts)}"
 
 
 def finished_options(manifest_path: str) -> Mapping[str, Any]:
