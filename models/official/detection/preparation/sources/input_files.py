@@ -233,18 +233,19 @@ def spelled_as_in_folder(directory: str, files: Sequence[str]) -> list[str]:
     parents = sorted({os.path.dirname(file) for file in accented})
     folders = dict(zip(parents, spelled_as_in_folder(directory, parents), strict=True))
     names = {parent: list_names(os.path.join(directory, folders[parent])) for parent in parents}
-    composed = {parent: {_composed(name): name for name in names[parent]} for parent in parents}
+    spelled = {parent: {composed(name): name for name in names[parent]} for parent in parents}
     present = {parent: set(names[parent]) for parent in parents}
     found = {}
     for file in accented:
         parent, name = os.path.split(file)
         if name not in present[parent]:
-            name = composed[parent].get(_composed(name), name)
+            name = spelled[parent].get(composed(name), name)
         found[file] = os.path.join(folders[parent], name)
     return [found.get(file, file) for file in files]
 
 
-def _composed(name: str) -> str:
+def composed(name: str) -> str:
+    """Returns a name with each accented letter as one character, to compare names."""
     return unicodedata.normalize("NFC", name)
 
 
@@ -261,8 +262,8 @@ def require_some_image(directory: str, files: Sequence[str]) -> None:
     if not any(storage.exists(os.path.join(directory, file)) for file in sample):
         folder, wanted = os.path.split(sample[0])
         names = list_names(os.path.join(directory, folder))
-        wanted = _composed(wanted.lower())
-        alike = next((name for name in names if _composed(name.lower()) == wanted), None)
+        wanted = composed(wanted.lower())
+        alike = next((name for name in names if composed(name.lower()) == wanted), None)
         hint = f"; it has {os.path.join(folder, alike)}: rename either" if alike else ""
         raise UserError(
             f"--images {directory} has none of the first {len(sample)} images of the "

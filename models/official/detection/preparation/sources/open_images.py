@@ -18,8 +18,9 @@ from tpudet.detection.preparation.sources.input_files import (
     read_image_list,
     stem,
 )
+from tpudet.detection.preparation.sources.unlabeled_files import find_unlabeled
 from tpudet.trainkit.class_list import ClassEntry, read_classes
-from tpudet.trainkit.image_folder import is_image_name, list_image_names
+from tpudet.trainkit.image_folder import is_image_name
 
 _COLUMNS = ("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax", "IsGroupOf")
 
@@ -59,9 +60,9 @@ def read_open_images(
     if image_list is not None:
         codes, names = _only_listed(codes, names, image_list, images)
     files = [plain_path(image_file(name)) for name in names]
+    findings = ()
     if include_unlabeled and image_list is None:
-        known = set(files)
-        others = [file for file in list_image_names(images) if file not in known]
+        files, others, findings = find_unlabeled(images, names, files)
         names += image_ids([*files, *others])[len(files) :]
         files += others
     kept = ~blank.to_numpy() & (codes >= 0)
@@ -82,6 +83,7 @@ def read_open_images(
         boxes=boxes,
         classes=read_classes(classes) if classes else _labels_found(table["LabelName"]),
         normalized=True,
+        findings=findings,
     )
 
 

@@ -31,11 +31,11 @@ from tpudet.detection.preparation.sources.input_files import (
     plain_path,
     select_listed,
 )
+from tpudet.detection.preparation.sources.unlabeled_files import find_unlabeled
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files.inputs import read_input
 from tpudet.trainkit.files.parquet_pages import decoded_size, text_size
-from tpudet.trainkit.image_folder import list_image_names
 
 Coordinates = Literal["pixels", "fractions"]
 
@@ -93,22 +93,20 @@ def read_table(
     files = find_image_files(images, list(order))
     labels = [_label(value) for value in cells.get("class", [_ONLY_CLASS] * len(names))]
     boxes = _boxes(cells, box_keys, labels, [order[name] for name in names])
-    findings: list[Finding] = []
+    findings: Sequence[Finding] = ()
+    found: dict[object, str] = {}
     image_table = pd.DataFrame({"file": files, **_sizes(cells, names, order)})
     if include_unlabeled:
-        known = set(files)
-        others = [file for file in list_image_names(images) if file not in known]
+        files_found, others, findings = find_unlabeled(images, list(order), files)
+        found = dict(zip(files, files_found, strict=True))
         image_table = pd.concat([image_table, pd.DataFrame({"file": others})], ignore_index=True)
     image_table["source_id"] = image_ids(image_table["file"].tolist())
-    if coordinates == "fractions":
-        require_fractions(boxes, f"--annotations {path}")
-    elif len(boxes) and (boxes[["y2", "x2"]].max() <= _FRACTION).all():
-        raise UserError(
-            f"--annotations {path}: no box ends beyond {_FRACTION:g}, so they are fractions of the "
-            "image and not pixels: pass --coordinates fractions."
-        )
+    _require_unit(boxes, coordinates, path)
     if image_list is not None:
-        image_table, boxes, findings = select_listed(image_table, boxes, image_list, images)
+        image_table, boxes, missing = select_listed(image_table, boxes, image_list, images)
+        listed = {found.get(file, file) for file in image_table["file"]}
+        findings = [finding for finding in findings if finding.file in listed] + missing
+    image_table["file"] = image_table["file"].map(lambda file: found.get(file, file))
     return build_annotations(
         images=image_table,
         boxes=boxes,
@@ -116,6 +114,16 @@ def read_table(
         normalized=coordinates == "fractions",
         findings=tuple(findings),
     )
+
+
+def _require_unit(boxes: pd.DataFrame, coordinates: Coordinates, path: str) -> None:
+    if coordinates == "fractions":
+        require_fractions(boxes, f"--annotations {path}")
+    elif len(boxes) and (boxes[["y2", "x2"]].max() <= _FRACTION).all():
+        raise UserError(
+            f"--annotations {path}: no box ends beyond {_FRACTION:g}, so they are fractions of the "
+            "image and not pixels: pass --coordinates fractions."
+        )
 
 
 def _box_keys(columns: Mapping[str, str]) -> tuple[str, ...]:
