@@ -1,7 +1,5 @@
 """Plans the records of folders of images: splits, their order, and their division into shards."""
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +20,7 @@ from tpudet.classification.preparation.class_folders import (
 from tpudet.trainkit.class_list import ClassEntry, class_ids, read_classes
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.digests import division_digest
 from tpudet.trainkit.record_manifest import PROGRESS_SUFFIX
 from tpudet.trainkit.records import shard_path
 
@@ -112,7 +111,7 @@ def plan_splits(
     for split, found in files.items():
         check_labels(split, found, classes)
     names = {split: sorted(file.filename for file in found) for split, found in files.items()}
-    division = hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()
+    division = division_digest(names)
     order = np.random.default_rng(seed).permutation(len(files["train"]))
     files["train"] = [files["train"][index] for index in order]
     ids, plans = class_ids(classes), []

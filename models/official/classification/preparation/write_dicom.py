@@ -1,7 +1,5 @@
 """Plans the records of DICOM files: the folds of labelled ones, or a test split without labels."""
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Sequence, Set
@@ -18,6 +16,7 @@ from tpudet.classification.preparation.rsna_labels import (
 )
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.digests import division_digest
 from tpudet.trainkit.files.storage import open_bytes
 
 _HEADER_BYTES = 1 << 16  # of most files, in which the patient stands
@@ -71,7 +70,7 @@ def plan_dicom(
             f"so that a patient may be in several folds: {listing(unknown, 5)}"
         )
     folds = assign_folds(patients, num_folds, seed)
-    division = hashlib.sha256(json.dumps(folds, sort_keys=True).encode()).hexdigest()
+    division = division_digest(folds)
     plans = []
     for fold in range(num_folds):
         files = [(by_id[image], labels[image]) for image in images if folds[image] == fold]

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -55,6 +56,11 @@ def _folder_digest(path: str) -> str:
         paths = [os.path.join(path, name) for name in names]
         sizes = [state.size for state in pool.map(storage.stat, paths)]
     return hashlib.sha256(json.dumps([names, sizes]).encode()).hexdigest()
+
+
+def division_digest(division: Mapping[str, int | list[str]]) -> str:
+    """Returns the digest of which image is in which split or fold; the order does not matter."""
+    return hashlib.sha256(json.dumps(division, sort_keys=True).encode()).hexdigest()
 
 
 @functools.cache

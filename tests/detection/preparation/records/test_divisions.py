@@ -175,3 +175,50 @@ def test_replacing_that_ends_between_two_sets_leaves_no_image_in_both(
     assert make_tfrecords.main(second) == 0
     assert ids(read_back, part, "train") == train
     assert not ids(read_back, part, "val") & train
+
+
+def test_folds_of_other_images_are_refused_beside_folds_of_the_same_numbers(
+    command, tmp_path, read_back, capsys
+) -> None:
+    """As when files that were missing are fetched between two folds."""
+    photo = tmp_path / "photos" / NAMES[3]
+    content = photo.read_bytes()
+    photo.unlink()
+    fold = [*command, "--folds", "3", "--fold"]
+    assert make_tfrecords.main([*fold, "0"]) == 0
+    photo.write_bytes(content)
+    capsys.readouterr()
+    for more in (["1"], ["1", "--dry_run"]):
+        assert make_tfrecords.main([*fold, *more]) == 2
+        message = capsys.readouterr().err
+        assert f"{tmp_path}/part_fold_0: of another division, into 3 folds with seed 0" in message
+        assert "of other images or labels" in message
+    assert not (tmp_path / "part_fold_1").exists()
+    assert make_tfrecords.main([*fold, "0", "--overwrite"]) == 0
+    for number in "12":
+        assert make_tfrecords.main([*fold, number]) == 0
+    validated = [ids(read_back, tmp_path / f"part_fold_{n}", "val") for n in range(3)]
+    assert sum(map(len, validated)) == len(set.union(*validated)) == 20
+
+
+@pytest.mark.parametrize("division", [None, "of an earlier version, or of other folds"])
+def test_a_fold_that_stays_is_named_of_the_division_that_it_fits(
+    command, tmp_path, capsys, division
+) -> None:
+    fold = [*command, "--folds", "2", "--fold"]
+    assert make_tfrecords.main([*fold, "0"]) == 0
+    written = {}
+    for split in ("train", "val"):
+        path = tmp_path / f"part_fold_0/{split}_part_fold_0.manifest.json"
+        written[path] = json.loads(path.read_text())
+        manifest = json.loads(path.read_text())
+        del manifest["options"]["division"]
+        if division:
+            manifest["options"]["division"] = division
+        path.write_text(json.dumps(manifest))
+    # Without a name in its manifest, a fold of these numbers is taken to be of this division.
+    assert make_tfrecords.main([*fold, "1"]) == (2 if division else 0)
+    assert make_tfrecords.main([*fold, "0", "--overwrite"]) == 0
+    assert capsys.readouterr().out.count("up to date, nothing was written") == 2
+    assert {path: json.loads(path.read_text()) for path in written} == written
+    assert make_tfrecords.main([*fold, "1"]) == 0

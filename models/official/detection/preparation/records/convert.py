@@ -90,17 +90,18 @@ def convert(
             the output, or as `write_sets`.
     """
     given = conversion.split or {}
+    # Fractions and folds divide what is there to train with; the test split stays apart.
+    yolo_splits = tuple(given) if len(given) == 1 else ("train", "val")
+    read = read_source(source, yolo_splits)
+    plans = _plan_sets(source, conversion, read, allow_empty=allow_empty)
     if conversion.folds:
         check_folds_beside(
             conversion.output,
             num_folds=conversion.folds,
             seed=conversion.seed,
+            digest=plans[0].options["division"],
             overwrite=overwrite,
         )
-    # Fractions and folds divide what is there to train with; the test split stays apart.
-    yolo_splits = tuple(given) if len(given) == 1 else ("train", "val")
-    read = read_source(source, yolo_splits)
-    plans = _plan_sets(source, conversion, read, allow_empty=allow_empty)
     if not dry_run:
         write_sets(
             plans,
@@ -207,5 +208,6 @@ def _plan_set(source: Source, conversion: Conversion, read: ReadSource, subset: 
             "balance": conversion.balance,
             "max_copies": conversion.max_copies,
             "fold": subset.fold,
+            "division": subset.division,
         },
     )

@@ -2,6 +2,7 @@
 
 import os
 import re
+from typing import NamedTuple
 
 from tpudet.detection.preparation.records.output_check import finished_options
 from tpudet.trainkit.errors import UserError, listing
@@ -9,28 +10,47 @@ from tpudet.trainkit.files import storage
 from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX
 
 
-def check_folds_beside(output: str, *, num_folds: int, seed: int, overwrite: bool) -> None:
+class _Division(NamedTuple):
+    num_folds: int
+    seed: int
+    digest: str | None  # of which image is in which fold; None: not known
+
+    def differs(self, other: "_Division") -> bool:
+        same = self.num_folds == other.num_folds and self.seed == other.seed
+        is_known = self.digest is not None and other.digest is not None
+        return not same or (is_known and self.digest != other.digest)
+
+
+def check_folds_beside(
+    output: str, *, num_folds: int, seed: int, digest: str | None = None, overwrite: bool
+) -> None:
     """Refuses finished folds of another division of the same part; with `overwrite` names them.
 
     Args:
         output: converted/<part>; its folds are `<output>_fold_<N>`.
         num_folds: of the division to write.
         seed: of the division to write.
+        digest: of which image is in which fold; None: the images and labels are not compared.
         overwrite: write a fold beside them all the same.
 
     Raises:
         UserError: names the folds and what to do.
     """
-    divisions = {path: _division(path) for path in _fold_paths(output.rstrip("/"))}
-    others = {path: found for path, found in divisions.items() if found}
-    others = {path: found for path, found in others.items() if found != (num_folds, seed)}
+    wanted = _Division(num_folds, seed, digest)
+    found = {path: _divisions(path) for path in _fold_paths(output.rstrip("/"))}
+    others = {
+        path: other for path, beside in found.items() for other in beside if other.differs(wanted)
+    }
     if not others:
         return
-    other_folds, other_seed = next(iter(others.values()))
+    other = next(iter(others.values()))
+    if (other.num_folds, other.seed) == (num_folds, seed):
+        instead = ", of other images or labels"
+    else:
+        instead = f" instead of {num_folds} with seed {seed}"
     what = (
-        f"{listing(others)}: of another division, into {other_folds} folds with seed {other_seed} "
-        f"instead of {num_folds} with seed {seed}. What one division validates on is trained on in "
-        "the other"
+        f"{listing(others)}: of another division, into {other.num_folds} folds with seed "
+        f"{other.seed}{instead}. What one division validates on is trained on in the other"
     )
     if not overwrite:
         raise UserError(
@@ -49,11 +69,13 @@ def _fold_paths(output: str) -> list[str]:
     return [os.path.join(folder, name) for name in sorted(found)]
 
 
-def _division(path: str) -> tuple[int, int] | None:
-    """The number and the seed of the folds of which a set is one; None if no manifest says."""
+def _divisions(path: str) -> list[_Division]:
+    """The divisions of the folds that the sets in a folder are of, as their manifests say."""
+    divisions = []
     for split in ("train", "val"):
         name = f"{split}_{os.path.basename(path)}{MANIFEST_SUFFIX}"
         options = finished_options(os.path.join(path, name))
         if options.get("folds"):
-            return options["folds"], options.get("fold_seed", options.get("seed"))
-    return None
+            seed = options.get("fold_seed", options.get("seed"))
+            divisions.append(_Division(options["folds"], seed, options.get("division")))
+    return divisions

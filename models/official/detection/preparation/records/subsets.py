@@ -20,6 +20,7 @@ from tpudet.detection.preparation.sources.checks import check_boxes, check_label
 from tpudet.detection.preparation.sources.input_files import missing_files
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError, listing
+from tpudet.trainkit.files.digests import division_digest
 
 _BLOCK = 1 << 16  # images whose boxes are checked at once
 
@@ -31,6 +32,7 @@ class Subset(NamedTuple):
     output: str  # converted/<part>
     fold: int | None  # None: no folds
     rows: np.ndarray  # [images] row numbers, ascending
+    division: str | None = None  # digest of which image is in which fold, of all folds
 
 
 def split_by_fractions(
@@ -95,8 +97,12 @@ def split_by_folds(
     rows = rows[order_by_id(annotations, rows)]
     images, classes = labelled_images(annotations, rows)
     owners = assign_folds(len(rows), images, classes, num_folds=num_folds, seed=seed)
+    files = annotations.images["file"].iloc[rows]
+    division = division_digest(dict(zip(files, owners.tolist(), strict=True)))
     return [
-        Subset(split, f"{output.rstrip('/')}_fold_{number}", number, np.sort(rows[chosen]))
+        Subset(
+            split, f"{output.rstrip('/')}_fold_{number}", number, np.sort(rows[chosen]), division
+        )
         for number in (range(num_folds) if fold is None else (fold,))
         for split, chosen in (("train", owners != number), ("val", owners == number))
     ]

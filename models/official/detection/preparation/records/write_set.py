@@ -94,6 +94,7 @@ def write_set(
     finished = finished_manifest(plan, overwrite=overwrite)
     if finished is not None and is_current(plan, finished):
         _remove_leftover_progress(plan)
+        _renew_division(plan, finished)
         return finished, False
     if not overwrite:
         refuse_overwriting(plan, is_finished=finished is not None)
@@ -238,6 +239,19 @@ def _publish(
     remove_leftovers(plan)
     classes = os.path.join(plan.directory, "classes.csv")
     write_text(classes, write_class_list(plan.annotations.classes))
+    _write_manifest(plan, manifest)
+
+
+def _renew_division(plan: Plan, manifest: dict[str, Any]) -> None:
+    """Names the division in the manifest of a fold that stays as it is while others change."""
+    division = plan.options.get("division")
+    if manifest["options"].get("division") != division:
+        with Claim(plan.claim_path, output=plan.prefix):
+            manifest["options"]["division"] = division
+            _write_manifest(plan, manifest)
+
+
+def _write_manifest(plan: Plan, manifest: Mapping[str, Any]) -> None:
     text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
     write_text(plan.manifest_path, text)
 
