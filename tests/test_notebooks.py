@@ -5,6 +5,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from glob import glob
@@ -119,6 +121,51 @@ def kaggle_session(name: str, folder: Path, **changes: Any) -> list[tuple[Any, .
             if function in namespace:
                 namespace[function] = command
     return calls
+
+
+# A training that takes a second to save when it is interrupted; a second signal would end it.
+TRAINING = """
+import pathlib, signal, sys, time
+
+def save(*_):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    time.sleep(1)
+    pathlib.Path("saved").touch()
+    sys.exit(75)
+
+if sys.argv[1] == "train":
+    signal.signal(signal.SIGINT, save)
+    pathlib.Path("ready").touch()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_training_cell_that_is_interrupted_has_saved(name: str, tmp_path: Path) -> None:
+    """Jupyter sends the signal to the whole group of the kernel."""
+    (tmp_path / "tpudet").mkdir()
+    (tmp_path / "tpudet/__main__.py").write_text(TRAINING)
+    cells = [
+        source
+        for source, is_parameters in read_cells(name)
+        if is_parameters or "def tpudet" in source
+    ]
+    command = "tpudet_command" if "def tpudet_command(" in cells[-1] else "tpudet"
+    program = "\n".join([*cells, f"{command}('train')"])
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        process_group=0,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as kernel:
+        while kernel.poll() is None and not (tmp_path / "ready").exists():
+            time.sleep(0.02)
+        time.sleep(0.3)  # by now the cell waits for it
+        os.killpg(kernel.pid, signal.SIGINT)
+        _, errors = kernel.communicate(timeout=30)
+    assert errors.endswith("KeyboardInterrupt\n"), errors
+    assert (tmp_path / "saved").exists()
 
 
 def write_run(folder: Path, step: int) -> None:
