@@ -40,6 +40,8 @@ def read(folder: Path, kind: Format, names: Sequence[str], **more: str) -> Annot
         (["x"], ["x.JPG"], ["x.JPG"], []),
         (["X"], ["x.png"], ["x.png"], []),
         (["e\u0301"], ["\u00c9.png"], ["\u00c9.png"], []),
+        (["caf\u00e9.png"], ["cafe\u0301.png"], ["cafe\u0301.png"], []),
+        (["cafe\u0301.png"], ["caf\u00e9.png", "y.png"], ["caf\u00e9.png", "y.png"], []),
         (["X"], ["x.png", "x.tif", "y.png"], ["X.jpg", "y.png"], ["x.png", "x.tif"]),
         (["x", "X"], ["x.Jpg", "X.Jpg"], ["x.Jpg", "X.Jpg"], []),
         (["Ax", "aX"], ["ax.png"], ["Ax.jpg", "aX.jpg"], ["ax.png"]),

@@ -102,6 +102,18 @@ def build_annotations(
     return Annotations(images, boxes, classes, normalized, findings + twice)
 
 
+def rename_files(annotations: Annotations, files: Sequence[str]) -> Annotations:
+    """Returns the images with other file names; rows of one file become one, as a reader's do."""
+    if annotations.images["file"].tolist() == list(files):
+        return annotations
+    images, boxes, twice = _merge_duplicates(
+        annotations.images.assign(file=list(files)), annotations.boxes
+    )
+    boxes = boxes.sort_values("image", kind="stable", ignore_index=True)
+    findings = annotations.findings + twice
+    return annotations._replace(images=images, boxes=boxes, findings=findings)
+
+
 def _merge_duplicates(
     images: pd.DataFrame, boxes: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Finding, ...]]:

@@ -84,10 +84,12 @@ def match_image_list(listed: Sequence[str], files: Sequence[str], directory: str
     Raises:
         UserError: an entry could name several files, or entries of several folders one file.
     """
+    listed, files = list(map(composed, listed)), list(map(composed, files))
     rows: dict[str, list[int]] = {}
     for row, file in enumerate(files):
         rows.setdefault(stem(file), []).append(row)
-    home = _folders(f"{directory if '://' in directory else os.path.abspath(directory)}/")
+    directory = composed(directory if "://" in directory else os.path.abspath(directory))
+    home = _folders(f"{directory}/")
     found, unclear = [], []
     owners: dict[int, tuple[tuple[bool, ...], str]] = {}  # the entry that fits a file best
     for entry in listed:
@@ -175,15 +177,21 @@ def find_image_files(directory: str, names: Sequence[str]) -> list[str]:
     Raises:
         UserError: a name could mean several files.
     """
-    folders = {os.path.dirname(name) for name in names if not is_image_name(name)}
+    folders = sorted({os.path.dirname(name) for name in names if not is_image_name(name)})
     present: dict[str, list[str]] = {}
-    for folder in sorted(folders):
+    for folder in sorted(set(spelled_as_in_folder(directory, folders))):
         for file in filter(is_image_name, list_names(os.path.join(directory, folder))):
-            present.setdefault(os.path.join(folder, os.path.splitext(file)[0]), []).append(file)
+            path = os.path.join(folder, file)
+            present.setdefault(composed(os.path.splitext(path)[0]), []).append(path)
+    found = {}
+    for name in names:
+        alike = [] if is_image_name(name) else present.get(composed(name), [])
+        same = [file for file in alike if os.path.splitext(file)[0] == name]
+        found[name] = same or alike
     unclear = [
-        f"{name}: {' or '.join(present[name])}"
-        for name in names
-        if not is_image_name(name) and len(present.get(name, ())) > 1
+        f"{name}: {' or '.join(map(os.path.basename, files))}"
+        for name, files in found.items()
+        if len(files) > 1
     ]
     if unclear:
         raise UserError(
@@ -193,7 +201,7 @@ def find_image_files(directory: str, names: Sequence[str]) -> list[str]:
     return [
         name
         if is_image_name(name)
-        else os.path.join(os.path.dirname(name), present.get(name, [f"{stem(name)}.jpg"])[0])
+        else next(iter(found[name]), os.path.join(os.path.dirname(name), f"{stem(name)}.jpg"))
         for name in names
     ]
 
@@ -232,7 +240,7 @@ def spelled_as_in_folder(directory: str, files: Sequence[str]) -> list[str]:
         return list(files)
     parents = sorted({os.path.dirname(file) for file in accented})
     folders = dict(zip(parents, spelled_as_in_folder(directory, parents), strict=True))
-    names = {parent: list_names(os.path.join(directory, folders[parent])) for parent in parents}
+    names = {parent: _names(os.path.join(directory, folders[parent])) for parent in parents}
     spelled = {parent: {composed(name): name for name in names[parent]} for parent in parents}
     present = {parent: set(names[parent]) for parent in parents}
     found = {}
@@ -242,6 +250,13 @@ def spelled_as_in_folder(directory: str, files: Sequence[str]) -> list[str]:
             name = spelled[parent].get(composed(name), name)
         found[file] = os.path.join(folders[parent], name)
     return [found.get(file, file) for file in files]
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return list_names(folder)
+    except (NotADirectoryError, PermissionError):  # a folder above the data may not be readable
+        return []
 
 
 def composed(name: str) -> str:

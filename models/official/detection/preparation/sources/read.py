@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from tpudet.detection.preparation.sources.annotations import Annotations
+from tpudet.detection.preparation.sources.annotations import Annotations, rename_files
 from tpudet.detection.preparation.sources.coco import read_coco
 from tpudet.detection.preparation.sources.input_files import (
     require_inside,
@@ -79,7 +79,7 @@ def read_source(source: Source, yolo_splits: tuple[str, ...]) -> ReadSource:
         directory = source.images
         annotations = _read(source, directory)
     files = spelled_as_in_folder(directory, annotations.images["file"].tolist())
-    annotations = annotations._replace(images=annotations.images.assign(file=files))
+    annotations = rename_files(annotations, files)
     require_inside(directory, files)
     require_some_image(directory, files)
     return ReadSource(annotations, directory)

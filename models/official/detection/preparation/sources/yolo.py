@@ -22,7 +22,11 @@ from tpudet.detection.preparation.sources.annotations import (
     image_ids,
     require_fractions,
 )
-from tpudet.detection.preparation.sources.input_files import select_listed
+from tpudet.detection.preparation.sources.input_files import (
+    composed,
+    select_listed,
+    spelled_as_in_folder,
+)
 from tpudet.detection.preparation.sources.listed_classes import list_classes
 from tpudet.detection.preparation.sources.yolo_layout import YoloSet, label_paths
 from tpudet.trainkit.errors import UserError
@@ -72,7 +76,7 @@ def read_yolo(
     rows, num_labelled = [], 0
     with ThreadPoolExecutor(_READERS) as pool:
         paths = [os.path.join(dataset.folder, file) for file in dataset.files]
-        for row, text in enumerate(pool.map(_read_label_file, paths)):
+        for row, text in enumerate(pool.map(_read_label_file, _label_places(paths))):
             num_labelled += text is not None
             lines = [line for line in (text or "").splitlines() if line.strip()]
             rows += [(row, *_parse(line, dataset.numbers_of_keypoints)) for line in lines]
@@ -118,8 +122,17 @@ def _no_labels(place: str, paths: Sequence[str]) -> UserError:
     )
 
 
-def _read_label_file(image: str) -> str | None:
-    for path in label_paths(image):
+def _label_places(images: Sequence[str]) -> Iterator[list[str]]:
+    """Yields where the label file of each image may be, accents as the folders have them."""
+    accented = {image: label_paths(image) for image in images if not image.isascii()}
+    places = [place for own in accented.values() for place in own]
+    spelled = dict(zip(places, spelled_as_in_folder("", places), strict=True))
+    for image in images:
+        yield [spelled.get(place, place) for place in label_paths(image)]
+
+
+def _read_label_file(places: Sequence[str]) -> str | None:
+    for path in places:
         text = storage.read_text(path)
         if text is not None:
             return text.removeprefix("\ufeff")
@@ -153,14 +166,14 @@ def _labels_without_image(dataset: YoloSet) -> Iterator[Finding]:
     for file in dataset.files:
         path = label_paths(os.path.join(dataset.folder, file))[0]
         folder, name = os.path.split(path)
-        expected.setdefault(folder, set()).add(name)
+        expected.setdefault(folder, set()).add(composed(name))
     image_folders = {os.path.dirname(os.path.join(dataset.folder, file)) for file in dataset.files}
     if dataset.is_listed:
         return
     for folder in sorted(expected.keys() - image_folders):
         for name in storage.list_names(folder):
             root, ending = os.path.splitext(name)
-            label_file = f"{root}.txt"
+            label_file = composed(f"{root}.txt")
             is_known = label_file in expected[folder] or label_file == "classes.txt"
             if ending.lower() == ".txt" and not is_known:
                 yield Finding(os.path.join(folder, name), "label file without an image", "", False)

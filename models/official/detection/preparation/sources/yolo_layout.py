@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tpudet.detection.preparation.sources.annotation_values import read_id, sorted_classes
+from tpudet.detection.preparation.sources.input_files import spelled_as_in_folder
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.yaml_tree import parse_tree, plain_values
 from tpudet.trainkit.errors import UserError, listing, require_utf8, shorten
@@ -114,7 +115,7 @@ def _find_images(entry: str, roots: Sequence[str], where: str) -> tuple[list[str
             raise UserError(f"{where}: there is no image in {place}.")
         return images, False
     lines = [line.strip().replace("\\", "/") for line in read_input_text(place, where).splitlines()]
-    images = [_listed_image(line, os.path.dirname(place), roots) for line in lines if line]
+    images = _listed_images([line for line in lines if line], os.path.dirname(place), roots)
     if not images:
         raise UserError(f"{where}: {place} lists no image.")
     return images, True
@@ -136,11 +137,24 @@ def _walk(folder: str) -> Iterator[str]:
         yield from (os.path.join(directory, name) for name in names if is_image_name(name))
 
 
-def _listed_image(line: str, folder: str, roots: Sequence[str]) -> str:
-    """Returns the path of an image in a list, relative to the list (./) or to the data set."""
-    folders = [folder] if line.startswith("./") else [*roots, folder]
-    places = [_place(root, line) for root in folders]
-    return next((place for place in places if storage.exists(place)), places[0])
+def _listed_images(lines: Sequence[str], folder: str, roots: Sequence[str]) -> list[str]:
+    """Returns the paths of the images in a list, relative to the list (./) or to the data set.
+
+    Accents are as on the disk, so that label files are looked for in the same spelling.
+    """
+    places = []
+    for line in lines:
+        folders = [folder] if line.startswith("./") else [*roots, folder]
+        places.append([_place(root, line) for root in folders])
+    found = [next(filter(storage.exists, own), "") for own in places]
+    absent = [own for own, image in zip(places, found, strict=True) if not image]
+    accented = [place for own in absent for place in own if not place.isascii()]
+    spelled = dict(zip(accented, spelled_as_in_folder("", accented), strict=True))
+    for row, own in enumerate(places):
+        if not found[row]:
+            others = [spelled[place] for place in own if spelled.get(place, place) != place]
+            found[row] = next(filter(storage.exists, others), own[0])
+    return found
 
 
 def _classes(content: Mapping[str, Any], path: str) -> tuple[ClassEntry, ...]:
