@@ -47,8 +47,7 @@ def run_training(
     """Claims the model_dir, describes the run in it, and trains and evaluates to an end.
 
     Args:
-        config: the experiment without `auto`, a dataclass with `train`, `evaluation.schedule` and
-            `measured`.
+        config: the experiment of a task, without `auto`.
         training: built from it.
         mode: "eval" evaluates the checkpoints that another process writes.
         model_dir: of the run; created if needed.
@@ -69,8 +68,7 @@ def run_training(
     engine, is_chief = training.engine, training.engine.is_chief
     _check_mode(mode, config.train, engine)
     with claim_model_dir(model_dir, mode, is_chief=is_chief) as verify:
-        if evaluation:
-            evaluation = comparable(evaluation, model_dir, config.measured)
+        evaluation = evaluation and comparable(evaluation, model_dir, config.measured)
         _describe(mode, model_dir, config, class_list_text, training, load_config)
         keep_compiled_steps(model_dir)
         where: dict[str, Any] = {"engine": engine, "model_dir": model_dir, "verify": verify}
