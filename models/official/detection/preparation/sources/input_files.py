@@ -85,17 +85,18 @@ def match_image_list(listed: Sequence[str], files: Sequence[str], directory: str
         UserError: an entry could name several files, or entries of several folders one file.
     """
     listed, files = list(map(composed, listed)), list(map(composed, files))
-    rows: dict[str, list[int]] = {}
-    for row, file in enumerate(files):
-        rows.setdefault(stem(file), []).append(row)
+    candidates = _fitting_files(listed, files)
     directory = composed(directory if "://" in directory else os.path.abspath(directory))
     home = _folders(f"{directory}/")
     found, unclear = [], []
+    choices: dict[str, tuple[tuple[bool, ...], list[int]]] = {}
     owners: dict[int, tuple[tuple[bool, ...], str]] = {}  # the entry that fits a file best
     for entry in listed:
-        fits = {row: _fit(entry, files[row], home) for row in rows.get(stem(entry), ())}
-        best = max(fits.values(), default=())
-        chosen = [row for row, fit in fits.items() if fit == best and fit]
+        if entry not in choices:
+            fits = {row: _fit(entry, files[row], home) for row in candidates[entry]}
+            best = max(fits.values(), default=())
+            choices[entry] = best, [row for row, fit in fits.items() if fit == best]
+        best, chosen = choices[entry]
         if len(chosen) > 1:
             unclear.append(f"{entry}: {' or '.join(files[row] for row in chosen[:3])}")
         row = chosen[0] if chosen else -1
@@ -112,11 +113,33 @@ def match_image_list(listed: Sequence[str], files: Sequence[str], directory: str
     return [row if row >= 0 and owners[row][0] == fit else -1 for row, fit in found]
 
 
+def _fitting_files(listed: Sequence[str], files: Sequence[str]) -> dict[str, list[int]]:
+    """Returns, of each entry, the rows of files of its stem whose folders end as its own do.
+
+    The shorter of both paths counts. File names may repeat in thousands of folders, as those of
+    the frames of videos do, so pairs that do not fit are not looked at.
+    """
+    keys = {entry: (_folders(entry), stem(entry)) for entry in listed}
+    ends: dict[tuple[tuple[str, ...], str], list[int]] = {key: [] for key in keys.values()}
+    whole: dict[tuple[tuple[str, ...], str], list[int]] = {}
+    for row, file in enumerate(files):
+        own, name = _folders(file), stem(file)
+        whole.setdefault((own, name), []).append(row)
+        for start in range(len(own) + 1):
+            if (own[start:], name) in ends:
+                ends[own[start:], name].append(row)
+    found = {}
+    for entry, (wanted, name) in keys.items():
+        shorter = ((wanted[start:], name) for start in range(1, len(wanted) + 1))
+        found[entry] = ends[wanted, name]
+        if more := [row for key in shorter for row in whole.get(key, ())]:
+            found[entry] = sorted(found[entry] + more)
+    return found
+
+
 def _fit(entry: str, file: str, home: tuple[str, ...]) -> tuple[bool, ...]:
-    """Rank of an entry of equal stem for a file, higher is better; () if it does not fit."""
+    """Rank of an entry for a file that it fits, higher is better."""
     wanted, own = _folders(entry), _folders(file)
-    if not _is_end(wanted, own):
-        return ()
     same_name = os.path.basename(entry.replace("\\", "/")) == os.path.basename(file)
     return same_name, wanted == own, _is_end(wanted, home + own)
 
