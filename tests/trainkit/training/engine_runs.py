@@ -175,7 +175,7 @@ def compiled_for_snapshots() -> list[int]:
     engine, _ = build(None, train=train)
     events: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(
-        lambda event, seconds, **about: events.append(event)
+        lambda event, duration_secs, **about: events.append(event)
     )
     counts = []
     with mock.patch.object(JaxDevices, "num_processes", 2):
