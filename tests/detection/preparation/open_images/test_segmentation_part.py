@@ -164,6 +164,24 @@ def test_folds_of_another_division_are_refused(
         assert ("WARNING" in capsys.readouterr().out) == (fold == "1")
 
 
+def test_folds_of_other_boxes_are_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--num_folds", "2", "--preset", "segmentation", *FILES]
+    assert prepare_folds.main(["0", *command]) == 0
+    folder = tmp_path / "output/converted/segmentation_fold_0"
+    boxes = data / "challenge-2019-train-segmentation-bbox.csv"
+    lines = boxes.read_text().splitlines()
+    boxes.write_text("\n".join(line for line in lines if "3" * 16 not in line) + "\n")
+    capsys.readouterr()
+    assert prepare_folds.main(["1", *command]) == 2
+    assert f"{folder}: of another division, into 2 folds with seed 777, of other images" in (
+        capsys.readouterr().err
+    )
+    boxes.write_text("\n".join(lines) + "\n")
+    assert prepare_folds.main(["1", *command]) == 0
+
+
 def test_missing_tables_and_filtered_boxes_are_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

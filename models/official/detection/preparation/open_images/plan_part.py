@@ -33,7 +33,7 @@ class PartSet(NamedTuple):
     min_images_per_class: int = 0  # images are copied to reach it, in train only; 0: none is
     max_copies: int | None = None  # of an image; None: no limit
     masks: MaskFiles | None = None  # to write; a box without one becomes a region to ignore
-    division: Mapping[str, int] = MappingProxyType({})  # for the manifest of a fold
+    division: Mapping[str, int | str] = MappingProxyType({})  # for the manifest of a fold
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from tpudet.detection.preparation.open_images.plan_part import PartSet
 from tpudet.detection.preparation.open_images.presets import PartPreset, Preset, read_preset
 from tpudet.detection.preparation.records.fold_divisions import check_folds_beside
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.digests import division_digest, file_digest
 from tpudet.trainkit.jobs.steps import Step
 
 _SPLITS = ("train", "val")
@@ -56,23 +57,31 @@ def prepare_folds(
     _refuse_pseudo_labels(preset, preset_name)
     chosen = preset.choose(parts)
     check_part_options(chosen, options, {"--train_images": workspace.train_images})
-    division = {"folds": num_folds, "fold": fold, "fold_seed": fold_seed}
     class_steps = workspace.class_steps(chosen)
-    fold_steps: list[Step] = []
+    made = {path for step in class_steps for path in step.outputs}
+    fold_steps = {
+        part: _split_step(workspace, part, settings, num_folds=num_folds, seed=fold_seed)
+        for part, settings in chosen.items()
+    }
+    given = {part: set(step.inputs) - made for part, step in fold_steps.items()}
+    require_prepared(path for paths in given.values() for path in sorted(paths))
     sets: list[PartSet] = []
     for part, settings in chosen.items():
-        output = os.path.join(workspace.converted_dir, part)
-        overwrite = options.overwrite
-        check_folds_beside(output, num_folds=num_folds, seed=fold_seed, overwrite=overwrite)
-        step = _split_step(workspace, part, settings, num_folds=num_folds, seed=fold_seed)
-        fold_steps.append(step)
+        # What is divided, as the folds themselves may not be there yet.
+        digest = division_digest({"inputs": sorted(map(file_digest, given[part]))})
+        check_folds_beside(
+            os.path.join(workspace.converted_dir, part),
+            num_folds=num_folds,
+            seed=fold_seed,
+            digest=digest,
+            overwrite=options.overwrite,
+        )
+        division = {"folds": num_folds, "fold": fold, "fold_seed": fold_seed, "division": digest}
         pair = _fold_sets(
             workspace, part, settings, fold, preset.settings.max_copies, options=options
         )
         sets += [part_set._replace(division=division) for part_set in pair]
-    made = {path for step in class_steps for path in step.outputs}
-    require_prepared(path for step in fold_steps for path in step.inputs if path not in made)
-    prepare_sets(sets, options, steps=class_steps + fold_steps, dry_run=dry_run)
+    prepare_sets(sets, options, steps=[*class_steps, *fold_steps.values()], dry_run=dry_run)
 
 
 def _refuse_pseudo_labels(preset: Preset, name: str) -> None:
