@@ -92,7 +92,7 @@ class JoinedWriter:
 
 
 class _Failures:
-    """Logs what a service refuses, once for each kind of failure, and lets the run go on.
+    """Logs what a service refuses, once for each kind of failure, and lets the run continue.
 
     Args:
         service: its name.
@@ -117,7 +117,7 @@ class _Failures:
                 return
             self._known.add((what, type(error)))
             logger.warning(
-                "%s did not take %s%s: %s: %s. The run goes on; the next failures of this kind are "
+                "%s did not take %s%s: %s: %s. The run continues; further failures of this kind are "
                 "not logged",
                 self._service,
                 what,
