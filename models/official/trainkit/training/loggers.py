@@ -117,8 +117,8 @@ class _Failures:
                 return
             self._known.add((what, type(error)))
             logger.warning(
-                "%s did not take %s%s: %s: %s. The run continues; further failures of this kind are "
-                "not logged",
+                "%s did not take %s%s: %s: %s. The run continues; further failures of this kind "
+                "are not logged",
                 self._service,
                 what,
                 where,
