@@ -17,6 +17,20 @@ def test_a_folder_counts_by_names_and_sizes(tmp_path) -> None:
     assert len({before, one, two, file_digest(str(tmp_path))}) == 4
 
 
+def test_the_files_of_its_folders_count_too(tmp_path: Path) -> None:
+    """The masks of Open Images lie in sixteen folders, whose own sizes stay."""
+    for first in "0f":
+        (tmp_path / f"train-masks-{first}").mkdir()
+        (tmp_path / f"train-masks-{first}/{first}a.png").write_text("mask")
+    seen = [file_digest(str(tmp_path)), file_digest(str(tmp_path))]
+    (tmp_path / "train-masks-f/fa.png").write_text("another mask")
+    seen.append(file_digest(str(tmp_path)))
+    (tmp_path / "train-masks-f/fa.png").rename(tmp_path / "train-masks-0/fa.png")
+    seen.append(file_digest(str(tmp_path)))
+    assert seen[0] == seen[1]
+    assert len(set(seen)) == 3
+
+
 def test_code_counts_in_every_file_of_a_package(tmp_path: Path, monkeypatch) -> None:
     package = tmp_path / "digested"
     (package / "inner").mkdir(parents=True)

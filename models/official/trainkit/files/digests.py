@@ -22,6 +22,8 @@ _TIMESTAMP_MARGIN_NS = 2 * 10**9
 def file_digest(path: str) -> str:
     """Returns the digest of a file's content, or of the names and sizes of a folder's files.
 
+    Of a folder the files of its folders count too, but not those of folders within these.
+
     Raises:
         UserError: there is no such file or folder.
     """
@@ -51,11 +53,18 @@ _cached_content_digest = functools.lru_cache(maxsize=256)(_content_digest)
 
 
 def _folder_digest(path: str) -> str:
-    names = list_names(path)
     with ThreadPoolExecutor(_STAT_THREADS) as pool:  # each request to a bucket takes a while
-        paths = [os.path.join(path, name) for name in names]
-        sizes = [state.size for state in pool.map(storage.stat, paths)]
-    return hashlib.sha256(json.dumps([names, sizes]).encode()).hexdigest()
+
+        def states(names: list[str]) -> list[storage.FileState]:
+            return list(pool.map(storage.stat, [os.path.join(path, name) for name in names]))
+
+        names = list_names(path)
+        found = states(names)
+        folders = [name for name, state in zip(names, found, strict=True) if state.is_folder]
+        inner = [f"{name}/{own}" for name in folders for own in list_names(f"{path}/{name}")]
+        found += states(inner)
+    sizes = [0 if state.is_folder else state.size for state in found]  # a disk's own, of folders
+    return hashlib.sha256(json.dumps([names + inner, sizes]).encode()).hexdigest()
 
 
 def division_digest(division: Mapping[str, int | list[str]]) -> str:
