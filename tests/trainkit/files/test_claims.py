@@ -306,7 +306,7 @@ def test_a_dead_claim_that_only_its_user_may_remove_is_told_with_that_user(lab: 
     path.chmod(0o600)
     with another_user():
         message = refused(path)
-    assert message.startswith("the set is claimed by the user root, of whose claim ")
+    assert message.startswith("the set is claimed by the user root; you have no permission ")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the files of two users")
