@@ -1,4 +1,4 @@
-"""What a machine says of its TPU: by variables, devices, the PCI bus and its metadata."""
+"""Signs of a TPU: variables, devices, the PCI bus and the metadata of the machine."""
 
 import http.server
 import os

@@ -1,4 +1,4 @@
-"""What this machine says of its TPU, without JAX: whether there is one, and of how many hosts."""
+"""Tells without JAX whether this machine has a TPU, and of how many hosts."""
 
 import os
 import urllib.error

@@ -1,4 +1,4 @@
-"""What the devices of JAX do when a TPU fails, or cannot be started."""
+"""The devices of JAX when a TPU fails, or cannot be started."""
 
 from collections import deque
 from typing import Any, Never

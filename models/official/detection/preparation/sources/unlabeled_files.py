@@ -18,7 +18,7 @@ _UNCLEAR = "file without annotations, named as an annotated image whose own file
 
 
 class UnlabeledFiles(NamedTuple):
-    """What a folder holds besides the files of the annotations."""
+    """The image files of a folder, those of the annotated images and the others."""
 
     files: list[str]  # of the annotated images, some of them found under another name
     others: list[str]  # images without objects
@@ -30,7 +30,7 @@ def find_unlabeled(directory: str, names: Sequence[str], files: Sequence[str]) -
 
     A file that differs from the expected one in its extension, or in capitals, is no image without
     objects if the expected one is missing: it is the image itself, if the annotations name that
-    without an extension and no other file or image has this name. If they do, the file is left out,
+    without an extension and no other file or image has this name. Otherwise the file is left out,
     with a finding.
 
     Args:
