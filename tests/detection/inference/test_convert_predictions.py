@@ -83,6 +83,16 @@ def test_yolo_files_have_centres_in_fractions(predictions, tmp_path) -> None:
         assert (target / "classes.txt").read_text() == "cat\ndog\n"
 
 
+def test_a_folder_of_annotations_is_not_replaced(predictions, tmp_path, capsys) -> None:
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    (labels / "a.txt").write_text("0 0.5 0.5 0.2 0.2\n")  # drawn by hand
+    command = [predictions(), str(labels), "--to", "yolo", "--no_scores", "-f"]
+    assert convert_predictions.main(command) == 2
+    assert f"{labels} has text files, such as a.txt, but no classes.txt" in capsys.readouterr().err
+    assert [path.name for path in labels.iterdir()] == ["a.txt"]
+
+
 def test_a_shard_of_the_images_is_said(predictions, tmp_path, capsys) -> None:
     for number, of in ((2, 3), (1, 1)):
         path = predictions(metadata={"shard": {"number": number, "of": of}})
@@ -308,6 +318,7 @@ def test_yolo_files_that_another_process_has_written_meanwhile_are_kept(
     def read_while_another_writes(*arguments):
         target.mkdir()
         (target / "a.txt").write_text("of another run")
+        (target / "classes.txt").write_text("cat\n")
         return real(*arguments)
 
     with monkeypatch.context() as patch:
@@ -315,7 +326,7 @@ def test_yolo_files_that_another_process_has_written_meanwhile_are_kept(
         command = [predictions(), str(target), "--to", "yolo"]
         assert convert_predictions.main(command) == 2
     assert "labels exists: another process has written it meanwhile" in capsys.readouterr().err
-    assert [path.name for path in target.iterdir()] == ["a.txt"]
+    assert (target / "a.txt").read_text() == "of another run"
     assert convert_predictions.main([*command, "-f"]) == 0
     assert sorted(path.name for path in target.iterdir()) == ["a.txt", "b.txt", "classes.txt"]
 

@@ -13,7 +13,6 @@ import numpy as np
 from tpudet.detection.evaluation.class_scores import ClassScores
 from tpudet.detection.evaluation.ground_truth import GroundTruth
 from tpudet.detection.ops.numpy_boxes import boxes_to_xywh
-from tpudet.detection.ops.numpy_masks import mask_area
 from tpudet.detection.types import ImageDetections
 from tpudet.trainkit.errors import listing
 
@@ -174,7 +173,7 @@ def to_hotcoco(
     found = coco_truth.load_res(rows, segmentation=detections.masks)
     if detections.masks:  # else there is no id
         # The size of a detection is that of its mask, as where results have no boxes.
-        areas = np.array([mask_area(mask) for mask in detections.masks], np.float64)
+        areas = np.asarray(hotcoco.mask.area(detections.masks), np.float64)
         found.update_anns(ids=np.arange(1, len(rows) + 1), area=areas)
     return coco_truth, found
 

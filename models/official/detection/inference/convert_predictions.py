@@ -217,6 +217,11 @@ def _write_yolo(target: str, results: _Results, *, with_scores: bool, force: boo
             raise PredictionsError(
                 f"{target} has other files, such as {foreign[0]}; name a new folder"
             )
+        if names and _CLASS_NAMES not in names:
+            raise PredictionsError(
+                f"{target} has text files, such as {names[0]}, but no {_CLASS_NAMES}, so this "
+                "command has not written it: these may be annotations. Name a new folder"
+            )
 
     count, numbers = 0, yolo_class_numbers(results.classes)
     with claimed_folder(target, last=_CLASS_NAMES, check=check) as folder:
