@@ -117,6 +117,27 @@ def test_a_service_that_fails_is_one_line_for_each_kind_of_failure(
     assert wandb.calls[-1] == ("log", {})
 
 
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_service_that_cannot_be_opened_ends_only_a_run_that_begins(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Service()
+    service.failing = {"init", "update_run", "create_run"}
+    modules = {"wandb": service, "mlflow": SimpleNamespace(MlflowClient=lambda: service)}
+    monkeypatch.setitem(sys.modules, name, modules[name])
+    monkeypatch.setitem(sys.modules, "mlflow.entities", SimpleNamespace(Metric=None))
+    with pytest.raises(UserError, match=f"{name} does not open the run: ConnectionError: "):
+        open_loggers([name], str(tmp_path), restored_step=None)
+    # Its run was removed there meanwhile, or the network is down: nobody sits beside a restart.
+    (tmp_path / "mlflow_run_id.txt").write_text("removed\n")
+    with caplog.at_level(logging.WARNING):
+        writer = open_loggers([name, "tensorboard"], str(tmp_path), restored_step=40)
+    writer.write("train", 41, {"loss": 1.0})
+    writer.close()
+    assert "The run resumes without it" in caplog.text
+    assert list(tmp_path.rglob("events*"))
+
+
 def test_all_writers_are_closed_where_one_cannot_be() -> None:
     class Torn(Notebook):
         def close(self, *, failed: bool = False) -> None:

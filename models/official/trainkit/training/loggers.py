@@ -4,7 +4,8 @@ Weights & Biases and MLflow are configured by the environment variables that the
 (WANDB_MODE, WANDB_PROJECT, MLFLOW_TRACKING_URI, ...). A run that resumes continues the same run
 there: its id is kept in the model_dir. What is logged again after a restart at an earlier
 checkpoint appears twice in them; the ledger has it once. A call of theirs that fails is a line in
-the log: it costs no checkpoint and ends no run.
+the log: it costs no checkpoint and ends no run. Only a run that begins is refused where one of them
+cannot be opened, as somebody is there to see to it.
 """
 
 import importlib.util
@@ -60,14 +61,24 @@ def open_loggers(
         names: of the loggers, see `check_loggers`.
         model_dir: of the run; its last name is the name of the run.
         restored_step: where the run resumes; None from the beginning.
+
+    Raises:
+        UserError: a run that begins cannot be opened at a service.
     """
     writers: list[MetricsWriter] = []
     if "tensorboard" in names:
         writers.append(open_tensorboard(model_dir, restored_step=restored_step))
-    if "wandb" in names:
-        writers.append(WandbWriter(model_dir))
-    if "mlflow" in names:
-        writers.append(MlflowWriter(model_dir))
+    for name, open_writer in (("wandb", WandbWriter), ("mlflow", MlflowWriter)):
+        if name in names:
+            try:
+                writers.append(open_writer(model_dir))
+            except Exception as error:  # of the package's choice, and of the network's
+                what = f"{name} does not open the run: {type(error).__name__}: {error}"
+                if restored_step is None:
+                    raise UserError(
+                        f"{what}. Train again once it does, or leave {name} out of train.loggers"
+                    ) from error
+                logger.warning("%s. The run resumes without it", what)
     if len(writers) == 1:
         return writers[0]
     return JoinedWriter(writers) if writers else DiscardingWriter()
