@@ -22,17 +22,20 @@ MAP = np.ones((1, 160, 160, 2))  # 25,600 pixels
 
 def gate() -> float:
     """Of each channel: 25,600."""
-    return _gradient(lambda gates: weigh(_half(MAP), gates), np.ones((1, 1, 1, 2))).max()
+    features = _half(MAP)
+    return _gradient(lambda gates: weigh(features, gates), np.ones((1, 1, 1, 2))).max()
 
 
 def share() -> float:
     """Over both channels: 51,200."""
-    return _gradient(lambda one: weigh(_half(MAP), one), np.ones(()), "float32").max()
+    features = _half(MAP)
+    return _gradient(lambda one: weigh(features, one), np.ones(()), "float32").max()
 
 
 def attention() -> float:
     """1 for each coarse pixel, and at the largest a quarter of 25,600 for the gate: 6,401."""
-    return _gradient(lambda coarse: attend(_half(MAP), coarse), 0 * MAP).max()
+    features = _half(MAP)
+    return _gradient(lambda coarse: attend(features, coarse), 0 * MAP).max()
 
 
 def regions() -> float:
@@ -51,10 +54,11 @@ def mask_upsampling() -> float:
     """4 regions of 14x14 pixels: 784 for each number of the kernel."""
     layer = Upsample(2, name="upsample")
     layer.build((None, 14, 14, 2))
+    features = _half(np.ones((4, 14, 14, 2)))
 
     def upsample(kernel: Any) -> Any:
         with keras.StatelessScope(state_mapping=[(layer.kernel, kernel)]):
-            return layer(_half(np.ones((4, 14, 14, 2))))
+            return layer(features)
 
     return _gradient(upsample, np.ones((2, 2, 2, 2)), "float32").max()
 
@@ -77,7 +81,11 @@ def _half(values: np.ndarray) -> Any:
 
 
 def _gradient(function: Callable[[Any], Any], at: np.ndarray, dtype: str = "bfloat16") -> Any:
-    """Returns the gradient of the sum of the outputs, traced and compiled, as float32."""
+    """Returns the gradient of the sum of the outputs, traced and compiled, as float32.
+
+    All that `function` is computed from is made outside it: TensorFlow computes what depends on
+    constants alone while it compiles, by kernels that no training uses and that do lose terms.
+    """
     start = ops.convert_to_tensor(at, dtype)
 
     def total(values: Any) -> Any:
