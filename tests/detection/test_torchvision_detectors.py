@@ -292,8 +292,11 @@ def test_a_small_faster_rcnn_of_a_mobilenet_equals_the_record_of_torchvision():
     FOREIGN.assert_same_detections(found, recorded, {label: label for label in range(5)}, least=5)
 
 
-def test_a_small_retinanet_equals_the_record_of_torchvision():
-    """Detections, losses and gradients of two drawn images of 128 by 160 pixels."""
+def test_a_small_retinanet_equals_the_record_of_torchvision(network_in_float64):
+    """Detections, losses and gradients of two drawn images of 128 by 160 pixels.
+
+    Gradients in float64 on both sides: torchvision's own in float32 are up to 0.7 % off.
+    """
     detector, recorded, shapes = FOREIGN.build_recorded(
         SAMPLES / "torchvision_small_retinanet.npz",
         functools.partial(SHARED.draw_small_state, "small_retinanet"),
@@ -316,8 +319,8 @@ def test_a_small_retinanet_equals_the_record_of_torchvision():
     products = [np.vdot(gradients[v.path], v.numpy()) for v in variables]
     norms = [np.linalg.norm(gradients[v.path]) for v in variables]
     # Sorted: the order of layers differs.
-    np.testing.assert_allclose(np.sort(norms), np.sort(recorded["gradient_norms"]), rtol=1e-3)
+    np.testing.assert_allclose(np.sort(norms), np.sort(recorded["gradient_norms"]), rtol=1e-5)
     assert len(products) == len(recorded["gradient_products"])
     for product in products:
         gaps = np.abs(recorded["gradient_products"] - product)
-        assert gaps.min() <= 1e-3 * max(recorded["gradient_norms"][gaps.argmin()], 1e-6)
+        assert gaps.min() <= 1e-5 * max(recorded["gradient_norms"][gaps.argmin()], 1e-6)

@@ -206,7 +206,8 @@ def find_losses(model, images, boxes, labels):
 def record(kind, path):
     """Writes names and shapes of a small detector's state, and what it says of drawn images.
 
-    Losses and gradients are those of one stage: two stages draw their regions at random.
+    Losses and gradients, computed in float64, are those of one stage: two stages draw their regions
+    at random.
     """
     import torch
 
@@ -221,7 +222,7 @@ def record(kind, path):
     if kind != "small_retinanet":
         np.savez_compressed(path, **found)
         return
-    losses = find_losses(model, images, boxes, labels)
+    losses = find_losses(model.double(), images, boxes, labels)
     gradients = {name: value.grad.numpy() for name, value in model.named_parameters()}
     np.savez_compressed(
         path,
