@@ -66,8 +66,9 @@ def gains_from_bfloat16() -> bool:
 def bfloat16_convolutions() -> Iterator[None]:
     """TensorFlow functions called inside convolve and multiply matrices in bfloat16 on the CPU.
 
-    TensorFlow rewrites their graphs; weights, inputs, outputs and everything after the last
-    convolution stay in float32. No function that trains may be called inside.
+    TensorFlow rewrites their graphs: what lies between convolutions, and what only adds to their
+    results or picks from them, is in bfloat16 too. Weights, inputs, outputs and box coordinates
+    stay in float32. No function that trains may be called inside.
     """
     import tensorflow as tf
 

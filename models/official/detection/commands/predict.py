@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--precision",
         choices=("auto", "float32", "bfloat16"),
         default="auto",
-        help="of convolutions on CPUs; auto is bfloat16 where this CPU is faster with it, and "
+        help="of networks on CPUs; auto is bfloat16 where this CPU is faster with it, and "
         "float32 with --cluster and --shard [%(default)s]",
     )
     _add_view_arguments(parser)

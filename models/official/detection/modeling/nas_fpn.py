@@ -9,7 +9,7 @@ import keras
 from tpudet.detection.modeling.fpn import upsample_nearest
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.config import COARSEST_BACKBONE_LEVEL
-from tpudet.trainkit.backbones.layers import ConvNorm, weigh
+from tpudet.trainkit.backbones.layers import ConvNorm, in_full_precision, weigh
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 
@@ -183,7 +183,7 @@ def attend(fine: Tensor, coarse: Tensor) -> Tensor:
     # Not ops.max: its gradient on JAX divides by how many numbers equal the largest, and XLA may
     # compute them twice to different bits, find none equal and give NaN (seen on a CPU).
     largest = ops.max_pool(coarse, coarse.shape[1:3], 1, padding="valid")
-    return coarse + weigh(fine, ops.sigmoid(largest))
+    return coarse + weigh(fine, ops.sigmoid(in_full_precision(largest)))
 
 
 def resample(features: Tensor, level: int, to_level: int) -> Tensor:
