@@ -19,7 +19,7 @@ from tpudet.trainkit.command_line import new_parser, run_command
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training import tpu_plan
 from tpudet.trainkit.training.tpu_compiler import check_compiler
-from tpudet.trainkit.training.tpu_machines import GIB, TpuMachine, find_tpu
+from tpudet.trainkit.training.tpu_machines import GIB, TpuMachine, find_machine
 
 DOCS = Path(__file__).parents[1] / "docs"
 TPUS = ("v5e-8", "v3-8")
@@ -107,7 +107,7 @@ def write_page(plans: dict[str, list[dict[str, Any]]], wanted: Sequence[tuple[st
     """Returns the page: the title, a row per step, and what is missing."""
     title = TITLE.format(classes=NUM_CLASSES, libtpu=f"libtpu {_libtpu_version()}")
     rows = [
-        _row(config, step, find_tpu(tpu))
+        _row(config, step, find_machine(tpu))
         for config, tpu in (key.split() for key in plans)
         for step in plans[f"{config} {tpu}"]
     ]

@@ -7,7 +7,7 @@ import pytest
 from tools.write_tpu_plans import CONFIGS, DOCS, TPUS, main, write_page
 
 from tpudet.trainkit.config.find import find_config
-from tpudet.trainkit.training.tpu_machines import find_tpu
+from tpudet.trainkit.training.tpu_machines import find_machine
 
 FITS = {
     "step": "train", "batch_size": 64, "compile_seconds": 211.0, "flops": 4.58e12,
@@ -24,7 +24,7 @@ TOO_LARGE = {
 def test_there_are_twenty_experiments_on_two_machines() -> None:
     assert len(set(CONFIGS)) >= 20
     assert all(find_config(name.partition("@")[0]) for name in CONFIGS)
-    assert [find_tpu(name).num_devices for name in TPUS] == [8, 8]
+    assert [find_machine(name).num_devices for name in TPUS] == [8, 8]
 
 
 def test_the_page_is_current(tmp_path: Path) -> None:

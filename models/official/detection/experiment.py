@@ -38,7 +38,7 @@ from tpudet.trainkit.training.kept_settings import require_kept_settings
 from tpudet.trainkit.training.lr_finder import RangeTest, run_range_test
 from tpudet.trainkit.training.model_dir import load_classes, load_run, select_checkpoint
 from tpudet.trainkit.training.modes import Mode, run_training
-from tpudet.trainkit.training.plan import log_frozen, log_plan
+from tpudet.trainkit.training.run_outlook import log_frozen, log_plan
 from tpudet.trainkit.training.same_settings import require_same_settings
 from tpudet.trainkit.training.start import Start, resolve_start
 

@@ -44,7 +44,7 @@ def test_a_step_that_does_not_count_leaves_the_averages() -> None:
     average = WeightAverage(model=model, decay=0.5, devices=devices)
     before = average.variables["dense/bias"].numpy()
     model.get_layer("dense").bias.assign([np.inf])  # as a step that overflows may leave statistics
-    average.update(tf.constant(100), counts=tf.constant(False))
+    average.update(tf.constant(100), step_applied=tf.constant(False))
     np.testing.assert_array_equal(average.variables["dense/bias"].numpy(), before)
 
 

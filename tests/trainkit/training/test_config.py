@@ -18,7 +18,7 @@ from tpudet.trainkit.training.config import (
     TrainConfig,
     WarmedUpScheduleConfig,
 )
-from tpudet.trainkit.training.plan import describe_learning_rate
+from tpudet.trainkit.training.run_outlook import describe_learning_rate
 
 KINDS = [
     member.kind for member in get_args(ScheduleConfig) if member is not RangeTestScheduleConfig

@@ -1,4 +1,4 @@
-"""Time limits, targets and evaluations without gain: saved, in words, with an exit code."""
+"""Time limits, targets and evaluations without improvement: saved, in words, with an exit code."""
 
 import contextlib
 import dataclasses
@@ -132,10 +132,13 @@ def test_a_target_ends_the_run_and_a_higher_one_resumes_it(
     assert run(ram_dir, stop_at={"AP50": 0.95}) == (loop.EXIT_FINISHED, 20)
 
 
-def test_evaluations_without_gain_end_the_run_and_more_patience_resumes_it(ram_dir: str) -> None:
-    assert run(ram_dir, patience=2) == (loop.EXIT_NO_GAIN, 16)  # an equal value is not a gain
-    assert reason(ram_dir) == ("2 evaluations without gain: AP50 was highest at step 8, 0.6000")
-    assert run(ram_dir, patience=2) == (loop.EXIT_NO_GAIN, 16)
+def test_no_improvement_ends_the_run_and_more_patience_resumes_it(ram_dir: str) -> None:
+    # An equal value is no improvement.
+    assert run(ram_dir, patience=2) == (loop.EXIT_NO_IMPROVEMENT, 16)
+    assert reason(ram_dir) == (
+        "2 evaluations without improvement: AP50 was highest at step 8, 0.6000"
+    )
+    assert run(ram_dir, patience=2) == (loop.EXIT_NO_IMPROVEMENT, 16)
     assert run(ram_dir, patience=3) == (loop.EXIT_FINISHED, 20)
 
 
@@ -158,8 +161,8 @@ def test_patience_begins_with_the_first_evaluation_that_has_the_metric() -> None
     end_of = functools.partial(early_end, best_metric="AP50", stop_at={}, patience=2)
     assert end_of(before) is None
     assert end_of(before | {8: {"AP50": 0.2}, 10: {"AP50": 0.1}}) is None
-    end = end_of(before | {8: {"AP50": 0.2}, 10: {"AP50": 0.1}, 12: {}})  # a NaN is no gain
-    assert str(end) == "2 evaluations without gain: AP50 was highest at step 8, 0.2000"
+    end = end_of(before | {8: {"AP50": 0.2}, 10: {"AP50": 0.1}, 12: {}})  # a NaN is no improvement
+    assert str(end) == "2 evaluations without improvement: AP50 was highest at step 8, 0.2000"
 
 
 def test_a_time_limit_saves_and_the_same_command_resumes(

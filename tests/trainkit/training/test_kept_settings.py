@@ -22,7 +22,7 @@ from tpudet.trainkit.training.config import (
     TrainConfig,
 )
 from tpudet.trainkit.training.kept_settings import require_kept_settings
-from tpudet.trainkit.training.model_dir import describe_run
+from tpudet.trainkit.training.model_dir import write_run_files
 from tpudet.trainkit.training.optimizer_slots import have_same_slots, slot_variables
 from tpudet.trainkit.weights.settings import Setting
 
@@ -61,7 +61,7 @@ def refusal(model_dir: str, config: Config, *, trains: bool = True) -> str:
 def test_what_would_change_the_meaning_is_listed_with_the_way_on(ram_dir: str) -> None:
     other = Config(style="keras", train=RMSPROP)
     require_kept_settings(ram_dir, other, read_config, trains=True)
-    describe_run(ram_dir, Config(train=ADAM), "/m/1,cat\n")
+    write_run_files(ram_dir, Config(train=ADAM), "/m/1,cat\n")
     require_kept_settings(ram_dir, other, read_config, trains=True)  # an attempt saved nothing
     save_step(ram_dir, 8)
     prolonged = Config(train=TrainConfig(optimizer=AdamWConfig(), total_steps=99))
@@ -77,7 +77,7 @@ def test_what_would_change_the_meaning_is_listed_with_the_way_on(ram_dir: str) -
 
 def test_the_best_checkpoint_of_a_discarded_training_counts_too(ram_dir: str) -> None:
     """Its optimizer does not: nothing resumes from it."""
-    describe_run(ram_dir, Config(train=ADAM), "/m/1,cat\n")
+    write_run_files(ram_dir, Config(train=ADAM), "/m/1,cat\n")
     save_step(f"{ram_dir}/best", 8)
     require_kept_settings(ram_dir, Config(train=RMSPROP), read_config, trains=True)
     message = refusal(ram_dir, Config(style="keras", train=RMSPROP))

@@ -805,7 +805,7 @@ ENDS = {
     "finished": {"state": "finished"},
     "failed": {"state": "failed", "reason": "ValueError: no"},
     "target": {"state": "stopped", "reason": "AP50 is 0.9", "exit_code": loop.EXIT_TARGET_REACHED},
-    "no gain": {"state": "stopped", "reason": "5", "exit_code": loop.EXIT_NO_GAIN},
+    "no improvement": {"state": "stopped", "reason": "5", "exit_code": loop.EXIT_NO_IMPROVEMENT},
 }
 
 

@@ -83,7 +83,7 @@ def make_line_engine(make_optimizer: MakeOptimizer = make_momentum) -> TensorFlo
         optimizer = make_optimizer(
             after_warmup(
                 cosine_cyclic(peak=0.05, trough_step=4),
-                warmup_learning_rate=0.0,
+                warmup_start=0.0,
                 peak=0.05,
                 warmup_steps=2,
             ),

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tpudet.trainkit.config.decode import ConfigError, load_config
 from tpudet.trainkit.training.best_checkpoint import BestCheckpoint, forget_best
 from tpudet.trainkit.training.checkpoints import Checkpoint, Checkpoints
-from tpudet.trainkit.training.model_dir import compare_run, describe_run, select_checkpoint
+from tpudet.trainkit.training.model_dir import compare_run, select_checkpoint, write_run_files
 
 CLASSES = "/m/1,cat\n/m/2,dog\n"
 
@@ -26,7 +26,7 @@ def read_config(path: str) -> Config:
 def test_a_comparison_writes_nothing_and_refuses_other_classes(ram_dir: str) -> None:
     compare_run(ram_dir, Config(steps=7), CLASSES, read_config)
     assert tf.io.gfile.listdir(ram_dir) == []
-    describe_run(ram_dir, Config(steps=3), CLASSES)
+    write_run_files(ram_dir, Config(steps=3), CLASSES)
     compare_run(ram_dir, Config(steps=7), CLASSES, read_config)
     assert read_config(f"{ram_dir}/config.yaml") == Config(steps=3)
     with pytest.raises(ConfigError, match="class 2 was /m/2,dog, now /m/3,cow"):

@@ -19,7 +19,7 @@ from tpudet.trainkit.training.checkpoint_match import CheckpointMismatchError
 from tpudet.trainkit.training.checkpoints import Checkpoints
 from tpudet.trainkit.training.config import TrainConfig
 from tpudet.trainkit.training.evaluator import Evaluation, EvaluationSettings
-from tpudet.trainkit.training.model_dir import compare_run, describe_run
+from tpudet.trainkit.training.model_dir import compare_run, write_run_files
 from tpudet.trainkit.training.modes import Mode, claim_model_dir, run_training
 from tpudet.trainkit.training.run_log import Ledger
 from tpudet.trainkit.weights.settings import Setting
@@ -114,7 +114,7 @@ def run(
 def test_a_run_of_another_model_is_refused_and_leaves_the_config_of_the_first(
     ram_dir: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    describe_run(ram_dir, Config(), CLASSES)
+    write_run_files(ram_dir, Config(), CLASSES)
     save_step(ram_dir, 8)
     with pytest.raises(CheckpointMismatchError) as caught:
         run(ram_dir, Config(steps=9), shape=3)
@@ -128,7 +128,7 @@ def test_a_run_of_another_model_is_refused_and_leaves_the_config_of_the_first(
 def test_checkpoints_without_what_describes_them_are_warned_of(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    describe_run(str(tmp_path), Config(), CLASSES)
+    write_run_files(str(tmp_path), Config(), CLASSES)
     (tmp_path / name).unlink()
     compare_run(str(tmp_path), Config(), CLASSES, lambda path: load_config(Config, path))
     assert caplog.text == ""  # an attempt that saved nothing
@@ -143,7 +143,7 @@ def test_settings_that_change_the_meaning_of_weights_are_refused(
     mode: Mode, folder: str, ram_dir: str
 ) -> None:
     """Evaluation, export and a restart would take the others' pixels for the run's own."""
-    describe_run(ram_dir, Config(), CLASSES)
+    write_run_files(ram_dir, Config(), CLASSES)
     save_step(f"{ram_dir}{folder}", 8)
     with pytest.raises(ConfigError, match=r"\n  style: caffe -> keras\n"):
         run(ram_dir, Config(style="keras", steps=9), mode=mode)
@@ -155,7 +155,7 @@ def test_an_evaluator_that_began_before_its_trainer_records_nothing_of_other_set
 ) -> None:
     def trainer_begins(**where: Any) -> int:
         where["verify"]()  # there is no checkpoint yet
-        describe_run(ram_dir, Config(), CLASSES)
+        write_run_files(ram_dir, Config(), CLASSES)
         where["verify"]()
         save_step(ram_dir, 8)
         where["verify"]()
@@ -179,7 +179,7 @@ def test_evaluations_of_two_splits_are_not_compared_under_one_name(
 
     for name in ("evaluate_checkpoints", "train_and_eval", "train"):
         monkeypatch.setattr(f"tpudet.trainkit.training.loop.{name}", evaluate)
-    describe_run(ram_dir, Config(measured="train by coco"), CLASSES)
+    write_run_files(ram_dir, Config(measured="train by coco"), CLASSES)
     save_step(ram_dir, 8)
     ledger = Ledger(ram_dir)
     ledger.append("eval", 4, {"AP": 0.1})  # of an earlier version

@@ -55,7 +55,7 @@ def test_kernels_are_told_by_the_end_of_their_name(path: str, decays: bool) -> N
 def test_adamw_decays_only_what_it_is_told_to() -> None:
     """With gradients of 0 a step is the decay alone: v * (1 - rate * decay)."""
     model = small_model()
-    schedule = stepwise(peak=0.5, levels=[0.25], boundaries=[1])
+    schedule = stepwise(peak=0.5, drop_rates=[0.25], drop_steps=[1])
     kernel, bias = model.get_layer("head").weights
     bias.assign([3.0])
     optimizer = optimizers.Adam(
@@ -75,7 +75,7 @@ def test_adamw_decays_only_what_it_is_told_to() -> None:
 
 def test_momentum_by_hand() -> None:
     """Gradient 1 thrice, rate 0.5, 0.5, 0.1, momentum 0.5: velocity -0.5, -0.75, -0.475."""
-    schedule = stepwise(peak=0.5, levels=[0.1], boundaries=[2])
+    schedule = stepwise(peak=0.5, drop_rates=[0.1], drop_steps=[2])
     weight = keras.Variable(2.0)
     optimizer = optimizers.Momentum(schedule, momentum=0.5, nesterov=False)
     optimizer.build([weight])
@@ -209,7 +209,7 @@ def moved_by(optimizer: keras.Optimizer, gradients: list[float]) -> list[float]:
 def test_a_momentum_that_moves_is_that_of_each_step() -> None:
     """Velocities -0.1, 0.8 * -0.1 - 0.1, 0.6 * -0.18 - 0.1; the momentum of step 0 finds none."""
     rate = stepwise(peak=0.1)
-    momentum = stepwise(peak=0.9, levels=[0.8, 0.6], boundaries=[1, 2])
+    momentum = stepwise(peak=0.9, drop_rates=[0.8, 0.6], drop_steps=[1, 2])
     optimizer = optimizers.Momentum(rate, momentum=momentum, nesterov=False)
     np.testing.assert_allclose(moved_by(optimizer, [1.0] * 3), [-0.1, -0.28, -0.488], rtol=1e-5)
     assert list(slot_variables(optimizer, optimizer._trainable_variables)) == ["kernel/momentum"]
@@ -229,7 +229,7 @@ def test_a_beta1_that_stays_is_plain_adam_and_one_that_moves_is_not() -> None:
     plain = moved_by(optimizers.Adam(rate, beta_1=0.9, beta_2=0.99), gradients)
     staying = optimizers.Adam(rate, beta_1=stepwise(peak=0.9), beta_2=0.99)
     np.testing.assert_allclose(moved_by(staying, gradients), plain, rtol=1e-5)
-    falling = stepwise(peak=0.9, levels=[0.5], boundaries=[1])
+    falling = stepwise(peak=0.9, drop_rates=[0.5], drop_steps=[1])
     moved = moved_by(optimizers.Adam(rate, beta_1=falling, beta_2=0.99), gradients)
     # Step 1: m is 0.5 * 0.1 + 0.5 * -0.5 = -0.2, and 1 - 0.5^2 its correction.
     v = 0.99 * 0.01 + 0.01 * 0.25
@@ -239,7 +239,7 @@ def test_a_beta1_that_stays_is_plain_adam_and_one_that_moves_is_not() -> None:
 
 def keras_twins() -> dict[str, tuple[Callable[[Any], keras.Optimizer], type, dict[str, Any]]]:
     """Of each of our optimizers, made for decayed variables: Keras's own with the same settings."""
-    rate = stepwise(peak=0.1, levels=[0.02], boundaries=[2])
+    rate = stepwise(peak=0.1, drop_rates=[0.02], drop_steps=[2])
     adam: dict[str, Any] = {"beta_1": 0.8, "beta_2": 0.95}
     own = keras.optimizers
     return {
@@ -277,7 +277,7 @@ def test_steps_equal_those_of_kerass_optimizer(name: str, num_devices: int) -> N
     gradients = [rng.normal(size=(4, *value.shape)).astype("float32") for value in (kernel, bias)]
     make, kind, settings = keras_twins()[name]
     devices = choose_tensorflow_devices("cpu", num_devices)
-    rate = optimizers.ScheduledLearningRate(stepwise(peak=0.1, levels=[0.02], boundaries=[2]))
+    rate = optimizers.ScheduledLearningRate(stepwise(peak=0.1, drop_rates=[0.02], drop_steps=[2]))
     results = []
     for make_one in (make, lambda _: kind(rate, **settings)):
         with devices.scope():

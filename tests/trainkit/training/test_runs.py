@@ -44,8 +44,8 @@ def test_every_column_of_a_run(ram_dir: str) -> None:
     ]
     running = state_line("running", 0, 500, total_steps=1000, reason="")
     write_run(model_dir, [running, TRAINED, *evaluations], "train: {total_steps: 7}")
-    found = runs.describe_run(model_dir, metric="AP50", now=NOW, silent_after_minutes=15)
-    assert found == runs.Run(
+    found = runs.summarize_run(model_dir, metric="AP50", now=NOW, silent_after_minutes=15)
+    assert found == runs.RunSummary(
         version="2.3.1_effnet",
         part="part_4-fold_0",
         step=300,
@@ -79,7 +79,7 @@ def test_every_column_of_a_run(ram_dir: str) -> None:
 def test_names_of_versions_may_have_hyphens(
     tmp_path: Path, name: str, version: str, part: str
 ) -> None:
-    found = runs.describe_run(str(tmp_path / name), metric="AP", now=NOW, silent_after_minutes=15)
+    found = runs.summarize_run(str(tmp_path / name), metric="AP", now=NOW, silent_after_minutes=15)
     assert (found.version, found.part) == (version, part)
 
 
@@ -98,7 +98,7 @@ def test_names_of_versions_may_have_hyphens(
 )
 def test_states(ram_dir: str, line: dict[str, Any], state: str) -> None:
     write_run(f"{ram_dir}/1-a", [line], "train: {total_steps: 7}")
-    found = runs.describe_run(f"{ram_dir}/1-a", metric="AP50", now=NOW, silent_after_minutes=15)
+    found = runs.summarize_run(f"{ram_dir}/1-a", metric="AP50", now=NOW, silent_after_minutes=15)
     assert found.state.startswith(state)
     assert found.total_steps == 7  # from the configuration where the ledger does not say
     assert found.best is None
@@ -107,7 +107,7 @@ def test_states(ram_dir: str, line: dict[str, Any], state: str) -> None:
 def test_the_step_is_that_of_the_trainer_not_of_an_evaluator_that_lags_behind(ram_dir: str) -> None:
     late = {"kind": "eval", "step": 4, "time": NOW - 30, "AP50": 0.5}
     write_run(f"{ram_dir}/1-a", [state_line("running", 0), state_line("finished", 10), late])
-    found = runs.describe_run(f"{ram_dir}/1-a", metric="AP50", now=NOW, silent_after_minutes=15)
+    found = runs.summarize_run(f"{ram_dir}/1-a", metric="AP50", now=NOW, silent_after_minutes=15)
     assert (found.step, found.state) == (10, "finished")
 
 

@@ -26,11 +26,11 @@ from tpudet.trainkit.training.schedules import (
 
 def every_schedule() -> list[Schedule]:
     return [
-        stepwise(peak=0.3, levels=[0.1], boundaries=[30]),
+        stepwise(peak=0.3, drop_rates=[0.1], drop_steps=[30]),
         cosine(peak=0.3, total_steps=50),
         cosine_cyclic(peak=0.3, trough_step=20),
         one_cycle(peak=0.3, total_steps=60, rise_share=0.4, start_divisor=25.0, end_divisor=1e4),
-        polynomial(peak=0.3, total_steps=50, end_learning_rate=0.0, power=1.0),
+        polynomial(peak=0.3, total_steps=50, end=0.0, power=1.0),
         exponential(peak=0.3, decay_rate=0.9, decay_steps=20, staircase=False),
         one_cycle_momentum(highest=0.95, lowest=0.85, total_steps=60, rise_share=0.4),
         range_test(start=1e-4, end=0.3, total_steps=60),
@@ -40,8 +40,8 @@ def every_schedule() -> list[Schedule]:
 def test_warmup_then_a_stepwise_fall() -> None:
     """The predecessor's: 0.076 / 400 = 0.00019 a step up, then down at 15,000 and 20,000."""
     schedule = after_warmup(
-        stepwise(peak=0.08, levels=[0.008, 0.0008], boundaries=[14600, 19600]),
-        warmup_learning_rate=0.004,
+        stepwise(peak=0.08, drop_rates=[0.008, 0.0008], drop_steps=[14600, 19600]),
+        warmup_start=0.004,
         peak=0.08,
         warmup_steps=400,
     )
@@ -53,7 +53,7 @@ def test_warmup_then_a_stepwise_fall() -> None:
 
 @pytest.mark.parametrize("schedule", every_schedule())
 def test_a_warmup_delays_the_schedule_and_rises_to_its_peak(schedule: Schedule) -> None:
-    warmed_up = after_warmup(schedule, warmup_learning_rate=0.01, peak=0.3, warmup_steps=10)
+    warmed_up = after_warmup(schedule, warmup_start=0.01, peak=0.3, warmup_steps=10)
     steps = np.arange(80)
     np.testing.assert_array_equal(warmed_up(steps + 10), schedule(steps))
     rise = np.asarray(warmed_up(np.array([0, 5, 9])))
@@ -62,8 +62,8 @@ def test_a_warmup_delays_the_schedule_and_rises_to_its_peak(schedule: Schedule) 
 
 def test_a_drop_at_the_end_of_the_warmup_leaves_the_rise_as_it_is() -> None:
     """0.01 a step up to 0.1, which would be reached at step 10, where 0.02 begins."""
-    schedule = stepwise(peak=0.1, levels=[0.02], boundaries=[0])
-    warmed_up = after_warmup(schedule, warmup_learning_rate=0.0, peak=0.1, warmup_steps=10)
+    schedule = stepwise(peak=0.1, drop_rates=[0.02], drop_steps=[0])
+    warmed_up = after_warmup(schedule, warmup_start=0.0, peak=0.1, warmup_steps=10)
     np.testing.assert_allclose(warmed_up(np.array([0, 9, 10, 11])), [0.0, 0.09, 0.02, 0.02])
     np.testing.assert_allclose(schedule(np.array([0, 1])), [0.02, 0.02])
 
@@ -71,7 +71,7 @@ def test_a_drop_at_the_end_of_the_warmup_leaves_the_rise_as_it_is() -> None:
 @pytest.mark.parametrize("schedule", every_schedule())
 def test_no_warmup_is_the_schedule_itself(schedule: Schedule) -> None:
     steps = np.arange(80)
-    same = after_warmup(schedule, warmup_learning_rate=0.1, peak=0.3, warmup_steps=0)
+    same = after_warmup(schedule, warmup_start=0.1, peak=0.3, warmup_steps=0)
     np.testing.assert_array_equal(same(steps), schedule(steps))
 
 
@@ -80,7 +80,7 @@ def test_cosine_falls_to_its_end_and_stays_there() -> None:
     # A quarter of the fall: 0.2 * (cos(45 degrees) + 1) / 2; the middle: half.
     expected = [0.2, 0.1 * (1 + 0.5**0.5), 0.1, 0.0, 0.0]
     np.testing.assert_allclose(rates, expected, atol=1e-7)
-    ended = cosine(peak=0.2, total_steps=100, end_learning_rate=0.1)
+    ended = cosine(peak=0.2, total_steps=100, end=0.1)
     np.testing.assert_allclose(ended(np.array([0, 50, 100])), [0.2, 0.15, 0.1], atol=1e-7)
 
 
@@ -88,7 +88,7 @@ def test_cosine_cyclic_comes_back_to_its_peak() -> None:
     """200,000 steps of the predecessor: 0 at 10,000, back at 0.08 at 15,000, period 10,000."""
     schedule = after_warmup(
         cosine_cyclic(peak=0.08, trough_step=5000),
-        warmup_learning_rate=1e-6,
+        warmup_start=1e-6,
         peak=0.08,
         warmup_steps=5000,
     )
@@ -112,7 +112,7 @@ def test_one_cycle_rises_in_a_line_and_falls_in_a_cosine() -> None:
 
 
 def test_polynomial_by_hand() -> None:
-    schedule = polynomial(peak=0.9, total_steps=100, end_learning_rate=0.1, power=2.0)
+    schedule = polynomial(peak=0.9, total_steps=100, end=0.1, power=2.0)
     rates = np.asarray(schedule(np.array([0, 50, 75, 100, 190])))
     # 0.1 + 0.8 * (1, 1/2, 1/4, 0) ** 2.
     np.testing.assert_allclose(rates, [0.9, 0.3, 0.15, 0.1, 0.1], atol=1e-6)
@@ -137,7 +137,7 @@ def test_a_scaled_schedule_is_the_schedule_times_the_factor() -> None:
 
 def test_a_graph_gives_what_eager_gives() -> None:
     for schedule in every_schedule():
-        schedule = after_warmup(schedule, warmup_learning_rate=0.0, peak=0.3, warmup_steps=10)
+        schedule = after_warmup(schedule, warmup_start=0.0, peak=0.3, warmup_steps=10)
         traced = tf.function(schedule)
         for step in (0, 9, 10, 41, 70):
             rate = float(traced(tf.constant(step, tf.int64)))
@@ -157,7 +157,7 @@ rates = [
     ),
     schedules.after_warmup(
         schedules.exponential(peak=0.3, decay_rate=0.9, decay_steps=20, staircase=False),
-        warmup_learning_rate=0.0,
+        warmup_start=0.0,
         peak=0.3,
         warmup_steps=9,
     ),
@@ -175,7 +175,7 @@ def test_jax_under_jit_gives_the_same(tmp_path: Path) -> None:
     here = [
         cosine_cyclic(peak=0.3, trough_step=20),
         one_cycle(peak=0.3, total_steps=150, rise_share=0.4, start_divisor=25.0, end_divisor=1e4),
-        after_warmup(decaying, warmup_learning_rate=0.0, peak=0.3, warmup_steps=9),
+        after_warmup(decaying, warmup_start=0.0, peak=0.3, warmup_steps=9),
     ]
     expected = [np.asarray(schedule(steps)) for schedule in here]
     np.testing.assert_allclose(np.load(tmp_path / "rates.npy"), expected, atol=1e-6)

@@ -93,7 +93,7 @@ def build(
         keras.utils.set_random_seed(seed)
         model = make_model()
         freeze(model, frozen)
-        schedule = stepwise(peak=0.1, levels=[0.05], boundaries=[3])
+        schedule = stepwise(peak=0.1, drop_rates=[0.05], drop_steps=[3])
         optimizer = Momentum(schedule, momentum=0.9, nesterov=False)
         optimizer = with_loss_scaling(optimizer) if loss_scaling else optimizer
     task = Regression(model, change_loss, devices)

@@ -11,7 +11,7 @@ import pytest
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training import tpu_compiler
 from tpudet.trainkit.training.tpu_compiler import NoCompilerError, check_compiler, compile_steps
-from tpudet.trainkit.training.tpu_machines import find_tpu
+from tpudet.trainkit.training.tpu_machines import find_machine
 from tpudet.trainkit.training.tpu_plan import CompiledStep, FailedStep
 
 REQUEST = {"steps": ["train", "evaluate"], "batch_size": 64}
@@ -132,7 +132,7 @@ def test_a_libtpu_that_works_passes(monkeypatch: pytest.MonkeyPatch, libtpu: str
 
 
 def test_the_compiler_asks_no_metadata_server_and_sees_no_tpu() -> None:
-    environment = tpu_compiler.compiler_environment(find_tpu("v5e-8"))
+    environment = tpu_compiler.compiler_environment(find_machine("v5e-8"))
     assert environment["TPU_SKIP_MDS_QUERY"] == "1"
     assert environment["TPU_WORKER_HOSTNAMES"] == "localhost"
     assert environment["TPU_ACCELERATOR_TYPE"] == "v5litepod-8"

@@ -4,11 +4,11 @@ import pytest
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training import tpu_plan
-from tpudet.trainkit.training.tpu_machines import GIB, MACHINES, find_tpu
+from tpudet.trainkit.training.tpu_machines import GIB, MACHINES, find_machine
 from tpudet.trainkit.training.tpu_plan import CompiledStep, FailedStep, Step
 from tpudet.trainkit.training.tpu_planner import search_batch
 
-V5E = find_tpu("v5e-8")
+V5E = find_machine("v5e-8")
 STEP = CompiledStep(
     step="train",
     batch_size=64,
@@ -51,7 +51,7 @@ OLDER = (
 def test_names_count_cores_or_chips_and_devices_are_told_apart(
     name: str, chips: int, cores: int, devices: int, gib: int, tflops: float, hosts: int
 ) -> None:
-    machine = find_tpu(name)
+    machine = find_machine(name)
     assert (machine.num_chips, machine.num_cores, machine.num_devices) == (chips, cores, devices)
     assert machine.memory_bytes == (gib - 0.25) * GIB
     assert machine.peak_flops == tflops * 1e12
@@ -67,9 +67,9 @@ def test_every_machine_has_at_most_32_chips_and_the_hosts_divide_it() -> None:
 
 def test_an_unknown_tpu_is_answered_with_the_list() -> None:
     with pytest.raises(UserError, match="no TPU named `v5e-9`.*Did you mean v5e-8") as caught:
-        find_tpu("v5e-9")
+        find_machine("v5e-9")
     assert all(name in str(caught.value) for name in MACHINES)
-    assert find_tpu("v5litepod-8") == V5E
+    assert find_machine("v5litepod-8") == V5E
     assert V5E.accelerator_type == "v5litepod-8"
     assert V5E.topology_name == "v5e:2x4"
 
@@ -116,7 +116,7 @@ def test_the_compilers_estimate_is_shown_only_where_it_can_be_one(
 )
 def test_clocks_agree_with_the_peaks(name: str, multipliers: int) -> None:
     """A peak is a product and a sum of each multiplier of a device's matrix units in a cycle."""
-    machine = find_tpu(name)
+    machine = find_machine(name)
     assert 2 * multipliers * machine.clock_hz == pytest.approx(machine.peak_flops, rel=0.02)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tpudet.trainkit.training import tpu_plan
-from tpudet.trainkit.training.tpu_machines import find_tpu
+from tpudet.trainkit.training.tpu_machines import find_machine
 from tpudet.trainkit.training.tpu_plan import CompiledStep
 from tpudet.trainkit.training.tpu_planner import Planner
 
@@ -31,7 +31,7 @@ def planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planner:
     return Planner(
         process="compiles_by_sums",
         request={"num_classes": 90},
-        machine=find_tpu("v5e-1"),
+        machine=find_machine("v5e-1"),
         num_devices=1,
         accumulate_steps=1,
     )
@@ -57,7 +57,7 @@ def test_the_largest_batch_is_searched_on_request_and_where_the_steps_do_not_fit
 ) -> None:
     steps, code = planner.plan(["train"], batch_size, searches=batch_size == 64)
     assert code == (0 if batch_size == 64 else tpu_plan.EXIT_DOES_NOT_FIT)
-    room = (find_tpu("v5e-1").memory_bytes - (1 << 30)) // (10 << 20)
+    room = (find_machine("v5e-1").memory_bytes - (1 << 30)) // (10 << 20)
     assert [step.batch_size for step in steps] == [batch_size, room // 8 * 8]
     printed = capsys.readouterr()
     assert f"trying batch {batch_size // 2}" in printed.err

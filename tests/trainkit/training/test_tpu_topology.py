@@ -16,12 +16,12 @@ import pytest
 from tpudet.cli import main
 from tpudet.trainkit.training import tpu_plan
 from tpudet.trainkit.training.tpu_compiler import compiler_environment
-from tpudet.trainkit.training.tpu_machines import GIB, find_tpu
+from tpudet.trainkit.training.tpu_machines import GIB, find_machine
 
 needs_libtpu = pytest.mark.skipif(
     find_spec("libtpu") is None, reason="libtpu is not importable: see `tpudet plan --help`"
 )
-MACHINE = find_tpu("v5e-1")
+MACHINE = find_machine("v5e-1")
 SCRIPT = Path(__file__).with_name("tpu_compiles.py")
 
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from tpudet.trainkit.training.config import MomentumConfig, TrainConfig
-from tpudet.trainkit.training.tpu_machines import find_tpu
+from tpudet.trainkit.training.tpu_machines import find_machine
 from tpudet.trainkit.training.tpu_topology import (
     compile_traced,
     lower_prediction,
@@ -51,7 +51,7 @@ class Task:
 
 
 def main() -> None:
-    devices = topology_devices(find_tpu("v5e-1"))
+    devices = topology_devices(find_machine("v5e-1"))
     train = TrainConfig(batch_size=8, optimizer=MomentumConfig(), ema_decay=0.9)
     batch = Batch(np.zeros([8, 32, 32, 3], np.uint8))
     for width, unsupported in ((8, False), (1 << 28, False), (8, True)):

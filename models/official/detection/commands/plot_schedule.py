@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    from tpudet.trainkit.training.plan import with_total_steps
+    from tpudet.trainkit.training.run_outlook import with_total_steps
     from tpudet.trainkit.training.schedule_plot import draw_schedule
 
     config = experiment_config(ExperimentConfig, arguments)

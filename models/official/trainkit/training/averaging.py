@@ -41,18 +41,18 @@ class WeightAverage:
                 for path, source in self._sources.items()
             }
 
-    def update(self, step: Tensor, *, counts: Tensor | bool = True) -> None:
+    def update(self, step: Tensor, *, step_applied: Tensor | bool = True) -> None:
         """Updates as `step.update_average` does after step `step`, from 0; called on every replica.
 
         Args:
             step: [] int64.
-            counts: [] bool; False for a step that loss scaling skipped, which changes nothing.
+            step_applied: [] bool; False for a step that loss scaling skipped: it changes nothing.
         """
         lost = 1 - average_decay(step, self._decay)
         for path, average in self.variables.items():
             change = average - self._sources[path]
-            if counts is not True:  # what was skipped may be infinite
-                change = tf.where(counts, change, tf.zeros_like(change))
+            if step_applied is not True:  # what was skipped may be infinite
+                change = tf.where(step_applied, change, tf.zeros_like(change))
             subtract_scaled(average, tf.cast(lost, average.dtype), change)
 
     @contextmanager

@@ -70,7 +70,7 @@ def _unscaled_schedule(train: TrainConfig) -> schedules.Schedule:
         )
     return schedules.after_warmup(
         _schedule_after_warmup(rate, train.total_steps - rate.warmup_steps),
-        warmup_learning_rate=rate.warmup_start,
+        warmup_start=rate.warmup_start,
         peak=rate.peak,
         warmup_steps=rate.warmup_steps,
     )
@@ -83,9 +83,9 @@ def _schedule_after_warmup(
     total_steps = max(steps_after_warmup, 1)  # a run may end before the warm-up does
     match rate:
         case StepScheduleConfig():
-            boundaries = [step - rate.warmup_steps for step in rate.drop_steps]
+            drop_steps = [step - rate.warmup_steps for step in rate.drop_steps]
             return schedules.stepwise(
-                peak=rate.peak, levels=rate.rates_after_drops, boundaries=boundaries
+                peak=rate.peak, drop_rates=rate.rates_after_drops, drop_steps=drop_steps
             )
         case CosineScheduleConfig():
             return schedules.cosine(peak=rate.peak, total_steps=total_steps)
@@ -97,7 +97,7 @@ def _schedule_after_warmup(
             return schedules.polynomial(
                 peak=rate.peak,
                 total_steps=total_steps,
-                end_learning_rate=rate.end,
+                end=rate.end,
                 power=rate.power,
             )
         case ExponentialScheduleConfig():

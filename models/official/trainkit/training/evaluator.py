@@ -155,12 +155,14 @@ class Evaluator:
         weights = {key: value for key, value in arrays.items() if not key.startswith(OPTIMIZER)}
         self._engine.load(self._engine.snapshot() | weights)
 
-        def counts() -> bool:
+        def is_current() -> bool:
             now = read_index(checkpoint.prefix)
             newer = now is None and list_checkpoints(os.path.dirname(checkpoint.prefix))
             return bool(now == index or (newer and newer[-1].step > checkpoint.step))
 
-        self.evaluate_once(checkpoint, preemption, writer, snapshot=lambda: arrays, counts=counts)
+        self.evaluate_once(
+            checkpoint, preemption, writer, snapshot=lambda: arrays, is_current=is_current
+        )
 
     def evaluate_once(
         self,
@@ -169,7 +171,7 @@ class Evaluator:
         writer: MetricsWriter,
         *,
         snapshot: Callable[[], dict[str, np.ndarray]] | None = None,
-        counts: Callable[[], bool] = lambda: True,
+        is_current: Callable[[], bool] = lambda: True,
     ) -> None:
         """Evaluates the engine's model, restored from `checkpoint`, unless that was done before.
 
@@ -178,7 +180,7 @@ class Evaluator:
             preemption: interrupts it.
             writer: of the metrics and images.
             snapshot: returns what the checkpoint holds; None: the engine's own.
-            counts: whether the checkpoint is still one of the run, asked after the evaluation.
+            is_current: whether the checkpoint is still one of the run, asked after the evaluation.
 
         Raises:
             Interrupted: a signal came; the evaluation is not recorded.
@@ -202,7 +204,7 @@ class Evaluator:
                 f"The evaluation has no metric {', '.join(missing)}; it has {', '.join(metrics)}"
             )
         self._verify()
-        if not counts():
+        if not is_current():
             logger.warning(
                 "The training went back while step %d was evaluated, which does not count", step
             )

@@ -73,8 +73,8 @@ def several_hosts(arguments: argparse.Namespace) -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         end_process(str(lost_host_error("The end of the run", error)))
     jax.distributed.shutdown()  # aborts all hosts where one comes five minutes after another
-    for signs in _signs:
-        signs.end()
+    for heartbeats in _heartbeats:
+        heartbeats.end()
 
 
 @contextmanager
@@ -161,8 +161,8 @@ def join_hosts(arguments: argparse.Namespace) -> bool:
     return True
 
 
-class SignsOfLife:
-    """Tells the other hosts every few seconds that this one is alive, and listens to theirs.
+class Heartbeats:
+    """Sends heartbeats to the other hosts and listens for theirs.
 
     Over the key-value store of process 0, which all hosts reach while they train.
 
@@ -170,7 +170,7 @@ class SignsOfLife:
         index: of this process.
         count: of processes.
         silent_seconds: without a sign of life a host counts as lost.
-        beat_seconds: between two signs.
+        beat_seconds: between two heartbeats.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class SignsOfLife:
         self._heard = {other: ("", now) for other in range(count) if other != index}
         self._unreachable_since: float | None = None
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="signs of life", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="heartbeats", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
@@ -241,9 +241,9 @@ def watch_hosts(limit_seconds: float) -> Watchdog:
 
     if jax.process_count() == 1:
         return Watchdog(limit_seconds)
-    signs = SignsOfLife(jax.process_index(), jax.process_count())
-    _signs.append(signs)
-    watchdog = Watchdog(limit_seconds, find_fault=signs.find_fault)
+    heartbeats = Heartbeats(jax.process_index(), jax.process_count())
+    _heartbeats.append(heartbeats)
+    watchdog = Watchdog(limit_seconds, find_fault=heartbeats.find_fault)
     _speak_before_abort(
         lambda: restart_sentence(watchdog.watched or "the work of all hosts", _FIRST_HOST_GONE)
     )
@@ -289,7 +289,7 @@ def wait_for_hosts(what: str) -> None:
 
 
 _meetings: Counter[str] = Counter()  # how often each was
-_signs: list[SignsOfLife] = []  # of this process
+_heartbeats: list[Heartbeats] = []  # of this process
 
 
 def _client() -> Any:

@@ -67,7 +67,7 @@ class JaxStep:
         self._l2_weight_decay = l2_weight_decay
         self._gradient_clip_norm = gradient_clip_norm
         self._ema_decay = ema_decay
-        self._count_steps = [variable.name == STEP_COUNT for variable in self.variables.others]
+        self._is_step_count = [variable.name == STEP_COUNT for variable in self.variables.others]
         self._accumulate_steps = accumulate_steps
         self._num_devices = num_devices
 
@@ -138,8 +138,8 @@ class JaxStep:
 
         def others_before(others: list[jax.Array]) -> list[jax.Array]:
             """Counts of steps begin anew with every part, so that all of them count as one step."""
-            found = zip(others, state.others, self._count_steps, strict=True)
-            return [before if counts else value for value, before, counts in found]
+            found = zip(others, state.others, self._is_step_count, strict=True)
+            return [before if is_count else value for value, before, is_count in found]
 
         def others_after(others: list[jax.Array], part: Any) -> list[jax.Array]:
             return self._others_after(self._losses(state.trained, others_before(others), part)[1])

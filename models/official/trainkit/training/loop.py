@@ -9,8 +9,9 @@ The guarantees (each is a test in tests/trainkit/training/test_loop.py):
    evaluation is made up for; none is done twice. A run that restores an earlier step than before
    discards the evaluations and the best checkpoint beyond it.
 3. SIGTERM, SIGINT or the time limit saves at the next step boundary; the functions then return
-   EXIT_START_AGAIN or EXIT_TIME_LIMIT. A target reached, or too many evaluations without gain, ends
-   the run after the evaluation that showed it, with EXIT_TARGET_REACHED or EXIT_NO_GAIN.
+   EXIT_START_AGAIN or EXIT_TIME_LIMIT. A target reached, or too many evaluations without
+   improvement, ends the run after the evaluation that showed it, with EXIT_TARGET_REACHED or
+   EXIT_NO_IMPROVEMENT.
 4. A loss that is not finite raises NonfiniteLossError and saves nothing.
 
 At each step boundary the log line comes first, then the checkpoint, then the evaluation. Whatever
@@ -40,7 +41,7 @@ from tpudet.trainkit.training.run import (
 )
 from tpudet.trainkit.training.run_log import Ledger, TensorBoardWriter
 from tpudet.trainkit.training.stopping import (
-    EXIT_NO_GAIN,
+    EXIT_NO_IMPROVEMENT,
     EXIT_START_AGAIN,
     EXIT_TARGET_REACHED,
     EXIT_TIME_LIMIT,
@@ -49,7 +50,7 @@ from tpudet.trainkit.training.stopping import (
 
 __all__ = [
     "EXIT_FINISHED",
-    "EXIT_NO_GAIN",
+    "EXIT_NO_IMPROVEMENT",
     "EXIT_START_AGAIN",
     "EXIT_TARGET_REACHED",
     "EXIT_TIME_LIMIT",
@@ -119,7 +120,7 @@ def train_and_eval(
 
     Returns:
         The exit code of the process: EXIT_FINISHED, EXIT_START_AGAIN, EXIT_TIME_LIMIT,
-        EXIT_TARGET_REACHED or EXIT_NO_GAIN.
+        EXIT_TARGET_REACHED or EXIT_NO_IMPROVEMENT.
 
     Raises:
         NonfiniteLossError, CheckpointMismatchError, UnreadableCheckpointError; UserError if the
@@ -167,8 +168,8 @@ def evaluate_checkpoints(
 
     The same steps are evaluated as train_and_eval would, oldest first, each once. A checkpoint that
     the trainer removes meanwhile is skipped. It ends earlier if the training did: finished with
-    fewer steps, failed, at its target or without gain. A training that was stopped or killed is
-    waited for, as the same command continues it. TensorBoard finds the results in
+    fewer steps, failed, at its target or without improvement. A training that was stopped or killed
+    is waited for, as the same command continues it. TensorBoard finds the results in
     `<model_dir>/eval`: two processes cannot write events to one folder.
 
     Args:
@@ -189,7 +190,7 @@ def evaluate_checkpoints(
     """
     evaluator = Evaluator(engine, model_dir, evaluation, verify)
     writer = TensorBoardWriter(os.path.join(model_dir, "eval"))
-    patience = _Patience(model_dir, timeout_seconds)
+    wait = _CheckpointWait(model_dir, timeout_seconds)
     try:
         with Preemption(engine.request_stop, deadline=deadline) as preemption:
             while not preemption.requested:
@@ -198,10 +199,10 @@ def evaluate_checkpoints(
                 evaluator.prepare(published)
                 if pending := evaluator.pending(published, total_steps):
                     evaluator.restore_and_evaluate(pending[0], preemption, writer)
-                    patience.renew()
+                    wait.renew()
                     continue
                 last = max(evaluator.evaluated_steps, default=0)
-                if last >= total_steps or patience.is_over(published):
+                if last >= total_steps or wait.is_over(published):
                     return EXIT_FINISHED
                 preemption.wait(poll_seconds)
             raise Interrupted(preemption.signal_name)
@@ -212,7 +213,7 @@ def evaluate_checkpoints(
         writer.close()
 
 
-class _Patience:
+class _CheckpointWait:
     """Decides when no more checkpoints will come to a model_dir."""
 
     def __init__(self, model_dir: str, seconds: float | None) -> None:
@@ -254,7 +255,7 @@ def _end_of_training(model_dir: str, published: Sequence[Checkpoint]) -> tuple[s
     """Returns the model_dir and how its training ended for good; None if it may continue."""
     line = Ledger(model_dir, writes=False).last_state_line()
     state = line.get("state")
-    is_early = line.get("exit_code") in (EXIT_TARGET_REACHED, EXIT_NO_GAIN)
+    is_early = line.get("exit_code") in (EXIT_TARGET_REACHED, EXIT_NO_IMPROVEMENT)
     if state not in ("finished", "failed") and not is_early:
         return None
     # Of a training that was removed, or of the attempt before the one that now begins.

@@ -140,7 +140,7 @@ def compare_run(
                 logger.warning("Changed since the run began: %s", line)
 
 
-def describe_run(model_dir: str, config: Any, class_list_text: str) -> None:
+def write_run_files(model_dir: str, config: Any, class_list_text: str) -> None:
     """Writes `config.yaml`, and `classes.csv` unless it is there, into a model_dir.
 
     Evaluation, export and a restart take the config for that of the checkpoints: call it once these

@@ -18,9 +18,9 @@ from tpudet.trainkit.training.engine import Engine
 from tpudet.trainkit.training.evaluator import EvaluationSettings, comparable
 from tpudet.trainkit.training.kept_settings import require_kept_settings
 from tpudet.trainkit.training.loggers import check_loggers
-from tpudet.trainkit.training.model_dir import claim_path, compare_run, describe_run
+from tpudet.trainkit.training.model_dir import claim_path, compare_run, write_run_files
 from tpudet.trainkit.training.run import NonfiniteLossError, RunSettings
-from tpudet.trainkit.weights.pretrained import write_report
+from tpudet.trainkit.weights.pretrained import write_load_report
 
 Mode = Literal["train", "eval", "train_and_eval"]
 Config = TypeVar("Config")  # a task's ExperimentConfig
@@ -160,9 +160,9 @@ def _describe(
     check_newest(model_dir, training.engine.signature())
     if not training.engine.is_chief:
         return
-    describe_run(model_dir, config, class_list_text)
+    write_run_files(model_dir, config, class_list_text)
     if training.pretrained and training.loaded:
-        write_report(model_dir, training.pretrained.config.path, training.loaded)
+        write_load_report(model_dir, training.pretrained.config.path, training.loaded)
 
 
 def _check_mode(mode: Mode, train: TrainConfig, engine: Engine) -> None:

@@ -20,11 +20,11 @@ from tpudet.trainkit.training.engine import Engine, NonfiniteStep
 from tpudet.trainkit.training.evaluator import Evaluator
 from tpudet.trainkit.training.jax_hosts import LostHostError
 from tpudet.trainkit.training.loggers import open_loggers
-from tpudet.trainkit.training.plan import FIRST_STEPS, FirstSteps
 from tpudet.trainkit.training.preemption import Interrupted, Preemption
 from tpudet.trainkit.training.profiling import Profiler
 from tpudet.trainkit.training.progress_display import ProgressDisplay
 from tpudet.trainkit.training.run_log import Ledger, MetricsWriter, State, finite_number
+from tpudet.trainkit.training.run_outlook import FIRST_STEPS, FirstSteps
 from tpudet.trainkit.training.stopping import EarlyEnd
 from tpudet.trainkit.training.wall_time import (
     DISCARDED,
@@ -181,7 +181,7 @@ class TrainingRun:
             self._engine.step,
             self._settings.total_steps,
             end,
-            end.way_on,
+            end.remedy,
             end.exit_code,
         )
         return end.exit_code

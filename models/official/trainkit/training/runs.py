@@ -19,8 +19,8 @@ _HEADER = ("version", "part", "step", "last", "best", "at step", "images/s", "wa
 _LEFT_ALIGNED = {"", "version", "part", "state"}
 
 
-class Run(NamedTuple):
-    """One row; None where the ledger does not say."""
+class RunSummary(NamedTuple):
+    """The progress of one run; None where the ledger does not say."""
 
     version: str
     part: str
@@ -57,7 +57,9 @@ def find_model_dirs(directory: str) -> Iterator[str]:
         folders += [path for path in reversed(below) if not os.path.islink(path)]
 
 
-def describe_run(model_dir: str, *, metric: str, now: float, silent_after_minutes: float) -> Run:
+def summarize_run(
+    model_dir: str, *, metric: str, now: float, silent_after_minutes: float
+) -> RunSummary:
     """Reads one ledger.
 
     Args:
@@ -77,7 +79,7 @@ def describe_run(model_dir: str, *, metric: str, now: float, silent_after_minute
     trained: dict[str, Any] = next((x for x in reversed(lines) if x["kind"] == "train"), {})
     newest = run_log.finite_number(lines[-1].get("time")) if lines else None
     age = None if newest is None else now - newest
-    return Run(
+    return RunSummary(
         version=version,
         part=part,
         step=_newest_step(lines),
@@ -121,7 +123,7 @@ def _describe_state(
     return f"{state}: {str(reason).splitlines()[0]}" if reason else str(state)
 
 
-def format_table(runs: Sequence[Run], *, metric: str) -> str:
+def format_table(runs: Sequence[RunSummary], *, metric: str) -> str:
     """Returns aligned columns under a header, one line per run."""
     header = [f"{name} {metric}" if name in ("last", "best") else name for name in _HEADER]
     return _align([header, *(run_cells(run) for run in runs)])
@@ -140,7 +142,7 @@ def _align(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def run_cells(run: Run) -> list[str]:
+def run_cells(run: RunSummary) -> list[str]:
     """The row of a run: version, part, step, last, best and its step, speed, wait, age, state."""
 
     def shown(value: float | None, pattern: str) -> str:
@@ -191,13 +193,13 @@ def _split_name(model_dir: str) -> tuple[str, str]:
     return "-".join(fields[:place]), "-".join(fields[place:])
 
 
-def describe_runs(
+def summarize_runs(
     model_dirs: Sequence[str], *, metric: str, silent_after_minutes: float
-) -> list[Run]:
-    """Reads the ledgers of several runs, as `describe_run` does."""
+) -> list[RunSummary]:
+    """Reads the ledgers of several runs, as `summarize_run` does."""
     now = time.time()
     return [
-        describe_run(model_dir, metric=metric, now=now, silent_after_minutes=silent_after_minutes)
+        summarize_run(model_dir, metric=metric, now=now, silent_after_minutes=silent_after_minutes)
         for model_dir in model_dirs
     ]
 
@@ -214,7 +216,7 @@ def report(
             return format_goodput(model_dirs)
         case "comparison":
             return _align(compare_runs(model_dirs, metric=metric))
-    runs = describe_runs(model_dirs, metric=metric, silent_after_minutes=silent_after_minutes)
+    runs = summarize_runs(model_dirs, metric=metric, silent_after_minutes=silent_after_minutes)
     return format_table(runs, metric=metric)
 
 

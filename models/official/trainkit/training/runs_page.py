@@ -15,7 +15,7 @@ from tpudet.trainkit.pages.html import Content, element, figure, table
 from tpudet.trainkit.training.run_charts import line_by_step
 from tpudet.trainkit.training.run_comparison import compare_runs
 from tpudet.trainkit.training.run_log import FILE_NAME, read_ledger
-from tpudet.trainkit.training.runs import Run, describe_runs, find_model_dirs, run_cells
+from tpudet.trainkit.training.runs import RunSummary, find_model_dirs, run_cells, summarize_runs
 
 _HEADERS = ("run", "step", "last", "best", "at step", "images/s", "wait", "age", "state")
 
@@ -27,7 +27,7 @@ def write_runs_page(path: str, directory: str, *, metric: str, silent_after_minu
         path: of the page.
         directory: folder or bucket.
         metric: as for `build_runs_page`.
-        silent_after_minutes: as for `runs.describe_run`.
+        silent_after_minutes: as for `runs.summarize_run`.
 
     Raises:
         UserError: there is no run, the page cannot be written, or would replace another file.
@@ -35,7 +35,7 @@ def write_runs_page(path: str, directory: str, *, metric: str, silent_after_minu
     model_dirs = list(find_model_dirs(directory))
     if not model_dirs:
         raise UserError(f"no runs below {directory}: no folder there holds {FILE_NAME}")
-    runs = describe_runs(model_dirs, metric=metric, silent_after_minutes=silent_after_minutes)
+    runs = summarize_runs(model_dirs, metric=metric, silent_after_minutes=silent_after_minutes)
     page = build_runs_page(model_dirs, runs, metric=metric, directory=directory)
     with file_of_kind(path, "w", PAGE) as file:
         file.write(page)
@@ -43,13 +43,13 @@ def write_runs_page(path: str, directory: str, *, metric: str, silent_after_minu
 
 
 def build_runs_page(
-    model_dirs: Sequence[str], runs: Sequence[Run], *, metric: str, directory: str
+    model_dirs: Sequence[str], runs: Sequence[RunSummary], *, metric: str, directory: str
 ) -> str:
     """Builds the page; equal arguments and files give equal text.
 
     Args:
         model_dirs: of the runs, at least one.
-        runs: their rows, see `runs.describe_run`.
+        runs: their rows, see `runs.summarize_run`.
         metric: that chooses the best evaluation of a run, and is charted.
         directory: in which they were found.
     """
@@ -83,11 +83,11 @@ def run_names(model_dirs: Sequence[str]) -> list[str]:
     return list(model_dirs)
 
 
-def _best(run: Run) -> float:
+def _best(run: RunSummary) -> float:
     return -np.inf if run.best is None else run.best
 
 
-def _progress_table(names: Sequence[str], runs: Sequence[Run], metric: str) -> Content:
+def _progress_table(names: Sequence[str], runs: Sequence[RunSummary], metric: str) -> Content:
     rows = [[name, *run_cells(run)[2:]] for name, run in zip(names, runs, strict=True)]
     headers = [f"{name} {metric}" if name in ("last", "best") else name for name in _HEADERS]
     return table(headers, [list[Content](row) for row in rows])

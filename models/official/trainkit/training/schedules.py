@@ -15,38 +15,38 @@ Schedule = Callable[[Tensor | int], Tensor]
 
 
 def stepwise(
-    *, peak: float, levels: Sequence[float] = (), boundaries: Sequence[int] = ()
+    *, peak: float, drop_rates: Sequence[float] = (), drop_steps: Sequence[int] = ()
 ) -> Schedule:
-    """Returns `peak` up to the first boundary, then `levels[i]` from step `boundaries[i]` on.
+    """Returns `peak` up to the first drop, then `drop_rates[i]` from step `drop_steps[i]` on.
 
     Args:
         peak: first rate, above 0.
-        levels: a rate per boundary, 0 or more.
-        boundaries: increasing steps, 0 or more.
+        drop_rates: a rate per drop, 0 or more.
+        drop_steps: increasing steps, 0 or more.
     """
 
     def rate(step: Tensor | int) -> Tensor:
         step = ops.cast(step, "float32")
         result = ops.full_like(step, peak)
-        for level, boundary in zip(levels, boundaries, strict=True):
-            result = ops.where(step >= boundary, level, result)
+        for drop_rate, drop_step in zip(drop_rates, drop_steps, strict=True):
+            result = ops.where(step >= drop_step, drop_rate, result)
         return result
 
     return rate
 
 
-def cosine(*, peak: float, total_steps: int, end_learning_rate: float = 0.0) -> Schedule:
+def cosine(*, peak: float, total_steps: int, end: float = 0.0) -> Schedule:
     """Returns a fall along half a cosine (SGDR, arXiv 1608.03983, section 3).
 
     Args:
         peak: first rate, above 0.
         total_steps: step at which the end is reached, 1 or more; the rate is constant afterwards.
-        end_learning_rate: rate at the end, 0 or more.
+        end: rate at the end, 0 or more.
     """
 
     def rate(step: Tensor | int) -> Tensor:
         share = _half_cosine(_progress(step, total_steps))
-        return end_learning_rate + (peak - end_learning_rate) * share
+        return end + (peak - end) * share
 
     return rate
 
@@ -94,9 +94,9 @@ def one_cycle(
     fall = cosine(
         peak=peak,
         total_steps=max(total_steps - rise_steps, 1),
-        end_learning_rate=start / end_divisor,
+        end=start / end_divisor,
     )
-    return after_warmup(fall, warmup_learning_rate=start, peak=peak, warmup_steps=rise_steps)
+    return after_warmup(fall, warmup_start=start, peak=peak, warmup_steps=rise_steps)
 
 
 def one_cycle_momentum(
@@ -123,21 +123,19 @@ def one_cycle_momentum(
     return momentum
 
 
-def polynomial(
-    *, peak: float, total_steps: int, end_learning_rate: float, power: float
-) -> Schedule:
+def polynomial(*, peak: float, total_steps: int, end: float, power: float) -> Schedule:
     """Returns `end + (peak - end) * (1 - step / total_steps) ** power`.
 
     Args:
         peak: first rate, above 0.
         total_steps: step at which the end is reached, 1 or more; the rate is constant afterwards.
-        end_learning_rate: rate at the end, 0 or more.
+        end: rate at the end, 0 or more.
         power: 1 is a straight line; above 0.
     """
 
     def rate(step: Tensor | int) -> Tensor:
         remaining = 1.0 - _progress(step, total_steps)
-        return end_learning_rate + (peak - end_learning_rate) * remaining**power
+        return end + (peak - end) * remaining**power
 
     return rate
 
@@ -177,23 +175,23 @@ def range_test(*, start: float, end: float, total_steps: int) -> Schedule:
 
 
 def after_warmup(
-    schedule: Schedule, *, warmup_learning_rate: float, peak: float, warmup_steps: int
+    schedule: Schedule, *, warmup_start: float, peak: float, warmup_steps: int
 ) -> Schedule:
     """Returns a linear rise to the peak, then the schedule from its step 0.
 
     Args:
         schedule: starts at `warmup_steps`.
-        warmup_learning_rate: rate of step 0 if there is a warm-up, 0 or more.
+        warmup_start: rate of step 0 if there is a warm-up, 0 or more.
         peak: end of the rise, above 0: the schedule's first rate, except for one that drops there
             at once.
         warmup_steps: length of the rise; 0 means none.
     """
-    rise = (peak - warmup_learning_rate) / max(warmup_steps, 1)
+    rise = (peak - warmup_start) / max(warmup_steps, 1)
 
     def rate(step: Tensor | int) -> Tensor:
         step = ops.cast(step, "float32")
         after = schedule(ops.maximum(step - warmup_steps, 0.0))
-        return ops.where(step < warmup_steps, warmup_learning_rate + step * rise, after)
+        return ops.where(step < warmup_steps, warmup_start + step * rise, after)
 
     return rate
 

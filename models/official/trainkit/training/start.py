@@ -10,7 +10,7 @@ from tpudet.trainkit.training.checkpoints import list_checkpoints, read_checkpoi
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.engine import RECORDS_CONSUMED
 from tpudet.trainkit.training.model_dir import config_to_resume
-from tpudet.trainkit.training.plan import Done, with_total_steps
+from tpudet.trainkit.training.run_outlook import Done, with_total_steps
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.families import TPUDET, Family
 from tpudet.trainkit.weights.pretrained import Pretrained, open_pretrained, read_family

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 EXIT_START_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: a signal, or a host or TPU was lost
 EXIT_TIME_LIMIT = 80
 EXIT_TARGET_REACHED = 81
-EXIT_NO_GAIN = 82
+EXIT_NO_IMPROVEMENT = 82
 
 
 class EarlyEnd(Exception):
@@ -14,13 +14,13 @@ class EarlyEnd(Exception):
 
     Args:
         reason: what was reached, without a full stop.
-        way_on: what to change so that the same command trains on.
+        remedy: what to change so that the same command trains on.
         exit_code: of the process.
     """
 
-    def __init__(self, reason: str, *, way_on: str, exit_code: int) -> None:
+    def __init__(self, reason: str, *, remedy: str, exit_code: int) -> None:
         super().__init__(reason)
-        self.way_on = way_on
+        self.remedy = remedy
         self.exit_code = exit_code
 
 
@@ -35,7 +35,7 @@ def early_end(
 
     Args:
         history: metrics by name, of each evaluated step; those that are not finite left out.
-        best_metric: the metric whose gains count.
+        best_metric: the metric whose improvements count.
         stop_at: training ends when the newest evaluation has at least these values, all of them;
             none means never.
         patience: training ends after this many evaluations in a row without a value of best_metric
@@ -50,18 +50,18 @@ def early_end(
             for name, wanted in stop_at.items()
         )
         return EarlyEnd(
-            reached, way_on="train.stop_at is higher or null", exit_code=EXIT_TARGET_REACHED
+            reached, remedy="train.stop_at is higher or null", exit_code=EXIT_TARGET_REACHED
         )
     values = {step: found[best_metric] for step, found in history.items() if best_metric in found}
     if not values or patience is None:
         return None
     best = min(values, key=lambda step: (-values[step], step))
-    without_gain = sum(step > best for step in history)
-    if without_gain < patience:
+    without_improvement = sum(step > best for step in history)
+    if without_improvement < patience:
         return None
     return EarlyEnd(
-        f"{without_gain} evaluations without gain: {best_metric} was highest at step {best}, "
-        f"{values[best]:.4f}",
-        way_on="train.patience is higher or null",
-        exit_code=EXIT_NO_GAIN,
+        f"{without_improvement} evaluations without improvement: {best_metric} was highest at "
+        f"step {best}, {values[best]:.4f}",
+        remedy="train.patience is higher or null",
+        exit_code=EXIT_NO_IMPROVEMENT,
     )

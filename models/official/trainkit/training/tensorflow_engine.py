@@ -24,10 +24,10 @@ from tpudet.trainkit.training.optimizer_slots import slot_variables
 from tpudet.trainkit.training.step import has_failed
 from tpudet.trainkit.training.task import Task
 from tpudet.trainkit.training.tensorflow_step import (
-    Progress,
+    LoopState,
     ReplicaStep,
-    no_progress,
-    progress_shapes,
+    initial_state,
+    state_shapes,
 )
 from tpudet.trainkit.types import Tensor
 
@@ -149,14 +149,12 @@ class TensorFlowEngine:
             self._iterator = self._start_input()
         first_step = self.step
         try:
-            progress, seconds = self._run_steps(
-                self._iterator, tf.constant(num_steps, dtype=tf.int64)
-            )
+            state, seconds = self._run_steps(self._iterator, tf.constant(num_steps, dtype=tf.int64))
         except tf.errors.OutOfRangeError as error:
             raise ValueError(
                 "the training data ended; make_dataset must return a dataset that repeats forever"
             ) from error
-        return self._report(progress, float(seconds), first_step)
+        return self._report(state, float(seconds), first_step)
 
     def request_stop(self) -> None:
         """As in `Engine`.
@@ -243,50 +241,50 @@ class TensorFlowEngine:
                 )
         return iter(self._strategy.experimental_distribute_dataset(dataset))
 
-    def _report(self, progress: Progress, seconds: float, first_step: int) -> StepReport:
-        steps = int(progress.steps)
-        values = progress.values.numpy()
+    def _report(self, state: LoopState, seconds: float, first_step: int) -> StepReport:
+        steps = int(state.steps)
+        values = state.values.numpy()
         names = self._replica_step.value_names
         nonfinite = None
-        if progress.failed:
+        if state.failed:
             losses = dict(zip(names, values[:-1].tolist(), strict=True))
-            records = progress.records.numpy().tolist()
+            records = state.records.numpy().tolist()
             nonfinite = NonfiniteStep(first_step + steps + 1, losses, records)
-        means = (progress.totals.numpy()[:-1] / steps).tolist() if steps else []
+        means = (state.totals.numpy()[:-1] / steps).tolist() if steps else []
         return StepReport(
             losses=dict(zip(names, means, strict=True)) if steps else {},
             steps_done=steps,
-            input_wait_share=min(float(progress.waited) / seconds, 1.0) if seconds > 0 else 0.0,
+            input_wait_share=min(float(state.waited) / seconds, 1.0) if seconds > 0 else 0.0,
             learning_rate=float(values[-1] if values.ndim else self._optimizer.learning_rate),
             seconds=seconds,
             nonfinite=nonfinite,
         )
 
-    def _steps(self, iterator: Any, num_steps: tf.Tensor) -> tuple[Progress, tf.Tensor]:
+    def _steps(self, iterator: Any, num_steps: tf.Tensor) -> tuple[LoopState, tf.Tensor]:
         """The graph of one call of `train`: its loop, and the loop's duration in seconds."""
 
-        def continues(progress: Progress) -> Tensor:
-            remaining = progress.steps < num_steps
-            return remaining & ~progress.failed & ~self._stop.read_value()
+        def continues(state: LoopState) -> Tensor:
+            remaining = state.steps < num_steps
+            return remaining & ~state.failed & ~self._stop.read_value()
 
         with tf.device("CPU:0"):  # the loop's own arithmetic; each replica places its step itself
             begin = tf.timestamp()
             with tf.control_dependencies([begin]):
-                start = no_progress()
-            (progress,) = tf.while_loop(
+                start = initial_state()
+            (state,) = tf.while_loop(
                 continues,
-                lambda progress: (self._advance(iterator, progress),),
+                lambda state: (self._advance(iterator, state),),
                 (start,),
-                shape_invariants=(progress_shapes(),),
+                shape_invariants=(state_shapes(),),
                 parallel_iterations=1,
             )
-            with tf.control_dependencies(list(progress)):
-                return progress, tf.timestamp() - begin
+            with tf.control_dependencies(list(state)):
+                return state, tf.timestamp() - begin
 
-    def _advance(self, iterator: Any, progress: Progress) -> Progress:
+    def _advance(self, iterator: Any, state: LoopState) -> LoopState:
         """Draws a batch and trains on it, in cross-replica context."""
         # The step before must be over, or its time would be counted as waiting.
-        with tf.control_dependencies([progress.values]):
+        with tf.control_dependencies([state.values]):
             requested = tf.timestamp()
         with tf.control_dependencies([requested]):
             batch = next(iterator)
@@ -301,14 +299,14 @@ class TensorFlowEngine:
         records = tf.concat(self._strategy.experimental_local_results(records), axis=0)
         scale = self._optimizer.dynamic_scale.value if self._scales_loss else None
         failed = has_failed(losses, common[0], scale)
-        counts = ~failed & (self._optimizer.iterations.value > before)
+        step_applied = ~failed & (self._optimizer.iterations.value > before)
         values = tf.concat([losses, common], axis=0)
-        return Progress(
-            steps=progress.steps + tf.cast(counts, tf.int64),
-            totals=tf.where(counts, progress.totals + values, progress.totals),
+        return LoopState(
+            steps=state.steps + tf.cast(step_applied, tf.int64),
+            totals=tf.where(step_applied, state.totals + values, state.totals),
             values=values,
             records=records,
-            waited=progress.waited + waited,
+            waited=state.waited + waited,
             failed=failed,
         )
 

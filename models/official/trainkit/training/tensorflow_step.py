@@ -13,7 +13,7 @@ from tpudet.trainkit.training.task import Task
 from tpudet.trainkit.types import Tensor
 
 
-class Progress(NamedTuple):
+class LoopState(NamedTuple):
     """The state that the loop of steps carries from one to the next."""
 
     steps: Tensor  # [] int64, steps that counted
@@ -24,9 +24,9 @@ class Progress(NamedTuple):
     failed: Tensor  # [] bool
 
 
-def no_progress() -> Progress:
+def initial_state() -> LoopState:
     """Returns the state before the first step."""
-    return Progress(
+    return LoopState(
         steps=tf.zeros([], tf.int64),
         totals=tf.zeros([]),
         values=tf.zeros([]),
@@ -36,12 +36,12 @@ def no_progress() -> Progress:
     )
 
 
-def progress_shapes() -> Progress:
+def state_shapes() -> LoopState:
     """Returns the shapes that hold for all steps."""
     scalar = tf.TensorShape([])
     # The number of values per step is known only once the step is traced, inside the loop.
     anything = tf.TensorShape(None)  # pyright: ignore[reportArgumentType]
-    return Progress(
+    return LoopState(
         steps=scalar,
         totals=anything,
         values=anything,
@@ -102,8 +102,8 @@ class ReplicaStep:
         number = tf.identity(self._optimizer.iterations.value)
         self._optimizer.apply(gradients, self._trained)
         if self._average:
-            counts = self._optimizer.iterations.value > number if self._scales_loss else True
-            self._average.update(number, counts=counts)
+            step_applied = self._optimizer.iterations.value > number if self._scales_loss else True
+            self._average.update(number, step_applied=step_applied)
         self.value_names = (*losses, GRADIENT_NORM)
         records = tf.cast(self._record_numbers(batch) if self._record_numbers else [], tf.int64)
         return tf.stack(list(losses.values())), tf.stack([norm, learning_rate]), records

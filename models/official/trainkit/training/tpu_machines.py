@@ -126,7 +126,7 @@ MACHINES = {
 }
 
 
-def find_tpu(name: str) -> TpuMachine:
+def find_machine(name: str) -> TpuMachine:
     """Returns the TPU of that name; v5litepod-8 means v5e-8.
 
     Raises:

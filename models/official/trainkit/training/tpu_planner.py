@@ -16,7 +16,7 @@ from tpudet.trainkit.training.tpu_compiler import (
     compile_steps,
     compiler_environment,
 )
-from tpudet.trainkit.training.tpu_machines import TpuMachine, find_tpu
+from tpudet.trainkit.training.tpu_machines import TpuMachine, find_machine
 from tpudet.trainkit.training.tpu_plan import CompiledStep, Step
 
 _ATTEMPTS = 3  # to confirm the largest batch; each compiles for minutes
@@ -39,7 +39,7 @@ def plan_experiment(
     Raises:
         UserError: there is no such TPU, or the experiment is not usable.
     """
-    machine = find_tpu(arguments.tpu)
+    machine = find_machine(arguments.tpu)
     num_devices = min(train.num_devices or machine.num_devices, machine.num_devices)
     faults = batch_faults(
         train.batch_size, num_devices=num_devices, accumulate_steps=train.accumulate_steps

@@ -14,7 +14,7 @@ from tpudet.trainkit.training.build_engine import set_precision
 from tpudet.trainkit.training.jax_devices import JaxDevices
 from tpudet.trainkit.training.task import Task
 from tpudet.trainkit.training.tpu_compiler import end_with_parent
-from tpudet.trainkit.training.tpu_machines import find_tpu
+from tpudet.trainkit.training.tpu_machines import find_machine
 from tpudet.trainkit.training.tpu_topology import (
     compile_traced,
     lower_prediction,
@@ -75,7 +75,7 @@ def _answer(
         overrides=overrides,
         params_override=request["params_override"],
     )
-    devices = topology_devices(find_tpu(request["tpu"]), config.train.num_devices)
+    devices = topology_devices(find_machine(request["tpu"]), config.train.num_devices)
     _emit({"event": "doing", "what": "building the model"})
     set_precision(config.train, devices)
     with without_values():

@@ -208,6 +208,6 @@ def load_pretrained(
     return report
 
 
-def write_report(model_dir: str, path: str, report: LoadReport) -> None:
+def write_load_report(model_dir: str, path: str, report: LoadReport) -> None:
     """Writes the complete report on the weights at `path` into the model_dir."""
     write_text(f"{model_dir}/{REPORT_NAME}", f"{path}\n{report.text()}")

@@ -17,7 +17,12 @@ from tpudet.trainkit.training.config import (
     StepScheduleConfig,
     TrainConfig,
 )
-from tpudet.trainkit.training.plan import Done, describe_learning_rate, log_plan, with_total_steps
+from tpudet.trainkit.training.run_outlook import (
+    Done,
+    describe_learning_rate,
+    log_plan,
+    with_total_steps,
+)
 from tpudet.trainkit.training.start import read_done
 
 COSINE = CosineScheduleConfig(peak=0.08)
