@@ -51,7 +51,7 @@ class Detections(NamedTuple):
     masks: Tensor | None = None
 
 
-class ImageDetections(NamedTuple):
+class DetectionTable(NamedTuple):
     """The detections of many images as columns: D rows.
 
     Boxes are y1 x1 y2 x2, in pixels or in 0..1 of the image, as their ground truth is.

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tpudet.detection.data.config import DataConfig
 from tpudet.detection.data.pipeline import _batched, _filler
-from tpudet.detection.data.synthetic import draw_batch, empty_batch, synthetic_dataset
+from tpudet.detection.data.synthetic import empty_batch, random_batch, synthetic_dataset
 
 DATA = dataclasses.replace(DataConfig(), canvas_size=(64, 96), max_instances=12)
 
@@ -26,7 +26,7 @@ def test_shapes_are_those_of_the_pipeline(with_masks: bool) -> None:
 
 
 def test_boxes_have_an_area_within_the_canvas_and_classes_exist() -> None:
-    batch = draw_batch(DATA, batch_size=4, with_masks=True, num_classes=3, seed=7)
+    batch = random_batch(DATA, batch_size=4, with_masks=True, num_classes=3, seed=7)
     assert batch.images.std() > 60  # noise over 0..255 has 74
     boxes, classes = batch.boxes[:, :8], batch.classes[:, :8]
     assert (boxes[..., 2:] > boxes[..., :2]).all()

@@ -22,7 +22,7 @@ from tpudet.detection.evaluation.coco import coco_class_scores, coco_metrics
 from tpudet.detection.evaluation.confusions import count_confusions
 from tpudet.detection.evaluation.ground_truth import GroundTruth
 from tpudet.detection.evaluation.open_images.split import challenge_split
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 from tpudet.trainkit.class_list import ClassEntry
 
 NAMES = ["cat", "dog", "sheep"]
@@ -46,9 +46,9 @@ def ground_truth(*rows: tuple[int, int, list[int], bool]) -> GroundTruth:
     )
 
 
-def detections(*rows: tuple[int, int, list[int], float]) -> ImageDetections:
+def detections(*rows: tuple[int, int, list[int], float]) -> DetectionTable:
     images, classes, boxes, scores = zip(*rows, strict=True)
-    return ImageDetections(
+    return DetectionTable(
         np.array(images), np.array(boxes, float), np.array(scores), np.array(classes)
     )
 
@@ -151,7 +151,7 @@ def test_predictions_in_a_crowd_are_no_confusions() -> None:
 
 def test_a_split_without_objects_or_without_detections_has_a_table() -> None:
     nothing = detections((0, 1, A, 0.9))
-    nothing = ImageDetections(*(column[:0] for column in nothing[:4]))
+    nothing = DetectionTable(*(column[:0] for column in nothing[:4]))
     found = coco_class_scores(TRUTH, nothing, 3)
     assert best_points(found).f1.tolist()[:2] == [0, 0]
     assert best_threshold(found) == 0.5

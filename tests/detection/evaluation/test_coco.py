@@ -17,7 +17,7 @@ from tpudet.detection.evaluation.ground_truth import GroundTruth
 from tpudet.detection.evaluation.mask_jobs import paste_job
 from tpudet.detection.evaluation.split_detections import SplitDetections
 from tpudet.detection.ops.numpy_masks import decode_rle, encode_rle
-from tpudet.detection.types import Batch, Detections, ImageDetections
+from tpudet.detection.types import Batch, Detections, DetectionTable
 from tpudet.trainkit.jobs.worker_pool import run_jobs
 
 TWELVE = ["AP", "AP50", "AP75", "APs", "APm", "APl"]
@@ -34,7 +34,7 @@ def from_xywh(boxes: list[list[float]]) -> np.ndarray:
     return np.stack([y, x, y + height, x + width], axis=1)
 
 
-def columns_of(truth: dict, results: list[dict]) -> tuple[GroundTruth, ImageDetections, list[str]]:
+def columns_of(truth: dict, results: list[dict]) -> tuple[GroundTruth, DetectionTable, list[str]]:
     """COCO JSON -> the columns that the evaluator takes.
 
     Images go by rising id, as pycocotools takes them: equal scores are ranked by that order.
@@ -52,7 +52,7 @@ def columns_of(truth: dict, results: list[dict]) -> tuple[GroundTruth, ImageDete
         is_crowd=np.array([a["iscrowd"] for a in annotations], bool),
         areas=np.array([a["area"] for a in annotations]),
     )
-    detections = ImageDetections(
+    detections = DetectionTable(
         image_indices=np.array([image_index[r["image_id"]] for r in results], int),
         boxes=from_xywh([r["bbox"] for r in results]),
         scores=np.array([r["score"] for r in results]),
@@ -62,8 +62,8 @@ def columns_of(truth: dict, results: list[dict]) -> tuple[GroundTruth, ImageDete
 
 
 def with_masks(
-    truth: GroundTruth, detections: ImageDetections, truth_json: dict, results: list[dict]
-) -> tuple[GroundTruth, ImageDetections]:
+    truth: GroundTruth, detections: DetectionTable, truth_json: dict, results: list[dict]
+) -> tuple[GroundTruth, DetectionTable]:
     """Adds the masks of COCO JSON, polygons and plain runs encoded by pycocotools."""
     sizes = {image["id"]: (image["height"], image["width"]) for image in truth_json["images"]}
     masks: list[Any] = []
@@ -333,7 +333,7 @@ def test_what_cannot_be_scored_is_refused() -> None:
         coco_metrics(TRUTH._replace(image_indices=np.array([0, 2])), NONE, ["cat", "dog"])
 
 
-NONE = ImageDetections(np.zeros(0, int), np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))
+NONE = DetectionTable(np.zeros(0, int), np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))
 
 
 def test_minus_one_is_explained_in_words() -> None:

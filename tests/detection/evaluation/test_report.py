@@ -13,7 +13,7 @@ from tpudet.detection.evaluation.coco import coco_class_scores, coco_metrics
 from tpudet.detection.evaluation.ground_truth import GroundTruth
 from tpudet.detection.evaluation.report import report_run, write_report
 from tpudet.detection.evaluation.results import EvaluatedSplit, collect_results
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 
 NASTY = "<script>document.title='taken over'</script> & $x$"
 
@@ -33,7 +33,7 @@ def evaluated(class_names: list[str], *, with_image: bool = True) -> EvaluatedSp
         is_crowd=np.zeros(count, bool),
         areas=np.full(count, 100.0),
     )
-    found = ImageDetections(
+    found = DetectionTable(
         np.zeros(count, int), boxes, np.full(count, 0.9), np.where(classes == count, 1, classes)
     )
     image = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)

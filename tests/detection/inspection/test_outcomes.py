@@ -6,7 +6,7 @@ import pytest
 from tpudet.detection.inspection.objects import (
     InspectionError,
     Objects,
-    match_classes,
+    class_permutation,
     order_objects,
 )
 from tpudet.detection.inspection.objects import take_images as take
@@ -152,20 +152,25 @@ def test_objects_are_ordered_and_taken_by_image() -> None:
 def test_classes_are_matched_by_name() -> None:
     cat, dog = ClassEntry("1", "cat"), ClassEntry("2", "dog")
     swapped = [ClassEntry("1", "dog"), ClassEntry("2", "cat")]
-    assert match_classes([cat, dog], swapped, "p", "t").tolist() == [0, 2, 1]
+    assert class_permutation([cat, dog], swapped, "p", "t").tolist() == [0, 2, 1]
     with pytest.raises(InspectionError, match=r"p and t call the same class.*2 is dog, there cow"):
-        match_classes([cat, dog], [cat, ClassEntry("2", "cow")], "p", "t")
+        class_permutation([cat, dog], [cat, ClassEntry("2", "cow")], "p", "t")
 
 
 def test_classes_without_names_are_matched_by_identifier() -> None:
     named = [ClassEntry("1", "cat"), ClassEntry("2", "dog")]
     nameless = [ClassEntry("2", "2"), ClassEntry("1", "1")]
-    assert match_classes(named, nameless, "p", "t").tolist() == [0, 2, 1]
-    assert match_classes(nameless, named, "p", "t").tolist() == [0, 2, 1]
+    assert class_permutation(named, nameless, "p", "t").tolist() == [0, 2, 1]
+    assert class_permutation(nameless, named, "p", "t").tolist() == [0, 2, 1]
 
 
 def test_classes_may_have_any_order() -> None:
     one, two, three = (ClassEntry(f"/m/{k}", str(k)) for k in range(3))
-    assert match_classes([one, two, three], [three, one, two], "p", "t").tolist() == [0, 2, 3, 1]
+    assert class_permutation([one, two, three], [three, one, two], "p", "t").tolist() == [
+        0,
+        2,
+        3,
+        1,
+    ]
     with pytest.raises(InspectionError, match=r"only in p: /m/1; only in t: /m/2"):
-        match_classes([one, two], [one, three], "p", "t")
+        class_permutation([one, two], [one, three], "p", "t")

@@ -22,10 +22,10 @@ def empty_batch(image_size: tuple[int, int], *, batch_size: int, num_classes: in
     )
 
 
-def draw_batch(
+def random_batch(
     image_size: tuple[int, int], *, batch_size: int, num_classes: int, seed: int
 ) -> Batch:
-    """Draws images of noise, each of one class.
+    """Returns a batch of noise images, each of one class.
 
     Args:
         image_size: H and W.
@@ -43,6 +43,6 @@ def draw_batch(
 def synthetic_dataset(
     image_size: tuple[int, int], *, batch_size: int, num_classes: int, seed: int
 ) -> tf.data.Dataset:
-    """Yields one batch of `draw_batch` without end."""
-    batch = draw_batch(image_size, batch_size=batch_size, num_classes=num_classes, seed=seed)
+    """Yields one batch of `random_batch` without end."""
+    batch = random_batch(image_size, batch_size=batch_size, num_classes=num_classes, seed=seed)
     return without_tuning(tf.data.Dataset.from_tensors(batch).repeat().prefetch(2))

@@ -58,11 +58,11 @@ def remaining_boxes(before: Tensor, after: Tensor, min_share: float | Tensor) ->
         min_share: 0..1, least share of the area of `before`; of all or of each, [n]. With 0 any
             area is enough.
     """
-    shares = box_areas(after) / tf.maximum(box_areas(before), 1e-9)
+    shares = visible_areas(after) / tf.maximum(visible_areas(before), 1e-9)
     return tf.where(((shares >= min_share) & has_area(after))[:, None], after, 0.0)
 
 
-def box_areas(boxes: Tensor) -> Tensor:
+def visible_areas(boxes: Tensor) -> Tensor:
     """Returns the areas, [n], of boxes [n, 4]; 0 where `has_area` is false."""
     sides = boxes[:, 2:] - boxes[:, :2]
     return tf.where(has_area(boxes), sides[:, 0] * sides[:, 1], 0.0)

@@ -117,7 +117,7 @@ def pad_masks(
     return tf.pad(masks, tf.stack([before, after], axis=1))
 
 
-def join_masks(masks: Sequence[Tensor | None]) -> Tensor | None:
+def concat_masks(masks: Sequence[Tensor | None]) -> Tensor | None:
     """Concatenates the masks of several images of one size; None if they have none."""
     present = [part for part in masks if part is not None]
     return tf.concat(present, 0) if len(present) == len(masks) else None

@@ -33,10 +33,10 @@ def empty_batch(data: DataConfig, *, batch_size: int, with_masks: bool) -> Batch
     )
 
 
-def draw_batch(
+def random_batch(
     data: DataConfig, *, batch_size: int, with_masks: bool, num_classes: int, seed: int
 ) -> Batch:
-    """Draws images of noise with 8 boxes each, or `max_instances` if they are fewer.
+    """Returns a batch of noise images with 8 boxes each, or `max_instances` if they are fewer.
 
     Args:
         data: as in `empty_batch`.
@@ -62,8 +62,8 @@ def draw_batch(
 def synthetic_dataset(
     data: DataConfig, *, batch_size: int, with_masks: bool, num_classes: int, seed: int
 ) -> tf.data.Dataset:
-    """Yields one batch of `draw_batch` without end."""
-    batch = draw_batch(
+    """Yields one batch of `random_batch` without end."""
+    batch = random_batch(
         data, batch_size=batch_size, with_masks=with_masks, num_classes=num_classes, seed=seed
     )
     return without_tuning(tf.data.Dataset.from_tensors(batch).repeat().prefetch(2))

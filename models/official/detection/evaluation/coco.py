@@ -13,7 +13,7 @@ import numpy as np
 from tpudet.detection.evaluation.class_scores import ClassScores
 from tpudet.detection.evaluation.ground_truth import GroundTruth
 from tpudet.detection.ops.numpy_boxes import boxes_to_xywh
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 from tpudet.trainkit.errors import listing
 
 # The evaluator's names give the number of detections; these say that it is a maximum.
@@ -27,7 +27,7 @@ SIZE_GROUPS = {
 
 
 def coco_metrics(
-    truth: GroundTruth, detections: ImageDetections, class_names: Sequence[str]
+    truth: GroundTruth, detections: DetectionTable, class_names: Sequence[str]
 ) -> dict[str, float]:
     """Returns the 12 COCO numbers and the AP of each class, all in 0..1.
 
@@ -52,7 +52,7 @@ def coco_metrics(
 
 def _evaluate(
     truth: GroundTruth,
-    detections: ImageDetections,
+    detections: DetectionTable,
     class_names: Sequence[str],
     kind: Literal["bbox", "segm"],
 ) -> dict[str, float]:
@@ -69,7 +69,7 @@ def _evaluate(
 
 
 def coco_class_scores(
-    truth: GroundTruth, detections: ImageDetections, num_classes: int
+    truth: GroundTruth, detections: DetectionTable, num_classes: int
 ) -> ClassScores:
     """Precision and recall of the boxes of each class, matched as COCO does at an IoU of 0.5."""
     evaluator = hotcoco.COCOeval(*to_hotcoco(truth, detections, num_classes), "bbox")
@@ -139,7 +139,7 @@ def explain_missing(metrics: dict[str, float], truth: GroundTruth) -> list[str]:
 
 def to_hotcoco(
     truth: GroundTruth,
-    detections: ImageDetections,
+    detections: DetectionTable,
     num_classes: int,
     *,
     with_masks: bool = False,
@@ -179,7 +179,7 @@ def to_hotcoco(
 
 
 def check_columns(
-    what: str, table: GroundTruth | ImageDetections, *, num_images: int, num_classes: int
+    what: str, table: GroundTruth | DetectionTable, *, num_images: int, num_classes: int
 ) -> None:
     """Raises a ValueError where a class id or image index is unknown or a number not finite."""
     problems = []
@@ -189,7 +189,7 @@ def check_columns(
     wrong = table.image_indices[(table.image_indices < 0) | (table.image_indices >= num_images)]
     if len(wrong):
         problems.append(f"image indices {listing(np.unique(wrong))}, there are {num_images} images")
-    scores = table.scores if isinstance(table, ImageDetections) else table.areas
+    scores = table.scores if isinstance(table, DetectionTable) else table.areas
     if table.masks is not None and len(table.masks) != len(table.classes):
         problems.append(f"{len(table.masks)} masks for {len(table.classes)} boxes")
     if not (np.isfinite(table.boxes).all() and np.isfinite(scores).all()):

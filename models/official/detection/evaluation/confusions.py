@@ -10,11 +10,11 @@ from tpudet.detection.evaluation.open_images.metric import (
     best_boxes,
     image_class_keys,
 )
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 
 
 def count_confusions(
-    truth: GroundTruth, detections: ImageDetections, num_classes: int, *, min_score: float
+    truth: GroundTruth, detections: DetectionTable, num_classes: int, *, min_score: float
 ) -> np.ndarray:
     """Counts objects by their class and the class of the prediction on them, [C + 1, C + 1] int64.
 
@@ -39,8 +39,8 @@ def count_confusions(
     return counted["matrix"].astype(np.int64)
 
 
-def _take(detections: ImageDetections, rows: np.ndarray) -> ImageDetections:
-    return ImageDetections(
+def _take(detections: DetectionTable, rows: np.ndarray) -> DetectionTable:
+    return DetectionTable(
         detections.image_indices[rows],
         detections.boxes[rows],
         detections.scores[rows],
@@ -48,7 +48,7 @@ def _take(detections: ImageDetections, rows: np.ndarray) -> ImageDetections:
     )
 
 
-def _only_in_crowd(truth: GroundTruth, detections: ImageDetections, num_classes: int) -> np.ndarray:
+def _only_in_crowd(truth: GroundTruth, detections: DetectionTable, num_classes: int) -> np.ndarray:
     """[D] bool: half or more in a crowd of the class, and on no object of any class."""
     verified = np.ones((len(truth.records), num_classes), bool)
     table = ChallengeTruth(

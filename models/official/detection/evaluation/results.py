@@ -9,7 +9,7 @@ from tpudet.detection.evaluation.class_scores import ClassScores, best_threshold
 from tpudet.detection.evaluation.class_table import ClassRow, class_rows
 from tpudet.detection.evaluation.confusions import count_confusions
 from tpudet.detection.evaluation.ground_truth import GroundTruth
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 
 
 class EvaluatedSplit(NamedTuple):
@@ -28,7 +28,7 @@ class EvaluatedSplit(NamedTuple):
 
 def collect_results(
     truth: GroundTruth,
-    detections: ImageDetections,
+    detections: DetectionTable,
     *,
     split: str,
     step: int,

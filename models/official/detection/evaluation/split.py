@@ -32,7 +32,7 @@ from tpudet.detection.evaluation.mask_jobs import NUM_WORKERS, PasteJob, paste_j
 from tpudet.detection.evaluation.open_images.split import challenge_split
 from tpudet.detection.evaluation.results import EvaluatedSplit, collect_results
 from tpudet.detection.evaluation.split_detections import SplitDetections
-from tpudet.detection.types import Batch, Detections, ImageDetections
+from tpudet.detection.types import Batch, Detections, DetectionTable
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.files import storage
@@ -48,9 +48,9 @@ logger = logging.getLogger(__name__)
 class Rules(NamedTuple):
     """The evaluation rules of a split, as functions of all its detections."""
 
-    score: Callable[[ImageDetections], dict[str, float]]  # boxes in pixels of the original images
+    score: Callable[[DetectionTable], dict[str, float]]  # boxes in pixels of the original images
     explain: Callable[[dict[str, float]], list[str]]  # says why metrics are -1
-    score_classes: Callable[[ImageDetections], ClassScores]
+    score_classes: Callable[[DetectionTable], ClassScores]
 
 
 def build_rules(

@@ -10,7 +10,7 @@ from tpudet.detection.evaluation.ground_truth import GroundTruth
 from tpudet.detection.evaluation.mask_jobs import PasteJob
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.ops.numpy_masks import Rle
-from tpudet.detection.types import Batch, Detections, ImageDetections
+from tpudet.detection.types import Batch, Detections, DetectionTable
 from tpudet.trainkit.errors import listing
 
 
@@ -27,7 +27,7 @@ class SplitDetections:
         self.class_names = tuple(class_names)
         self._index_of_record = {int(record): i for i, record in enumerate(truth.records)}
         self._seen = np.zeros(len(truth.records), bool)
-        self._columns: list[ImageDetections] = []
+        self._columns: list[DetectionTable] = []
         self._masks: dict[int, list[Rle]] = {}  # by place in `_columns`
 
     def add(self, batch: Batch, detections: Detections) -> PasteJob | None:
@@ -56,7 +56,7 @@ class SplitDetections:
         )
         is_valid = np.arange(scores.shape[1]) < num_detections[is_real, None]
         rows = np.repeat(indices, is_valid.sum(axis=1))
-        columns = ImageDetections(
+        columns = DetectionTable(
             image_indices=rows,
             boxes=boxes[is_real][is_valid].astype(np.float32),
             scores=scores[is_real][is_valid].astype(np.float32),
@@ -99,7 +99,7 @@ class SplitDetections:
             self._masks |= {first + place: rles for place, rles in masks.items()}
             self._columns += columns
 
-    def columns(self) -> ImageDetections:
+    def columns(self) -> DetectionTable:
         """Returns everything that was added.
 
         Raises:
@@ -113,7 +113,7 @@ class SplitDetections:
                 "feed every image once, the last partial batch included"
             )
         columns, masks = self._columns, self._masks
-        return ImageDetections(
+        return DetectionTable(
             image_indices=np.concatenate([c.image_indices for c in columns]),
             boxes=np.concatenate([c.boxes for c in columns]),
             scores=np.concatenate([c.scores for c in columns]),

@@ -21,7 +21,7 @@ from tpudet.detection.inspection.image_panels import (
 from tpudet.detection.inspection.objects import (
     InspectionError,
     Objects,
-    match_classes,
+    class_permutation,
     take_images,
 )
 from tpudet.detection.inspection.outcomes import find_outcomes, rank_worst
@@ -195,7 +195,7 @@ def _read_inputs(
     if truth_path and storage.is_folder(truth_path):
         prepared = read_prepared_set(truth_path)
         if classes:
-            rows = match_classes(classes, prepared.classes, classes_from, truth_path)
+            rows = class_permutation(classes, prepared.classes, classes_from, truth_path)
             if is_submission(source):
                 _require_identifiers(classes, prepared, rows, classes_from)
         classes, classes_from = prepared.classes, truth_path

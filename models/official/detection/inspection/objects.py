@@ -99,7 +99,7 @@ def _take_rows(
     )
 
 
-def match_classes(
+def class_permutation(
     own: Sequence[ClassEntry], wanted: Sequence[ClassEntry], what: str, other: str
 ) -> np.ndarray:
     """[C + 1] int32: the class id in `wanted` of each class id in `own`; 0 stays 0.

@@ -23,7 +23,7 @@ from tpudet.detection.evaluation.open_images.metric import (
     image_class_keys,
 )
 from tpudet.detection.inspection.objects import Objects
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 
 # The kinds of predictions; a false one is the first kind that fits, in this order.
 FOUND, IGNORED, DUPLICATE, WRONG_CLASS, BADLY_PLACED, NO_OBJECT = range(6)
@@ -60,7 +60,7 @@ def find_outcomes(predicted: Objects, ground_truth: Objects, num_classes: int) -
         num_classes: C.
     """
     table = _as_challenge_truth(ground_truth, ground_truth.class_ids, num_classes)
-    detections = ImageDetections(
+    detections = DetectionTable(
         predicted.images, predicted.boxes, predicted.scores, predicted.class_ids
     )
     rows = np.arange(len(predicted.images))

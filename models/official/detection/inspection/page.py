@@ -11,8 +11,8 @@ from tpudet.detection.inspection.outcomes import FOUND
 from tpudet.detection.inspection.page_tables import (
     classes_section,
     confusions_section,
+    percentage,
     rules_section,
-    share,
 )
 from tpudet.trainkit.pages.drawing import class_colour
 from tpudet.trainkit.pages.html import (
@@ -199,8 +199,8 @@ def _head(comparison: Comparison, num_images: int) -> list[Content]:
         facts["found"] = num_found
         facts["missed"] = missed
         facts["false"] = false
-        facts["recall"] = share(num_found, num_found + missed)
-        facts["precision"] = share(num_found, num_found + false)
+        facts["recall"] = percentage(num_found, num_found + missed)
+        facts["precision"] = percentage(num_found, num_found + false)
     else:
         facts["images"] = len(comparison.predicted.image_ids)
         facts["predictions"] = len(comparison.predicted.scores)

@@ -11,7 +11,7 @@ from tpudet.trainkit.pages.html import Content, Html, element, section, table
 _PAIRS_SHOWN = 50
 
 
-def share(part: int, whole: int) -> str:
+def percentage(part: int, whole: int) -> str:
     """A percentage, or a dash where there is nothing."""
     return f"{part / whole:.0%}" if whole else "–"
 
@@ -32,8 +32,8 @@ def classes_section(comparison: Comparison, outcomes: Outcomes) -> Html:
     rows: list[list[Content]] = [
         [k, comparison.classes[k - 1].name, int(found[k]), int(missed[k]), int(false[k]),
          *(int(kind[k]) for kind in kinds),
-         share(int(found[k]), int(found[k] + missed[k])),
-         share(int(found[k]), int(found[k] + false[k]))]
+         percentage(int(found[k]), int(found[k] + missed[k])),
+         percentage(int(found[k]), int(found[k] + false[k]))]
         for k in order
         if found[k] + missed[k] + false[k]
     ]  # fmt: skip

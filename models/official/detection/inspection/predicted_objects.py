@@ -14,7 +14,7 @@ from tpudet.detection.inference.predictions_file import (
 from tpudet.detection.inspection.objects import (
     InspectionError,
     Objects,
-    match_classes,
+    class_permutation,
     order_objects,
 )
 from tpudet.detection.ops.numpy_masks import Rle, mask_area, mask_box
@@ -92,7 +92,7 @@ def _read_predictions_file(
     except PredictionsError as error:
         raise InspectionError(f"{error}. A submission's name must end in .csv") from error
     own = read_class_list(predictions.class_list_text)
-    class_ids = match_classes(own, classes or own, path, classes_from)
+    class_ids = class_permutation(own, classes or own, path, classes_from)
     taken = set(wanted) if wanted is not None else None
     images = [i for i in predictions.images if taken is None or i.image_id in taken]
     chosen = [image.scores >= min_score for image in images]

@@ -17,15 +17,15 @@ def box_areas(boxes: np.ndarray) -> np.ndarray:
     return (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
 
 
-def iou_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def iou_matrix(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Returns the intersection over union [m, n] of boxes [m, 4] and [n, 4].
 
     0 where the union has no area or a coordinate is not a number.
     """
-    starts = np.maximum(a[:, None, :2], b[None, :, :2])
-    ends = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    starts = np.maximum(first[:, None, :2], second[None, :, :2])
+    ends = np.minimum(first[:, None, 2:], second[None, :, 2:])
     intersection = np.clip(ends - starts, 0, None).prod(axis=2)
-    union = box_areas(a)[:, None] + box_areas(b)[None, :] - intersection
+    union = box_areas(first)[:, None] + box_areas(second)[None, :] - intersection
     return np.divide(intersection, union, out=np.zeros_like(intersection), where=union > 0)
 
 

@@ -30,11 +30,11 @@ class Draw(NamedTuple):
     valid: Tensor  # [B, S] bool; false where there were too few candidates
 
 
-class Matched(NamedTuple):
-    """The ground truth of each box."""
+class RegionMatches(NamedTuple):
+    """The matched class and instance of each region."""
 
     classes: Tensor  # [B, K] int32: 1..C, 0 for background, -1 for ignored
-    instances: Tensor  # [B, K] int32, the instance that the box overlaps most
+    instances: Tensor  # [B, K] int32, the instance that the region overlaps most
 
 
 class SampledRois(NamedTuple):
@@ -119,7 +119,7 @@ def match_rois(
     *,
     iou_threshold: float,
     crowd_threshold: float = 0.5,
-) -> Matched:
+) -> RegionMatches:
     """Matches each region with the instance that it overlaps most; ties go to the first.
 
     Padding, boxes without area and boxes with numbers that are not finite never match. A region
@@ -142,7 +142,7 @@ def match_rois(
     ignored = inside_crowds(shared, areas, filled & is_crowd, crowd_threshold)
     ignored = ignored | ops.logical_not(valid & (areas > 0))
     found = ops.cast(gather_rows(classes, instance), "int32")
-    return Matched(ops.where(positive, found, ops.where(ignored, IGNORED, 0)), instance)
+    return RegionMatches(ops.where(positive, found, ops.where(ignored, IGNORED, 0)), instance)
 
 
 def sample_rois(

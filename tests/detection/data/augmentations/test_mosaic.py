@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tpudet.detection.data.augmentations.mixing import mosaic
-from tpudet.detection.data.boxes import box_areas
+from tpudet.detection.data.boxes import visible_areas
 
 CANVAS = (40, 60)
 
@@ -89,7 +89,7 @@ def test_what_is_to_be_ignored_is_so_however_little_of_it_is_seen(make_sample):
     """Its pixels stay: without the box they would be background."""
     samples = [make_sample(np.ones((400, 60, 3)), [[0, 0, 400, 60]], crowds=[0]) for _ in range(4)]
     mixed = mosaic(samples, tf.constant([0, 0]), canvas_size=CANVAS)
-    assert (box_areas(mixed.boxes).numpy() > 0).all()
+    assert (visible_areas(mixed.boxes).numpy() > 0).all()
     assert mixed.is_crowd.numpy().all()
 
 

@@ -14,7 +14,7 @@ from tpudet.detection.evaluation.open_images.metric import (
     precision_recall,
     score_boxes,
 )
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 
 Row = tuple[int, int, tuple[float, float, float, float], float]  # image, class, box, score or group
 
@@ -32,8 +32,8 @@ def truth_of(rows: Sequence[Row], *, images: int = 1, classes: int = 1) -> Chall
     return truth
 
 
-def detections_of(rows: Sequence[Row]) -> ImageDetections:
-    return ImageDetections(
+def detections_of(rows: Sequence[Row]) -> DetectionTable:
+    return DetectionTable(
         np.array([row[0] for row in rows], int),
         np.array([row[2] for row in rows], float).reshape(-1, 4),
         np.array([row[3] for row in rows], float),
@@ -159,7 +159,7 @@ def test_expansion_repeats_rows_for_their_relatives() -> None:
     ]
 
 
-def plain_precisions(truth: ChallengeTruth, detections: ImageDetections) -> list[float]:
+def plain_precisions(truth: ChallengeTruth, detections: DetectionTable) -> list[float]:
     """The rules, word by word: loops over classes, images and detections."""
 
     def share(box: np.ndarray, other: np.ndarray, over_detection: bool) -> float:
@@ -215,7 +215,7 @@ def plain_precisions(truth: ChallengeTruth, detections: ImageDetections) -> list
     return result
 
 
-def random_scene(seed: int) -> tuple[ChallengeTruth, ImageDetections]:
+def random_scene(seed: int) -> tuple[ChallengeTruth, DetectionTable]:
     """Boxes on a coarse grid, so that equal overlaps and exact halves occur; unequal scores."""
     generator = np.random.default_rng(seed)
     num_images, num_classes = 4, 3
@@ -236,7 +236,7 @@ def random_scene(seed: int) -> tuple[ChallengeTruth, ImageDetections]:
     )
     truth.verified[truth.image_indices, truth.classes - 1] = True
     num = int(generator.integers(0, 120))
-    detections = ImageDetections(
+    detections = DetectionTable(
         generator.integers(0, num_images, num),
         boxes(num),
         generator.permutation(num) / 128,
@@ -286,7 +286,7 @@ def test_a_weight_of_two_is_an_image_there_twice() -> None:
             },
         )
         taken = np.concatenate([*found, []]).astype(int)
-        again = ImageDetections(
+        again = DetectionTable(
             np.repeat(np.arange(len(copies)), [len(f) for f in found]),
             *(column[taken] for column in detections[1:4]),
         )

@@ -24,7 +24,7 @@ from tpudet.detection.evaluation.split import build_evaluation
 from tpudet.detection.ops.numpy_masks import encode_rle
 from tpudet.detection.submission.mask_header import HEADER
 from tpudet.detection.submission.mask_text import encode_mask
-from tpudet.detection.types import Batch, Detections, ImageDetections
+from tpudet.detection.types import Batch, Detections, DetectionTable
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError, decode, parse_tree
 from tpudet.trainkit.training.devices import choose_tensorflow_devices
@@ -63,7 +63,7 @@ TRUTH = truth_of([DOG, CAT], [1, 2], [0, 1], [False, True])
 
 
 def test_objects_and_detections_count_for_their_ancestors_too(tree: str) -> None:
-    detections = ImageDetections(
+    detections = DetectionTable(
         np.array([0, 0, 1]), np.array([DOG, DOG, [60, 60, 70, 70]], float),
         np.array([0.9, 0.8, 0.7]), np.array([1, 2, 2]),
     )  # fmt: skip
@@ -84,7 +84,7 @@ def test_masks_are_scored_by_masks_and_count_for_ancestors_too(tree: str) -> Non
     left, right, cat = (np.zeros((100, 100), bool) for _ in range(3))
     left[:50, :25] = right[:50, 25:50] = cat[50:90, 50:90] = True
     truth = TRUTH._replace(masks=[encode_rle(left), encode_rle(cat)])
-    detections = ImageDetections(
+    detections = DetectionTable(
         np.array([0, 0, 1]), np.array([DOG, DOG, [60, 60, 70, 70]], float),
         np.array([0.9, 0.8, 0.7]), np.array([1, 1, 2]),
         [encode_rle(right), encode_rle(left), encode_rle(cat)],
@@ -123,7 +123,7 @@ def test_objects_without_a_mask_absorb_detections_of_masks_and_are_objects_for_b
     shapes = [np.zeros((100, 100), bool) for _ in range(4)]
     shapes[0][50:90, :50] = shapes[2][50:90, :50] = shapes[1][:50, :50] = True
     shapes[3][50:90, 50:90] = True
-    found = ImageDetections(
+    found = DetectionTable(
         np.array([0, 0, 0, 1]), np.array([other, DOG, other, CAT], float),
         np.array([0.9, 0.8, 0.7, 0.6]), np.array([1, 1, 1, 2]), [*map(encode_rle, shapes)],
     )  # fmt: skip
@@ -152,7 +152,7 @@ def test_of_detections_in_one_place_an_ancestor_keeps_the_best(tree: str, with_m
     texts = [encode_rle(mask) for mask in drawn]
     truth = truth_of(corners[:4].tolist(), [1, 2, 2, 1], [0, 0, 1, 1], [False] * 4)
     places, images, classes = (generator.integers(0, high, 400) for high in (6, 2, 2))
-    detections = ImageDetections(
+    detections = DetectionTable(
         images, corners[places], generator.permutation(400) / 400, classes + 1
     )
     if with_masks:  # the boxes differ then, so that masks alone decide
@@ -167,7 +167,7 @@ def test_of_detections_in_one_place_an_ancestor_keeps_the_best(tree: str, with_m
             key = int(images[row]), class_id, int(places[row])
             best.setdefault(key, row)
     rows = list(best.values())
-    expanded = ImageDetections(
+    expanded = DetectionTable(
         images[rows],
         detections.boxes[rows],
         detections.scores[rows],
@@ -196,7 +196,7 @@ def test_one_long_mask_does_not_make_all_masks_long(tree: str) -> None:
         texts.append(encode_rle(cat))
     truth = truth_of([DOG, CAT], [1, 2], [0, 1], [False, False])
     truth = truth._replace(masks=[texts[0], texts[2]])
-    detections = ImageDetections(
+    detections = DetectionTable(
         np.array([0, 0] + [1] * 1998), np.zeros((2000, 4)), np.linspace(0.9, 0.1, 2000),
         np.array([1] + [2] * 1999), texts,
     )  # fmt: skip
@@ -215,7 +215,7 @@ def test_masks_without_a_pixel_do_not_count_as_in_a_submission(tmp_path: Path) -
     dog, empty = np.zeros((100, 100), bool), np.zeros((100, 100), bool)
     dog[:50, :50] = True
     truth = truth_of([DOG], [1], [0], [False])._replace(masks=[encode_rle(dog)])
-    detections = ImageDetections(
+    detections = DetectionTable(
         np.array([0, 0]), np.array([CAT, DOG], float), np.array([0.9, 0.8]), np.array([1, 1]),
         [encode_rle(empty), encode_rle(dog)],
     )  # fmt: skip
@@ -247,7 +247,7 @@ def test_verified_labels_reach_every_copy_of_an_image(tmp_path: Path) -> None:
     truth = truth_of([CAT], [2], [1], [False])._replace(
         records=np.arange(4), sizes=np.full((4, 2), 100.0), source_ids=("a", "b", "a", "a")
     )
-    detections = ImageDetections(
+    detections = DetectionTable(
         np.array([0, 2, 3, 1]), np.array([CAT] * 4, float), np.array([0.9, 0.8, 0.7, 0.6]),
         np.full(4, 2),
     )  # fmt: skip
@@ -259,7 +259,7 @@ def test_verified_labels_reach_every_copy_of_an_image(tmp_path: Path) -> None:
 def test_verified_labels_make_false_positives(tree: str, tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_text("ImageID,LabelName,Confidence\na,/cat,0\nelsewhere,/dog,1\n")
-    detections = ImageDetections(
+    detections = DetectionTable(
         np.array([0, 1]), np.array([DOG, CAT], float), np.array([0.9, 0.8]), np.array([2, 2])
     )
     rules = challenge_split(TRUTH, CLASSES, hierarchy=tree, image_labels=str(path))
@@ -274,7 +274,7 @@ def test_the_absence_of_an_ancestor_that_is_no_class_makes_false_positives(
 ) -> None:
     leaves, path = CLASSES[:2], tmp_path / "labels.csv"
     path.write_text("ImageID,LabelName,Confidence\nb,/animal,0\n")
-    detections = ImageDetections(
+    detections = DetectionTable(
         np.array([0, 1]), np.array([DOG, CAT], float), np.array([0.8, 0.9]), np.array([1, 1])
     )
     rules = challenge_split(TRUTH, leaves, hierarchy=tree, image_labels=str(path))

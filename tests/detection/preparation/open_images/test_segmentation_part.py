@@ -19,7 +19,7 @@ from tpudet.detection.data.tfrecord import Example, parse_example
 from tpudet.detection.evaluation.ground_truth import load_ground_truth
 from tpudet.detection.evaluation.open_images.split import challenge_split
 from tpudet.detection.submission.mask_text import encode_mask
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 from tpudet.trainkit.class_list import read_classes
 from tpudet.trainkit.records import find_shards, read_records
 
@@ -284,7 +284,7 @@ def test_training_scores_masks_as_the_submission_of_the_same_detections_is_score
     kept = np.array([row for row in range(9) if kinds[row] != 1 or truth.image_indices[row] < 2])
     masks = [truth.masks[row] for row in kept]
     scores = np.array([0.8, 0.9, 0.7])[kinds[kept]]
-    found = ImageDetections(
+    found = DetectionTable(
         truth.image_indices[kept], truth.boxes[kept], scores, truth.classes[kept], masks
     )
     tree = str(data / "challenge-2019-label300-segmentable-hierarchy.json")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tpudet.detection.data.boxes import has_area, remaining_boxes
-from tpudet.detection.data.masks import join_masks, pad_masks
+from tpudet.detection.data.masks import concat_masks, pad_masks
 from tpudet.detection.data.sample import Sample
 from tpudet.trainkit.images.canvas import pad_image
 from tpudet.trainkit.types import Tensor
@@ -56,7 +56,7 @@ def mosaic(samples: Sequence[Sample], seed: Tensor, *, canvas_size: tuple[int, i
         boxes=tf.concat([_move_boxes(sample, tile) for sample, tile in pairs], 0),
         classes=tf.concat([sample.classes for sample in samples], 0),
         is_crowd=tf.concat([sample.is_crowd for sample in samples], 0),
-        masks=join_masks(masks),
+        masks=concat_masks(masks),
     )
 
 
@@ -165,7 +165,7 @@ def blend(samples: Sequence[Sample], share: Tensor) -> Sample:
         boxes=tf.concat(visible, 0),
         classes=tf.concat([first.classes, second.classes], 0),
         is_crowd=tf.concat([first.is_crowd, second.is_crowd], 0),
-        masks=join_masks(masks),
+        masks=concat_masks(masks),
     )
 
 

@@ -27,7 +27,7 @@ from tpudet.detection.evaluation.open_images.report import (
 from tpudet.detection.evaluation.open_images.truth import LabelledTruth, read_truth
 from tpudet.detection.submission.errors import SubmissionError
 from tpudet.detection.submission.open_images_csv import require_words
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim, claim_beside
 from tpudet.trainkit.files.storage import is_file, whole_file
@@ -41,7 +41,7 @@ class SubmissionScores(NamedTuple):
     """A submission, read and matched with the ground truth."""
 
     scored: Scored
-    detections: ImageDetections
+    detections: DetectionTable
     counts: ReadCounts
 
 

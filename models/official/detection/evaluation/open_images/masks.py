@@ -35,7 +35,7 @@ from tpudet.detection.submission.errors import (
 )
 from tpudet.detection.submission.mask_rows import MaskRow, decode_masks, open_masks
 from tpudet.detection.submission.mask_text import MaskError, UnpackedMasks, decode_mask
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 
 _LABELS_SHOWN = 5
 
@@ -83,7 +83,7 @@ def truth_masks(path: str, texts: MaskTexts, is_group_of: np.ndarray) -> list[Ma
 
 def read_mask_predictions(
     path: str, labelled: LabelledTruth, *, skip_bad: bool = False
-) -> tuple[ImageDetections, ReadCounts]:
+) -> tuple[DetectionTable, ReadCounts]:
     """Reads the predictions of a submission of masks whose class is verified on their image.
 
     Boxes are around the masks, in 0..1 of the image. Empty masks have no box and are left out.
@@ -159,11 +159,11 @@ class _Counted:
             self._found.append((image, mask_box(mask), score, class_id))
             self._masks.append(mask)
 
-    def predictions(self) -> ImageDetections:
+    def predictions(self) -> DetectionTable:
         """All predictions that count."""
         found = self._found
         images, boxes, scores, classes = zip(*found, strict=True) if found else ((),) * 4
-        return ImageDetections(
+        return DetectionTable(
             np.array(images, np.int64),
             np.array(boxes, np.float64).reshape(-1, 4),
             np.array(scores, np.float64),
@@ -180,7 +180,7 @@ class _Counted:
 
 
 def score_masks(
-    truth: ChallengeTruth, masks: Sequence[Mask | None], detections: ImageDetections
+    truth: ChallengeTruth, masks: Sequence[Mask | None], detections: DetectionTable
 ) -> Scored:
     """Matches detections, which have masks, with the ground truth and its masks."""
     if detections.masks is None:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 
 MIN_OVERLAP = 0.5
 MAX_PER_IMAGE_AND_CLASS = 10_000  # the published scorer takes no more
@@ -86,7 +86,7 @@ def expand(labels: np.ndarray, relatives: Sequence[Sequence[int]]) -> tuple[np.n
     return np.concatenate([np.arange(len(labels)), rows]), np.concatenate([labels, found])
 
 
-def score_boxes(truth: ChallengeTruth, detections: ImageDetections) -> Scored:
+def score_boxes(truth: ChallengeTruth, detections: DetectionTable) -> Scored:
     """Matches boxes with the ground truth by the rules of this module."""
     rows = countable_rows(truth, detections)
     keys = image_class_keys(truth, detections, rows)
@@ -94,11 +94,11 @@ def score_boxes(truth: ChallengeTruth, detections: ImageDetections) -> Scored:
     iou = best_boxes(truth, ~truth.is_group_of, keys, boxes, over_detection=False)
     ioa = best_boxes(truth, truth.is_group_of, keys, boxes, over_detection=True)
     is_true, is_ignored = assign(iou, ioa)
-    counts = np.ones(len(truth.classes), bool)
-    return collect(truth, detections, rows, is_true, is_ignored, counts)
+    is_instance = np.ones(len(truth.classes), bool)
+    return collect(truth, detections, rows, is_true, is_ignored, is_instance)
 
 
-def countable_rows(truth: ChallengeTruth, detections: ImageDetections) -> np.ndarray:
+def countable_rows(truth: ChallengeTruth, detections: DetectionTable) -> np.ndarray:
     """[n] int64: the detections to match, by falling score.
 
     Left out are classes that are not verified for their image, boxes whose end is before their
@@ -119,7 +119,7 @@ def countable_rows(truth: ChallengeTruth, detections: ImageDetections) -> np.nda
 
 
 def image_class_keys(
-    truth: ChallengeTruth, table: ImageDetections | ChallengeTruth, rows: np.ndarray
+    truth: ChallengeTruth, table: DetectionTable | ChallengeTruth, rows: np.ndarray
 ) -> np.ndarray:
     """[n] int64: a number per image and class, of each of the rows (indices or bool)."""
     num_classes = truth.verified.shape[1]
@@ -201,7 +201,7 @@ def assign(
 
 def collect(
     truth: ChallengeTruth,
-    detections: ImageDetections,
+    detections: DetectionTable,
     rows: np.ndarray,
     is_true: np.ndarray,
     is_ignored: np.ndarray,

@@ -10,7 +10,7 @@ from tpudet.detection.submission.files import bad_rows, in_file_order, open_subm
 from tpudet.detection.submission.fusion.blocks import Block
 from tpudet.detection.submission.unknown_labels import UnknownLabels
 from tpudet.detection.submission.writer import run_blocks
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 
 
 class ReadCounts(NamedTuple):
@@ -41,7 +41,7 @@ class ReadCounts(NamedTuple):
 
 def read_box_predictions(
     path: str, labelled: LabelledTruth, *, skip_bad: bool = False, threads: int = 1
-) -> tuple[ImageDetections, ReadCounts]:
+) -> tuple[DetectionTable, ReadCounts]:
     """Reads the predictions whose class is verified on their image, in the order of the file.
 
     Args:
@@ -75,7 +75,7 @@ def read_box_predictions(
         np.concatenate(parts) for parts in zip(empty, *columns, strict=True)
     )
     num_known = int((images >= 0).sum())
-    return ImageDetections(indices, boxes, scores, classes), ReadCounts(
+    return DetectionTable(indices, boxes, scores, classes), ReadCounts(
         images=num_rows,
         images_elsewhere=num_rows - num_known,
         images_missing=len(labelled.image_ids) - num_known,

@@ -18,7 +18,7 @@ from tpudet.detection.evaluation.open_images.metric import (
     precision_recall,
 )
 from tpudet.detection.ops.numpy_boxes import boxes_to_xywh
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 from tpudet.trainkit.class_list import ClassEntry
 
 CURVES_PER_PAGE = 25
@@ -143,7 +143,7 @@ def draw_curves(scored: Scored, rows: Sequence[ScoredClass], class_ids: Sequence
     return stream.getvalue()
 
 
-def error_shares(truth: ChallengeTruth, detections: ImageDetections) -> list[ErrorShare]:
+def error_shares(truth: ChallengeTruth, detections: DetectionTable) -> list[ErrorShare]:
     """The kinds of errors as TIDE has them, most frequent first, computed by hotcoco.
 
     The 100 best detections of an image count, as in TIDE, and only classes that are verified there.

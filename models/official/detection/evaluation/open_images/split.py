@@ -22,7 +22,7 @@ from tpudet.detection.evaluation.open_images.truth import LabelNumbers, expand_v
 from tpudet.detection.evaluation.open_images.truth_csv import read_image_labels
 from tpudet.detection.ops.numpy_masks import Rle, mask_area
 from tpudet.detection.submission.hierarchy import Hierarchy, read_hierarchy_file
-from tpudet.detection.types import ImageDetections
+from tpudet.detection.types import DetectionTable
 from tpudet.trainkit.class_list import ClassEntry, class_ids
 from tpudet.trainkit.files.storage import read_text
 
@@ -36,7 +36,7 @@ class ChallengeSplit(NamedTuple):
     # COCO RLE of the expanded ground truth, None for an empty one; None without masks at all
     masks: list[Rle | None] | None = None
 
-    def metrics(self, detections: ImageDetections) -> dict[str, float]:
+    def metrics(self, detections: DetectionTable) -> dict[str, float]:
         """Returns AP, AP50, which is the same number, and `AP/<class name>`.
 
         Where both have masks the same keys follow for these, with `mask_` before them. AP is the
@@ -52,7 +52,7 @@ class ChallengeSplit(NamedTuple):
         masks = self._summarize(score_masks(self.truth, self.masks, expanded))
         return metrics | {f"{MASK_PREFIX}{key}": value for key, value in masks.items()}
 
-    def class_scores(self, detections: ImageDetections) -> ClassScores:
+    def class_scores(self, detections: DetectionTable) -> ClassScores:
         """Returns precision and recall of the boxes of each class, detections expanded."""
         boxes = _with_ancestors(detections._replace(masks=None), self.ancestors)
         scored = score_boxes(self.truth, boxes)
@@ -176,11 +176,11 @@ def _no_class(path: str, first_label: str, classes: Sequence[ClassEntry]) -> Val
     )
 
 
-def _with_pixels(detections: ImageDetections, masks: Sequence[Rle]) -> ImageDetections:
+def _with_pixels(detections: DetectionTable, masks: Sequence[Rle]) -> DetectionTable:
     """Leaves out the detections whose mask is empty."""
     # pycocotools takes a twentieth of the time of `mask_area`, which does not trust the counts.
     kept = [row for row, mask in enumerate(masks) if coco_mask.area(mask)]
-    return ImageDetections(
+    return DetectionTable(
         detections.image_indices[kept],
         detections.boxes[kept],
         detections.scores[kept],
@@ -189,7 +189,7 @@ def _with_pixels(detections: ImageDetections, masks: Sequence[Rle]) -> ImageDete
     )
 
 
-def _with_ancestors(detections: ImageDetections, ancestors: list[list[int]]) -> ImageDetections:
+def _with_ancestors(detections: DetectionTable, ancestors: list[list[int]]) -> DetectionTable:
     if not any(ancestors):
         return detections
     rows, classes = expand(detections.classes - 1, ancestors)
@@ -199,7 +199,7 @@ def _with_ancestors(detections: ImageDetections, ancestors: list[list[int]]) -> 
     columns = [detections.image_indices[rows], classes, *(column[rows] for column in places)]
     kept = _first_of_equal(columns)  # it has the best score
     rows = rows[kept]
-    return ImageDetections(
+    return DetectionTable(
         detections.image_indices[rows],
         detections.boxes[rows],
         detections.scores[rows],
@@ -216,7 +216,7 @@ def _equal_masks(masks: Sequence[Rle]) -> np.ndarray:
 
 
 def _first_of_equal(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """The place, rising, of the first of equal rows of [n] columns."""
+    """The sorted indices of the first of equal rows of [n] columns."""
     # Half the time or less of np.unique(axis=0), which compares rows as records.
     order = np.lexsort(columns)  # stable
     is_first = np.zeros(len(order), bool)

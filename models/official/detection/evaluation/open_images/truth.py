@@ -163,7 +163,7 @@ def _content(path: str) -> bytes:
 
 
 def _find(image_ids: np.ndarray, names: np.ndarray) -> np.ndarray:
-    """[n] int64: the place of each name (str) among the ids (bytes)."""
+    """[n] int64: the index of each name (str) among the ids (bytes)."""
     return np.searchsorted(image_ids, _as_bytes(names))
 
 
