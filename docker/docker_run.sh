@@ -14,8 +14,8 @@ usage: $(basename "$0") COMMAND...
   PREDICTIONS  folder for the predictions (\$STORAGE/predictions)
   IMAGE        tpudet:cuda where nvidia-smi finds a GPU, else tpudet:cpu; docker_build.sh makes both
   DOCKER_FLAGS more flags of docker run, e.g. --network=host for a Ray cluster
-Relative defaults start from the repository. MODEL_DIR and the PREDICTIONS file of a command may be
-in any of these folders or below the working directory.
+Relative defaults start from the repository. SAVED_MODEL and the PREDICTIONS file of a command may
+be in any of these folders or below the working directory.
 examples:
   ./$(basename "$0") python inference.py predictions.parquet ../output/final/quickstart-bccd-640
   DATA=/mnt/data $(basename "$0") tpudet predict --models models.yml

@@ -225,7 +225,7 @@ def take_shard(images: Sequence[ImageFile], shard: Shard) -> Sequence[ImageFile]
     return images[n * (shard.number - 1) // shard.of : n * shard.number // shard.of]
 
 
-def shard_path(path: str, shard: Shard | None) -> str:
+def shard_output_path(path: str, shard: Shard | None) -> str:
     """Returns the path of a shard's predictions: `p.parquet` becomes `p_part_2_of_4.parquet`.
 
     A name that ends like this already, and any name without a shard, is returned as it is.

@@ -189,25 +189,25 @@ def _is_taken(path: str) -> bool:
     return storage.exists(path) and (not storage.is_folder(path) or bool(storage.list_folder(path)))
 
 
-def find_saved_model(model_dir: str) -> str:
-    """Returns the directory of the newest SavedModel at or below `model_dir`.
+def find_saved_model(saved_model: str) -> str:
+    """Returns the directory of the newest SavedModel at or below `saved_model`.
 
     Raises:
         SavedModelError: no such directory, or no SavedModel in it; lists what is there.
     """
-    if not storage.is_folder(model_dir):
+    if not storage.is_folder(saved_model):
         raise SavedModelError(
-            f"no directory {model_dir}: name a SavedModel or a folder that holds some"
+            f"no directory {saved_model}: name a SavedModel or a folder that holds some"
         )
     found = [
         folder
-        for folder, _, names in storage.walk(model_dir)
+        for folder, _, names in storage.walk(saved_model)
         if SAVED_MODEL_FILE in names and not os.path.basename(folder.rstrip("/")).startswith(".")
     ]
     if not found:
-        there = ", ".join(storage.list_folder(model_dir)[:20]) or "nothing"
+        there = ", ".join(storage.list_folder(saved_model)[:20]) or "nothing"
         raise SavedModelError(
-            f"no SavedModel (saved_model.pb) in {model_dir} or below; there is: {there}. "
+            f"no SavedModel (saved_model.pb) in {saved_model} or below; there is: {there}. "
             "tpudet export writes one"
         )
     age = {f: storage.stat(os.path.join(f, SAVED_MODEL_FILE)).modified_ns for f in found}

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tpudet.detection.inference import predictions_limits
-from tpudet.detection.inference.join_parts import join_parts
+from tpudet.detection.inference.join_shards import join_shards
 from tpudet.detection.inference.predictions import FORMAT
 from tpudet.detection.inference.predictions_file import (
     PredictionsError,
@@ -169,7 +169,7 @@ def test_metadata_of_another_form_is_refused_by_name(
         path = tmp_path / name
         path.write_bytes(file.getvalue())
         with pytest.raises(PredictionsError, match=rf"{name} is not a usable .*{message}"):
-            join_parts(str(tmp_path / "joined.parquet"), [str(path)])
+            join_shards(str(tmp_path / "joined.parquet"), [str(path)])
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,8 @@ def test_all_mistakes_of_a_list_are_named_at_once(storage: Path, capsys: Any) ->
 
 def test_wrong_use_is_explained(storage: Path, capsys: Any) -> None:
     assert "give no PREDICTIONS" in errors_of(capsys, "p.parquet", "--models", "models.yml")
-    assert "give PREDICTIONS and MODEL_DIR, or --models FILE" in errors_of(capsys, "p.parquet")
-    assert "give PREDICTIONS and MODEL_DIR" in errors_of(capsys)
+    assert "give PREDICTIONS and SAVED_MODEL, or --models FILE" in errors_of(capsys, "p.parquet")
+    assert "give PREDICTIONS and SAVED_MODEL" in errors_of(capsys)
     assert "none.yml: cannot be read" in errors_of(capsys, "--models", "none.yml")
     for wrong in ("a: 1\n", "", "- [1\n"):
         Path("wrong.yml").write_text(wrong)

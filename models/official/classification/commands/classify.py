@@ -14,7 +14,7 @@ If the images have labels, the accuracy is printed; of several classes all must 
 
 examples:
   tpudet classify predictions.csv output/final/flowers-112 --images photos
-  tpudet classify submission.csv MODEL --records $STORAGE/converted/flowers --split test
+  tpudet classify submission.csv SAVED_MODEL --records $STORAGE/converted/flowers --split test
 
 exit status: 0 done, 1 some images could not be read or predicted (they are listed), 2 wrong
 arguments or input
@@ -24,7 +24,11 @@ arguments or input
 def main(argv: Sequence[str] | None = None) -> int:
     parser = new_parser("tpudet classify", __doc__, epilog=_EPILOG)
     parser.add_argument("output", metavar="FILE.csv", help="file to write")
-    parser.add_argument("model", metavar="MODEL", help="SavedModel, or a folder that has some")
+    parser.add_argument(
+        "saved_model",
+        metavar="SAVED_MODEL",
+        help="a SavedModel, or a folder that has some; the newest is taken",
+    )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--images", metavar="DIR", help="folder of images, or of class folders")
     source.add_argument("--records", metavar="DIR", help="folder of TFRecords")
@@ -44,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     return classify(
         arguments.output,
-        arguments.model,
+        arguments.saved_model,
         images=arguments.images,
         records=arguments.records,
         split=arguments.split,

@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 def classify(
     output: str,
-    model_dir: str,
+    saved_model: str,
     *,
     images: str | None,
     records: str | None,
@@ -63,7 +63,7 @@ def classify(
 
     Args:
         output: CSV file to write.
-        model_dir: a SavedModel, or a folder that has some; the newest is taken.
+        saved_model: a SavedModel, or a folder that has some; the newest is taken.
         images: folder of images, or of class folders; None: records.
         records: folder of TFRecords; None: images.
         split: of the records, or several joined by `+`.
@@ -81,7 +81,7 @@ def classify(
     """
     if exists(output) and not force:
         raise UserError(f"{output} exists: --force replaces it")
-    saved = read_saved_model(find_saved_model(model_dir), facts=("task", "image_size", "loss"))
+    saved = read_saved_model(find_saved_model(saved_model), facts=("task", "image_size", "loss"))
     classes = read_class_list(saved.class_list_text)
     faults: list[str] = []
     shards: list[str] = []
@@ -156,13 +156,13 @@ def _print_accuracy(
 ) -> None:
     """Prints the share of images whose classes are right, if labels are known."""
     if is_multi_label:  # an image without a label is then one of no class
-        counts = [any(row.labels for row in rows)] * len(rows)
+        is_scored = [any(row.labels for row in rows)] * len(rows)
     else:
-        counts = [len(row.labels) == 1 for row in rows]
+        is_scored = [len(row.labels) == 1 for row in rows]
     right = [row.labels == found for row, found in zip(rows, predicted, strict=True)]
-    if any(counts):
-        share = sum(itertools.compress(right, counts)) / sum(counts)
-        print(f"accuracy {share:.4f} of {sum(counts)} images with labels")
+    if any(is_scored):
+        share = sum(itertools.compress(right, is_scored)) / sum(is_scored)
+        print(f"accuracy {share:.4f} of {sum(is_scored)} images with labels")
 
 
 def _images_of_folder(

@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "saved_model",
         metavar="SAVED_MODEL",
-        help="a SavedModel of tpudet export, or a folder with some",
+        help="a SavedModel, or a folder that has some; the newest is taken",
     )
     parser.add_argument(
         "out", metavar="OUT", help="file to write; .tflite or .onnx says the format"
@@ -35,11 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    from tpudet.detection.inference.portable import convert
+    from tpudet.detection.inference.portable import convert_model
     from tpudet.trainkit.saved_model import find_saved_model
 
     directory = find_saved_model(arguments.saved_model)
-    size = convert(
+    size = convert_model(
         directory,
         arguments.out,
         int8=arguments.int8,

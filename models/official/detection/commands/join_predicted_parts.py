@@ -33,6 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    from tpudet.detection.inference.join_parts import join_predicted_parts
+    from tpudet.detection.inference.join_shards import join_predicted_parts
 
     return join_predicted_parts(**vars(arguments))

@@ -14,10 +14,10 @@ from tpudet.trainkit.files.locations import data_path
 _EPILOG = """\
 examples:
   tpudet predict predictions.parquet output/final/quickstart-bccd-640 --images data/test
-  tpudet predict predictions.parquet MODEL_DIR --images a.jpg --images https://host/b.png
-  tpudet predict predictions.parquet MODEL_DIR --images clip.mp4 --every 10 --save_images drawn
-  tpudet predict predictions.parquet MODEL_DIR --shard 2/8     # this machine's part of eight
-  tpudet predict predictions.parquet MODEL_DIR --tta flip,scales
+  tpudet predict predictions.parquet SAVED_MODEL --images a.jpg --images https://host/b.png
+  tpudet predict predictions.parquet SAVED_MODEL --images clip.mp4 --every 10 --save_images drawn
+  tpudet predict predictions.parquet SAVED_MODEL --shard 2/8     # this machine's part of eight
+  tpudet predict predictions.parquet SAVED_MODEL --tta flip,scales
   tpudet predict --models models.yml --cluster auto            # a list of models, on a Ray cluster
 
 models.yml is a list of {dataset, version, step, resolution}. A model is read from
@@ -48,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="file to write: .pkl a pickle, else Parquet",
     )
     parser.add_argument(
-        "model_dir",
-        metavar="MODEL_DIR",
+        "saved_model",
+        metavar="SAVED_MODEL",
         nargs="?",
-        help="has a SavedModel, or its subfolders have",
+        help="a SavedModel, or a folder that has some; the newest is taken",
     )
     parser.add_argument(
         "--destination", metavar="PREDICTIONS", help="another way to name PREDICTIONS"
@@ -151,7 +151,7 @@ def _add_view_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int | str:
     from tpudet.detection.inference import predict
     from tpudet.detection.inspection.save_images import check_image_folder, save_images
-    from tpudet.trainkit.image_folder import parse_shard, shard_path
+    from tpudet.trainkit.image_folder import parse_shard, shard_output_path
 
     names = _names(arguments)
     shard = parse_shard(arguments.shard) if arguments.shard else None
@@ -164,16 +164,16 @@ def _run(arguments: argparse.Namespace) -> int | str:
         "in_bfloat16": predict.choose_bfloat16(
             arguments.precision, is_shared=bool(arguments.cluster or arguments.shard)
         ),
-        "any_precision": arguments.precision == "auto",
         "overwrite": arguments.overwrite,
     }
     if arguments.models:
-        tasks = predict.plan_models(arguments.models, **options)
+        any_precision = arguments.precision == "auto"
+        tasks = predict.plan_models(arguments.models, any_precision=any_precision, **options)
     else:
         tasks = predict.plan_folder(*names, **options)
     drawings = arguments.save_images or ""
     if shard:
-        drawings = shard_path(drawings.rstrip("/"), shard)
+        drawings = shard_output_path(drawings.rstrip("/"), shard)
     for task in tasks if arguments.save_images else ():
         check_image_folder(drawings, task.images)
     if arguments.dry_run:
@@ -199,8 +199,8 @@ def _run(arguments: argparse.Namespace) -> int | str:
 
 
 def _names(arguments: argparse.Namespace) -> list[str]:
-    """Returns PREDICTIONS and MODEL_DIR; none with --models."""
-    names = [name for name in (arguments.predictions, arguments.model_dir) if name]
+    """Returns PREDICTIONS and SAVED_MODEL; none with --models."""
+    names = [name for name in (arguments.predictions, arguments.saved_model) if name]
     if arguments.destination:
         names.insert(0, arguments.destination)
     if arguments.models:
@@ -209,7 +209,7 @@ def _names(arguments: argparse.Namespace) -> list[str]:
         if names:
             raise UserError("--models names the models and their predictions: give no PREDICTIONS")
     elif len(names) != 2:
-        raise UserError("give PREDICTIONS and MODEL_DIR, or --models FILE")
+        raise UserError("give PREDICTIONS and SAVED_MODEL, or --models FILE")
     return names
 
 

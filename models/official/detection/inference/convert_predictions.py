@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from tpudet.detection.inference.join_parts import describe_shard
+from tpudet.detection.inference.join_shards import describe_shard
 from tpudet.detection.inference.predictions import (
     ImagePredictions,
     PredictionsError,

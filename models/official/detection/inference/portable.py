@@ -40,7 +40,7 @@ _QUANTIZED = {
 _OPSET = 17  # of ONNX: the first with everything here; runtimes of 2022 read it
 
 
-def convert(
+def convert_model(
     directory: str,
     path: str,
     *,

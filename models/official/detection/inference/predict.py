@@ -27,17 +27,17 @@ from tpudet.trainkit.image_folder import (
     Shard,
     list_inputs,
     read_ids,
-    shard_path,
+    shard_output_path,
     take_shard,
 )
 from tpudet.trainkit.saved_model import SavedModel, find_saved_model
 
-Precision = Literal["auto", "float32", "bfloat16"]
+InferencePrecision = Literal["auto", "float32", "bfloat16"]
 
 
 def plan_folder(
     predictions: str,
-    model_dir: str,
+    saved_model: str,
     *,
     images: Sequence[str],
     every: int,
@@ -45,30 +45,28 @@ def plan_folder(
     shard: Shard | None,
     views: ViewSettings | None,
     in_bfloat16: bool,
-    any_precision: bool,
     overwrite: bool,
 ) -> list[PredictionTask]:
     """Plans the predictions of one model; says what there is to do.
 
     Args:
         predictions: the predictions file to write; that of a shard gets the shard's suffix.
-        model_dir: has a SavedModel, or its subfolders have.
+        saved_model: a SavedModel, or a folder that has some; the newest is taken.
         images: folders, image files, URLs and videos.
         every: take every Nth frame of videos.
         ids: path of a list of image ids to predict; None for all images.
         shard: the part of the images to predict.
         views: of test-time augmentation.
         in_bfloat16: of `choose_bfloat16`.
-        any_precision: whether finished predictions of another precision will do.
         overwrite: replace an existing predictions file.
 
     Raises:
         UserError: an argument is not usable.
     """
-    target = shard_path(predictions, shard)
+    target = shard_output_path(predictions, shard)
     if is_file(target) and not overwrite:
         raise InferenceError(f"{target} exists: --overwrite replaces it")
-    saved = read_saved_detector(find_saved_model(model_dir))
+    saved = read_saved_detector(find_saved_model(saved_model))
     listed = _list(images, every, ids)
     size = "x".join(map(str, saved.metadata["canvas_size"]))
     print(f"model {saved.directory}, canvas {size}; {_count_images(listed, images, shard)}")
@@ -100,7 +98,7 @@ def plan_models(
         shard: of the images.
         views: of test-time augmentation.
         in_bfloat16: precision.
-        any_precision: of finished ones.
+        any_precision: whether finished predictions of another precision will do.
         overwrite: replace existing predictions files.
 
     Raises:
@@ -112,7 +110,7 @@ def plan_models(
     tasks: list[PredictionTask] = []
 
     def add(model: ListedModel) -> None:
-        target = shard_path(model.predictions_path, shard)
+        target = shard_output_path(model.predictions_path, shard)
         task = _task(model.saved, target, listed, shard, views)
         task = task._replace(in_bfloat16=in_bfloat16, any_precision=any_precision)
         task = task._replace(image_files=files, file_facts=facts)
@@ -126,7 +124,7 @@ def plan_models(
     return tasks
 
 
-def choose_bfloat16(precision: Precision, *, is_shared: bool) -> bool:
+def choose_bfloat16(precision: InferencePrecision, *, is_shared: bool) -> bool:
     """Returns whether convolutions on CPUs are to be in bfloat16.
 
     Args:

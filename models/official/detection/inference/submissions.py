@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from tpudet.detection.inference.join_parts import describe_shard
+from tpudet.detection.inference.join_shards import describe_shard
 from tpudet.detection.inference.predictions import ImagePredictions, StoredPredictions
 from tpudet.detection.inference.predictions_file import open_predictions
 from tpudet.detection.submission.ancestors import AncestorTable, ancestor_table

@@ -13,7 +13,7 @@ import pytest
 
 from tpudet.detection.commands.join_predicted_parts import main as join
 from tpudet.detection.commands.predict import main
-from tpudet.detection.inference.join_parts import join_parts
+from tpudet.detection.inference.join_shards import join_shards
 from tpudet.detection.inference.parts import PredictionTask
 from tpudet.detection.inference.predictions_file import (
     ImagePredictions,
@@ -26,7 +26,7 @@ from tpudet.trainkit.image_folder import (
     ImageFolderError,
     Shard,
     parse_shard,
-    shard_path,
+    shard_output_path,
     take_shard,
 )
 from tpudet.trainkit.saved_model import SavedModel
@@ -100,9 +100,11 @@ def test_shards_partition_the_list() -> None:
     for wrong in ("0/4", "5/4", "1", "1/0", "-1/4", "a/b", "1/2/3"):
         with pytest.raises(ValueError, match="I/N takes part I of N"):
             parse_shard(wrong)
-    assert shard_path("gs://b/p.v1.parquet", Shard(2, 4)) == "gs://b/p.v1_part_2_of_4.parquet"
-    assert shard_path("p_part_2_of_4.pkl", Shard(2, 4)) == "p_part_2_of_4.pkl"
-    assert shard_path("p.parquet", None) == "p.parquet"
+    assert (
+        shard_output_path("gs://b/p.v1.parquet", Shard(2, 4)) == "gs://b/p.v1_part_2_of_4.parquet"
+    )
+    assert shard_output_path("p_part_2_of_4.pkl", Shard(2, 4)) == "p_part_2_of_4.pkl"
+    assert shard_output_path("p.parquet", None) == "p.parquet"
 
 
 def test_joined_shards_are_the_predictions_of_one_run(
@@ -122,7 +124,7 @@ def test_joined_shards_are_the_predictions_of_one_run(
     command = [sys.executable, SCRIPTS / "join_predicted_parts.py", out, *reversed(parts)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "p.parquet: 6 images of 3 parts" in done.stdout
+    assert "p.parquet: 6 images of 3 shards" in done.stdout
     assert_equal(read(out), read(whole))
     # Also against a list of ids, to a pickle, and what the command never replaces unasked.
     ids = tmp_path / "sample_submission.csv"
@@ -143,7 +145,7 @@ def test_what_is_missing_or_twice_is_named(tmp_path: Path, capsys: Any) -> None:
     text = errors_of(capsys, out, one, three, three)
     assert "2 shards are missing: 2/4, 4/4" in text
     assert "shard 3/4 is given 2 times" in text
-    assert f"1 images are in two parts: i3 ({three} and {three})" in text
+    assert f"1 images are in two shards: i3 ({three} and {three})" in text
     other = write(
         tmp_path / "other.parquet", [image("i2")], fingerprint="g", shard={"number": 2, "of": 4}
     )
@@ -178,7 +180,7 @@ def test_what_is_missing_or_twice_is_named(tmp_path: Path, capsys: Any) -> None:
     bad.write_bytes(b"PAR1 but no more")
     assert "bad.parquet is not a usable predictions file" in errors_of(capsys, out, one, bad)
     assert "no file" in errors_of(capsys, out, one, tmp_path / "none.parquet")
-    assert "is one of the parts" in errors_of(capsys, one, one, two)
+    assert "is one of the shards" in errors_of(capsys, one, one, two)
     assert not list(tmp_path.glob("out*"))
 
 
@@ -195,7 +197,7 @@ def test_one_process_joins_into_a_file(tmp_path: Path, capsys: Any, hold_claim: 
         assert f"is being written by process {process}" in errors_of(capsys, *command)
     (tmp_path / "link.parquet").symlink_to(part)
     text = errors_of(capsys, tmp_path / "link.parquet", *command[1:], "-f")
-    assert "is one of the parts: name RESULT first" in text
+    assert "is one of the shards: name RESULT first" in text
     assert join(command) == 0
 
 
@@ -204,11 +206,11 @@ def test_a_join_that_was_killed_leaves_nothing_to_the_next(tmp_path: Path) -> No
     (tmp_path / "ids").write_text("1\n")
     program = f"""
 import os, signal
-from tpudet.detection.inference import join_parts
+from tpudet.detection.inference import join_shards
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
-join_parts.write_predictions = die
-join_parts.join_parts({str(tmp_path / "p.parquet")!r}, [{part!r}], ids=["1"])
+join_shards.write_predictions = die
+join_shards.join_shards({str(tmp_path / "p.parquet")!r}, [{part!r}], ids=["1"])
 """
     killed = subprocess.run([sys.executable, "-c", program], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -245,7 +247,7 @@ def test_joining_holds_one_block_at_a_time(tmp_path: Path) -> None:
     before = pa.default_memory_pool()
     pa.set_memory_pool(COUNTING_POOL)
     try:
-        assert join_parts(str(tmp_path / "all.parquet"), paths) == 2 * 30 * 40
+        assert join_shards(str(tmp_path / "all.parquet"), paths) == 2 * 30 * 40
     finally:
         pa.set_memory_pool(before)
     assert size > 10e6
