@@ -14,7 +14,7 @@ from tensorflow.core.framework.tensor_slice_pb2 import TensorSliceProto
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 from tensorflow.core.util.saved_tensor_slice_pb2 import SavedTensorSlices
 
-from tpudet.trainkit.weights.bundle_index import check_index, read_table
+from tpudet.trainkit.weights.bundle_index import check_index, read_entries
 from tpudet.trainkit.weights.tensor_bundle import UnreadableCheckpointError, open_bundle
 
 
@@ -38,7 +38,7 @@ def test_every_key_that_tensorflow_writes_is_read(tmp_path: Path) -> None:
             tensors=list(tensors.values()),
         )
         check_index(prefix, f"{prefix}.index")
-        keys = [key.decode() for key, _ in read_table(Path(f"{prefix}.index").read_bytes())]
+        keys = [key.decode() for key, _ in read_entries(Path(f"{prefix}.index").read_bytes())]
         assert keys == ["", *sorted(tensors)]
     prefix = str(tmp_path / "parts")
     parts = ["4 3 0,2:-", "4 3 2,2:-"]

@@ -16,7 +16,7 @@ from tpudet.classification.data.samples import (
     build_targets,
     check_windows,
     decode_example,
-    evaluated_crop,
+    evaluation_crop,
     training_sample,
 )
 from tpudet.classification.types import Batch
@@ -123,7 +123,7 @@ def eval_dataset(
         Dataset of `Batch`.
     """
     schema = check_windows(data, read_schema(shards))
-    center = functools.partial(evaluated_crop, image_size=data.image_size, share=data.center_crop)
+    center = functools.partial(evaluation_crop, image_size=data.image_size, share=data.center_crop)
 
     def prepare(record: Tensor, serialized: Tensor) -> Batch:
         example = parse_example(serialized, schema)

@@ -25,7 +25,7 @@ from tpudet.trainkit.types import Tensor
 _FLIP, _MOVE = -1, -2  # folded into a record's seed; augmentations count from 0
 
 
-def evaluated_crop(size: Tensor, image_size: tuple[int, int], share: float) -> Crop:
+def evaluation_crop(size: Tensor, image_size: tuple[int, int], share: float) -> Crop:
     """Returns the central crop of an image that evaluation and export see.
 
     Args:
@@ -101,7 +101,7 @@ def training_sample(
     stateless_seed = record_seed(seed, epoch, record)
 
     def choose(size: Tensor) -> Crop:
-        center = evaluated_crop(size, data.image_size, data.center_crop)
+        center = evaluation_crop(size, data.image_size, data.center_crop)
         if data.random_crop is None:
             return center
         return random_crop(

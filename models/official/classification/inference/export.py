@@ -10,7 +10,7 @@ from functools import partial
 import keras
 import tensorflow as tf
 
-from tpudet.classification.data.samples import evaluated_crop
+from tpudet.classification.data.samples import evaluation_crop
 from tpudet.classification.types import Batch, Predictions
 from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.images.crops import decode_crop, resize_crop
@@ -89,7 +89,7 @@ class _Classifier:
     ):
         self._predict = predict
         self._image_size = image_size
-        self._choose = partial(evaluated_crop, image_size=image_size, share=center_crop)
+        self._choose = partial(evaluation_crop, image_size=image_size, share=center_crop)
         self._num_classes = num_classes
         # Traced once for both entry points; it is nearly all of the graph.
         self._classify_images = tf.function(

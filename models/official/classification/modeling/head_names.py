@@ -35,10 +35,10 @@ def head_recipe(path: str, names: Collection[str]) -> Recipe | None:
     layer, _, variable = path.removeprefix("classifier/").partition("/")
     for known, (top, norm, dense) in _KERAS.items():
         if known in names:
-            place = dense if layer == "class_predict" else top
+            stored_layer = dense if layer == "class_predict" else top
             if variable.startswith("norm/"):
-                place, variable = norm, variable.removeprefix("norm/")
-            return as_is(f"{place}/{variable}") if place else None
+                stored_layer, variable = norm, variable.removeprefix("norm/")
+            return as_is(f"{stored_layer}/{variable}") if stored_layer else None
     for known, (top, norm, dense) in _TORCH.items():
         if known in names:
             if variable.startswith("norm/"):

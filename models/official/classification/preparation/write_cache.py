@@ -26,7 +26,7 @@ from tpudet.classification.data.sample_cache import (
 from tpudet.classification.data.samples import (
     check_windows,
     decode_example,
-    evaluated_crop,
+    evaluation_crop,
     training_sample,
 )
 from tpudet.trainkit.errors import UserError, listing
@@ -203,16 +203,16 @@ def _samples(plan: CachePlan, variant: int, index: int) -> tf.data.Dataset:
     """Yields image, labels and name of each record of a shard, in file order."""
     data, schema = plan.data, check_windows(plan.data, read_schema(plan.shards))
     cached = build_augmentations(before_mixing(data.augmentations))
-    center = partial(evaluated_crop, image_size=data.image_size, share=data.center_crop)
+    center = partial(evaluation_crop, image_size=data.image_size, share=data.center_crop)
 
-    def prepare(place: Tensor, serialized: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def prepare(index_in_shard: Tensor, serialized: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         example = parse_example(serialized, schema)
         if not plan.variants:
             image = decode_example(example, data, center)
             return image, example.labels, example.image_id
         sample = training_sample(
             tf.constant(variant, tf.int64),
-            index * RECORDS_PER_SHARD_LIMIT + place,
+            index * RECORDS_PER_SHARD_LIMIT + index_in_shard,
             serialized,
             data=data,
             schema=schema,
@@ -220,9 +220,9 @@ def _samples(plan: CachePlan, variant: int, index: int) -> tf.data.Dataset:
             num_classes=plan.num_classes,
             is_multi_label=True,  # training checks the number of labels
         )
-        for place_in_list, augmentation in enumerate(cached):
+        for number, augmentation in enumerate(cached):
             assert isinstance(augmentation, ImageAugmentation)
-            sample = augmentation.apply(sample, fold_seed(sample.seed, place_in_list))
+            sample = augmentation.apply(sample, fold_seed(sample.seed, number))
         return sample.image, example.labels, example.image_id
 
     records = tf.data.TFRecordDataset(plan.shards[index]).enumerate()

@@ -2,7 +2,7 @@
 
 from tpudet.detection.modeling.foreign_detectors import COCO_CLASSES, ForeignDetector, Layers
 
-_RPN, _BOXES = "proposal_generator.rpn_head", "roi_heads.box_predictor"
+_RPN, _ROI_BOXES = "proposal_generator.rpn_head", "roi_heads.box_predictor"
 _MASKS = "roi_heads.mask_head"
 
 _LAYERS: Layers = (
@@ -19,8 +19,8 @@ _LAYERS: Layers = (
     (r"rpn/box_predict", lambda n: (f"{_RPN}.anchor_deltas",)),
     (r"box_head/tower/conv(?P<number>\d)", lambda n: (f"roi_heads.box_head.conv{n + 1}",)),
     (r"box_head/dense(?P<number>\d)", lambda n: (f"roi_heads.box_head.fc{n + 1}",)),
-    (r"box_head/class_predict", lambda n: (f"{_BOXES}.cls_score",)),
-    (r"box_head/box_predict", lambda n: (f"{_BOXES}.bbox_pred",)),
+    (r"box_head/class_predict", lambda n: (f"{_ROI_BOXES}.cls_score",)),
+    (r"box_head/box_predict", lambda n: (f"{_ROI_BOXES}.bbox_pred",)),
     (r"mask_head/tower/conv(?P<number>\d)", lambda n: (f"{_MASKS}.mask_fcn{n + 1}",)),
     (r"mask_head/upsample", lambda n: (f"{_MASKS}.deconv",)),
     (r"mask_head/mask_predict", lambda n: (f"{_MASKS}.predictor",)),
@@ -31,7 +31,7 @@ DETECTRON2 = ForeignDetector(
     mark=r"(^|\.)backbone\.fpn_lateral\d\.",
     layers=_LAYERS,
     anchor_classes=("head.cls_score.bias",),
-    region_classes=("roi_heads.box_predictor.cls_score.bias",),
+    region_classes=(f"{_ROI_BOXES}.cls_score.bias",),
     coco_classes=COCO_CLASSES,
     background_first=False,
     extra_channels=(0,),

@@ -39,14 +39,14 @@ class Layout(NamedTuple):
     """How a library stores the variables of a layer."""
 
     separator: str  # between the layer's name and the variable's
-    parts: Mapping[str, tuple[str, ...]]  # names of a variable there, by its name here
+    variables: Mapping[str, tuple[str, ...]]  # names of a variable there, by its name here
     outputs_first: bool  # of kernels; ours have their outputs last
     columns_first: bool  # of predicted boxes, whether they are x y width height
 
 
 TORCH = Layout(
     separator=".",
-    parts={
+    variables={
         "kernel": ("weight",),
         "bias": ("bias",),
         "gamma": ("weight",),
@@ -151,7 +151,7 @@ def _count_anchors(detector: ForeignDetector, tensors: Mapping[str, np.ndarray])
         for pattern, spellings in detector.layers
         if re.fullmatch(pattern, "head/box_predict")
         for layer in spellings(0)
-        for bias in detector.layout.parts["bias"]
+        for bias in detector.layout.variables["bias"]
     )
     return next((len(tensors[name]) // 4 for name in tensors if name.endswith(endings)), None)
 
@@ -196,10 +196,10 @@ def foreign_detector_part(
         The recipe; None for a part that those detectors do not have, and for class layers without
         any class of the model.
     """
-    layer, _, part = path.rpartition("/")
+    layer, _, variable = path.rpartition("/")
     for pattern, spellings in detector.layers:
         match = re.fullmatch(pattern, layer)
-        if match is None or part not in detector.layout.parts:
+        if match is None or variable not in detector.layout.variables:
             continue
         groups = match.groupdict()
         number = int(groups["level"]) - min_level if "level" in groups else 0
@@ -207,10 +207,10 @@ def foreign_detector_part(
         stored = [
             f"{name}{detector.layout.separator}{spelled}"
             for name in spellings(number)
-            for spelled in detector.layout.parts[part]
+            for spelled in detector.layout.variables[variable]
         ]
         name = next((name for name in stored if name in names), stored[0])
-        convert = _conversion(layer, part, roi_size, classes, detector.layout)
+        convert = _conversion(layer, variable, roi_size, classes, detector.layout)
         if convert is None:
             return None
         if layer in ("head/class_predict", "head/box_predict"):
@@ -220,17 +220,17 @@ def foreign_detector_part(
 
 
 def _conversion(
-    layer: str, part: str, roi_size: int, classes: StoredClasses, layout: Layout
+    layer: str, variable: str, roi_size: int, classes: StoredClasses, layout: Layout
 ) -> Callable[[np.ndarray], np.ndarray] | None:
     def turned(values: np.ndarray) -> np.ndarray:  # outputs last
-        if part != "kernel" or not layout.outputs_first:
+        if variable != "kernel" or not layout.outputs_first:
             return values
         if layer == "box_head/dense0":  # it sees channels before rows and columns there
             values = values.reshape(len(values), -1, roi_size, roi_size)
             return values.transpose(2, 3, 1, 0).reshape(-1, len(values))
         return from_torch_kernel(values) if values.ndim == 4 else values.T
 
-    if part == "depthwise_kernel":  # of a separable convolution: its channels are the inputs
+    if variable == "depthwise_kernel":  # of a separable convolution: its channels are the inputs
         return turned
     count, background, channels, _ = classes
     if layer in ("head/class_predict", "box_head/class_predict", "box_head/box_predict") or (

@@ -35,7 +35,7 @@ _LAYERS: Layers = (
 # Files number the variables of layers whose groups do not say their kind.
 _LAYOUT = Layout(
     separator="/",
-    parts={
+    variables={
         "kernel": ("kernel", "0"),
         "bias": ("bias", "1"),
         "gamma": ("gamma", "0"),

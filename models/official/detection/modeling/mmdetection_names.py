@@ -2,7 +2,7 @@
 
 from tpudet.detection.modeling.foreign_detectors import COCO_CLASSES, ForeignDetector, Layers
 
-_HEAD, _BOXES, _MASKS = "bbox_head", "roi_head.bbox_head", "roi_head.mask_head"
+_HEAD, _ROI_BOXES, _MASKS = "bbox_head", "roi_head.bbox_head", "roi_head.mask_head"
 
 _LAYERS: Layers = (
     (r"neck/lateral(?P<level>\d)", lambda n: (f"neck.lateral_convs.{n}.conv",)),
@@ -18,9 +18,9 @@ _LAYERS: Layers = (
     (r"rpn/conv0", lambda n: ("rpn_head.rpn_conv",)),
     (r"rpn/object_predict", lambda n: ("rpn_head.rpn_cls",)),
     (r"rpn/box_predict", lambda n: ("rpn_head.rpn_reg",)),
-    (r"box_head/dense(?P<number>\d)", lambda n: (f"{_BOXES}.shared_fcs.{n}",)),
-    (r"box_head/class_predict", lambda n: (f"{_BOXES}.fc_cls",)),
-    (r"box_head/box_predict", lambda n: (f"{_BOXES}.fc_reg",)),
+    (r"box_head/dense(?P<number>\d)", lambda n: (f"{_ROI_BOXES}.shared_fcs.{n}",)),
+    (r"box_head/class_predict", lambda n: (f"{_ROI_BOXES}.fc_cls",)),
+    (r"box_head/box_predict", lambda n: (f"{_ROI_BOXES}.fc_reg",)),
     (r"mask_head/tower/conv(?P<number>\d)", lambda n: (f"{_MASKS}.convs.{n}.conv",)),
     (r"mask_head/upsample", lambda n: (f"{_MASKS}.upsample",)),
     (r"mask_head/mask_predict", lambda n: (f"{_MASKS}.conv_logits",)),
@@ -31,7 +31,7 @@ MMDETECTION = ForeignDetector(
     mark=r"(^|\.)neck\.lateral_convs\.0\.conv\.",
     layers=_LAYERS,
     anchor_classes=(f"{_HEAD}.retina_cls.bias", f"{_HEAD}.atss_cls.bias"),
-    region_classes=(f"{_BOXES}.fc_cls.bias",),
+    region_classes=(f"{_ROI_BOXES}.fc_cls.bias",),
     coco_classes=COCO_CLASSES,
     background_first=False,
     extra_channels=(0,),

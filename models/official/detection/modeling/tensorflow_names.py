@@ -58,7 +58,7 @@ _LAYERS: Layers = (
 
 _LAYOUT = Layout(
     separator="/",
-    parts={
+    variables={
         # The second kernel of a separable convolution has a name of its own.
         "kernel": ("kernel", "pointwise_kernel"),
         "depthwise_kernel": ("depthwise_kernel",),

@@ -7,12 +7,13 @@ level of a RetinaNet's neck, or the second one of the backbone where that is a M
 
 from tpudet.detection.modeling.foreign_detectors import COCO_LABELS, ForeignDetector, Layers
 
-_HEAD, _BOXES = "head.classification_head", "head.regression_head"
-_REGIONS, _MASKS = "roi_heads.box_head", "roi_heads.mask_head"
+_CLASSES, _BOXES = "head.classification_head", "head.regression_head"
+_REGIONS, _ROI_BOXES = "roi_heads.box_head", "roi_heads.box_predictor"
+_MASKS = "roi_heads.mask_head"
 
 
-def _spelled(place: str, number: int, before: int) -> tuple[str, ...]:
-    return f"{place}.{number}.0", f"{place}.{before}"
+def _spelled(layer: str, number: int, before: int) -> tuple[str, ...]:
+    return f"{layer}.{number}.0", f"{layer}.{before}"
 
 
 _LAYERS: Layers = (
@@ -24,11 +25,11 @@ _LAYERS: Layers = (
         r"neck/conv(?P<number>[67])",
         lambda n: (f"backbone.fpn.extra_blocks.p{n}", f"backbone.fpn.layer_blocks.{n - 5}.0"),
     ),
-    (r"head/class_tower/conv(?P<number>\d)", lambda n: _spelled(f"{_HEAD}.conv", n, 2 * n)),
+    (r"head/class_tower/conv(?P<number>\d)", lambda n: _spelled(f"{_CLASSES}.conv", n, 2 * n)),
     (r"head/box_tower/conv(?P<number>\d)", lambda n: _spelled(f"{_BOXES}.conv", n, 2 * n)),
-    (r"head/class_tower/norm(?P<number>\d)", lambda n: (f"{_HEAD}.conv.{n}.1",)),
+    (r"head/class_tower/norm(?P<number>\d)", lambda n: (f"{_CLASSES}.conv.{n}.1",)),
     (r"head/box_tower/norm(?P<number>\d)", lambda n: (f"{_BOXES}.conv.{n}.1",)),
-    (r"head/class_predict", lambda n: (f"{_HEAD}.cls_logits",)),
+    (r"head/class_predict", lambda n: (f"{_CLASSES}.cls_logits",)),
     (r"head/box_predict", lambda n: (f"{_BOXES}.bbox_reg",)),
     (r"rpn/conv(?P<number>\d)", lambda n: (f"rpn.head.conv.{n}.0", "rpn.head.conv")),
     (r"rpn/object_predict", lambda n: ("rpn.head.cls_logits",)),
@@ -40,8 +41,8 @@ _LAYERS: Layers = (
         r"box_head/dense(?P<number>\d)",
         lambda n: (f"{_REGIONS}.fc{6 + n}", f"{_REGIONS}.{5 + 2 * n}"),
     ),
-    (r"box_head/class_predict", lambda n: ("roi_heads.box_predictor.cls_score",)),
-    (r"box_head/box_predict", lambda n: ("roi_heads.box_predictor.bbox_pred",)),
+    (r"box_head/class_predict", lambda n: (f"{_ROI_BOXES}.cls_score",)),
+    (r"box_head/box_predict", lambda n: (f"{_ROI_BOXES}.bbox_pred",)),
     (
         r"mask_head/tower/conv(?P<number>\d)",
         lambda n: (f"{_MASKS}.{n}.0", f"{_MASKS}.mask_fcn{n + 1}"),
@@ -55,8 +56,8 @@ TORCHVISION = ForeignDetector(
     owner="torchvision's detectors",
     mark=r"(^|\.)backbone\.fpn\.inner_blocks\.0\.",
     layers=_LAYERS,
-    anchor_classes=("head.classification_head.cls_logits.bias",),
-    region_classes=("roi_heads.box_predictor.cls_score.bias",),
+    anchor_classes=(f"{_CLASSES}.cls_logits.bias",),
+    region_classes=(f"{_ROI_BOXES}.cls_score.bias",),
     coco_classes=COCO_LABELS,
     background_first=True,
     extra_channels=(0, 1),

@@ -3,8 +3,8 @@
 _MAX_SHIFT = 63  # of numbers of 64 bits
 
 
-def read_varint(data: bytes, place: int) -> tuple[int, int]:
-    """Returns the number at a place, and the place behind it.
+def read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Returns the number at an offset, and the offset after it.
 
     Raises:
         IndexError: the data end within it.
@@ -12,9 +12,9 @@ def read_varint(data: bytes, place: int) -> tuple[int, int]:
     """
     value = shift = 0
     while shift <= _MAX_SHIFT:
-        byte = data[place]
+        byte = data[offset]
         value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
+        offset, shift = offset + 1, shift + 7
         if byte < 128:
-            return value, place
+            return value, offset
     raise ValueError("a number in it has more than 64 bits")

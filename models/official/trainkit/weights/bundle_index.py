@@ -44,7 +44,7 @@ def check_index(prefix: str, index_path: str) -> None:
     with storage.open_bytes(index_path) as file:
         data = file.read()
     try:
-        stored = dict(read_table(data))
+        stored = dict(read_entries(data))
         header = BundleHeaderProto.FromString(stored.pop(b""))
         entries = [BundleEntryProto.FromString(value) for value in stored.values()]
         sizes = [_size(entry) for entry in entries]
@@ -52,15 +52,15 @@ def check_index(prefix: str, index_path: str) -> None:
             shard: f"{prefix}.data-{shard:05d}-of-{header.num_shards:05d}"
             for shard in {entry.shard_id for entry in entries if entry.size}
         }
-        places = {shard: name for shard, name in names.items() if storage.is_file(name)}
-        num_bytes = sum(storage.stat(name).size for name in places.values())
+        paths = {shard: name for shard, name in names.items() if storage.is_file(name)}
+        num_bytes = sum(storage.stat(name).size for name in paths.values())
         if is_inflated(sum(sizes), num_bytes):
             raise DamagedIndexError(
                 f"its tensors have {sum(sizes):,} bytes, of {num_bytes:,} stored"
             )
         for entry in entries:
-            if entry.dtype == types_pb2.DT_STRING and entry.shard_id in places:
-                _check_texts(entry, places[entry.shard_id])
+            if entry.dtype == types_pb2.DT_STRING and entry.shard_id in paths:
+                _check_texts(entry, paths[entry.shard_id])
     except (DamagedIndexError, OSError):
         raise
     except Exception as error:  # damaged bytes fail in many ways
@@ -73,11 +73,11 @@ def _check_texts(entry: Any, path: str) -> None:
     with storage.open_bytes(path) as file:
         file.seek(entry.offset)
         data = file.read(min(entry.size, _MAX_VARINT_BYTES * count))
-    place = num_letters = 0
+    offset = num_letters = 0
     for _ in range(count):
-        length, place = read_varint(data, place)
+        length, offset = read_varint(data, offset)
         num_letters += length
-    if count and place + _CHECKSUM_BYTES + num_letters != entry.size:
+    if count and offset + _CHECKSUM_BYTES + num_letters != entry.size:
         raise DamagedIndexError(f"it has texts of {num_letters:,} letters in {entry.size:,} bytes")
 
 
@@ -110,7 +110,7 @@ def _size(entry: Any) -> int:
     return count * kind.size
 
 
-def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def read_entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yields the keys and values of a table, by rising keys.
 
     Raises:
@@ -120,11 +120,11 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """
     if data[-8:] != _MAGIC:
         raise DamagedIndexError("it is cut off, or not an index of TensorFlow")
-    place = len(data) - _FOOTER_BYTES
+    offset = len(data) - _FOOTER_BYTES
     for _ in range(2):  # where the properties of the table are
-        _, place = read_varint(data, place)
+        _, offset = read_varint(data, offset)
     last: bytes | None = None
-    for _, handle in _read_block(data, *_handle(data, place)):
+    for _, handle in _read_block(data, *_handle(data, offset)):
         for key, value in _read_block(data, *_handle(handle, 0)):
             if last is not None and key <= last:
                 raise DamagedIndexError("its keys do not rise")
@@ -132,33 +132,34 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
             yield key, value
 
 
-def _handle(data: bytes, place: int) -> tuple[int, int]:
-    offset, place = read_varint(data, place)
-    return offset, read_varint(data, place)[0]
+def _handle(data: bytes, offset: int) -> tuple[int, int]:
+    """Reads where a block is: its offset and its size."""
+    block_offset, offset = read_varint(data, offset)
+    return block_offset, read_varint(data, offset)[0]
 
 
-def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+def _read_block(data: bytes, block_offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
     """Yields the keys and values of a block whose every restart, for searches, is one of them."""
-    block = data[offset : offset + size]
-    if len(block) < size or data[offset + size] != 0:
+    block = data[block_offset : block_offset + size]
+    if len(block) < size or data[block_offset + size] != 0:
         raise DamagedIndexError("it is cut off or compressed")
     num_restarts = int.from_bytes(block[-4:], "little")
     end = size - 4 - 4 * num_restarts
     if num_restarts < 1 or end < 0:
         raise DamagedIndexError("a block of it is damaged")
     restarts = {int.from_bytes(block[k : k + 4], "little") for k in range(end, size - 4, 4)}
-    key, place = b"", 0
-    while place < end:
-        start = place
-        shared, place = read_varint(block, place)
-        own, place = read_varint(block, place)
-        length, place = read_varint(block, place)
-        if shared > (0 if start in restarts else len(key)) or place + own + length > end:
+    key, offset = b"", 0
+    while offset < end:
+        start = offset
+        shared, offset = read_varint(block, offset)
+        own, offset = read_varint(block, offset)
+        length, offset = read_varint(block, offset)
+        if shared > (0 if start in restarts else len(key)) or offset + own + length > end:
             raise DamagedIndexError("a block of it is damaged")
         restarts.discard(start)
-        key = key[:shared] + block[place : place + own]
-        place += own
-        yield key, block[place : place + length]
-        place += length
+        key = key[:shared] + block[offset : offset + own]
+        offset += own
+        yield key, block[offset : offset + length]
+        offset += length
     if restarts - {0}:  # an empty block has one at its start
         raise DamagedIndexError("a block of it can be read in two ways")

@@ -20,12 +20,14 @@ class HubConfig(NamedTuple):
 
 def read_hub_config(path: str) -> HubConfig | None:
     """Reads the config.json beside a file of weights; None if there is none of this kind."""
-    place = os.path.join(os.path.dirname(path), _NAME)
+    config_path = os.path.join(os.path.dirname(path), _NAME)
     try:
-        content: Any = parse_json((path and read_text(place)) or "")
+        content: Any = parse_json((path and read_text(config_path)) or "")
         published = content["pretrained_cfg"]
         name = f"{content['architecture']}.{published.get('tag', '')}"
         mean, deviation = (tuple(map(float, published[key])) for key in ("mean", "std"))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None  # there is none, it may not be read, or it is of one of many other systems
-    return HubConfig(place, name, mean, deviation) if len(mean) == len(deviation) == 3 else None
+    return (
+        HubConfig(config_path, name, mean, deviation) if len(mean) == len(deviation) == 3 else None
+    )

@@ -52,7 +52,7 @@ def read_keras(opened: Any, path: str, format: str = "") -> StoredWeights:
         group = _open(file, "model_weights") if "model_weights" in file else file
         is_legacy = bool(_attribute_names(group, "layer_names"))
         names = _legacy_names(group) if is_legacy else _numbered_names(file)
-        num_bytes = sum(place.nbytes for place in names.values())
+        num_bytes = sum(dataset.nbytes for dataset in names.values())
         is_named = is_legacy or bool(file.visititems(_layer_name))
     except WeightsError as error:
         raise WeightsError(f"{path}: refused, because {error}") from error
@@ -73,7 +73,7 @@ def read_keras(opened: Any, path: str, format: str = "") -> StoredWeights:
     require_no_growth(num_bytes, path)
     optimizer = [name for name in file if name in ("optimizer", "optimizer_weights")]
     return StoredWeights(
-        LazyTensors({name: partial(_read, place, path) for name, place in names.items()}),
+        LazyTensors({name: partial(_read, dataset, path) for name, dataset in names.items()}),
         format or ("Keras, legacy .h5" if is_legacy else "Keras, .weights.h5"),
         ("the optimizer's variables left out",) if optimizer else (),
     )
@@ -91,32 +91,32 @@ def _attribute_names(group: Any, attribute: str) -> list[str]:
 
 def _legacy_names(group: Any) -> dict[str, Any]:
     """Datasets by `layer/variable`; by `layer/layer/variable` if that is ambiguous."""
-    places, seen = [], set[int]()
+    datasets, seen = [], set[int]()
     for layer in _attribute_names(group, "layer_names"):
         inner = _open(group, layer)
         _require_new(inner, seen)
         for name in _attribute_names(inner, "weight_names"):
             dataset = _open(inner, name)
             _require_new(dataset, seen)
-            places.append((layer, name.removesuffix(":0"), dataset))
-    uses = Counter(name for _, name, _ in places)
+            datasets.append((layer, name.removesuffix(":0"), dataset))
+    uses = Counter(name for _, name, _ in datasets)
     return {
-        name if uses[name] == 1 and "/" in name else f"{layer}/{name}": place
-        for layer, name, place in places
+        name if uses[name] == 1 and "/" in name else f"{layer}/{name}": dataset
+        for layer, name, dataset in datasets
     }
 
 
 def _numbered_names(file: Any) -> dict[str, Any]:
     """Datasets by the names of the layers around them; by their groups if names repeat."""
-    places = [
-        (groups, number, place)
-        for groups, number, place in _numbered_datasets(file)
+    datasets = [
+        (groups, number, dataset)
+        for groups, number, dataset in _numbered_datasets(file)
         if groups[:1] != ("optimizer",)
     ]
-    names = [_layer_path(file, groups, number) for groups, number, _ in places]
+    names = [_layer_path(file, groups, number) for groups, number, _ in datasets]
     if len(set(names)) < len(names):
-        names = ["/".join((*groups, number)) for groups, number, _ in places]
-    return dict(zip(names, (place for _, _, place in places), strict=True))
+        names = ["/".join((*groups, number)) for groups, number, _ in datasets]
+    return dict(zip(names, (dataset for _, _, dataset in datasets), strict=True))
 
 
 def _numbered_datasets(file: Any) -> Iterator[tuple[tuple[str, ...], str, Any]]:
@@ -178,8 +178,8 @@ def _layer_path(file: Any, groups: tuple[str, ...], number: str) -> str:
     parts = []
     for depth, group in enumerate(groups, start=1):
         if group != _CONTAINER:
-            place = "/".join((*groups[:depth], "vars"))
-            parts.append((_layer_name(place, file[place]) if place in file else None) or group)
+            path = "/".join((*groups[:depth], "vars"))
+            parts.append((_layer_name(path, file[path]) if path in file else None) or group)
     kind = re.sub(r"_\d+$", "", groups[-1]) if groups else ""
     known = _VARIABLES.get(kind, ())
     count = len(file["/".join(groups) or "/"]["vars"])
@@ -188,9 +188,9 @@ def _layer_path(file: Any, groups: tuple[str, ...], number: str) -> str:
     return "/".join([*parts, known[int(number)] if is_clear else number])
 
 
-def _layer_name(place: str, item: Any) -> str | None:
-    """The name of the layer whose variables are in the group `item` at `place`."""
-    name = item.attrs.get("name") if place.rpartition("/")[2] == "vars" else None
+def _layer_name(path: str, item: Any) -> str | None:
+    """The name of the layer whose variables are in the group `item` at `path`."""
+    name = item.attrs.get("name") if path.rpartition("/")[2] == "vars" else None
     return name.decode() if isinstance(name, bytes) else name
 
 

@@ -19,7 +19,7 @@ from tpudet.trainkit.weights.stored_weights import (
 
 _LENGTH_BYTES = 8  # of the header's length, which comes first
 # A quarter of what the format's own reader allows: parsed JSON takes up to 30 times its bytes.
-_MOST_HEADER_BYTES = 25_000_000
+_MAX_HEADER_BYTES = 25_000_000
 _TYPES = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -45,7 +45,7 @@ def read_safetensors(path: str) -> StoredWeights:
     """
     reader = ByteReader(path)
     length = int.from_bytes(reader.read(0, _LENGTH_BYTES), "little")
-    if length > _MOST_HEADER_BYTES:
+    if length > _MAX_HEADER_BYTES:
         raise WeightsError(f"{path} is not a safetensors file: its header would be {length} bytes.")
     try:
         header = dict(parse_json(reader.read(_LENGTH_BYTES, length)))

@@ -37,34 +37,34 @@ def read_old_torch(path: str, *, prefer_averages: bool) -> StoredWeights:
         raise _big_endian(path)
     content, storages = load_pickle(reader.file, path)
     keys, _ = load_pickle(reader.file, path)
-    places = _places_of_storages(reader, keys, storages)
+    offsets = _storage_offsets(reader, keys, storages)
 
     def read(key: str) -> bytes:
-        return reader.read(places[key], storages[key].length * storages[key].dtype.itemsize)
+        return reader.read(offsets[key], storages[key].length * storages[key].dtype.itemsize)
 
     tensors, notes = choose_tensors(content, path, prefer_averages=prefer_averages)
     require_no_growth(sum(tensor.num_bytes for tensor in tensors.values()), path)
     return _stored(tensors, read, "PyTorch, old format", notes)
 
 
-def _places_of_storages(
+def _storage_offsets(
     reader: ByteReader, keys: Any, storages: Mapping[str, Storage]
 ) -> dict[str, int]:
-    """The position of each storage's numbers; the last one must end within the file."""
+    """The offset of each storage's numbers; the last one must end within the file."""
     if not isinstance(keys, list) or set(keys) != set(storages):
         raise WeightsError(f"{reader.path} is damaged: its storages do not match its tensors.")
-    places, place = {}, reader.file.tell()
+    offsets, offset = {}, reader.file.tell()
     for key in keys:
-        length = int.from_bytes(reader.read(place, _LENGTH_BYTES), "little")
+        length = int.from_bytes(reader.read(offset, _LENGTH_BYTES), "little")
         if length != storages[key].length:
             raise WeightsError(
                 f"{reader.path} is damaged: a storage has {length} numbers instead of "
                 f"{storages[key].length}. Fetch it again."
             )
-        places[key] = place + _LENGTH_BYTES
-        place = places[key] + length * storages[key].dtype.itemsize
-    reader.read(place, 0)
-    return places
+        offsets[key] = offset + _LENGTH_BYTES
+        offset = offsets[key] + length * storages[key].dtype.itemsize
+    reader.read(offset, 0)
+    return offsets
 
 
 def read_torch_zip(archive: zipfile.ZipFile, path: str, *, prefer_averages: bool) -> StoredWeights:

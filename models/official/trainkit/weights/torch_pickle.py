@@ -29,11 +29,11 @@ _STORAGE_TYPES = {
     "ComplexFloatStorage": np.dtype("<c8"),
     "ComplexDoubleStorage": np.dtype("<c16"),
 }
-_MOST_ENTRIES = 1_000_000  # of containers, each counted as often as it is held
-_MOST_DIMENSIONS = 32
-_MOST_LETTERS = 500  # of a name with those of the containers around it
+_MAX_ENTRIES = 1_000_000  # of containers, each counted as often as it is held
+_MAX_DIMENSIONS = 32
+_MAX_LETTERS = 500  # of a name with those of the containers around it
 _SIZE_BYTES = 8  # in a tuple
-_MOST_NUMBER = 1 << 100  # of sizes and strides, which PyTorch stores in 64 bits
+_MAX_NUMBER = 1 << 100  # of sizes and strides, which PyTorch stores in 64 bits
 
 
 class Storage(NamedTuple):
@@ -128,7 +128,7 @@ class _TensorUnpickler(BoundedUnpickler):
     def _tensor(self, storage: Any, offset: Any, sizes: Any, strides: Any, *_rest: Any) -> Tensor:
         shape = tuple(sizes)
         # First, for a product of thousands of sizes takes minutes.
-        fits = isinstance(storage, Storage) and len(shape) <= _MOST_DIMENSIONS
+        fits = isinstance(storage, Storage) and len(shape) <= _MAX_DIMENSIONS
         if fits:
             _require_whole_numbers((offset, *shape, *strides))
             end = offset + 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
@@ -221,7 +221,7 @@ def _tensors_in(content: Any, path: str) -> tuple[dict[str, Tensor], list[str]]:
     waiting, num_entries = [(content, "", 0)], 0
     while waiting:
         item, name, depth = waiting.pop()
-        if len(name) > _MOST_LETTERS:  # each entry below would have its own copy
+        if len(name) > _MAX_LETTERS:  # each entry below would have its own copy
             raise WeightsError(f"{path}: a name in it is too long: {shorten(name, 100)}")
         if depth > 20:  # a list may hold itself
             raise WeightsError(f"{path}: containers are nested more than 20 deep in {name}.")
@@ -231,8 +231,8 @@ def _tensors_in(content: Any, path: str) -> tuple[dict[str, Tensor], list[str]]:
             tensors[name] = item
         elif isinstance(item, Mapping | list | tuple):
             num_entries += len(item)
-            if num_entries > _MOST_ENTRIES:  # a few lists that hold one another many times
-                raise WeightsError(f"{path} has more than {_MOST_ENTRIES:,} entries.")
+            if num_entries > _MAX_ENTRIES:  # a few lists that hold one another many times
+                raise WeightsError(f"{path} has more than {_MAX_ENTRIES:,} entries.")
             children = item.items() if isinstance(item, Mapping) else enumerate(item)
             below = [(child, f"{name}.{k}" if name else str(k), depth + 1) for k, child in children]
             waiting += reversed(below)
@@ -242,5 +242,5 @@ def _tensors_in(content: Any, path: str) -> tuple[dict[str, Tensor], list[str]]:
 
 
 def _require_whole_numbers(values: tuple) -> None:
-    if not all(isinstance(value, int) and 0 <= value < _MOST_NUMBER for value in values):
+    if not all(isinstance(value, int) and 0 <= value < _MAX_NUMBER for value in values):
         raise ValueError("sizes, strides or lengths in it are not whole numbers from 0 to 2^100")
