@@ -33,7 +33,7 @@ from tpudet.cli import main as tpudet
 
 SECONDS = 60
 BYTES = 2 << 30
-_MOST_ADDRESSES = 16 << 30  # protects the machine; libraries reserve more than they use
+_MAX_ADDRESSES = 16 << 30  # protects the machine; libraries reserve more than they use
 _LONGEST_MESSAGE = 20_000  # characters
 # Shards that are whole stay for the next start; a manifest says that all are there.
 _KEPT = re.compile(r"\.progress/|\.tfrecord$|\.offsets$|\.claim\.json$|/classes\.csv$")
@@ -139,7 +139,7 @@ def _become_command(words: Sequence[str], log: Path, work: Path) -> None:
     code = 1
     try:
         os.setsid()
-        resource.setrlimit(resource.RLIMIT_AS, (_MOST_ADDRESSES, _MOST_ADDRESSES))
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_ADDRESSES, _MAX_ADDRESSES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         nothing = os.open(os.devnull, os.O_RDONLY)

@@ -19,7 +19,7 @@ from tpudet.trainkit.screen import LogFormatter, LogHandler
 
 EXIT_WRONG_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-_MOST_LINES, _LONGEST_LINE = 100, 1000  # of an error message
+_MAX_LINES, _LONGEST_LINE = 100, 1000  # of an error message
 
 _CONFIG_HELP = (
     "experiment file, or a VERSION: the name of a file under configs/yaml without .yaml, its part "
@@ -101,8 +101,8 @@ def _discard_output() -> None:
 def _shorten_message(message: str) -> str:
     """Leaves out the end of a long list of mistakes, and of what a damaged file has for a word."""
     lines = [shorten(line, _LONGEST_LINE) for line in message.split("\n")]
-    more = len(lines) - _MOST_LINES
-    return "\n".join(lines[:_MOST_LINES] + [f"... and {more:,} more lines"] * (more > 0))
+    more = len(lines) - _MAX_LINES
+    return "\n".join(lines[:_MAX_LINES] + [f"... and {more:,} more lines"] * (more > 0))
 
 
 def _open_closed_streams() -> None:

@@ -221,7 +221,7 @@ def test_killed_before_its_record_a_merge_is_not_taken_for_one_of_other_options(
     assert run(*merge, "1,1").returncode == 0
     assert " 0.70000 " in result.read_text()
     with monkeypatch.context() as patch:
-        patch.setattr(recorded_files, "write_report", kill)
+        patch.setattr(recorded_files, "write_json_text", kill)
         with pytest.raises(Killed):
             run(*merge, "1,3", "-f")
     assert " 0.60000 " in result.read_text()

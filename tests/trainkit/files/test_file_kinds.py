@@ -13,7 +13,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import file_kinds
 from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.files.file_kinds import FileKind, file_of_kind, refuse_other_kind
-from tpudet.trainkit.files.json_text import report_text
+from tpudet.trainkit.files.json_text import json_text
 from tpudet.trainkit.pages.drawing import encode_png
 from tpudet.trainkit.pages.html import page
 from tpudet.trainkit.training.tpu_plan import CompiledStep
@@ -22,7 +22,7 @@ BLACK = np.zeros((4, 4, 3), np.uint8)
 OWN = {
     "PAGE": page("runs", []).encode(),
     "DRAWING": encode_png(BLACK),
-    "PLAN": report_text([dict.fromkeys(CompiledStep._fields, 1)]).encode(),
+    "PLAN": json_text([dict.fromkeys(CompiledStep._fields, 1)]).encode(),
     "RATE_TABLE": b"learning_rate,loss,smoothed\n0.1,2,2\n",
 }
 FOREIGN = {

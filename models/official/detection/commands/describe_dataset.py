@@ -47,6 +47,6 @@ def _sample_count(text: str) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    from tpudet.detection.preparation.report.page import write_report
+    from tpudet.detection.preparation.report.page import write_dataset_page
 
-    return write_report(arguments.part_dir, arguments.output, num_samples=arguments.samples)
+    return write_dataset_page(arguments.part_dir, arguments.output, num_samples=arguments.samples)

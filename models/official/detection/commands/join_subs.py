@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tpudet.detection.commands.submission_arguments import (
     EXIT_CODES,
     JOIN_MIN_CONF,
-    add_writing_arguments,
+    add_rewriting_arguments,
 )
 from tpudet.trainkit.command_line import new_parser, run_command
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="X",
         help="predictions with a score above it stay (default: %(default)s)",
     )
-    add_writing_arguments(parser)
+    add_rewriting_arguments(parser)
     return run_command(parser, argv, _run)
 
 

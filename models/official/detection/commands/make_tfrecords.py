@@ -92,7 +92,7 @@ def split_fractions(text: str) -> dict[str, float]:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from tpudet.detection.preparation.records.convert import Conversion, convert
+    from tpudet.detection.preparation.records.convert import Conversion, convert_source
 
     conversion = Conversion(
         output=arguments.output,
@@ -105,7 +105,7 @@ def _run(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         check_pixels=arguments.image_check == "full",
     )
-    convert(
+    convert_source(
         build_source(arguments),
         conversion,
         workers=arguments.workers,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tpudet.detection.commands.submission_arguments import (
     JOIN_MIN_CONF,
     add_fusion_arguments,
-    add_writing_arguments,
+    add_rewriting_arguments,
     fusion_options,
 )
 from tpudet.trainkit.command_line import new_parser, run_command
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("parts", metavar="PART", nargs="*", help="parts of the classes to merge")
     add_fusion_arguments(parser)
-    add_writing_arguments(parser)
+    add_rewriting_arguments(parser)
     return run_command(parser, argv, _run)
 
 

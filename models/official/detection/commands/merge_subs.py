@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tpudet.detection.commands.submission_arguments import (
     EXIT_CODES,
     add_fusion_arguments,
-    add_writing_arguments,
+    add_rewriting_arguments,
     fusion_options,
 )
 from tpudet.trainkit.command_line import new_parser, run_command
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("target", metavar="RESULT", help="the submission to write")
     parser.add_argument("sources", metavar="SUB", nargs="+", help="submissions to merge")
     add_fusion_arguments(parser)
-    add_writing_arguments(parser)
+    add_rewriting_arguments(parser)
     return run_command(parser, argv, _run)
 
 

@@ -16,11 +16,11 @@ def rewriting_parser(prog: str, description: str, epilog: str) -> argparse.Argum
     parser = new_parser(prog, description, epilog=f"{epilog}\n{EXIT_CODES}")
     parser.add_argument("target", metavar="RESULT", help="the submission to write")
     parser.add_argument("source", metavar="FILE", help="the submission to read")
-    add_writing_arguments(parser)
+    add_rewriting_arguments(parser)
     return parser
 
 
-def add_writing_arguments(parser: argparse.ArgumentParser) -> None:
+def add_rewriting_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds -f, --skip_bad and --threads, which every command that writes a submission has."""
     parser.add_argument("-f", "--force", action="store_true", help="replace RESULT if it exists")
     parser.add_argument("--skip_bad", action="store_true", help="leave bad rows out and count them")

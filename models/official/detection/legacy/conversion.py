@@ -25,7 +25,7 @@ class Converted(NamedTuple):
     frozen_blocks: int  # blocks of the backbone that the file meant to freeze
 
 
-def convert(settings: AnySettings, written: Branch) -> Converted:
+def convert_settings(settings: AnySettings, written: Branch) -> Converted:
     """Returns the experiment that trains as the predecessor was meant to.
 
     A setting that had no effect by mistake (freezing, checkpoints, the exported size) now has the

@@ -9,7 +9,7 @@ import os
 import textwrap
 from collections.abc import Sequence
 
-from tpudet.detection.legacy.conversion import AnySettings, convert
+from tpudet.detection.legacy.conversion import AnySettings, convert_settings
 from tpudet.detection.legacy.file_names import name_remarks
 from tpudet.detection.legacy.mask_rcnn_settings import MaskRCNNSettings
 from tpudet.detection.legacy.settings import Settings
@@ -52,7 +52,7 @@ def convert_text(old_text: str, filename: str) -> tuple[str, tuple[str, ...]]:
     written = parse_tree(old_text, filename, repeated=repeated)
     written = _respelled(written)
     settings = decode(_detector(written), written)
-    converted = convert(settings, written)
+    converted = convert_settings(settings, written)
     stem = filename.removesuffix(".yaml").removesuffix(".yml")
     remarks = (
         *(f"{place}; the last one counts" for place in repeated),

@@ -71,7 +71,7 @@ def merge_submissions(
         SubmissionError: the arguments or a source are not usable; lists all mistakes.
         BadRowsError: there are bad rows and `skip_bad` is False.
     """
-    by_label = read_settings(options, len(sources))
+    by_label = read_fusion_settings(options, len(sources))
     check_target(target, sources, force=force)
     relative = relative_weights(options.weights, len(sources))
     if not have_masks(sources):
@@ -153,7 +153,7 @@ def _describe(
     )
 
 
-def read_settings(options: MergeOptions, num_files: int) -> dict[str, FusionSettings]:
+def read_fusion_settings(options: MergeOptions, num_files: int) -> dict[str, FusionSettings]:
     """Checks the options; returns the settings for some labels.
 
     Raises:

@@ -15,7 +15,7 @@ from tpudet.detection.submission.join import join_submissions
 from tpudet.detection.submission.merge import (
     MergeOptions,
     merge_submissions,
-    read_settings,
+    read_fusion_settings,
     relative_weights,
 )
 from tpudet.detection.submission.recorded_files import make_recorded
@@ -94,7 +94,7 @@ def _recorded_options(
             mistakes.append(f"{part}: {error}")
     if mistakes:
         raise SubmissionError("\n".join(mistakes))
-    by_label = read_settings(options._replace(weights=()), 0)
+    by_label = read_fusion_settings(options._replace(weights=()), 0)
     class_settings = {label: settings._asdict() for label, settings in by_label.items()}
     named = options._asdict() | {"class_settings": class_settings}
     return named.pop("settings")._asdict() | named | {"weights": list(options.weights)}

@@ -12,7 +12,7 @@ from typing import Any
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim
 from tpudet.trainkit.files.digests import file_digest
-from tpudet.trainkit.files.json_text import parse_json, write_report
+from tpudet.trainkit.files.json_text import parse_json, write_json_text
 
 
 def make_recorded(
@@ -48,7 +48,7 @@ def make_recorded(
         print(write(target, sources, force=force))  # refuses one that was made meanwhile
         claim.verify()
         made = {"sha256": file_digest(target), "files": files, "options": options}
-        write_report(record, made)
+        write_json_text(record, made)
     return True
 
 

@@ -14,7 +14,7 @@ from tpudet.detection.submission.ranks import FIRST, require_room, score_ranks
 from tpudet.detection.submission.rewrite import rewrite_submission
 from tpudet.detection.submission.writer import check_target, describe, run_blocks
 
-MOST_DIGITS = 9
+MAX_DECIMALS = 9
 _NUM_STRETCHES = 64
 
 
@@ -78,9 +78,9 @@ def trim_decimals(
     The other arguments, the result and the errors are those of `trim_by_threshold`.
     """
     mistakes = [
-        f"--{name} {value} must be in 0..{MOST_DIGITS}"
+        f"--{name} {value} must be in 0..{MAX_DECIMALS}"
         for name, value in (("digits", digits), ("score_digits", score_digits))
-        if not 0 <= value <= MOST_DIGITS
+        if not 0 <= value <= MAX_DECIMALS
     ]
     if mistakes:
         raise SubmissionError("\n".join(mistakes))

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claimed_file import claimed_file
-from tpudet.trainkit.files.json_text import report_text
+from tpudet.trainkit.files.json_text import json_text
 
 _HEAD = 1 << 16  # bytes in which a mark is looked for
 
@@ -54,7 +54,7 @@ def file_of_kind(path: str, mode: Literal["w", "wb"], kind: FileKind) -> Iterato
 def write_json(path: str, content: Any, kind: FileKind) -> None:
     """Writes indented JSON as `file_of_kind` does, and raises what it raises."""
     with file_of_kind(path, "w", kind) as file:
-        file.write(report_text(content))
+        file.write(json_text(content))
 
 
 def refuse_other_kind(path: str, kind: FileKind) -> None:

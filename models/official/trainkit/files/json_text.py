@@ -1,4 +1,4 @@
-"""Reads JSON that may come from anywhere, and writes reports."""
+"""Reads JSON that may come from anywhere, and writes it."""
 
 import json
 from typing import Any
@@ -18,11 +18,11 @@ def parse_json(text: str | bytes) -> Any:
         raise json.JSONDecodeError("nested too deeply", "", 0) from None
 
 
-def write_report(path: str, content: Any) -> None:
-    """Writes `report_text` as `storage.whole_file` does, and raises what it raises."""
-    write_text(path, report_text(content))
+def write_json_text(path: str, content: Any) -> None:
+    """Writes `json_text` as `storage.whole_file` does, and raises what it raises."""
+    write_text(path, json_text(content))
 
 
-def report_text(content: Any) -> str:
+def json_text(content: Any) -> str:
     """Returns indented JSON."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

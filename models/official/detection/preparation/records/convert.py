@@ -64,7 +64,7 @@ class Conversion:
         check_balance(self.balance, self.max_copies, list(self.split or ("train",)))
 
 
-def convert(
+def convert_source(
     source: Source,
     conversion: Conversion,
     *,
@@ -122,7 +122,7 @@ def convert(
 
 
 def check_source(source: Source, *, workers: int, report: str | None) -> bool:
-    """Runs all checks of `convert`, prints the findings and writes no records.
+    """Runs all checks of `convert_source`, prints the findings and writes no records.
 
     Args:
         source: the annotations and images.

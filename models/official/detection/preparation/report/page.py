@@ -57,7 +57,7 @@ _SECTIONS = {
 }
 
 
-def write_report(part_dir: str, output: str | None, *, num_samples: int) -> str:
+def write_dataset_page(part_dir: str, output: str | None, *, num_samples: int) -> str:
     """Reads a prepared set, checks it against its manifests and writes the page.
 
     Args:

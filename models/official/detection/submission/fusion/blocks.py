@@ -103,7 +103,7 @@ class ScannedRows(NamedTuple):
         return first
 
     def images(self) -> np.ndarray:
-        """[n] int64: the image of each prediction, its place in the block."""
+        """[n] int64: of each prediction, the index of its image in the block."""
         return np.repeat(np.arange(len(self.image_ends) - 1), np.diff(self.image_ends))
 
     def take(self, chosen: np.ndarray) -> "ScannedRows":

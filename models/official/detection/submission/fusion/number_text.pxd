@@ -52,7 +52,7 @@ cdef enum:
     LONGEST_NUMBER = 63  # characters of a token
     LONGEST_PRINTED = 24  # a sign, 7 digits before the point and up to 9 behind it
     LARGEST = 1000000  # magnitude that is read; print_number has no room beyond it
-    MOST_DECIMALS = 9
+    MAX_DECIMALS = 9
 
 
 cdef inline bint is_blank(unsigned char character) noexcept nogil:

@@ -72,7 +72,7 @@ def scan(block: Block, known_labels: Sequence[bytes]) -> tuple[np.ndarray, ...]:
 
     Args:
         block: the images.
-        known_labels: labels that get their place in this list as number.
+        known_labels: labels that get their index in this list as number.
 
     Returns:
         The columns of `ScannedRows`; and faults [pieces, 2] int64: 0, or the fault (see

@@ -9,7 +9,7 @@ from tpudet.detection.submission.fusion.label_table cimport LabelTable, number_o
 from tpudet.detection.submission.fusion.number_text cimport (
     LARGEST,
     LONGEST_PRINTED,
-    MOST_DECIMALS,
+    MAX_DECIMALS,
     is_blank,
     parse_number,
     print_number,

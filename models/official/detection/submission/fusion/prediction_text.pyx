@@ -336,8 +336,8 @@ cdef int check_ends(const long long[::1] ends, Py_ssize_t last) except -1:
 cdef int check_numbers(const double[::1] scores, const double[:, ::1] boxes,
                       int score_decimals, int box_decimals) except -1:
     cdef Py_ssize_t i, j
-    if not (0 <= score_decimals <= MOST_DECIMALS and 0 <= box_decimals <= MOST_DECIMALS):
-        raise ValueError(f"0 to {MOST_DECIMALS} decimals can be printed")
+    if not (0 <= score_decimals <= MAX_DECIMALS and 0 <= box_decimals <= MAX_DECIMALS):
+        raise ValueError(f"0 to {MAX_DECIMALS} decimals can be printed")
     if boxes.shape[1] != 4:
         raise ValueError(f"boxes have {boxes.shape[1]} columns, not 4")
     if boxes.shape[0] != scores.shape[0]:
