@@ -13,7 +13,7 @@ from tpudet.trainkit.config.decode import ConfigError, decode
 from tpudet.trainkit.config.yaml_tree import parse_tree
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training import loggers
-from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.config import LoggerName, TrainConfig
 from tpudet.trainkit.training.loggers import (
     JoinedWriter,
     MlflowWriter,
@@ -119,7 +119,10 @@ def test_a_service_that_fails_is_one_line_for_each_kind_of_failure(
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_service_that_cannot_be_opened_ends_only_a_run_that_begins(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: LoggerName,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     service = Service()
     service.failing = {"init", "update_run", "create_run"}
