@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.claimed_folder import claimed_folder
 from tpudet.trainkit.files.claims import ClaimError
@@ -126,7 +127,7 @@ def test_the_working_directory_is_not_replaced(
 def test_a_mount_point_is_refused_before_the_work() -> None:
     """No process may write there, so that the attempt would end otherwise."""
     with pytest.raises(UserError, match="^/proc/? is a mount point, .* name a folder below it"):
-        claimed_folder("/proc/").__enter__()
+        claimed_folder("/proc/", check=lambda: None).__enter__()
 
 
 def test_a_folder_with_the_name_of_a_temporary_one_is_kept(tmp_path: Path) -> None:
@@ -137,3 +138,39 @@ def test_a_folder_with_the_name_of_a_temporary_one_is_kept(tmp_path: Path) -> No
         write("folder", opened, "new")
     assert read("folder", tmp_path / "out") == "new"
     assert (tmp_path / "out.temporary/precious").exists()
+
+
+@pytest.mark.parametrize("path", ["ram://whole", "ram://whole/", "ram://", "gs:///"])
+def test_a_whole_bucket_is_not_replaced(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parent is `ram:`, a folder of the working directory, and every object in it would go."""
+    monkeypatch.chdir(tmp_path)
+    storage.make_folder("ram://whole/converted")
+    storage.write_text("ram://whole/converted/a.tfrecord", "precious")
+    with pytest.raises(UserError, match=f"^{path} is a whole bucket.*: name a folder in it"):
+        claimed_folder(path, check=lambda: None).__enter__()
+    assert storage.read_text("ram://whole/converted/a.tfrecord") == "precious"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("root", ["", "ram://appears"])
+def test_what_appears_in_the_place_while_a_folder_is_written_is_kept(
+    root: str, tmp_path: Path
+) -> None:
+    """A run that begins there meanwhile knows nothing of the claim."""
+    path = f"{root or tmp_path}/out"
+
+    def check() -> None:
+        if storage.list_names(path):
+            raise UserError(f"{path} exists")
+
+    def write_both() -> None:
+        with claimed_folder(path, check=check) as folder:
+            storage.write_text(f"{folder}/a.txt", "new")
+            storage.make_folder(path)
+            storage.write_text(f"{path}/metrics.jsonl", "precious")
+
+    with pytest.raises(UserError, match="out exists"):
+        write_both()
+    assert storage.read_text(f"{path}/metrics.jsonl") == "precious"

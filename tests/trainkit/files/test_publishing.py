@@ -211,3 +211,11 @@ def test_a_publication_in_a_bucket_that_breaks_off_is_not_taken_for_whole(
     publish("newer")
     for name in ("a.txt", "model.pb", "variables/z"):
         assert read_text(f"{bucket}/model/{name}") == "newer"
+
+
+def test_a_folder_of_another_store_is_refused_before_anything_is_removed(tmp_path: Path) -> None:
+    storage.make_folder("ram://stores/model")
+    write_text("ram://stores/model/model.pb", "old")
+    with pytest.raises(ValueError, match="cannot be moved to .*: they are in different stores"):
+        publish_folder(make_folder(tmp_path / "t", "new"), "ram://stores/model", last="model.pb")
+    assert read_text("ram://stores/model/model.pb") == "old"

@@ -10,9 +10,7 @@ from tpudet.trainkit.files.publishing import publish_folder, refuse_fixed_folder
 
 
 @contextmanager
-def claimed_folder(
-    directory: str, *, last: str = "", check: Callable[[], None] = lambda: None
-) -> Iterator[str]:
+def claimed_folder(directory: str, *, check: Callable[[], None], last: str = "") -> Iterator[str]:
     """Makes a new folder, which gets the name `directory` when the block ends.
 
     An error leaves an existing folder as it was; otherwise it is replaced. Where `directory` is a
@@ -21,9 +19,9 @@ def claimed_folder(
 
     Args:
         directory: the final name.
-        last: the file that makes the folder whole.
         check: refuses a folder that must not be replaced. Callers call it before their work; here
-            it finds one that another process has finished since.
+            it finds one that another process has finished since, also while the block ran.
+        last: the file that makes the folder whole.
 
     Yields:
         The new folder.
@@ -33,9 +31,9 @@ def claimed_folder(
         UserError: as `refuse_fixed_folder`.
         OSError: it cannot be written.
     """
+    refuse_fixed_folder(directory)
     directory = directory.rstrip("/") or "/"
     if not storage.is_remote(directory):
-        refuse_fixed_folder(directory)
         directory = os.path.realpath(directory)
     parent, name = os.path.split(directory)
     # A dot in front: on ram:// a folder `a` exists as soon as `a.temporary` does.
@@ -47,6 +45,7 @@ def claimed_folder(
             storage.make_folder(temporary)
             yield temporary
             claim.verify()
+            check()
             publish_folder(temporary, directory, last=last)
         except BaseException:
             _remove(temporary)

@@ -65,9 +65,17 @@ def refuse_fixed_folder(target: str) -> None:
     """Refuses a folder that `publish_folder` cannot replace, or not without harm.
 
     Raises:
-        UserError: a disk is mounted there, as a container's output often is, or the caller's shell
-            is in it and would be left in a folder that is gone.
+        UserError: a disk is mounted there, as a container's output often is; or the caller's shell
+            is in it and would be left in a folder that is gone; or it is a whole bucket.
     """
+    if storage.is_remote(target):
+        scheme, _, path = target.partition("://")
+        if len(path.strip("/").split("/")) < 2:
+            raise UserError(
+                f"{target} is a whole bucket, which a finished folder cannot replace: name a "
+                f"folder in it, such as {scheme}://{path.strip('/') or 'BUCKET'}/NAME"
+            )
+        return
     real = os.path.realpath(target)
     if os.path.ismount(real):
         raise UserError(
@@ -98,6 +106,8 @@ def _sync_folder(path: str) -> None:
 
 def _move_objects(source: str, target: str, last: str) -> None:
     """Moves every file below `source`; an old `last` is removed first, the new one comes last."""
+    if source.partition("://")[0] != target.partition("://")[0]:  # else found after the removal
+        raise ValueError(f"{source} cannot be moved to {target}: they are in different stores")
     if last:
         storage.remove_if_there(os.path.join(target, last))
     if storage.is_folder(target):
