@@ -25,7 +25,7 @@ TRAINKIT = (
     "records → "
     "{config, files, jobs, pages, backend_arguments, training_arguments, command_line, screen, "
     "class_list, evaluation_results, "
-    "saved_model_ops, source_version} → "
+    "saved_model_files, saved_model_ops, source_version} → "
     "{errors, types, keras_ops, cpu, tpu_machine, fused_norm, record_numbers}"
 )
 CLASSIFICATION = (

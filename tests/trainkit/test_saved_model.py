@@ -2,7 +2,9 @@
 
 import errno
 import json
+import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import tensorflow as tf
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel as SavedModelProto
 
+from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.saved_model import (
     SAVED_MODEL_FILE,
@@ -19,6 +22,7 @@ from tpudet.trainkit.saved_model import (
     load_saved_model,
     publish_saved_model,
     read_saved_model,
+    require_free,
     require_same_run,
     run_metadata,
 )
@@ -27,20 +31,20 @@ from tpudet.trainkit.saved_model import (
 @pytest.fixture
 def publish(tmp_path: Path) -> Callable[..., None]:
     """Publishes a model that adds one, of a named version."""
+    return partial(publish_model, str(tmp_path / "model"))
 
-    def run(version: str, *, overwrite: bool = False) -> None:
-        add = tf.function(lambda x: x + 1, input_signature=[tf.TensorSpec([], tf.float32)])
-        publish_saved_model(
-            keras.Sequential(),
-            {"serving_default": add},
-            directory=str(tmp_path / "model"),
-            class_list_text="/m/01,cat\n",
-            metadata={"version": version},
-            facts=dict,
-            overwrite=overwrite,
-        )
 
-    return run
+def publish_model(directory: str, version: str, *, overwrite: bool = False) -> None:
+    add = tf.function(lambda x: x + 1, input_signature=[tf.TensorSpec([], tf.float32)])
+    publish_saved_model(
+        keras.Sequential(),
+        {"serving_default": add},
+        directory=directory,
+        class_list_text="/m/01,cat\n",
+        metadata={"version": version},
+        facts=dict,
+        overwrite=overwrite,
+    )
 
 
 def test_a_model_is_replaced_by_its_own_run_only(
@@ -59,6 +63,53 @@ def test_a_model_is_replaced_by_its_own_run_only(
         require_same_run(directory, same)
     with pytest.raises(FileExistsError, match=r"of the run .*/a/fold_0, not of .*/b/fold_0: "):
         require_same_run(directory, "b/fold_0")
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "model.ckpt-8.index", "assets/logo.png", "variables/notes.txt"]
+)
+def test_in_a_bucket_too_only_a_model_is_replaced(name: str) -> None:
+    """The run `r50-640` lies where the run `r50` is exported at 640."""
+    directory = f"ram://others/{name.replace('/', '-')}/r50-640"
+    storage.make_folder(os.path.dirname(f"{directory}/{name}"))
+    storage.write_text(f"{directory}/{name}", "precious")
+    storage.make_folder(f"{directory}/assets")
+    storage.write_text(f"{directory}/assets/classes.csv", "")
+    for refuse in (
+        lambda: require_free(directory, overwrite=False),
+        lambda: require_free(directory, overwrite=True),
+        lambda: require_same_run(directory, "ram://others/r50"),
+    ):
+        with pytest.raises(FileExistsError, match=f"is not a SavedModel.* It holds {name}$"):
+            refuse()
+    with pytest.raises(FileExistsError, match="is not a SavedModel"):
+        publish_model(directory, "first")
+    assert storage.read_text(f"{directory}/{name}") == "precious"
+
+
+def test_in_a_bucket_a_broken_publication_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the moves one after another fails; whatever is there then, the next attempt succeeds."""
+    real, directory = storage.rename, "ram://broken-off/model"
+
+    def rename_some(limit: int) -> Callable[[str, str], None]:
+        left = [limit]
+
+        def rename(source: str, target: str) -> None:
+            left[0] -= target.startswith(f"{directory}/")
+            if left[0] < 0:
+                raise OSError("503: backend error")
+            real(source, target)
+
+        return rename
+
+    for limit in range(7):
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "rename", rename_some(limit))
+            with pytest.raises(OSError, match="503"):
+                publish_model(directory, "first", overwrite=True)
+        require_free(directory, overwrite=False)
+    publish_model(directory, "second")
+    assert read_saved_model(directory, facts=()).metadata["version"] == "second"
 
 
 def test_a_model_whose_claim_was_lost_is_not_published(

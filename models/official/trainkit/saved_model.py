@@ -1,8 +1,7 @@
 """SavedModels with a class list: written under their name only when whole, and checked when read.
 
 `assets/classes.csv` is the class list, `assets/metadata.json` holds facts about the model, and
-`assets/files.json` the size of every other file in bytes and, of all but the variables, whose index
-has a checksum for each, the SHA-256. Older SavedModels have no such list.
+`assets/files.json` lists its files.
 """
 
 import functools
@@ -14,11 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpudet.trainkit.class_list import read_class_list
-from tpudet.trainkit.errors import UserError, listing
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claimed_folder import claimed_folder
 from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.files.remote import write_errors
+from tpudet.trainkit.saved_model_files import (
+    SavedModelError,
+    check_files,
+    find_other,
+    write_file_list,
+)
 from tpudet.trainkit.saved_model_ops import RefusedGraphError, check_graph
 from tpudet.trainkit.source_version import git_commit
 from tpudet.trainkit.weights.bundle_index import check_index
@@ -27,13 +32,7 @@ if TYPE_CHECKING:
     import keras
 
 SAVED_MODEL_FILE = "saved_model.pb"
-_LIST = "assets/files.json"
 _METADATA = "assets/metadata.json"
-_VARIABLES = "variables/variables.data-"
-
-
-class SavedModelError(UserError):
-    """There is no SavedModel, or it is not one of this toolkit."""
 
 
 class SavedModel(NamedTuple):
@@ -60,14 +59,12 @@ def saved_model_path(export_root: str, model_dir: str, size: tuple[int, int]) ->
 def require_free(directory: str, *, overwrite: bool) -> None:
     """Raises FileExistsError if a SavedModel cannot be written to `directory`."""
     is_model = storage.exists(os.path.join(directory, SAVED_MODEL_FILE))
-    # In a bucket a directory is only a part of file names.
-    is_other = not storage.is_remote(directory) and _is_taken(directory)
     if is_model and not overwrite:
         raise FileExistsError(f"{directory} exists: give another directory or allow overwriting")
-    if is_other and not is_model:
+    if not is_model and (other := find_other(directory)):
         raise FileExistsError(
             f"{directory} exists and is not a SavedModel, so it is not replaced: give another "
-            "directory, or move it away"
+            f"directory, or move it away. {other}"
         )
 
 
@@ -164,7 +161,7 @@ def publish_saved_model(
                 tf.saved_model.save(module, temporary, signatures=dict(signatures))
         contents = _metadata_json(metadata, facts(), class_list_text)
         storage.write_text(os.path.join(temporary, "assets", "metadata.json"), contents)
-        _write_file_list(temporary)
+        write_file_list(temporary)
 
 
 def _metadata_json(
@@ -183,10 +180,6 @@ def _asset(path: str, text: str) -> Any:
     with storage.open_file(path, "w") as file:
         file.write(text)
     return tf.saved_model.Asset(path)
-
-
-def _is_taken(path: str) -> bool:
-    return storage.exists(path) and (not storage.is_folder(path) or bool(storage.list_folder(path)))
 
 
 def find_saved_model(saved_model: str) -> str:
@@ -259,7 +252,7 @@ def read_saved_model(directory: str, *, facts: Sequence[str]) -> SavedModel:
             f"{directory}/assets/classes.csv is not the list that the model was exported with: its "
             "class ids would get wrong names. Restore that list or export again"
         )
-    _check_files(directory)
+    check_files(directory)
     digest = hashlib.sha256(b"".join(hashlib.sha256(c).digest() for c in contents.values()))
     return SavedModel(directory, classes, metadata, digest.hexdigest())
 
@@ -292,58 +285,3 @@ def load_saved_model(saved: SavedModel) -> Any:
 def _read(path: str) -> bytes:
     with storage.open_file(path, "rb") as file:
         return file.read()
-
-
-def _write_file_list(directory: str) -> None:
-    """Adds the list to a SavedModel that is whole."""
-    names = [
-        os.path.relpath(os.path.join(folder, name), directory)
-        for folder, _, names in storage.walk(directory)
-        for name in names
-    ]
-    files = {name: _describe(directory, name) for name in sorted(names)}
-    storage.write_text(os.path.join(directory, _LIST), json.dumps(files, indent=2) + "\n")
-
-
-def _check_files(directory: str) -> None:
-    """Compares a SavedModel with its list, if it has one.
-
-    Raises:
-        SavedModelError: a file is missing, cut off or of another export; names all such files.
-    """
-    text = storage.read_text(os.path.join(directory, _LIST))
-    if text is None:
-        return
-    try:
-        wanted = {os.path.normpath(name): dict(entry) for name, entry in parse_json(text).items()}
-        if not all(type(entry.get("size")) is int for entry in wanted.values()):
-            raise ValueError("a file has no size")
-    except (ValueError, AttributeError, TypeError) as error:
-        raise SavedModelError(f"{directory}/{_LIST} is damaged: {error}") from error
-    wrong = []
-    for name, entry in wanted.items():
-        if os.path.isabs(name) or name.startswith(".."):
-            raise SavedModelError(f"{directory}/{_LIST} names {name}, which is elsewhere")
-        try:
-            found = _describe(directory, name)
-        except FileNotFoundError:
-            wrong.append(f"{name} is missing")
-            continue
-        if found["size"] != entry["size"]:
-            wrong.append(f"{name} has {found['size']:,} bytes instead of {entry['size']:,}")
-        elif found != entry:
-            wrong.append(f"{name} is of another export")
-    if wrong:
-        raise SavedModelError(
-            f"{directory} is incomplete: {'; '.join(wrong)}. A copy may still be in progress; "
-            "otherwise copy it again, or run tpudet export --overwrite"
-        )
-
-
-def _describe(directory: str, name: str) -> dict[str, object]:
-    path = os.path.join(directory, name)
-    size = storage.stat(path).size
-    if name.startswith(_VARIABLES):
-        return {"size": size}
-    with storage.open_file(path, "rb") as file:
-        return {"size": size, "sha256": hashlib.sha256(file.read()).hexdigest()}
