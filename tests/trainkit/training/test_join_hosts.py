@@ -19,6 +19,7 @@ from tpudet.trainkit.training.jax_hosts import (
     join_hosts,
     several_hosts,
 )
+from tpudet.trainkit.weights.tensor_bundle import UnavailableCheckpointError
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +91,13 @@ def test_one_host_that_loses_its_tpu_ends_with_its_sentence(
         raise LostHostError("Step 7 cannot be finished")
     with ending_if_lost():  # of other commands than train
         raise LostHostError("Batch 2 cannot be finished")
-    assert sentences == ["Step 7 cannot be finished", "Batch 2 cannot be finished"]
+    with several_hosts(parse()):
+        raise UnavailableCheckpointError("model.ckpt-9.index cannot be read now")
+    assert sentences == [
+        "Step 7 cannot be finished",
+        "Batch 2 cannot be finished",
+        "model.ckpt-9.index cannot be read now",
+    ]
     with pytest.raises(ValueError, match="a fault"), several_hosts(parse()):
         raise ValueError("a fault")
 

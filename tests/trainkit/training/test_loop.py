@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import ClaimError
 from tpudet.trainkit.training import loop, run
@@ -41,6 +42,7 @@ from tpudet.trainkit.training.jax_hosts import LostHostError
 from tpudet.trainkit.training.modes import claim_model_dir
 from tpudet.trainkit.training.preemption import Preemption
 from tpudet.trainkit.training.run_log import DiscardingWriter, Ledger
+from tpudet.trainkit.weights.tensor_bundle import UnavailableCheckpointError
 
 SETTINGS = loop.RunSettings(
     total_steps=10,
@@ -408,10 +410,18 @@ def test_a_signal_during_evaluation_ends_it_and_it_is_made_up_for(ram_dir: str) 
 class LonelyEngine(CountingEngine):
     """Loses another host after five steps."""
 
+    error: Exception = LostHostError("Step 6 cannot be finished")
+
     def train(self, num_steps: int) -> StepReport:
         if self.step >= 5:
-            raise LostHostError("Step 6 cannot be finished")
+            raise self.error
         return super().train(min(num_steps, 5 - self.step))
+
+
+class DistantEngine(LonelyEngine):
+    """Its bucket does not answer after five steps."""
+
+    error = UnavailableCheckpointError("model.ckpt-5.index cannot be read now")
 
 
 class Closing(DiscardingWriter):
@@ -427,6 +437,7 @@ class Closing(DiscardingWriter):
     ("engine", "error", "state"),
     [
         (LonelyEngine(), LostHostError, "stopped"),
+        (DistantEngine(), UnavailableCheckpointError, "stopped"),
         (CountingEngine(nonfinite_at=6), loop.NonfiniteLossError, "failed"),
         (CountingEngine(), None, "finished"),
     ],
@@ -644,6 +655,48 @@ def test_going_back_to_an_earlier_checkpoint_evaluates_again(ram_dir: str) -> No
     assert evaluations == [4, 8, 10, 8, 10]
     assert steps(ram_dir, "eval") == [4, 8, 10]
     assert int(read_checkpoint(f"{ram_dir}/best")["global_step"]) == 8
+
+
+class MeetingEngine(CountingEngine):
+    """One of two hosts, which notes what the ledger holds whenever they meet."""
+
+    num_processes = 2
+
+    def __init__(self, model_dir: str, *, is_refused: bool) -> None:
+        super().__init__()
+        self._model_dir, self._is_refused = model_dir, is_refused
+        self.seen: list[tuple[str, list[int]]] = []
+
+    def agree_on_step(self) -> None:
+        self.seen.append(("agree", steps(self._model_dir, "eval")))
+        if self._is_refused:
+            raise UserError(f"the hosts restored different steps: {self.step}, 10")
+
+    def any_process(self, flag: bool) -> bool:
+        self.seen.append(("meet", steps(self._model_dir, "eval")))
+        return flag
+
+
+def test_hosts_agree_before_anything_is_discarded_and_meet_before_others_read(
+    ram_dir: str,
+) -> None:
+    """A run that is refused keeps its record: one of its hosts had read an older checkpoint."""
+    run_once(ram_dir, [], keep_checkpoints=9)
+    for found in list_checkpoints(ram_dir):
+        if found.step > 6:
+            remove_checkpoint(found.prefix)
+    before = outcome(ram_dir)
+    engine = MeetingEngine(ram_dir, is_refused=True)
+    with pytest.raises(UserError, match="different steps: 6, 10"):
+        run_once(ram_dir, [], engine, keep_checkpoints=9)
+    after = outcome(ram_dir)
+    for kept in ("/best/best.json", "/best/model.ckpt-8.index"):
+        assert after["files"][kept] == before["files"][kept]
+    assert after["lines"] == before["lines"]
+    engine = MeetingEngine(ram_dir, is_refused=False)
+    run_once(ram_dir, [], engine, keep_checkpoints=9)
+    assert engine.seen[:2] == [("agree", [4, 8, 10]), ("meet", [4])]
+    assert steps(ram_dir, "eval") == [4, 8, 10]
 
 
 def test_a_new_training_in_an_emptied_folder_keeps_its_own_best(ram_dir: str) -> None:

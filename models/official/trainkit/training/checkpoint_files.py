@@ -82,7 +82,7 @@ def publish_checkpoint(temporary: str, prefix: str) -> None:
 
 
 def verify_checkpoint(prefix: str) -> None:
-    """Reads every tensor against its checksum; raises UnreadableCheckpointError."""
+    """Reads every tensor against its checksum; raises what `open_bundle` does."""
     reader = open_bundle(prefix)
     for key in reader.get_variable_to_shape_map():
         read_bundle_tensor(reader, prefix, key)

@@ -25,6 +25,7 @@ from tpudet.trainkit.training.checkpoint_files import (
     NAME_PREFIX,
     remove_checkpoint,
     remove_leftovers,
+    verify_checkpoint,
     write_checkpoint,
     write_pointer,
 )
@@ -106,7 +107,8 @@ class Checkpoints:
     def load_newest(self, signature: Signature) -> dict[str, np.ndarray] | None:
         """Reads the newest readable checkpoint; None if the folder holds no checkpoint.
 
-        Unreadable ones are skipped with a warning; they are removed after the next save.
+        Unreadable ones are skipped with a warning; those that are still unreadable after the next
+        save are removed then.
 
         Args:
             signature: the keys, shapes and dtypes that it must have.
@@ -115,6 +117,7 @@ class Checkpoints:
             CheckpointMismatchError: keys, shapes or dtypes differ.
             UnreadableCheckpointError: there are checkpoints, and none can be read. Starting from
                 nothing would silently throw the run away.
+            UnavailableCheckpointError, PermissionError: whether one is whole cannot be known now.
         """
         _warn_of_bad_pointer(self.directory)
         readable, unreadable = _find_checkpoints(self.directory)
@@ -171,11 +174,9 @@ class Checkpoints:
         others = [kept for kept in self._published if kept.prefix != checkpoint.prefix]
         self._published = sorted([*others, checkpoint])
         self._publish_pointer_and_prune()
-        for broken in self._unreadable:
-            if self._writes and broken != checkpoint.prefix:
-                logger.warning("Removing the unreadable checkpoint %s", broken)
-                remove_checkpoint(broken)
-        self._unreadable = []
+        if self._writes:
+            broken = [prefix for prefix in self._unreadable if prefix != checkpoint.prefix]
+            self._unreadable = [prefix for prefix in broken if not _remove_if_torn(prefix)]
 
     def _publish_pointer_and_prune(self) -> None:
         """Drops names from the pointer before their files go, so that it never names a ghost."""
@@ -196,7 +197,7 @@ def check_newest(directory: str, signature: Signature) -> None:
         signature: the keys, shapes and dtypes that the newest checkpoint must have.
 
     Raises:
-        CheckpointMismatchError, UnreadableCheckpointError: as `Checkpoints.load_newest`.
+        CheckpointMismatchError, UnreadableCheckpointError, OSError: as `Checkpoints.load_newest`.
     """
     readable, unreadable = _find_checkpoints(directory)
     if readable:
@@ -211,6 +212,9 @@ def list_checkpoints(directory: str) -> list[Checkpoint]:
 
     This opens each index and reads two tensors, so that a file that was cut short does not count;
     others may still prove torn when they are read.
+
+    Raises:
+        UnavailableCheckpointError, PermissionError: whether one counts cannot be known now.
     """
     return _find_checkpoints(directory)[0]
 
@@ -228,6 +232,7 @@ def load_checkpoint(
 
     Raises:
         UnreadableCheckpointError: torn, incomplete or gone.
+        UnavailableCheckpointError, PermissionError: whether it is cannot be known now.
         CheckpointMismatchError: it holds other tensors.
     """
     reader = open_bundle(prefix)
@@ -245,7 +250,8 @@ def read_checkpoint(path: str, keys: Iterable[str] | None = None) -> dict[str, n
 
     Raises:
         FileNotFoundError: a folder without checkpoints.
-        UnreadableCheckpointError: torn, incomplete or gone.
+        UnreadableCheckpointError, UnavailableCheckpointError, PermissionError: as
+            `load_checkpoint`.
         CheckpointMismatchError: it lacks one of `keys`; the message lists all that it lacks.
     """
     # On ram:// any path is a folder, so the index is looked for first.
@@ -302,6 +308,25 @@ def _none_readable(directory: str, unreadable: Mapping[str, str]) -> UnreadableC
         + f"\nRestore a copy (see also {directory}/best), or remove these files to start from "
         "step 0."
     )
+
+
+def _remove_if_torn(prefix: str) -> bool:
+    """Reads a checkpoint that was unreadable once more, and removes it if it is still.
+
+    Returns:
+        Whether that is known now.
+    """
+    try:
+        verify_checkpoint(prefix)
+    except UnreadableCheckpointError:
+        logger.warning("Removing the unreadable checkpoint %s", prefix)
+        remove_checkpoint(prefix)
+    except OSError as error:
+        logger.warning("Not removed before it is known to be torn: %s", error)
+        return False
+    else:
+        logger.warning("%s, which was unreadable before, is whole and stays", prefix)
+    return True
 
 
 def _warn_of_unreadable(unreadable: Mapping[str, str], consequence: str) -> None:

@@ -27,6 +27,7 @@ from tpudet.trainkit.tpu_machine import pod_size
 from tpudet.trainkit.training.preemption import Interrupted
 from tpudet.trainkit.training.stopping import EXIT_START_AGAIN
 from tpudet.trainkit.training.watchdog import Watchdog, end_process, restart_sentence
+from tpudet.trainkit.weights.tensor_bundle import UnavailableCheckpointError
 
 Value = TypeVar("Value")
 
@@ -48,7 +49,7 @@ class LostHostError(RuntimeError):
 def several_hosts(arguments: argparse.Namespace) -> Iterator[None]:
     """Trains with the other hosts, if there are any, while a block runs.
 
-    It ends the process, without a traceback, if one of them or a TPU is lost.
+    It ends the process, without a traceback, as `ending_if_lost`.
 
     Args:
         arguments: with `add_hosts_arguments` and `add_backend_argument`.
@@ -79,10 +80,13 @@ def several_hosts(arguments: argparse.Namespace) -> Iterator[None]:
 
 @contextmanager
 def ending_if_lost() -> Iterator[None]:
-    """Ends the process, without a traceback, if a host or a TPU is lost while a block runs."""
+    """Ends the process, without a traceback, if a host or a TPU is lost while a block runs.
+
+    So does a checkpoint that cannot be read now: the same command may find it later.
+    """
     try:
         yield
-    except LostHostError as error:
+    except (LostHostError, UnavailableCheckpointError) as error:
         end_process(str(error))
 
 

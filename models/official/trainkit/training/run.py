@@ -35,6 +35,7 @@ from tpudet.trainkit.training.wall_time import (
     WallClock,
     wall_seconds,
 )
+from tpudet.trainkit.weights.tensor_bundle import UnavailableCheckpointError
 
 EXIT_FINISHED = 0
 TRAINING_RECORDS = "training_records"
@@ -147,7 +148,7 @@ class TrainingRun:
             return self._ended_early(end)
         except ClaimError:
             raise
-        except LostHostError as error:  # the same command resumes
+        except (LostHostError, UnavailableCheckpointError) as error:  # the same command resumes
             self._record_state("stopped", str(error))
             raise
         except Exception as error:
@@ -201,14 +202,15 @@ class TrainingRun:
             self._engine.restart_input()
             restored = self._engine.step
             logger.info("Restored %s", self.newest().prefix)
-        self._verify()
         before = self._ledger.lines()
+        self._engine.agree_on_step()  # a run that is refused has lost nothing
+        self._verify()
         if restored:
             self._compare_records([line for line in before if line["step"] < restored])
         attempt = self._describe_attempt(before, self._ledger.rewind(restored))
         if self._engine.is_chief:
             forget_best(self._model_dir, beyond=restored)
-        self._engine.agree_on_step()
+        self._engine.any_process(False)  # before others read what the chief has written anew
         self._saved_step = self._engine.step
         total_steps = self._settings.total_steps
         if self._engine.step > total_steps:

@@ -61,7 +61,7 @@ def check_index(prefix: str, index_path: str) -> None:
         for entry in entries:
             if entry.dtype == types_pb2.DT_STRING and entry.shard_id in paths:
                 _check_texts(entry, paths[entry.shard_id])
-    except (DamagedIndexError, OSError):
+    except (DamagedIndexError, OSError, MemoryError):
         raise
     except Exception as error:  # damaged bytes fail in many ways
         raise DamagedIndexError(f"it is damaged: {error!r}") from error
