@@ -699,6 +699,49 @@ def test_hosts_agree_before_anything_is_discarded_and_meet_before_others_read(
     assert steps(ram_dir, "eval") == [4, 8, 10]
 
 
+class CollectiveEngine(CountingEngine):
+    """One of two hosts, which counts the calls that both must make."""
+
+    num_processes = 2
+
+    def __init__(self, *, is_chief: bool, is_lost: bool) -> None:
+        super().__init__(is_chief=is_chief)
+        self._is_lost = is_lost
+        self.calls: list[str] = []
+
+    def any_process(self, flag: bool) -> bool:
+        assert not flag or (self.is_chief and self._is_lost)
+        self.calls.append("any_process")
+        return self._is_lost  # what the two flags together are
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        self.calls.append("snapshot")
+        return super().snapshot()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_all_hosts_take_part_in_keeping_the_best(tmp_path: Path, is_lost: bool) -> None:
+    """Its files are torn or gone: with `train.shard_state` a snapshot needs every host."""
+    calls = []
+    for is_chief in (True, False):
+        model_dir = str(tmp_path / f"{is_chief}")
+        engine = CollectiveEngine(is_chief=is_chief, is_lost=is_lost)
+        writer = Checkpoints(model_dir, keep=2)
+        writer.prepare()
+        writer.save(CountingEngine().snapshot())
+        (found,) = writer.published
+        if is_lost:
+            Path(f"{found.prefix}.data-00000-of-00001").write_bytes(b"")
+        evaluator = Evaluator(engine, model_dir, evaluation_settings(evaluating([])))
+        evaluator.evaluate_once(found, Preemption(lambda: None), DiscardingWriter())
+        assert evaluator.evaluated_steps == {0}
+        if is_chief:
+            assert read_best_record(f"{model_dir}/best") == BestRecord("AP50", 0.1, 0)
+            assert int(read_checkpoint(f"{model_dir}/best")["global_step"]) == 0
+        calls.append(engine.calls)
+    assert calls == [["any_process", "snapshot"] if is_lost else ["any_process"]] * 2
+
+
 def test_a_new_training_in_an_emptied_folder_keeps_its_own_best(ram_dir: str) -> None:
     """N3: killed before its first evaluation, it must not take the old best for its own."""
     run_once(ram_dir, [])

@@ -108,7 +108,7 @@ class Evaluator:
         self._best.prepare(values)
         by_step = {checkpoint.step: checkpoint for checkpoint in published}
         for step in sorted(values.keys() & by_step.keys()):
-            self._offer_best(by_step[step], values[step])
+            self._keep_if_better(by_step[step], values[step])
 
     @property
     def evaluated_steps(self) -> set[int]:
@@ -214,34 +214,46 @@ class Evaluator:
             logger.info("%s: %.4f", name, metrics[name])
         # Before it is recorded: a kill between the two costs one more evaluation. The other way
         # round the best would be lost where the trainer removes its checkpoint meanwhile.
-        snapshot = snapshot or self._engine.snapshot
-        self._offer_best(checkpoint, metrics[settings.best_metric], snapshot)
+        best = metrics[settings.best_metric]
+        self._offer_best(checkpoint, best, snapshot or self._engine.snapshot)
         writer.write("eval", step, {**metrics, **images})
         about = {"seconds": round(self.last_seconds, 3), "measured": settings.measured}
         self._ledger.append("eval", step, {**metrics, **about})
         self._history[step] = _finite(metrics)
 
     def _offer_best(
+        self, checkpoint: Checkpoint, value: float, snapshot: Callable[[], dict[str, np.ndarray]]
+    ) -> None:
+        """Keeps a checkpoint if it is better; from `snapshot` if its files are torn or gone.
+
+        Collective, since a snapshot is, and the chief alone knows whether one is needed.
+        """
+        is_lost = self._engine.is_chief and not self._keep_if_better(checkpoint, value)
+        if self._engine.any_process(is_lost):
+            arrays = snapshot()
+            if is_lost:
+                self._keep_if_better(checkpoint, value, arrays)
+
+    def _keep_if_better(
         self,
         checkpoint: Checkpoint,
         value: float,
-        snapshot: Callable[[], dict[str, np.ndarray]] | None = None,
-    ) -> None:
-        """Keeps a checkpoint if it is better; from `snapshot` if the trainer has removed it."""
-        if not self._engine.is_chief or not self._best.is_better(value):
-            return
+        arrays: Mapping[str, np.ndarray] | None = None,
+    ) -> bool:
+        """Keeps a checkpoint, or what it holds; returns False if a better one could not be kept."""
+        if not self._best.is_better(value):
+            return True
         try:
-            try:
+            if arrays is None:
                 self._best.keep(checkpoint, value)
-            except UnreadableCheckpointError:
-                if snapshot is None:
-                    raise
-                self._best.keep_arrays(checkpoint, snapshot(), value)
+            else:
+                self._best.keep_arrays(checkpoint, arrays, value)
         except UnreadableCheckpointError as error:
-            logger.warning("The best checkpoint so far could not be kept: %s", error)
-            return
+            logger.warning("The files of the best checkpoint so far could not be kept: %s", error)
+            return False
         metric = self._settings.best_metric
         logger.info("Best %s so far: %.4f at step %d", metric, value, checkpoint.step)
+        return True
 
 
 def comparable(settings: EvaluationSettings, model_dir: str, measured: str) -> EvaluationSettings:
