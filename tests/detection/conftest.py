@@ -186,3 +186,21 @@ def class_part(tmp_path_factory: pytest.TempPathFactory) -> str:
     command = [str(folder), "--output", str(part), "--workers", "1"]
     assert images_to_tfrecords(command) == 0
     return str(part)
+
+
+@pytest.fixture(scope="session")
+def overflowing_counts() -> str:
+    """Run lengths from 0 to 2^50 whose sum is 2^64 + 256 * 256: in int64 that of a mask."""
+    total, longest, steps = (1 << 64) + 256 * 256, (1 << 34) - 1, 1  # seven letters at most
+    while longest * steps * (steps + 1) // 2 < total:
+        steps += 1
+    # Every second run is longer by a step than the one before it; those between them are empty.
+    growth = [longest] * steps
+    less, rest = divmod(longest * steps * (steps + 1) // 2 - total, steps)
+    growth[0] -= less
+    growth[steps - rest] -= 1
+    letters = ([48 + (step >> 5 * place & 31 | 32) for place in range(6)] for step in growth)
+    ends = (48 + (step >> 30) for step in growth)
+    return "0" + "".join(
+        f"{bytes(more).decode()}{end:c}0" for more, end in zip(letters, ends, strict=True)
+    )

@@ -40,6 +40,17 @@ def test_damaged_counts_are_refused(counts: bytes | str) -> None:
         run_lengths(counts)
 
 
+def test_runs_whose_sum_overflows_are_refused(overflowing_counts: str) -> None:
+    runs = run_lengths(overflowing_counts)
+    assert runs.min() == 0
+    assert sum(runs.tolist()) == 2**64 + 256 * 256
+    for counts in (overflowing_counts, overflowing_counts.encode()):
+        with pytest.raises(ValueError, match="is not the mask of an image 256 wide and 256 high"):
+            check_rle(counts, height=256, width=256)
+        with pytest.raises(ValueError, match="is not the mask of an image 256 wide and 256 high"):
+            decode_rle({"size": [256, 256], "counts": counts})
+
+
 def test_long_counts_are_decoded_in_pieces() -> None:
     """A tenth of the memory that an array of all letters takes for each step."""
     mask = np.random.default_rng(0).random((1000, 900)) < 0.3

@@ -58,9 +58,16 @@ def _numbers(block: np.ndarray) -> tuple[np.ndarray, int]:
 
 def check_rle(counts: bytes | str, *, height: int, width: int) -> None:
     """Raises a ValueError if counts are not those of a mask of this size."""
-    runs = run_lengths(counts)
-    if (runs < 0).any() or runs.sum() != height * width:
+    _checked_runs(counts, height, width)
+
+
+def _checked_runs(counts: bytes | str, height: int, width: int) -> np.ndarray:
+    runs, size = run_lengths(counts), height * width
+    # Each run by itself too, for the sum of many long ones begins again at 2^64; without a sign
+    # negative ones are the longest.
+    if (runs.view(np.uint64) > size).any() or runs.sum() != size:
         raise ValueError(f"is not the mask of an image {width} wide and {height} high")
+    return runs
 
 
 def is_mask_size(size: Any) -> bool:
@@ -80,9 +87,9 @@ def encode_rle(mask: np.ndarray) -> Rle:
 
 
 def decode_rle(rle: Rle) -> np.ndarray:
-    """Decodes a mask, [h, w] bool."""
+    """Decodes a mask, [h, w] bool; raises what `check_rle` does."""
     height, width = rle["size"]
-    runs = run_lengths(rle["counts"])
+    runs = _checked_runs(rle["counts"], height, width)
     inside = np.arange(len(runs)) % 2 == 1
     return np.repeat(inside, runs).reshape(width, height).T  # COCO counts down the columns
 
