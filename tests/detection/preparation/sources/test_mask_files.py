@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from tpudet.detection.commands import make_tfrecords
+from tpudet.detection.commands import gen_mask_truth, make_tfrecords
 from tpudet.detection.data.tfrecord import parse_example
 from tpudet.detection.preparation.sources.mask_files import (
     MaskFiles,
@@ -133,6 +133,24 @@ def test_masks_that_cannot_be_used_are_refused(
     (open_images / "other.csv").write_text(f"{MASK_HEADER}\n{other}\n")
     assert convert(open_images, *options) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["../secret/0a.png", "a/../../secret/0a.png", "/secret/0a.png"])
+def test_a_mask_outside_its_folder_is_refused(
+    open_images: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    write_png(open_images / "secret/0a.png", ellipse(HEIGHT, WIDTH))
+    row = f"{name},0a,/m/cat,b1,0.125000,0.375000,0.250000,0.750000,0.9,"
+    table, directory = open_images / "masks.csv", open_images / "masks"
+    table.write_text(f"{MASK_HEADER}\n{row}\n")
+    masks = ["--mask_dir", str(directory)]
+    truth = [f"{open_images}/truth.csv", f"{open_images}/boxes.csv", str(table)]
+    message = f"1 file names of the annotations lead outside --mask_dir {directory}: {name}."
+    assert convert(open_images, "--include_masks", "--mask_csv", str(table), *masks) == 2
+    assert message in capsys.readouterr().err
+    assert gen_mask_truth.main([*truth, *masks, "--image_dir", f"{open_images}/images"]) == 2
+    assert message in capsys.readouterr().err
+    assert not (open_images / "truth.csv").exists()
 
 
 def test_a_file_of_another_shape_is_no_mask(tmp_path: Path) -> None:

@@ -229,22 +229,28 @@ def find_image_files(directory: str, names: Sequence[str]) -> list[str]:
     ]
 
 
-def require_inside(directory: str, files: Sequence[str]) -> None:
+def require_inside(directory: str, files: Sequence[str], argument: str = "--images") -> None:
     """Raises if a path leads outside the folder that it is relative to.
+
+    Args:
+        directory: the folder.
+        files: the paths.
+        argument: that names the folder, for the message.
 
     Raises:
         UserError: counts and names them.
     """
     home = os.path.abspath(directory)
+    suspects = (file for file in files if os.pardir in file or file.startswith(os.sep))
     outside = [
         file
-        for file in files
+        for file in suspects
         if os.path.normpath(file).startswith("..")
         or (os.path.isabs(file) and os.path.commonpath([home, os.path.normpath(file)]) != home)
     ]
     if outside:
         raise UserError(
-            f"{len(outside)} file names of the annotations lead outside --images {directory}: "
+            f"{len(outside)} file names of the annotations lead outside {argument} {directory}: "
             f"{listing(outside, 5)}. Name the folder that holds them all."
         )
 

@@ -12,7 +12,12 @@ from tpudet.detection.preparation.sources.annotations import (
     Finding,
     build_annotations,
 )
-from tpudet.detection.preparation.sources.input_files import list_directory, select_listed, stem
+from tpudet.detection.preparation.sources.input_files import (
+    list_directory,
+    require_inside,
+    select_listed,
+    stem,
+)
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
@@ -72,7 +77,8 @@ def add_open_images_masks(annotations: Annotations, masks: MaskFiles) -> Annotat
         masks: table and folder of the masks.
 
     Raises:
-        UserError: a file is missing or malformed, or no mask belongs to any box.
+        UserError: a file is missing or malformed, a mask is outside the folder, or no mask belongs
+            to any box.
     """
     table = _read_mask_csv(masks.table)
     boxes = annotations.boxes
@@ -193,6 +199,7 @@ def _paths(names: pd.Series, directory: str) -> pd.Series:
     """Returns the path of each mask, in `directory` or in its folder of the first character."""
     if not storage.is_folder(directory):
         raise UserError(f"{directory} is not a folder; it should hold the PNG files of the masks.")
+    require_inside(directory, names.dropna().tolist(), "--mask_dir")
     folders: dict[object, str] = {
         name[-1].lower(): f"{name}/"
         for name in storage.list_folder(directory)
