@@ -91,6 +91,8 @@ def test_a_damaged_manifest(part: Path, kind: str) -> None:
         read_manifest(str(path))
 
 
+SHARD = {"file": "train_tiny-00000-of-00001.tfrecord", "records": 1, "bytes": 1}
+NAMES = ("../other/a", "x/../a", "/a", "", ".", "..", "a\0")
 COUNTS = ("boxes_per_class", "crowds_per_class", "images_per_boxes", "left_out_counts")
 
 
@@ -99,7 +101,16 @@ COUNTS = ("boxes_per_class", "crowds_per_class", "images_per_boxes", "left_out_c
     [
         *((key, value) for key in COUNTS for value in ("x", [1], {"1": "2"}, {"1": None})),
         *(("images_per_class", value) for value in ("x", {"cat": 1.5})),
-        ("images_per_boxes", {"many": 1}),
+        *((key, {"1": number}) for key in COUNTS for number in (-1, True, 1 << 63)),
+        *((key, number) for key in ("images", "boxes") for number in (-1, True, 10**400)),
+        *(("images_per_boxes", {number: 1}) for number in ("many", "-1", "1" * 19, "1" * 5_000)),
+        *(("shards", shards) for shards in ([], [SHARD, SHARD], [{}], ["x"])),
+        *(("shards", [SHARD | {"file": name}]) for name in NAMES),
+        *(
+            ("shards", [SHARD | {key: number}])
+            for key in ("records", "bytes")
+            for number in (-1, True, 1 << 63)
+        ),
         *((key, value) for key in ("repaired", "left_out") for value in ("x", {}, ["x"])),
     ],
 )

@@ -12,6 +12,7 @@ from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.inputs import read_input_text
 from tpudet.trainkit.files.json_text import parse_json
+from tpudet.trainkit.files.listed_files import is_plain_name
 from tpudet.trainkit.records import count_records, find_shards
 
 MANIFEST_SUFFIX = ".manifest.json"
@@ -32,7 +33,7 @@ _COUNTS = (
     *("repaired_counts", "left_out_counts"),
 )
 _OPTIONAL_TYPES = dict.fromkeys(_COUNTS, dict) | {"repaired": list, "left_out": list}
-_SHARD_TYPES = {"file": str, "records": int, "bytes": int}
+_MAX_DIGITS = 18  # of a count that is a key, below 2^63
 
 
 class CheckedSplit(NamedTuple):
@@ -112,9 +113,34 @@ def read_manifest(path: str, *, per_class: PerClass = "boxes_per_class") -> dict
     if wrong:
         raise UserError(
             f"{path} is not a manifest of a prepared set: {', '.join(wrong)} missing or of another "
-            f"type. {_REMEDY}"
+            "type. Counts are whole numbers from 0; shards, at least one, are in its folder, each "
+            f"named once. {_REMEDY}"
         )
     return fields
+
+
+def is_count(value: object) -> bool:
+    """Whether a JSON value counts something: an integer of 63 bits, no boolean."""
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def are_shards(entries: Sequence[Any]) -> bool:
+    """Whether JSON values are what a manifest says of its shards.
+
+    They are `file`, `records` and `bytes`, each file being in the manifest's own folder and named
+    once, and there is at least one.
+    """
+    names = [entry["file"] for entry in entries if is_shard(entry)]
+    return 0 < len(set(names)) == len(entries)
+
+
+def is_shard(entry: Any) -> bool:
+    """Whether a JSON value is a shard as in `are_shards`."""
+    return (
+        isinstance(entry, dict)
+        and is_plain_name(entry.get("file"))
+        and all(is_count(entry.get(key)) for key in ("records", "bytes"))
+    )
 
 
 def first_renamed_class(written: Sequence[str], present: Sequence[str]) -> str:
@@ -135,17 +161,18 @@ def _wrong_fields(fields: Mapping[str, Any], types: Mapping[str, type]) -> Seque
 
 
 def _wrong_values(fields: Mapping[str, Any]) -> Sequence[str]:
-    """The fields, of the right types themselves, that hold values of other types."""
+    """The fields, of the right types themselves, that hold values which are not possible."""
     wrong = [
-        key
-        for key in _COUNTS
-        if key in fields and not all(isinstance(count, int) for count in fields[key].values())
+        key for key in _COUNTS if key in fields and not all(map(is_count, fields[key].values()))
     ]
-    if not all(number.isdecimal() for number in fields.get("images_per_boxes", ())):
+    wrong += [key for key in ("images", "boxes") if not is_count(fields.get(key, 0))]
+    numbers = fields.get("images_per_boxes", ())
+    if not all(number.isdecimal() and len(number) <= _MAX_DIGITS for number in numbers):
         wrong.append("images_per_boxes")
-    for key, types in (("shards", _SHARD_TYPES), ("repaired", {}), ("left_out", {})):
-        entries = fields.get(key, ())
-        if not all(isinstance(one, dict) and not _wrong_fields(one, types) for one in entries):
+    if not are_shards(fields["shards"]):
+        wrong.append("shards")
+    for key in ("repaired", "left_out"):
+        if not all(isinstance(one, dict) for one in fields.get(key, ())):
             wrong.append(key)
     return wrong
 

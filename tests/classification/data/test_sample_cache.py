@@ -232,6 +232,11 @@ WHOLE = {"format": 1, "variants": 1, "seed": 5, "made_from": {}, "shards": [ENTR
         {"shards": [{**ENTRY, "bytes": "1"}]},
         {"shards": [{**ENTRY, "file": "../elsewhere.tfrecord"}]},
         {"shards": [{**ENTRY, "file": "/elsewhere.tfrecord"}]},
+        {"shards": []},
+        {"shards": [ENTRY, ENTRY]},
+        *({"shards": [{**ENTRY, "file": name}]} for name in ("", ".", "..", "a\0")),
+        *({"shards": [{**ENTRY, "records": number}]} for number in (0, -1, True, 1 << 63)),
+        *({"variants": number} for number in (-1, True, 10**400)),
     ],
 )
 def test_a_manifest_of_others_is_refused_in_words(changes: dict, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.images.mixed_stream import Augmentation, ImageAugmentation
 from tpudet.trainkit.images.seeds import record_seed
-from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX
+from tpudet.trainkit.record_manifest import MANIFEST_SUFFIX, are_shards, is_count, is_shard
 from tpudet.trainkit.types import Tensor
 
 FORMAT_VERSION = 1
@@ -172,23 +172,18 @@ def _is_manifest(manifest: Mapping[str, Any]) -> bool:
     variants, made_from, shards = (manifest.get(key) for key in ("variants", "made_from", "shards"))
     return (
         manifest.get("format") == FORMAT_VERSION
-        and type(variants) is int
+        and is_count(variants)
         and isinstance(made_from, dict)
         and isinstance(shards, list)
-        and len(usable_entries(shards)) == len(shards)
+        and are_shards(shards)
+        and any(entry["records"] for entry in shards)
     )
 
 
 def usable_entries(shards: Any) -> list[dict[str, Any]]:
     """Returns those of a manifest's files that are described wholly and are in its own folder."""
     entries = shards if isinstance(shards, list) else []
-    return [entry for entry in entries if isinstance(entry, dict) and _is_entry(entry)]
-
-
-def _is_entry(entry: Mapping[str, Any]) -> bool:
-    file, *numbers = (entry.get(key) for key in ("file", "records", "bytes"))
-    is_name = isinstance(file, str) and os.path.basename(file) == file
-    return is_name and [type(number) for number in numbers] == [int, int]
+    return [entry for entry in entries if is_shard(entry)]
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
