@@ -221,6 +221,7 @@ def test_labels_are_class_ids_by_image(tmp_path: Path) -> None:
         ("ID,Label\nID_a_any,0\nID_a_any", "label '' of ID_a"),  # cut short
         ("ID,Label\nID_a_any,0,1,2\nID_b_any,0\n", "is not a CSV: Length of header"),
         ("ID,Label\n", "has a header and no rows"),
+        ("ID,Label" + "," * 1000 + "\n", "l.csv has 1,002 columns or more, and 1,000 at most"),
     ],
 )
 def test_labels_that_contradict_are_named(text: str, message: str, tmp_path: Path) -> None:

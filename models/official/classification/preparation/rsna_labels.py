@@ -10,6 +10,7 @@ import pandas as pd
 
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError, listing
+from tpudet.trainkit.files.csv_columns import too_many_columns
 from tpudet.trainkit.files.inputs import read_input
 
 CLASSES = tuple(
@@ -47,13 +48,17 @@ def read_rows(path: str, argument: str) -> pd.DataFrame:
         argument: that names it, for messages.
 
     Raises:
-        UserError: it cannot be read, is not a CSV, or has no rows or not these columns.
+        UserError: it cannot be read, is not a CSV, or has no rows, not these columns or 1,000 others.
     """
-    content = io.BytesIO(read_input(path, argument))
+    content = read_input(path, argument)
+    if fault := too_many_columns(content):
+        raise UserError(f"{argument} {path} {fault}")
     try:
         with warnings.catch_warnings():  # pandas only warns of rows longer than the header
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            table = pd.read_csv(content, dtype=str, keep_default_na=False, index_col=False)
+            table = pd.read_csv(
+                io.BytesIO(content), dtype=str, keep_default_na=False, index_col=False
+            )
     except (ValueError, pd.errors.ParserWarning) as error:  # empty, not UTF-8, an open quote
         raise UserError(f"{argument} {path} is not a CSV: {str(error).strip()}") from None
     if not {"ID", "Label"} <= set(table.columns):

@@ -148,6 +148,8 @@ def test_other_files_are_refused(write) -> None:
         read_truth(write("blank.csv", HEADER, "a,,,,,,,,,,,,"))
     with pytest.raises(TruthFileError, match="has the column 'XMin' twice in its header"):
         read_truth(write("twice.csv", f"{HEADER}, XMin", f"{row('a', '/car')},1"))
+    with pytest.raises(TruthFileError, match="has 1,013 columns or more, and 1,000 at most"):
+        read_truth(write("wide.csv", HEADER + "," * 1000, row("a", "/car") + "," * 1000))
     good = write("truth.csv", HEADER, row("a", "/car"))
     with pytest.raises(TruthFileError, match=r"line 2: Confidence is neither 1"):
         read_truth(

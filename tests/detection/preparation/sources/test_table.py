@@ -110,6 +110,7 @@ def test_text_for_numbers_is_kept_for_the_report(tmp_path) -> None:
         ("id,b\na,1 2 3 4\n", "image=id,xywh=b,colour=b", "Unknown: colour"),
         ("id,b\n", "image=id,xywh=b", "has no row"),
         ("", "image=id,xywh=b", "is empty; its first line must name the columns"),
+        ("id,b" + ",c" * 999 + "\n", "image=id,xywh=b", "has 1,001 columns, and 1,000 at most"),
         ("id,b\na,1 2 3 4,5\n", "image=id,xywh=b", "is not a CSV or Parquet file"),
         ("id,b\n,1 2 3 4\n", "image=id,xywh=b", "row 1 names no image"),
         ("id,b,c\na,1 2 3 4,x\n", "image=id,xywh=b,crowd=c", "crowd holds 'x'"),

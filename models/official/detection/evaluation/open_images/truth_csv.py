@@ -20,6 +20,7 @@ from tpudet.detection.ops.numpy_boxes import FAR_OUTSIDE
 from tpudet.detection.submission.errors import NUM_SHOWN
 from tpudet.detection.submission.open_images_csv import MAX_WORD_BYTES
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.csv_columns import too_many_columns
 
 _SIDES = ("YMin", "XMin", "YMax", "XMax")
 
@@ -151,6 +152,8 @@ def read_image_labels(data: bytes, path: str) -> ImageLabels:
 
 def _read(data: bytes, path: str, required: Sequence[str]) -> pd.DataFrame:
     """All columns as stripped text."""
+    if fault := too_many_columns(data):
+        raise TruthFileError(f"{path} {fault}")
     try:
         head = data[: 1 << 16].decode("utf-8-sig", "replace").lstrip().split("\n")[0]
         names = [name.strip() for name in next(csv.reader([head.strip()]), [])]

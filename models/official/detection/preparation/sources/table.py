@@ -34,6 +34,7 @@ from tpudet.detection.preparation.sources.input_files import (
 from tpudet.detection.preparation.sources.unlabeled_files import find_unlabeled
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError, listing
+from tpudet.trainkit.files.csv_columns import MAX_COLUMNS
 from tpudet.trainkit.files.inputs import read_input
 from tpudet.trainkit.files.parquet_pages import decoded_size, text_size
 
@@ -227,6 +228,11 @@ def _header(content: bytes, path: str) -> list[str]:
         row = next(csv.reader([first], delimiter=_delimiter(first)), [])
     except csv.Error as error:
         raise UserError(f"--annotations {path} is not a CSV: {error}.") from error
+    if len(row) > MAX_COLUMNS:
+        raise UserError(
+            f"--annotations {path} has {len(row):,} columns, and {MAX_COLUMNS:,} at most are read: "
+            "write it with those that are needed."
+        )
     return [name.strip() for name in row]
 
 
