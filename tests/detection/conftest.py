@@ -1,5 +1,6 @@
 """A detector small enough to export: real variables, real detections, no training. A browser."""
 
+import io
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import cv2
 import keras
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from tpudet.detection.inference.export import export_saved_model
@@ -204,3 +206,19 @@ def overflowing_counts() -> str:
     return "0" + "".join(
         f"{bytes(more).decode()}{end:c}0" for more, end in zip(letters, ends, strict=True)
     )
+
+
+@pytest.fixture(scope="session")
+def with_shared_groups() -> Callable[[bytes], bytes]:
+    """Returns a Parquet file whose footer names each row group 65 times, at the same bytes."""
+
+    def change(content: bytes) -> bytes:
+        metadata = pq.read_metadata(io.BytesIO(content))
+        for _ in range(64):
+            metadata.append_row_groups(pq.read_metadata(io.BytesIO(content)))
+        footer = io.BytesIO()
+        metadata.write_metadata_file(footer)
+        length = int.from_bytes(content[-8:-4], "little")
+        return content[: -8 - length] + footer.getvalue()[4:]
+
+    return change

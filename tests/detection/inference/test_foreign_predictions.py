@@ -13,11 +13,12 @@ import pytest
 
 from tpudet.detection.inference import predictions_limits
 from tpudet.detection.inference.join_shards import join_shards
-from tpudet.detection.inference.predictions import FORMAT
+from tpudet.detection.inference.predictions import FORMAT, ImagePredictions
 from tpudet.detection.inference.predictions_file import (
     PredictionsError,
     open_predictions,
     read_predictions,
+    write_predictions,
 )
 
 CLASSES = "/m/01,cat\n"
@@ -223,3 +224,16 @@ def varint(number: int) -> bytes:
         parts.append(number & 0x7F | 0x80)
         number >>= 7
     return bytes([*parts, number])
+
+
+def test_row_groups_of_the_same_bytes_are_refused(with_shared_groups) -> None:
+    """Each would be read as often as the footer names it."""
+    file, n = io.BytesIO(), np.ones(1, np.float32)
+    images = [
+        ImagePredictions(f"image {k}", np.ones(1, np.int32), n, np.ones((1, 4), np.float32))
+        for k in range(100)
+    ]
+    write_predictions(file, "p.parquet", [images], class_list_text=CLASSES, metadata={})
+    shared = io.BytesIO(with_shared_groups(file.getvalue()))
+    with pytest.raises(PredictionsError, match=r"its columns have [0-9,]+ bytes, the file"):
+        read_predictions(shared, "p.parquet")

@@ -48,7 +48,8 @@ def read_rows(path: str, argument: str) -> pd.DataFrame:
         argument: that names it, for messages.
 
     Raises:
-        UserError: it cannot be read, is not a CSV, or has no rows, not these columns or 1,000 others.
+        UserError: it cannot be read, is not a CSV, or has no rows, not these columns or more than
+            1,000.
     """
     content = read_input(path, argument)
     if fault := too_many_columns(content):

@@ -17,7 +17,7 @@ from tpudet.detection.inference.predictions import (
 )
 from tpudet.detection.inference.predictions_limits import require_plausible_size
 from tpudet.trainkit.files.json_text import parse_json
-from tpudet.trainkit.files.parquet_pages import decoded_size, text_size
+from tpudet.trainkit.files.parquet_pages import decoded_size, require_own_bytes, text_size
 
 _SCHEMA = pa.schema(
     [
@@ -50,6 +50,7 @@ def open_parquet(file: IO[bytes]) -> StoredPredictions:
         raise PredictionsError(f"its metadata has no {' and no '.join(missing)}")
     num_bytes = readable.seek(0, io.SEEK_END)
     require_plausible_size(_least_size(metadata), num_bytes)
+    require_own_bytes(metadata, num_bytes)
     columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
     # Texts are read as dictionaries, so that one that the file has once is in memory once.
     texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]

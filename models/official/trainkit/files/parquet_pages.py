@@ -15,10 +15,29 @@ import pyarrow.parquet as pq
 from tpudet.trainkit.files.varints import read_varint
 
 _MAX_HEADER = 1 << 16  # bytes; the smallest and largest value of a page are in it
+_MOST_HEADERS = 512  # likewise, of nearly all
 _MAX_DEPTH = 4
 _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE = 2, 3  # fields of a header
 _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8  # likewise, structs whose first field counts the values
 _VALUE_BYTES = 4  # of the smallest type, with its levels
+_PAGE_BYTES = 64  # of a page without values
+
+
+def require_own_bytes(metadata: pq.FileMetaData, num_bytes: int) -> None:
+    """Refuses columns that share their bytes, each of which would be read as often as it is named.
+
+    Args:
+        metadata: of the file.
+        num_bytes: its size.
+
+    Raises:
+        pa.ArrowInvalid: all columns together are longer than the file.
+    """
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    columns = [group.column(j) for group in groups for j in range(group.num_columns)]
+    total = sum(max(column.total_compressed_size, 0) for column in columns)
+    if total > num_bytes:
+        raise pa.ArrowInvalid(f"its columns have {total:,} bytes, the file {num_bytes:,}")
 
 
 def decoded_size(file: IO[bytes], group: pq.RowGroupMetaData, column: int) -> int:
@@ -42,15 +61,14 @@ def decoded_size(file: IO[bytes], group: pq.RowGroupMetaData, column: int) -> in
         raise pa.ArrowInvalid(f"a column begins at byte {start:,}")
     end, total = start + chunk.total_compressed_size, 0
     while start < end:
-        file.seek(start)
-        content = file.read(min(_MAX_HEADER, end - start))
-        header, length = _read_header(content)
+        header, length = _read_header(file, start, end)
         size, compressed = header.get(_UNCOMPRESSED_SIZE, -1), header.get(_COMPRESSED_SIZE, -1)
         kinds = [header[kind] for kind in (_DATA, _DICTIONARY, _DATA_V2) if kind in header]
         counts = [kind.get(1, -1) if isinstance(kind, dict) else -1 for kind in kinds]
-        if not all(type(number) is int and number >= 0 for number in (size, compressed, *counts)):
-            raise pa.ArrowInvalid(f"the page at byte {start:,} has no sizes")
-        total += max(size, _VALUE_BYTES * sum(counts))
+        numbers = (size, compressed, *counts)
+        if not kinds or not all(type(number) is int and number >= 0 for number in numbers):
+            raise pa.ArrowInvalid(f"the page at byte {start:,} has no kind or no sizes")
+        total += max(size, _VALUE_BYTES * sum(counts), _PAGE_BYTES)
         start += length + compressed
     return total
 
@@ -62,8 +80,14 @@ def text_size(column: pa.DictionaryArray) -> int:
     return int(lengths[places].sum(dtype=np.int64))
 
 
-def _read_header(content: bytes) -> tuple[dict[int, Any], int]:
-    """Returns the fields of a page's header by their numbers, and its length in bytes."""
+def _read_header(file: IO[bytes], start: int, end: int) -> tuple[dict[int, Any], int]:
+    """Returns the fields of the header of a page by their numbers, and its length in bytes."""
+    file.seek(start)
+    content = file.read(min(_MOST_HEADERS, end - start))
+    try:
+        return _read_struct(content, 0, 0)
+    except (IndexError, ValueError):
+        content += file.read(min(_MAX_HEADER, end - start) - len(content))
     try:
         return _read_struct(content, 0, 0)
     except (IndexError, ValueError) as error:

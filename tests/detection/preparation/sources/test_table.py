@@ -222,3 +222,12 @@ def test_equal_paths_of_parquet_are_read_as_they_are(tmp_path) -> None:
     annotations = read(path, "image=p.f,x1=l,y1=t,x2=r,y2=b", coordinates="pixels")
     assert annotations.images["file"].tolist() == ["a.jpg", "b.jpg"]
     assert annotations.boxes["image"].tolist() == [0, 0, 1]
+
+
+def test_row_groups_of_the_same_bytes_are_refused(tmp_path, with_shared_groups) -> None:
+    path = write(tmp_path, "")
+    numbers = {name: pa.array(np.arange(100.0)) for name in "ltrb"}
+    pq.write_table(pa.table({"f": ["a.jpg"] * 100} | numbers), path)
+    Path(path).write_bytes(with_shared_groups(Path(path).read_bytes()))
+    with pytest.raises(UserError, match=r"its columns have [0-9,]+ bytes, the file"):
+        read(path, "image=f,x1=l,y1=t,x2=r,y2=b")

@@ -36,7 +36,7 @@ from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files.csv_columns import MAX_COLUMNS
 from tpudet.trainkit.files.inputs import read_input
-from tpudet.trainkit.files.parquet_pages import decoded_size, text_size
+from tpudet.trainkit.files.parquet_pages import decoded_size, require_own_bytes, text_size
 
 Coordinates = Literal["pixels", "fractions"]
 
@@ -195,6 +195,7 @@ def _read_parquet(content: bytes, metadata: pq.FileMetaData, names: Sequence[str
     limit = max(_MAX_EXPANSION * len(content), _SMALL_BYTES)
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     file = io.BytesIO(content)
+    require_own_bytes(metadata, len(content))
     size = sum(decoded_size(file, group, i) for group in groups for i in range(group.num_columns))
     if size > limit:
         raise _TooLargeError(size)
