@@ -58,6 +58,27 @@ def test_full_streams(streams: str, code: int, tmp_path: Path) -> None:
     assert ("No space left on device" in done.stderr) == (streams == ">/dev/full")
 
 
+@pytest.mark.parametrize("mode", ["utf8=0", "utf8=1"])  # of an ordinary locale, and of C
+def test_text_that_the_output_cannot_hold_has_backslashes(mode: str) -> None:
+    program = r"""
+import logging, sys
+from tpudet.trainkit.command_line import new_parser, run_command, start_logging
+
+def body(arguments):
+    start_logging()
+    logging.getLogger("tpudet").warning("a log of %s", "\ud800")
+    return "a summary of \ud800"
+
+sys.exit(run_command(new_parser("tpudet test", ""), [], body))
+"""
+    command = [sys.executable, "-X", mode, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Logging error" not in done.stderr
+    assert r"a log of \ud800" in done.stdout
+    assert r"a summary of \ud800" in done.stdout
+
+
 @pytest.mark.parametrize("name", ["out/result.txt", "full/result.txt"])
 def test_an_output_without_room_is_named_in_words(name: str, tmp_path: Path) -> None:
     """The system lets no file grow beyond 100 bytes; the claim of the second needs more."""

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import io
 import logging
 import math
 import os
@@ -53,6 +54,7 @@ def run_command(
     global _command_started
     _command_started = time.time()
     _open_closed_streams()
+    _print_any_text()
     words = sys.argv[1:] if argv is None else list(argv)
     if {"-h", "--help"} & set(words):
         parser.parse_args(["--help"])  # intermixed parsing hides the positionals' defaults from it
@@ -117,6 +119,12 @@ def _open_closed_streams() -> None:
             mode = "r" if number == 0 else "w"
             # The lowest free number is that of this stream.
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _print_any_text() -> None:
+    """Lets standard output show with backslashes what its encoding has not, of file names, say."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def new_parser(prog: str, description: str | None, **settings: Any) -> argparse.ArgumentParser:

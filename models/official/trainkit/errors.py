@@ -39,7 +39,7 @@ def require_utf8(names: Iterable[str], what: str) -> None:
     Raises:
         UserError: names the first ten.
     """
-    wrong = [name for name in names if not _is_utf8(name)]
+    wrong = [name for name in names if not is_utf8(name)]
     if wrong:
         raise UserError(
             f"{len(wrong)} {what} cannot be written as UTF-8, as all results are: "
@@ -47,7 +47,8 @@ def require_utf8(names: Iterable[str], what: str) -> None:
         )
 
 
-def _is_utf8(text: str) -> bool:
+def is_utf8(text: str) -> bool:
+    """Whether a text has no half of a character, as JSON, YAML and pickles may name one."""
     try:
         text.encode()
     except UnicodeEncodeError:

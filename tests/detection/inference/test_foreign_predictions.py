@@ -237,3 +237,18 @@ def test_row_groups_of_the_same_bytes_are_refused(with_shared_groups) -> None:
     shared = io.BytesIO(with_shared_groups(file.getvalue()))
     with pytest.raises(PredictionsError, match=r"its columns have [0-9,]+ bytes, the file"):
         read_predictions(shared, "p.parquet")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"images": [image_of(image_id="\ud800")]},
+        {"classes": "/m/01,cat\udfff\n"},
+        {"metadata": {"unreadable": {"\ud800.jpg": "damaged"}}},
+        {"metadata": {"unreadable": {"a.jpg": "\ud800"}}},
+    ],
+)
+def test_halves_of_characters_are_refused(changes: dict) -> None:
+    contents = {"format": FORMAT, "classes": CLASSES, "metadata": {}, "images": []} | changes
+    with pytest.raises(PredictionsError, match=r"p\.pkl .* written as UTF-8"):
+        read_predictions(io.BytesIO(pickle.dumps(contents, 5)), "p.pkl")

@@ -94,6 +94,10 @@ def test_duplicate_keys_broken_yaml_and_lists_at_the_top_are_refused() -> None:
         read("steps: 1\nnames: [a\n")
     with pytest.raises(ConfigError, match="expected a mapping at the top level"):
         read("- 1\n")
+    for text in ('names: ["\\uD800"]', '"\\uD800": 1'):
+        message = r"a.yaml:2: not valid YAML: the text '\\ud800' cannot be written as UTF-8"
+        with pytest.raises(ConfigError, match=message):
+            read(f"steps: 1\n{text}\n")
 
 
 def test_base_file_is_overridden_and_another_kind_drops_its_values(tmp_path: Path) -> None:

@@ -221,3 +221,16 @@ def test_unreadable_lines_are_one_warning_however_many(
     (record,) = caplog.records
     expected = f"{path}: not lines of a ledger: 1 ({{}}), 2 ({{}}), 3 ({{}}) and 4997 more"
     assert record.getMessage() == expected
+
+
+@pytest.mark.parametrize(
+    "values", [f'"step": {10**400}', '"step": -1e300', r'"step": 4, "state": "\ud800"']
+)
+def test_lines_that_no_report_can_show_are_skipped(
+    tmp_path: Path, values: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = '{"kind": "state", "step": 3}\n'
+    (tmp_path / "metrics.jsonl").write_text(f'{whole}{{"kind": "state", {values}}}\n{whole}')
+    lines = read_ledger(f"{tmp_path}/metrics.jsonl")
+    assert [line["step"] for line in lines] == [3, 3]
+    assert "not lines of a ledger: 2 (" in caplog.text

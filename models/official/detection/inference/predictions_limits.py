@@ -7,6 +7,7 @@ equal numbers take no room: small files stand for gigabytes. In legitimate files
 from typing import Any
 
 from tpudet.detection.inference.predictions import PredictionsError
+from tpudet.trainkit.errors import is_utf8
 
 _MAX_EXPANSION = 16  # bytes in memory for each byte of a file
 _SMALL_BYTES = 1 << 26  # below which they are not counted
@@ -70,6 +71,9 @@ def _require_json(metadata: dict) -> None:
         below: list[Any] = []
         if isinstance(value, str):
             characters += len(value)
+            if not is_utf8(value):
+                shown = ascii(value[:100])
+                raise PredictionsError(f"its metadata has {shown}, which is not written as UTF-8")
         elif isinstance(value, list | tuple):
             below = [*value]
         elif isinstance(value, dict):

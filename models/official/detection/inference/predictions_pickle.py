@@ -14,6 +14,7 @@ from tpudet.detection.inference.predictions import (
     StoredPredictions,
 )
 from tpudet.detection.inference.predictions_limits import require_plausible_size
+from tpudet.trainkit.errors import is_utf8
 from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.files.numpy_pickle import PickledArray, load_numpy_pickle
 
@@ -45,8 +46,8 @@ def open_pickle(file: IO[bytes]) -> StoredPredictions:
         raise PredictionsError(f"the pickle is no dict that says {FORMAT!r}")
     try:
         classes, metadata = contents["classes"], contents["metadata"]
-        if not isinstance(classes, str):
-            raise TypeError("classes must be a string")
+        if not isinstance(classes, str) or not is_utf8(classes):
+            raise TypeError("classes must be a string that can be written as UTF-8")
         images = _read_images(contents["images"], len(data))
     except (KeyError, TypeError, OverflowError) as error:
         raise PredictionsError(
@@ -67,6 +68,9 @@ def _read_images(stored: Any, num_bytes: int) -> list[ImagePredictions]:
     for image in _as_list(stored):
         if not isinstance(image, dict) or not isinstance(image["image_id"], str):
             raise TypeError("an image must be a dict with an image_id")
+        if not is_utf8(image["image_id"]):
+            shown = ascii(image["image_id"][:100])
+            raise TypeError(f"the image_id {shown} cannot be written as UTF-8")
         total += _size(image)
         require_plausible_size(total, num_bytes)
         images.append(_from_dict(image))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, is_utf8
 from tpudet.trainkit.files import storage
 
 
@@ -47,7 +47,7 @@ _SCALARS = {
 
 
 class _TextLoader(yaml.BaseLoader):
-    """Leaves scalars as text; stops at `_MAX_NODES`, of which each takes a kilobyte."""
+    """Leaves scalars as text that can be written; stops at `_MAX_NODES`, each of a kilobyte."""
 
     num_nodes = 0
 
@@ -58,7 +58,13 @@ class _TextLoader(yaml.BaseLoader):
                 problem=f"it has more than {_MAX_NODES:,} values",
                 problem_mark=self.get_mark(),
             )
-        return super().compose_node(parent, index)
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.ScalarNode) and not is_utf8(node.value):
+            raise yaml.MarkedYAMLError(
+                problem=f"the text {ascii(node.value[:100])} cannot be written as UTF-8",
+                problem_mark=node.start_mark,
+            )
+        return node
 
 
 class Loader(_TextLoader):

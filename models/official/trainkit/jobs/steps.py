@@ -144,7 +144,7 @@ def _read_record(step: Step) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        recorded = parse_json(text)
+        recorded = parse_json(text, any_text=True)  # of paths, in whatever encoding
     except (ValueError, RecursionError):
         return {"finished": False}
     if not isinstance(recorded, dict):

@@ -36,6 +36,8 @@ from tpudet.trainkit.files.json_text import parse_json
 from tpudet.trainkit.files.remote import write_errors
 from tpudet.trainkit.training.engine import L2, StepReport
 
+_MAX_STEP = 1 << 53  # beyond it a chart, which has floats, would show another
+
 FILE_NAME = "metrics.jsonl"
 Kind = Literal["train", "eval", "state"]
 State = Literal["running", "finished", "stopped", "failed"]
@@ -208,7 +210,10 @@ def read_ledger(path: str) -> list[dict[str, Any]]:
             continue
         try:
             line = parse_json(text)
-            lines.append({**line, "kind": str(line["kind"]), "step": int(line["step"])})
+            step = int(line["step"])
+            if abs(step) > _MAX_STEP:
+                raise ValueError(step)
+            lines.append({**line, "kind": str(line["kind"]), "step": step})
         except (ValueError, KeyError, TypeError, OverflowError):
             if number < len(texts):
                 unreadable.append(f"{number} ({shorten(text, 80)})")

@@ -33,7 +33,7 @@ def load_coco(path: str, what: str = "--annotations") -> dict[str, Any]:
     """
     text = read_input_text(path, what)
     try:
-        content = parse_json(text)
+        content = parse_json(text, any_text=True)  # names are checked below
     except (ValueError, RecursionError) as error:  # also lists in lists in lists
         raise UserError(f"{what} {path} is not JSON: {error}.") from error
     if not isinstance(content, dict):
