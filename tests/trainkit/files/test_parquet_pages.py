@@ -13,7 +13,7 @@ import pytest
 from tpudet.trainkit.files.parquet_pages import decoded_size, require_own_bytes
 
 
-def written(values: Sequence, **options) -> bytes:
+def written(values: Sequence | np.ndarray, **options) -> bytes:
     file = io.BytesIO()
     pq.write_table(pa.table({"x": values}), file, compression="none", **options)
     return file.getvalue()
