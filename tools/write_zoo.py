@@ -151,8 +151,9 @@ def _expected(text: str) -> str:
 def count(config: ExperimentConfig) -> Cost:
     """Builds the experiment's model and counts; takes seconds for the largest."""
     # These import Keras, which --check does without.
+    from model_cost import count_flops, count_parameters, predict_images
+
     from tpudet.detection.build_detector import build_task
-    from tpudet.detection.modeling.cost import count_flops, count_parameters, predict_images
 
     canvas = config.data.canvas_size
     task = build_task(config, num_classes=NUM_CLASSES, canvas_size=canvas)
@@ -182,7 +183,7 @@ def _architecture(config: ExperimentConfig) -> tuple[Any, ...]:
 def _digest(experiments: Sequence[Experiment]) -> str:
     """Returns a digest of all that decides a count: architectures and the code that builds them."""
     sources = Path(tpudet.__file__).parent
-    paths = [sources / "detection/build_detector.py"]
+    paths = [Path(__file__).with_name("model_cost.py"), sources / "detection/build_detector.py"]
     for folder in ("detection/modeling", "trainkit/backbones"):
         paths += sorted((sources / folder).glob("*.py"))
     found = hashlib.sha256()

@@ -52,7 +52,7 @@ def pod_size() -> int:
         return len(names.split(","))
     if not has_tpu_device() or "TPU_SKIP_MDS_QUERY" in os.environ:
         return 1  # others need no query over the network
-    return len(_metadata("instance/attributes/worker-network-endpoints").split(","))
+    return len(_worker_endpoints().split(","))
 
 
 def refuse_pod(what: str, advice: str) -> None:
@@ -67,10 +67,10 @@ def refuse_pod(what: str, advice: str) -> None:
         raise UserError(f"{what}, and this is one of the {hosts} hosts of a pod: {advice}")
 
 
-def _metadata(key: str) -> str:
-    """Returns a value of Compute Engine's metadata server; empty if there is none."""
+def _worker_endpoints() -> str:
+    """Returns what Compute Engine's metadata server says of a pod's hosts; empty if nothing."""
     host = os.environ.get("GCE_METADATA_IP", "metadata.google.internal")
-    url = f"http://{host}/computeMetadata/v1/{key}"
+    url = f"http://{host}/computeMetadata/v1/instance/attributes/worker-network-endpoints"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     try:
         with urllib.request.urlopen(request, timeout=5) as response:

@@ -12,6 +12,7 @@ from pycocotools import mask as coco_mask
 
 from tpudet.detection.commands import make_tfrecords
 from tpudet.detection.data.pipeline import eval_dataset
+from tpudet.detection.evaluation import ground_truth
 from tpudet.detection.evaluation.coco import coco_metrics
 from tpudet.detection.evaluation.drawing import draw_batch
 from tpudet.detection.evaluation.ground_truth import GroundTruth, load_ground_truth
@@ -41,18 +42,19 @@ def coco_part(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return path / "part", content
 
 
-def load(part: Path, **options: Any) -> tuple[GroundTruth, list[str]]:
+def load(part: Path) -> tuple[GroundTruth, list[str]]:
     names = [entry.name for entry in read_classes(f"{part}/classes.csv")]
     shards = find_shards(f"{part}/val_part")
-    return load_ground_truth(shards, names, with_masks=True, **options), names
+    return load_ground_truth(shards, names, with_masks=True), names
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_masks_of_records_are_those_of_the_annotations(
-    coco_part: tuple[Path, dict], workers: int
+    coco_part: tuple[Path, dict], workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part, content = coco_part
-    truth, _ = load(part, workers=workers)
+    monkeypatch.setattr(ground_truth, "NUM_WORKERS", workers)
+    truth, _ = load(part)
     sizes = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
     files = {str(image["id"]): image["file_name"] for image in content["images"]}
     assert truth.file_names == tuple(files[name] for name in truth.source_ids)

@@ -52,6 +52,8 @@ def make_anchors(canvas=CANVAS):
         num_scales=1,
         aspect_ratios=(1.0, 2.0, 0.5),
         anchor_size=4.0,
+        sides=(),
+        layout="centered",
     )
 
 
@@ -86,7 +88,13 @@ def build_model(
     )
     model = MaskRCNN(
         backbone=backbone,
-        neck=FPN(num_filters=num_filters, separable=False, make_norm=neck_norm, **LEVELS),
+        neck=FPN(
+            num_filters=num_filters,
+            separable=False,
+            make_norm=neck_norm,
+            **_SHARED["PLAIN_FPN"],
+            **LEVELS,
+        ),
         rpn=RPNHead(anchors_per_location=3, num_convs=1, num_filters=num_filters),
         box_heads=box_heads,
         mask_head=mask_head if include_mask else None,

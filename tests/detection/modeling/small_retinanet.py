@@ -39,6 +39,14 @@ NORM = functools.partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 CANVAS = (64, 128)
 LEVELS: dict[str, Any] = {"min_level": 4, "max_level": 6}
 STRIDES = (16, 32, 64)
+PLAIN_FPN: dict[str, Any] = {
+    "coarse_levels": "convolution",
+    "coarse_input": "pyramid",
+    "coarse_relu": True,
+    "symmetric_padding": False,
+    "lateral_norms": False,
+    "last_backbone_level": 5,
+}
 
 _ATSS = functools.partial(
     match_atss,
@@ -176,12 +184,15 @@ def build_task(
     }
     model = RetinaNet(
         backbone=SmallBackbone(parts["make_norm"]),
-        neck=FPN(**parts),
+        neck=FPN(**PLAIN_FPN, **parts),
         head=RetinaNetHead(
             num_classes=num_classes,
             anchors_per_location=9,
             num_convs=1,
             activation="relu",
+            norm_groups=None,
+            norm_epsilon=1e-5,
+            level_scales=False,
             centerness=centerness,
             **parts,
         ),
@@ -203,6 +214,8 @@ def make_anchors():
         num_scales=3,
         aspect_ratios=(1.0, 2.0, 0.5),
         anchor_size=3.0,
+        sides=(),
+        layout="centered",
     )
 
 

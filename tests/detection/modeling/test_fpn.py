@@ -10,8 +10,20 @@ NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 
 
 def make_fpn(**settings):
-    defaults = {"min_level": 3, "max_level": 7, "num_filters": 6, "separable": False}
-    return FPN(**{**defaults, "make_norm": NORM, **settings})
+    defaults = {
+        "min_level": 3,
+        "max_level": 7,
+        "num_filters": 6,
+        "separable": False,
+        "coarse_levels": "convolution",
+        "coarse_input": "pyramid",
+        "coarse_relu": True,
+        "symmetric_padding": False,
+        "make_norm": NORM,
+        "lateral_norms": False,
+        "last_backbone_level": 5,
+    }
+    return FPN(**{**defaults, **settings})
 
 
 def backbone_features(channels=(8, 12, 16, 20)):

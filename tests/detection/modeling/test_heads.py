@@ -32,6 +32,10 @@ def build(**settings):
         "separable": False,
         "activation": "relu",
         "make_norm": NORM,
+        "norm_groups": None,
+        "norm_epsilon": 1e-5,
+        "level_scales": False,
+        "centerness": False,
     }
     head = RetinaNetHead(**{**defaults, **settings})
     head.build((None, None, None, 8))
@@ -171,7 +175,10 @@ def test_each_level_scales_its_boxes_only():
         separable=False,
         activation="relu",
         make_norm=None,
+        norm_groups=None,
+        norm_epsilon=1e-5,
         level_scales=True,
+        centerness=False,
     )
     head.build((None, None, None, 4))
     features = {level: np.ones((1, 2, 2, 4), np.float32) for level in (3, 4)}

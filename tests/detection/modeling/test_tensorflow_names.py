@@ -54,10 +54,26 @@ def test_every_variable_has_a_name_of_its_own_and_the_shape(separable):
         "separable": separable,
         "make_norm": partial(BatchNorm, momentum=0.99, epsilon=1e-3),
     }
-    neck = FPN(**parts)
+    neck = FPN(
+        coarse_levels="convolution",
+        coarse_input="pyramid",
+        coarse_relu=True,
+        symmetric_padding=False,
+        lateral_norms=False,
+        last_backbone_level=5,
+        **parts,
+    )
     neck.build({level: (None, None, None, 8 * level) for level in (2, 3, 4, 5)})
     head = RetinaNetHead(
-        num_classes=3, anchors_per_location=9, num_convs=2, activation="relu", **parts
+        num_classes=3,
+        anchors_per_location=9,
+        num_convs=2,
+        activation="relu",
+        norm_groups=None,
+        norm_epsilon=1e-5,
+        level_scales=False,
+        centerness=False,
+        **parts,
     )
     head.build((None, None, None, 16))
     stored = names_of_tensorflow(classes=3, separable=separable)

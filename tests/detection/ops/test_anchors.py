@@ -10,6 +10,8 @@ def anchors(canvas, **changes):
         "num_scales": 3,
         "aspect_ratios": (1.0, 2.0, 0.5),
         "anchor_size": 4.0,
+        "sides": (),
+        "layout": "centered",
     }
     return anchors_for_canvas(canvas_size=canvas, **{**settings, **changes})
 

@@ -20,6 +20,10 @@ def match(boxes, classes, is_crowd=None, **settings):
     return np.array(found.classes)[0], np.array(found.boxes)[0]
 
 
+def centered_anchors(**settings):
+    return anchors_for_canvas(**settings, sides=(), layout="centered")
+
+
 def test_threshold_by_hand():
     # Nearby are places 0 and 1 and the large anchor, IoU 0.8, 0 and 0.1: mean 0.3, deviation 0.436.
     classes, found = match([0, 1, 10, 9], [7])
@@ -33,7 +37,7 @@ def test_threshold_by_hand():
 def test_equal_overlaps_are_all_chosen():
     """300 objects of 60 to 120 pixels hold their 9 candidates of 32 pixels, at a stride of 8."""
     levels = {"canvas_size": (1024, 1024), "strides": (8,)}
-    anchors = anchors_for_canvas(**levels, num_scales=1, aspect_ratios=(1.0,), anchor_size=4.0)
+    anchors = centered_anchors(**levels, num_scales=1, aspect_ratios=(1.0,), anchor_size=4.0)
     rng = np.random.default_rng(0)
     centers, halves = rng.uniform(100, 924, (300, 1, 2)), rng.uniform(30, 60, (300, 1, 2))
     boxes = np.concatenate([centers - halves, centers + halves], axis=-1).astype(np.float32)
@@ -122,7 +126,7 @@ def loop_reference(anchors, boxes, classes, levels, per_location, count):
 @pytest.mark.parametrize(("scales", "jit_compile"), [(1, False), (3, False), (3, True)])
 def test_agrees_with_a_loop_traced_for_any_batch(scales, jit_compile):
     levels = {"canvas_size": (64, 96), "strides": (8, 16, 32)}
-    anchors = anchors_for_canvas(
+    anchors = centered_anchors(
         **levels, num_scales=scales, aspect_ratios=(1.0, 2.0)[:scales], anchor_size=3.0
     )
     per_location = len(anchors) // sum(locations_per_level(**levels))

@@ -124,6 +124,8 @@ def test_agrees_with_a_loop():
         num_scales=2,
         aspect_ratios=(1.0, 2.0),
         anchor_size=3.0,
+        sides=(),
+        layout="centered",
     )
     rng = np.random.default_rng(5)
     shape = (6, 8)

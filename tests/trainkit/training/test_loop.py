@@ -568,7 +568,7 @@ def test_mode_eval_waits_for_checkpoints_and_ends_with_the_last(ram_dir: str) ->
             engine.train(step - engine.step)
             writer.save(engine.snapshot())
             writer.wait()
-            while step != 6 and step not in Ledger(ram_dir).evaluated_steps():
+            while step != 6 and step not in steps(ram_dir, "eval"):
                 if evaluated.wait(0.01):
                     return
         saved.set()

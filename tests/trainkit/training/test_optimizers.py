@@ -12,7 +12,11 @@ from tpudet.trainkit.training import optimizers
 from tpudet.trainkit.training.devices import choose_tensorflow_devices
 from tpudet.trainkit.training.freezing import freeze
 from tpudet.trainkit.training.optimizer_slots import slot_variables
-from tpudet.trainkit.training.schedules import stepwise
+from tpudet.trainkit.training.schedules import Schedule, stepwise
+
+
+def constant(value: float) -> Schedule:
+    return stepwise(peak=value, levels=(), boundaries=())
 
 
 def small_model() -> keras.Model:
@@ -92,7 +96,7 @@ def test_rmsprop_by_hand() -> None:
     Squares: 0.5 * 4 = 2, then 1. Moved: 2 / sqrt(2 + 2) = 1, then 0.5 * 1 + 0.
     """
     weight = keras.Variable(3.0)
-    optimizer = optimizers.RMSprop(stepwise(peak=1.0), rho=0.5, momentum=0.5, epsilon=2.0)
+    optimizer = optimizers.RMSprop(constant(1.0), rho=0.5, momentum=0.5, epsilon=2.0)
     optimizer.build([weight])
     seen = []
     for gradient in (2.0, 0.0):
@@ -114,7 +118,7 @@ def test_lars_by_hand() -> None:
     kernel = keras.Variable([[3.0, 4.0]], name="kernel")
     bias = keras.Variable([3.0, 4.0], name="bias")
     optimizer = optimizers.LARS(
-        stepwise(peak=2.0),
+        constant(2.0),
         weight_decay=0.2,
         decayed=[kernel, bias],
         momentum=0.5,
@@ -138,7 +142,7 @@ def test_lars_does_not_care_how_large_a_gradient_is() -> None:
     for size in (1e-6, 1.0, 1e6):
         kernel = keras.Variable([[3.0, 4.0]], name="kernel")
         optimizer = optimizers.LARS(
-            stepwise(peak=10.0),
+            constant(10.0),
             weight_decay=0.0,
             decayed=[kernel],
             momentum=0.9,
@@ -151,7 +155,7 @@ def test_lars_does_not_care_how_large_a_gradient_is() -> None:
 
 def test_slots_are_keyed_by_the_path_of_their_variable() -> None:
     model = small_model()
-    optimizer = optimizers.Adam(stepwise(peak=0.1), beta_1=0.9, beta_2=0.999)
+    optimizer = optimizers.Adam(constant(0.1), beta_1=0.9, beta_2=0.999)
     optimizer.build(model.trainable_variables)
     slots = slot_variables(optimizer, model.trainable_variables)
     assert sorted(slots) == sorted(
@@ -166,7 +170,7 @@ def test_slots_of_paths_that_keras_spells_alike_are_told_apart() -> None:
     first, second = keras.Variable([1.0], name="x"), keras.Variable([1.0, 2.0], name="x")
     # Keras takes the path where there is one, with every / as _: both become a_b_c.
     first._path, second._path = "a/b_c", "a_b/c"
-    optimizer = optimizers.Momentum(stepwise(peak=0.1), momentum=0.9, nesterov=False)
+    optimizer = optimizers.Momentum(constant(0.1), momentum=0.9, nesterov=False)
     optimizer.build([first, second])
     slots = slot_variables(optimizer, [first, second])
     shapes = {key: tuple(variable.shape) for key, variable in slots.items()}
@@ -184,7 +188,7 @@ def test_state_that_would_be_lost_is_refused() -> None:
 def test_loss_scaling_keeps_its_scale_beside_the_slots() -> None:
     weight = keras.Variable([1.0], name="weight")
     optimizer = optimizers.with_loss_scaling(
-        optimizers.Momentum(stepwise(peak=0.1), momentum=0.9, nesterov=False)
+        optimizers.Momentum(constant(0.1), momentum=0.9, nesterov=False)
     )
     optimizer.build([weight])
     slots = slot_variables(optimizer, [weight])
@@ -208,7 +212,7 @@ def moved_by(optimizer: keras.Optimizer, gradients: list[float]) -> list[float]:
 
 def test_a_momentum_that_moves_is_that_of_each_step() -> None:
     """Velocities -0.1, 0.8 * -0.1 - 0.1, 0.6 * -0.18 - 0.1; the momentum of step 0 finds none."""
-    rate = stepwise(peak=0.1)
+    rate = constant(0.1)
     momentum = stepwise(peak=0.9, drop_rates=[0.8, 0.6], drop_steps=[1, 2])
     optimizer = optimizers.Momentum(rate, momentum=momentum, nesterov=False)
     np.testing.assert_allclose(moved_by(optimizer, [1.0] * 3), [-0.1, -0.28, -0.488], rtol=1e-5)
@@ -217,17 +221,17 @@ def test_a_momentum_that_moves_is_that_of_each_step() -> None:
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_a_momentum_that_stays_is_plain_momentum(nesterov: bool) -> None:
-    rate, constant = stepwise(peak=0.1), stepwise(peak=0.9)
+    rate, momentum = constant(0.1), constant(0.9)
     gradients = [1.0, -0.5, 0.25, 2.0]
     plain = optimizers.Momentum(rate, momentum=0.9, nesterov=nesterov)
-    moving = optimizers.Momentum(rate, momentum=constant, nesterov=nesterov)
+    moving = optimizers.Momentum(rate, momentum=momentum, nesterov=nesterov)
     np.testing.assert_allclose(moved_by(moving, gradients), moved_by(plain, gradients), rtol=1e-5)
 
 
 def test_a_beta1_that_stays_is_plain_adam_and_one_that_moves_is_not() -> None:
-    rate, gradients = stepwise(peak=0.1), [1.0, -0.5, 0.25, 2.0]
+    rate, gradients = constant(0.1), [1.0, -0.5, 0.25, 2.0]
     plain = moved_by(optimizers.Adam(rate, beta_1=0.9, beta_2=0.99), gradients)
-    staying = optimizers.Adam(rate, beta_1=stepwise(peak=0.9), beta_2=0.99)
+    staying = optimizers.Adam(rate, beta_1=constant(0.9), beta_2=0.99)
     np.testing.assert_allclose(moved_by(staying, gradients), plain, rtol=1e-5)
     falling = stepwise(peak=0.9, drop_rates=[0.5], drop_steps=[1])
     moved = moved_by(optimizers.Adam(rate, beta_1=falling, beta_2=0.99), gradients)

@@ -83,7 +83,7 @@ def test_a_larger_network_is_refused_with_the_number_of_tensors_left_over(
     stored, model, name_map, more
 ):
     with pytest.raises(WeightsError) as error:
-        load_weights(backbone(model), file_of(stored, name_map))
+        load_weights(backbone(model), file_of(stored, name_map), min_backbone_share=0.9)
     assert f"The file has {more} more tensors of the backbone, for example" in str(error.value)
     assert "of another depth or variant than the model's" in str(error.value)
 
@@ -98,7 +98,9 @@ def test_a_larger_network_is_refused_with_the_number_of_tensors_left_over(
 )
 def test_the_network_itself_loads_also_where_a_part_of_it_is_excluded(name, name_map):
     for exclude in ((), ("backbone/stage4/",)):
-        report = load_weights(backbone(name), file_of(name, name_map), exclude=exclude)
+        report = load_weights(
+            backbone(name), file_of(name, name_map), exclude=exclude, min_backbone_share=0.9
+        )
         assert report.backbone_share == 1.0
         assert report.missing == report.shape_skipped == ()
 
@@ -111,7 +113,9 @@ def test_the_network_itself_loads_also_where_a_part_of_it_is_excluded(name, name
     ],
 )
 def test_a_backbone_that_ends_early_takes_the_beginning_of_the_whole_one(name, name_map):
-    report = load_weights(backbone(name, max_level=4), file_of(name, name_map))
+    report = load_weights(
+        backbone(name, max_level=4), file_of(name, name_map), min_backbone_share=0.9
+    )
     assert report.backbone_share == 1.0
     assert report.missing == report.shape_skipped == ()
     assert report.notes[-1].startswith("The backbone ends at the coarsest level of the pyramid")

@@ -53,7 +53,7 @@ def test_resnet(scope, epsilon, family, besides, networks, originals, tmp_path):
     stored = save(layers.values | {besides: networks.images()}, tmp_path / "model.ckpt-1")
     backbone = ResNet(depth=50, make_norm=partial(NORM, epsilon=epsilon))
     backbone.build((None, None, None, 3))
-    report = load_weights(backbone, stored, normalization="imagenet")
+    report = load_weights(backbone, stored, min_backbone_share=0.9, normalization="imagenet")
     assert (report.family.name, report.prefix) == (family, scope)
     assert len(report.loaded) == 53 * 5
     assert report.unused == (besides,)
@@ -74,7 +74,7 @@ def test_efficientnet(scope, norm, networks, originals, tmp_path):
     stored = save(layers.values, tmp_path / "model.ckpt")
     backbone = EfficientNet(variant="b0", drop_connect_rate=0.2, make_norm=NORM)
     backbone.build((None, None, None, 3))
-    report = load_weights(backbone, stored, normalization="imagenet")
+    report = load_weights(backbone, stored, min_backbone_share=0.9, normalization="imagenet")
     assert (report.family.name, report.prefix) == ("TensorFlow EfficientNet", scope)
     assert report.missing == report.unused == report.shape_skipped == report.differences == ()
     networks.assert_same_features(backbone(networks.images()), expected)
@@ -120,7 +120,7 @@ def test_efficientnet_pytorch(networks, originals):
     assert stored.tensors["_blocks.3._se_expand.weight"].shape == (144, 6, 1, 1)
     backbone = EfficientNet(variant="b0", drop_connect_rate=0.2, make_norm=NORM)
     backbone.build((None, None, None, 3))
-    report = load_weights(backbone, stored, normalization="imagenet")
+    report = load_weights(backbone, stored, min_backbone_share=0.9, normalization="imagenet")
     assert report.family.name == "efficientnet-pytorch"
     assert report.missing == report.unused == report.shape_skipped == report.differences == ()
     networks.assert_same_features(backbone(networks.images()), expected)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tpudet.trainkit.pages.charts import MAX_NAMES
-from tpudet.trainkit.pages.curves import Chart, matrix_chart
+from tpudet.trainkit.pages.curves import Chart, confusion_matrix_chart
 from tpudet.trainkit.pages.evaluation_page import (
     Section,
     classes_section,
@@ -114,14 +114,7 @@ def _shown_classes(confusions: np.ndarray) -> np.ndarray:
 def _confusion_chart(confusions: np.ndarray, class_names: Sequence[str]) -> Chart:
     chosen = _shown_classes(confusions)
     names = [class_names[int(row)] for row in chosen]
-    return matrix_chart(
-        confusions[np.ix_(chosen, chosen)],
-        name="confusions",
-        row_names=names,
-        column_names=names,
-        xlabel="predicted",
-        ylabel="ground truth",
-    )
+    return confusion_matrix_chart(confusions[np.ix_(chosen, chosen)], names)
 
 
 def _confusions_section(

@@ -11,7 +11,7 @@ from tpudet.detection.evaluation.class_scores import (
     f1_by_threshold,
 )
 from tpudet.trainkit.pages.charts import MAX_NAMES
-from tpudet.trainkit.pages.curves import Chart, Line, line_chart, matrix_chart
+from tpudet.trainkit.pages.curves import Chart, Line, confusion_matrix_chart, line_chart
 
 MEAN = "mean of all classes"
 _THRESHOLDS = np.linspace(0, 1, 201)
@@ -60,14 +60,7 @@ def confusion_chart(
     chosen = [*sorted(shown_classes(found).tolist()), len(class_names)]
     names = [*class_names, NOTHING]
     shown = [names[row] for row in chosen]
-    return matrix_chart(
-        confusions[np.ix_(chosen, chosen)],
-        name="confusions",
-        row_names=shown,
-        column_names=shown,
-        xlabel="predicted",
-        ylabel="ground truth",
-    )
+    return confusion_matrix_chart(confusions[np.ix_(chosen, chosen)], shown)
 
 
 def _chart(

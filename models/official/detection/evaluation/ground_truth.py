@@ -37,7 +37,6 @@ def load_ground_truth(
     class_names: Sequence[str],
     *,
     with_masks: bool = False,
-    workers: int = NUM_WORKERS,
 ) -> GroundTruth:
     """Reads the ground truth of every image of a split from its TFRecord files.
 
@@ -47,7 +46,6 @@ def load_ground_truth(
         shards: paths, as `find_shards` lists them.
         class_names: C names.
         with_masks: whether masks are read too; they are kept as run lengths.
-        workers: processes that decode masks.
 
     Raises:
         ValueError: the files have no image, a class id beyond `class_names`, or objects without
@@ -71,7 +69,7 @@ def load_ground_truth(
                 _check_number(len(encoded), counts[-1], source_ids[-1])
                 yield PngJob(len(records) - 1, encoded.tolist())
 
-    found = dict(run_jobs(png_job, read(), workers=workers, progress=lambda _: None))
+    found = dict(run_jobs(png_job, read(), workers=NUM_WORKERS, progress=lambda _: None))
     if not records:
         raise ValueError(f"no image in {', '.join(shards) or 'an empty list of files'}")
     boxes, classes, is_crowd, areas, *kinds = (

@@ -141,10 +141,10 @@ class RetinaNetHead(keras.layers.Layer):
         separable: bool,
         activation: Activation,
         make_norm: MakeNorm | None,
-        norm_groups: int | None = None,
-        norm_epsilon: float = 1e-5,
-        level_scales: bool = False,
-        centerness: bool = False,
+        norm_groups: int | None,
+        norm_epsilon: float,
+        level_scales: bool,
+        centerness: bool,
         name: str = "head",
     ):
         super().__init__(name=name)

@@ -215,7 +215,7 @@ class MaskRCNNTask:
             targets = mask_targets(batch.masks, part.boxes, part.instances, size=logits.shape[-1])
             # Instances without a mask in the data are all 0: they say nothing of the shape.
             counted = (part.classes > 0) & ops.any(targets > 0, axis=(2, 3))
-            return mask_loss(logits, targets, counted, 1.0), ops.sum(ops.cast(counted, "float32"))
+            return mask_loss(logits, targets, counted), ops.sum(ops.cast(counted, "float32"))
 
         first, *others = self._mask_parts(rois)
         loss, count = sums(first)

@@ -82,17 +82,16 @@ def box_head_losses(
     return ops.sum(costs) / normalizer, box_loss / normalizer
 
 
-def mask_loss(logits: Tensor, targets: Tensor, counted: Tensor, normalizer: Tensor) -> Tensor:
-    """Returns the binary cross-entropy of masks, the mean over each mask's pixels.
+def mask_loss(logits: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
+    """Returns the sum over masks of the mean binary cross-entropy per pixel, [].
 
     Args:
         logits: [B, K, M, M] float32.
         targets: [B, K, M, M] float32, 0..1.
         counted: [B, K] bool.
-        normalizer: masks that count, of all replicas.
     """
     costs = ops.mean(ops.softplus(logits) - targets * logits, axis=(2, 3))
-    return ops.sum(ops.where(counted, costs, 0.0)) / normalizer
+    return ops.sum(ops.where(counted, costs, 0.0))
 
 
 def _sum_smooth_l1(deltas: Tensor, targets: Tensor, counted: Tensor, beta: float) -> Tensor:

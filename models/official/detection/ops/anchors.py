@@ -18,8 +18,8 @@ def anchors_for_canvas(
     num_scales: int,
     aspect_ratios: Sequence[float],
     anchor_size: float,
-    sides: Sequence[float] = (),
-    layout: AnchorLayout = "centered",
+    sides: Sequence[float],
+    layout: AnchorLayout,
 ) -> np.ndarray:
     """Returns the anchors [A, 4] of a canvas, float32, not clipped to it.
 

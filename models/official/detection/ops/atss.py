@@ -22,7 +22,6 @@ def match_atss(
     *,
     locations_per_level: Sequence[int],
     candidates_per_level: int,
-    crowd_threshold: float = 0.5,
 ) -> Matches:
     """Assigns each instance the nearby anchors whose IoU exceeds the mean plus one deviation.
 
@@ -43,7 +42,6 @@ def match_atss(
         is_crowd: [B, N] bool.
         locations_per_level: See `ops.anchors.locations_per_level`; their sum divides A.
         candidates_per_level: locations per level that are candidates; all, if it has fewer.
-        crowd_threshold: an unmatched anchor is ignored if a crowd box contains this share of it.
     """
     anchors = ops.convert_to_tensor(anchors, "float32")
     boxes, filled = mask_invalid_boxes(boxes, classes)
@@ -57,7 +55,7 @@ def match_atss(
     chosen = chosen & instances[..., None]
     instance, positive = _best_instances(nearby, iou, chosen, num_anchors=ops.shape(anchors)[0])
     in_crowd = inside_crowds(
-        intersection_matrix(boxes, anchors), box_areas(anchors), filled & is_crowd, crowd_threshold
+        intersection_matrix(boxes, anchors), box_areas(anchors), filled & is_crowd
     )
     return gather_matches(anchors, boxes, classes, instance, positive=positive, ignored=in_crowd)
 

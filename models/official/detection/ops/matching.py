@@ -10,6 +10,7 @@ from tpudet.trainkit.types import Tensor
 ForcedTarget = Literal["object", "argmax"]
 
 IGNORED = -1  # class of an anchor that is left out of the loss
+CROWD_SHARE = 0.5  # an anchor or region is ignored if one crowd box contains this share of it
 
 
 class Matches(NamedTuple):
@@ -29,7 +30,6 @@ def match_argmax_iou(
     unmatched_threshold: float,
     force_match: bool,
     forced_target: ForcedTarget,
-    crowd_threshold: float = 0.5,
 ) -> Matches:
     """Matches each anchor with the instance of highest IoU, the first of equal ones.
 
@@ -49,7 +49,6 @@ def match_argmax_iou(
         forced_target: "object" trains a forced anchor on the instance that forced it. "argmax", as
             torchvision's `Matcher`, on the one that it overlaps most; of several anchors that are
             equally good for an instance all are forced, not only the first.
-        crowd_threshold: an unmatched anchor is ignored if a crowd box contains this share of it.
     """
     anchors = ops.convert_to_tensor(anchors, "float32")
     boxes, filled = mask_invalid_boxes(boxes, classes)
@@ -67,7 +66,7 @@ def match_argmax_iou(
         forced = _forced_instances(iou)
         positive = positive | (forced >= 0)
         instance = ops.where(forced >= 0, forced, ops.cast(instance, "int32"))
-    in_crowd = inside_crowds(shared, box_areas(anchors), filled & is_crowd, crowd_threshold)
+    in_crowd = inside_crowds(shared, box_areas(anchors), filled & is_crowd)
     return gather_matches(
         anchors, boxes, classes, instance, positive=positive, ignored=ignored | in_crowd
     )
@@ -99,17 +98,16 @@ def instance_ious(boxes: Tensor, regions: Tensor, instances: Tensor) -> tuple[Te
     return shared, ops.where(instances[..., None], iou, -1.0)
 
 
-def inside_crowds(shared: Tensor, areas: Tensor, crowds: Tensor, threshold: float) -> Tensor:
-    """Returns [B, A] bool: whether one crowd box contains at least this share of the anchor.
+def inside_crowds(shared: Tensor, areas: Tensor, crowds: Tensor) -> Tensor:
+    """Returns [B, A] bool: whether one crowd box contains at least `CROWD_SHARE` of the anchor.
 
     Args:
         shared: [B, N, A] intersection of each box with each anchor.
         areas: [A] or [B, A] of the anchors.
         crowds: [B, N] bool, which boxes are crowds.
-        threshold: least share of the anchor's area.
     """
     contained = ops.max(shared * ops.cast(crowds[..., None], shared.dtype), axis=1)
-    return contained >= threshold * areas
+    return contained >= CROWD_SHARE * areas
 
 
 def gather_matches(

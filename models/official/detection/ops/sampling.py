@@ -118,7 +118,6 @@ def match_rois(
     is_crowd: Tensor,
     *,
     iou_threshold: float,
-    crowd_threshold: float = 0.5,
 ) -> RegionMatches:
     """Matches each region with the instance that it overlaps most; ties go to the first.
 
@@ -132,14 +131,13 @@ def match_rois(
         classes: [B, N] integer, 0 for padding.
         is_crowd: [B, N] bool.
         iou_threshold: IoU from which a region is its instance's; below, it is background.
-        crowd_threshold: share of a region within one crowd box from which it is ignored.
     """
     boxes, filled = mask_invalid_boxes(boxes, classes)
     shared, iou = instance_ious(boxes, rois, filled & ops.logical_not(is_crowd))
     areas = box_areas(rois)
     instance = ops.cast(ops.argmax(iou, axis=1), "int32")
     positive = valid & (ops.max(iou, axis=1) >= iou_threshold)
-    ignored = inside_crowds(shared, areas, filled & is_crowd, crowd_threshold)
+    ignored = inside_crowds(shared, areas, filled & is_crowd)
     ignored = ignored | ops.logical_not(valid & (areas > 0))
     found = ops.cast(gather_rows(classes, instance), "int32")
     return RegionMatches(ops.where(positive, found, ops.where(ignored, IGNORED, 0)), instance)

@@ -107,47 +107,35 @@ def line_chart(
     return _render(draw, name, _INCHES)
 
 
-def matrix_chart(
-    counts: np.ndarray,
-    *,
-    name: str,
-    row_names: Sequence[str],
-    column_names: Sequence[str],
-    xlabel: str,
-    ylabel: str,
-) -> Chart:
-    """Charts a matrix of counts; the colour of a cell is its share of the row.
+def confusion_matrix_chart(counts: np.ndarray, names: Sequence[str]) -> Chart:
+    """Charts how often which class was taken for which; colours are shares of the row.
 
     Args:
-        counts: [R, C] int, at most MAX_NAMES + 1 rows and columns.
-        name: of the chart, for ids in a page.
-        row_names: R names.
-        column_names: C names.
-        xlabel: label of the horizontal axis.
-        ylabel: label of the vertical axis.
+        counts: [C, C] int, truth by predicted class; at most MAX_NAMES + 1 classes.
+        names: C names.
     """
-    num_rows, num_columns = counts.shape
+    num_classes = len(names)
 
     def draw(axes: Axes) -> None:
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        colours = np.tile(to_rgba(_COLOURS[0]), (num_rows, num_columns, 1))
+        colours = np.tile(to_rgba(_COLOURS[0]), (num_classes, num_classes, 1))
         colours[..., 3] = 0.85 * shares  # of the page's own colour behind it
-        edges = np.arange(num_columns + 1) - 0.5, np.arange(num_rows + 1) - 0.5
-        axes.pcolormesh(*edges, colours, edgecolors=GRID, lw=0.8)
-        size = 10 if max(counts.shape) <= 12 else 9
+        edges = np.arange(num_classes + 1) - 0.5
+        axes.pcolormesh(edges, edges, colours, edgecolors=GRID, lw=0.8)
+        size = 10 if num_classes <= 12 else 9
         for (row, column), count in np.ndenumerate(counts):
             if count:
                 axes.text(column, row, f"{count:,}", ha="center", va="center", fontsize=size)
-        is_long = max(map(len, column_names)) * num_columns > LETTERS_IN_A_ROW
-        shown = [short_name(name) for name in column_names]
-        axes.set_xticks(range(num_columns), shown, rotation=90 if is_long else 0)
-        axes.set_yticks(range(num_rows), [short_name(n) for n in row_names])
-        axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(num_rows - 0.5, -0.5))
+        is_long = max(map(len, names)) * num_classes > LETTERS_IN_A_ROW
+        shown = [short_name(name) for name in names]
+        axes.set_xticks(range(num_classes), shown, rotation=90 if is_long else 0)
+        axes.set_yticks(range(num_classes), shown)
+        axes.set(xlabel="predicted", ylabel="ground truth", ylim=(num_classes - 0.5, -0.5))
         axes.tick_params(length=0, labelsize=size)
         axes.grid(False)
 
-    side = 2.6 + 0.42 * max(counts.shape)
-    return _render(draw, name, (side + 1.4, side))
+    side = 2.6 + 0.42 * num_classes
+    return _render(draw, "confusions", (side + 1.4, side))
 
 
 def density_chart(

@@ -45,8 +45,8 @@ class JaxStep:
         l2_weight_decay: float,
         gradient_clip_norm: float | None,
         ema_decay: float | None,
-        accumulate_steps: int = 1,
-        num_devices: int = 1,
+        accumulate_steps: int,
+        num_devices: int,
     ) -> None:
         model, trained = task.model, list(task.model.trainable_variables)
         ids = {id(variable) for variable in trained}

@@ -134,10 +134,6 @@ class Ledger:
         """Returns every whole line in order."""
         return read_ledger(self.path)
 
-    def evaluated_steps(self) -> set[int]:
-        """Returns the steps whose evaluation is recorded."""
-        return {line["step"] for line in self.lines() if line["kind"] == "eval"}
-
     def last_state(self) -> str | None:
         """Returns the state of the newest state line; None if there is none."""
         return self.last_state_line().get("state")

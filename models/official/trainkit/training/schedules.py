@@ -14,9 +14,7 @@ from tpudet.trainkit.types import Tensor
 Schedule = Callable[[Tensor | int], Tensor]
 
 
-def stepwise(
-    *, peak: float, drop_rates: Sequence[float] = (), drop_steps: Sequence[int] = ()
-) -> Schedule:
+def stepwise(*, peak: float, drop_rates: Sequence[float], drop_steps: Sequence[int]) -> Schedule:
     """Returns `peak` up to the first drop, then `drop_rates[i]` from step `drop_steps[i]` on.
 
     Args:

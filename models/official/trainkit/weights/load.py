@@ -50,7 +50,7 @@ def load_weights(
     *,
     prefix: str = "",
     exclude: Sequence[str] = (),
-    min_backbone_share: float = 0.9,
+    min_backbone_share: float,
     path: str = "",
     normalization: str | None = None,
     own: Family = TPUDET,

@@ -277,7 +277,7 @@ def test_training_scores_masks_as_the_submission_of_the_same_detections_is_score
     classes = read_classes(str(folder / "classes.csv"))
     shards = find_shards(str(folder / "val_segmentation_segmentation"))
     names = [entry.name for entry in classes]
-    truth = load_ground_truth(shards, names, with_masks=True, workers=1)
+    truth = load_ground_truth(shards, names, with_masks=True)
     assert (len(truth.classes), truth.is_crowd.sum()) == (9, 5)
     assert truth.masks is not None
     kinds = truth.is_crowd.astype(int) + (truth.boxes[:, 0] == 0)  # cat, without mask, group

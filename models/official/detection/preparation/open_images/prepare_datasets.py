@@ -153,6 +153,7 @@ def _validation_steps(
             blacklist=blacklist,
             image_directory=files.image_dir,
             viz_directory=viz,
+            only_picked_class=False,
         ),
         coco_json_step(
             prepared(f"val_{part}.json"), boxes, classes, image_directory=files.image_dir

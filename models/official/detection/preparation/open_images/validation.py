@@ -89,10 +89,10 @@ def build_validation(
     classes: str,
     *,
     num_samples: int,
-    blacklist: str | None = None,
-    image_directory: str | None = None,
-    viz_directory: str | None = None,
-    only_picked_class: bool = False,
+    blacklist: str | None,
+    image_directory: str | None,
+    viz_directory: str | None,
+    only_picked_class: bool,
 ) -> str:
     """Writes the rows of the picked images and, on request, drawings for review.
 
@@ -171,11 +171,11 @@ def validation_step(
     source: str,
     classes: str,
     *,
-    num_samples: int = 5,
-    blacklist: str | None = None,
-    image_directory: str | None = None,
-    viz_directory: str | None = None,
-    only_picked_class: bool = False,
+    num_samples: int,
+    blacklist: str | None,
+    image_directory: str | None,
+    viz_directory: str | None,
+    only_picked_class: bool,
 ) -> Step:
     """Returns the step that runs `build_validation`.
 

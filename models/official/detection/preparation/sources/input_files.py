@@ -36,7 +36,7 @@ def list_directory(path: str, name: str) -> list[str]:
     return names
 
 
-def read_image_list(path: str, name: str = "--image_list") -> list[str]:
+def read_image_list(path: str) -> list[str]:
     """Reads the names of an image list, one per line, with or without extension.
 
     The -1, 0 or 1 in two columns that ends every line of the per-class lists of Pascal VOC is
@@ -45,10 +45,10 @@ def read_image_list(path: str, name: str = "--image_list") -> list[str]:
     Raises:
         UserError: the file is missing or names nothing.
     """
-    lines = [line.strip() for line in read_input_text(path, name).splitlines()]
+    lines = [line.strip() for line in read_input_text(path, "--image_list").splitlines()]
     names = [line for line in lines if line]
     if not names:
-        raise UserError(f"{name} {path} names no image.")
+        raise UserError(f"--image_list {path} names no image.")
     if all(_VOC_FLAG.search(line) for line in names):
         return [_VOC_FLAG.sub("", line) for line in names]
     return names

@@ -1,17 +1,21 @@
+import runpy
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
 import pytest
+from tools.model_cost import count_flops, count_parameters, predict_images
 
 from tpudet.detection.modeling.bifpn import BiFPN
-from tpudet.detection.modeling.cost import count_flops, count_parameters, predict_images
 from tpudet.detection.modeling.heads import RetinaNetHead
 from tpudet.detection.modeling.retinanet import RetinaNet
 from tpudet.trainkit.backbones.batch_norm import BatchNorm
 from tpudet.trainkit.backbones.efficientnet import EfficientNet
 from tpudet.trainkit.backbones.layers import Conv, ConvNorm
 
+SMALL_MASK_RCNN = Path(__file__).parents[1] / "detection/modeling/small_mask_rcnn.py"
 NORM = partial(BatchNorm, momentum=0.99, epsilon=1e-3)
 
 
@@ -89,6 +93,10 @@ def test_efficientdet_d0():
             num_convs=3,
             separable=True,
             activation="silu",
+            norm_groups=None,
+            norm_epsilon=1e-5,
+            level_scales=False,
+            centerness=False,
             **parts,
         ),
         pixel_mean=(0.5,) * 3,
@@ -102,7 +110,8 @@ def test_efficientdet_d0():
 
 
 @pytest.mark.parametrize(("include_mask", "cascade"), [(True, False), (False, True)])
-def test_both_stages_of_a_two_stage_detector_by_hand(small_mask, include_mask, cascade):
+def test_both_stages_of_a_two_stage_detector_by_hand(include_mask, cascade):
+    small_mask = SimpleNamespace(**runpy.run_path(str(SMALL_MASK_RCNN)))
     task = small_mask.build_task(include_mask=include_mask, cascade=cascade)
     whole = count_flops(partial(predict_images, task.predict), small_mask.CANVAS)
     first = count_flops(task.model, small_mask.CANVAS)
