@@ -175,19 +175,21 @@ class _OneConfig(argparse.Action):
 
 def add_override_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --set and --params_override."""
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="overrides",
-        help="set one value, e.g. train.total_steps=500; may be repeated and wins over all else",
+    add_set_argument(
+        parser, "set one value, e.g. train.total_steps=500; may be repeated and wins over all else"
     )
     parser.add_argument(
         "--params_override",
         metavar="YAML|FILE",
         default="",
         help="set several values: a YAML mapping or a file with one",
+    )
+
+
+def add_set_argument(parser: argparse.ArgumentParser, help: str) -> None:
+    """Adds --set, whose values come as the list `overrides`."""
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides", help=help
     )
 
 

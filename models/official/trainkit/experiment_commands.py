@@ -33,7 +33,12 @@ from tpudet.trainkit.files.file_kinds import DRAWING, file_of_kind, refuse_other
 from tpudet.trainkit.files.storage import make_folder
 from tpudet.trainkit.jobs.child_process import run_child
 from tpudet.trainkit.training.preemption import Interrupted, interrupted_by_signals
-from tpudet.trainkit.training.stopping import EXIT_START_AGAIN
+from tpudet.trainkit.training.stopping import (
+    EXIT_FINISHED,
+    EXIT_NO_GAIN,
+    EXIT_START_AGAIN,
+    EXIT_TARGET_REACHED,
+)
 from tpudet.trainkit.training_arguments import (
     add_evaluation_arguments,
     add_range_test_arguments,
@@ -58,7 +63,7 @@ exit codes; those from 80 on, and a stop by a signal, leave everything saved:
   81  train.stop_at is reached
   82  train.patience is over
 """
-_ENDED = (0, 81, 82)  # finished, train.stop_at is reached, train.patience is over
+_ENDED = (EXIT_FINISHED, EXIT_TARGET_REACHED, EXIT_NO_GAIN)
 
 
 def experiment_config(config_type: type[Config], arguments: argparse.Namespace) -> Config:

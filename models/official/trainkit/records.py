@@ -199,6 +199,15 @@ def without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
+def with_input_options(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the batches that an experiment reads: in one order, and as `without_tuning`."""
+    options = tf.data.Options()
+    options.deterministic = True
+    # Images are prepared in parallel; splitting one operation over threads would only add cost.
+    options.threading.max_intra_op_parallelism = 1
+    return without_tuning(batches.with_options(options))
+
+
 def spread_records(
     records: tf.data.Dataset, *, num_records: int, max_records: int | None
 ) -> tuple[tf.data.Dataset, int]:

@@ -6,6 +6,7 @@ import time
 
 from tpudet.trainkit.command_line import (
     add_json_argument,
+    add_set_argument,
     positive_integer,
     positive_number,
     report_file,
@@ -118,13 +119,8 @@ def add_evaluation_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for the results, named after the run there (that of --model_dir)",
     )
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="overrides",
-        help="set one value of the experiment, e.g. data.directory=DIR; may be repeated",
+    add_set_argument(
+        parser, "set one value of the experiment, e.g. data.directory=DIR; may be repeated"
     )
 
 

@@ -9,13 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tpudet.classification.data.config import AffineConfig, ColorConfig, DataConfig, MixupConfig
+from tpudet.classification.data.config import AffineConfig, DataConfig, MixupConfig
 from tpudet.classification.data.pipeline import train_dataset
 from tpudet.classification.data.sample_cache import find_cache
 from tpudet.classification.preparation import write_cache as write_cache_module
 from tpudet.classification.preparation.write_cache import CachePlan, write_cache
 from tpudet.cli import main
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.images.augmentation_config import ColorConfig
 from tpudet.trainkit.record_splits import Split, find_split
 from tpudet.trainkit.shuffled_records import ShuffledRecords
 

@@ -3,14 +3,13 @@
 import pytest
 
 from tpudet.detection.data.config import (
-    ColorConfig,
     CopyPasteConfig,
     DataConfig,
     GridMaskConfig,
     MixupConfig,
     MosaicConfig,
-    RandAugmentConfig,
 )
+from tpudet.trainkit.images.augmentation_config import ColorConfig, RandAugmentConfig
 
 
 @pytest.mark.parametrize(

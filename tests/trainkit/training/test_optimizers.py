@@ -16,7 +16,7 @@ from tpudet.trainkit.training.schedules import Schedule, stepwise
 
 
 def constant(value: float) -> Schedule:
-    return stepwise(peak=value, levels=(), boundaries=())
+    return stepwise(peak=value, drop_rates=(), drop_steps=())
 
 
 def small_model() -> keras.Model:

@@ -3,7 +3,12 @@
 import argparse
 from collections.abc import Sequence
 
-from tpudet.trainkit.command_line import new_parser, run_command, start_logging
+from tpudet.trainkit.command_line import (
+    add_set_argument,
+    new_parser,
+    run_command,
+    start_logging,
+)
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import exists
 
@@ -26,13 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--step", default="best", help="step number, latest or best (best)")
     parser.add_argument("--split", default="test", help="records to predict (test)")
     parser.add_argument("--sample_submission", required=True, metavar="CSV", help="its rows")
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="overrides",
-        help="set one value of the experiment, e.g. data.directory=DIR; may be repeated",
+    add_set_argument(
+        parser, "set one value of the experiment, e.g. data.directory=DIR; may be repeated"
     )
     parser.add_argument("-f", "--force", action="store_true", help="replace FILE.csv")
     return run_command(parser, argv, _run)

@@ -9,13 +9,12 @@ import tensorflow as tf
 from tpudet.classification.data.config import (
     AffineConfig,
     AugmentationConfig,
-    ColorConfig,
     CutmixConfig,
     MixupConfig,
-    RandAugmentConfig,
 )
 from tpudet.classification.data.sample import Sample
 from tpudet.trainkit.images import pixel_operations
+from tpudet.trainkit.images.augmentation_config import ColorConfig, RandAugmentConfig
 from tpudet.trainkit.images.mixed_stream import Augmentation, ImageAugmentation, MixingAugmentation
 from tpudet.trainkit.images.moves import (
     draw_sign,

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from tpudet.trainkit.config.ranges import Count, Positive, Range, Share, check
+from tpudet.trainkit.images.augmentation_config import ColorConfig, RandAugmentConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,19 +26,6 @@ class RandomCropConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColorConfig:
-    """Brightness, contrast and saturation times 1 - x .. 1 + x; hue rotated by -x .. x turns."""
-
-    kind: Literal["color"] = "color"
-    brightness: Share = 0.2
-    contrast: Share = 0.2
-    saturation: Share = 0.2
-    hue: Annotated[float, Range("[0, 0.5]")] = 0.0
-
-    __post_init__ = check
-
-
-@dataclass(frozen=True, kw_only=True)
 class AffineConfig:
     """The image turned, shifted and scaled at random; black where nothing is left."""
 
@@ -45,17 +33,6 @@ class AffineConfig:
     rotation: Annotated[float, Range("[0, 180]")] = 15.0  # degrees, either way
     shift: Share = 0.0625  # of height and width, either way
     scale: Annotated[float, Range("[0, 1)")] = 0.1  # by a factor of 1 - x .. 1 + x
-
-    __post_init__ = check
-
-
-@dataclass(frozen=True, kw_only=True)
-class RandAugmentConfig:
-    """RandAugment: random operations of one strength (arXiv 1909.13719)."""
-
-    kind: Literal["rand_augment"] = "rand_augment"
-    num_ops: Count = 2
-    magnitude: Annotated[float, Range("[0, 10]")] = 5.0
 
     __post_init__ = check
 

@@ -26,7 +26,7 @@ from tpudet.trainkit.records import (
     read_records,
     spread_records,
     unconverted,
-    without_tuning,
+    with_input_options,
 )
 from tpudet.trainkit.shuffled_records import ShuffledRecords, read_shuffled
 from tpudet.trainkit.types import Tensor
@@ -91,7 +91,7 @@ def train_dataset(
         num_parallel_calls=1 if is_basic else NUM_CORES,
     )
     batches = samples.batch(batch_size, drop_remainder=True)
-    return _with_options(batches if is_basic else batches.prefetch(2))
+    return with_input_options(batches if is_basic else batches.prefetch(2))
 
 
 def eval_dataset(
@@ -148,7 +148,7 @@ def eval_dataset(
     )
     fillers = tf.data.Dataset.from_tensors(filler).repeat(num_fillers)
     batches = images.concatenate(fillers).batch(batch_size, drop_remainder=True)
-    return _with_options(batches.prefetch(2))
+    return with_input_options(batches.prefetch(2))
 
 
 def read_names(shards: Sequence[str]) -> list[str]:
@@ -158,11 +158,3 @@ def read_names(shards: Sequence[str]) -> list[str]:
         unconverted(lambda _, text: parse_example(text, schema).image_id)
     )
     return [name.decode() for name in names.as_numpy_iterator()]
-
-
-def _with_options(batches: tf.data.Dataset) -> tf.data.Dataset:
-    options = tf.data.Options()
-    options.deterministic = True
-    # Images are prepared in parallel; splitting one operation over threads would only add cost.
-    options.threading.max_intra_op_parallelism = 1
-    return without_tuning(batches.with_options(options))

@@ -24,7 +24,7 @@ from tpudet.classification.preparation.build_shard import (
 )
 from tpudet.classification.preparation.plan_splits import Plan
 from tpudet.trainkit.class_list import first_difference, read_class_list, write_class_list
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim, ClaimTicket
 from tpudet.trainkit.files.json_text import parse_json
@@ -244,6 +244,5 @@ def _summary(manifest: Mapping[str, Any]) -> str:
     for kind, title in (("left_out", "left out"), ("repaired", "repaired")):
         for reason, count in manifest[f"{kind}_counts"].items():
             shown = [entry["file"] for entry in manifest[kind] if entry["reason"] == reason]
-            more = ", ..." if count > _NAMES_SHOWN else ""
-            lines.append(f"  {title}: {count} {reason}: {', '.join(shown[:_NAMES_SHOWN])}{more}")
+            lines.append(f"  {title}: {count} {reason}: {listing(shown, limit=_NAMES_SHOWN)}")
     return "\n".join(lines)

@@ -13,7 +13,12 @@ from collections.abc import Iterator, Sequence
 from glob import glob
 from typing import NamedTuple
 
-from tpudet.trainkit.command_line import new_parser, positive_integer, run_command
+from tpudet.trainkit.command_line import (
+    add_set_argument,
+    new_parser,
+    positive_integer,
+    run_command,
+)
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.storage import is_remote
 from tpudet.trainkit.jobs.child_process import run_child
@@ -58,14 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="store_true",
         help="instance segmentation: every step with masks, config demo-masks",
     )
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="overrides",
-        help="set one value of the config; may be repeated",
-    )
+    add_set_argument(parser, "set one value of the config; may be repeated")
     return run_command(parser, argv, _run)
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from tpudet.trainkit.config.idle_keys import IdleKeys
 from tpudet.trainkit.config.ranges import Count, NaturalNumber, Positive, Range, Share, check
+from tpudet.trainkit.images.augmentation_config import ColorConfig, RandAugmentConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,17 +49,6 @@ class AutoAugmentConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandAugmentConfig:
-    """RandAugment: random operations of one strength (arXiv 1909.13719)."""
-
-    kind: Literal["rand_augment"] = "rand_augment"
-    num_ops: Count = 2
-    magnitude: Annotated[float, Range("[0, 10]")] = 5.0
-
-    __post_init__ = check
-
-
-@dataclass(frozen=True, kw_only=True)
 class GridMaskConfig:
     """GridMask: a grid of squares is deleted (arXiv 2001.04086)."""
 
@@ -66,19 +56,6 @@ class GridMaskConfig:
     probability: Share = 0.5
     # Side of the deleted square, as a share of the grid's period: 1 - the paper's r.
     deleted_ratio: Annotated[float, Range("(0, 1)")] = 0.5
-
-    __post_init__ = check
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColorConfig:
-    """Brightness, contrast and saturation times 1 - x .. 1 + x; hue rotated by -x .. x turns."""
-
-    kind: Literal["color"] = "color"
-    brightness: Share = 0.2
-    contrast: Share = 0.2
-    saturation: Share = 0.2
-    hue: Annotated[float, Range("[0, 0.5]")] = 0.0
 
     __post_init__ = check
 

@@ -23,7 +23,7 @@ from tpudet.trainkit.records import (
     evaluation_share,
     read_records,
     unconverted,
-    without_tuning,
+    with_input_options,
 )
 from tpudet.trainkit.shuffled_records import ShuffledRecords, read_shuffled
 from tpudet.trainkit.types import Tensor
@@ -291,8 +291,4 @@ def _batched(
     batches = images.padded_batch(batch_size, padded_shapes=padded, drop_remainder=True)
     # Only now: `padded_batch` does not take None, which stands for masks that are not there.
     batches = batches.map(unconverted(lambda fields: Batch(**fields)))
-    options = tf.data.Options()
-    options.deterministic = True
-    # Images are prepared in parallel; splitting one operation over threads would only add cost.
-    options.threading.max_intra_op_parallelism = 1
-    return without_tuning(batches.prefetch(2).with_options(options))
+    return with_input_options(batches.prefetch(2))

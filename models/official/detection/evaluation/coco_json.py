@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpudet.detection.evaluation.ground_truth import GroundTruth, load_ground_truth
+from tpudet.detection.ops.numpy_boxes import boxes_to_xywh
 from tpudet.detection.preparation.records.prepared_set import read_prepared_set
 from tpudet.detection.preparation.sources.annotation_values import as_integers
 from tpudet.trainkit.class_list import ClassEntry
@@ -106,8 +107,7 @@ def coco_content(
 def _annotations(
     truth: GroundTruth, image_ids: dict[int, int], category_ids: Sequence[int]
 ) -> list[dict[str, Any]]:
-    boxes = np.round(truth.boxes.astype(np.float64), _DECIMALS)
-    boxes_xywh = np.hstack([boxes[:, 1::-1], (boxes[:, 2:] - boxes[:, :2])[:, ::-1]])
+    boxes_xywh = boxes_to_xywh(np.round(truth.boxes.astype(np.float64), _DECIMALS))
     entries = []
     for row, image in enumerate(truth.image_indices.tolist()):
         if image not in image_ids:

@@ -1,18 +1,11 @@
 """Joins submissions of parts of the classes into one of all classes."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 import numpy as np
 
 from tpudet.detection.submission.errors import SubmissionError
-from tpudet.detection.submission.files import (
-    BlockResult,
-    align,
-    open_submission,
-    print_block,
-    scan,
-)
+from tpudet.detection.submission.files import BlockResult, print_block, scan
 from tpudet.detection.submission.fusion.blocks import Block, ScannedRows
 from tpudet.detection.submission.mask_header import have_masks
 from tpudet.detection.submission.mask_rewrite import join_masks
@@ -20,7 +13,7 @@ from tpudet.detection.submission.writer import (
     check_target,
     describe,
     lacking_images,
-    write_submission_file,
+    write_aligned,
 )
 
 
@@ -58,25 +51,20 @@ def join_submissions(
 
     def work(block: Block) -> BlockResult:
         rows, faults = scan(block)
-        joined = by_falling_score(rows.take(rows.scores > min_conf))
+        joined = by_descending_score(rows.take(rows.scores > min_conf))
         return print_block(block, joined, faults, num_read=len(rows.scores))
 
     if have_masks(sources):
         totals, lacking = join_masks(
             target, sources, min_conf=min_conf, force=force, skip_bad=skip_bad
         )
-        return describe(target, totals, *lacking_images(sources, lacking))
-    with ExitStack() as stack:
-        files = [stack.enter_context(open_submission(path)) for path in sources]
-        images = align(files)
-        num_images = len(images.id_files)
-        totals = write_submission_file(
-            target, images, work, force=force, threads=threads, skip_bad=skip_bad
+    else:
+        totals, lacking = write_aligned(
+            target, sources, work, force=force, threads=threads, skip_bad=skip_bad
         )
-        lacking = [num_images - len(file.rows) for file in files]
     return describe(target, totals, *lacking_images(sources, lacking))
 
 
-def by_falling_score(rows: ScannedRows) -> ScannedRows:
+def by_descending_score(rows: ScannedRows) -> ScannedRows:
     """Sorts the predictions of each image; equal scores keep their order."""
     return rows.take(np.lexsort((-rows.scores, rows.images())))

@@ -3,19 +3,12 @@
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
 
 from tpudet.detection.submission.errors import SubmissionError
-from tpudet.detection.submission.files import (
-    BlockResult,
-    align,
-    bad_rows,
-    open_submission,
-    with_good_row,
-)
+from tpudet.detection.submission.files import BlockResult, bad_rows, with_good_row
 from tpudet.detection.submission.fusion.blocks import Block, SettingsTable
 from tpudet.detection.submission.fusion.kernel import load_kernel
 from tpudet.detection.submission.fusion.settings import (
@@ -28,7 +21,7 @@ from tpudet.detection.submission.writer import (
     check_target,
     describe,
     lacking_images,
-    write_submission_file,
+    write_aligned,
 )
 from tpudet.trainkit.files.storage import open_file
 
@@ -125,14 +118,9 @@ def _merge_boxes(
         num_images = int(with_good_row(block, faults).sum())
         return BlockResult(text, num_images, num_read, num_written, bad_rows(block, faults))
 
-    with ExitStack() as stack:
-        files = [stack.enter_context(open_submission(path)) for path in sources]
-        images = align(files)
-        num_images = len(images.id_files)
-        totals = write_submission_file(
-            target, images, work, force=force, threads=threads, skip_bad=skip_bad
-        )
-        lacking = [num_images - len(file.rows) for file in files]
+    totals, lacking = write_aligned(
+        target, sources, work, force=force, threads=threads, skip_bad=skip_bad
+    )
     unseen = [label for label, count in zip(by_label, seen[1:], strict=True) if not count]
     return _describe(target, totals, sources, unseen, lacking)
 

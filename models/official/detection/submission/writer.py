@@ -4,11 +4,17 @@ import collections
 import concurrent.futures
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, TypeVar
 
 from tpudet.detection.submission.errors import NO_BAD_ROWS, BadRowsError, SubmissionError
-from tpudet.detection.submission.files import RELEASE_BYTES, BlockResult, cut
+from tpudet.detection.submission.files import (
+    RELEASE_BYTES,
+    BlockResult,
+    align,
+    cut,
+    open_submission,
+)
 from tpudet.detection.submission.fusion.blocks import Block, SubmissionFile
 from tpudet.detection.submission.open_images_csv import HEADER_LINE
 from tpudet.trainkit.files.claimed_file import claimed_file
@@ -92,6 +98,37 @@ def write_submission_file(
         if totals.bad.total and not skip_bad:
             raise BadRowsError(totals.bad)
     return totals
+
+
+def write_aligned(
+    target: str,
+    sources: Sequence[str],
+    work: Callable[[Block], BlockResult],
+    *,
+    force: bool,
+    threads: int,
+    skip_bad: bool,
+) -> tuple[BlockResult, list[int]]:
+    """Writes the text that `work` returns for the images of all sources, sorted by id.
+
+    Args:
+        target: as of `write_submission_file`, which raises the same, like all that follow.
+        sources: paths of submissions, at least one.
+        work: its blocks have the rows of an image in any of the files.
+        force: whether an existing target is replaced.
+        threads: at least 1.
+        skip_bad: whether bad rows are left out and counted.
+
+    Returns:
+        The totals, and of each source the number of images that it lacks.
+    """
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_submission(path)) for path in sources]
+        images = align(files)
+        totals = write_submission_file(
+            target, images, work, force=force, threads=threads, skip_bad=skip_bad
+        )
+        return totals, [len(images.id_files) - len(file.rows) for file in files]
 
 
 def run_blocks(

@@ -11,17 +11,17 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 from tqdm import tqdm
 
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.jobs.worker_pool import Unit
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-Unit = Literal["cpu", "gpu"]
 
 _POLL_SECONDS = 0.2
 _CONNECT_SECONDS = 10

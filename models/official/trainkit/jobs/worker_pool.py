@@ -14,6 +14,7 @@ from tpudet.trainkit.errors import UserError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+Unit = Literal["cpu", "gpu"]  # of the resources of a cluster
 
 _POLL_SECONDS = 0.2
 _CLEAN_UP_SECONDS = 2  # for a worker that is stopped, to remove its temporary file
@@ -31,7 +32,7 @@ def run_jobs(
     workers: int,
     progress: Callable[[int], Any],
     cluster: str | None = None,
-    unit: Literal["cpu", "gpu"] = "cpu",
+    unit: Unit = "cpu",
 ) -> Iterator[Result]:
     """Yields `function(job, progress)` for every job, in the order in which they finish.
 

@@ -14,10 +14,9 @@ import tensorflow as tf
 from tpudet.trainkit.config.find import read_value
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.training.build_optimizer import build_optimizer, l2_in_loss
-from tpudet.trainkit.training.config import TrainConfig
+from tpudet.trainkit.training.config import Precision, TrainConfig
 from tpudet.trainkit.training.devices import (
     Devices,
-    Precision,
     TensorFlowDevices,
     choose_tensorflow_devices,
 )

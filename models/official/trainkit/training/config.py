@@ -16,6 +16,8 @@ from tpudet.trainkit.config.ranges import (
 )
 from tpudet.trainkit.weights.config import WeightsConfig
 
+Device = Literal["auto", "cpu", "gpu", "tpu"]
+Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 
 
@@ -299,8 +301,8 @@ class TrainConfig:
     ema_decay: Annotated[float, Range("(0, 1)")] | None = None
     weights: WeightsConfig | None = None  # null: random initialisation
     freeze: tuple[str, ...] = ()  # stem, stage1, backbone, neck, head; or regular expressions
-    precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = "auto"
-    device: Literal["auto", "cpu", "gpu", "tpu"] = "auto"  # tpu: with --backend jax
+    precision: Literal["auto", Precision] = "auto"
+    device: Device = "auto"  # tpu: with --backend jax
     num_devices: Count | None = None  # use the first N; None: all GPUs or TPUs, or one CPU
     profile: ProfileConfig | None = None  # null: no traces
     loggers: tuple[LoggerName, ...] = ("tensorboard",)  # metrics.jsonl is always written

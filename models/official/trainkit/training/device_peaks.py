@@ -4,12 +4,9 @@ from typing import Any
 
 from tpudet.trainkit.training.tpu_machines import GENERATIONS
 
-# bfloat16 without sparsity, operations a second of one device, by how JAX's device kind begins. The
-# longest beginning counts.
-_TPU_PEAKS = {
-    generation.device_kind: generation.peak_tflops * 1e12 / generation.devices_per_chip
-    for generation in GENERATIONS
-}
+# bfloat16 without sparsity, operations per second of one device, by how JAX's device kind begins.
+# The longest beginning counts.
+_TPU_PEAKS = {generation.device_kind: generation.device_peak_flops for generation in GENERATIONS}
 _GPU_PEAKS = {
     "NVIDIA A100": 312e12,
     "NVIDIA H100": 989e12,

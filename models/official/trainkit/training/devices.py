@@ -2,16 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.training.config import Device, Precision
 from tpudet.trainkit.types import Tensor
-
-Device = Literal["auto", "cpu", "gpu", "tpu"]
-Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 
 # A NamedTuple of tensors, or None, whose first dimension is the batch.
 Batch = TypeVar("Batch")

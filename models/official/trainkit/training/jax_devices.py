@@ -15,11 +15,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tpudet.trainkit.backend_arguments import jax_start_error
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.record_numbers import mix_shard
+from tpudet.trainkit.training.config import Precision
 from tpudet.trainkit.training.devices import (
     BFLOAT16_COMPUTE_CAPABILITY,
     Batch,
     Outputs,
-    Precision,
     Value,
 )
 from tpudet.trainkit.training.jax_accumulation import sum_over_parts

@@ -33,7 +33,6 @@ from tpudet.trainkit.training.evaluator import EvaluationSettings, Evaluator
 from tpudet.trainkit.training.model_dir import claim_path
 from tpudet.trainkit.training.preemption import Interrupted, Preemption
 from tpudet.trainkit.training.run import (
-    EXIT_FINISHED,
     NonfiniteLossError,
     RunSettings,
     TrainingRun,
@@ -41,6 +40,7 @@ from tpudet.trainkit.training.run import (
 )
 from tpudet.trainkit.training.run_log import Ledger, TensorBoardWriter
 from tpudet.trainkit.training.stopping import (
+    EXIT_FINISHED,
     EXIT_NO_IMPROVEMENT,
     EXIT_START_AGAIN,
     EXIT_TARGET_REACHED,

@@ -20,12 +20,11 @@ from tpudet.trainkit.training.kept_settings import require_kept_settings
 from tpudet.trainkit.training.loggers import check_loggers
 from tpudet.trainkit.training.model_dir import claim_path, compare_run, write_run_files
 from tpudet.trainkit.training.run import NonfiniteLossError, RunSettings
+from tpudet.trainkit.training.stopping import EXIT_FAILED
 from tpudet.trainkit.weights.pretrained import write_load_report
 
 Mode = Literal["train", "eval", "train_and_eval"]
 Config = TypeVar("Config")  # a task's ExperimentConfig
-
-EXIT_FAILED = 1
 
 logger = logging.getLogger(__name__)
 

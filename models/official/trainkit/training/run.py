@@ -25,7 +25,7 @@ from tpudet.trainkit.training.profiling import Profiler
 from tpudet.trainkit.training.progress_display import ProgressDisplay
 from tpudet.trainkit.training.run_log import Ledger, MetricsWriter, State, finite_number
 from tpudet.trainkit.training.run_outlook import FIRST_STEPS, FirstSteps
-from tpudet.trainkit.training.stopping import EarlyEnd
+from tpudet.trainkit.training.stopping import EXIT_FINISHED, EarlyEnd
 from tpudet.trainkit.training.wall_time import (
     DISCARDED,
     LAST_SEEN,
@@ -37,7 +37,6 @@ from tpudet.trainkit.training.wall_time import (
 )
 from tpudet.trainkit.weights.tensor_bundle import UnavailableCheckpointError
 
-EXIT_FINISHED = 0
 TRAINING_RECORDS = "training_records"
 
 logger = logging.getLogger(__name__)

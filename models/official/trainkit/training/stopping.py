@@ -3,6 +3,8 @@
 import math
 from collections.abc import Mapping
 
+EXIT_FINISHED = 0
+EXIT_FAILED = 1
 EXIT_START_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: a signal, or a host or TPU was lost
 EXIT_TIME_LIMIT = 80
 EXIT_TARGET_REACHED = 81

@@ -31,6 +31,11 @@ class TpuGeneration(NamedTuple):
     clock_ghz: float
     layouts: tuple[tuple[int, ...], ...]  # chips along each axis of the network
 
+    @property
+    def device_peak_flops(self) -> float:
+        """Operations per second of a device, in bfloat16."""
+        return self.peak_tflops * 1e12 / self.devices_per_chip
+
 
 class TpuMachine(NamedTuple):
     """A TPU that can be selected by name."""
@@ -74,12 +79,12 @@ class TpuMachine(NamedTuple):
 
     @property
     def peak_flops(self) -> float:
-        """Operations a device does in a second, in bfloat16."""
-        return self.generation.peak_tflops * 1e12 / self.generation.devices_per_chip
+        """Operations per second of a device, in bfloat16."""
+        return self.generation.device_peak_flops
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second between a device and its memory."""
+        """Bytes per second between a device and its memory."""
         return self.generation.bandwidth_gb_per_second * 1e9 / self.generation.devices_per_chip
 
     @property

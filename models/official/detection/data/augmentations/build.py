@@ -10,15 +10,14 @@ from tpudet.detection.data.augmentations.rand_augment import apply_rand_augment
 from tpudet.detection.data.config import (
     AugmentationConfig,
     AutoAugmentConfig,
-    ColorConfig,
     CopyPasteConfig,
     DataConfig,
     GridMaskConfig,
     MixupConfig,
     MosaicConfig,
-    RandAugmentConfig,
 )
 from tpudet.detection.data.sample import apply_to_image
+from tpudet.trainkit.images.augmentation_config import ColorConfig, RandAugmentConfig
 from tpudet.trainkit.images.mixed_stream import (
     Augmentation,
     ImageAugmentation,

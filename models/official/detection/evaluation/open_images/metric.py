@@ -111,11 +111,23 @@ def countable_rows(truth: ChallengeTruth, detections: DetectionTable) -> np.ndar
     rows = rows[np.argsort(-detections.scores[rows], kind="stable")]
     num_of_image = np.bincount(detections.image_indices[rows], minlength=1)
     if num_of_image.max() > MAX_PER_IMAGE_AND_CLASS:
-        order = np.argsort(image_class_keys(truth, detections, rows), kind="stable")
-        keys = image_class_keys(truth, detections, rows[order])
-        ranks = np.arange(len(rows)) - np.searchsorted(keys, keys)
-        rows = rows[np.sort(order[ranks < MAX_PER_IMAGE_AND_CLASS])]
+        keys = image_class_keys(truth, detections, rows)
+        rows = first_of_keys(rows, keys, MAX_PER_IMAGE_AND_CLASS)
     return rows
+
+
+def first_of_keys(rows: np.ndarray, keys: np.ndarray, limit: int) -> np.ndarray:
+    """Returns the first `limit` rows of each key, in their order.
+
+    Args:
+        rows: [n].
+        keys: [n], of each row.
+        limit: at least 1.
+    """
+    order = np.argsort(keys, kind="stable")
+    in_order = keys[order]
+    ranks = np.arange(len(rows)) - np.searchsorted(in_order, in_order)
+    return rows[np.sort(order[ranks < limit])]
 
 
 def image_class_keys(

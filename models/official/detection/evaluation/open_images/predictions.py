@@ -94,14 +94,20 @@ def image_rows(path: str, image_ids: np.ndarray, labelled: LabelledTruth) -> np.
         SubmissionError: the ground truth has none of the ids.
     """
     known = labelled.image_ids
-    rows = np.minimum(np.searchsorted(known, image_ids), len(known) - 1)
-    rows[known[rows] != image_ids] = -1
+    rows = _rows_of(known, image_ids)
     if len(rows) and (rows < 0).all():
         raise SubmissionError(
             f"none of the {len(rows)} images of {path} is in the ground truth: its first is "
             f"{image_ids[0].decode(errors='replace')!r}, that of the ground truth "
             f"{known[0].decode(errors='replace')!r}"
         )
+    return rows
+
+
+def _rows_of(known: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """[n] int64: the row of each id among the known ones, which are sorted; -1 for no row."""
+    rows = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+    rows[known[rows] != ids] = -1
     return rows
 
 
@@ -115,10 +121,7 @@ def _read(
         source.data[start:stop].tobytes()
         for start, stop in zip(block.id_starts.tolist(), block.id_stops.tolist(), strict=True)
     ]
-    known = labelled.image_ids
-    places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-    places[known[places] != np.array(ids)] = -1
-    images = places[rows.images()]
+    images = _rows_of(labelled.image_ids, np.array(ids))[rows.images()]
     is_elsewhere = images < 0
     is_class = ~is_elsewhere & (rows.label_numbers >= 0)
     is_verified = is_class & labelled.truth.verified[images, rows.label_numbers]

@@ -15,6 +15,7 @@ from tpudet.detection.evaluation.open_images.metric import (
     Scored,
     average_precisions,
     countable_rows,
+    first_of_keys,
     precision_recall,
 )
 from tpudet.detection.ops.numpy_boxes import boxes_to_xywh
@@ -167,7 +168,8 @@ def error_shares(truth: ChallengeTruth, detections: DetectionTable) -> list[Erro
     ]
     categories = [{"id": k, "name": str(k)} for k in range(1, num_classes + 1)]
     ground = hotcoco.COCO({"images": images, "annotations": annotations, "categories": categories})
-    rows = _best_of_images(detections.image_indices, countable_rows(truth, detections))
+    rows = countable_rows(truth, detections)
+    rows = first_of_keys(rows, detections.image_indices[rows], _TIDE_PER_IMAGE)
     if not len(rows):
         missed = ErrorShare("Miss", len(boxes), 1.0, None)
         return [
@@ -197,11 +199,3 @@ def error_shares(truth: ChallengeTruth, detections: DetectionTable) -> list[Erro
         for kind in TIDE_MEANINGS
     ]
     return sorted(shares, key=lambda share: -share.number)
-
-
-def _best_of_images(image_indices: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Of rows by falling score, the first `_TIDE_PER_IMAGE` of each image."""
-    order = np.argsort(image_indices[rows], kind="stable")
-    images = image_indices[rows[order]]
-    ranks = np.arange(len(rows)) - np.searchsorted(images, images)
-    return rows[np.sort(order[ranks < _TIDE_PER_IMAGE])]

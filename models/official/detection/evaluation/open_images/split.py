@@ -24,6 +24,7 @@ from tpudet.detection.ops.numpy_masks import Rle, mask_area
 from tpudet.detection.submission.hierarchy import Hierarchy, read_hierarchy_file
 from tpudet.detection.types import DetectionTable
 from tpudet.trainkit.class_list import ClassEntry, class_ids
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files.storage import read_text
 
 
@@ -89,8 +90,9 @@ class ChallengeSplit(NamedTuple):
         missing = [name for name in self.class_names if metrics[f"AP/{name}"] == -1]
         if not missing:
             return []
-        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
-        return [f"AP is -1 for {len(missing)} classes without ground truth: {shown}"]
+        return [
+            f"AP is -1 for {len(missing)} classes without ground truth: {listing(missing, limit=5)}"
+        ]
 
 
 def challenge_split(

@@ -16,6 +16,7 @@ from tpudet.detection.evaluation.open_images.truth_csv import (
 )
 from tpudet.detection.submission.hierarchy import Hierarchy, read_hierarchy_file
 from tpudet.trainkit.class_list import ClassEntry, class_ids, read_classes
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files.storage import open_file
 
 # Fraction of the expanded boxes that are in the file already, from which the file looks expanded.
@@ -148,11 +149,10 @@ class LabelNumbers:
         lines = []
         for chosen, what in groups:
             if chosen.any():
-                names = [self._labels[number] for number in found[chosen][:_FEW_LABELS]]
-                more = ", …" if chosen.sum() > _FEW_LABELS else ""
+                names = [self._labels[number] for number in found[chosen]]
                 lines.append(
                     f"{chosen.sum()} labels of {counts[chosen].sum()} boxes {what}: "
-                    f"{', '.join(names)}{more}"
+                    f"{listing(names, limit=_FEW_LABELS)}"
                 )
         return lines
 

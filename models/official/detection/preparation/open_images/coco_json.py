@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
+from tpudet.detection.ops.numpy_boxes import box_areas, boxes_to_xywh
 from tpudet.detection.preparation.open_images.challenge import STEP_CODE
 from tpudet.detection.preparation.records.subsets import select_classes
 from tpudet.detection.preparation.sources.annotations import COORDINATES, Annotations, Finding
@@ -27,12 +28,10 @@ from tpudet.detection.preparation.sources.checks import (
 from tpudet.detection.preparation.sources.input_files import require_images
 from tpudet.detection.preparation.sources.open_images import read_open_images
 from tpudet.trainkit.class_list import read_classes
-from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files.inputs import read_input
 from tpudet.trainkit.files.storage import write_text
 from tpudet.trainkit.jobs.steps import Step
-
-_NAMES_SHOWN = 10
 
 
 def coco_ground_truth(
@@ -94,12 +93,11 @@ def _annotations(boxes: pd.DataFrame, numbers: np.ndarray, sizes: np.ndarray) ->
     rows = boxes["image"].to_numpy()
     boxes, rows = boxes[numbers[rows] >= 0], rows[numbers[rows] >= 0]
     pixels = boxes[list(COORDINATES)].to_numpy() * np.tile(sizes[rows], 2)
-    sides = pixels[:, 2:] - pixels[:, :2]
     columns = (
         numbers[rows].tolist(),
         boxes["class_id"].tolist(),
-        np.column_stack([pixels[:, 1], pixels[:, 0], sides[:, 1], sides[:, 0]]).tolist(),
-        sides.prod(axis=1).tolist(),
+        boxes_to_xywh(pixels).tolist(),
+        box_areas(pixels).tolist(),
         boxes["is_crowd"].astype(int).tolist(),
     )
     names = ("image_id", "category_id", "bbox", "area", "iscrowd")
@@ -164,8 +162,7 @@ def _count_reasons(findings: Sequence[Finding], *, repaired: bool) -> str:
     counts = []
     for reason, count in Counter(finding.reason for finding in chosen).most_common():
         files = list(dict.fromkeys(f.file for f in chosen if f.reason == reason))
-        names = ", ".join(files[:_NAMES_SHOWN] + ["..."] * (len(files) > _NAMES_SHOWN))
-        counts.append(f"{count} {reason} ({names})")
+        counts.append(f"{count} {reason} ({listing(files)})")
     return "; ".join(counts) or "nothing"
 
 

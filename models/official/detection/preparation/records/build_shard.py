@@ -185,8 +185,8 @@ class _Shard:
                 if is_framed[index]:
                     own = _rows(objects, own_objects[index])
                 else:
-                    boxes = checked.boxes.iloc[own_boxes[index]]
-                    own = self._check_late(boxes, images["file"], image.image)
+                    late_boxes = checked.boxes.iloc[own_boxes[index]]
+                    own = self._check_late(late_boxes, images["file"], image.image)
                 yield self._example(source_id, file, image, own, count)
             if (index + 1) % _PROGRESS_STEP == 0:
                 self.progress(_PROGRESS_STEP)
