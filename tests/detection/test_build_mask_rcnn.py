@@ -160,7 +160,7 @@ def test_boxes_shared_by_all_classes_belong_to_no_class_list() -> None:
         ("box_head: {positive_share: 0}", r"positive_share must be in \(0, 1\], got 0.0"),
         (
             "neck: {kind: nas_fpn}, min_level: 3, max_level: 7",
-            "batch_norm is null, which neck nas_fpn does not do without",
+            "batch_norm is null, but neck nas_fpn needs it: set batch_norm, or choose neck fpn",
         ),
         ("neck: {kind: nas_fpn}", "neck nas_fpn has levels 3 to 7, got 2 to 6"),
         (

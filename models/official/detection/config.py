@@ -105,8 +105,8 @@ class ExperimentConfig:
         metric = self.evaluation.schedule.best_metric
         has_metric = self.model.predicts_masks or not metric.startswith("mask_")
         region_keys, movers = self.model.region_keys, self.data.moving_augmentations
-        moved = f"{' and '.join(region_keys)} must know which part of a canvas is the image, which "
-        moved += f"data.{' and data.'.join(movers)} change: leave out either"
+        moved = f"{' and '.join(region_keys)} must know which part of the canvas is the image, but "
+        moved += f"data.{' and data.'.join(movers)} can move it: remove one of the two"
         check(
             self,
             (not bad, text),
@@ -129,7 +129,7 @@ class ExperimentConfig:
 
     @property
     def measured(self) -> str:
-        """Of what an evaluation is, in words; files by name, as folders move."""
+        """The split and the rules of an evaluation, in words; files by name, as folders move."""
         rules = [os.path.basename(value) for value in asdict(self.evaluation.rules).values()]
         return f"{self.data.eval_split} by {' with '.join(filter(None, rules))}"
 

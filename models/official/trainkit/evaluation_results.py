@@ -20,7 +20,7 @@ class ResultFiles(NamedTuple):
 
     path: str  # without their endings
     title: str  # of the report
-    facts: Mapping[str, Any]  # of what the metrics are, for their file
+    facts: Mapping[str, Any]  # what was evaluated, for the file of the metrics
     is_elsewhere: bool  # than in the model_dir, where no other run has results
 
     def write_metrics(self, evaluate: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:

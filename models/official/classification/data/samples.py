@@ -189,7 +189,10 @@ def _random_move(data: DataConfig, seed: Tensor) -> Callable[[Tensor], Tensor] |
 
 
 def flip_at_random(image: Tensor, seed: Tensor) -> Tensor:
-    """Mirrors every second image [h, w, 3]; `seed` [2] is that of the record in its epoch."""
+    """Mirrors an image [h, w, 3] left to right with probability 0.5.
+
+    `seed` [2] is that of the record in its epoch.
+    """
     draw = tf.random.stateless_uniform([], fold_seed(seed, _FLIP), alg="philox")
     return tf.cond(draw < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
 

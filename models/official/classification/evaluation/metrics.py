@@ -45,7 +45,7 @@ def multi_label_metrics(
     Args:
         probabilities: [n, C].
         targets: [n, C], 0 or 1.
-        class_weights: C weights of the loss; none: all classes count alike.
+        class_weights: C weights of the loss; empty: all classes count alike.
 
     Returns:
         "macro_f1", the mean over classes that occur; "micro_f1", of all decisions together; "top1",

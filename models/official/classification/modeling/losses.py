@@ -31,7 +31,7 @@ def sigmoid_loss(logits: Tensor, targets: Tensor, *, class_weights: Sequence[flo
     Args:
         logits: [B, C] float32.
         targets: [B, C] in 0..1.
-        class_weights: C weights; none: all classes count alike.
+        class_weights: C weights; empty: all classes count alike.
     """
     weights = np.asarray(class_weights or np.ones(logits.shape[-1]), np.float32)
     # log(1 + e^-|x|) + max(x, 0) - x t, which overflows nowhere

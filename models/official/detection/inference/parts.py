@@ -89,7 +89,9 @@ class PredictionTask(NamedTuple):
 
 
 def describe_image_files(images: Iterable[ImageFile]) -> dict[str, str]:
-    """Returns, by image id, what tells an image from others of this id, and survives moving it.
+    """Returns a fingerprint of each image, by its id.
+
+    It differs between images of one id, and stays the same when they are moved.
 
     Local files count with their names and sizes, frames with those of their video. URLs and files
     in buckets count with their paths, because each size would cost a request.

@@ -1,4 +1,4 @@
-"""Makes variables of necks and heads from the tensors of other detectors, whatever their names.
+"""Converts the neck and head weights of other libraries' detectors.
 
 torchvision, Detectron2 and MMDetection have the layouts of PyTorch: kernels are [out, in, height,
 width], and regions are flattened with their channels first. KerasHub and tensorflow/tpu have ours.

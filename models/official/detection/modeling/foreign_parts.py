@@ -1,4 +1,4 @@
-"""Finds necks and heads in weights of other origins."""
+"""Finds neck and head weights in other libraries' checkpoints."""
 
 import functools
 import re

@@ -30,7 +30,7 @@ class FPN(keras.layers.Layer):
         max_level: coarsest level.
         num_filters: channels of every level.
         separable: whether all convolutions are depthwise and then 1x1.
-        coarse_levels: how the levels from 6 on come about.
+        coarse_levels: how levels 6 and up are made.
         coarse_input: whose level 5 is convolved to level 6.
         coarse_relu: whether a level above 6 is convolved from the ReLU of the level before.
         symmetric_padding: whether strided convolutions pad all sides equally, as PyTorch's do;

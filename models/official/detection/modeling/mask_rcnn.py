@@ -108,7 +108,7 @@ class MaskRCNN(keras.Model):
     def predict_boxes(
         self, features: Mapping[int, Tensor], rois: Tensor, *, stage: int, training: bool
     ) -> BoxPredictions:
-        """Returns what the box head of a stage says of regions [B, K, 4]."""
+        """Returns the predictions of a stage's box head for regions [B, K, 4]."""
         pooled = self._pool(features, rois, self.box_size)
         return self.box_heads[stage](pooled, training=training)
 
@@ -126,7 +126,7 @@ class MaskRCNN(keras.Model):
         return self.mask_head(pooled, classes, training=training)
 
     def next_draw(self) -> Tensor:
-        """Returns how often it was called before, [] int32."""
+        """Returns the number of earlier calls, [] int32, and counts this one."""
         number = ops.convert_to_tensor(self.draws) + 0
         self.draws.assign(self.draws + 1)
         return number

@@ -24,16 +24,16 @@ class FPNConfig:
     kind: Literal["fpn"] = "fpn"
     num_filters: Count = 256
     separable: bool = False
-    # How levels from 6 on come about: by strided convolutions, or as every second pixel of the
+    # How levels 6 and up are made: by strided convolutions, or as every second pixel of the
     # level before; null: convolution in one stage, subsample in two.
     coarse_levels: CoarseLevels | None = None
-    # Of the strided convolutions: whose level 5 they start from; torchvision v1's: pyramid.
+    # Whose level 5 the strided convolutions start from; torchvision's first version: pyramid.
     coarse_input: Literal["pyramid", "backbone"] = "pyramid"
     # Whether they pad all sides, as PyTorch's do, or bottom and right first.
     symmetric_padding: bool = False
     # Whether each but the first starts from the ReLU of the level before; MMDetection: false.
     coarse_relu: bool = True
-    # Norms after the lateral convolutions too, and no biases, as torchvision's second versions.
+    # Norms after the lateral convolutions too, and no biases, as in torchvision's second version.
     lateral_norms: bool = False
     # 6: of a MobileNetV3, whose levels 5 and 6 have one stride, as in torchvision's Faster R-CNN.
     last_backbone_level: Literal[5, 6] = COARSEST_BACKBONE_LEVEL
@@ -111,7 +111,7 @@ class PyramidConfig:
 
     @property
     def coarse_levels(self) -> CoarseLevels:
-        """How an FPN's levels beyond the backbone's come about."""
+        """How an FPN's levels beyond the backbone's are made."""
         return getattr(self.neck, "coarse_levels", None) or self._own_coarse_levels
 
     @property
@@ -150,8 +150,8 @@ class PyramidConfig:
     def stride(self) -> int:
         """Pixels that canvas sides are multiples of.
 
-        The stride of the coarsest level that another one is enlarged to or from: an FPN's levels
-        from 6 on only come of finer ones, and round their sides up.
+        The stride of the coarsest level that another one is enlarged to or from: an FPN makes
+        levels 6 and up from finer ones only, rounding their sides up.
         """
         one_way = self.neck.kind in ("fpn", "identity")
         return 2 ** (min(self.max_level, COARSEST_BACKBONE_LEVEL) if one_way else self.max_level)
@@ -178,6 +178,14 @@ class PyramidConfig:
             (identity_levels, f"neck identity has one level, got {low} to {high}"),
             (bifpn_levels, f"neck bifpn has two levels or more, got {low} to {high}"),
             (is_there, text),
-            (has_lateral, "neck.lateral_norms is true, but batch_norm is null: there are none"),
-            (has_norm, f"batch_norm is null, which neck {self.neck.kind} does not do without"),
+            (
+                has_lateral,
+                "neck.lateral_norms is true, but batch_norm is null: set batch_norm, or "
+                "neck.lateral_norms to false",
+            ),
+            (
+                has_norm,
+                f"batch_norm is null, but neck {self.neck.kind} needs it: set batch_norm, or choose "
+                "neck fpn",
+            ),
         )

@@ -315,7 +315,7 @@ class ConvNorm(Conv):
     Args:
         filters: output channels.
         kernel_size: side of the kernel, odd.
-        activation: "linear", "relu", "relu6" or "silu".
+        activation: an `Activation`.
         make_norm: makes the `BatchNorm` with the network's settings.
         zero_gamma: as `BatchNorm.zero_gamma`.
         strides: as `Conv.strides`.

@@ -47,7 +47,8 @@ class EvaluationSettings:
     every_steps: Count  # and at the end of the run
     best_metric: str  # its highest value decides which checkpoint `best/` holds
     headline: Sequence[str]  # metrics to log as `NAME: 0.1234`
-    measured: str = ""  # of what the metrics are, in words: those of others are not compared
+    # Split and rules of the metrics, in words; metrics of another split or rules are not compared.
+    measured: str = ""
 
     __post_init__ = check
 
@@ -264,7 +265,7 @@ def comparable(settings: EvaluationSettings, model_dir: str, measured: str) -> E
     Args:
         settings: how the model is evaluated.
         model_dir: of the run; may not exist yet.
-        measured: of what the metrics will be, in words.
+        measured: split and rules of the metrics to come, in words.
 
     Raises:
         UserError: evaluations that count were of another split, or by other rules.

@@ -46,7 +46,7 @@ class JaxDevices:
 
     Args:
         devices: of all hosts, in the order of JAX.
-        watchdog: of the waiting for them; None: nothing runs on them, or it may take for ever.
+        watchdog: limits the wait for the devices; None: no limit.
     """
 
     def __init__(self, devices: list[Any], *, watchdog: Watchdog | None = None) -> None:

@@ -8,7 +8,7 @@ from tpudet.trainkit.config.yaml_tree import ConfigError, parse_tree, plain_valu
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.training import run_log
 
-_MEASURED = "measured on"  # row of what the metrics are of: AP by other rules is another number
+_MEASURED = "measured on"  # row of split and rules: AP by other rules is another number
 _LONGEST_CELL = 40  # characters, unless cells differ only beyond
 
 

@@ -99,7 +99,7 @@ class WallTime(NamedTuple):
 
 
 def sum_wall_time(lines: Sequence[Mapping[str, Any]]) -> WallTime:
-    """Sums up a ledger, as the page's head says."""
+    """Sums up a ledger by the rules of the module's docstring."""
     seconds: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
     attempts, has_ended = 0, True
     longest = _longest_interval(lines)
