@@ -41,7 +41,7 @@ class RawPredictions(NamedTuple):
 
 
 class Detections(NamedTuple):
-    """The detections of each image by falling score; the first `num_detections` rows are valid."""
+    """The detections of each image, best first; the first `num_detections` rows are valid."""
 
     boxes: Tensor  # [B, K, 4] float32, canvas pixels; padding is 0
     scores: Tensor  # [B, K] float32; padding is 0

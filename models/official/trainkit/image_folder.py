@@ -46,7 +46,7 @@ class ImageFile(NamedTuple):
 class ListedImages(NamedTuple):
     """Images, and what a folder holds besides."""
 
-    images: list[ImageFile]  # by rising id
+    images: list[ImageFile]  # sorted by id
     others: list[str]  # files without an extension of images, and folders
 
 
@@ -75,7 +75,7 @@ def list_image_names(directory: str) -> list[str]:
 
 
 def list_images(directory: str, wanted_ids: Sequence[str] | None) -> list[ImageFile]:
-    """Lists the images in a directory by rising id; subfolders are not searched.
+    """Lists the images in a directory, sorted by id; subfolders are not searched.
 
     Args:
         directory: the folder.
@@ -99,7 +99,7 @@ def _folder_images(directory: str) -> list[str]:
 
 
 def _chosen(paths: Sequence[str], wanted_ids: Sequence[str] | None, where: str) -> list[ImageFile]:
-    """Returns the images that are wanted, by rising id."""
+    """Returns the images that are wanted, sorted by id."""
     files: dict[str, list[str]] = {}
     for path in paths:
         files.setdefault(os.path.splitext(ImageFile("", path).name)[0], []).append(path)
@@ -123,7 +123,7 @@ def _short(path: str) -> str:
 def list_inputs(
     paths: Sequence[str], wanted_ids: Sequence[str] | None, *, every: int = 1
 ) -> ListedImages:
-    """Lists images of any origin by rising id.
+    """Lists images of any origin, sorted by id.
 
     Args:
         paths: folders, image files (whatever their extension), URLs of image files, videos.

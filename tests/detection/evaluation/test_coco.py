@@ -37,7 +37,7 @@ def from_xywh(boxes: list[list[float]]) -> np.ndarray:
 def columns_of(truth: dict, results: list[dict]) -> tuple[GroundTruth, DetectionTable, list[str]]:
     """COCO JSON -> the columns that the evaluator takes.
 
-    Images go by rising id, as pycocotools takes them: equal scores are ranked by that order.
+    Images are sorted by id, as pycocotools takes them: equal scores are ranked by that order.
     """
     images = sorted(truth["images"], key=lambda image: image["id"])
     image_index = {image["id"]: i for i, image in enumerate(images)}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tpudet.trainkit.command_line import new_parser, positive_integer, run_command
 
 _EPILOG = """\
-The CSV has one row per image, `id,label`, by rising id. The id is the name of the file without its
+The CSV has one row per image, `id,label`, sorted by id. The id is the name of the file without its
 extension, with its class folder if two have one name, or that of the record; the label is the
 identifier of the most probable class, or, of a model with model.loss sigmoid, those of all classes
 from a probability of 0.5 on, joined by `;`. With --probabilities a column for each class follows.

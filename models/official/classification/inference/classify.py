@@ -34,7 +34,7 @@ class Image(NamedTuple):
 
     name: str  # of the file, with its class folder, without extension, or the id of the record
     encoded: bytes  # as TensorFlow decodes it
-    labels: tuple[int, ...]  # class ids, rising; none if they are not known
+    labels: tuple[int, ...]  # class ids, in ascending order; none if they are not known
 
 
 class Row(NamedTuple):
@@ -56,7 +56,7 @@ def classify(
     with_probabilities: bool,
     force: bool,
 ) -> int:
-    """Writes `id,label` for every image, by rising id, and prints the accuracy if labels are known.
+    """Writes `id,label` for every image, sorted by id, and prints the accuracy if labels are known.
 
     Of a model whose images may be of several classes, the label is all of them from a probability
     of 0.5 on, joined by `;`, or empty, and an image is right if all are.
@@ -145,7 +145,7 @@ def _finite(rows: Sequence[Row], faults: list[str]) -> list[Row]:
 
 
 def _predicted(probabilities: np.ndarray, is_multi_label: bool) -> tuple[int, ...]:
-    """Returns the ids of the predicted classes, rising."""
+    """Returns the ids of the predicted classes, in ascending order."""
     if is_multi_label:
         return tuple((np.flatnonzero(probabilities >= LABEL_THRESHOLD) + 1).tolist())
     return (int(probabilities.argmax()) + 1,)

@@ -15,7 +15,8 @@ examples:
 
 The worst images are those with the highest badness: the number of missed objects plus the sum of
 the scores of false predictions. Predictions of --min_score or more are matched class by class
-within an image, by falling score, with the ground-truth object of the highest IoU, at 0.5 or more.
+within an image, in descending order of score, with the ground-truth object of the highest IoU, at
+0.5 or more.
 
 DIR/index.html opens in any browser without a network and stays below some 10 MB; a PNG per image is
 beside it, ground truth on the left and predictions on the right. Masks are filled where the

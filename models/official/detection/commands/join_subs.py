@@ -15,9 +15,9 @@ example: tpudet join_subs joined.csv human_parts.csv part_0.csv part_1.csv part_
 
 Images are joined by id and written in the order of their ids; an image that some files lack gets
 the predictions of the others, and the summary counts the images that a file lacks. The predictions
-of an image are sorted by falling score, equal scores in the order of the files. Nothing is merged:
-that is tpudet merge_subs. Parts to which ancestors were added may have the same box of an ancestor:
-tpudet add_parents, run again on RESULT, leaves it once.
+of an image are sorted in descending order of score, equal scores in the order of the files. Nothing
+is merged: that is tpudet merge_subs. Parts to which ancestors were added may have the same box of
+an ancestor: tpudet add_parents, run again on RESULT, leaves it once.
 
 {EXIT_CODES}"""
 

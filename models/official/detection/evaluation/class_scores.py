@@ -40,7 +40,7 @@ def sample_curve(
     """Interpolated precision and score threshold of one class at RECALLS, [101] each.
 
     Args:
-        scores: [n] falling.
+        scores: [n], in descending order.
         is_true: [n] bool.
         num_instances: from 1.
     """

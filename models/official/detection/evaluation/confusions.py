@@ -18,10 +18,10 @@ def count_confusions(
 ) -> np.ndarray:
     """Counts objects by their class and the class of the prediction on them, [C + 1, C + 1] int64.
 
-    Per image, predictions of any class take objects of any class by falling score, at an IoU of 0.5
-    or more. The last row counts predictions without object, the last column missed objects.
-    Predictions without object that lie in a crowd of their class, half or more of them, do not
-    count, nor do crowds.
+    Per image, predictions of any class take objects of any class in descending order of score, at
+    an IoU of 0.5 or more. The last row counts predictions without object, the last column missed
+    objects. Predictions without object that lie in a crowd of their class, half or more of them, do
+    not count, nor do crowds.
 
     Args:
         truth: of all images.

@@ -17,7 +17,7 @@ from tpudet.trainkit.records import read_records, unconverted
 class GroundTruth(NamedTuple):
     """The ground truth of a split: I images, G instances. Boxes in pixels, y1 x1 y2 x2."""
 
-    records: np.ndarray  # [I] int64, record number of each image, rising
+    records: np.ndarray  # [I] int64, record number of each image, in ascending order
     sizes: np.ndarray  # [I, 2] float, height and width
     image_indices: np.ndarray  # [G] int, row of the instance's image in `records`
     boxes: np.ndarray  # [G, 4] float

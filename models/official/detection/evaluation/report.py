@@ -144,8 +144,8 @@ def _left_out(results: EvaluatedSplit) -> Content:
 def _confusions_section(results: EvaluatedSplit, charts: Mapping[str, Chart]) -> Section:
     text = (
         f"Predictions of score {results.min_score:.2f} or more, which has the best mean F1. They "
-        "take objects of any class by falling score, at an IoU of 0.5 or more. The last row counts "
-        "predictions without object, the last column missed objects."
+        "take objects of any class in descending order of score, at an IoU of 0.5 or more. The "
+        "last row counts predictions without object, the last column missed objects."
     )
     return confusions_section(
         text,

@@ -12,10 +12,10 @@ from 1 up:
 - `raw_image_tensor`: the same in float32, normalised: `(pixels / 255 - mean) / std`.
 
 All return `num_detections` [B] int32; `detection_boxes` [B, K, 4] float32, y1 x1 y2 x2 of the
-*original* image, clipped to it; `detection_classes` [B, K] int32, 1-based; `detection_scores`
-[B, K] float32, falling; `image_sizes` [B, 2] float32, height and width of the originals; and, from
-a detector with masks, `detection_masks` [B, K, M, M] float32, 0..1 over the box. Rows from
-`num_detections` on are zero.
+*original* image, clipped to it; `detection_classes` [B, K] int32, 1-based; `detection_scores` [B,
+K] float32, in descending order; `image_sizes` [B, 2] float32, height and width of the originals;
+and, from a detector with masks, `detection_masks` [B, K, M, M] float32, 0..1 over the box. Rows
+from `num_detections` on are zero.
 
 Assets: `classes.csv` as given; `metadata.json`, see `export_saved_model`; and `files.json`, see
 `trainkit.saved_model`, which also says when the directory gets its name.

@@ -18,7 +18,7 @@ class PredictionsError(UserError):
 
 
 class ImagePredictions(NamedTuple):
-    """The valid detections of one image, n of them by falling score."""
+    """The valid detections of one image, n of them in descending order of score."""
 
     image_id: str  # file name without its extension
     labels: np.ndarray  # [n] int32, 1-based row of the class list

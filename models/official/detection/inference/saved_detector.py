@@ -10,7 +10,7 @@ from tpudet.trainkit.saved_model import SavedModel, load_saved_model, read_saved
 
 
 class ImageOutput(NamedTuple):
-    """The n valid detections of an image, by falling score."""
+    """The n valid detections of an image, in descending order of score."""
 
     labels: np.ndarray  # [n] int32, 1-based
     scores: np.ndarray  # [n] float32

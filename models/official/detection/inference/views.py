@@ -219,7 +219,7 @@ def merge_views(
             None: classes do not suppress each other.
 
     Returns:
-        The same for the image, by falling score.
+        The same for the image, in descending order of score.
     """
     labels = np.concatenate([view.labels for view in views])
     scores = np.concatenate([view.scores for view in views])
@@ -251,7 +251,10 @@ def merge_views(
 
 
 def _suppress_across_classes(rows: Sequence[tuple], iou_threshold: float) -> list[tuple]:
-    """Drops each (label, score, box), by falling score, that a kept one of another class covers."""
+    """Drops each (label, score, box) that a kept one of another class covers.
+
+    They are in descending order of score.
+    """
     kept: list[tuple] = []
     for label, score, box in rows:
         others = np.array([other[2] for other in kept if other[0] != label]).reshape(-1, 4)

@@ -37,7 +37,7 @@ _GRID_COLUMNS = 3
 
 
 class ImageDetections(NamedTuple):
-    """The n detections of an image, by falling score."""
+    """The n detections of an image, in descending order of score."""
 
     image_id: str
     pixels: np.ndarray  # [h, w, 3] uint8 RGB, upright

@@ -15,9 +15,9 @@ class InspectionError(SubmissionError):
 
 
 class Objects(NamedTuple):
-    """The n objects of I images, ordered by image and within an image by falling score."""
+    """The n objects of I images, by image and within it in descending order of score."""
 
-    image_ids: np.ndarray  # [I] str, rising, each once
+    image_ids: np.ndarray  # [I] str, in ascending order, each once
     images: np.ndarray  # [n] int64, row in `image_ids`
     class_ids: np.ndarray  # [n] int32, 1-based
     boxes: np.ndarray  # [n, 4] float64, y1 x1 y2 x2, fractions of the image
@@ -41,7 +41,7 @@ def order_objects(
     is_group: np.ndarray,
     masks: np.ndarray | None = None,
 ) -> Objects:
-    """Sorts images by rising id and their objects by falling score; equal ones keep their order.
+    """Sorts images by id, their objects in descending order of score; equal ones keep their order.
 
     Args:
         image_ids: I ids in any order, each once.
@@ -74,7 +74,7 @@ def take_images(objects: Objects, image_ids: np.ndarray) -> Objects:
 
     Args:
         objects: of any images.
-        image_ids: [J] str, rising, each once.
+        image_ids: [J] str, in ascending order, each once.
     """
     if not len(image_ids):
         return _take_rows(objects, np.zeros(0, np.int64), image_ids, np.zeros(0, np.int64))

@@ -1,10 +1,10 @@
 """The outcome of every prediction and ground-truth object, and the worst images.
 
 Matching is that of the Open Images Challenge (`evaluation.open_images.metric`): per image and
-class, by falling score, a prediction is compared only with the ground-truth box of the highest IoU;
-at 0.5 or more, and if that box is still free, the object is found. Other predictions with half or
-more of their area in a group region of their class are ignored. The rest are false, and
-ground-truth objects that no prediction finds are missed; group regions are never missed.
+class, in descending order of score, a prediction is compared only with the ground-truth box of the
+highest IoU; at 0.5 or more, and if that box is still free, the object is found. Other predictions
+with half or more of their area in a group region of their class are ignored. The rest are false,
+and ground-truth objects that no prediction finds are missed; group regions are never missed.
 
 The badness of an image is its number of missed objects plus the sum of the scores of its false
 predictions: 2 missed and false ones of 0.9 and 0.4 make 3.3.
@@ -68,7 +68,7 @@ def find_outcomes(predicted: Objects, ground_truth: Objects, num_classes: int) -
     iou = best_boxes(table, ~ground_truth.is_group, keys, predicted.boxes, over_detection=False)
     in_group = best_boxes(table, ground_truth.is_group, keys, predicted.boxes, over_detection=True)
     nothing = Overlap(np.full(len(rows), -1), np.zeros(len(rows)))
-    is_found, _ = assign(iou, nothing)  # rows are by falling score within an image
+    is_found, _ = assign(iou, nothing)  # rows are in descending order of score within an image
     other = _best_of_any_class(predicted, ground_truth)
     kinds = np.full(len(rows), NO_OBJECT)
     kinds[iou.overlap >= _MIN_PLACED] = BADLY_PLACED

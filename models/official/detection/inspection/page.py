@@ -89,7 +89,7 @@ wanted.addEventListener("change", () => {
   for (const card of cards)
     card.hidden = wanted.value !== "" && !card.dataset.classes.split(" ").includes(wanted.value);
 });
-// Predictions are matched by falling score, so leaving out the lowest changes no other one.
+// Predictions are matched in descending order of score: leaving out the lowest changes no other.
 const score = document.getElementById("score"), shown = document.getElementById("shown");
 const boxes = [...document.querySelectorAll("g[data-score]")];
 for (const box of boxes) box.dataset.state = box.getAttribute("class");

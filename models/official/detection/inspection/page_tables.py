@@ -78,8 +78,8 @@ def rules_section(comparison: Comparison) -> Html:
     """The matching rule in words."""
     lines = [
         f"Predictions of score {comparison.min_score:g} or more are compared, class by class "
-        "within an image, by falling score. A prediction finds the object of its class with the "
-        "highest IoU, if that is 0.5 or more and no better prediction found it before.",
+        "within an image, in descending order of score. A prediction finds the object of its class "
+        "with the highest IoU, if that is 0.5 or more and no better prediction found it before.",
         "Badness of an image: its number of missed objects plus the sum of the scores of its "
         "false predictions.",
         "A false prediction is a duplicate (its object was found already), else of the wrong class "

@@ -80,12 +80,12 @@ def _rank(logits: Tensor, centerness: Tensor | None, anchor: Tensor) -> tuple[Te
 
 
 def top_pairs(class_logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns logits, anchors and channels [B, K] of the highest logits of [B, A, C], falling.
+    """Returns logits, anchors and channels [B, K] of the highest logits of [B, A, C].
 
-    Ties go to the lower anchor, then to the lower channel. K is `count`, or A * C if that is less.
-    Exact in two steps: a pair among the best `count` belongs to an anchor that is among the best
-    `count` by its best class, since each better anchor has a better pair. So only the rows of
-    those anchors are sorted.
+    They are in descending order. Ties go to the lower anchor, then to the lower channel. K is
+    `count`, or A * C if that is less. Exact in two steps: a pair among the best `count` belongs to
+    an anchor that is among the best `count` by its best class, since each better anchor has a
+    better pair. So only the rows of those anchors are sorted.
     """
     num_anchors, num_classes = class_logits.shape[1:]
     rows = min(count, num_anchors)

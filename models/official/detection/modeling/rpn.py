@@ -19,7 +19,7 @@ from tpudet.trainkit.types import Tensor
 
 
 class Proposals(NamedTuple):
-    """Regions that may hold an object, by falling objectness; valid ones come first."""
+    """Regions that may hold an object, in descending order of objectness; valid ones come first."""
 
     boxes: Tensor  # [B, P, 4] float32, canvas pixels; padding is 0
     valid: Tensor  # [B, P] bool

@@ -13,7 +13,7 @@ _BLOCK_SIZE = 128
 
 
 class _Candidates(NamedTuple):
-    """Boxes by falling score; in blocks, each array has a first dimension of blocks."""
+    """Boxes in descending order of score; in blocks, each array has a first dimension of blocks."""
 
     boxes: Tensor  # [B, K, 4]
     classes: Tensor  # [B, K]
@@ -41,9 +41,9 @@ def non_max_suppression(
     later cannot drop one kept earlier. Classes are compared directly: the common trick of shifting
     boxes apart by class costs the low digits of float32 coordinates.
 
-    Rows are taken in blocks of 128 by falling score, see `_keep_of_block`: exactly the greedy
-    result. A step costs an IoU matrix [B, 128, max_detections + 128], and steps end when enough
-    rows are kept or none is left: there are K / 128 at most.
+    Rows are taken in blocks of 128 in descending order of score, see `_keep_of_block`: exactly the
+    greedy result. A step costs an IoU matrix [B, 128, max_detections + 128], and steps end when
+    enough rows are kept or none is left: there are K / 128 at most.
 
     Args:
         boxes: [B, K, 4].
@@ -65,7 +65,8 @@ def non_max_suppression(
 
     def continues(step: Tensor, kept: Tensor, num_kept: Tensor) -> Tensor:
         del kept
-        # By falling score: a block whose first row is not usable is empty, and so are all after it.
+        # In descending order of score: a block whose first row is not usable is empty, and so are
+        # all after it.
         block = ops.minimum(step, num_blocks - 1)
         left = ops.take(blocks.usable[:, :, 0], block, axis=0)
         return (step < num_blocks) & ops.any(left & (num_kept < max_detections))

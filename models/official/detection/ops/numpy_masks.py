@@ -147,7 +147,7 @@ def encode_edges(edges: np.ndarray, *, height: int, width: int) -> Rle:
     """Encodes a mask by the pixels, counted down the columns, where it begins and ends by turns.
 
     Args:
-        edges: [n] int64, rising, from 0 to `height * width`.
+        edges: [n] int64, in ascending order, from 0 to `height * width`.
         height: pixels of the image.
         width: pixels of the image.
     """

@@ -52,13 +52,14 @@ def with_ancestors(
 
     Args:
         table: from `ancestor_table`.
-        images: [n] which image, rising.
+        images: [n] which image, in ascending order.
         labels: [n] numbers of the table, -1 for a label that is not in it.
         scores: [n].
         boxes: [n, 4].
 
     Returns:
-        [m] int64, which of the n predictions gives box and score, rising; and [m] int32 labels.
+        [m] int64, which of the n predictions gives box and score, in ascending order; and [m] int32
+        labels.
     """
     counts = 1 + np.append(np.diff(table.starts), 0)[labels]
     rows = np.repeat(np.arange(len(labels)), counts)
@@ -79,7 +80,7 @@ def with_ancestors(
 
 
 def _repeated(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """Places, rising, of all rows of [n] columns that are equal to another one.
+    """Places, in ascending order, of all rows of [n] columns that are equal to another one.
 
     A few more are returned if different rows have equal hashes.
     """

@@ -102,7 +102,7 @@ def in_file_order(source: SubmissionFile) -> Block:
 
 
 def align(sources: Sequence[SubmissionFile]) -> Block:
-    """The images of all files by rising id (bytes compared), each with its rows in any file."""
+    """The images of all files, sorted by id (bytes compared), each with its rows in any file."""
     # Not np.unique, which imports numpy.ma, 8 ms.
     sorted_ids = np.sort(np.concatenate([source.image_ids for source in sources]))
     is_first = np.concatenate([[True], sorted_ids[1:] != sorted_ids[:-1]])[: len(sorted_ids)]

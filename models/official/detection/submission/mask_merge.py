@@ -125,20 +125,20 @@ def fuse_masks(
     """Merges the predictions of one image.
 
     A score counts times the weight of its file; masks at 0 or below the threshold take no part.
-    Class by class, by falling score, a mask joins the group whose first mask it overlaps most, if
-    the IoU is above `iou`, and else begins a group. A second mask of one file in a group is its
-    duplicate and is dropped. A group becomes one prediction: its score is the sum of its members'
-    divided by the weights of all files, as in weighted boxes fusion (arXiv 1910.13302), and must
-    reach the threshold too; its mask has the pixels that masks with at least `share` of the
-    group's weight cover, and is the group's first one where there is no such pixel.
+    Class by class, in descending order of score, a mask joins the group whose first mask it
+    overlaps most, if the IoU is above `iou`, and else begins a group. A second mask of one file in
+    a group is its duplicate and is dropped. A group becomes one prediction: its score is the sum of
+    its members' divided by the weights of all files, as in weighted boxes fusion (arXiv
+    1910.13302), and must reach the threshold too; its mask has the pixels that masks with at least
+    `share` of the group's weight cover, and is the group's first one where there is no such pixel.
 
     Args:
         rows: one per file; None where it lacks the image.
         votes: the settings.
 
     Returns:
-        The row by falling score, and (file, line, reason) of rows with a mask that cannot be read,
-        which take no part. No row if they are all that there are.
+        The row in descending order of score, and (file, line, reason) of rows with a mask that
+        cannot be read, which take no part. No row if they are all that there are.
     """
     by_label: dict[str, list[_Member]] = {}
     good, faults = [], []
@@ -188,7 +188,7 @@ def _fuse_class(
 
 
 def _groups(members: Sequence[_Member], iou: float) -> list[list[_Member]]:
-    """Groups masks of one class, given by falling score."""
+    """Groups masks of one class, given in descending order of score."""
     groups: list[list[_Member]] = []
     for member in members:
         firsts = [group[0].mask for group in groups]

@@ -139,7 +139,7 @@ def add_mask_ancestors(
 def join_masks(
     target: str, sources: Sequence[str], *, min_conf: float, force: bool, skip_bad: bool
 ) -> tuple[BlockResult, list[int]]:
-    """Joins submissions of masks by image id, in the order of ids and of falling scores.
+    """Joins submissions of masks by image id, in the order of ids and in descending order of score.
 
     Args:
         target: the submission to write.
@@ -176,7 +176,7 @@ def count_lacking(files: Sequence[MaskFile]) -> list[int]:
 
 
 def align_rows(files: Sequence[MaskFile]) -> Iterator[list[MaskRow | None]]:
-    """Yields the rows of each image in all files, images by rising id; None where a file lacks it.
+    """Yields the rows of each image in all files, images sorted by id; None where a file lacks it.
 
     Raises:
         SubmissionError: two files say different sizes of an image.

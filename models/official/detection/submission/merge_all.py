@@ -48,7 +48,7 @@ def merge_all_submissions(
         folder: with submissions.
         output: folder to write in; it is made.
         parts: whose submissions; empty for all of PARTS that there are.
-        options: of the merges; weights are one per submission of each part, by rising name.
+        options: of the merges; weights are one per submission of each part, sorted by name.
         min_conf: predictions with a score above it are joined.
         force: whether existing files are replaced.
         threads: at least 1.

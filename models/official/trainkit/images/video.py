@@ -56,7 +56,7 @@ def frame_paths(video: str, *, every: int = 1) -> list[str]:
 
 
 class FrameReader:
-    """Reads frames as JPEG files; fast if they are requested in rising order."""
+    """Reads frames as JPEG files; fast if they are requested in ascending order."""
 
     def __init__(self) -> None:
         self._video = ""

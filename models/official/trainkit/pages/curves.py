@@ -154,8 +154,8 @@ def density_chart(
 
     Args:
         counts: [Y, X] int points in each cell.
-        x_edges: [X + 1] rising.
-        y_edges: [Y + 1] rising.
+        x_edges: [X + 1], in ascending order.
+        y_edges: [Y + 1], in ascending order.
         name: of the chart, for ids in a page.
         xlabel: label of the horizontal axis.
         ylabel: label of the vertical axis.

@@ -87,7 +87,7 @@ class Checkpoints:
 
     @property
     def published(self) -> list[Checkpoint]:
-        """The checkpoints that load_newest() and save() left in the folder, by rising step.
+        """The checkpoints that load_newest() and save() left in the folder, sorted by step.
 
         Waits for the save that is under way, and raises what it raised.
         """
@@ -208,7 +208,7 @@ def check_newest(directory: str, signature: Signature) -> None:
 
 
 def list_checkpoints(directory: str) -> list[Checkpoint]:
-    """Returns the published checkpoints of a folder whose step can be read, by rising step.
+    """Returns the published checkpoints of a folder whose step can be read, sorted by step.
 
     This opens each index and reads two tensors, so that a file that was cut short does not count;
     others may still prove torn when they are read.
@@ -275,7 +275,7 @@ def read_checkpoint(path: str, keys: Iterable[str] | None = None) -> dict[str, n
 
 
 def _find_checkpoints(directory: str) -> tuple[list[Checkpoint], dict[str, str]]:
-    """Readable checkpoints by rising step, and prefix -> reason of the others."""
+    """Readable checkpoints, sorted by step, and prefix -> reason of the others."""
     readable, unreadable = [], {}
     for name in storage.list_names(directory):
         if not re.fullmatch(re.escape(NAME_PREFIX) + r"\d+" + re.escape(INDEX_SUFFIX), name):

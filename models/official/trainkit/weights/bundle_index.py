@@ -111,7 +111,7 @@ def _size(entry: Any) -> int:
 
 
 def read_entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the keys and values of a table, by rising keys.
+    """Yields the keys and values of a table, sorted by key.
 
     Raises:
         DamagedIndexError: it is not a table, is compressed, or can be read in two ways.

@@ -1,7 +1,7 @@
 """The metric of the Open Images Challenge: average precision at an overlap of 0.5, by its rules.
 
 Only classes that are verified for an image are scored there. Per image and class, detections are
-matched by falling score, equal ones in the order of the file:
+matched in descending order of score, equal ones in the order of the file:
 
 1. A detection is compared only with the box, not a group-of one, with which its IoU is highest (the
    first of equals). At 0.5 or more, and if that box is still free, it is a true positive. It does
@@ -53,7 +53,7 @@ class Overlap(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """The S detections that count, by rising class and falling score, and the N instances."""
+    """The S detections that count, by class in descending order of score, and the N instances."""
 
     classes: np.ndarray  # [S] int32, 1-based
     image_indices: np.ndarray  # [S] int32
@@ -99,7 +99,7 @@ def score_boxes(truth: ChallengeTruth, detections: DetectionTable) -> Scored:
 
 
 def countable_rows(truth: ChallengeTruth, detections: DetectionTable) -> np.ndarray:
-    """[n] int64: the detections to match, by falling score.
+    """[n] int64: the detections to match, in descending order of score.
 
     Left out are classes that are not verified for their image, boxes whose end is before their
     start, and all but the 10,000 best of an image and class.
@@ -192,7 +192,9 @@ def best_boxes(
 def assign(
     iou: Overlap, ioa: Overlap, *ignoring: tuple[Overlap, Overlap]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which of n detections by falling score are true, and which ignored; [n] bool each.
+    """Returns which of n detections are true, and which ignored; [n] bool each.
+
+    The detections are in descending order of score.
 
     Args:
         iou: with boxes that are not group-of.
@@ -223,7 +225,7 @@ def collect(
 
     Args:
         truth: the ground truth.
-        detections: those of `rows` were matched, by falling score.
+        detections: those of `rows` were matched, in descending order of score.
         rows: [n].
         is_true: [n] bool.
         is_ignored: [n] bool.

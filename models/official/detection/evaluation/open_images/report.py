@@ -106,7 +106,7 @@ def table_text(rows: Sequence[ScoredClass]) -> str:
 
 
 def worst_first(rows: Sequence[ScoredClass]) -> list[int]:
-    """The class ids with ground truth by rising AP, equal ones by falling number of boxes."""
+    """The class ids with ground truth, lowest AP first, of equal ones the one with most boxes."""
     with_truth = [k for k, row in enumerate(rows) if not math.isnan(row.ap)]
     order = sorted(with_truth, key=lambda k: (rows[k].ap, -rows[k].boxes - rows[k].group_of, k))
     return [k + 1 for k in order]

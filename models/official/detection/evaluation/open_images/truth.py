@@ -29,7 +29,7 @@ class LabelledTruth(NamedTuple):
     """Ground truth with its names. Boxes in 0..1 of the image, y1 x1 y2 x2."""
 
     truth: ChallengeTruth
-    image_ids: np.ndarray  # [I] bytes, rising
+    image_ids: np.ndarray  # [I] bytes, in ascending order
     classes: tuple[ClassEntry, ...]  # C
     masks: MaskTexts | None  # of the G boxes
     notes: tuple[str, ...]  # for the user, on how the files were read

@@ -41,7 +41,7 @@ class LookAlikes(NamedTuple):
     second_split: int  # not before `first_split`
     first_rows: np.ndarray  # [P] int64, the image that it looks most like
     second_rows: np.ndarray  # [P] int64, each once
-    correlations: np.ndarray  # [P] float32, above 0.97, falling
+    correlations: np.ndarray  # [P] float32, above 0.97, in descending order
 
 
 class DrawnPair(NamedTuple):

@@ -129,7 +129,7 @@ cdef inline bint place_keys(const Key* keys, Key* spare, int* ends, int count) n
 
 
 cdef inline void sort_falling(Key* keys, Key* spare, int* runs, int count) noexcept nogil:
-    """Sorts by falling score, equals in order.
+    """Sorts in descending order of score, equals in order.
 
     Many are placed roughly by their score and then moved by a few places; where that is no help,
     or where they are few, the runs that are there already are merged.
@@ -202,7 +202,7 @@ cdef inline int suppress(
     const Box* boxes, const int* items, int count, const Settings* settings, Room* room,
     Box* results
 ) noexcept nogil:
-    """Hard NMS and Soft-NMS; returns the number of results, which have falling scores.
+    """Hard NMS and Soft-NMS; returns the number of results, which are in descending order of score.
 
     Args:
         items: the boxes to take, equal scores in the order of the input.
@@ -290,10 +290,10 @@ cdef inline int fuse_clusters(
     const Box* boxes, const int* items, int count, const Settings* settings, double total_weight,
     Room* room, Box* results
 ) noexcept nogil:
-    """WBF and NMW; returns the number of results, which have falling scores.
+    """WBF and NMW; returns the number of results, which are in descending order of score.
 
     Args:
-        items: the boxes to take, by falling score, equals in order.
+        items: the boxes to take, in descending order of score, equals in order.
         count: of items.
         total_weight: of all models, whether or not they have a box here.
         results: room for `count`.

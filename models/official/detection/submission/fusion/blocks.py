@@ -50,7 +50,7 @@ class Block(NamedTuple):
     id_starts: np.ndarray  # [images] int64
     id_stops: np.ndarray  # [images] int64
     piece_ends: np.ndarray  # [images + 1] int64; image i has pieces [i] to [i + 1] of these
-    piece_files: np.ndarray  # [pieces] int64, rising within an image
+    piece_files: np.ndarray  # [pieces] int64, in ascending order within an image
     piece_starts: np.ndarray  # [pieces] int64, of the prediction string
     piece_stops: np.ndarray  # [pieces] int64
     piece_lines: np.ndarray  # [pieces] int64

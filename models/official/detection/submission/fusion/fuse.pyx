@@ -233,7 +233,7 @@ cdef int read_image(
 
 
 cdef inline bint is_by_score(const Settings* settings) noexcept nogil:
-    """Whether the method takes the boxes by falling score."""
+    """Whether the method takes the boxes in descending order of score."""
     return settings.method == WBF or settings.method == NMW
 
 
@@ -249,7 +249,7 @@ cdef bint fuse_image(
     Text* out,
     long long* num_written,
 ) noexcept nogil:
-    """Fuses what was read class by class and prints it by falling score; False: no memory."""
+    """Fuses what was read class by class, prints in descending order of score; False: no memory."""
     cdef int num_present = 0
     cdef int num_results = 0
     cdef int start = 0

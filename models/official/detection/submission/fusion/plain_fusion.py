@@ -10,14 +10,15 @@ area overlap nothing and are kept.
 - `soft_linear`, `soft_gaussian` (Soft-NMS, Bodla et al. 2017): the best box stays as it is; the
   score of every other is multiplied by 1 - IoU where IoU > `iou`, or by exp(-IoU**2 / sigma); boxes
   that fall below the threshold, or to 0, are removed; repeated with the best of the rest.
-- `wbf` (weighted boxes fusion, Solovyev et al. 2019): by falling score, a box joins the cluster
-  whose fused box it overlaps most, if with IoU > `iou`, else it opens a cluster; a fused box is the
-  mean of its boxes weighted by s. The score is sum(s) / max(sum(w) of the boxes, sum(w) of all
-  models). That is the paper's mean(s) * min(T, N) / N for T boxes and N models of equal weight, and
-  stays within 0..1 for any weights. `ensemble-boxes` gives mean(s) * min(T, N) / sum(w), the same
-  unless T > N or several boxes of one model meet under unequal weights, where it can exceed 1.
-- `nmw` (non-maximum weighted): by falling score, a box joins the cluster whose best box it
-  overlaps most, if with IoU > `iou`, else it opens a cluster; the fused box is the mean of its
+- `wbf` (weighted boxes fusion, Solovyev et al. 2019): in descending order of score, a box joins the
+  cluster whose fused box it overlaps most, if with IoU > `iou`, else it opens a cluster; a fused
+  box is the mean of its boxes weighted by s. The score is sum(s) / max(sum(w) of the boxes, sum(w)
+  of all models). That is the paper's mean(s) * min(T, N) / N for T boxes and N models of equal
+  weight, and stays within 0..1 for any weights. `ensemble-boxes` gives mean(s) * min(T, N) /
+  sum(w), the same unless T > N or several boxes of one model meet under unequal weights, where it
+  can exceed 1.
+- `nmw` (non-maximum weighted): in descending order of score, a box joins the cluster whose best box
+  it overlaps most, if with IoU > `iou`, else it opens a cluster; the fused box is the mean of its
   boxes weighted by s * IoU with the best box, the score that of the best box.
 """
 
@@ -62,7 +63,7 @@ def iou(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
 def suppress(
     boxes: Boxes, *, method: str, iou_threshold: float, sigma: float, threshold: float
 ) -> Boxes:
-    """Hard NMS or Soft-NMS; results by falling score."""
+    """Hard NMS or Soft-NMS; results in descending order of score."""
     kept = []
     left = boxes
     while len(left.scores):
@@ -84,7 +85,7 @@ def suppress(
 def fuse_clusters(
     boxes: Boxes, *, method: str, iou_threshold: float, threshold: float, total_weight: float
 ) -> Boxes:
-    """WBF or NMW; results by falling score.
+    """WBF or NMW; results in descending order of score.
 
     Args:
         boxes: of all models.
@@ -131,7 +132,7 @@ def fuse_class(
     threshold: float,
     total_weight: float,
 ) -> Boxes:
-    """Fuses the boxes of one class of one image; results by falling score.
+    """Fuses the boxes of one class of one image; results in descending order of score.
 
     Args:
         boxes: in the order of the input: file, then position.
@@ -160,8 +161,8 @@ def fuse(
 ) -> tuple[bytes, int, int, np.ndarray, np.ndarray]:
     """Reads, fuses and prints the images of a block.
 
-    Predictions are printed by falling score, equal ones by the first box of their class, then as
-    fused.
+    Predictions are printed in descending order of score, equal ones by the first box of their
+    class, then as fused.
 
     Args:
         block: the images.
@@ -202,7 +203,7 @@ def _fuse_image(
     table: SettingsTable,
     total_weight: float,
 ) -> list[tuple[bytes, float, np.ndarray]]:
-    """(label, score, box) by falling score."""
+    """(label, score, box) in descending order of score."""
     fused = []
     for label, boxes in _by_class(rows, table.thresholds, numbers):
         number = numbers.get(label, 0)
