@@ -45,8 +45,8 @@ operation. Images/s are over all devices. No TPU was available to measure how ne
 Batches are those of the configs, or the ones shown where these do not fit the number of devices.
 [tpu.md](tpu.md) says what the columns mean.
 
-| config | TPU | step | batch | memory a device | TFLOP | GB | least ms | bound by | most images/s \
-| XLA's estimate, ms | images/s by it |
+| config | TPU | step | batch | memory per device | TFLOP | GB | least ms | bound by \
+| most images/s | XLA's estimate, ms | images/s by it |
 |---|---|---|---|---|---|---|---|---|---|---|---|
 """
 NUM_CLASSES = 80
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--tpus", nargs="+", default=TPUS, metavar="NAME", help="(v5e-8 v3-8)")
     parser.add_argument("--docs", type=Path, default=DOCS, metavar="DIR", help=argparse.SUPPRESS)
-    parser.add_argument("--no_compile", action="store_true", help="only write the page anew")
+    parser.add_argument("--no_compile", action="store_true", help="only rewrite the page")
     return run_command(parser, argv, _run)
 
 

@@ -1,4 +1,4 @@
-"""docs/zoo.md says what the configs and the models' sources say; some rows are counted anew."""
+"""docs/zoo.md says what the configs and the models' sources say; some rows are counted again."""
 
 import shutil
 import textwrap
@@ -37,7 +37,7 @@ def test_the_table_is_current(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("stem", RECOUNTED)
-def test_a_row_counted_anew_has_the_same_numbers(stem: str) -> None:
+def test_a_row_counted_again_has_the_same_numbers(stem: str) -> None:
     config = next(item.config for item in EXPERIMENTS if Path(item.file).stem == stem)
     assert written(stem)[5:7] == list(count(config))
 
@@ -77,7 +77,7 @@ def test_a_published_figure_stands_beside_not_reproduced_here() -> None:
     assert "quickstart" not in figures  # a figure of the sample set, not COCO's
 
 
-def test_what_is_out_of_date_is_named_and_written_anew(
+def test_what_is_out_of_date_is_named_and_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "configs/yaml/retinanet"

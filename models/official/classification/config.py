@@ -86,7 +86,7 @@ def load_experiment(path: str, overrides: Sequence[str] = ()) -> ExperimentConfi
 
     Args:
         path: the file.
-        overrides: `KEY=VALUE` texts.
+        overrides: `KEY=VALUE` strings.
 
     Raises:
         ConfigError: lists every mistake.

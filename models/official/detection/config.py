@@ -144,7 +144,7 @@ def load_experiment(path: str, overrides: Sequence[str] = ()) -> ExperimentConfi
 
     Args:
         path: the file.
-        overrides: `KEY=VALUE` texts.
+        overrides: `KEY=VALUE` strings.
 
     Raises:
         ConfigError: lists every mistake, and for a file of an older version the keys that changed.

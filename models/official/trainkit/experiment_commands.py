@@ -58,10 +58,10 @@ exit codes; those from 80 on, and a stop by a signal, leave everything saved:
    1  failed
    2  wrong usage, or another process trains in this model_dir
   75  start it again: stopped by SIGTERM, SIGINT or SIGHUP, another host or a TPU was lost, or a
-      host did not come
-  80  --max_hours is over: start it again
+      host did not join
+  80  --max_hours has elapsed: start it again
   81  train.stop_at is reached
-  82  train.patience is over
+  82  train.patience has run out
 """
 _ENDED = (EXIT_FINISHED, EXIT_TARGET_REACHED, EXIT_NO_GAIN)
 

@@ -221,7 +221,9 @@ def take_shard(images: Sequence[ImageFile], shard: Shard) -> Sequence[ImageFile]
     """
     n = len(images)
     if n < shard.of:
-        raise ImageFolderError(f"{n} images cannot be cut into {shard.of} shards")
+        raise ImageFolderError(
+            f"{n} images cannot be cut into {shard.of} shards: use at most {n} shards"
+        )
     return images[n * (shard.number - 1) // shard.of : n * shard.number // shard.of]
 
 

@@ -47,7 +47,7 @@ def input_errors_in_words(find_shards: Callable[[], Sequence[str]]) -> Iterator[
 
 
 def explain_input_error(error: InputError, shards: Sequence[str]) -> UserError | None:
-    """Returns the error in words; None if it is none of the records.
+    """Returns the error in words; None if the records are not the cause.
 
     If an image cannot be decoded, all records are read and decoded until the first few of these are
     found, which takes as long as an epoch of reading.

@@ -108,7 +108,7 @@ def _digest(files: Sequence[tuple[str, int, int]]) -> str:
 def watch_files(split: Split) -> Callable[[], bool]:
     """Returns a function that tells whether the files of a split were replaced since this call.
 
-    It looks at the first and the last one: who writes a set anew writes all of it.
+    It looks at the first and the last one: who rewrites a set writes all of it.
     """
     before = {path: storage.stat(path) for path in (split.shards[0], split.shards[-1])}
 
@@ -152,7 +152,7 @@ def class_list_beside(directory: str) -> str | None:
 
 
 def require_classes(directory: str, classes: Sequence[ClassEntry]) -> None:
-    """Refuses records whose folder has another class list than a model: its ids mean others there.
+    """Refuses records whose folder has another class list: a model's ids mean other classes there.
 
     Args:
         directory: of the data set.
@@ -211,7 +211,7 @@ def _find_by_word(directory: str, split: str) -> list[str]:
                 sets.setdefault(stem, set()).add(match[3] or "" if match[2] else "whole")
     if len(sets) > 1:
         raise UserError(
-            f"several sets of records may be it: {listing(sorted(sets))}. Move the others to "
+            f"several sets of records match: {listing(sorted(sets))}. Move the others to "
             "folders of their own"
         )
     for stem, endings in sets.items():

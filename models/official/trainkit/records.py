@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 INDEX_ENDING = ".offsets"
 
-# For functions that datasets trace: AutoGraph would take 2 s a start to convert what needs none.
+# For functions that datasets trace: AutoGraph would take 2 s per start to convert what needs none.
 unconverted = tf.autograph.experimental.do_not_convert
 
 FRAME_BYTES = 16  # of a record: length, checksum of the length, checksum of the data

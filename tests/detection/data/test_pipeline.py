@@ -307,7 +307,7 @@ def test_boxes_without_room_are_counted():
     # Of 0 + 6 + 5 + 18 boxes 1 + 2 * 5 are beyond the fourth of their image.
     assert describe_left_out(manifest, 4) == (
         "data.max_instances 4: 3 images have more boxes, up to 9; 11 of all 29 boxes are left out, "
-        "drawn anew every epoch"
+        "redrawn every epoch"
     )
     assert describe_left_out(manifest, 9) == describe_left_out(None, 4) == ""
 

@@ -176,8 +176,8 @@ def test_metadata_of_another_form_is_refused_by_name(
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"m": {1: 3}}, "a key that is not a text"),
-        ({"m": b"1"}, "its metadata has a bytes, which JSON has not"),
+        ({"m": {1: 3}}, "a key that is not a string"),
+        ({"m": b"1"}, "its metadata has a bytes, which JSON does not have"),
         ({"m": ["x" * 1_000_000] * 20_000}, "more than .* 100,000,000 characters"),
     ],
 )

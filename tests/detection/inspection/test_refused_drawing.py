@@ -1,4 +1,4 @@
-"""Refusals of draw_predictions: named, exit status 2, nothing written."""
+"""Refusals of draw_predictions: named, exit code 2, nothing written."""
 
 from pathlib import Path
 

@@ -101,7 +101,9 @@ def test_metadata_of_png_count_by_what_they_inflate_to(
     assert standardize(encoded).encoded == encoded
     monkeypatch.setattr(pixel_limit, "_MAX_METADATA", 400_000 * count - 1)
     monkeypatch.setattr(cv2, "imdecode", lambda *_: pytest.fail("decoded"))
-    with pytest.raises(ImageError, match="texts and colour profile inflate to more than [01] MB"):
+    with pytest.raises(
+        ImageError, match="text chunks and colour profile inflate to more than [01] MB"
+    ):
         standardize(encoded)
 
 

@@ -309,7 +309,7 @@ def test_records_that_are_replaced_while_they_are_read_are_warned_of_once(
     ram_dir: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_once(ram_dir, [], records_replaced=lambda: True)
-    assert caplog.text.count("written anew while they are read") == 1
+    assert caplog.text.count("rewritten while they were being read") == 1
 
 
 def test_a_run_that_went_back_to_its_last_step_is_finished_there(ram_dir: str) -> None:

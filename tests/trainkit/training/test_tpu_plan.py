@@ -125,7 +125,7 @@ def test_a_message_about_memory_says_by_how_much(message: str) -> None:
     failed = tpu_plan.read_failure("train", 256, message)
     assert failed.kind == "memory"
     assert failed.needed_bytes == round(20.5 * GIB)
-    assert "20.50 GiB a device, 4.75 GiB more than there are" in tpu_plan.describe(failed, V5E, 8)
+    assert "20.50 GiB per device, 4.75 GiB more than there are" in tpu_plan.describe(failed, V5E, 8)
 
 
 def test_another_message_names_the_layer() -> None:

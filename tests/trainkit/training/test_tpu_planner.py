@@ -46,7 +46,7 @@ def test_steps_that_fit_are_compiled_and_nothing_is_searched(
     printed = capsys.readouterr()
     assert "train step, batch 64:" in printed.out
     assert "evaluate step, batch 64:" in printed.out
-    assert "memory a device 1.62 of 15.75 GiB" in printed.out
+    assert "memory per device 1.62 of 15.75 GiB" in printed.out
     assert "... compiling the evaluate step" in printed.err
     assert "trying" not in printed.err
 

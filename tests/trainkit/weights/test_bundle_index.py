@@ -106,7 +106,7 @@ _REFUSED = {
     "huge": (entry(1 << 40, size=1 << 42), "4,398,046,511,104 bytes, of 64 stored"),
     "unlike": (entry(3, size=8), r"float32 of shape \[3\] in 8 bytes"),
     "texts": (entry(300_000_000, size=8, kind=_TEXT), "300,000,000 texts in 8 bytes"),
-    "letters": (entry(size=8, kind=_TEXT), "texts of 0 letters in 8 bytes"),
+    "letters": (entry(size=8, kind=_TEXT), "strings of 0 letters in 8 bytes"),
     "kind": (entry(2, size=8, kind=9999), "damaged: TypeError"),
 }
 

@@ -26,7 +26,7 @@ examples:
   tpudet train effnetlite0_112 --model_dir RUN --set data.directory=DIR \\
       --set data.cache=CACHE
 
-exit status: 0 done, 2 wrong arguments or inputs, 130 interrupted
+exit codes: 0 done, 2 wrong arguments or inputs, 130 interrupted
 """
 
 

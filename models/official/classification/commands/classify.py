@@ -16,7 +16,7 @@ examples:
   tpudet classify predictions.csv output/final/flowers-112 --images photos
   tpudet classify submission.csv SAVED_MODEL --records $STORAGE/converted/flowers --split test
 
-exit status: 0 done, 1 some images could not be read or predicted (they are listed), 2 wrong
+exit codes: 0 done, 1 some images could not be read or predicted (they are listed), 2 wrong
 arguments or input
 """
 

@@ -22,7 +22,7 @@ examples:
   tpudet dicom_to_tfrecords stage_2_test --output $STORAGE/converted/ct
   tpudet train rsna-r50_448 --model_dir RUN --set data.directory=$STORAGE/converted/ct
 
-exit status: 0 done, 2 wrong arguments or inputs, 130 interrupted
+exit codes: 0 done, 2 wrong arguments or inputs, 130 interrupted
 """
 
 

@@ -20,7 +20,7 @@ example:
   tpudet gen_rsna_sub submission.csv --model_dir $STORAGE/saved/rsna-r50-fold_0 \\
       --sample_submission stage_2_sample_submission.csv
 
-exit status: 0 done, 2 wrong arguments or inputs
+exit codes: 0 done, 2 wrong arguments or inputs
 """
 
 

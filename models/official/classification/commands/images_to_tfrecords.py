@@ -25,7 +25,7 @@ of a class folder is left out. The manifest lists both. The same command resumes
 example:
   tpudet images_to_tfrecords flowers --output $STORAGE/converted/flowers --presize 256
 
-exit status: 0 done, 2 wrong arguments or inputs, 130 interrupted
+exit codes: 0 done, 2 wrong arguments or inputs, 130 interrupted
 """
 
 

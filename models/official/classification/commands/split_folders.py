@@ -10,7 +10,7 @@ _EPILOG = """example:
   tpudet split_folders flower_photos --output flowers --fractions train=0.8,val=0.1,test=0.1
       flower_photos/daisy/1.jpg becomes flowers/train/daisy/1.jpg, or val, or test
 
-exit status: 0 done, 2 wrong arguments or inputs (nothing is left half-written)
+exit codes: 0 done, 2 wrong arguments or inputs (nothing is left half-written)
 """
 _SPLITS = ("train", "val", "test")
 

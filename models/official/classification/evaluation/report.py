@@ -96,7 +96,7 @@ def _classes_section(table: pd.DataFrame) -> Section:
     rows: list[list[Content]] = []
     for number, row in enumerate(table.itertuples(index=False), start=1):
         name, images, *shares = row
-        # The column of names is a text, all others are shares.
+        # The column of names holds strings, all others shares.
         shown = [
             value if isinstance(value, str) else "–" if np.isnan(value) else f"{value:.3f}"
             for value in shares

@@ -14,7 +14,7 @@ from tpudet.trainkit.command_line import new_parser, run_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet add_data_from_testset", __doc__)
     parser.add_argument("output", metavar="OUTPUT", help="box CSV to write")
     parser.add_argument("boxes", metavar="DESC", help="box CSV to add to")

@@ -14,12 +14,12 @@ from tpudet.trainkit.files.locations import storage_path
 _EPILOG = """example:
   tpudet add_pseudo_labels train_more.csv train.csv submission.csv --min_conf 0.95
 
-exit status: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written)
+exit codes: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written)
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet add_pseudo_labels", __doc__, epilog=_EPILOG)
     best = storage_path("prepared", "best_submission.csv")
     add_positionals(

@@ -11,13 +11,13 @@ from tpudet.trainkit.files.locations import data_path, storage_path
 _EPILOG = """example:
   tpudet build_leaf_classes_list $DATA/challenge-2019-classes-description-500.csv \\
       $DATA/challenge-2019-label500-hierarchy.json $STORAGE/prepared/classes_leaf.csv
-exit status: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written),
+exit codes: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written),
 130 interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet build_leaf_classes_list", __doc__, epilog=_EPILOG)
     output = storage_path("prepared", "classes_leaf.csv")
     add_positionals(

@@ -13,12 +13,12 @@ _EPILOG = """example:
   tpudet build_validation val_part_0.csv validation.csv classes_part_0.csv --num_samples 5 \\
       --blacklist blacklist.txt --image_dir $DATA/validation --viz_directory review
 
-exit status: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written)
+exit codes: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written)
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet build_validation", __doc__, epilog=_EPILOG)
     add_positionals(
         parser,

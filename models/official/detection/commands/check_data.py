@@ -8,13 +8,13 @@ from tpudet.detection.commands.preparation_arguments import add_source_arguments
 from tpudet.trainkit.command_line import new_parser, report_file, run_command
 from tpudet.trainkit.files.file_kinds import FINDINGS
 
-_EPILOG = """exit status: 0 everything can be used (repairs are listed), 1 something would be left
+_EPILOG = """exit codes: 0 everything can be used (repairs are listed), 1 something would be left
 out, 2 wrong arguments or inputs
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet check_data", __doc__, epilog=_EPILOG)
     add_source_arguments(parser)
     parser.add_argument(

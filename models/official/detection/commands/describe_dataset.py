@@ -16,12 +16,12 @@ _EPILOG = """examples:
 The page opens in any browser without a network and is smaller than 6 MB. Every record is read once
 and checked against the manifests. In sets of up to 50,000 images all are decoded, at a small size,
 to find those that look alike.
-exit status: 0 done, 2 wrong arguments, or no finished set or a damaged one, 130 interrupted
+exit codes: 0 done, 2 wrong arguments, or no finished set or a damaged one, 130 interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet describe_dataset", __doc__, epilog=_EPILOG)
     parser.add_argument("part_dir", metavar="PART_DIR", help="converted/PART")
     parser.add_argument(

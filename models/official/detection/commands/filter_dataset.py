@@ -13,13 +13,13 @@ _EPILOG = """A box whose flag is -1 or blank (unknown) is kept. Columns and text
 example:
   tpudet filter_dataset $STORAGE/prepared/train_no_groups_no_inside.csv \\
       $DATA/challenge-2019-train-detection-bbox.csv --remove_inside
-exit status: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written),
+exit codes: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written),
 130 interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet filter_dataset", __doc__, epilog=_EPILOG)
     add_positionals(
         parser,

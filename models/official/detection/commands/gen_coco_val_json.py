@@ -14,12 +14,12 @@ _EPILOG = """example:
 
 Images are in the order of the TFRecords that `gen_tfrecords --split val` writes from the same CSV,
 classes and --image_check: `id` is the number of the record, from 0, `source_id` that of the record.
-exit status: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written)
+exit codes: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written)
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet gen_coco_val_json", __doc__, epilog=_EPILOG)
     add_positionals(
         parser,

@@ -18,12 +18,12 @@ _EPILOG = """example:
 
 Open Images publishes masks as PNG files; its scorer wants one CSV: ImageID,LabelName,ImageWidth,
 ImageHeight,XMin,YMin,XMax,YMax,IsGroupOf,Mask (base64 of zlib of COCO run lengths, blank without).
-exit status: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written)
+exit codes: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written)
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet gen_mask_truth", __doc__, epilog=_EPILOG)
     boxes, masks = (name.format("validation") for name in (SEGMENTATION_BOXES, SEGMENTATION_MASKS))
     add_positionals(

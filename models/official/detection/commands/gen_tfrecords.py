@@ -30,12 +30,12 @@ _EPILOG = """examples:
 Images without a box of these classes are not written. Images are copied by their least frequent
 class, the rarest class first, until each class is in exactly --min_samples_per_class images;
 classes that cannot reach it are listed. The same command resumes an interrupted run.
-exit status: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 130 interrupted
+exit codes: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 130 interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet gen_tfrecords", __doc__, epilog=_EPILOG)
     parser.add_argument(
         "--image_info_file",

@@ -11,12 +11,12 @@ from tpudet.trainkit.files.locations import storage_path
 _EPILOG = """example:
   tpudet kfold_split 'folds/train_{}.csv' 'folds/val_{}.csv' train.csv --classes part_0.csv
 
-exit status: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written)
+exit codes: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written)
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet kfold_split", __doc__, epilog=_EPILOG)
     folder = storage_path("prepared", "folds")
     add_positionals(

@@ -9,7 +9,7 @@ _MIN_IMAGES = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet make_sample_set", __doc__)
     parser.add_argument(
         "--output",

@@ -28,12 +28,12 @@ _EPILOG = """examples:
 Splits and folds are stratified: each gets its share of every class. The same command resumes an
 interrupted run; finished files are kept. A set that would lose all its boxes, or all boxes of a
 class, is refused unless --allow_empty is given.
-exit status: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 130 interrupted
+exit codes: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 130 interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet make_tfrecords", __doc__, epilog=_EPILOG)
     add_source_arguments(parser)
     kinds = parser.add_mutually_exclusive_group(required=True)

@@ -30,12 +30,12 @@ The same command resumes an interrupted run; what is up to date is skipped.
 
 example:
   DATA=/mnt/open_images STORAGE=/mnt/output tpudet prepare_datasets
-exit status: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 130 interrupted
+exit codes: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 130 interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet prepare_datasets", __doc__, epilog=_EPILOG)
     add_paths(
         parser,

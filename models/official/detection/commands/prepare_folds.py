@@ -18,12 +18,12 @@ up to date is skipped. Folds of another --num_folds or --fold_seed beside it are
 
 example:
   tpudet prepare_folds 0 --parts part_0
-exit status: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 130 interrupted
+exit codes: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 130 interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet prepare_folds", __doc__, epilog=_EPILOG)
     parser.add_argument("fold", type=int, metavar="FOLD", help="from 0")
     parser.add_argument("--num_folds", type=positive_integer, default=5, metavar="N")

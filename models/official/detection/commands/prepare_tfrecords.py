@@ -17,12 +17,12 @@ says, and val. The same command resumes an interrupted run; what is up to date i
 
 example:
   tpudet prepare_tfrecords v3 --parts human_parts part_0 --max_copies 20
-exit status: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 130 interrupted
+exit codes: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 130 interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet prepare_tfrecords", __doc__, epilog=_EPILOG)
     parser.add_argument("preset", metavar="PRESET", help="v1 to v5, or another of --presets")
     parser.add_argument(

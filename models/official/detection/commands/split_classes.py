@@ -26,13 +26,13 @@ of these classes. Labels may be the identifiers of the classes or their names.
 example:
   tpudet split_classes $DATA/challenge-2019-train-detection-bbox.csv \\
       $STORAGE/prepared/classes_leaf.csv --output_dir $STORAGE/prepared
-exit status: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written),
+exit codes: 0 done or up to date, 2 wrong arguments or inputs (nothing is left half-written),
 130 interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet split_classes", __doc__, epilog=_EPILOG)
     leaves = storage_path("prepared", "classes_leaf.csv")
     add_positionals(

@@ -20,12 +20,12 @@ version, files of equal size are compared by content; --overwrite then copies al
 removes shards of another number of shards. Until its manifest, the last file, is there, a folder
 SPLIT_PART.progress beside the copies makes train and the other verbs refuse the set.
 Buckets need the credentials of TensorFlow's file systems (gcloud auth application-default login).
-exit status: 0 done, 2 wrong arguments or a copy failed (the others are kept), 130 interrupted
+exit codes: 0 done, 2 wrong arguments or a copy failed (the others are kept), 130 interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command; returns its exit code."""
     parser = new_parser("tpudet upload", __doc__, epilog=_EPILOG)
     parser.add_argument(
         "sources", nargs="+", metavar="SOURCE", help="files, or folders with all their contents"

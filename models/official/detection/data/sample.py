@@ -98,7 +98,7 @@ def describe_left_out(manifest: Mapping[str, Any] | None, max_instances: int) ->
     left_out = sum((n - max_instances) * k for n, k in beyond.items())
     return (
         f"data.max_instances {max_instances}: {sum(beyond.values()):,} images have more boxes, up "
-        f"to {max(beyond)}; {left_out:,} of all {boxes:,} boxes are left out, drawn anew every "
+        f"to {max(beyond)}; {left_out:,} of all {boxes:,} boxes are left out, redrawn every "
         "epoch"
     )
 

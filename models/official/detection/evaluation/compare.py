@@ -185,7 +185,7 @@ def _largest(rows: Sequence[ScoredClass], changes: Sequence[Change]) -> list[str
         f"{len(known)} classes with ground truth; {num_better} are better and "
         f"{len(sure) - num_better} worse beyond their interval"
     ]
-    for title, chosen in (("most worse:", worse), ("most better:", better)):
+    for title, chosen in (("largest losses:", worse), ("largest gains:", better)):
         if chosen:
             lines.append(title)
             lines += [f"  {_describe(changes[k])}  {rows[k].name}" for k in chosen]

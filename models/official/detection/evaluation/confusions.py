@@ -32,7 +32,7 @@ def count_confusions(
     shown = np.flatnonzero(detections.scores >= min_score)
     shown = shown[~_only_in_crowd(truth, _take(detections, shown), num_classes)]
     tables = to_hotcoco(truth, _take(detections, shown), num_classes)
-    # hotcoco's own limit is 100 an image.
+    # hotcoco's own limit is 100 per image.
     counted = hotcoco.COCOeval(*tables, "bbox").confusion_matrix(
         iou_thr=0.5, max_det=max(1, len(shown))
     )

@@ -185,7 +185,7 @@ def _check_part(path: str, key: str) -> str:
         with storage.open_file(path, "rb") as file:
             found = read_predictions(file, path).metadata
     except PredictionsError as error:
-        raise InferenceError(f"{error}; --overwrite starts anew") from error
+        raise InferenceError(f"{error}; --overwrite starts over") from error
     if found.get("key") != key:
         raise InferenceError(
             f"{path} was left by a run with another model, another list of images or another "

@@ -63,7 +63,7 @@ def _check_shard(shard: Any) -> None:
 
 
 def _require_json(metadata: dict) -> None:
-    """Refuses what JSON has not, and lists or texts that are held many times."""
+    """Refuses values that JSON does not have, and lists or strings referenced many times."""
     waiting: list[tuple[Any, int]] = [(metadata, 0)]
     values = characters = 0
     while waiting:
@@ -78,12 +78,12 @@ def _require_json(metadata: dict) -> None:
             below = [*value]
         elif isinstance(value, dict):
             if not all(isinstance(key, str) for key in value):
-                raise PredictionsError("its metadata has a key that is not a text")
+                raise PredictionsError("its metadata has a key that is not a string")
             below = [*value, *value.values()]
         elif isinstance(value, int) and not -_MAX_INTEGER <= value < _MAX_INTEGER:
             raise PredictionsError("its metadata has an integer of more than 64 bits")
         elif not isinstance(value, int | float | None):
-            raise PredictionsError(f"its metadata has a {_kind(value)}, which JSON has not")
+            raise PredictionsError(f"its metadata has a {_kind(value)}, which JSON does not have")
         values += len(below)
         if values > _MAX_VALUES or characters > _MAX_CHARACTERS or depth > _MAX_DEPTH:
             raise PredictionsError(

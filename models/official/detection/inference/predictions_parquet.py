@@ -65,7 +65,7 @@ def open_parquet(file: IO[bytes]) -> StoredPredictions:
 
 
 def _least_size(metadata: pq.FileMetaData) -> int:
-    """The bytes of all pages and numbers, of which a text of a dictionary counts once."""
+    """The bytes of all pages and numbers, of which a string of a dictionary counts once."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     columns = [group.column(j) for group in groups for j in range(metadata.num_columns)]
     return sum(max(column.total_uncompressed_size, 4 * column.num_values) for column in columns)

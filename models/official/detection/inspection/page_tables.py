@@ -48,7 +48,7 @@ def classes_section(comparison: Comparison, outcomes: Outcomes) -> Html:
 def confusions_section(comparison: Comparison, outcomes: Outcomes) -> Html:
     """The pairs of classes that are taken for each other, the most frequent first.
 
-    Their scores are there in hundredths, `70x2` for two of 0.70 to 0.71: the slider counts anew.
+    Their scores are there in hundredths, `70x2` for two of 0.70 to 0.71: the slider recounts.
     """
     assert comparison.ground_truth is not None
     confused = np.flatnonzero(outcomes.kinds == WRONG_CLASS)

@@ -185,7 +185,7 @@ class PyramidConfig:
             ),
             (
                 has_norm,
-                f"batch_norm is null, but neck {self.neck.kind} needs it: set batch_norm, or choose "
-                "neck fpn",
+                f"batch_norm is null, but neck {self.neck.kind} needs it: set batch_norm, or "
+                "choose neck fpn",
             ),
         )

@@ -170,7 +170,10 @@ def parse_row(line: bytes) -> MaskRow:
         side.isdecimal() and len(side) < _SIDE_DIGITS and 0 < int(side) <= MAX_SIDE
         for side in fields[1:3]
     ):
-        raise MaskError(f"ImageWidth,ImageHeight are {fields[1][:40]},{fields[2][:40]}")
+        raise MaskError(
+            f"ImageWidth,ImageHeight are {fields[1][:40]},{fields[2][:40]}; both must be whole "
+            f"numbers from 1 to {MAX_SIDE}"
+        )
     width, height = int(fields[1]), int(fields[2])
     if width * height > MAX_PIXELS:
         raise MaskError(f"{width} x {height} pixels are too many: at most {MAX_PIXELS:,} are read")

@@ -1,4 +1,4 @@
-"""Reports, pages and drawings, which are written anew each time: they replace their own kind only.
+"""Reports, pages and drawings, which every run rewrites: they replace their own kind only.
 
 Results that cost hours are replaced with -f. These cost little, so the command just runs again; but
 a name given by mistake must not cost the file that has it.

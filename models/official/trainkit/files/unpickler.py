@@ -49,7 +49,7 @@ class BoundedUnpickler(pickle._Unpickler):
         self.charge(_ENTRY_BYTES * len(items))
         if not isinstance(items, dict):
             if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in items):
-                raise pickle.UnpicklingError("it makes a dictionary of what are no pairs")
+                raise pickle.UnpicklingError("it makes a dictionary of items that are not pairs")
             require_plain_keys(pair[0] for pair in items)
         return items
 

@@ -1,4 +1,4 @@
-"""Integers of seven bits a byte, lowest first, as LevelDB and Thrift store them."""
+"""Integers of seven bits per byte, lowest first, as LevelDB and Thrift store them."""
 
 _MAX_SHIFT = 63  # of numbers of 64 bits
 

@@ -2,7 +2,7 @@
 
 Records of others, and what is sent to an exported model, have passed no check. A check costs some
 microseconds, where decoding takes milliseconds: it reads the sizes in a header, and searches the
-rest only where that is so large that it may hold thousands of scans, or gigabytes of texts.
+rest only where that is so large that it may hold thousands of scans, or gigabytes of text.
 """
 
 from typing import Any
@@ -63,7 +63,7 @@ def png_sizes(encoded: Tensor) -> Tensor:
 
     Raises:
         tf.errors.InvalidArgumentError: one is no PNG, has more than `pixel_limit.MAX_PIXELS`
-            pixels, or they have many compressed texts.
+            pixels, or they have many compressed text chunks.
     """
     start = tf.strings.substr(encoded, 0, 24) + bytes(24)  # as short a file as there may be
     are_png = tf.strings.substr(start, 0, len(_PNG_START)) == _PNG_START
@@ -79,7 +79,7 @@ def png_sizes(encoded: Tensor) -> Tensor:
     checks = [
         _check(tf.reduce_all(are_png), ["An image is no PNG, as it should be."]),
         _check(pixels <= pixel_limit.MAX_PIXELS, wrong),
-        _check(texts <= _MAX_TEXTS, ["A PNG with many texts; how many:", texts]),
+        _check(texts <= _MAX_TEXTS, ["A PNG with many text chunks; how many:", texts]),
     ]
     with tf.control_dependencies(checks):
         return tf.reverse(sides, [-1])

@@ -98,7 +98,7 @@ def _check(height: int, width: int, limit: int) -> None:
 
 def _cost(encoded: bytes, container: Container) -> int:
     """Bytes of memory for a pixel."""
-    if container == "JPEG 2000":  # OpenJPEG takes 4 a sample, OpenCV up to 4 a pixel
+    if container == "JPEG 2000":  # OpenJPEG takes 4 per sample, OpenCV up to 4 per pixel
         (components,) = struct.unpack_from(">H", encoded, _code_stream(encoded) + 40)
         return 4 * components + 4
     if container == "GIF":
@@ -123,8 +123,8 @@ def _png_sizes(encoded: bytes) -> _Sizes:
         yield height, width
     if inflates_beyond(encoded, _MAX_METADATA):
         raise ImageError(
-            f"a PNG whose texts and colour profile inflate to more than {_MAX_METADATA >> 20} MB: "
-            "save the image without them"
+            f"a PNG whose text chunks and colour profile inflate to more than "
+            f"{_MAX_METADATA >> 20} MB: save the image without them"
         )
 
 

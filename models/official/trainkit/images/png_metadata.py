@@ -1,6 +1,6 @@
 """Measures the compressed metadata of PNG files, which libpng inflates and keeps unasked.
 
-A few megabytes of texts can stand for gigabytes.
+A few megabytes of text chunks can stand for gigabytes.
 """
 
 import struct
@@ -12,7 +12,7 @@ _PIECE = 2**14  # compressed bytes at a time, which inflate to 17 MB at most
 
 
 def inflates_beyond(encoded: bytes, limit: int) -> bool:
-    """Whether the texts and colour profiles of a PNG inflate to more than `limit` bytes in all.
+    """Whether the text and colour profiles of a PNG inflate to more than `limit` bytes in all.
 
     Inflates only what could: nothing where a file has less than `limit` / 1032 bytes of them.
     """

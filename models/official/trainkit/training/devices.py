@@ -186,7 +186,7 @@ def choose_tensorflow_devices(
         )
     if wanted == 1:
         return TensorFlowDevices(tf.distribute.OneDeviceStrategy(names[0]))
-    # TensorFlow would join CPU devices by collective operations, whose keys start anew with each
+    # TensorFlow would join CPU devices by collective operations, whose keys start over with each
     # strategy: a second strategy in one process then dies of "shape mismatch in the collective".
     reduction = tf.distribute.ReductionToOneDevice() if kind == "cpu" else None
     return TensorFlowDevices(

@@ -14,7 +14,7 @@ Signature = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 OPTIMIZER = "optimizer/"  # begins the keys of what only training needs
-LOSS_SCALE = f"{OPTIMIZER}loss_scale/"  # of what begins anew where the precision changes
+LOSS_SCALE = f"{OPTIMIZER}loss_scale/"  # reset when the precision changes
 RECORDS_CONSUMED = "records_consumed"  # key of the input's position
 
 # Log names of the values that a step reports beside the task's losses.
@@ -116,7 +116,7 @@ class Engine(Protocol):
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Sets everything that `signature` lists. Call `restart_input` before training on.
 
-        A loss scale is taken over if there is one here and there.
+        The loss scale is restored if both the engine and `arrays` have one.
 
         Raises:
             ValueError: other keys than those of `signature`; nothing was set.

@@ -125,7 +125,7 @@ def join_hosts(arguments: argparse.Namespace) -> bool:
         Whether there are several hosts.
 
     Raises:
-        UserError: the arguments do not fit together, or the others did not come.
+        UserError: the arguments do not fit together, or the others did not join.
     """
     given = {name: getattr(arguments, name) for name in _FLAGS}
     missing = [name for name, value in given.items() if value is None]

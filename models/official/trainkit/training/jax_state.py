@@ -45,7 +45,7 @@ class TrainingState:
         self._variables = variables
         self._devices = devices
         self._shards = shards
-        # One function: jit compiles it once for each shape, and one made anew at every call.
+        # One function: jit compiles it once for each shape, but a new one at every call.
         self._replicate = jax.jit(lambda array: array, out_shardings=devices.replicated)
         owned = {id(variable) for variable in variables.optimizer}
         for variable in (*model.variables, *optimizer.variables):

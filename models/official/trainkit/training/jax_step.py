@@ -137,7 +137,7 @@ class JaxStep:
         parts = split_batch(batch, self._accumulate_steps, self._num_devices)
 
         def others_before(others: list[jax.Array]) -> list[jax.Array]:
-            """Counts of steps begin anew with every part, so that all of them count as one step."""
+            """Resets counts of steps before every part, so that all of them count as one step."""
             found = zip(others, state.others, self._is_step_count, strict=True)
             return [before if is_count else value for value, before, is_count in found]
 

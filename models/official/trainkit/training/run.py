@@ -245,8 +245,8 @@ class TrainingRun:
         known = (line[TRAINING_RECORDS] for line in reversed(before) if line.get(TRAINING_RECORDS))
         if next(known, self._settings.training_records) != self._settings.training_records:
             logger.warning(
-                "The training records are not those that this run was trained on so far. If images "
-                "were divided anew, the weights have learnt some of those that are now evaluated "
+                "The training records are not those that this run was trained on so far. If the "
+                "images were split again, the model has trained on some that it is now evaluated "
                 "on, and the metrics are too high: train in another model_dir"
             )
 
@@ -325,9 +325,9 @@ class TrainingRun:
         if not self._has_warned and self._engine.is_chief and self._settings.records_replaced():
             self._has_warned = True
             logger.warning(
-                "The training records are written anew while they are read: records of both sets "
-                "have been trained on, with the labels of both. Train on them from a checkpoint "
-                "before step %d, or in another model_dir",
+                "The training records were rewritten while they were being read: records of both "
+                "sets have been trained on, with the labels of both. Train on them from a "
+                "checkpoint before step %d, or in another model_dir",
                 self._engine.step,
             )
 

@@ -289,7 +289,7 @@ class TensorBoardWriter:
             self._writer.flush()
 
     def close(self, *, failed: bool = False) -> None:
-        """As in `MetricsWriter`; event files have no word for a failure."""
+        """As in `MetricsWriter`; event files cannot record a failure."""
         with write_errors(self._directory):
             self._writer.close()
 

@@ -148,11 +148,13 @@ def find_machine(name: str) -> TpuMachine:
 
 
 def table_of_machines() -> str:
-    """Returns one line a TPU: chips, cores, devices, and the memory of a device."""
-    lines = [f"  {'name':8}{'chips':>6}{'cores':>6}{'devices':>9}{'GiB a device':>14}{'hosts':>7}"]
+    """Returns one line per TPU: chips, cores, devices, and the memory of a device."""
+    lines = [
+        f"  {'name':8}{'chips':>6}{'cores':>6}{'devices':>9}{'GiB per device':>16}{'hosts':>7}"
+    ]
     lines += [
         f"  {machine.name:8}{machine.num_chips:6}{machine.num_cores:6}{machine.num_devices:9}"
-        f"{machine.memory_bytes / GIB:14.2f}{machine.num_hosts:7}"
+        f"{machine.memory_bytes / GIB:16.2f}{machine.num_hosts:7}"
         for machine in MACHINES.values()
     ]
     return "\n".join(lines)

@@ -165,11 +165,12 @@ def _describe_compiled(step: CompiledStep, machine: TpuMachine, num_devices: int
     needed = (step.batch_size / estimate if estimate else per_second) / machine.num_hosts
     rows = [
         ("compiles", f"yes, in {step.compile_seconds:.0f} s"),
-        ("memory a device", f"{step.memory_bytes / GIB:.2f} of {machine.memory_bytes / GIB:.2f} GiB"
-         f" ({fits}): temporaries {_mib(step.temporary_bytes)}, state and batch "
+        ("memory per device", f"{step.memory_bytes / GIB:.2f} of "
+         f"{machine.memory_bytes / GIB:.2f} GiB ({fits}): temporaries "
+         f"{_mib(step.temporary_bytes)}, state and batch "
          f"{_mib(step.argument_bytes)}, program {_mib(step.code_bytes)}, waiting batches "
          f"{_mib(step.waiting_bytes)}"),
-        ("work a device", f"{step.flops / 1e12:.3f} TFLOP, {step.moved_bytes / 1e9:.2f} GB"
+        ("work per device", f"{step.flops / 1e12:.3f} TFLOP, {step.moved_bytes / 1e9:.2f} GB"
          " from and to its memory"),
         ("at least", f"{line.bound * 1e3:.1f} ms per step, bound by {line.binds}: arithmetic "
          f"{line.arithmetic * 1e3:.1f} ms at {machine.peak_flops / 1e12:g} TFLOP/s, memory "
@@ -178,7 +179,7 @@ def _describe_compiled(step: CompiledStep, machine: TpuMachine, num_devices: int
         ("XLA's estimate", own),
         ("the input must", f"prepare {needed:.0f} images/s on each of {machine.num_hosts} host(s)"),
     ]  # fmt: skip
-    return "\n".join(f"  {name:16}{text}" for name, text in rows)
+    return "\n".join(f"  {name:18}{text}" for name, text in rows)
 
 
 def _shares(cycles: Mapping[str, int]) -> str:
@@ -196,8 +197,8 @@ def _describe_failure(step: FailedStep, machine: TpuMachine) -> str:
         need = ""
         if step.needed_bytes:
             over = step.needed_bytes - machine.memory_bytes
-            need = f": it needs {step.needed_bytes / GIB:.2f} GiB a device, {over / GIB:.2f} GiB " \
-                "more than there are"  # fmt: skip
+            need = f": it needs {step.needed_bytes / GIB:.2f} GiB per device, {over / GIB:.2f} " \
+                "GiB more than there are"  # fmt: skip
         lines.append(f"  does not fit into {machine.memory_bytes / GIB:.2f} GiB{need}")
     else:
         place = f", in {step.layer}" if step.layer else ""

@@ -17,7 +17,7 @@ _MAGIC = bytes.fromhex("57fb808b247547db")
 _FOOTER_BYTES = 48
 _MAX_INDEX_BYTES = 1 << 28  # a checkpoint of 1,000 tensors has 100 KB
 _MAX_VARINT_BYTES = 10
-_CHECKSUM_BYTES = 4  # behind the lengths of texts
+_CHECKSUM_BYTES = 4  # behind the lengths of strings
 _TEXT_BYTES = 24  # of TensorFlow's strings, beside their letters
 
 
@@ -68,7 +68,7 @@ def check_index(prefix: str, index_path: str) -> None:
 
 
 def _check_texts(entry: Any, path: str) -> None:
-    """Refuses texts of more letters than they have room for; their lengths come first."""
+    """Refuses strings of more letters than they have room for; their lengths come first."""
     count = math.prod(dim.size for dim in entry.shape.dim)
     with storage.open_bytes(path) as file:
         file.seek(entry.offset)
@@ -78,7 +78,9 @@ def _check_texts(entry: Any, path: str) -> None:
         length, offset = read_varint(data, offset)
         num_letters += length
     if count and offset + _CHECKSUM_BYTES + num_letters != entry.size:
-        raise DamagedIndexError(f"it has texts of {num_letters:,} letters in {entry.size:,} bytes")
+        raise DamagedIndexError(
+            f"it has strings of {num_letters:,} letters in {entry.size:,} bytes"
+        )
 
 
 def _size(entry: Any) -> int:

@@ -1,4 +1,4 @@
-"""Faults in the challenge's files are told by the command that meets them; exit status 2."""
+"""Faults in the challenge's files are told by the command that meets them; exit code 2."""
 
 import json
 import os

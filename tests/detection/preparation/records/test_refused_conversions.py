@@ -1,4 +1,4 @@
-"""Refusals of make_tfrecords and check_data: their words and exit status."""
+"""Refusals of make_tfrecords and check_data: their words and exit codes."""
 
 import json
 from pathlib import Path

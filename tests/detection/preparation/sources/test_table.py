@@ -210,7 +210,7 @@ def test_parquet_that_stands_for_gigabytes_is_refused_before_it_is_read(tmp_path
         pq.write_table(pa.table(table | numbers), path, compression="zstd")
         assert Path(path).stat().st_size < 100_000
         before = pa.total_allocated_bytes()
-        with pytest.raises(UserError, match="the same values many times. Write it anew"):
+        with pytest.raises(UserError, match="the same values many times. Write it again"):
             read(path, "image=f,x1=l,y1=t,x2=r,y2=b")
         assert pa.total_allocated_bytes() - before < 10_000_000
 

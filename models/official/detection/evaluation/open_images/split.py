@@ -212,7 +212,8 @@ def _with_ancestors(detections: DetectionTable, ancestors: list[list[int]]) -> D
 
 def _equal_masks(masks: Sequence[Rle]) -> np.ndarray:
     """[n] int: a number for each of n masks, the same for equal ones of an image."""
-    numbers: dict[bytes | str, int] = {}  # an array of texts would make all as long as the longest
+    # An array of strings would make all as long as the longest.
+    numbers: dict[bytes | str, int] = {}
     found = [numbers.setdefault(mask["counts"], len(numbers)) for mask in masks]
     return np.array(found, np.int64)
 

@@ -32,9 +32,8 @@ class TruthFileError(UserError):
 class MaskTexts(NamedTuple):
     """The masks of n boxes as text."""
 
-    texts: (
-        np.ndarray
-    )  # [n] object, str: base64 of zlib of COCO RLE counts; "" for a box without mask
+    # [n] object, str: base64 of zlib of COCO RLE counts; "" for a box without mask
+    texts: np.ndarray
     sizes: np.ndarray  # [n, 2] int64, height and width in pixels; 0 without mask
     lines: np.ndarray  # [n] int64, in the file
 

@@ -13,8 +13,8 @@ def whole_files(paths: Sequence[str]) -> Iterator[list[Any]]:
     """Opens files of bytes as `storage.whole_file` does; all get their names when the block ends.
 
     Those that have the names are removed before the first new one gets its own. A run killed
-    in between leaves some of its files and none of an earlier run, whose folds, say, share images
-    with others than these do.
+    in between leaves some of its files and none of an earlier run, whose folds may divide the
+    images differently.
 
     Args:
         paths: the final names.

@@ -20,7 +20,7 @@ def check_classes(plan: Plan, *, replaced: Sequence[Plan] = ()) -> None:
 
     Args:
         plan: the set to write.
-        replaced: with it, the sets that may be written anew, so that another list may replace that
+        replaced: with it, the sets that may be rewritten, so that another list may replace that
             of the directory if it has no set but these; none: no list is replaced.
 
     Raises:

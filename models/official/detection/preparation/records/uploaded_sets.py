@@ -170,7 +170,7 @@ def begin_sets(
 
 
 def require_unchanged(sets: Sequence[UploadedSet]) -> None:
-    """Raises if a source was written anew while it was copied.
+    """Raises if a source was rewritten while it was copied.
 
     Raises:
         UserError: names the manifest; that at the destination is not replaced.

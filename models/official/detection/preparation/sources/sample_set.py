@@ -162,7 +162,7 @@ def write_sample_set(
     Images that a larger set left there are removed.
 
     Args:
-        directory: made if it does not exist; of an earlier sample set, it is written anew.
+        directory: made if it does not exist; that of an earlier sample set is rewritten.
         num_images: of all splits.
         seed: of the drawing; images and boxes are the same with masks and without.
         with_masks: also write `<split>_masks/<ImageID>_<number>.png`, the visible pixels of each

@@ -181,7 +181,7 @@ def _read_columns(path: str, names: Sequence[str]) -> pd.DataFrame:
     except _TooLargeError as error:
         raise UserError(
             f"--annotations {path}: its {len(content):,} bytes stand for {error.args[0]:,} or "
-            "more, the same values many times. Write it anew with no other columns, or as a CSV."
+            "more, the same values many times. Write it again with no other columns, or as a CSV."
         ) from error
     except pa.ArrowException as error:
         raise UserError(f"--annotations {path} is not a CSV or Parquet file: {error}.") from error

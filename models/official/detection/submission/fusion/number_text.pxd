@@ -35,7 +35,7 @@ cdef extern from *:
             || (digits & 0xF0F0F0F0F0ULL) != 0x3030303030ULL
             || ((digits + 0x0606060606ULL) & 0xF0F0F0F0F0ULL) != 0x3030303030ULL)
             return -1;
-        digits = (digits & 0x0F0F0F0F0FULL) << 24;  /* three zeros, five digits, one a byte */
+        digits = (digits & 0x0F0F0F0F0FULL) << 24;  /* three zeros, five digits, one per byte */
         digits = digits * 10 + (digits >> 8);       /* pairs in every second byte */
         return (int)(((digits & 0x000000FF000000FFULL) * 0x000F424000000064ULL
                       + (digits >> 16 & 0x000000FF000000FFULL) * 0x0000271000000001ULL) >> 32);

@@ -10,7 +10,7 @@ _NORMS = ("tpu_batch_normalization", "batch_normalization")
 
 
 def efficientnet(unit: Unit, part: str, names: Collection[str]) -> Recipe:
-    """`stem/conv2d`, `blocks_7/conv2d_1`: each block counts its layers anew."""
+    """`stem/conv2d`, `blocks_7/conv2d_1`: each block counts its layers from 0."""
     block = f"blocks_{unit.block}/" if unit.stage else "stem/"
     expands = "expand" in unit.siblings
     conv, norm = {
