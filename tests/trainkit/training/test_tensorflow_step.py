@@ -30,7 +30,9 @@ class Given:
 
 
 def step_of(task: Given, clip: float | None = None) -> ReplicaStep:
-    optimizer = Momentum(stepwise(peak=0.5, drop_rates=[], drop_steps=[]), momentum=0.9, nesterov=False)
+    optimizer = Momentum(
+        stepwise(peak=0.5, drop_rates=[], drop_steps=[]), momentum=0.9, nesterov=False
+    )
     optimizer.build(task.model.trainable_variables)
     return ReplicaStep(
         task=task,
