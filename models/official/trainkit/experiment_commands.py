@@ -35,7 +35,7 @@ from tpudet.trainkit.jobs.child_process import run_child
 from tpudet.trainkit.training.preemption import Interrupted, interrupted_by_signals
 from tpudet.trainkit.training.stopping import (
     EXIT_FINISHED,
-    EXIT_NO_GAIN,
+    EXIT_NO_IMPROVEMENT,
     EXIT_START_AGAIN,
     EXIT_TARGET_REACHED,
 )
@@ -63,7 +63,7 @@ exit codes; those from 80 on, and a stop by a signal, leave everything saved:
   81  train.stop_at is reached
   82  train.patience has run out
 """
-_ENDED = (EXIT_FINISHED, EXIT_TARGET_REACHED, EXIT_NO_GAIN)
+_ENDED = (EXIT_FINISHED, EXIT_TARGET_REACHED, EXIT_NO_IMPROVEMENT)
 
 
 def experiment_config(config_type: type[Config], arguments: argparse.Namespace) -> Config:

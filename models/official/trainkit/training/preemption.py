@@ -115,9 +115,13 @@ class Preemption:
         self._watcher = threading.Thread(target=self._watch, name="preemption", daemon=True)
         self._watcher.start()
         if signal.SIGALRM in handled:
-            # At least a little, because 0 seconds would switch the timer off; many would overflow.
-            seconds = min(max(self._deadline - time.monotonic(), 1e-3), _LONGEST_TIMER)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            seconds = self._deadline - time.monotonic()
+            if seconds <= 0:
+                signal.raise_signal(signal.SIGALRM)
+            else:
+                # At least a little: 0 would switch the timer off. Many would overflow.
+                seconds = min(max(seconds, 1e-3), _LONGEST_TIMER)
+                signal.setitimer(signal.ITIMER_REAL, seconds)
         return self
 
     def __exit__(
