@@ -259,6 +259,20 @@ def test_a_scheme_that_is_not_known_is_an_error_that_commands_tell(call) -> None
         call("s4://bucket/file")
 
 
+@pytest.mark.parametrize("size", [0, 5])
+def test_a_file_in_a_bucket_is_read_to_its_end_whatever_size_was_heard_of_before(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, text = "ram://sizes/config.yaml", "a: \u00e9\n" * (1 << 18)  # 1.25 MiB
+    write_text(path, text)
+    monkeypatch.setattr(tf.io.gfile.GFile, "size", lambda self: size)
+    assert read_text(path) == text
+    with storage.open_file(path, "rb") as file:
+        assert (file.read(3), file.read(0)) == (b"a: ", b"")
+        assert file.read() == text.encode()[3:]
+        assert (file.read(), file.read(5)) == (b"", b"")
+
+
 def test_a_signal_while_the_temporary_file_is_created_leaves_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

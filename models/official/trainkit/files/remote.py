@@ -15,11 +15,13 @@ from typing import Any, Literal
 from tpudet.trainkit.files.exclusive import TEMPORARY_SUFFIX
 from tpudet.trainkit.files.processes import this_process
 
+_BLOCK_BYTES = 1 << 20  # read at once
+
 
 class RemoteFile:
     """A file in a bucket whose errors are Python's own."""
 
-    def __init__(self, path: str, mode: str) -> None:
+    def __init__(self, path: str, mode: Literal["rb", "w", "wb", "a"]) -> None:
         self._file = gfile().GFile(path, mode)
         if "w" in mode:
             with os_errors():
@@ -35,6 +37,20 @@ class RemoteFile:
     def __iter__(self) -> Iterator[Any]:
         with os_errors():
             yield from self._file
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Reads up to `size` bytes; to the end if it is negative or None.
+
+        To the end means until nothing comes: TensorFlow asks for the size first and keeps what it
+        heard for 5 s, in which another host may have put a longer file there.
+        """
+        with os_errors():
+            if size is not None and size >= 0:
+                return self._file.read(size)
+            blocks = []
+            while block := self._file.read(_BLOCK_BYTES):
+                blocks.append(block)
+        return b"".join(blocks)
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._file, name)

@@ -92,8 +92,8 @@ def make_folder(path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
 
-def open_file(path: str, mode: Literal["r", "rb", "w", "wb", "a"]) -> Any:
-    """Opens a file of bytes or of UTF-8 text; line ends are left as they are.
+def open_file(path: str, mode: Literal["rb", "w", "wb", "a"]) -> Any:
+    """Opens a file to read or write bytes, or to write UTF-8 text; line ends are left as they are.
 
     Raises:
         FileNotFoundError: it does not exist, at the latest on the first read.
