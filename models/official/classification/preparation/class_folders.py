@@ -24,11 +24,7 @@ class LabelledFile(NamedTuple):
 
 def list_class_folders(directory: str) -> list[str]:
     """Returns the names of the folders in a directory, sorted."""
-    return [
-        name
-        for name in storage.list_folder(directory)
-        if storage.is_folder(os.path.join(directory, name)) and not name.startswith(".")
-    ]
+    return [name for name in storage.list_kinds(directory)[0] if not name.startswith(".")]
 
 
 def list_labelled(directory: str) -> list[LabelledFile]:

@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 import zlib
+from typing import Any
 
 from tpudet.trainkit.files.processes import boot_id
 
@@ -85,6 +86,17 @@ def create_temporary(target: str) -> tuple[str, int]:
     raise FileExistsError(
         f"{_MAX_WRITERS} files {target}.*{TEMPORARY_SUFFIX} are in the way: remove them"
     )
+
+
+def open_descriptor(descriptor: int, path: str, mode: str) -> Any:
+    """Opens the file from `create_temporary` for bytes or UTF-8 text."""
+
+    def opener(path: str, flags: int) -> int:
+        return descriptor
+
+    if "b" in mode:
+        return open(path, mode, opener=opener)
+    return open(path, mode, encoding="utf-8", newline="", opener=opener)
 
 
 def _remove_abandoned(path: str) -> bool:

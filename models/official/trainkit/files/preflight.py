@@ -5,8 +5,9 @@ import uuid
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 
-# Of Google Cloud Storage: to list and read, and to write and remove too.
+# Of Google Cloud Storage: to list and read, to write and remove too, to look at a bucket itself.
 READER_ROLE, WRITER_ROLE = "roles/storage.objectViewer", "roles/storage.objectUser"
+BUCKET_ROLE = "roles/storage.legacyBucketReader"
 
 _PROBE = b"tpudet\n"
 
@@ -52,9 +53,11 @@ def _explain(directory: str, error: OSError) -> str:
     if not refused or not storage.is_remote(directory):
         return ""
     bucket = "/".join(directory.split("/")[:3])
+    whole = f", and to list the whole bucket, not a folder in it, {BUCKET_ROLE} as well"
     return (
         ". The service account that this machine runs as lacks a role. The one that reads data "
-        f"needs {READER_ROLE}, the one that trains needs {WRITER_ROLE}:\n  gcloud storage buckets "
+        f"needs {READER_ROLE}, the one that trains needs {WRITER_ROLE}"
+        f"{whole if directory.rstrip('/') == bucket else ''}:\n  gcloud storage buckets "
         f"add-iam-policy-binding {bucket} --member serviceAccount:ACCOUNT --role {WRITER_ROLE}\n"
         "ACCOUNT is printed by: gcloud config get-value account. Outside Google's machines: gcloud "
         "auth application-default login"

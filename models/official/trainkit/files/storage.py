@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from io import FileIO
 from typing import Any, Literal, NamedTuple
 
+from tpudet.trainkit.files import exclusive, remote
 from tpudet.trainkit.files.exclusive import NO_WAIT, TEMPORARY_SUFFIX, create_temporary, is_at
 from tpudet.trainkit.files.remote import RemoteFile, gfile, os_errors, whole_object
 
@@ -79,15 +80,14 @@ def stat(path: str) -> FileState:
         state = os.stat(path)
         return FileState(state.st_size, state.st_mtime_ns, os.path.isdir(path))
     with os_errors():
-        remote = gfile().stat(path)
-    return FileState(remote.length, remote.mtime_nsec, remote.is_directory)
+        state = gfile().stat(path)
+    return FileState(state.length, state.mtime_nsec, state.is_directory)
 
 
 def make_folder(path: str) -> None:
     """Makes a folder and those above it, where they are missing."""
     if is_remote(path):
-        with os_errors():
-            gfile().makedirs(path)
+        remote.make_folders(path)
     else:
         os.makedirs(path, exist_ok=True)
 
@@ -187,8 +187,7 @@ def list_folder(path: str) -> list[str]:
     """
     if not is_remote(path):
         return sorted(os.listdir(path))
-    with os_errors():
-        return sorted(name.rstrip("/") for name in gfile().listdir(path))
+    return sorted(name.rstrip("/") for name in remote.list_objects(path))
 
 
 def list_names(path: str) -> list[str]:
@@ -199,20 +198,29 @@ def list_names(path: str) -> list[str]:
         return []
 
 
+def list_kinds(path: str) -> tuple[list[str], list[str]]:
+    """Sorted names of the folders and of the files in a folder; none where it is missing."""
+
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    found = remote.walk(path) if is_remote(path) else os.walk(path, onerror=fail)
+    _, folders, files = next(iter(found), (path, [], []))
+    return sorted(folders), sorted(files)
+
+
 def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
     """Like `os.walk`: each folder from the top down, with its folders and files.
 
     Links to folders are followed, but for one that leads back to a folder around it.
 
     Raises:
-        OSError: a folder of the disk is reached in more than `_MAX_WAYS` ways: links to folders
-            with links can stand for more folders than a walk can end with.
+        OSError: a folder of a bucket cannot be listed; one of the disk is reached in more than
+            `_MAX_WAYS` ways: links to folders with links can stand for more than a walk can end
+            with.
     """
-    if not is_remote(path):
-        yield from _walk_disk(path, (), Counter())
-        return
-    with os_errors():
-        yield from gfile().walk(path)
+    yield from remote.walk(path) if is_remote(path) else _walk_disk(path, (), Counter())
 
 
 def _walk_disk(
@@ -288,7 +296,7 @@ def whole_file(path: str, mode: Literal["w", "wb"]) -> Iterator[Any]:
         name_file(error, path)
         raise
     try:
-        with _open_descriptor(descriptor, temporary, mode) as file:
+        with exclusive.open_descriptor(descriptor, temporary, mode) as file:
             yield file
             file.flush()
             os.fsync(descriptor)
@@ -312,15 +320,6 @@ def name_file(error: OSError, path: str) -> None:
     if is_unnamed or str(error.filename).endswith(TEMPORARY_SUFFIX):
         error.filename = path
         del error.filename2
-
-
-def _open_descriptor(descriptor: int, path: str, mode: str) -> Any:
-    def opener(path: str, flags: int) -> int:
-        return descriptor
-
-    if "b" in mode:
-        return open(path, mode, opener=opener)
-    return open(path, mode, encoding="utf-8", newline="", opener=opener)
 
 
 def write_text(path: str, text: str) -> None:

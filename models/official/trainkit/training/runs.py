@@ -47,12 +47,11 @@ def find_model_dirs(directory: str) -> Iterator[str]:
         if place in seen:
             continue
         seen.add(place)
-        names = storage.list_names(folder)
-        if _MODEL_DIR_NAMES & set(names):
+        names, files = storage.list_kinds(folder)
+        if _MODEL_DIR_NAMES.intersection(names + files):
             yield folder
             continue
-        paths = [os.path.join(folder, name) for name in names]
-        below = [path for path in paths if storage.is_folder(path)]
+        below = [os.path.join(folder, name) for name in names]
         links += [path for path in below if os.path.islink(path)]
         folders += [path for path in reversed(below) if not os.path.islink(path)]
 

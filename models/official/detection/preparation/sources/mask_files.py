@@ -201,9 +201,7 @@ def _paths(names: pd.Series, directory: str) -> pd.Series:
         raise UserError(f"{directory} is not a folder; it should hold the PNG files of the masks.")
     require_inside(directory, names.dropna().tolist(), "--mask_dir")
     folders: dict[object, str] = {
-        name[-1].lower(): f"{name}/"
-        for name in storage.list_folder(directory)
-        if storage.is_folder(os.path.join(directory, name))
+        name[-1].lower(): f"{name}/" for name in storage.list_kinds(directory)[0]
     }
     within = names.str[:1].str.lower().map(lambda letter: folders.get(letter, ""))
     return f"{directory.rstrip('/')}/" + within + names
