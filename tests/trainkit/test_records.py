@@ -1,11 +1,14 @@
 import os
 import struct
+import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tpudet.trainkit import records
+from tpudet.trainkit.files import storage
+from tpudet.trainkit.shuffled_records import ShuffledRecords, read_shuffled
 
 COUNTS = [5, 0, 7, 3, 4]
 TOTAL = sum(COUNTS)
@@ -23,6 +26,27 @@ def shards() -> list[str]:
 def test_shards_in_memory_are_found_and_counted(shards):
     assert shards[4] == "ram://records_test/train_a-00004-of-00005.tfrecord"
     assert records.count_records(shards) == COUNTS
+
+
+def test_shards_in_a_bucket_are_counted_many_at_once_by_two_requests_each(shards, monkeypatch):
+    meeting = threading.Barrier(len(shards), timeout=10)  # so that one after the other never ends
+    requests = []
+
+    def stat(path, own=storage.stat):
+        meeting.wait()
+        requests.append(path)
+        return own(path)
+
+    def open_file(path, mode, own=storage.open_file):
+        requests.append(path)
+        return own(path, mode)
+
+    monkeypatch.setattr(storage, "stat", stat)
+    monkeypatch.setattr(storage, "open_file", open_file)
+    monkeypatch.setattr(storage, "is_file", lambda path: requests.append(path))
+    assert records.count_records(shards) == COUNTS
+    read_shuffled(ShuffledRecords(shards, COUNTS, seed=1))
+    assert sorted(requests) == sorted(2 * [*shards, *(f"{path}.offsets" for path in shards)])
 
 
 def test_read_records_gives_file_order_and_numbers(shards):

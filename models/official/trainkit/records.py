@@ -7,12 +7,14 @@ ends, int64 with the lowest byte first. Files of other programs have none; their
 by reading the length of each.
 """
 
+import contextlib
 import logging
 import math
 import os
 import re
 import struct
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,7 @@ INDEX_ENDING = ".offsets"
 unconverted = tf.autograph.experimental.do_not_convert
 
 FRAME_BYTES = 16  # of a record: length, checksum of the length, checksum of the data
+_BUCKET_READERS = 16
 _BYTES_BEFORE = 12  # of them: the length and its checksum
 
 
@@ -141,7 +144,15 @@ def count_records(shards: Sequence[str]) -> list[int]:
     Raises:
         UserError: a file ends in the middle of a record.
     """
-    return [len(record_offsets(path)) - 1 for path in shards]
+    return [len(offsets) - 1 for offsets in all_record_offsets(shards)]
+
+
+def all_record_offsets(shards: Sequence[str]) -> list[np.ndarray]:
+    """As `record_offsets`, of each shard; many at once in a bucket, where each takes a while."""
+    if not any(map(storage.is_remote, shards)):
+        return [record_offsets(path) for path in shards]
+    with ThreadPoolExecutor(_BUCKET_READERS, "offsets") as pool:
+        return list(pool.map(record_offsets, shards))
 
 
 def record_offsets(path: str) -> np.ndarray:
@@ -151,7 +162,7 @@ def record_offsets(path: str) -> np.ndarray:
         UserError: the file ends in the middle of a record.
     """
     size = storage.stat(path).size
-    if storage.is_file(path + INDEX_ENDING):
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError):
         with storage.open_file(path + INDEX_ENDING, "rb") as file:
             stored = file.read()
         offsets = np.frombuffer(stored[: len(stored) // 8 * 8], "<i8").astype(np.int64)

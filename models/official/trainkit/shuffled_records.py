@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
-from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, record_offsets, unconverted
+from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, all_record_offsets, unconverted
 from tpudet.trainkit.types import Tensor
 
 # Records read at once and ahead. Few from a disk, so that a record is still in the processor's
@@ -108,8 +108,8 @@ def _record_at(path: Tensor, offset: Tensor, *, is_remote: bool) -> tf.data.Data
 def _first_offsets(records: ShuffledRecords) -> np.ndarray:
     """Returns where each record that is read begins in its file, [records] int64."""
     parts = []
-    for path, count in zip(records.shards, records.records_per_shard, strict=True):
-        offsets = record_offsets(path)
+    stored = all_record_offsets(records.shards)
+    for path, count, offsets in zip(records.shards, records.records_per_shard, stored, strict=True):
         found = len(offsets) - 1
         if found < count or (records.whole_files and found != count):
             raise UserError(
