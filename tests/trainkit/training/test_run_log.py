@@ -15,6 +15,7 @@ from tpudet.trainkit.training.engine import GRADIENT_NORM, L2, StepReport
 from tpudet.trainkit.training.run_log import (
     Ledger,
     Progress,
+    TensorBoardWriter,
     finite_number,
     format_duration,
     format_line,
@@ -209,6 +210,41 @@ def test_images_are_shown_beside_the_metrics(tmp_path: Path) -> None:
     width, height, encoded = tf.make_ndarray(shown.tensor_proto)
     assert (shown.step, width, height) == (4, b"3", b"2")
     np.testing.assert_array_equal(tf.io.decode_png(encoded), image)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"AP50": 0.5, "detections": np.random.default_rng(0).integers(0, 256, (256, 256, 3), "u1")},
+        {f"loss_{k}": 0.5 for k in range(100)},
+    ],
+    ids=["images", "numbers"],
+)
+def test_what_a_bucket_is_sent_grows_with_the_writes_not_with_their_square(
+    ram_dir: str, values: dict[str, float | np.ndarray]
+) -> None:
+    """A flush sends a file that has changed from its first byte."""
+
+    def sizes() -> dict[str, int]:
+        folder = tf.io.gfile.listdir(ram_dir)
+        return {name: tf.io.gfile.stat(f"{ram_dir}/{name}").length for name in folder}
+
+    writer, before, sent = TensorBoardWriter(ram_dir), sizes(), [0]
+    for step in range(1, 61):
+        writer.write("eval", step, values)
+        after = sizes()
+        sent.append(sent[-1] + sum(size for k, size in after.items() if before.get(k) != size))
+        before = after
+    writer.close()
+    assert sent[60] < 2.5 * sent[30]  # 4 times as much, if files only grew
+    events = [
+        event
+        for name in sizes()
+        for record in tf.data.TFRecordDataset(f"{ram_dir}/{name}").as_numpy_iterator()
+        if (event := tf.compat.v1.Event.FromString(record)).step
+    ]
+    assert len(events) == 60 * len(values)
+    assert {event.step for event in events} == {*range(1, 61)}
 
 
 def test_unreadable_lines_are_one_warning_however_many(

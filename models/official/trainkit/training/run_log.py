@@ -42,6 +42,9 @@ FILE_NAME = "metrics.jsonl"
 Kind = Literal["train", "eval", "state"]
 State = Literal["running", "finished", "stopped", "failed"]
 
+_MAX_FILE_BYTES = 1 << 17  # of events in a bucket, before another file is begun
+_SCALAR_BYTES = 100  # of an event with one number, about
+
 logger = logging.getLogger(__name__)
 
 
@@ -267,31 +270,47 @@ class DiscardingWriter:
 
 
 class TensorBoardWriter:
-    """Event files in a folder, written through TensorFlow."""
+    """Event files in a folder, written through TensorFlow.
+
+    Every flush uploads a bucket's file from its first byte, and every write ends with a flush. So
+    another file is begun there after `_MAX_FILE_BYTES`: one that images went into is left alone.
+    """
 
     def __init__(self, directory: str) -> None:
         import tensorflow as tf  # takes seconds, and readers of ledgers do without
 
         self._summary = tf.summary
         self._directory = directory
-        with write_errors(directory):
-            self._writer = tf.summary.create_file_writer(directory)
+        self._num_bytes = 0  # of the open file, about
+        self._writer = self._open()
+
+    def _open(self) -> Any:
+        self._num_bytes = 0
+        with write_errors(self._directory):
+            return self._summary.create_file_writer(self._directory)
 
     def write(self, kind: Kind, step: int, values: Mapping[str, float | np.ndarray]) -> None:
         """As in `MetricsWriter`."""
+        writer = self._writer = self._writer or self._open()
         with write_errors(self._directory):
-            with self._writer.as_default(step=step):
+            with writer.as_default(step=step):
                 for name, value in values.items():
                     if isinstance(value, np.ndarray):
                         self._summary.image(f"{kind}/{name}", value[None])
+                        self._num_bytes += value.nbytes
                     else:
                         self._summary.scalar(f"{kind}/{name}", value)
-            self._writer.flush()
+                        self._num_bytes += _SCALAR_BYTES
+            writer.flush()
+        if storage.is_remote(self._directory) and self._num_bytes > _MAX_FILE_BYTES:
+            self.close()
 
     def close(self, *, failed: bool = False) -> None:
         """As in `MetricsWriter`; event files cannot record a failure."""
-        with write_errors(self._directory):
-            self._writer.close()
+        if self._writer is not None:
+            with write_errors(self._directory):
+                self._writer.close()
+            self._writer = None
 
 
 def open_tensorboard(model_dir: str, *, restored_step: int | None) -> TensorBoardWriter:
