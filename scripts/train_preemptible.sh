@@ -111,7 +111,7 @@ while true; do
             # A machine that goes takes devices and connections along, and shows it a little later.
             sleep "$retry"
             [[ $(look) == READY ]] || continue
-            # 2 is also a bucket that does not answer, and for two minutes the claim of a lost process.
+            # 2 is also a bucket that does not answer, and for three minutes the claim of a lost process.
             [[ $code == 2 && -n $trained ]] || finish "$code" "tpudet train ended with $code"
             say "ended with 2 where it has trained before"
             continue

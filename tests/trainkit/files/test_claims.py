@@ -20,6 +20,7 @@ from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import claims, storage
 from tpudet.trainkit.files.claims import Claim, ClaimError, claim_beside, remove_dead_claim
 from tpudet.trainkit.files.exclusive import create_temporary
+from tpudet.trainkit.training import jax_hosts
 
 # Claims and writes `written` again and again, as long as the claim is its own.
 OWNER = """
@@ -152,6 +153,12 @@ def forge(path: Path, **fields: object) -> None:
     with Claim(str(path), output="the set"):
         own = json.loads(path.read_text())
     path.write_text(json.dumps(own | fields))
+
+
+def test_two_requests_that_stall_one_after_the_other_make_no_process_a_dead_one() -> None:
+    """TensorFlow's reader of checkpoints holds Python's lock for a minute each."""
+    assert claims.REFRESH_SECONDS + 2 * 60 < claims.STALE_SECONDS
+    assert jax_hosts.BEAT_SECONDS + 2 * 60 < jax_hosts.SILENT_SECONDS
 
 
 @pytest.mark.parametrize("age", [0, 1000])

@@ -16,9 +16,11 @@ from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claim_owners import ClaimOwner
 from tpudet.trainkit.files.exclusive import NO_LINKS, is_at, lock_file
 from tpudet.trainkit.files.processes import this_process
+from tpudet.trainkit.files.remote import STALL_SECONDS
 
 REFRESH_SECONDS = 20
-STALE_SECONDS = 120  # without a sign of life from another machine
+# Longer than two stalls and a sign, as is the limit of jax_hosts.
+STALE_SECONDS = 3 * STALL_SECONDS  # without a sign of life from another machine
 _SIZE = 1024  # bytes of the file, so that a rewrite in place needs no new block of a full disk
 _START = '{"host": "'  # of every claim: tells a torn one from a user's own file
 
@@ -42,7 +44,7 @@ class Claim:
     On a disk the file is locked with `flock`, which the kernel releases however its owner ends. A
     dead process's claim is therefore taken over at once, a paused one's is not, and process ids
     that repeat in other containers do not matter. Across machines, and in buckets, which have no
-    locks, the owner writes a sign of life every 20 s and counts as dead after 120 s without one;
+    locks, the owner writes a sign of life every 20 s and counts as dead after 180 s without one;
     if its clock is far ahead of this one, entering waits for them. Such an owner may only have been
     paused, so call `verify` before every write that matters.
 

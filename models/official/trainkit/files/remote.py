@@ -15,6 +15,10 @@ from typing import Any, Literal
 from tpudet.trainkit.files.exclusive import TEMPORARY_SUFFIX
 from tpudet.trainkit.files.processes import this_process
 
+# On a connection where nothing comes, before TensorFlow gives it up and asks again. Its reader of
+# checkpoints holds Python's lock meanwhile, so that no other thread gives a sign of life.
+STALL_SECONDS = 60
+
 _BLOCK_BYTES = 1 << 20  # read at once
 _GOOGLE = "gs://"
 

@@ -23,6 +23,7 @@ import numpy as np
 from tpudet.trainkit.backend_arguments import require_jax
 from tpudet.trainkit.command_line import EXIT_WRONG_USAGE
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.files.remote import STALL_SECONDS
 from tpudet.trainkit.tpu_machine import pod_size
 from tpudet.trainkit.training.preemption import Interrupted
 from tpudet.trainkit.training.stopping import EXIT_START_AGAIN
@@ -34,7 +35,7 @@ Value = TypeVar("Value")
 JOIN_SECONDS = 300  # for all hosts to appear
 MEET_SECONDS = 3600  # for the slowest host to restore, to compile or to report
 BEAT_SECONDS = 5.0
-SILENT_SECONDS = 60.0  # without a sign of life a host counts as lost
+SILENT_SECONDS = 2.5 * STALL_SECONDS  # without a sign of life a host counts as lost
 
 _LEAVING_SECONDS = 3.0  # for the others to say why they leave, too
 _FIRST_HOST_GONE = "process 0 is gone"
