@@ -67,8 +67,8 @@ def explain_input_error(error: InputError, shards: Sequence[str]) -> UserError |
             f"{listing(found, _SHOWN) or 'A record'} is not a tf.train.Example. Write the set "
             "again with --overwrite."
         )
-    if _ASSERTION in error.message:  # of the pipeline's own checks, which name the record
-        return UserError(error.message.partition(_ASSERTION)[2].splitlines()[0])
+    if said := check_of_pipeline(error):
+        return UserError(said)
     if _NO_KEY in error.message:
         lacking = error.message.partition("Feature: ")[2].partition(" ")[0]
         return UserError(f"A record has no key {lacking}, unlike the first record of the set.")
@@ -94,6 +94,13 @@ def explain_input_error(error: InputError, shards: Sequence[str]) -> UserError |
         "images with check_data, and write the set again with make_tfrecords --image_check full, "
         "or with images_to_tfrecords: both leave them out."
     )
+
+
+def check_of_pipeline(error: Exception) -> str:
+    """Returns what a check of the pipeline itself says, which names the record; else nothing."""
+    if not isinstance(error, tf.errors.OpError):
+        return ""
+    return error.message.partition(_ASSERTION)[2].partition("\n")[0]
 
 
 def damaged_files(shards: Sequence[str]) -> Iterator[str]:

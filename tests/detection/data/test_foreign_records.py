@@ -205,7 +205,8 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         next(iter(dataset))
     said = str(explain_input_error(caught.value, [path]))
-    assert said.startswith("[The numbers of boxes and of class ids of this record differ:]")
+    assert said.startswith("[The numbers of boxes, class ids, crowd flags, mask flags and areas")
+    assert "[1] [2] [1] [1] [1]" in said
 
 
 def test_the_damaged_one_of_several_files_is_named(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from tpudet.detection.data.augmentations.build import build_augmentations, needs
 from tpudet.detection.data.boxes import boxes_to_canvas, flip_boxes, has_area
 from tpudet.detection.data.config import DataConfig
 from tpudet.detection.data.masks import pack_masks, placed_masks, require_masks
+from tpudet.detection.data.record_checks import checked_example
 from tpudet.detection.data.resize import build_resize
 from tpudet.detection.data.sample import Sample, pack_sample, select_instances, unpack_sample
-from tpudet.detection.data.tfrecord import Example, checked_example, parse_example
+from tpudet.detection.data.tfrecord import Example, parse_example
 from tpudet.detection.data.turns import canvas_before, draw_turn, turn_sample
 from tpudet.detection.types import Batch
 from tpudet.trainkit.images.canvas import PlacedImage, Resize, fit, place_on_canvas

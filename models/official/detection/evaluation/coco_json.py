@@ -15,6 +15,7 @@ from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files.claimed_file import claimed_file
 from tpudet.trainkit.files.storage import is_file
+from tpudet.trainkit.input_errors import check_of_pipeline
 
 _DECIMALS = 3  # of pixels; records hold float32 fractions
 
@@ -52,7 +53,9 @@ def export_annotations(
     try:
         truth = load_ground_truth(found.shards, names, with_masks=include_masks)
     except (ValueError, tf.errors.OpError) as error:  # a record that is damaged, or none
-        raise UserError(f"{found.manifest_path}: {error}") from error
+        said = check_of_pipeline(error) or str(error)
+        raise UserError(f"{found.manifest_path}: {said}") from error
+    _require_finite(truth, found.manifest_path)
     file_names = [
         name or source for name, source in zip(truth.file_names, truth.source_ids, strict=True)
     ]
@@ -64,6 +67,17 @@ def export_annotations(
         f"{target}: {counts['images']} images, {counts['annotations']} objects, "
         f"{counts['categories']} classes"
     )
+
+
+def _require_finite(truth: GroundTruth, manifest_path: str) -> None:
+    numbers = np.column_stack([truth.boxes, truth.areas])
+    unusable = truth.image_indices[~np.isfinite(numbers).all(axis=1)]
+    if len(unusable):
+        raise UserError(
+            f"{manifest_path}: {len(unusable)} boxes have a corner or an area that is NaN or "
+            f"infinite, first in the image {truth.source_ids[unusable[0]]}. Write the set again "
+            "with --overwrite."
+        )
 
 
 def coco_content(

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tpudet.detection.data.record_checks import checked_objects
 from tpudet.detection.data.tfrecord import parse_example
 from tpudet.detection.evaluation.mask_jobs import NUM_WORKERS, PngJob, png_job
 from tpudet.detection.ops.numpy_masks import Rle
@@ -127,6 +128,7 @@ def _read_truth(
 
     def parse(record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
         example = parse_example(serialized, with_masks=with_masks, class_names=class_names)
+        example = checked_objects(example, record, with_size=True)
         key = {"image/filename": tf.io.FixedLenFeature([], tf.string, "")}
         file_name = tf.io.parse_single_example(serialized, key)["image/filename"]
         masks = tf.constant([], tf.string) if example.masks is None else example.masks

@@ -36,6 +36,7 @@ from tpudet.detection.types import Batch, Detections, DetectionTable
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.config.decode import ConfigError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.input_errors import check_of_pipeline
 from tpudet.trainkit.jobs.worker_pool import run_jobs
 from tpudet.trainkit.pages.drawing import encode_png, image_grid
 from tpudet.trainkit.record_splits import find_split
@@ -111,7 +112,8 @@ def build_evaluation(
         truth = load_ground_truth(split.shards, class_names, with_masks=with_masks)
         rules = build_rules(config.evaluation.rules, truth, classes)
     except (ValueError, OSError, tf.errors.OpError) as error:
-        raise ConfigError(str(error)) from error
+        said = check_of_pipeline(error) or str(error)
+        raise ConfigError(said) from error
     return SplitEvaluation(
         predict=predict,
         devices=devices,

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from tpudet.detection.data.record_checks import checked_objects
 from tpudet.detection.data.tfrecord import parse_example
 from tpudet.detection.evaluation.open_images.truth_csv import TruthFileError, read_box_rows
 from tpudet.detection.inspection.objects import InspectionError, Objects, order_objects
@@ -15,6 +16,7 @@ from tpudet.detection.preparation.records.prepared_set import PreparedSet, Prepa
 from tpudet.trainkit.class_list import ClassEntry, class_ids
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files.storage import open_file
+from tpudet.trainkit.input_errors import check_of_pipeline
 from tpudet.trainkit.records import read_records, unconverted
 
 
@@ -59,6 +61,8 @@ def read_split_objects(prepared: PreparedSet, split: str) -> GroundTruthObjects:
                     "objects; predictions are joined by that name"
                 )
     except (tf.errors.OpError, UnicodeDecodeError) as error:  # that of a quotation of a record
+        if said := check_of_pipeline(error):
+            raise InspectionError(f"{found.manifest_path}: {said}") from error
         raise InspectionError(
             f"the shards of {found.manifest_path} are damaged: {error}. Write the set again with "
             "--overwrite"
@@ -125,10 +129,11 @@ def _read_records(split: PreparedSplit) -> Iterator[Any]:
     Masks are PNG files, or None where the record has none.
     """
 
-    def parse(_: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def parse(record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
         key = {"image/filename": tf.io.FixedLenFeature([], tf.string, "")}
         name = tf.io.parse_single_example(serialized, key)["image/filename"]
         example = parse_example(serialized, with_masks=True)
+        example = checked_objects(example, record, must_be_finite=True)
         name = tf.where(tf.strings.length(name) > 0, name, example.source_id)
         masks = tf.constant([], tf.string) if example.masks is None else example.masks
         return name, example.boxes_normalized, example.labels, example.is_crowd, masks

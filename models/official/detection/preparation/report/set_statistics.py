@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from tpudet.detection.data.record_checks import checked_objects
 from tpudet.detection.data.tfrecord import Example, parse_example
 from tpudet.detection.preparation.records.prepared_set import (
     PreparedSet,
@@ -16,7 +17,7 @@ from tpudet.detection.preparation.records.prepared_set import (
 from tpudet.detection.preparation.sources.annotations import distinct_pairs
 from tpudet.trainkit.class_list import ClassEntry
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.input_errors import damaged_files
+from tpudet.trainkit.input_errors import check_of_pipeline, damaged_files
 from tpudet.trainkit.records import (
     FRAME_BYTES,
     RECORDS_PER_SHARD_LIMIT,
@@ -62,8 +63,9 @@ def read_columns(
         progress: called with the number of images read since the last call.
 
     Raises:
-        UserError: a shard is damaged (it is named), a record is not a detection record, or the
-            shards have other images or boxes than the manifest and the class list say.
+        UserError: a shard is damaged (it is named), a record is not a detection record, its columns
+            are not those of its objects, or the shards have other images or boxes than the
+            manifest and the class list say.
     """
     batches = []
     try:
@@ -77,6 +79,8 @@ def read_columns(
             "Write the set again with --overwrite."
         ) from error
     except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # that of a quotation
+        if said := check_of_pipeline(error):
+            raise UserError(f"{split.manifest_path}: {said}") from error
         raise UserError(
             f"The shards of {split.manifest_path} have a record that is not a detection record: a "
             "key of detection/data/tfrecord.py is missing, or it is not an example at all. Write "
@@ -107,8 +111,10 @@ def read_columns(
 
 def _read_batches(shards: tuple[str, ...]) -> Iterator[tuple[np.ndarray, ...]]:
     def parse(record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        example = parse_example(serialized)
-        size = tf.stack([example.height, example.width])
+        example = checked_objects(
+            parse_example(serialized), record, with_size=True, must_be_finite=True
+        )
+        size = tf.cast(tf.stack([example.height, example.width]), tf.int32)
         length = tf.strings.length(serialized)
         count = tf.size(example.labels)
         boxes = (example.boxes_normalized, example.labels, example.is_crowd, example.areas)
