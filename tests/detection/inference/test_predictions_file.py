@@ -239,6 +239,16 @@ def test_arrays_of_other_things_are_refused(labels: object, message: str) -> Non
             read_predictions(file, "p.pkl")
 
 
+@pytest.mark.parametrize(
+    "label", [2**32 + 1, -(2**31) - 1, 1.9, True, float("nan"), float("inf"), 1e300]
+)
+def test_labels_that_are_no_class_ids_are_refused(label: float) -> None:
+    for labels in (np.array([label]), [label]):
+        file = io.BytesIO(pickle.dumps(_contents(labels=labels)))
+        with pytest.raises(PredictionsError, match="labels must be integers of 32 bits"):
+            read_predictions(file, "p.pkl")
+
+
 def test_an_array_must_have_the_bytes_of_its_shape() -> None:
     data = pickle.dumps(_contents(), 5)
     shape = b"K\x03\x85"  # (3,) of the labels and the scores

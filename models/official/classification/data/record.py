@@ -39,7 +39,7 @@ class Example(NamedTuple):
     """One parsed record."""
 
     encoded: Tensor  # [] string
-    labels: Tensor  # [n] int32, from 1; [0] without a label
+    labels: Tensor  # [n] int64, from 1, as the record says; [0] without a label
     image_id: Tensor  # [] string; of ImageNet's records the name of the file
     rescale: Tensor | None = None  # [2] float32, slope and intercept of a CT's stored values
 
@@ -199,6 +199,8 @@ def parse_example(serialized: Tensor, schema: Schema) -> Example:
         parsed = tf.io.parse_single_example(
             serialized, {"image": text, "class": ragged, "id": optional}
         )
-        labels = parsed["class"].values + 1
+        labels = parsed["class"].values
+        # The greatest number stays one that is no class.
+        labels = tf.minimum(labels, labels.dtype.max - 1) + 1
         image, image_id = parsed["image"], parsed["id"]
-    return Example(image, tf.ensure_shape(tf.cast(labels, tf.int32), [None]), image_id, rescale)
+    return Example(image, tf.ensure_shape(labels, [None]), image_id, rescale)

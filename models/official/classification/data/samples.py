@@ -221,7 +221,7 @@ def build_targets(example: Example, record: Tensor, num_classes: int, *, may_lac
         fault = "This record has not exactly one label, as model.loss.kind softmax needs."
         checks.append(tf.debugging.Assert(tf.size(labels) == 1, [fault, *where]))
     with tf.control_dependencies(checks):
-        places = tf.expand_dims(labels - 1, axis=1)
+        places = tf.expand_dims(tf.cast(labels, tf.int32) - 1, axis=1)
     # Not a row for each label: a record of others may have a million.
     counts = tf.scatter_nd(places, tf.ones_like(labels, tf.float32), [num_classes])
     return tf.minimum(counts, 1.0)

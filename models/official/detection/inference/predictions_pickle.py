@@ -100,7 +100,7 @@ def _from_dict(image: dict) -> ImagePredictions:
     masks = image.get("masks")
     return ImagePredictions(
         image["image_id"],
-        _to_array(image["labels"], np.int32),
+        _to_labels(image["labels"]),
         _to_array(image["scores"], np.float32),
         _to_array(image["boxes_normalized"], np.float32).reshape(-1, 4),
         None if masks is None else [_with_text_counts(mask) for mask in _as_list(masks)],
@@ -113,6 +113,19 @@ def _with_text_counts(mask: Any) -> Any:
     if not isinstance(counts, bytes | bytearray):
         return mask
     return {"size": mask["size"], "counts": counts.decode("latin-1")}  # checked as all counts are
+
+
+def _to_labels(value: Any) -> np.ndarray:
+    """Class ids as int32; refuses what a cast would make another class of."""
+    is_array = isinstance(value, PickledArray) and value.array is not None
+    labels = value.array if is_array else _to_array(value, np.float64)
+    are_integers = labels.dtype.kind in "iuf" and (np.trunc(labels) == labels).all()
+    limits = np.iinfo(np.int32)
+    if not is_array:
+        are_integers &= not any(isinstance(item, bool) for item in value)
+    if not are_integers or not ((labels >= limits.min) & (labels <= limits.max)).all():
+        raise TypeError("labels must be integers of 32 bits")
+    return _to_array(value, np.int32)
 
 
 def _to_array(value: Any, dtype: type) -> np.ndarray:
