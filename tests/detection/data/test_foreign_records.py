@@ -1,5 +1,6 @@
 """Records of other programs with the keys of the TF Object Detection API, and damaged ones."""
 
+import tracemalloc
 from pathlib import Path
 from typing import Any, Literal
 
@@ -341,3 +342,15 @@ def test_compressed_files_are_refused_as_such(
         writer.write(record(0, photo(0)))
     with pytest.raises(UserError, match="seems to be compressed by GZIP or ZLIB"):
         find_split(str(tmp_path), "train", ["cat"])
+
+
+def test_a_million_labels_without_a_box_are_counted_not_collected(tmp_path: Path) -> None:
+    path = str(tmp_path / "train.record")
+    write_shard(path, [record(0, b"", class__label=[1] * 1_000_000, is_crowd=[0])])
+    split = find_split(str(tmp_path), "train", ["cat"])
+    tracemalloc.start()
+    with pytest.raises(UserError, match="ymin 1, xmin 1, ymax 1, xmax 1, classes 1000000"):
+        check_foreign_records(split, [ClassEntry("/m/1", "cat")], "train")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20_000_000  # a pair for each label took 73 MB

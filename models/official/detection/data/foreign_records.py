@@ -19,6 +19,7 @@ from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.input_errors import input_errors_in_words
 from tpudet.trainkit.record_splits import Split
 from tpudet.trainkit.records import read_records
+from tpudet.trainkit.types import Tensor
 
 _FILES = 8
 _RECORDS_PER_FILE = 16
@@ -37,7 +38,7 @@ class _Objects(NamedTuple):
     """The objects of one record."""
 
     place: str  # of the record
-    classes: list[tuple[int, str]]  # class id and name; 0 or an empty text if it has none
+    classes: set[tuple[int, str]]  # class id and name; 0 or an empty text if it has none
     corners: np.ndarray  # [n, 4] ymin xmin ymax xmax
     crowds: int  # how many are crowd regions
 
@@ -69,7 +70,9 @@ def check_foreign_records(split: Split, classes: Sequence[ClassEntry], name: str
             f"label map lists: {listing(mistakes)}. List the classes of the records there, in the "
             "order of their ids"
         )
-    corners = np.concatenate([np.empty((0, 4)), *(record.corners for record in records)])
+    corners = np.concatenate(
+        [np.empty((0, 4), np.float32), *(record.corners for record in records)]
+    )
     if not len(corners):
         return [f"the first records of {listing(split.shards[:_FILES])} have no box"]
     lacks = _check_corners(corners, f"split `{name}`")
@@ -87,26 +90,33 @@ def _first_records(shards: Sequence[str]) -> Iterator[_Objects]:
         for number, serialized in read_records([shard]).take(_RECORDS_PER_FILE):
             place = f"record {int(number)} of {os.path.basename(shard)}"
             parsed = tf.io.parse_single_example(serialized, _KEYS)
-            columns = {key: parsed[key].values.numpy().tolist() for key in _KEYS}
-            yield _objects(columns, place)
+            yield _objects({key: parsed[key].values for key in _KEYS}, place)
 
 
-def _objects(columns: dict[str, list], place: str) -> _Objects:
-    labels = columns[_LABEL]
-    texts = [text.decode(errors="replace") for text in columns[_TEXT]]
-    if len(labels) == len(texts):
-        classes = list(zip(labels, texts, strict=True))
-    else:  # the two are parallel in every program seen, or one of them is missing
-        classes = [(label, "") for label in labels] or [(_NO_LABEL, text) for text in texts]
-    counts = {key: len(columns[key]) for key in _CORNERS} | {"classes": len(classes)}
-    if len(set(counts.values())) > 1:
+def _objects(columns: dict[str, Tensor], place: str) -> _Objects:
+    sizes = {key: int(tf.size(column)) for key, column in columns.items()}
+    # The two are parallel in every program seen, or one of them is missing.
+    num_classes = sizes[_LABEL] or sizes[_TEXT]
+    counts = {key: sizes[key] for key in _CORNERS} | {"classes": num_classes}
+    if len(set(counts.values())) > 1:  # before anything takes more memory than in the record
         shown = ", ".join(f"{os.path.basename(key)} {count}" for key, count in counts.items())
         raise UserError(
             f"{place} does not have as many classes as corners of boxes: {shown}. Write the set "
             "again with one of each per object."
         )
-    corners = np.array([columns[key] for key in _CORNERS]).T.reshape(-1, 4)
-    return _Objects(place, classes, corners, max(sum(columns[key]) for key in _CROWDS))
+    labels, texts = columns[_LABEL].numpy(), columns[_TEXT].numpy()
+    if len(labels) == len(texts):
+        classes = {
+            (int(k), text.decode(errors="replace")) for k, text in zip(labels, texts, strict=True)
+        }
+    elif len(labels):
+        classes = {(label, "") for label in np.unique(labels).tolist()}
+    else:
+        classes = {(_NO_LABEL, text.decode(errors="replace")) for text in texts}
+    corners = np.stack([columns[key].numpy() for key in _CORNERS], axis=1)
+    return _Objects(
+        place, classes, corners, max(int(columns[key].numpy().sum()) for key in _CROWDS)
+    )
 
 
 def _check_corners(corners: np.ndarray, where: str) -> list[str]:
