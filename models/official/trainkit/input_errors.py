@@ -17,6 +17,7 @@ _ASSERTION = "assertion failed: "
 _NO_EXAMPLE = "Could not parse example input"
 _NO_KEY = "is required but could not be found"
 _OTHER_TYPE = "Data types don't match"
+_OTHER_COUNT = "Can't parse serialized Example: "
 _OTHER_LENGTH = "Shapes of all inputs must match: values"
 # Keys of the image and of its name in the schemas of both tasks.
 _IMAGE_KEYS = ("image/encoded", "image")
@@ -75,6 +76,12 @@ def explain_input_error(error: InputError, shards: Sequence[str]) -> UserError |
     if _OTHER_TYPE in error.message:
         key, types = error.message.partition("Key: ")[2].split(f".  {_OTHER_TYPE}. ", 1)
         return UserError(f"A record has {key} of another type. {types.splitlines()[0]}")
+    if _OTHER_COUNT in error.message:
+        key = error.message.partition("Key: ")[2].partition(f".  {_OTHER_COUNT}")[0]
+        return UserError(
+            f"A record has too many or too few values of {key}, of which each record has a fixed "
+            "number. Write the set again."
+        )
     if _OTHER_LENGTH in error.message:
         return UserError(
             "A record has lists of different lengths for the corners of its boxes; each needs one "

@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from tpudet.detection.data.record_checks import checked_example, checked_objects
 from tpudet.detection.data.tfrecord import parse_example
+from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.input_errors import input_errors_in_words
 
 RECORD = tf.constant(0, tf.int64)
 SIDES = dict(zip(("ymin", "xmin", "ymax", "xmax"), ([0.1], [0.1], [0.5], [0.5]), strict=True))
@@ -90,3 +92,26 @@ def test_names_by_the_million_take_no_table_of_all_by_all_classes() -> None:
     names = [f"c{number}" for number in range(20_000)]  # 4 GB, had each name a row of classes
     labels = parse_example(text, class_names=names).labels.numpy()
     assert (labels == 8).all()
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "values"),
+    [
+        *((key, "int64_list", [5] * n) for key in ("height", "width") for n in (0, 2)),
+        *(("encoded", "bytes_list", [b"a"] * n) for n in (0, 2)),
+        ("source_id", "bytes_list", [b"a"] * 2),
+        *((key, "float_list", [0.5]) for key in ("height", "width", "encoded", "source_id")),
+    ],
+)
+def test_another_number_of_values_or_another_type_names_the_key(
+    key: str, kind: str, values: list[Any]
+) -> None:
+    example = tf.train.Example.FromString(serialized())
+    example.features.feature[f"image/{key}"].Clear()
+    column = getattr(example.features.feature[f"image/{key}"], kind)
+    column.SetInParent()
+    column.value.extend(values)
+    texts = tf.data.Dataset.from_tensors(example.SerializeToString())
+    parsed = texts.map(lambda text: parse_example(text).labels)
+    with pytest.raises(UserError, match=f" image/{key}[ ,.]"), input_errors_in_words(list):
+        list(parsed)

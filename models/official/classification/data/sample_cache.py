@@ -218,8 +218,16 @@ def parse_sample(serialized: Tensor, image_size: tuple[int, int]) -> tuple[Tenso
     text: Any = tf.io.FixedLenFeature([], tf.string)
     keys = {_PIXELS: text, _LABEL: tf.io.VarLenFeature(tf.int64), _NAME: text}
     parsed = tf.io.parse_single_example(serialized, keys)
-    labels = tf.ensure_shape(tf.cast(parsed[_LABEL].values, tf.int32), [None])
-    pixels = tf.reshape(tf.io.decode_raw(parsed[_PIXELS], tf.uint8), [*image_size, 3])
+    labels = tf.ensure_shape(parsed[_LABEL].values, [None])
+    height, width = image_size
+    num_bytes = tf.strings.length(parsed[_PIXELS])
+    fault = (
+        f"The pixels of this record are not {height} x {width} x 3 bytes, write the cache again:"
+    )
+    where = [fault, num_bytes, parsed[_NAME]]
+    with tf.control_dependencies([tf.debugging.Assert(num_bytes == height * width * 3, where)]):
+        encoded = tf.identity(parsed[_PIXELS])
+    pixels = tf.reshape(tf.io.decode_raw(encoded, tf.uint8), [height, width, 3])
     return pixels, Example(parsed[_PIXELS], labels, parsed[_NAME])
 
 
