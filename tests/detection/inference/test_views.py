@@ -74,6 +74,14 @@ def test_views_are_of_models_that_see_images_as_large_as_the_canvas_allows(
         load_view_detector(saved, ViewSettings(flip=True), 8)
 
 
+def test_a_class_agnostic_model_must_say_its_threshold(saved_model: Path) -> None:
+    saved = read_saved_detector(str(saved_model))
+    facts = {k: v for k, v in saved.metadata.items() if k != "nms_iou_threshold"}
+    saved = saved._replace(metadata={**facts, "class_agnostic": True})
+    with pytest.raises(UserError, match="nms_iou_threshold is None; it must be a number"):
+        load_view_detector(saved, ViewSettings(flip=True), 8)
+
+
 def test_a_mirrored_image_has_mirrored_detections(
     saved_model: Path, photos: dict[str, np.ndarray]
 ) -> None:

@@ -63,7 +63,8 @@ def load_view_detector(saved: SavedModel, settings: ViewSettings, batch_size: in
         batch_size: canvases per call of the model.
 
     Raises:
-        UserError: the model does not see images as large as the canvas allows.
+        UserError: the model does not see images as large as the canvas allows, or its metadata lack
+            a value.
     """
     resize = saved.metadata.get("resize", "fit")
     if resize != "fit":
@@ -77,7 +78,13 @@ def load_view_detector(saved: SavedModel, settings: ViewSettings, batch_size: in
     most = saved.metadata.get("max_detections")
     # Earlier versions did not write these.
     is_agnostic = saved.metadata.get("class_agnostic", False)
-    agnostic_iou = saved.metadata["nms_iou_threshold"] if is_agnostic else None
+    agnostic_iou = saved.metadata.get("nms_iou_threshold") if is_agnostic else None
+    if is_agnostic and not isinstance(agnostic_iou, int | float):
+        raise UserError(
+            f"the metadata of {saved.directory} say class_agnostic, but nms_iou_threshold is "
+            f"{agnostic_iou!r}; it must be a number such as 0.5. Export the model again, or predict "
+            "without --tta."
+        )
 
     def detect(encoded: Sequence[bytes]) -> list[ImageOutput]:
         outputs: list[list[ImageOutput]] = [[] for _ in encoded]
