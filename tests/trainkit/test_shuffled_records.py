@@ -1,4 +1,5 @@
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,6 +7,8 @@ import tensorflow as tf
 
 from tpudet.trainkit import records
 from tpudet.trainkit.errors import UserError
+from tpudet.trainkit.input_errors import input_errors_in_words
+from tpudet.trainkit.records import INDEX_ENDING, record_offsets, write_shard
 from tpudet.trainkit.shuffled_records import ShuffledRecords, read_shuffled
 
 COUNTS = [5, 0, 7, 3, 4]
@@ -154,3 +157,22 @@ def copy_shards(shards, folder):
         for ending in ("", records.INDEX_ENDING):
             tf.io.gfile.copy(shard + ending, copies[-1] + ending)
     return copies
+
+
+def read_once(path: str) -> list[bytes]:
+    count = len(record_offsets(path)) - 1
+    read = read_shuffled(ShuffledRecords([path], [count], seed=0)).take(count)
+    return sorted(text.numpy() for *_, text in read)
+
+
+def test_an_index_that_points_between_records_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "train.record")
+    write_shard(path, [b"%04d" % place for place in range(1000)])
+    offsets = np.fromfile(path + INDEX_ENDING, "<i8")
+    offsets[501] += 1
+    offsets.tofile(path + INDEX_ENDING)
+    with (
+        pytest.raises(UserError, match=r"index does not belong.*train.record.offsets"),
+        input_errors_in_words(lambda: [path]),
+    ):
+        read_once(path)

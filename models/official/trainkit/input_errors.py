@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.images.decoding import decode_whole
-from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT, read_records
+from tpudet.trainkit.records import INDEX_ENDING, RECORDS_PER_SHARD_LIMIT, read_records
 from tpudet.trainkit.types import Tensor
 
 _SHOWN = 5
@@ -58,9 +58,16 @@ def explain_input_error(error: InputError, shards: Sequence[str]) -> UserError |
         shards: of the split.
     """
     if isinstance(error, tf.errors.DataLossError):
+        damaged = list(damaged_files(shards))
+        if not damaged:
+            indices = [path + INDEX_ENDING for path in shards]
+            return UserError(
+                "The files of records are whole, but an index does not belong to its file: "
+                f"{listing(indices, _SHOWN)}. Remove these; the files are read without them."
+            )
         return UserError(
-            f"These files of records are damaged: {listing(damaged_files(shards))}. Write the set "
-            "again with --overwrite, or copy them from where they are whole."
+            f"These files of records are damaged: {listing(damaged)}. Write the set again with "
+            "--overwrite, or copy them from where they are whole."
         )
     if isinstance(error, UnicodeDecodeError) or _NO_EXAMPLE in error.message:
         found = [_place(number, shards) for number in _records_that_are_none(shards)]
