@@ -1,5 +1,6 @@
 """Numbers that do not fit, columns of unlike lengths, and names by the million."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,19 @@ RECORD = tf.constant(0, tf.int64)
 SIDES = dict(zip(("ymin", "xmin", "ymax", "xmax"), ([0.1], [0.1], [0.5], [0.5]), strict=True))
 COLUMNS = {f"bbox/{side}": corner for side, corner in SIDES.items()} | {"class/label": [1]}
 
+NO_CHANGE: dict[str, list[Any]] = {}
 
-def serialized(*, height: int = 256, width: int = 256, **objects: list) -> bytes:
+
+def serialized(
+    objects: Mapping[str, list[Any]] = NO_CHANGE, *, height: int = 256, width: int = 256
+) -> bytes:
     example = tf.train.Example()
     feature = example.features.feature
     feature["image/encoded"].bytes_list.value.append(b"\xff\xd8")
     feature["image/height"].int64_list.value.append(height)
     feature["image/width"].int64_list.value.append(width)
     feature["image/source_id"].bytes_list.value.append(b"photo 7")
-    for name, column in (COLUMNS | objects).items():
+    for name, column in {**COLUMNS, **objects}.items():
         kind = {bytes: "bytes_list", float: "float_list", int: "int64_list"}
         values = getattr(feature[f"image/object/{name}"], kind[type((column or [0])[0])])
         values.value.extend(column)
@@ -32,7 +37,7 @@ def serialized(*, height: int = 256, width: int = 256, **objects: list) -> bytes
 
 def test_labels_and_sizes_beyond_32_bits_are_not_other_ones() -> None:
     for label in (2**32 + 1, -(2**32) + 1, 2**63 - 1):
-        example = parse_example(serialized(**{"class/label": [label]}))
+        example = parse_example(serialized({"class/label": [label]}))
         for num_classes in (1, None):
             with pytest.raises(tf.errors.InvalidArgumentError, match=str(label)):
                 checked_example(example, RECORD, num_classes)
@@ -61,7 +66,7 @@ def test_areas_of_large_images_are_their_pixels() -> None:
 def test_a_column_of_another_length_names_the_record(
     column: str, values: list[Any], with_masks: bool
 ) -> None:
-    text = serialized(**{column: values})
+    text = serialized({column: values})
 
     @tf.function
     def read(text: Any) -> Any:
@@ -73,8 +78,8 @@ def test_a_column_of_another_length_names_the_record(
 
 
 @pytest.mark.parametrize("changes", [{"bbox/xmin": [float("nan")]}, {"area": [float("inf")]}])
-def test_no_number_is_refused_where_it_is_asked_for(changes: dict[str, list[float]]) -> None:
-    example = parse_example(serialized(**changes))
+def test_no_number_is_refused_where_it_is_asked_for(changes: dict[str, list[Any]]) -> None:
+    example = parse_example(serialized(changes))
     checked_objects(example, RECORD)
     with pytest.raises(tf.errors.InvalidArgumentError, match="NaN or infinite"):
         checked_objects(example, RECORD, must_be_finite=True)
@@ -82,13 +87,13 @@ def test_no_number_is_refused_where_it_is_asked_for(changes: dict[str, list[floa
 
 def test_class_ids_by_name_are_the_first_row_of_that_name() -> None:
     texts = [b"dog", b"cat", b"owl", b"", b"dog"]
-    text = serialized(**{"class/label": [], "class/text": texts})
+    text = serialized({"class/label": [], "class/text": texts})
     labels = parse_example(text, class_names=["cat", "dog", "cat", "ox"]).labels
     assert labels.numpy().tolist() == [2, 1, 0, 0, 2]
 
 
 def test_names_by_the_million_take_no_table_of_all_by_all_classes() -> None:
-    text = serialized(**{"class/label": [], "class/text": [b"c7"] * 200_000})
+    text = serialized({"class/label": [], "class/text": [b"c7"] * 200_000})
     names = [f"c{number}" for number in range(20_000)]  # 4 GB, had each name a row of classes
     labels = parse_example(text, class_names=names).labels.numpy()
     assert (labels == 8).all()

@@ -117,12 +117,13 @@ def _with_text_counts(mask: Any) -> Any:
 
 def _to_labels(value: Any) -> np.ndarray:
     """Class ids as int32; refuses what a cast would make another class of."""
-    is_array = isinstance(value, PickledArray) and value.array is not None
-    labels = value.array if is_array else _to_array(value, np.float64)
-    are_integers = labels.dtype.kind in "iuf" and (np.trunc(labels) == labels).all()
+    if isinstance(value, PickledArray) and value.array is not None:
+        labels, are_integers = value.array, True
+    else:
+        labels = _to_array(value, np.float64)
+        are_integers = not any(isinstance(item, bool) for item in _as_list(value))
+    are_integers &= labels.dtype.kind in "iuf" and bool((np.trunc(labels) == labels).all())
     limits = np.iinfo(np.int32)
-    if not is_array:
-        are_integers &= not any(isinstance(item, bool) for item in value)
     if not are_integers or not ((labels >= limits.min) & (labels <= limits.max)).all():
         raise TypeError("labels must be integers of 32 bits")
     return _to_array(value, np.int32)

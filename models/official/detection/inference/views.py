@@ -82,8 +82,8 @@ def load_view_detector(saved: SavedModel, settings: ViewSettings, batch_size: in
     if is_agnostic and not isinstance(agnostic_iou, int | float):
         raise UserError(
             f"the metadata of {saved.directory} say class_agnostic, but nms_iou_threshold is "
-            f"{agnostic_iou!r}; it must be a number such as 0.5. Export the model again, or predict "
-            "without --tta."
+            f"{agnostic_iou!r}; it must be a number such as 0.5. Export the model again, or "
+            "predict without --tta."
         )
 
     def detect(encoded: Sequence[bytes]) -> list[ImageOutput]:
