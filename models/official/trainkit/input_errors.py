@@ -58,17 +58,7 @@ def explain_input_error(error: InputError, shards: Sequence[str]) -> UserError |
         shards: of the split.
     """
     if isinstance(error, tf.errors.DataLossError):
-        damaged = list(damaged_files(shards))
-        if not damaged:
-            indices = [path + INDEX_ENDING for path in shards]
-            return UserError(
-                "The files of records are whole, but an index does not belong to its file: "
-                f"{listing(indices, _SHOWN)}. Remove these; the files are read without them."
-            )
-        return UserError(
-            f"These files of records are damaged: {listing(damaged)}. Write the set again with "
-            "--overwrite, or copy them from where they are whole."
-        )
+        return _explain_data_loss(shards)
     if isinstance(error, UnicodeDecodeError) or _NO_EXAMPLE in error.message:
         found = [_place(number, shards) for number in _records_that_are_none(shards)]
         return UserError(
@@ -107,6 +97,19 @@ def explain_input_error(error: InputError, shards: Sequence[str]) -> UserError |
         f"The images of these records cannot be decoded: {listing(found)}. Look for all damaged "
         "images with check_data, and write the set again with make_tfrecords --image_check full, "
         "or with images_to_tfrecords: both leave them out."
+    )
+
+
+def _explain_data_loss(shards: Sequence[str]) -> UserError:
+    if damaged := list(damaged_files(shards)):
+        return UserError(
+            f"These files of records are damaged: {listing(damaged)}. Write the set again with "
+            "--overwrite, or copy them from where they are whole."
+        )
+    indices = [path + INDEX_ENDING for path in shards]
+    return UserError(
+        "The files of records are whole, but an index does not belong to its file: "
+        f"{listing(indices, _SHOWN)}. Remove these; the files are read without them."
     )
 
 

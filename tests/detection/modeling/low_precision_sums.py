@@ -14,7 +14,8 @@ import numpy as np
 from tpudet.detection.modeling.nas_fpn import attend
 from tpudet.detection.modeling.roi_heads import Upsample
 from tpudet.detection.ops.roi_align import roi_align
-from tpudet.trainkit.backbones.layers import Conv, add_bias, squeeze_and_excite, weigh
+from tpudet.trainkit.backbones.layers import Conv, squeeze_and_excite
+from tpudet.trainkit.backbones.low_precision import add_bias, weigh
 from tpudet.trainkit.keras_ops import ops
 
 MAP = np.ones((1, 160, 160, 2))  # 25,600 pixels

@@ -9,7 +9,8 @@ import keras
 from tpudet.detection.modeling.fpn import upsample_nearest
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
 from tpudet.trainkit.backbones.config import COARSEST_BACKBONE_LEVEL
-from tpudet.trainkit.backbones.layers import ConvNorm, in_full_precision, weigh
+from tpudet.trainkit.backbones.layers import ConvNorm
+from tpudet.trainkit.backbones.low_precision import in_full_precision, weigh
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 

@@ -11,14 +11,8 @@ from typing import Any, NamedTuple
 import keras
 
 from tpudet.trainkit.backbones.batch_norm import MakeNorm
-from tpudet.trainkit.backbones.layers import (
-    HE_FAN_OUT,
-    Conv,
-    ConvNorm,
-    add_bias,
-    clone_initializer,
-    convolution_dtype,
-)
+from tpudet.trainkit.backbones.layers import HE_FAN_OUT, Conv, ConvNorm, clone_initializer
+from tpudet.trainkit.backbones.low_precision import add_bias, convolution_dtype
 from tpudet.trainkit.keras_ops import ops
 from tpudet.trainkit.types import Tensor
 

@@ -41,9 +41,8 @@ def non_max_suppression(
     later cannot drop one kept earlier. Classes are compared directly: the common trick of shifting
     boxes apart by class costs the low digits of float32 coordinates.
 
-    Rows are taken in blocks of 128 in descending order of score, see `_keep_of_block`: exactly the
-    greedy result. A step costs an IoU matrix [B, 128, max_detections + 128], and steps end when
-    enough rows are kept or none is left: there are K / 128 at most.
+    Blocks of 128 rows are taken by descending score, see `_keep_of_block`: exactly the greedy
+    result. A block costs an IoU matrix [B, 128, max_detections + 128]; there are K / 128 at most.
 
     Args:
         boxes: [B, K, 4].
