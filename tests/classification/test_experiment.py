@@ -124,7 +124,7 @@ def test_what_could_not_be_exported_is_refused_before_training(
     shutil.rmtree(tmp_path / "final")
     (tmp_path / "final").write_text("a file")
     assert main(command) == 2
-    assert "File exists" in capsys.readouterr().err
+    assert "final/run-32: Not a directory" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
