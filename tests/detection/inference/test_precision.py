@@ -25,7 +25,7 @@ TASK = PredictionTask(SavedModel("model", "", {}, "fingerprint"), [], "predictio
 )
 def test_auto_is_bfloat16_where_this_cpu_is_faster_with_it(
     monkeypatch: pytest.MonkeyPatch,
-    precision: predict.Precision,
+    precision: predict.InferencePrecision,
     gains: bool,
     is_shared: bool,
     in_bfloat16: bool,

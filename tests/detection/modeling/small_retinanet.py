@@ -117,17 +117,25 @@ _FPN: dict[str, Any] = {
     "max_level": 7,
     "num_filters": 6,
     "separable": False,
+    "coarse_levels": "convolution",
+    "coarse_input": "pyramid",
+    "coarse_relu": True,
     "symmetric_padding": True,
+    "make_norm": None,
+    "lateral_norms": False,
+    "last_backbone_level": 5,
 }
 NECKS = {
-    "fpn_without_norm": functools.partial(FPN, coarse_input="backbone", make_norm=None, **_FPN),
-    "fpn_without_relu": functools.partial(FPN, coarse_relu=False, make_norm=None, **_FPN),
+    "fpn_without_norm": functools.partial(FPN, **_FPN | {"coarse_input": "backbone"}),
+    "fpn_without_relu": functools.partial(FPN, **_FPN | {"coarse_relu": False}),
     "fpn_lateral_norms": functools.partial(
         FPN,
-        coarse_levels="subsample",
-        lateral_norms=True,
-        make_norm=functools.partial(NORM, synchronized=False),
-        **_FPN,
+        **_FPN
+        | {
+            "coarse_levels": "subsample",
+            "lateral_norms": True,
+            "make_norm": functools.partial(NORM, synchronized=False),
+        },
     ),
     "nas_fpn": functools.partial(NASFPN, separable=True, drop_block=None, seed=0, **_NECK),
     "bifpn": functools.partial(BiFPN, **_NECK),
