@@ -112,18 +112,13 @@ _NECK: dict[str, Any] = {
     "num_repeats": 1,
     "make_norm": NORM,
 }
-_FPN: dict[str, Any] = {
+_FPN: dict[str, Any] = PLAIN_FPN | {
     "min_level": 4,
     "max_level": 7,
     "num_filters": 6,
     "separable": False,
-    "coarse_levels": "convolution",
-    "coarse_input": "pyramid",
-    "coarse_relu": True,
     "symmetric_padding": True,
     "make_norm": None,
-    "lateral_norms": False,
-    "last_backbone_level": 5,
 }
 NECKS = {
     "fpn_without_norm": functools.partial(FPN, **_FPN | {"coarse_input": "backbone"}),

@@ -11,7 +11,7 @@ from tpudet.detection.data.tfrecord import Example
 from tpudet.trainkit.records import RECORDS_PER_SHARD_LIMIT
 from tpudet.trainkit.types import Tensor
 
-_MOST = np.iinfo(np.int32).max
+_INT32_MAX = np.iinfo(np.int32).max
 
 
 def checked_example(example: Example, record: Tensor, num_classes: int | None = None) -> Example:
@@ -63,15 +63,15 @@ def checked_objects(
     fault = "The numbers of boxes, class ids, crowd flags, mask flags and areas of a record differ:"
     are_even = tf.reduce_all(tf.stack(counts) == counts[0])
     checks = [tf.debugging.Assert(are_even, [fault, *counts, *where])]
-    least, most = (-_MOST, _MOST) if num_classes is None else (1, num_classes)
+    least, most = (-_INT32_MAX, _INT32_MAX) if num_classes is None else (1, num_classes)
     rows = "" if num_classes is None else ", the rows of classes.csv"
     known = tf.reduce_all((labels >= least) & (labels <= most))
     fault = f"A label of this record is not within {least}..{most}{rows}:"
     checks.append(tf.debugging.Assert(known, [fault, labels, *where]))
     if with_size:
         size = tf.stack([example.height, example.width])
-        fault = f"The height or width of this record is not within 1..{_MOST} pixels:"
-        is_size = tf.reduce_all((size >= 1) & (size <= _MOST))
+        fault = f"The height or width of this record is not within 1..{_INT32_MAX} pixels:"
+        is_size = tf.reduce_all((size >= 1) & (size <= _INT32_MAX))
         checks.append(tf.debugging.Assert(is_size, [fault, size, *where]))
     if must_be_finite:
         numbers = tf.concat([tf.reshape(example.boxes_normalized, [-1]), example.areas], axis=0)

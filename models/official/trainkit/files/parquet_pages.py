@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tpudet.trainkit.files.varints import read_varint
 
 _MAX_HEADER = 1 << 16  # bytes; the smallest and largest value of a page are in it
-_MOST_HEADERS = 512  # likewise, of nearly all
+_USUAL_HEADER = 512  # bytes; nearly all headers are shorter
 _MAX_DEPTH = 4
 _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE = 2, 3  # fields of a header
 _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8  # likewise, structs whose first field counts the values
@@ -83,7 +83,7 @@ def text_size(column: pa.DictionaryArray) -> int:
 def _read_header(file: IO[bytes], start: int, end: int) -> tuple[dict[int, Any], int]:
     """Returns the fields of the header of a page by their numbers, and its length in bytes."""
     file.seek(start)
-    content = file.read(min(_MOST_HEADERS, end - start))
+    content = file.read(min(_USUAL_HEADER, end - start))
     try:
         return _read_struct(content, 0, 0)
     except (IndexError, ValueError):

@@ -209,7 +209,7 @@ class TrainingRun:
         attempt = self._describe_attempt(before, self._ledger.rewind(restored))
         if self._engine.is_chief:
             forget_best(self._model_dir, beyond=restored)
-        self._engine.any_process(False)  # before others read what the chief has written anew
+        self._engine.any_process(False)  # before others read what the chief has rewritten
         self._saved_step = self._engine.step
         total_steps = self._settings.total_steps
         if self._engine.step > total_steps:
