@@ -148,8 +148,12 @@ def test_a_whole_bucket_is_not_replaced(
     monkeypatch.chdir(tmp_path)
     storage.make_folder("ram://whole/converted")
     storage.write_text("ram://whole/converted/a.tfrecord", "precious")
-    with pytest.raises(UserError, match=f"^{path} is a whole bucket.*: name a folder in it"):
-        claimed_folder(path, check=lambda: None).__enter__()
+    for output in (
+        claimed_folder(path, check=lambda: None),
+        claimed_file(path, "w", force=True),
+    ):
+        with pytest.raises(UserError, match=f"^{path} is a whole bucket.*: give it a name in"):
+            output.__enter__()
     assert storage.read_text("ram://whole/converted/a.tfrecord") == "precious"
     assert list(tmp_path.iterdir()) == []
 

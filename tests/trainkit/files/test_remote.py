@@ -1,6 +1,7 @@
 """What is asked of a bucket to make, list and walk folders, by a stand-in for its client."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -35,6 +36,12 @@ class Bucket:
     def exists(self, path: str) -> bool:
         return self._ask("exists", path) in self.names or self.isdir(path)
 
+    def stat(self, path: str) -> SimpleNamespace:
+        is_file = self._ask("stat", path) in self.names
+        if not is_file and not self.isdir(path):
+            raise tf.errors.NotFoundError(None, None, path)
+        return SimpleNamespace(length=0, mtime_nsec=0, is_directory=not is_file)
+
     def mkdir(self, path: str) -> None:
         path = self._ask("mkdir", path)
         if self.isdir(path):
@@ -58,7 +65,8 @@ class Bucket:
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch):
     def replace(bucket: Bucket) -> Bucket:
-        monkeypatch.setattr(remote, "gfile", lambda: bucket)
+        for module in (remote, storage):
+            monkeypatch.setattr(module, "gfile", lambda: bucket)
         return bucket
 
     return replace
@@ -111,6 +119,17 @@ def test_a_missing_folder_holds_nothing_but_one_that_cannot_be_listed_is_an_erro
     assert list(storage.walk("gs://b/none")) == storage.list_names("gs://b/none") == []
     use(Bucket("saved/", reachable=False))
     for call in (storage.list_names, storage.list_kinds, lambda path: list(storage.walk(path))):
+        with pytest.raises(PermissionError, match="403"):
+            call("gs://b/saved")
+
+
+def test_an_error_is_not_taken_for_a_missing_file_or_folder(use) -> None:
+    use(Bucket("saved/a"))
+    kinds = {"saved": (False, True), "saved/a": (True, False), "none": (False, False)}
+    for path, kind in kinds.items():
+        assert (storage.is_file(f"gs://b/{path}"), storage.is_folder(f"gs://b/{path}")) == kind
+    use(Bucket("saved/a", reachable=False))
+    for call in (storage.exists, storage.is_file, storage.is_folder):
         with pytest.raises(PermissionError, match="403"):
             call("gs://b/saved")
 

@@ -248,6 +248,7 @@ def test_a_link_to_the_root_is_a_folder_around(tmp_path: Path) -> None:
     [
         storage.exists,
         storage.is_file,
+        storage.is_folder,
         storage.stat,
         storage.make_folder,
         storage.read_text,

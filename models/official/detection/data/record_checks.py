@@ -1,4 +1,4 @@
-"""Checks of a parsed record in the graph: its numbers of objects, its labels, its size.
+"""Checks of a parsed record in the graph: its numbers of objects, their boxes and labels, its size.
 
 Whatever reads records applies them, because columns of several records are joined: one value too
 many or too few would give objects to other images.
@@ -40,7 +40,6 @@ def checked_objects(
     *,
     num_classes: int | None = None,
     with_size: bool = False,
-    must_be_finite: bool = False,
 ) -> Example:
     """Adds checks, which name a record whose columns are no objects of one image.
 
@@ -49,7 +48,6 @@ def checked_objects(
         record: [] int64, its number in the set.
         num_classes: C; a label beyond it is an error. None checks only that labels fit into int32.
         with_size: also check the height and width that the record says.
-        must_be_finite: also check that no box and no area is NaN or infinite.
 
     Returns:
         The example with its labels as int32.
@@ -68,16 +66,15 @@ def checked_objects(
     known = tf.reduce_all((labels >= least) & (labels <= most))
     fault = f"A label of this record is not within {least}..{most}{rows}:"
     checks.append(tf.debugging.Assert(known, [fault, labels, *where]))
+    numbers = tf.concat([tf.reshape(example.boxes_normalized, [-1]), example.areas], axis=0)
+    fault = "A corner or the area of a box of this record is NaN or infinite:"
+    are_finite = tf.reduce_all(tf.math.is_finite(numbers))
+    checks.append(tf.debugging.Assert(are_finite, [fault, numbers, *where]))
     if with_size:
         size = tf.stack([example.height, example.width])
         fault = f"The height or width of this record is not within 1..{_INT32_MAX} pixels:"
         is_size = tf.reduce_all((size >= 1) & (size <= _INT32_MAX))
         checks.append(tf.debugging.Assert(is_size, [fault, size, *where]))
-    if must_be_finite:
-        numbers = tf.concat([tf.reshape(example.boxes_normalized, [-1]), example.areas], axis=0)
-        fault = "A corner or the area of a box of this record is NaN or infinite:"
-        finite = tf.reduce_all(tf.math.is_finite(numbers))
-        checks.append(tf.debugging.Assert(finite, [fault, numbers, *where]))
     with tf.control_dependencies(checks):
         return example._replace(labels=tf.cast(labels, tf.int32))
 

@@ -133,7 +133,7 @@ def _read_records(split: PreparedSplit) -> Iterator[Any]:
         key = {"image/filename": tf.io.FixedLenFeature([], tf.string, "")}
         name = tf.io.parse_single_example(serialized, key)["image/filename"]
         example = parse_example(serialized, with_masks=True)
-        example = checked_objects(example, record, must_be_finite=True)
+        example = checked_objects(example, record)
         name = tf.where(tf.strings.length(name) > 0, name, example.source_id)
         masks = tf.constant([], tf.string) if example.masks is None else example.masks
         return name, example.boxes_normalized, example.labels, example.is_crowd, masks

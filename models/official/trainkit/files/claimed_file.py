@@ -21,7 +21,7 @@ def claimed_file(path: str, mode: Literal["w", "wb"], *, force: bool) -> Iterato
 
     Raises:
         ClaimError: another process writes the file, or has taken it over.
-        UserError: it exists, and `force` is False.
+        UserError: it exists, and `force` is False; or it is a whole bucket.
         OSError: it cannot be written.
     """
     with Claim(claim_beside(path), output=path) as claim:

@@ -33,9 +33,27 @@ def claim_beside(output: str) -> str:
     """Path of the claim on a file or folder, beside it.
 
     It is the same through a link and with a `/` at the end, so that one output has one claim.
+
+    Raises:
+        UserError: the output is a whole bucket, beside which there is nothing.
     """
+    refuse_whole_bucket(output)
     real = output if storage.is_remote(output) else os.path.realpath(output)
     return f"{real.rstrip('/')}.claim.json"
+
+
+def refuse_whole_bucket(output: str) -> None:
+    """Refuses an output that is a bucket itself, not a name in it.
+
+    Raises:
+        UserError: it is one.
+    """
+    scheme, _, path = output.partition("://")
+    if storage.is_remote(output) and "/" not in path.strip("/"):
+        raise UserError(
+            f"{output} is a whole bucket, which no output can replace: give it a name in the "
+            f"bucket, such as {scheme}://{path.strip('/') or 'BUCKET'}/NAME"
+        )
 
 
 class Claim:

@@ -7,6 +7,7 @@ import shutil
 
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.files.claims import refuse_whole_bucket
 from tpudet.trainkit.files.storage import TEMPORARY_SUFFIX
 
 _MAX_SYNCS = 1000  # files; the system's whole cache is flushed for more
@@ -68,13 +69,8 @@ def refuse_fixed_folder(target: str) -> None:
         UserError: a disk is mounted there, as a container's output often is; or the caller's shell
             is in it and would be left in a folder that is gone; or it is a whole bucket.
     """
+    refuse_whole_bucket(target)
     if storage.is_remote(target):
-        scheme, _, path = target.partition("://")
-        if len(path.strip("/").split("/")) < 2:
-            raise UserError(
-                f"{target} is a whole bucket, which a finished folder cannot replace: name a "
-                f"folder in it, such as {scheme}://{path.strip('/') or 'BUCKET'}/NAME"
-            )
         return
     real = os.path.realpath(target)
     if os.path.ismount(real):

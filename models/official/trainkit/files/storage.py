@@ -49,16 +49,22 @@ def is_file(path: str) -> bool:
     """
     if not is_remote(path):
         return os.path.isfile(path)
-    with os_errors():
-        return gfile().exists(path) and not gfile().isdir(path)
+    return _is_there(path, as_folder=False)
 
 
 def is_folder(path: str) -> bool:
     """Whether there is a folder of this name."""
     if not is_remote(path):
         return os.path.isdir(path)
-    with os_errors():
-        return gfile().isdir(path)
+    return _is_there(path, as_folder=True)
+
+
+def _is_there(path: str, *, as_folder: bool) -> bool:
+    """As `is_file` and `is_folder`, in a bucket, where `isdir` takes any error for a no."""
+    try:
+        return stat(path).is_folder == as_folder
+    except FileNotFoundError:
+        return False
 
 
 def exists(path: str) -> bool:

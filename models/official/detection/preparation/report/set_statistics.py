@@ -111,9 +111,7 @@ def read_columns(
 
 def _read_batches(shards: tuple[str, ...]) -> Iterator[tuple[np.ndarray, ...]]:
     def parse(record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        example = checked_objects(
-            parse_example(serialized), record, with_size=True, must_be_finite=True
-        )
+        example = checked_objects(parse_example(serialized), record, with_size=True)
         size = tf.cast(tf.stack([example.height, example.width]), tf.int32)
         length = tf.strings.length(serialized)
         count = tf.size(example.labels)
