@@ -47,16 +47,12 @@ def is_file(path: str) -> bool:
     Where folders are only parts of names (ram://), `a` exists as a folder beside a file `a.tmp`;
     such a folder does not count.
     """
-    if not is_remote(path):
-        return os.path.isfile(path)
-    return _is_there(path, as_folder=False)
+    return _is_there(path, as_folder=False) if is_remote(path) else os.path.isfile(path)
 
 
 def is_folder(path: str) -> bool:
     """Whether there is a folder of this name."""
-    if not is_remote(path):
-        return os.path.isdir(path)
-    return _is_there(path, as_folder=True)
+    return _is_there(path, as_folder=True) if is_remote(path) else os.path.isdir(path)
 
 
 def _is_there(path: str, *, as_folder: bool) -> bool:

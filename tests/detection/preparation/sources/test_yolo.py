@@ -61,6 +61,24 @@ def test_label_files_in_capitals_belong_to_their_images(tmp_path) -> None:
     assert finding.reason == "label file without an image"
 
 
+def test_an_image_without_a_label_file_is_told(tmp_path) -> None:
+    """An empty one says that there are no objects; a missing one may have been forgotten."""
+    files = {f"images/{name}.jpg": b"" for name in "abc"}
+    files |= {"labels/a.txt": "1 0.5 0.5 0.2 0.4\n", "labels/b.txt": "", "list.txt": "a.jpg\nb.jpg"}
+    dataset = find_yolo_set(
+        write(tmp_path, files | {"data.yaml": f"train: images\n{NAMES}"}), ["train"]
+    )
+    annotations = read_yolo(dataset)
+    assert annotations.images["source_id"].tolist() == ["a", "b", "c"]
+    (finding,) = annotations.findings
+    assert os.path.basename(finding.file) == "c.jpg"
+    assert (finding.reason, finding.repaired) == (
+        "no label file: taken as an image without objects",
+        True,
+    )
+    assert read_yolo(dataset, image_list=str(tmp_path / "list.txt")).findings == ()
+
+
 def test_the_path_of_another_machine_is_replaced(tmp_path) -> None:
     files = {"sub/images/a.jpg": b"", "sub/labels/a.txt": "0 0.5 0.5 1 1\n"}
     text = f"path: /content/drive\ntrain: images\n{NAMES}"
@@ -91,9 +109,10 @@ def test_lines_become_boxes_polygons_and_findings(tmp_path) -> None:
         f"{scored} be a score: a box has 4",
         "'0 0,5 0.5 0.2 0.4'",
     ]
-    (finding,) = annotations.findings
-    assert finding.reason == "label file without an image"
-    assert finding.file.endswith("labels/gone.txt")
+    gone, unlabelled = annotations.findings
+    assert gone.reason == "label file without an image"
+    assert gone.file.endswith("labels/gone.txt")
+    assert unlabelled.file == "b.jpg"
 
 
 def test_names_that_repeat_keep_their_folders(tmp_path) -> None:

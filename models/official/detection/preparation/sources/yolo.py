@@ -35,6 +35,7 @@ from tpudet.trainkit.files import storage
 _READERS = 16  # threads, mostly waiting for files
 _IMAGES_TRIED = 100
 _COLUMNS = ("image", "label", "y1", "x1", "y2", "x2", "fault", "segmentation")
+_NO_LABEL_FILE = "no label file: taken as an image without objects"
 _NO_BOX = (math.nan, math.nan, math.nan, math.nan)
 
 
@@ -57,7 +58,7 @@ def read_yolo(
 ) -> Annotations:
     """Reads the label files of the images of a data set.
 
-    An image without a label file is one without objects.
+    An image without a label file is one without objects, which is a finding.
 
     Args:
         dataset: its images.
@@ -73,14 +74,15 @@ def read_yolo(
             class number to another class.
     """
     listed = list_classes(dataset.classes, classes, dataset.path)
-    rows, num_labelled = [], 0
+    rows, unlabelled = [], []
     with ThreadPoolExecutor(_READERS) as pool:
         paths = [os.path.join(dataset.folder, file) for file in dataset.files]
         for row, text in enumerate(pool.map(_read_label_file, _label_places(paths))):
-            num_labelled += text is not None
+            if text is None:
+                unlabelled.append(dataset.files[row])
             lines = [line for line in (text or "").splitlines() if line.strip()]
             rows += [(row, *_parse(line, dataset.numbers_of_keypoints)) for line in lines]
-    if not num_labelled:
+    if len(unlabelled) == len(paths):
         raise _no_labels(dataset.path, paths)
     table = pd.DataFrame(rows, columns=pd.Index(_COLUMNS)).assign(is_crowd=False, area=np.nan)
     if not include_segmentation:
@@ -99,6 +101,8 @@ def read_yolo(
     if image_list is not None:
         images, table, missing = select_listed(images, table, image_list, dataset.folder)
         findings += missing
+    without = set(unlabelled).intersection(images["file"])
+    findings += [Finding(file, _NO_LABEL_FILE, "", repaired=True) for file in sorted(without)]
     return build_annotations(
         images=images,
         boxes=table,
