@@ -56,6 +56,21 @@ def test_the_hand_worked_case_from_file_to_files(
     assert len(np.unique(chart)) > 10
 
 
+def test_truth_that_is_not_given_is_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "labels.csv").write_text("ImageID,LabelName,Confidence\na,/c,1\n")
+    (files / "tree.json").write_text('{"LabelName": "/e", "Subcategory": [{"LabelName": "/c"}]}')
+    given = ["--hierarchy", f"{files}/tree.json", "--image_labels", f"{files}/labels.csv"]
+    for flags, missing in (
+        ([], ["no --hierarchy: ", "no --image_labels: "]),
+        (given[:2], ["no --image_labels: "]),
+        (given, []),
+    ):
+        assert run(files, *flags, "--num_curves", "0", "-f") == 0
+        notes = capsys.readouterr().out.split("\n")
+        found = [line.strip() for line in notes if line.strip().startswith("no --")]
+        assert [note.partition(": ")[0] + ": " for note in found] == missing
+
+
 def test_existing_results_need_force(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = ["--output", f"{files}/result", "--num_curves", "0"]
     assert run(files, *output) == 0

@@ -1,6 +1,6 @@
 """Reads the ground truth of the Open Images Challenge and expands it up the hierarchy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -62,7 +62,7 @@ def read_truth(
     rows = read_box_rows(_content(path), path, with_masks=with_masks)
     tree = read_hierarchy_file(hierarchy) if hierarchy else Hierarchy((), {}, {})
     labels = LabelNumbers(read_classes(classes) if classes else (), tree)
-    notes = list(rows.notes)
+    notes = [*rows.notes, *_describe_missing(hierarchy, image_labels)]
     own = labels.numbers(rows.labels)
     places, expanded = expand(own, labels.relatives(tree.ancestors))
     verified = [(rows.image_ids[places], expanded)]
@@ -93,6 +93,16 @@ def read_truth(
     notes += _describe_repeats(truth, len(own)) if hierarchy else []
     masks = rows.masks and MaskTexts(*(column[places] for column in rows.masks))
     return LabelledTruth(truth, image_ids, entries, masks, tuple(notes))
+
+
+def _describe_missing(hierarchy: str, image_labels: str) -> Iterator[str]:
+    if not hierarchy:
+        yield "no --hierarchy: the boxes are taken to be expanded up it already"
+    if not image_labels:
+        yield (
+            "no --image_labels: in each image only the classes of its boxes are scored, and the "
+            "mAP is too high if others are verified there"
+        )
 
 
 class LabelNumbers:
