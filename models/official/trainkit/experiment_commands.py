@@ -57,11 +57,15 @@ exit codes; those from 80 on, and a stop by a signal, leave everything saved:
    0  finished
    1  failed
    2  wrong usage, or another process trains in this model_dir
-  75  start it again: stopped by SIGTERM, SIGINT or SIGHUP, another host or a TPU was lost, or a
-      host did not join
+  75  start it again: stopped by SIGTERM, SIGINT or SIGHUP; another host or a TPU was lost, a
+      device hung, or a host did not join; or a checkpoint cannot be read now
   80  --max_hours has elapsed: start it again
   81  train.stop_at is reached
   82  train.patience has run out
+"""
+_EVALUATION_EXIT_CODES = """\
+exit codes: 0 done, 2 wrong usage or unusable input, 75 start it again: another host or a TPU was
+lost, or the checkpoint cannot be read now, 130 interrupted
 """
 _ENDED = (EXIT_FINISHED, EXIT_TARGET_REACHED, EXIT_NO_IMPROVEMENT)
 
@@ -183,7 +187,7 @@ def run_evaluate(
     argv: Sequence[str] | None, description: str | None, import_experiment: Callable[[], ModuleType]
 ) -> int:
     """Runs `tpudet evaluate`; returns its exit code."""
-    parser = new_parser("tpudet evaluate", description)
+    parser = new_parser("tpudet evaluate", description, epilog=_EVALUATION_EXIT_CODES)
     add_evaluation_arguments(parser)
     add_backend_argument(parser)
     return run_command(parser, argv, functools.partial(_evaluate, import_experiment))

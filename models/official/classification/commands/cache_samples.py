@@ -18,8 +18,8 @@ from tpudet.trainkit.experiment_commands import experiment_config
 _EPILOG = """\
 With --variants N the cache holds each image N times, cropped, flipped and augmented like in the
 first N epochs of a run; what mixes images stays random. With 0, the default, it holds the centre of
-each image once, and flip and augmentations stay random; data.random_crop must be null. Training
-refuses a cache that was made of other records or with other settings.
+each image once, and flip and augmentations stay random; data.random_crop and data.random_affine
+must be null. Training refuses a cache that was made of other records or with other settings.
 
 examples:
   tpudet cache_samples effnetlite0_112 --set data.directory=DIR --output CACHE --variants 4

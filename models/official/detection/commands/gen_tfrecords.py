@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="CSV",
         help="the part's classes, one `MID,name` per line",
     )
-    parser.add_argument("--split", choices=SPLITS, default="train")
+    parser.add_argument("--split", choices=SPLITS, default="train", help="[%(default)s]")
     parser.add_argument(
         "--image_dir",
         metavar="DIR",

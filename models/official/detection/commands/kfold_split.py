@@ -31,7 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("source", "INPUT", storage_path("prepared", "train_no_groups.csv"), "box CSV"),
     )
     parser.add_argument("--classes", metavar="FILE", help="leave out boxes of other classes")
-    parser.add_argument("--num_folds", type=positive_integer, default=5, metavar="N")
+    parser.add_argument(
+        "--num_folds", type=positive_integer, default=5, metavar="N", help="default: %(default)s"
+    )
     parser.add_argument("--seed", type=seed, default=FOLD_SEED, help="default: %(default)s")
     add_overwrite_argument(parser, "existing files")
     return run_command(parser, argv, _run)

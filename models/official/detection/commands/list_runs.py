@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--goodput",
         action="store_true",
         help="list instead where the time of all attempts of a run went: start, compile, steps, "
-        "waiting for input, save, evaluation, steps done again after a kill; the goodput is the "
-        "share of steps and evaluations",
+        "waiting for input, save, evaluation, steps done again after a kill, and the rest; the "
+        "goodput is the share of steps and evaluations",
     )
     parser.add_argument(
         "--compare",

@@ -26,7 +26,9 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         "a box CSV; table: any CSV or Parquet file, see --columns; mask_folders: a folder per "
         "image, with ID/images and ID/masks, a PNG per object",
     )
-    parser.add_argument("--annotations", required=True, metavar="PATH")
+    parser.add_argument(
+        "--annotations", required=True, metavar="PATH", help="the file or folder; see --format"
+    )
     parser.add_argument(
         "--images",
         metavar="DIR",

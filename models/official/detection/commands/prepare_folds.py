@@ -26,7 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     parser = new_parser("tpudet prepare_folds", __doc__, epilog=_EPILOG)
     parser.add_argument("fold", type=int, metavar="FOLD", help="from 0")
-    parser.add_argument("--num_folds", type=positive_integer, default=5, metavar="N")
+    parser.add_argument(
+        "--num_folds", type=positive_integer, default=5, metavar="N", help="default: %(default)s"
+    )
     parser.add_argument(
         "--preset", default="folds", help="for the training sets (default: %(default)s)"
     )

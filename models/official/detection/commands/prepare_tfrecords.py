@@ -24,7 +24,11 @@ exit codes: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     parser = new_parser("tpudet prepare_tfrecords", __doc__, epilog=_EPILOG)
-    parser.add_argument("preset", metavar="PRESET", help="v1 to v5, or another of --presets")
+    parser.add_argument(
+        "preset",
+        metavar="PRESET",
+        help="v1 to v5, segmentation, segmentation_balanced, or another of --presets",
+    )
     parser.add_argument(
         "--predictions", metavar="FILE", help="submission CSV, for presets with pseudo-labels"
     )
