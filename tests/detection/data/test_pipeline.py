@@ -10,7 +10,13 @@ from tpudet.detection.data.augmentations.autoaugment import apply_autoaugment
 from tpudet.detection.data.augmentations.build import on_image
 from tpudet.detection.data.augmentations.mixing import mosaic
 from tpudet.detection.data.boxes import boxes_to_canvas, flip_boxes, has_area
-from tpudet.detection.data.config import DataConfig, FitConfig, MosaicConfig, StretchConfig
+from tpudet.detection.data.config import (
+    CopyPasteConfig,
+    DataConfig,
+    FitConfig,
+    MosaicConfig,
+    StretchConfig,
+)
 from tpudet.detection.data.pipeline import eval_dataset, train_dataset
 from tpudet.detection.data.sample import describe_left_out, select_instances
 from tpudet.detection.data.tfrecord import EncodedImage, encode_example, parse_example
@@ -273,6 +279,30 @@ def test_training_carries_masks_through_mixing_and_cropping(masked_shard):
     assert dataset.element_spec.masks == tf.TensorSpec([2, 3, 40, 8], tf.uint8)
     for batch in dataset.take(8):
         assert_masks_fill_boxes(batch)
+
+
+@pytest.mark.parametrize("with_masks", [False, True])
+def test_objects_whose_masks_nobody_drew_are_objects_to_a_model_of_boxes(masked_shard, with_masks):
+    """Also where copy_paste reads the masks of the others, which it pastes."""
+    changed = []
+    for _, text in records.read_records([masked_shard]):
+        example = tf.train.Example.FromString(text.numpy())
+        feature = example.features.feature
+        count = len(feature["image/object/class/label"].int64_list.value)
+        feature["image/object/lacks_mask"].int64_list.value.extend([1] * count)
+        changed.append(example.SerializeToString())
+    records.write_shard(masked_shard, changed)
+    data = DataConfig(canvas_size=(40, 64), augmentations=(CopyPasteConfig(probability=1.0),))
+    order = ShuffledRecords([masked_shard], [5], seed=1)
+    options = {"canvas_size": (40, 64), "max_instances": 100, "with_masks": with_masks}
+    for dataset in (
+        train_dataset(data, order, batch_size=5, with_masks=with_masks),
+        eval_dataset(shards=[masked_shard], batch_size=5, **options),
+    ):
+        for batch in dataset.take(3):
+            is_object = batch.classes.numpy() > 0
+            assert is_object.sum(axis=1).tolist() == batch.records.numpy().tolist()
+            assert (batch.is_crowd.numpy()[is_object] == with_masks).all()
 
 
 def test_objects_come_before_crowds_and_in_order():

@@ -101,7 +101,7 @@ def test_columns_are_cut_by_rows():
     assert objects.rows(slice(1, 2)) == second
 
 
-def test_objects_that_lack_their_mask_are_ignored_but_are_no_groups():
+def test_objects_that_lack_their_mask_are_no_crowds():
     objects = {key: value for key, value in arguments().items() if key != "image"}
     plain = b"".join(example_pieces(IMAGE, object_columns(**objects)))
     assert b"lacks_mask" not in plain  # where all have one, records are as they were
@@ -109,13 +109,9 @@ def test_objects_that_lack_their_mask_are_ignored_but_are_no_groups():
     masked = b"".join(example_pieces(IMAGE, columns))
     for with_masks in (True, False):
         example = parse_example(masked, with_masks=with_masks)
-        # A detector of boxes alone trains on an object whose mask nobody drew.
-        assert example.is_crowd.numpy().tolist() == [with_masks, True]
-        assert example.is_group_of.numpy().tolist() == [False, True]
+        assert example.is_crowd.numpy().tolist() == [False, True]
         assert example.lacks_mask.numpy().tolist() == [True, False]
-    example = parse_example(plain, with_masks=True)
-    assert example.is_crowd.numpy().tolist() == example.is_group_of.numpy().tolist()
-    assert not example.lacks_mask.numpy().any()
+    assert not parse_example(plain).lacks_mask.numpy().any()
 
 
 def test_records_of_other_writers_may_lack_crowds_and_areas():

@@ -236,6 +236,27 @@ def truth_of(
     )
 
 
+def test_objects_without_a_mask_count_for_boxes_and_are_ignored_for_masks() -> None:
+    """The second object's mask was not drawn, and it is missed; two detections lie within it."""
+    boxes = [[0, 0, 50, 50], [100, 100, 200, 200]]
+    corners = np.array([[110, 110, 140, 140], [150, 150, 180, 180], boxes[0]], float)
+    drawn = [np.zeros((200, 300), bool) for _ in range(5)]
+    for mask, box in zip(drawn, [*boxes, *corners.tolist()], strict=True):
+        y1, x1, y2, x2 = map(int, box)
+        mask[y1:y2, x1:x2] = True
+    masks = [encode_rle(mask) for mask in drawn]
+    truth = truth_of(boxes, [1, 1], [0, 0])._replace(
+        masks=masks[:2], lacks_mask=np.array([False, True])
+    )
+    found = DetectionTable(
+        np.zeros(3, int), corners, np.array([0.9, 0.8, 0.7]), np.ones(3, int), masks[2:]
+    )
+    metrics = coco_metrics(truth, found, ["cat"])
+    boxes_alone = coco_metrics(truth._replace(masks=None), found._replace(masks=None), ["cat"])
+    assert metrics["AP"] == boxes_alone["AP"] == pytest.approx(51 / 101 / 3)
+    assert metrics["mask_AP"] == pytest.approx(1.0)
+
+
 def batch_of(records: list[int], *, scale: float = 1.0, offset: float = 0.0) -> Batch:
     b = len(records)
     return Batch(

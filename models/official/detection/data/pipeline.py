@@ -89,6 +89,7 @@ def train_dataset(
             num_classes=num_classes,
             class_names=class_names,
             reads_masks=reads_masks,
+            with_masks=with_masks,
         ),
         pack=pack_sample,
         unpack=unpack_sample,
@@ -109,6 +110,7 @@ def _training_sample(
     num_classes: int | None,
     class_names: Sequence[str],
     reads_masks: bool,
+    with_masks: bool,
 ) -> Sample:
     """Decodes a record and places its image as drawn from (seed, epoch, record)."""
     example = parse_example(serialized, with_masks=reads_masks, class_names=class_names)
@@ -135,6 +137,7 @@ def _training_sample(
         stateless_seed,
         canvas_size=canvas_size,
         max_instances=data.max_instances,
+        with_masks=with_masks,
     )
     return turn_sample(sample, turn) if turns else sample
 
@@ -185,6 +188,7 @@ def eval_dataset(
             tf.zeros([2], tf.int64),  # no use is made of it
             canvas_size=canvas_size,
             max_instances=max_instances,
+            with_masks=with_masks,
         )
         return _one_image(sample, max_instances, with_masks=with_masks)
 
@@ -210,25 +214,33 @@ def _to_sample(
     *,
     canvas_size: tuple[int | Tensor, int | Tensor],
     max_instances: int,
+    with_masks: bool,
 ) -> Sample:
     """Joins the placed image of a record with its objects, moved to where it was placed.
 
     Chosen before masks are decoded, because an image of 400 nuclei would take 160 MB of them.
+
+    An object whose mask nobody drew is a region to ignore `with_masks`, in a batch for a model that
+    learns them; for other models it is an object, whose mask is empty, so that none pastes it.
     """
     flip = tf.convert_to_tensor(flip)
     boxes = example.boxes_normalized * tf.tile(placed.original_size, [2])
     boxes = tf.cond(flip, lambda: flip_boxes(boxes, placed.original_size[1]), lambda: boxes)
     boxes = boxes_to_canvas(boxes, placed.scale, placed.offset, *canvas_size)
     chosen_by = fold_seed(seed, _RECORD_SELECTION)
-    rows = select_instances(has_area(boxes), example.is_crowd, max_instances, chosen_by)
+    is_crowd = example.is_crowd | example.lacks_mask if with_masks else example.is_crowd
+    rows = select_instances(has_area(boxes), is_crowd, max_instances, chosen_by)
     masks = None
     if example.masks is not None:
         masks = placed_masks(example.masks, tf.size(example.labels), rows, placed, flip)
+        if not with_masks:
+            is_drawn = ~tf.gather(example.lacks_mask, rows)
+            masks *= tf.cast(is_drawn, tf.uint8)[:, tf.newaxis, tf.newaxis]
     return Sample(
         image=placed.image,
         boxes=tf.gather(boxes, rows),
         classes=tf.gather(example.labels, rows),
-        is_crowd=tf.gather(example.is_crowd, rows),
+        is_crowd=tf.gather(is_crowd, rows),
         masks=masks,
         seed=seed,
         record=record,

@@ -56,7 +56,7 @@ def checked_objects(
         tf.errors.InvalidArgumentError: when the graph runs.
     """
     labels, where = example.labels, _where(example, record)
-    columns = (example.boxes_normalized, labels, example.is_group_of, example.lacks_mask)
+    columns = (example.boxes_normalized, labels, example.is_crowd, example.lacks_mask)
     counts = [tf.shape(column)[0] for column in (*columns, example.areas)]
     fault = "The numbers of boxes, class ids, crowd flags, mask flags and areas of a record differ:"
     are_even = tf.reduce_all(tf.stack(counts) == counts[0])
@@ -76,7 +76,9 @@ def checked_objects(
         is_size = tf.reduce_all((size >= 1) & (size <= _INT32_MAX))
         checks.append(tf.debugging.Assert(is_size, [fault, size, *where]))
     with tf.control_dependencies(checks):
-        return example._replace(labels=tf.cast(labels, tf.int32))
+        # What joins columns waits for the checks.
+        lacks_mask = tf.identity(example.lacks_mask)
+        return example._replace(labels=tf.cast(labels, tf.int32), lacks_mask=lacks_mask)
 
 
 def _where(example: Example, record: Tensor) -> list:

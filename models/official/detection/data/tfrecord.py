@@ -39,9 +39,8 @@ class Example(NamedTuple):
     source_id: Tensor  # [] string
     boxes_normalized: Tensor  # [n, 4] float32, y1 x1 y2 x2 in 0..1
     labels: Tensor  # [n] from 1; int64, as the record says, and int32 once they are checked
-    is_crowd: Tensor  # [n] bool, a region to ignore: a group, or an object that lacks its mask
-    is_group_of: Tensor  # [n] bool
-    lacks_mask: Tensor  # [n] bool, its mask is its box
+    is_crowd: Tensor  # [n] bool, a region to ignore
+    lacks_mask: Tensor  # [n] bool, its mask is its box; another such region where masks matter
     areas: Tensor  # [n] float32, pixels²
     masks: Tensor | None = None  # [n] string, PNG; [0] if the record has none; None if not parsed
 
@@ -243,7 +242,7 @@ def parse_example(
 
     Args:
         serialized: [] string.
-        with_masks: parse the masks too, and ignore the objects that lack theirs.
+        with_masks: parse the masks too.
         class_names: C names, by which objects without class/label get their class ids from
             class/text; 0 for another name.
 
@@ -275,8 +274,6 @@ def parse_example(
         labels = tf.cond(is_named, lambda: _class_ids(texts, class_names), lambda: labels)
     is_crowd, group_of, lacks_mask = (parsed[f"image/object/{name}"].values for name in _FLAGS)
     no_flags = tf.zeros_like(boxes[:, 0], tf.int64)
-    is_group_of = _or_else(is_crowd, _or_else(group_of, no_flags)) > 0
-    lacks_mask = _or_else(lacks_mask, no_flags) > 0
     sides = boxes[:, 2:] - boxes[:, :2]
     image_area = tf.cast(height, tf.float32) * tf.cast(width, tf.float32)
     box_areas = sides[:, 0] * sides[:, 1] * image_area
@@ -287,9 +284,8 @@ def parse_example(
         source_id=parsed["image/source_id"],
         boxes_normalized=boxes,
         labels=tf.ensure_shape(labels, [None]),
-        is_crowd=_either(is_group_of, lacks_mask) if with_masks else is_group_of,
-        is_group_of=is_group_of,
-        lacks_mask=lacks_mask,
+        is_crowd=_or_else(is_crowd, _or_else(group_of, no_flags)) > 0,
+        lacks_mask=_or_else(lacks_mask, no_flags) > 0,
         areas=_or_else(parsed["image/object/area"].values, box_areas),
         masks=parsed["image/object/mask"].values if with_masks else None,
     )
@@ -298,12 +294,6 @@ def parse_example(
 def _or_else(values: Tensor, default: Tensor) -> Tensor:
     """[n]: a column of a record; `default` if the record lacks it."""
     return tf.cond(tf.size(values) > 0, lambda: values, lambda: default)
-
-
-def _either(first: Tensor, second: Tensor) -> Tensor:
-    """[n] bool; `first` if the two differ in length, which `checked_objects` puts into words."""
-    is_even = tf.size(first) == tf.size(second)
-    return tf.cond(is_even, lambda: first | second, lambda: first)
 
 
 def _class_ids(texts: Tensor, class_names: Sequence[str]) -> Tensor:

@@ -11,7 +11,7 @@ import hotcoco
 import numpy as np
 
 from tpudet.detection.evaluation.class_scores import ClassScores
-from tpudet.detection.evaluation.ground_truth import GroundTruth
+from tpudet.detection.evaluation.ground_truth import GroundTruth, ignored_as_mask
 from tpudet.detection.ops.numpy_boxes import boxes_to_xywh
 from tpudet.detection.types import DetectionTable
 from tpudet.trainkit.errors import listing
@@ -156,7 +156,7 @@ def to_hotcoco(
         boxes_to_xywh(truth.boxes),
         ids=np.arange(1, len(truth.classes) + 1),
         area=truth.areas.astype(np.float64),
-        iscrowd=truth.is_crowd.astype(np.int64),
+        iscrowd=(ignored_as_mask(truth) if with_masks else truth.is_crowd).astype(np.int64),
         segmentation=truth.masks if with_masks else None,
     )
     rows = np.concatenate(

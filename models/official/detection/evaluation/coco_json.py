@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpudet.detection.evaluation.ground_truth import GroundTruth, load_ground_truth
+from tpudet.detection.evaluation.ground_truth import GroundTruth, ignored_as_mask, load_ground_truth
 from tpudet.detection.ops.numpy_boxes import boxes_to_xywh
 from tpudet.detection.preparation.records.prepared_set import read_prepared_set
 from tpudet.detection.preparation.sources.annotation_values import as_integers
@@ -122,6 +122,7 @@ def _annotations(
     truth: GroundTruth, image_ids: dict[int, int], category_ids: Sequence[int]
 ) -> list[dict[str, Any]]:
     boxes_xywh = boxes_to_xywh(np.round(truth.boxes.astype(np.float64), _DECIMALS))
+    is_crowd = truth.is_crowd if truth.masks is None else ignored_as_mask(truth)
     entries = []
     for row, image in enumerate(truth.image_indices.tolist()):
         if image not in image_ids:
@@ -132,7 +133,7 @@ def _annotations(
             "category_id": category_ids[int(truth.classes[row]) - 1],
             "bbox": boxes_xywh[row].round(_DECIMALS).tolist(),
             "area": round(float(truth.areas[row]), _DECIMALS),
-            "iscrowd": int(truth.is_crowd[row]),
+            "iscrowd": int(is_crowd[row]),
         }
         if truth.masks is not None:
             entry["segmentation"] = truth.masks[row]

@@ -28,9 +28,12 @@ class GroundTruth(NamedTuple):
     source_ids: tuple[str, ...] = ()  # I ids of the images, if they are known
     file_names: tuple[str, ...] = ()  # I, each "" where the records have none
     masks: list[Rle] | None = None  # G COCO RLE of whole images; None where they are not wanted
-    # Only the rules of Open Images tell the two kinds of regions in `is_crowd` apart.
-    is_group_of: np.ndarray | None = None  # [G] bool; None: as `is_crowd`
     lacks_mask: np.ndarray | None = None  # [G] bool, its mask is its box; None: no object
+
+
+def ignored_as_mask(truth: GroundTruth) -> np.ndarray:
+    """[G] bool: the regions in which detections of masks count neither way."""
+    return truth.is_crowd if truth.lacks_mask is None else truth.is_crowd | truth.lacks_mask
 
 
 def load_ground_truth(
@@ -73,7 +76,7 @@ def load_ground_truth(
     found = dict(run_jobs(png_job, read(), workers=NUM_WORKERS, progress=lambda _: None))
     if not records:
         raise ValueError(f"no image in {', '.join(shards) or 'an empty list of files'}")
-    boxes, classes, is_crowd, areas, *kinds = (
+    boxes, classes, is_crowd, areas, lacks_mask = (
         np.concatenate(column) for column in zip(*columns, strict=True)
     )
     return GroundTruth(
@@ -87,8 +90,7 @@ def load_ground_truth(
         source_ids=tuple(source_ids),
         file_names=tuple(file_names),
         masks=_joined(found, sizes, source_ids) if with_masks else None,
-        is_group_of=kinds[0],
-        lacks_mask=kinds[1],
+        lacks_mask=lacks_mask,
     )
 
 
@@ -123,7 +125,7 @@ def _read_truth(
     """Yields the columns of each image.
 
     They are record, source id, file name, size [2], masks as PNG files ([0] unless wanted), boxes
-    in pixels, labels, is_crowd, areas, is_group_of and lacks_mask.
+    in pixels, labels, is_crowd, areas and lacks_mask.
     """
 
     def parse(record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -134,8 +136,7 @@ def _read_truth(
         masks = tf.constant([], tf.string) if example.masks is None else example.masks
         size = tf.cast(tf.stack([example.height, example.width]), tf.float32)
         boxes = example.boxes_normalized * tf.tile(size, [2])
-        instances = (boxes, example.labels, example.is_crowd, example.areas)
-        instances += (example.is_group_of, example.lacks_mask)
+        instances = (boxes, example.labels, example.is_crowd, example.areas, example.lacks_mask)
         return record, example.source_id, file_name, size, masks, *instances
 
     return read_records(shards).map(unconverted(parse)).prefetch(256).as_numpy_iterator()

@@ -115,8 +115,7 @@ def test_objects_without_a_mask_absorb_detections_of_masks_and_are_objects_for_b
     """
     other, dog, box = [50, 0, 90, 50], np.zeros((100, 100), bool), np.ones((100, 100), bool)
     dog[:50, :50] = True
-    truth = truth_of([DOG, other, CAT], [1, 1, 2], [0, 0, 1], [False, True, True])._replace(
-        is_group_of=np.array([False, False, True]),
+    truth = truth_of([DOG, other, CAT], [1, 1, 2], [0, 0, 1], [False, False, True])._replace(
         lacks_mask=np.array([False, True, True]),
         masks=[encode_rle(mask) for mask in (dog, box, box)],
     )
@@ -136,7 +135,7 @@ def test_objects_without_a_mask_absorb_detections_of_masks_and_are_objects_for_b
     assert metrics["AP/Dog"] == pytest.approx((1 + 2 / 3) / 2)
     assert metrics["mask_AP/Dog"] == 0.5
     # Records written before objects could lack a mask have crowds only, which count as groups.
-    earlier = truth._replace(is_group_of=None, lacks_mask=None)
+    earlier = truth._replace(is_crowd=np.array([False, True, True]), lacks_mask=None)
     metrics = challenge_split(earlier, CLASSES, hierarchy="", image_labels="").metrics(found)
     assert metrics["mask_AP/Cat"] == 1.0
 

@@ -38,9 +38,15 @@ def read_objects(prefix: Path) -> list[dict[str, np.ndarray]]:
         example = parse_example(text, with_masks=True)
         columns = {
             name: getattr(example, name).numpy()
-            for name in ("source_id", "boxes_normalized", "labels", "is_crowd", "areas")
+            for name in (
+                "source_id",
+                "boxes_normalized",
+                "labels",
+                "is_crowd",
+                "lacks_mask",
+                "areas",
+            )
         }
-        columns |= {name: getattr(example, name).numpy() for name in ("is_group_of", "lacks_mask")}
         assert example.masks is not None
         pixels = [cv2.imdecode(np.frombuffer(m, np.uint8), 0) for m in example.masks.numpy()]
         found.append(columns | {"masks": np.array(pixels) > 0})
@@ -78,9 +84,8 @@ def test_masks_of_open_images_join_their_boxes(open_images: Path) -> None:
     assert convert(open_images, *options, "--mask_dir", f"{open_images}/masks") == 0
     (found,) = read_objects(open_images / "part/val_part")
     assert found["labels"].tolist() == [1, 2, 1]
-    # The dog has no mask, so it is a region to ignore, as the group is: both are their boxes.
-    assert found["is_crowd"].tolist() == [False, True, True]
-    assert found["is_group_of"].tolist() == [False, False, True]
+    # The dog and the group have no mask: both are their boxes.
+    assert found["is_crowd"].tolist() == [False, False, True]
     assert found["lacks_mask"].tolist() == [False, True, True]
     doubled = np.kron(ellipse(HEIGHT // 2, WIDTH // 2) > 0, np.ones((2, 2), bool))
     np.testing.assert_array_equal(found["masks"][0], doubled)

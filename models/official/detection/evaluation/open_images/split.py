@@ -130,7 +130,7 @@ def challenge_split(
             truth.image_indices[rows],
             expanded + 1,
             truth.boxes[rows],
-            (truth.is_crowd if truth.is_group_of is None else truth.is_group_of)[rows],
+            truth.is_crowd[rows],
             verified,
         ),
         tuple(entry.name for entry in classes),
