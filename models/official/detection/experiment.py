@@ -243,6 +243,7 @@ def export(
             "nms_iou_threshold": post.nms_iou_threshold,
         },
         boxes=boxes,
+        padding=run.config.model.padding,
         pixel_mean=task.model.pixel_mean,
         pixel_std=task.model.pixel_std,
         overwrite=overwrite,

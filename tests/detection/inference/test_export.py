@@ -18,6 +18,9 @@ from tpudet.detection.data.tfrecord import EncodedImage, encode_example
 from tpudet.detection.evaluation.ground_truth import load_ground_truth
 from tpudet.detection.inference.export import export_saved_model
 from tpudet.detection.inference.saved_detector import load_detector, read_saved_detector
+from tpudet.detection.inference.view_settings import ViewSettings
+from tpudet.detection.inference.views import load_view_detector
+from tpudet.detection.ops.boxes import padded_images
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.ops.numpy_masks import decode_rle
 from tpudet.detection.types import Batch, Detections
@@ -194,6 +197,43 @@ def test_pixel_boxes_of_another_canvas_on_an_object_store(
         assert json.load(file)["canvas_size"] == [128, 128]
 
 
+def test_the_padding_of_an_export_is_that_of_its_files(
+    stand_in: Any, jpegs: dict[str, bytes], tmp_path: Path
+) -> None:
+    """The detector's score is the mean of what the network sees."""
+    mean = (0.485, 0.456, 0.406)
+
+    def predict(batch: Batch) -> Detections:
+        seen = padded_images(batch, "mean", mean=mean)
+        ones = tf.ones([tf.shape(seen)[0], 1])
+        return Detections(
+            boxes=ones[:, :, None] * [[[0.0, 0.0, 64.0, 96.0]]],
+            scores=tf.reduce_mean(seen, axis=[1, 2, 3])[:, None] / 255.0,
+            classes=tf.cast(ones, tf.int32),
+            num_detections=tf.cast(ones[:, 0], tf.int32),
+        )
+
+    directory = export_saved_model(
+        model=stand_in.model,
+        predict=predict,
+        padding="mean",
+        pixel_mean=mean,
+        pixel_std=(1.0, 1.0, 1.0),
+        canvas_size=(64, 96),
+        class_list_text=CLASS_LIST,
+        directory=str(tmp_path / "x"),
+        metadata={"step": 1},
+        boxes="normalized",
+    )
+    saved = read_saved_detector(directory)
+    assert saved.metadata["padding_rgb"] == [124, 116, 104]
+    (whole,) = load_detector(saved)([jpegs["tall"]])
+    (view,) = load_view_detector(saved, ViewSettings(), 1)([jpegs["tall"]])
+    assert view.scores[0] == pytest.approx(whole.scores[0], abs=0.5 / 255)
+    black = decode_to_canvas(tf.constant(jpegs["tall"]), 64, 96).image
+    assert np.mean(black) / 255 < whole.scores[0] - 0.1
+
+
 def test_an_exported_model_resizes_as_it_was_trained(
     stand_in: Any, jpegs: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -240,6 +280,7 @@ def test_assets_say_what_the_model_is(saved_model: Path) -> None:
         "step": 12,
         "canvas_size": [64, 96],
         "boxes": "normalized",
+        "padding_rgb": [0, 0, 0],
         "max_detections": 7,
         "classes_sha256": hashlib.sha256(CLASS_LIST.encode()).hexdigest(),
     }

@@ -163,6 +163,11 @@ def test_int8_is_near(
             functools.partial(fit_short_side, short_side=24, long_side=40),
             "resized to 24 pixels on its shorter side, or less for at most 40 on its longer one",
         ),
+        (
+            {"padding_rgb": [9, 16, 104]},
+            fit,
+            "resized to fit into the canvas, aspect kept, at its upper left; the rest is 9 16 104",
+        ),
     ],
 )
 def test_images_are_placed_as_in_training(
@@ -187,7 +192,10 @@ def test_images_are_placed_as_in_training(
     (tmp_path / "images/tall.jpg").write_bytes(jpegs["tall"])
     path = tmp_path / "m.tflite"
     assert main([str(saved_model), str(path), "--int8", str(tmp_path / "images")]) == 0
-    expected = decode_to_canvas(tf.constant(jpegs["tall"]), 64, 96, resize).image.numpy()
+    placed = decode_to_canvas(tf.constant(jpegs["tall"]), 64, 96, resize)
+    expected = placed.image.numpy()
+    rows, columns = np.rint(placed.original_size * placed.scale).astype(int)
+    expected[rows:] = expected[:, columns:] = facts.get("padding_rgb", 0)
     np.testing.assert_array_equal(given, [expected])
     assert json.loads(Path(f"{path}.json").read_text())["placement"].startswith(placement)
 

@@ -32,6 +32,7 @@ from tpudet.trainkit.images.canvas import decode_to_canvas
 from tpudet.trainkit.saved_model import SavedModel
 
 HEIGHT, WIDTH = 64, 96
+BLACK = (0, 0, 0)
 # No two boxes overlap more than wholly, so nothing is merged.
 APART = ViewSettings(iou=1.0)
 
@@ -41,12 +42,38 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def test_the_view_at_scale_1_is_what_the_saved_model_sees(jpegs: dict[str, bytes]) -> None:
-    place = canvas_placer(HEIGHT, WIDTH)
+    place = canvas_placer(HEIGHT, WIDTH, BLACK)
     for encoded in jpegs.values():
         expected = decode_to_canvas(tf.constant(encoded), HEIGHT, WIDTH)
         (view,) = make_views(encoded, place, ViewSettings())
         np.testing.assert_array_equal(view.canvas, expected.image)
         np.testing.assert_array_equal(view.scale, expected.scale)
+
+
+def test_the_network_sees_its_own_padding_in_every_view(
+    saved_model: Path, jpegs: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[np.ndarray] = []
+
+    def detect(canvases: np.ndarray) -> list[ImageOutput]:
+        seen.extend(canvases)
+        return [ImageOutput(np.zeros(0, int), np.zeros(0), np.zeros((0, 4)))] * len(canvases)
+
+    monkeypatch.setattr(views, "load_canvas_detector", lambda _: detect)
+    saved = read_saved_detector(str(saved_model))
+    saved = saved._replace(metadata={**saved.metadata, "padding_rgb": [124, 116, 104]})
+    settings = ViewSettings(scales=(0.5,))
+    load_view_detector(saved, settings, 2)([jpegs["tall"]])
+    black = [*make_views(jpegs["tall"], canvas_placer(HEIGHT, WIDTH, BLACK), settings)]
+    for canvas, view in zip(seen, black, strict=True):
+        rows, columns = map(int, view.extent)
+        np.testing.assert_array_equal(canvas[:rows, :columns], view.canvas[:rows, :columns])
+        beyond = np.concatenate([canvas[rows:].reshape(-1, 3), canvas[:, columns:].reshape(-1, 3)])
+        assert (beyond == [124, 116, 104]).all()
+        assert len(beyond) > 1000
+    saved = saved._replace(metadata={**saved.metadata, "padding_rgb": [124, 116]})
+    with pytest.raises(UserError, match=r"padding_rgb is \[124, 116\]; it must be three integers"):
+        load_view_detector(saved, settings, 2)
 
 
 def test_without_views_to_add_the_detections_are_those_of_the_saved_model(
@@ -116,7 +143,7 @@ def test_crops_cover_an_image_with_a_quarter_of_overlap() -> None:
 
 def test_boxes_come_back_to_their_place(jpegs: dict[str, bytes]) -> None:
     """Inverse law: a box of the image, taken to each view that shows it whole, and back."""
-    place = canvas_placer(HEIGHT, WIDTH)
+    place = canvas_placer(HEIGHT, WIDTH, BLACK)
     rng = np.random.default_rng(0)
     starts = rng.uniform(0.05, 0.8, (50, 2))
     boxes = np.concatenate([starts, starts + rng.uniform(0.02, 0.1, (50, 2))], axis=1)
@@ -147,7 +174,7 @@ def test_an_object_at_a_border_of_the_image_is_whole_in_a_crop(
 ) -> None:
     """Rounding cuts up to two pixels off the last crop, which is not a border within the image."""
     encoded = cv2.imencode(".jpg", np.zeros((*size, 3), np.uint8))[1].tobytes()
-    place = canvas_placer(side, side)
+    place = canvas_placer(side, side, BLACK)
     near, far = 0.0, 1.0
     boxes = np.array(
         [

@@ -8,7 +8,8 @@ from 1 up:
   `trainkit.images.standardize`).
 - `tf_example`: [B] string, tf.Example protos with such a file under `image/encoded`.
 - `image_tensor`: [B, h, w, 3] uint8 RGB, all of one size, which are resized.
-- `canvas`: [B, H, W, 3] uint8 RGB of the canvas's size, which counts as the original.
+- `canvas`: [B, H, W, 3] uint8 RGB of the canvas's size, which counts as the original: beyond an
+  image it must have the colour `padding_rgb` of the metadata.
 - `raw_image_tensor`: the same in float32, normalised: `(pixels / 255 - mean) / std`.
 
 All return `num_detections` [B] int32; `detection_boxes` [B, K, 4] float32, y1 x1 y2 x2 of the
@@ -28,6 +29,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
+from tpudet.detection.ops.boxes import Padding, padding_rgb
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.types import Batch, Detections
 from tpudet.trainkit.class_list import read_class_list
@@ -55,6 +57,7 @@ def export_saved_model(
     directory: str,
     metadata: Mapping[str, object],
     boxes: BoxConvention,
+    padding: Padding = "black",
     pixel_mean: Sequence[float],
     pixel_std: Sequence[float],
     overwrite: bool = False,
@@ -71,8 +74,10 @@ def export_saved_model(
         directory: to write.
         metadata: JSON values: version, step, git commit; `class_agnostic` and `nms_iou_threshold`,
             by which the detections of several views are merged. metadata.json has them, and
-            canvas_size, boxes, max_detections, classes_sha256 and, with masks, mask_side.
+            canvas_size, boxes, padding_rgb, max_detections, classes_sha256 and, with masks,
+            mask_side.
         boxes: whether boxes are fractions of the original image in 0..1, or its pixels.
+        padding: what `predict` sees beyond an image, see `padded_images`.
         pixel_mean: the model's mean of each colour, for pixels in 0..1.
         pixel_std: its standard deviation of each colour.
         overwrite: replace an existing `directory`.
@@ -86,6 +91,7 @@ def export_saved_model(
     directory = directory.rstrip("/")
     require_free(directory, overwrite=overwrite)
     facts: dict[str, object] = {"canvas_size": list(canvas_size), "boxes": boxes}
+    facts["padding_rgb"] = padding_rgb(padding, mean=pixel_mean)
     detector = _Detector(
         predict,
         canvas_size,

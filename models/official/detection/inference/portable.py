@@ -11,13 +11,13 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from tpudet.detection.data.config import FitConfig, ResizeConfig, ShortSideConfig, StretchConfig
-from tpudet.detection.inference.saved_detector import read_saved_detector
+from tpudet.detection.inference.saved_detector import exported_padding, read_saved_detector
 from tpudet.trainkit.class_list import read_class_list
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
@@ -92,7 +92,9 @@ def convert_model(
             assert resize is not None  # refused above
             _require("ai_edge_quantizer", "int8")  # before minutes of reading and conversion
             height, width = saved.metadata["canvas_size"]
-            canvases = read_canvases(int8, (height, width), resize, limit=num_images)
+            canvases = read_canvases(
+                int8, (height, width), resize, padding=exported_padding(saved), limit=num_images
+            )
             encoded = _to_int8(_to_litert(saved), canvases)
         claim.verify()
         storage.remove_if_there(description)  # never that of another model beside this one
@@ -103,7 +105,12 @@ def convert_model(
 
 
 def read_canvases(
-    source: str, canvas_size: tuple[int, int], resize: ResizeConfig, *, limit: int
+    source: str,
+    canvas_size: tuple[int, int],
+    resize: ResizeConfig,
+    *,
+    padding: Sequence[int],
+    limit: int,
 ) -> list[np.ndarray]:
     """Reads images as the detector sees them, [H, W, 3] uint8, evenly from the whole source.
 
@@ -111,6 +118,7 @@ def read_canvases(
         source: a folder of images, or a split of a prepared set, `<folder>/<split>_<part>`.
         canvas_size: height and width.
         resize: how the detector's images come to the canvas.
+        padding: red, green and blue beyond an image, 0..255.
         limit: maximum number of images.
 
     Raises:
@@ -119,7 +127,7 @@ def read_canvases(
     import tensorflow as tf
 
     from tpudet.detection.data.resize import build_resize
-    from tpudet.trainkit.images.canvas import decode_to_canvas
+    from tpudet.trainkit.images.canvas import pad_with_colour, place_on_canvas
     from tpudet.trainkit.records import count_records, find_shards, read_records
 
     if storage.is_folder(source):
@@ -140,8 +148,14 @@ def read_canvases(
             for row, (_, record) in enumerate(read_records(shards))
             if row in wanted
         ]
-    scale = build_resize(resize)
-    return [decode_to_canvas(file, *canvas_size, scale).image.numpy() for file in encoded]
+    placement = {"scale": 1.0, "position": (0.0, 0.0), "flip": False}
+    placement["resize"] = build_resize(resize)
+    return [
+        pad_with_colour(
+            place_on_canvas(file, *canvas_size, **placement).image, *canvas_size, padding
+        ).numpy()
+        for file in encoded
+    ]
 
 
 def _spread(count: int, limit: int) -> list[int]:
@@ -237,7 +251,7 @@ def _description(saved: SavedModel, *, is_int8: bool) -> str:
             **saved.metadata,
             "precision": "int8" if is_int8 else "float32",
             "input": {"shape": [1, *saved.metadata["canvas_size"], 3], "type": "uint8 RGB"},
-            "placement": _placement(_exported_resize(saved)),
+            "placement": _placement(_exported_resize(saved), exported_padding(saved)),
             "box_order": "y1 x1 y2 x2 of the canvas",
             "classes": [[entry.identifier, entry.name] for entry in classes],  # from id 1
         },
@@ -262,17 +276,18 @@ def _exported_resize(saved: SavedModel) -> ResizeConfig | None:
             return None
 
 
-def _placement(resize: ResizeConfig | None) -> str:
+def _placement(resize: ResizeConfig | None, padding: Sequence[int]) -> str:
+    rest = f"the rest is {' '.join(map(str, padding)) if any(padding) else 0}"
     match resize:
         case None:
             return "resized by its shorter side, data.resize of the run's config.yaml, aspect kept"
         case FitConfig():
-            return "resized to fit into the canvas, aspect kept, at its upper left; the rest is 0"
+            return f"resized to fit into the canvas, aspect kept, at its upper left; {rest}"
         case StretchConfig():
             return "resized to the whole canvas, aspect not kept"
         case ShortSideConfig():
             return (
                 f"resized to {resize.short_side} pixels on its shorter side, or less for at most "
                 f"{resize.long_side} on its longer one and to fit into the canvas, aspect kept, "
-                "sides rounded down, at its upper left; the rest is 0"
+                f"sides rounded down, at its upper left; {rest}"
             )

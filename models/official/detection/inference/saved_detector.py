@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tpudet.detection.ops.numpy_masks import Rle, paste_rle
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.saved_model import SavedModel, load_saved_model, read_saved_model
 
 
@@ -42,6 +43,22 @@ def load_canvas_detector(saved: SavedModel) -> CanvasDetector:
     Boxes are fractions of the canvas.
     """
     return _load_signature(saved, "image_tensor")
+
+
+def exported_padding(saved: SavedModel) -> tuple[int, int, int]:
+    """Red, green and blue, uint8, that the network saw beyond an image; black if it is not said.
+
+    Raises:
+        UserError: the metadata have something else there.
+    """
+    rgb = saved.metadata.get("padding_rgb", [0, 0, 0])
+    match rgb:
+        case [int(red), int(green), int(blue)] if min(rgb) >= 0 and max(rgb) <= 255:
+            return red, green, blue
+    raise UserError(
+        f"the metadata of {saved.directory} say that padding_rgb is {rgb!r}; it must be three "
+        "integers in 0..255. Export the model again."
+    )
 
 
 def _load_signature(saved: SavedModel, name: str) -> Callable[[Any], list[ImageOutput]]:

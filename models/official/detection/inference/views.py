@@ -24,12 +24,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tpudet.detection.inference.saved_detector import Detector, ImageOutput, load_canvas_detector
+from tpudet.detection.inference.saved_detector import (
+    Detector,
+    ImageOutput,
+    exported_padding,
+    load_canvas_detector,
+)
 from tpudet.detection.inference.view_settings import ViewSettings
 from tpudet.detection.ops.numpy_boxes import boxes_to_original
 from tpudet.detection.submission.fusion.plain_fusion import Boxes, fuse_class, iou
 from tpudet.trainkit.errors import UserError
-from tpudet.trainkit.images.canvas import place_on_canvas
+from tpudet.trainkit.images.canvas import pad_with_colour, place_on_canvas
 from tpudet.trainkit.saved_model import SavedModel
 
 _OVERLAP = 0.25  # of two neighbouring crops, as a fraction of the canvas
@@ -74,7 +79,7 @@ def load_view_detector(saved: SavedModel, settings: ViewSettings, batch_size: in
         )
     height, width = saved.metadata["canvas_size"]
     detect_canvases = load_canvas_detector(saved)
-    place = canvas_placer(height, width)
+    place = canvas_placer(height, width, exported_padding(saved))
     most = saved.metadata.get("max_detections")
     # Earlier versions did not write these.
     is_agnostic = saved.metadata.get("class_agnostic", False)
@@ -111,8 +116,14 @@ def load_view_detector(saved: SavedModel, settings: ViewSettings, batch_size: in
     return detect
 
 
-def canvas_placer(height: int, width: int) -> Place:
-    """Returns the function that makes a view: (encoded, scale, position y x, flip)."""
+def canvas_placer(height: int, width: int, padding: Sequence[int]) -> Place:
+    """Returns the function that makes a view: (encoded, scale, position y x, flip).
+
+    Args:
+        height: of the canvas.
+        width: of the canvas.
+        padding: red, green and blue beyond the image, 0..255.
+    """
 
     @tf.function(
         input_signature=[
@@ -124,7 +135,7 @@ def canvas_placer(height: int, width: int) -> Place:
     )
     def place(encoded: Any, scale: Any, position: Any, flip: Any) -> tuple:
         placed = place_on_canvas(encoded, height, width, scale=scale, position=position, flip=flip)
-        canvas = tf.image.pad_to_bounding_box(placed.image, 0, 0, height, width)
+        canvas = pad_with_colour(placed.image, height, width, padding)
         extent = tf.cast(tf.shape(placed.image)[:2], tf.float32)
         return canvas, placed.original_size, placed.scale, placed.offset, extent
 

@@ -100,6 +100,11 @@ def image_regions(batch: Batch) -> Tensor:
     return ops.clip(corners, 0.0, ops.convert_to_tensor([height, width] * 2, "float32"))
 
 
+def padding_rgb(padding: Padding, *, mean: Sequence[float]) -> list[int]:
+    """Returns the colour that `padded_images` gives to what is beyond an image, as uint8."""
+    return [0, 0, 0] if padding == "black" else [round(255 * value) for value in mean]
+
+
 def padded_images(batch: Batch, padding: Padding, *, mean: Sequence[float]) -> Tensor:
     """Returns the images [B, H, W, 3] of a batch with what the network sees beyond each.
 
