@@ -33,7 +33,17 @@ def test_opencv_reads_images_and_videos_in_one_place_each() -> None:
     assert found == {"trainkit/images/opencv_decode.py", "trainkit/images/video.py"}
 
 
-@pytest.mark.parametrize("pixels", [MASK, MASK.astype(np.uint16)])
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        MASK,
+        MASK.astype(np.uint16),
+        # 1 to 4 of blue, or 1 of red, is 0 of gray.
+        np.stack([np.minimum(MASK, 4), 0 * MASK, 0 * MASK], axis=-1),
+        np.stack([0 * MASK, 0 * MASK, MASK > 0], axis=-1).astype(np.uint16),
+        np.stack([0 * MASK, np.minimum(MASK, 1), 0 * MASK, 0 * MASK + 255], axis=-1),
+    ],
+)
 def test_any_value_above_zero_is_inside_a_mask(pixels: np.ndarray) -> None:
     assert decode_mask_image(png(pixels)).tolist() == [[False, True, True], [False, False, True]]
 

@@ -12,8 +12,8 @@ import numpy as np
 from tpudet.trainkit.images.headers import ImageError, find_container
 from tpudet.trainkit.images.pixel_limit import check_header, unreadable
 
-# Reduced to 8 bits, values below 256 would become 0.
-_MASK = cv2.IMREAD_GRAYSCALE | cv2.IMREAD_ANYDEPTH
+# Not reduced to 8 bits, nor to gray: values below 256, or a little blue, would become 0.
+_MASK = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH
 
 
 def decode_image(encoded: bytes, flags: int) -> np.ndarray:
@@ -34,12 +34,15 @@ def decode_image(encoded: bytes, flags: int) -> np.ndarray:
 
 
 def decode_mask_image(encoded: bytes) -> np.ndarray:
-    """Decodes a mask of 8 or 16 bits, [h, w] bool, any value above 0 being inside.
+    """Decodes a mask of 8 or 16 bits, [h, w] bool, any value above 0 being inside, in any colour.
+
+    An alpha channel does not count.
 
     Raises:
         ImageError: as `decode_image`.
     """
-    return decode_image(encoded, _MASK) > 0
+    pixels = decode_image(encoded, _MASK)
+    return pixels > 0 if pixels.ndim == 2 else pixels.any(axis=-1)
 
 
 def decode_fitting_mask(encoded: bytes, size: tuple[int, ...]) -> np.ndarray | None:
