@@ -105,19 +105,26 @@ def _chosen(paths: Sequence[str], wanted_ids: Sequence[str] | None, where: str) 
         files.setdefault(os.path.splitext(ImageFile("", path).name)[0], []).append(path)
     ids = sorted(files) if wanted_ids is None else sorted(set(wanted_ids))
     problems = [
-        f"{i}: {' and '.join(map(_short, files[i]))} have one id"
+        f"{i}: {' and '.join(_shortest_names(files[i]))} have one id"
         for i in ids
         if len(files.get(i, [])) > 1
     ]
-    problems += [f"{i}: no such image in {where}" for i in ids if i not in files]
+    problems += [
+        f"{i}: no such image in {where}"
+        + ("; ids have no extension" if os.path.splitext(i)[0] in files else "")
+        for i in ids
+        if i not in files
+    ]
     if problems:
         more = f"\n  and {len(problems) - 10} more" if len(problems) > 10 else ""
         raise ImageFolderError("\n  ".join(["the images do not fit:", *problems[:10]]) + more)
     return [ImageFile(i, files[i][0]) for i in ids]
 
 
-def _short(path: str) -> str:
-    return path if is_url(path) else os.path.basename(path)
+def _shortest_names(paths: Sequence[str]) -> list[str]:
+    """Names without folders, unless two are equal."""
+    names = [path if is_url(path) else os.path.basename(path) for path in paths]
+    return names if len(set(names)) == len(names) else list(paths)
 
 
 def list_inputs(

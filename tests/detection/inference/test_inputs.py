@@ -179,14 +179,19 @@ def test_predicted_images_are_saved_with_their_detections(
         (lambda folder: ["https://host/"], "does not end with the name of a file"),
         (lambda folder: [f"{folder}/bad.mp4"], "bad.mp4: it does not begin as a video does"),
         (lambda folder: [f"{folder}/a/1.jpg", "http://h/1.png"], "http://h/1.png have one id"),
+        (
+            lambda folder: [f"{folder}/a/1.jpg", f"{folder}/b/1.jpg"],
+            "/a/1.jpg and .*/b/1.jpg have one id",
+        ),
     ],
 )
 def test_inputs_that_are_refused(
     tmp_path: Path, make: Callable[[Path], list[str]], message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/1.jpg").write_bytes(b"x")
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.jpg").write_bytes(b"x")
     (tmp_path / "bad.mp4").write_bytes(b"no video")
     with pytest.raises((UserError, OSError), match=message):
         list_inputs(make(tmp_path), None)

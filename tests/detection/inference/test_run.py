@@ -385,6 +385,11 @@ def test_wrong_input_is_explained(
 
     out = tmp_path / "p.parquet"
     assert "no directory" in message_of(out, tmp_path / "none", "--images", folder)
+    text = message_of(folder, saved_model, "--images", folder)
+    assert f"{folder} is a folder: name a file in it" in text
+    text = message_of(tmp_path / "p.csv", saved_model, "--images", folder)
+    assert "p.csv: predictions are written as Parquet" in text
+    assert "tpudet gen_sub makes a submission" in text
     text = message_of(out, folder, "--images", folder)
     assert "no SavedModel (saved_model.pb) in" in text
     assert "there is: notes.txt, small.jpg" in text

@@ -332,6 +332,12 @@ def test_wrong_input_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture)
     other.write_text("ImageId\n")
     assert main([str(other)]) == 2
     assert "other.parquet is not a usable predictions file" in capsys.readouterr().err
+    submission = tmp_path / "sub.csv"
+    submission.write_text("ImageId,PredictionString\n")
+    assert main([str(submission), "--out", str(submission), "-f"]) == 2
+    assert "sub.csv would be replaced by its own submission" in capsys.readouterr().err
+    assert submission.read_text() == "ImageId,PredictionString\n"
+    submission.unlink()
     assert [p.name for p in tmp_path.iterdir()] == ["other.parquet"]
 
 

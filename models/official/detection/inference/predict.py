@@ -21,7 +21,7 @@ from tpudet.detection.inference.view_settings import ViewSettings
 from tpudet.trainkit.cpu import gains_from_bfloat16
 from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files.locations import storage_path
-from tpudet.trainkit.files.storage import is_file
+from tpudet.trainkit.files.storage import is_file, is_folder
 from tpudet.trainkit.image_folder import (
     ImageFile,
     Shard,
@@ -33,6 +33,8 @@ from tpudet.trainkit.image_folder import (
 from tpudet.trainkit.saved_model import SavedModel, find_saved_model
 
 InferencePrecision = Literal["auto", "float32", "bfloat16"]
+
+_OTHER_RESULTS = (".csv", ".json", ".txt", ".zip")  # which no predictions file is
 
 
 def plan_folder(
@@ -64,6 +66,7 @@ def plan_folder(
         UserError: an argument is not usable.
     """
     target = shard_output_path(predictions, shard)
+    _check_target(predictions, target)
     if is_file(target) and not overwrite:
         raise InferenceError(f"{target} exists: --overwrite replaces it")
     saved = read_saved_detector(find_saved_model(saved_model))
@@ -111,6 +114,7 @@ def plan_models(
 
     def add(model: ListedModel) -> None:
         target = shard_output_path(model.predictions_path, shard)
+        _check_target(model.predictions_path, target)
         task = _task(model.saved, target, listed, shard, views)
         task = task._replace(in_bfloat16=in_bfloat16, any_precision=any_precision)
         task = task._replace(image_files=files, file_facts=facts)
@@ -217,6 +221,17 @@ def _task(
     images = take_shard(listed, shard) if shard else listed
     whole = digest_image_list([image.image_id for image in listed])
     return PredictionTask(saved, images, target, views, shard, whole)
+
+
+def _check_target(predictions: str, target: str) -> None:
+    if is_folder(target):
+        raise InferenceError(f"{target} is a folder: name a file in it, such as {target}/1.parquet")
+    if predictions.lower().endswith(_OTHER_RESULTS):
+        raise InferenceError(
+            f"{predictions}: predictions are written as Parquet, or to a name that ends in .pkl as "
+            "a pickle; of them tpudet gen_sub makes a submission, and tpudet convert_predictions "
+            "COCO's JSON and CSV"
+        )
 
 
 def _list(images: Sequence[str], every: int, ids: str | None) -> list[ImageFile]:

@@ -171,7 +171,10 @@ def _check_paths(source: str, target: str, *, force: bool) -> None:
     if not is_file(source):
         raise SubmissionError(f"no file {source}: PREDICTIONS is written by tpudet predict")
     if is_same_file(source, target):
-        raise SubmissionError(f"--out {target} is the predictions file itself; name another file")
+        raise SubmissionError(
+            f"{source} would be replaced by its own submission: PREDICTIONS is a file of tpudet "
+            "predict (.parquet or .pkl), and --out names another file"
+        )
     if is_file(target) and not force:
         raise SubmissionError(f"{target} exists; -f replaces it, --out names another file")
 

@@ -71,6 +71,30 @@ def test_truth_that_is_not_given_is_told(files: Path, capsys: pytest.CaptureFixt
         assert [note.partition(": ")[0] + ": " for note in found] == missing
 
 
+@pytest.mark.parametrize("force", [[], ["-f"]])
+def test_the_class_list_of_a_prepared_set_is_not_replaced(
+    files: Path, force: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "set").mkdir()
+    (files / "set/classes.csv").write_text("/c,cat\n")
+    assert run(files, "--output", f"{files}/set", *force) == 2
+    assert "set/classes.csv is another command's" in capsys.readouterr().err
+    assert [path.name for path in (files / "set").iterdir()] == ["classes.csv"]
+
+
+def test_predictions_of_other_classes_are_refused(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "sub.csv").write_text(SUBMISSION.replace("/c", "/m/1"))
+    assert run(files) == 2
+    error = capsys.readouterr().err
+    assert (
+        "5 predictions ignored, of labels that are not classes: /m/1 …; the first class is /c"
+        in error
+    )
+    assert not (files / "sub_evaluation").exists()
+
+
 def test_existing_results_need_force(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = ["--output", f"{files}/result", "--num_curves", "0"]
     assert run(files, *output) == 0

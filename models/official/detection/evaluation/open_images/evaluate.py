@@ -14,6 +14,7 @@ from tpudet.detection.evaluation.open_images.metric import Scored, score_boxes
 from tpudet.detection.evaluation.open_images.predictions import ReadCounts, read_box_predictions
 from tpudet.detection.evaluation.open_images.report import (
     CURVES_PER_PAGE,
+    TABLE_COLUMNS,
     TIDE_MEANINGS,
     ErrorShare,
     ScoredClass,
@@ -93,11 +94,23 @@ class Challenge:
             detections, counts = read_box_predictions(
                 path, self.labelled, threads=self._threads, skip_bad=self._skip_bad
             )
+            self._require_known_labels(path, detections, counts)
             scored = score_boxes(self.labelled.truth, detections)
             return SubmissionScores(scored, detections, counts)
         detections, counts = read_mask_predictions(path, self.labelled, skip_bad=self._skip_bad)
+        self._require_known_labels(path, detections, counts)
         scored = score_masks(self.labelled.truth, self._masks, detections)
         return SubmissionScores(scored, detections, counts)
+
+    def _require_known_labels(
+        self, path: str, detections: DetectionTable, counts: ReadCounts
+    ) -> None:
+        if counts.unknown and not len(detections.scores) and not counts.unverified:
+            raise SubmissionError(
+                f"{path}: no prediction in an image of the ground truth is of a class that is "
+                f"scored: {counts.unknown}; the first class is "
+                f"{self.labelled.classes[0].identifier}"
+            )
 
 
 def evaluate_submission(
@@ -158,6 +171,12 @@ def evaluate_submission(
 
 def _check_output(folder: str, *, force: bool) -> None:
     mistakes = []
+    table = storage.read_text(f"{folder}/{TABLE}") if is_file(f"{folder}/{TABLE}") else None
+    if table is not None and not table.startswith(",".join(TABLE_COLUMNS)):
+        mistakes.append(
+            f"{folder}/{TABLE} is another command's, such as the class list of a prepared set, and "
+            "is not replaced; --output names another folder"
+        )
     if is_file(f"{folder}/{SUMMARY}") and not force:
         mistakes.append(f"{folder}/{SUMMARY} exists; -f replaces it, --output names another folder")
     if is_file(folder):

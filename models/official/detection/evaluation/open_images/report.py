@@ -23,6 +23,9 @@ from tpudet.detection.types import DetectionTable
 from tpudet.trainkit.class_list import ClassEntry
 
 CURVES_PER_PAGE = 25
+TABLE_COLUMNS = (
+    *("LabelName", "Name", "AP", "Boxes", "GroupOf", "Predictions", "TruePositives", "BestRecall"),
+)
 _COLUMNS = 5
 _TIDE_PER_IMAGE = 100  # detections, as TIDE itself takes
 TIDE_MEANINGS = {
@@ -93,10 +96,7 @@ def table_text(rows: Sequence[ScoredClass]) -> str:
     """The table as CSV; undefined numbers are blank."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(
-        ("LabelName", "Name", "AP", "Boxes", "GroupOf", "Predictions", "TruePositives",
-         "BestRecall")
-    )  # fmt: skip
+    writer.writerow(TABLE_COLUMNS)
     for row in rows:
         writer.writerow(
             ("" if math.isnan(value) else f"{value:.6f}") if isinstance(value, float) else value
