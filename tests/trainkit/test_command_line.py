@@ -1,12 +1,17 @@
 """Commands whose standard streams are closed or full, and messages that are too long."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tpudet.trainkit.command_line import add_config_arguments, new_parser, run_command
+from tpudet.trainkit.command_line import (
+    add_config_arguments,
+    new_parser,
+    run_command,
+)
 from tpudet.trainkit.errors import UserError
 
 PROGRAM = """
@@ -55,7 +60,44 @@ def test_full_streams(streams: str, code: int, tmp_path: Path) -> None:
     assert done.returncode == code, done.stderr
     assert (tmp_path / "result.txt").read_text() == "content"
     assert "Traceback" not in done.stderr
-    assert ("No space left on device" in done.stderr) == (streams == ">/dev/full")
+    told = "standard output cannot be written: No space left on device"
+    assert (told in done.stderr) == (streams == ">/dev/full")
+
+
+@pytest.mark.parametrize("is_stderr_read", [True, False])
+def test_work_goes_on_when_the_reader_of_its_output_leaves(
+    is_stderr_read: bool, tmp_path: Path
+) -> None:
+    program = """
+import logging, sys
+from pathlib import Path
+from tpudet.trainkit.command_line import new_parser, run_command, start_logging
+from tpudet.trainkit.screen import is_output_read, prepare_screen
+
+def body(arguments):
+    start_logging()
+    for _ in range(3):
+        print("x" * 100_000)
+        print("a state", file=sys.stderr)
+        logging.getLogger("tpudet").info("a message")
+    Path("done").write_text(str(is_output_read()))
+    print("what is flushed at the exit")
+    return 3
+
+prepare_screen()
+sys.exit(run_command(new_parser("tpudet test", ""), [], body))
+"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", program]
+    stderr = subprocess.PIPE if is_stderr_read else writer
+    done = subprocess.run(
+        command, cwd=tmp_path, stdout=writer, stderr=stderr, text=True, check=False
+    )
+    os.close(writer)
+    assert done.returncode == 3
+    assert done.stderr == ("a state\n" * 3 if is_stderr_read else None)
+    assert (tmp_path / "done").read_text() == "False"
 
 
 @pytest.mark.parametrize("mode", ["utf8=0", "utf8=1"])  # of an ordinary locale, and of C

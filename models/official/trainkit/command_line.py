@@ -16,7 +16,7 @@ from tpudet.trainkit.cpu import available_cores
 from tpudet.trainkit.errors import UserError, shorten
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.file_kinds import FileKind, refuse_other_kind
-from tpudet.trainkit.screen import LogFormatter, LogHandler
+from tpudet.trainkit.screen import LogFormatter, LogHandler, StandardOutput
 
 EXIT_WRONG_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -66,9 +66,6 @@ def run_command(
             print(result)
         code = result if isinstance(result, int) else 0
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the output has left, as `head` does
-        _discard_output()
-        return code
     except (UserError, OSError) as error:
         _say(f"{parser.prog}: {_shorten_message(_in_words(error))}")
         code = code or EXIT_WRONG_USAGE  # the output may be a terminal that closed
@@ -122,9 +119,15 @@ def _open_closed_streams() -> None:
 
 
 def _print_any_text() -> None:
-    """Lets standard output show with backslashes what its encoding has not, of file names, say."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    """Lets standard output show with backslashes what its encoding has not, of file names, say.
+
+    One that is the process's own no longer needs a reader.
+    """
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        return
+    sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = StandardOutput.in_place_of(sys.stdout)
 
 
 def new_parser(prog: str, description: str | None, **settings: Any) -> argparse.ArgumentParser:

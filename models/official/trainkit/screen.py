@@ -57,8 +57,66 @@ def _shows_notes() -> bool:
     return os.environ.get("TF_CPP_MIN_LOG_LEVEL") in ("0", "1")
 
 
-class _Text(io.TextIOWrapper):
+class _Stream(io.TextIOWrapper):
+    """A standard stream that loses what it is given once its reader has left, as `head` does.
+
+    The work that writes to it continues.
+    """
+
+    title: str
+    has_reader = True  # as far as is known
+
+    def write(self, text: str) -> int:
+        """Writes text."""
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._go_on_after(error)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hands on what was written."""
+        try:
+            super().flush()
+        except OSError as error:
+            self._go_on_after(error)
+
+    def _go_on_after(self, error: OSError) -> None:
+        if not isinstance(error, BrokenPipeError):
+            error.filename = self.title
+            raise error
+        self.has_reader = False
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), self.fileno())
+
+
+class StandardOutput(_Stream):
+    """Standard output, see `_Stream`."""
+
+    title = "standard output"
+
+    @classmethod
+    def in_place_of(cls, stream: io.TextIOWrapper) -> "StandardOutput":
+        """Writes to the buffer of a stream, which must live on, in the same way."""
+        stream.flush()
+        return cls(
+            stream.buffer,
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+
+
+def is_output_read() -> bool:
+    """Whether standard output still has a reader, as far as the last attempt to write tells."""
+    return getattr(sys.stdout, "has_reader", True)
+
+
+class _Text(_Stream):
     """Standard error as Python opens it by itself."""
+
+    title = "standard error"
 
     def __init__(self, buffer: BinaryIO) -> None:
         super().__init__(buffer, "utf-8", "backslashreplace", line_buffering=True)

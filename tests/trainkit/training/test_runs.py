@@ -1,6 +1,7 @@
 """The table of runs."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,14 @@ def test_the_command_says_when_there_is_nothing(
     with pytest.raises(SystemExit, match="2"):
         list_runs.main(["--watch", "0"])
     assert "--watch: `0` is not a number above 0" in capsys.readouterr().err
+
+
+def test_watching_ends_when_nobody_reads_it(
+    ram_dir: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "has_reader", False, raising=False)
+    assert list_runs.main([ram_dir, "--watch", "600"]) == 0
+    assert capsys.readouterr().out.count("No runs below") == 1
 
 
 def test_watching_refreshes_until_interrupted(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tpudet.trainkit.files import storage
+from tpudet.trainkit.screen import is_output_read
 from tpudet.trainkit.training import run_log
 from tpudet.trainkit.training.run_comparison import compare_runs, read_settings
 from tpudet.trainkit.training.wall_time import PARTS, sum_wall_time
@@ -227,7 +228,7 @@ def print_report(
     every_seconds: float | None,
     content: Content = "progress",
 ) -> None:
-    """Prints a table once, or again and again until Ctrl-C."""
+    """Prints a table once, or again and again until Ctrl-C or until nobody reads it."""
     clear = "\033[2J\033[H" if every_seconds and sys.stdout.isatty() else ""
     with contextlib.suppress(KeyboardInterrupt):
         while True:
@@ -238,6 +239,6 @@ def print_report(
                 content=content,
             )
             print(clear + table, flush=True)
-            if not every_seconds:
+            if not every_seconds or not is_output_read():
                 return
             time.sleep(every_seconds)
