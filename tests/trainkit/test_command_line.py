@@ -9,6 +9,7 @@ import pytest
 
 from tpudet.trainkit.command_line import (
     add_config_arguments,
+    add_override_arguments,
     new_parser,
     run_command,
 )
@@ -187,6 +188,61 @@ def test_a_config_is_given_with_or_without_its_flag(words: str, config: str | No
     add_config_arguments(parser)
     assert run_command(parser, words.split(), lambda arguments: seen.append(arguments.config)) == 0
     assert seen == [config]
+
+
+def run_with_paths(*words: str) -> int:
+    parser = new_parser("tpudet try", "")
+    parser.add_argument("sources", nargs="*")
+    parser.add_argument("--output", default="out")
+    parser.add_argument("--add", action="append")
+    add_override_arguments(parser)
+    return run_command(parser, words, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        (["a", "gs:/bucket/x"], "write gs://bucket/x"),
+        (["--output", "s3:/b"], "write s3://b"),
+        (["--add", "a", "--add", "hdfs:/b/x"], "write hdfs://b/x"),
+        (["--set", "data.directory=gs:/b/x"], "write gs://b/x"),
+        (["--output=~/x"], "write $HOME/x"),
+        (["--output=~"], "write $HOME"),
+        (["--set", "data.directory=~/x"], "write $HOME/x"),
+        (["--params_override=~/x.yaml"], "write $HOME/x.yaml"),
+    ],
+)
+def test_a_path_that_would_be_another_folder_is_refused(
+    words: list[str], right: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_with_paths(*words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"tpudet try: {words[-1].rpartition('=')[2]}")
+    assert error.endswith(f"{right}\n")
+
+
+@pytest.mark.parametrize("variable", ["DATA", "STORAGE"])
+def test_a_variable_that_would_be_another_folder_is_refused(
+    variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for value in ("gs:/bucket/x", "~/x"):
+        monkeypatch.setenv(variable, value)
+        assert run_with_paths() == 2
+        assert f"tpudet try: ${variable}: {value}" in capsys.readouterr().err
+    monkeypatch.setenv(variable, "gs://bucket/x")
+    assert run_with_paths() == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["gs://bucket/x", "ram://x", "https://x/~/y", "./~/x", "./gs:/x", "~x", "a~", "/~/x"],
+        ["--output", "^(gs|s3):/", "--add", "label=gs:/x", "--add", "~|^x"],
+        ["--set", "train.weights=~", "--set", "a= ~ ", "--params_override", "{a: ~, b: gs:/x}"],
+    ],
+)
+def test_texts_that_are_no_such_paths_are_taken(words: list[str]) -> None:
+    assert run_with_paths(*words) == 0
 
 
 @pytest.mark.parametrize("words", ["a --config b", "--config b a", "--config a --config b", "a b"])

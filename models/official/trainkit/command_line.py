@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from tpudet.trainkit.cpu import available_cores
 from tpudet.trainkit.errors import UserError, shorten
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.file_kinds import FileKind, refuse_other_kind
+from tpudet.trainkit.files.locations import refuse_miswritten, refuse_miswritten_roots
 from tpudet.trainkit.screen import LogFormatter, LogHandler, StandardOutput
 
 EXIT_WRONG_USAGE = 2
@@ -61,6 +62,8 @@ def run_command(
     arguments = parser.parse_intermixed_args(words)  # options may stand between the positionals
     code = 0
     try:
+        refuse_miswritten_roots()
+        refuse_miswritten(_texts(arguments))
         result = body(arguments)
         if isinstance(result, str):
             print(result)
@@ -77,6 +80,16 @@ def run_command(
     except OSError:  # a full disk, say, of which the error has been told
         _discard_output()
     return code
+
+
+def _texts(arguments: argparse.Namespace) -> Iterator[str]:
+    """Every string among the arguments; of --set the values, where a sole `~` is null in YAML."""
+    for name, value in vars(arguments).items():
+        values = value if isinstance(value, list | tuple) else [value]
+        texts = [text for text in values if isinstance(text, str)]
+        if name == "overrides":
+            texts = [found for text in texts if (found := text.partition("=")[2].strip()) != "~"]
+        yield from texts
 
 
 def _in_words(error: UserError | OSError) -> str:
