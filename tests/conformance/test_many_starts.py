@@ -29,7 +29,7 @@ COMMANDS = {
     "trim_sub_by_num_of_predicts {out}.csv {in}_1.csv 2": 0,
     "filter_dataset {out}.csv {in}_boxes.csv": 0,
     "filter_dataset {out}.csv {in}_no_boxes.csv": 2,
-    "list_runs {out}": 0,
+    "list_runs {out}": 2,
     "show_config open_images_2019/retinanet_v3": 2,
     "--version": 0,
 }

@@ -190,6 +190,14 @@ def test_the_command_says_when_there_is_nothing(
     assert "--watch: `0` is not a number above 0" in capsys.readouterr().err
 
 
+def test_a_folder_that_is_named_and_missing_is_an_error(
+    ram_dir: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in (f"{tmp_path}/nosuch", f"{ram_dir}/nosuch"):
+        assert list_runs.main([folder]) == 2
+        assert capsys.readouterr().err == f"tpudet list_runs: there is no folder {folder}\n"
+
+
 def test_watching_ends_when_nobody_reads_it(
     ram_dir: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,8 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> str | None:
     from tpudet.trainkit.errors import UserError
+    from tpudet.trainkit.files import storage
     from tpudet.trainkit.training import runs
 
+    is_named = arguments.directory != storage_path("saved")  # which the first run will make
+    if is_named and not storage.exists(arguments.directory):
+        raise UserError(f"there is no folder {arguments.directory}")
     if arguments.goodput and arguments.compare:
         raise UserError("--goodput and --compare are two tables: give one of them")
     if arguments.page and (arguments.goodput or arguments.compare or arguments.watch):

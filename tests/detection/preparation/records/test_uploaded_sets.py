@@ -139,6 +139,19 @@ def test_killed_anywhere_a_set_is_refused_or_whole_and_the_upload_resumes(
     assert num_stops >= 2 + NUM_CHANGED + NUM_CHANGED + 1
 
 
+@pytest.mark.parametrize("of_a_set", ["s", "s/"])
+def test_a_set_is_not_copied_into_another(of_a_set: str, tmp_path: Path, capsys) -> None:
+    """As `upload converted/*` would without a destination."""
+    other, last = write_version(tmp_path / "q", b"a"), write_version(tmp_path / "s", b"b")
+    before = below(str(tmp_path))
+    assert main([str(other), f"{tmp_path}/{of_a_set}"]) == 2
+    assert "is itself a prepared set, and the last argument is" in capsys.readouterr().err
+    assert below(str(tmp_path)) == before
+    for _ in range(2):  # beside others, and again; the files of a set may be named one by one
+        assert main([str(other), str(last), f"{tmp_path}/converted"]) == 0
+        assert main([*map(str, sorted(last.iterdir())), f"{tmp_path}/alone"]) == 0
+
+
 def test_shards_alone_are_not_copied_under_the_manifest_of_another_version(
     versions, destination, capsys
 ) -> None:

@@ -180,11 +180,16 @@ def plan_transfers(sources: Sequence[str], destination: str) -> list[Transfer]:
         destination: folder for the copies, each under its own name.
 
     Raises:
-        UserError: a source is missing, empty, unfinished or overlaps the destination, or two files
-            would get the same name. All mistakes are listed.
+        UserError: a source is missing, empty, unfinished or overlaps the destination, two files
+            would get the same name, or a set would be copied into a set. All mistakes are listed.
     """
     transfers: list[Transfer] = []
     mistakes: list[str] = []
+    if any(storage.is_folder(one) and _is_set(one) for one in sources) and _is_set(destination):
+        mistakes.append(
+            f"{destination} is itself a prepared set, and the last argument is the folder to copy "
+            "sets to: was it left out?"
+        )
     for source in map(_absolute, sources):
         target = _target(source, destination)
         if not storage.exists(source):
@@ -204,6 +209,11 @@ def plan_transfers(sources: Sequence[str], destination: str) -> list[Transfer]:
     if mistakes:
         raise UserError("\n  ".join(["Nothing was copied.", *mistakes]))
     return transfers
+
+
+def _is_set(folder: str) -> bool:
+    """Whether a folder, which may not exist yet, holds the manifest of a split."""
+    return any(name.endswith(MANIFEST_SUFFIX) for name in storage.list_names(folder))
 
 
 def _target(source: str, destination: str) -> str:
