@@ -80,6 +80,19 @@ def test_the_digest_is_of_the_files_and_not_of_their_folder(sample_part: str) ->
     assert find_split(copy, "val", names).digest != digests[0]
 
 
+def test_what_is_missing_where_there_is_no_class_list_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^data.directory: there is no folder {tmp_path}/x;"):
+        load_classes(f"{tmp_path}/x/")
+    for name in ("part_1", "part_0", "notes"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match="`identifier,name` per row$"):
+        load_classes(str(tmp_path))
+    for name in ("part_1", "part_0"):
+        (tmp_path / name / "classes.csv").write_text("/m/1,cat\n")
+    with pytest.raises(ConfigError, match=rf"sets below {tmp_path}: part_0, part_1$"):
+        load_classes(f"{tmp_path}/")
+
+
 def test_other_numbers_of_records_are_another_digest(tmp_path: Path) -> None:
     write(tmp_path, {"train-00000-of-00001": 2})
     before = find(tmp_path, "train").digest

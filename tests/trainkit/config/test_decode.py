@@ -154,6 +154,16 @@ def test_an_override_has_no_comment(text: str, value: object) -> None:
     assert leaf.value == value  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.parametrize("ending", ["yaml", "yml"])
+def test_a_missing_file_of_overrides_is_no_yaml_text(ending: str, tmp_path: Path) -> None:
+    top, over = tmp_path / "top.yaml", tmp_path / f"over.{ending}"
+    top.write_text("steps: 1\n")
+    with pytest.raises(ConfigError, match=f"^--params_override: {over} does not exist$"):
+        load_config(Drawing, str(top), params_override=str(over))
+    over.write_text("# nothing yet\n")
+    assert load_config(Drawing, str(top), params_override=str(over)).steps == 1
+
+
 def test_yaml_of_a_config_decodes_to_the_same_config() -> None:
     drawing = Drawing(
         title="a: b", rate=1e-7, names=("1", "null"), clip=None, shape=Ring(outer=2.0)

@@ -128,6 +128,17 @@ def test_base_that_names_no_version_says_where_it_is_written(folder: Path, tmp_p
         load_config_tree("mine.yaml")
 
 
+@pytest.mark.parametrize("text", ["", "# base: quickstart\n", "{}\n"])
+def test_a_file_without_keys_is_no_experiment(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"{path} is empty, .* with `base: quickstart`"):
+        load_config_tree(str(path))
+    (tmp_path / "top.yaml").write_text("base: mine.yaml\na: 1\n")
+    with pytest.raises(ConfigError, match="mine.yaml is empty"):
+        load_config_tree(str(tmp_path / "top.yaml"))
+
+
 def test_configs_of_the_package_serve_where_the_working_directory_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

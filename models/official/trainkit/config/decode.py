@@ -58,6 +58,8 @@ def load_config(
     if params_override:
         is_text = params_override.lstrip().startswith("{") or ": " in params_override
         is_file = "\n" not in params_override and not is_text and storage.exists(params_override)
+        if not is_text and not is_file and params_override.endswith((".yaml", ".yml")):
+            raise ConfigError(f"--params_override: {params_override} does not exist")
         over = (
             load_tree(params_override)
             if is_file

@@ -23,7 +23,7 @@ _CONFIGS = "configs/yaml"
 _VERSION_TABLE = "versions.yaml"
 _BASE_FOLDER = "base"  # of files that only others build on
 _NUM_SUGGESTIONS = 5
-_DEFAULT_TASK = "detection"  # its experiments name no task
+DEFAULT_TASK = "detection"  # its experiments name no task
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ def find_task(name: str) -> str:
         ConfigError: as `load_config_tree`.
     """
     task = load_config_tree(name).children.get("task")
-    return str(task.value) if isinstance(task, Leaf) else _DEFAULT_TASK
+    return str(task.value) if isinstance(task, Leaf) else DEFAULT_TASK
 
 
 def read_value(path: str, *keys: str) -> Any:
@@ -207,6 +207,11 @@ def load_tree(path: str, seen: tuple[str, ...] = ()) -> Branch:
 
 def _load_found(found: FoundConfig, seen: tuple[str, ...]) -> Branch:
     tree = load_tree(found.path, seen)
+    if not tree.children:
+        raise ConfigError(
+            f"{found.path} is empty, and would stand for the defaults of all keys; begin it with "
+            "`base: quickstart`"
+        )
     return merge(tree, override_tree(found.overrides)) if found.overrides else tree
 
 

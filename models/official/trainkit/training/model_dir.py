@@ -14,6 +14,7 @@ from tpudet.trainkit.class_list import (
 )
 from tpudet.trainkit.config.decode import ConfigError, to_yaml
 from tpudet.trainkit.config.find import run_config
+from tpudet.trainkit.errors import listing
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.storage import read_text, write_text
 from tpudet.trainkit.record_splits import class_list_beside
@@ -23,6 +24,9 @@ from tpudet.trainkit.training.checkpoints import Checkpoint, list_checkpoints, r
 from tpudet.trainkit.weights.tensor_bundle import BEST_FOLDER, stored_keys
 
 Config = TypeVar("Config")  # a task's ExperimentConfig
+
+_MAX_SUBFOLDERS = 1000  # that are searched for a class list
+_FIRST_LINE = "# Written by tpudet"  # of a config.yaml, from its beginning
 
 logger = logging.getLogger(__name__)
 
@@ -55,16 +59,24 @@ def load_classes(directory: str, path: str = "") -> tuple[str, tuple[ClassEntry,
         raise ConfigError("data.directory is empty: name the folder of the TFRecords")
     text = read_text(path) if path else class_list_beside(directory)
     if text is None:
-        missing = path or f"{directory.rstrip('/')}/classes.csv"
-        nor = "" if path else ", nor does a label map, *.pbtxt"
-        raise ConfigError(
-            f"{missing} does not exist{nor}: it lists the classes of the records, "
-            "`identifier,name` per row"
-        )
+        raise ConfigError(_no_class_list(directory.rstrip("/"), path))
     try:
         return text, read_class_list(text)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def _no_class_list(folder: str, path: str) -> str:
+    """What is missing where there is no class list at `path`, or in a folder if that is empty."""
+    listed = "it lists the classes of the records, `identifier,name` per row"
+    if path:
+        return f"{path} does not exist: {listed}"
+    if not storage.is_folder(folder):
+        return f"data.directory: there is no folder {folder}; name that of the TFRecords"
+    names = storage.list_kinds(folder)[0][:_MAX_SUBFOLDERS]
+    sets = [name for name in names if storage.is_file(f"{folder}/{name}/classes.csv")]
+    below = f". Name one of the sets below {folder}: {listing(sets)}" if sets else ""
+    return f"{folder}/classes.csv does not exist, nor does a label map, *.pbtxt: {listed}{below}"
 
 
 def load_run(model_dir: str, load_config: Callable[[str], Config]) -> Run[Config]:
@@ -140,6 +152,26 @@ def compare_run(
                 logger.warning("Changed since the run began: %s", line)
 
 
+def require_own_config(model_dir: str) -> None:
+    """Refuses a model_dir whose `config.yaml` a user wrote: `write_run_files` would replace it.
+
+    Args:
+        model_dir: of the run; may not exist yet.
+
+    Raises:
+        ConfigError: it does not begin as those that tpudet writes.
+    """
+    path = f"{model_dir}/config.yaml"
+    text = read_text(path)
+    if text is None or text.startswith(_FIRST_LINE):
+        return
+    raise ConfigError(
+        f"{path} does not begin with `{_FIRST_LINE}`, and training would replace it by the "
+        "experiment with all its values. Move it out of the model_dir and train from there; "
+        "if it is of a run and only lost that line, restore it"
+    )
+
+
 def write_run_files(model_dir: str, config: Any, class_list_text: str) -> None:
     """Writes `config.yaml`, and `classes.csv` unless it is there, into a model_dir.
 
@@ -154,7 +186,7 @@ def write_run_files(model_dir: str, config: Any, class_list_text: str) -> None:
     storage.make_folder(model_dir)
     if read_text(f"{model_dir}/classes.csv") is None:
         write_text(f"{model_dir}/classes.csv", class_list_text)
-    text = f"# Written by tpudet, commit {git_commit()}\n{to_yaml(config)}"
+    text = f"{_FIRST_LINE}, commit {git_commit()}\n{to_yaml(config)}"
     write_text(f"{model_dir}/config.yaml", text)
 
 
@@ -179,7 +211,7 @@ def select_checkpoint(model_dir: str, step: str) -> Checkpoint:
         return kept[best]
     if step == "latest" and everything:
         return everything[max(own or kept)]
-    if step.isdigit() and int(step) in everything:
+    if step.isdecimal() and int(step) in everything:
         return everything[int(step)]
     existing = ", ".join(map(str, sorted(everything))) or "none"
     which = f"; best: {best}" if best is not None else ""

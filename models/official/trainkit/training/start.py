@@ -4,12 +4,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from tpudet.trainkit.config.find import read_value
+from tpudet.trainkit.config.find import DEFAULT_TASK, find_task, read_value
+from tpudet.trainkit.config.yaml_tree import ConfigError
+from tpudet.trainkit.files import storage
 from tpudet.trainkit.training.build_engine import choose_devices, resolve_precision
 from tpudet.trainkit.training.checkpoints import list_checkpoints, read_checkpoint
 from tpudet.trainkit.training.devices import Devices
 from tpudet.trainkit.training.engine import RECORDS_CONSUMED
-from tpudet.trainkit.training.model_dir import config_to_resume
+from tpudet.trainkit.training.model_dir import config_to_resume, require_own_config
 from tpudet.trainkit.training.run_outlook import Done, with_total_steps
 from tpudet.trainkit.weights.config import WeightsConfig
 from tpudet.trainkit.weights.families import TPUDET, Family
@@ -45,8 +47,13 @@ def resolve_start(
         resolve_auto: as for `resolve_config`.
 
     Raises:
-        UserError: the weights cannot be read, or the devices are not available.
+        UserError: the weights cannot be read, the devices are not available, or the model_dir is of
+            another task or would lose a config.yaml that a user wrote.
     """
+    if model_dir:
+        _require_same_task(model_dir, config)
+    if model_dir and trains:
+        require_own_config(model_dir)
     begins = not (model_dir and list_checkpoints(model_dir))
     experiment: Any = config
     train = with_total_steps(experiment.train, num_images, done=read_done(model_dir))
@@ -59,6 +66,19 @@ def resolve_start(
     devices = choose_devices(train)
     train = resolve_precision(train, devices, model_dir, trains=trains)
     return Start(dataclasses.replace(experiment, train=train), devices, pretrained, begins)
+
+
+def _require_same_task(model_dir: str, config: Any) -> None:
+    """Refuses a run of the other task, whose keys mean nothing to this one."""
+    path = f"{model_dir}/config.yaml"
+    if not storage.is_file(path):
+        return
+    there, here = find_task(path), getattr(config, "task", DEFAULT_TASK)
+    if there != here:
+        raise ConfigError(
+            f"{model_dir} holds a run of the task {there}, by its config.yaml, and this experiment "
+            f"is of the task {here}: choose another --model_dir"
+        )
 
 
 def read_done(model_dir: str | None) -> Done | None:
