@@ -100,6 +100,20 @@ def test_what_tensorflow_misreads_is_repaired_and_what_is_damaged_is_left_out(
     assert "left out: 1" in capsys.readouterr().out
 
 
+def test_a_class_without_a_usable_image_is_refused(tmp_path: Path, capsys) -> None:
+    source, part = tmp_path / "source", tmp_path / "part"
+    jpeg = write(source / "train/a/1.jpg")
+    (source / "train/b").mkdir()
+    for name in ("1.jpg", "2.jpg"):
+        (source / "train/b" / name).write_bytes(jpeg[: len(jpeg) // 2])
+    assert main([str(source), "--output", str(part), "--workers", "1"]) == 2
+    error = capsys.readouterr().err
+    assert "no image of b (2) in" in error
+    assert "b/1.jpg" in error
+    assert "b/2.jpg" in error
+    assert list(part.iterdir()) == []
+
+
 def test_what_is_no_image_by_its_name_is_listed(tmp_path: Path, capsys) -> None:
     """Roboflow's `valid` is val; a folder `extra` beside it is of no split."""
     source, part = tmp_path / "source", tmp_path / "part"

@@ -20,7 +20,8 @@ names.
 Images are files of any of these extensions, in any case, whatever their format: jpg jpeg jpe jfif
 png webp bmp gif tif tiff avif jp2 ppm pgm pnm. What TensorFlow would decode wrongly (CMYK, GIF, 16
 bits, EXIF orientation, ...) is converted. What is damaged, has another extension or is in a folder
-of a class folder is left out. The manifest lists both. The same command resumes an interrupted run.
+of a class folder is left out. The manifest lists both. A split that would lose all images of a
+class is refused. The same command resumes an interrupted run.
 
 example:
   tpudet images_to_tfrecords flowers --output $STORAGE/converted/flowers --presize 256

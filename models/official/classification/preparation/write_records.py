@@ -45,7 +45,7 @@ def write_splits(plans: Sequence[Plan], *, workers: int, overwrite: bool) -> Non
 
     Raises:
         UserError: the output has other classes or a finished split of other inputs, another run is
-            writing it, no image of a split can be used, or writing fails.
+            writing it, no image of a split or of a class in it can be used, or writing fails.
     """
     for plan in plans:
         _check_output(plan, overwrite=overwrite)
@@ -130,12 +130,28 @@ def _write_split(plan: Plan, workers: int) -> dict[str, Any]:
             # Beside this folder an earlier split could not be trained on.
             storage.remove_folder(plan.progress_folder)
             raise UserError(f"no image of {plan.directory} can be used:\n{_summary(manifest)}")
+        if lost := _lost_classes(plan, manifest):
+            storage.remove_folder(plan.progress_folder)
+            raise UserError(
+                f"no image of {listing(lost)} in {plan.directory} can be used:\n"
+                f"{_summary(manifest)}\nReplace these files, or remove them"
+            )
         _check_classes_again(plan, classes, before)
         _publish_shards(plan, jobs, claim)
         storage.write_text(classes, write_class_list(plan.classes))
         _write_manifest(plan, manifest)
         storage.remove_folder(plan.progress_folder)
     return manifest
+
+
+def _lost_classes(plan: Plan, manifest: Mapping[str, Any]) -> list[str]:
+    """Returns the classes all of whose images were left out, with the numbers of these."""
+    given = Counter(label for _, labels in plan.files for label in labels)
+    return [
+        f"{entry.name} ({given[number]})"
+        for number, entry in enumerate(plan.classes, start=1)
+        if given[number] and not manifest["images_per_class"][entry.name]
+    ]
 
 
 def _write_manifest(plan: Plan, manifest: Mapping[str, Any]) -> None:
