@@ -20,7 +20,7 @@ from tpudet.detection.build_detector import (
 from tpudet.detection.config import ExperimentConfig, advise_on_cpus, load_experiment
 from tpudet.detection.data.foreign_records import check_foreign_records
 from tpudet.detection.data.resize import build_resize
-from tpudet.detection.data.sample import describe_lacks, describe_left_out
+from tpudet.detection.data.sample import describe_lacks, describe_left_out, require_boxes
 from tpudet.detection.inference.export import BoxConvention, export_saved_model, round_up_canvas
 from tpudet.detection.modeling.config import OneStagePostprocessConfig
 from tpudet.trainkit.class_list import ClassEntry
@@ -256,6 +256,7 @@ def _open_data(config: ExperimentConfig) -> tuple[str, Sequence[ClassEntry], Spl
     data = config.data
     class_list_text, classes = load_classes(data.directory)
     split = find_split(data.directory, data.train_split, [entry.name for entry in classes])
+    require_boxes(split.manifest, data.train_split)
     return class_list_text, classes, first_records(split, data.fraction)
 
 
@@ -298,8 +299,7 @@ def _log_start(
         logger.warning("%s: %s", counted, lack)
     for lack in check_foreign_records(split, classes, name):
         logger.warning("split %s: %s", name, lack)
-    left_out = describe_left_out(split.manifest, data.max_instances)
-    if left_out:
+    if left_out := describe_left_out(split.manifest, data.max_instances):
         logger.info("%s: %s", counted, left_out)
     loaded = training.loaded.loaded if training.loaded else ()
     log_frozen(training.frozen, loaded=loaded, begins=start.begins)

@@ -13,7 +13,7 @@ from tpudet.detection.commands import train
 from tpudet.detection.data.config import DataConfig
 from tpudet.detection.data.foreign_records import check_foreign_records
 from tpudet.detection.data.pipeline import train_dataset
-from tpudet.detection.data.sample import describe_lacks
+from tpudet.detection.data.sample import describe_lacks, require_boxes
 from tpudet.detection.evaluation.ground_truth import load_ground_truth
 from tpudet.trainkit.class_list import ClassEntry, read_label_map
 from tpudet.trainkit.config.yaml_tree import ConfigError
@@ -294,8 +294,11 @@ def test_what_a_split_has_nothing_of_is_said() -> None:
         "1 of 3 classes have no box: c",
         "1 of 3 classes have only crowd regions, from which nothing is learned: b",
     ]
-    assert "no image of the 3 has a box" in describe_lacks(manifest | {"boxes": 0})[0]
     assert describe_lacks(None) == []
+    require_boxes(manifest, "train")
+    require_boxes(None, "train")
+    with pytest.raises(UserError, match="split train: no image of the 3 has a box, so nothing can"):
+        require_boxes(manifest | {"boxes": 0}, "train")
 
 
 def test_boxes_and_crowds_that_training_leaves_out_are_a_warning(tmp_path: Path) -> None:

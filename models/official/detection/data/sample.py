@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tpudet.detection.data.boxes import has_area
 from tpudet.detection.data.masks import pack_masks, unpack_masks
-from tpudet.trainkit.errors import listing
+from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.types import Tensor
 
 
@@ -103,6 +103,23 @@ def describe_left_out(manifest: Mapping[str, Any] | None, max_instances: int) ->
     )
 
 
+def require_boxes(manifest: Mapping[str, Any] | None, split: str) -> None:
+    """Refuses to train on a split without boxes.
+
+    Args:
+        manifest: of the split; records of other programs have none.
+        split: its name.
+
+    Raises:
+        UserError: its manifest counts none.
+    """
+    if manifest is not None and not manifest["boxes"]:
+        raise UserError(
+            f"split {split}: no image of the {manifest['images']} has a box, so nothing can be "
+            "learned from them. Convert annotations with boxes, or name another data.train_split."
+        )
+
+
 def describe_lacks(manifest: Mapping[str, Any] | None) -> list[str]:
     """Says which classes a split has nothing of to learn from.
 
@@ -112,8 +129,6 @@ def describe_lacks(manifest: Mapping[str, Any] | None) -> list[str]:
     if manifest is None:
         return []
     boxes, crowds = manifest["boxes_per_class"], manifest.get("crowds_per_class", {})
-    if not manifest["boxes"]:
-        return [f"no image of the {manifest['images']} has a box: nothing can be learned from them"]
     empty = [name for name, count in boxes.items() if not count]
     crowded = [name for name, count in boxes.items() if count and count == crowds.get(name)]
     lacks = []
