@@ -27,7 +27,8 @@ _EPILOG = """examples:
 
 Splits and folds are stratified: each gets its share of every class. The same command resumes an
 interrupted run; finished files are kept. A set that would lose all its boxes, or all boxes of a
-class, is refused unless --allow_empty is given.
+class, and a train split without a box are refused unless --allow_empty is given. A label that is
+none of the annotations' classes counts as a class, unless --classes names those to take.
 exit codes: 0 done, 2 wrong arguments or inputs (nothing is left half-written), 130 interrupted
 """
 

@@ -154,7 +154,7 @@ def add_writing_arguments(
     parser.add_argument(
         "--allow_empty",
         action="store_true",
-        help="also write a set that loses all its boxes, or all boxes of a class",
+        help="also write a set that loses all its boxes or all of a class, and train without boxes",
     )
     add_overwrite_argument(parser, "a finished set made from other inputs")
 

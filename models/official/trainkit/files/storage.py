@@ -123,11 +123,11 @@ def open_regular_file(path: str) -> FileIO:
     Raises:
         OSError: it cannot be opened, or is not a file.
     """
-    file = FileIO(os.open(path, os.O_RDONLY | NO_WAIT))
-    mode = os.fstat(file.fileno()).st_mode
+    descriptor = os.open(path, os.O_RDONLY | NO_WAIT)
+    mode = os.fstat(descriptor).st_mode  # FileIO would call a folder by its number
     if builtin_stat.S_ISREG(mode):
-        return file
-    file.close()
+        return FileIO(descriptor)
+    os.close(descriptor)
     if builtin_stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise OSError(errno.EINVAL, "it is a device or FIFO, not a file", path)

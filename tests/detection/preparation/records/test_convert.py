@@ -213,7 +213,9 @@ def test_every_fault_is_repaired_or_left_out_and_said(
 ) -> None:
     path, images = faulty_set(write_coco, encoded_image)
     output = tmp_path / "faulty"
-    more = ("--split", "test", "--image_check", image_check)
+    classes = tmp_path / "classes.csv"  # without it, a label that is no class is refused
+    classes.write_text("3,cat\n7,dog\n")
+    more = ("--split", "test", "--image_check", image_check, "--classes", classes)
     assert convert("coco", path, images, output, *more) == 0
     screen = capsys.readouterr().out
     manifest = manifest_of(output, "test")
@@ -249,15 +251,23 @@ def test_every_fault_is_repaired_or_left_out_and_said(
 
     report = tmp_path / "report.json"
     for _ in range(2):  # its own report is replaced
-        assert check("coco", path, images, "--report", report) == 1
+        assert check("coco", path, images, "--classes", classes, "--report", report) == 1
     found = json.loads(report.read_text())
     assert found["left_out"] == manifest["left_out"]
     assert found["repaired"] == manifest["repaired"]
     with pytest.raises(SystemExit, match="2"):
-        check("coco", path, images, "--report", tmp_path / "gone/report.json")
+        check("coco", path, images, "--classes", classes, "--report", tmp_path / "gone/report.json")
     assert "report.json cannot be written: there is no folder" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
-        check("coco", path, images, "--report", output / "test_faulty.manifest.json")
+        check(
+            "coco",
+            path,
+            images,
+            "--classes",
+            classes,
+            "--report",
+            output / "test_faulty.manifest.json",
+        )
     assert "manifest.json exists and is not a report of findings" in capsys.readouterr().err
 
 
@@ -289,13 +299,16 @@ def test_a_mask_that_cannot_be_drawn_takes_its_box_along(
     assert convert("coco", path, images, output, *options) == 0
     manifest = manifest_of(output, "val")
     assert manifest["left_out_counts"] == {"object without a usable mask": 2}
+    details = [entry["detail"] for entry in manifest["left_out"]]
+    assert [detail.partition(": ")[2] for detail in details] == ["no polygon", "no segmentation"]
     assert [record.labels for record in read_back(output, "val")] == [[1]]
 
 
 def test_train_is_shuffled_by_the_seed_and_other_splits_are_not(
     write_coco, encoded_image, tmp_path, read_back
 ) -> None:
-    path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(12)}, {})
+    boxes = {"0.jpg": [(3, 4, 5, 20, 30)]}
+    path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(12)}, boxes)
     orders = {}
     for name, split, seed in (
         ("a", "train", 0),

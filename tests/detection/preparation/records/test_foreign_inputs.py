@@ -130,6 +130,15 @@ def test_crowd_flags_that_mean_yes(bench, flag) -> None:
         ({"annotations": [box(1.5)]}, "such as 1.5"),
         ({"categories": [{"id": None, "name": "cat"}]}, "'id' of 1 of 1 entries in 'categories'"),
         ({"images": [{"id": 1, "file_name": None}]}, "'file_name' of 1 of 1"),
+        ({"images": [{"id": 1, "file_name": "a\0.jpg"}]}, "is not a file name, such as 'a"),
+        ({"categories": []}, "No classes are known, as the annotations define none"),
+        ({"annotations": [], "categories": []}, "No classes are known, as the annotations have no"),
+        ({"annotations": [box(bbox=[0.1, 0.1, 0.2, 0.3])] * 2}, "so they are fractions of the"),
+        ({"annotations": [box(bbox=[40, 40, -20, -30])] * 2}, "2 of 2 boxes end left of where"),
+        (
+            {"annotations": [box(1, 0), box(2, 1, bbox=[1, 1, 9, 9])]},
+            "All class numbers are one lower than those of the classes, which begin with 1 for cat",
+        ),
         ({"images": [{"id": 1, "file_name": "1.jpg", "width": "wide"}]}, "such as 'wide'"),
         ({"images": [{"id": 1, "file_name": "../1.jpg"}]}, "1 file names of the annotations lead"),
         ({"images": [{"id": 1, "file_name": "/etc/1.jpg"}]}, "lead outside --images"),
@@ -224,6 +233,55 @@ def test_a_class_that_loses_its_boxes_is_refused(bench, capsys) -> None:
     assert bench.convert("coco", path, "--dry_run") == 2
     # A class that never had a box loses none.
     assert bench.convert("coco", bench.coco([box()])) == 0
+
+
+def test_a_label_that_is_no_class_is_refused_unless_a_list_chose_others(
+    bench, tmp_path, capsys
+) -> None:
+    path = bench.coco([box(), box(2, 2), box(2, 7)])
+    for command in (bench.convert, bench.check):
+        assert command("coco", path) == 2
+        error = capsys.readouterr().err
+        assert "would lose all boxes of '7', which is no class (1). Left out: 1 unknown" in error
+        assert "All class numbers" not in error
+    assert bench.convert("coco", path, "--allow_empty") == 0
+    classes = tmp_path / "classes.csv"
+    classes.write_text("1,cat\n")
+    assert bench.convert("coco", path, "--classes", classes, "--overwrite") == 0
+    assert bench.labels() == {"1": [1], "2": []}
+
+
+def test_boxes_that_may_be_in_another_layout_are_said(bench, capsys) -> None:
+    """Corners read as x, y, width, height end beyond the image; an overhang of a pixel is usual."""
+    for corners, is_said in (([30, 20, 60, 40], True), ([30, 20, 34.5, 20], False)):
+        assert bench.check("coco", bench.coco([box(bbox=corners), box(2, bbox=corners)])) == 0
+        assert ("they may be corners x1, y1, x2, y2" in capsys.readouterr().out) == is_said
+
+
+def test_pixels_within_the_first_are_told_from_fractions(bench, capsys) -> None:
+    small = box(bbox=[0, 0, 1, 1])
+    assert bench.convert("coco", bench.coco([small, box(2)])) == 0
+    assert bench.convert("coco", bench.coco([box(bbox=[0.5, 0.5, 0, 0])]), "--overwrite") == 2
+    assert "Left out: 1 zero-size box" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("corners", "message"),
+    [
+        ((0.1, 0.2, 0.3, 0.5), "fractions of the image and not pixels: multiply each <bndbox>"),
+        ((40, 30, 20, 10), "2 of 2 boxes end left of where they begin"),
+    ],
+)
+def test_voc_boxes_in_another_unit_or_layout_are_refused(
+    bench, tmp_path, capsys, corners, message
+) -> None:
+    folder = tmp_path / "ann"
+    folder.mkdir()
+    for name in "12":
+        (folder / f"{name}.xml").write_bytes(xml(thing("cat", corners)))
+    for command in (bench.convert, bench.check):
+        assert command("voc", folder) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_listed_images_are_those_of_the_listed_folder(bench, tmp_path, capsys) -> None:

@@ -17,7 +17,7 @@ def convert(annotations: Path, images: Path, output: Path, *more: object) -> int
 def test_other_classes_in_the_same_part_are_refused(
     write_coco, encoded_image, tmp_path, capsys
 ) -> None:
-    path, images = write_coco({"a.jpg": encoded_image()}, {})
+    path, images = write_coco({"a.jpg": encoded_image()}, {"a.jpg": [(3, 1, 1, 9, 9)]})
     output = tmp_path / "part"
     assert convert(path, images, output, "--split", "train") == 0
     classes = tmp_path / "other.csv"
@@ -149,3 +149,29 @@ def test_a_set_without_one_usable_image_is_not_written(
     assert convert(path, images, output, "--split", "val") == 2
     assert "No image can be used" in capsys.readouterr().err
     assert list(output.iterdir()) == []
+
+
+def test_a_split_without_a_box_is_not_trained_on(
+    write_coco, encoded_image, tmp_path, capsys
+) -> None:
+    path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(2)}, {})
+    division = ("--split", "train=0.5,val=0.5")
+    for more in (division, (*division, "--dry_run")):
+        assert convert(path, images, tmp_path / "part", *more) == 2
+        error = capsys.readouterr().err
+        assert "train_part would have no box, so that nothing can be learned" in error
+        assert "--allow_empty" in error
+    assert convert(path, images, tmp_path / "part", *division, "--allow_empty") == 0
+    assert convert(path, images, tmp_path / "others", "--split", "val") == 0
+    assert convert(path, images, tmp_path / "others", "--split", "test") == 0
+
+
+def test_a_balance_that_fits_no_memory_is_refused(
+    write_coco, encoded_image, tmp_path, capsys
+) -> None:
+    path, images = write_coco({"a.jpg": encoded_image()}, {"a.jpg": [(3, 1, 1, 9, 9)]})
+    more = ("--split", "train", "--balance", 10**11)
+    assert convert(path, images, tmp_path / "part", *more) == 2
+    error = capsys.readouterr().err
+    assert "100,000,000 at most are written: lower it, or limit the copies" in error
+    assert "--max_copies" in error

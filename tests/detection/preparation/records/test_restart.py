@@ -15,6 +15,7 @@ from tpudet.detection.preparation.records import build_shard
 from tpudet.trainkit.files import storage
 
 NUM_SHARDS = 8
+ONE_BOX = {"0.jpg": [(3, 1, 1, 9, 9)]}  # a split to train on has one
 
 
 def arguments_for(path: Path, images: Path, output: Path, *more: object) -> list[str]:
@@ -127,7 +128,7 @@ def test_a_full_disk_is_said_and_only_what_changed_is_written_again(
 def test_what_a_lost_node_left_half_written_is_removed(
     write_coco, encoded_image, tmp_path, monkeypatch
 ) -> None:
-    path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(8)}, {})
+    path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(8)}, ONE_BOX)
     undisturbed, output = tmp_path / "one/part", tmp_path / "two/part"
     assert make_tfrecords.main(arguments_for(path, images, undisturbed, "--workers", 1)) == 0
     real = build_shard.write_shard
@@ -145,7 +146,7 @@ def test_a_finished_set_is_kept_and_replaced_only_when_asked(
     write_coco, encoded_image, tmp_path, capsys
 ) -> None:
     names = [f"{number}.jpg" for number in range(9)]
-    path, images = write_coco(dict.fromkeys(names, encoded_image()), {})
+    path, images = write_coco(dict.fromkeys(names, encoded_image()), ONE_BOX)
     output = tmp_path / "part"
     command = arguments_for(path, images, output, "--workers", 1)
     assert make_tfrecords.main(command) == 0
@@ -281,7 +282,7 @@ def test_a_claim_lost_while_writing_publishes_nothing(
 
 
 def test_damaged_records_of_an_earlier_run(write_coco, encoded_image, tmp_path, capsys) -> None:
-    path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(8)}, {})
+    path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(8)}, ONE_BOX)
     output = tmp_path / "part"
     command = arguments_for(path, images, output, "--workers", 1)
     assert make_tfrecords.main(command) == 0
@@ -305,7 +306,7 @@ def test_damaged_records_of_an_earlier_run(write_coco, encoded_image, tmp_path, 
 def test_shards_of_unknown_origin_are_not_written_over(
     write_coco, encoded_image, tmp_path, capsys
 ) -> None:
-    path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(8)}, {})
+    path, images = write_coco({f"{n}.jpg": encoded_image() for n in range(8)}, ONE_BOX)
     output = tmp_path / "part"
     output.mkdir()
     foreign = output / "train_part-00000-of-00008.tfrecord"
@@ -320,7 +321,7 @@ def test_shards_of_unknown_origin_are_not_written_over(
 def test_killed_as_any_file_gets_its_name(write_coco, encoded_image, tmp_path) -> None:
     """By SIGKILL at the first, second ... renaming of a step and of a set; then run again."""
     names = [f"{number}.jpg" for number in range(4)]
-    path, images = write_coco(dict.fromkeys(names, encoded_image()), {})
+    path, images = write_coco(dict.fromkeys(names, encoded_image()), ONE_BOX)
     program = f"""
 import os, signal, sys
 from tpudet.detection.commands import make_tfrecords

@@ -224,7 +224,7 @@ def test_split_fractions() -> None:
         (("--split", "val", "--fold", 0), "--fold 0 needs --folds"),
         (("--split", "val", "--balance", 9), "9 images per class is for the split train only"),
         (("--split", "train", "--max_copies", 9), "--max_copies 9 limits copies, but"),
-        (("--folds", 50), "41 images cannot be split into 50"),
+        (("--folds", 50), "--folds 50: 41 images cannot be split into 50"),
         (("--split", "train=0.99,val=0.01"), "val=0.01 of 41 images is less than one image"),
         (("--split", "train=0.97,val=0.03"), "--num_shards 2 must be in 1..1, the images of val"),
     ],

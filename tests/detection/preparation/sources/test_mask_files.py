@@ -205,6 +205,10 @@ def test_folders_with_one_image_each(tmp_path: Path) -> None:
     write_png(tmp_path / "a/images/other.png", np.zeros((HEIGHT, WIDTH), np.uint8))
     with pytest.raises(UserError, match=r"a/images has 2 images \(a.png, other.png\)"):
         read_mask_folders(str(tmp_path))
+    for file in (tmp_path / "a/images").iterdir():
+        file.unlink()
+    with pytest.raises(UserError, match=r"a/images has 0 images; with"):
+        read_mask_folders(str(tmp_path))
 
 
 def test_masks_of_16_bits_and_files_of_macos(tmp_path: Path) -> None:

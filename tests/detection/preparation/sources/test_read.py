@@ -307,7 +307,7 @@ def coco_text(**changed: object) -> str:
             coco_text(id=[1]),
             r"'id' of 1 of 1 entries in 'images' is not a number or string, such as \[1\]",
         ),
-        (coco_text(file_name=3), "'file_name' of 1 of 1 entries in 'images' is not a string"),
+        (coco_text(file_name=3), "'file_name' of 1 of 1 entries in 'images' is not a file name"),
         (coco_text(height="tall"), "'height' of 1 of 1 entries .* is not a number, such as 'tall'"),
         (coco_text(width=10**400), "'width' of 1 of 1 entries"),
         (coco_text(file_name="\udcff.jpg"), r"1 'file_name' in .* as UTF-8, .*\\udcff.jpg"),

@@ -57,6 +57,7 @@ def test_declarations_are_refused(tmp_path: Path, declared: str, encoding: str) 
         (b'<?xml version="1.0" encoding="punycode"?><annotation/>', "encoding punycode is not"),
         (b'<?xml version="1.0" encoding="utf-7"?><annotation/>', "encoding utf-7 is not read"),
         (b'<?xml version="1.0" encoding="none"?><annotation/>', "unknown encoding: none"),
+        ("<annotation>für</annotation>".encode("latin-1"), "invalid token.*; save it as UTF-8"),
         (b"<?xml " + b'encoding="a"' * 80_000, "unclosed token"),
     ],
 )

@@ -175,6 +175,52 @@ def test_a_fifo_for_a_label_file_is_not_waited_for(tmp_path) -> None:
         read_yolo(find_yolo_set(place, ["train"]))
 
 
+def test_a_folder_for_a_label_file_is_named(tmp_path) -> None:
+    files = {"images/a.jpg": b"", "labels/a.txt/x": "", "data.yaml": f"train: images\n{NAMES}"}
+    with pytest.raises(IsADirectoryError, match="labels/a.txt"):
+        read_yolo(find_yolo_set(write(tmp_path, files), ["train"]))
+
+
+@pytest.mark.parametrize(
+    ("line", "label", "fault"),
+    [
+        ("1, .5, .5, .2, .2", "1", "'1, .5, .5, .2, .2' has commas between its words"),
+        ("1,.5,.5,.2,.2", "1", "'1,.5,.5,.2,.2' has commas between its words"),
+        ("wolf .5 .5 .2 .2", "wolf", "'wolf .5 .5 .2 .2' does not begin with a class number"),
+        ("dog .5 .5 .2 .2", "dog", None),
+    ],
+)
+def test_lines_without_a_class_number_are_shown(tmp_path, line, label, fault) -> None:
+    files = {"images/a.jpg": b"", "labels/a.txt": line, "data.yaml": f"train: images\n{NAMES}"}
+    boxes = read_yolo(find_yolo_set(write(tmp_path, files), ["train"])).boxes
+    assert boxes[["label", "fault"]].to_numpy().tolist() == [[label, fault]]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_label_files_with_a_byte_order_mark_are_read(tmp_path, encoding) -> None:
+    text = "1 .5 .5 .2 .4\n".encode(encoding)
+    files = {"images/a.jpg": b"", "labels/a.txt": text, "data.yaml": f"train: images\n{NAMES}"}
+    boxes = read_yolo(find_yolo_set(write(tmp_path, files), ["train"])).boxes
+    np.testing.assert_allclose(boxes[CORNERS].to_numpy(), [[0.3, 0.4, 0.7, 0.6]])
+
+
+def test_class_numbers_from_1_and_lines_with_commas_are_refused(
+    tmp_path, encoded_image, capsys
+) -> None:
+    """The numbers of YOLO begin at 0: cats would be dogs, and dogs of no class."""
+    files: dict = {f"images/{name}.jpg": encoded_image() for name in "ab"}
+    files["data.yaml"] = f"train: images\n{NAMES}"
+    files |= {f"labels/{name}.txt": f"{n} .5 .5 .2 .2" for n, name in enumerate("ab", start=1)}
+    command = ["--format", "yolo", "--annotations", write(tmp_path, files), "--workers", "1"]
+    assert check_data.main(command) == 2
+    error = capsys.readouterr().err
+    assert "would lose all boxes of '2', which is no class (1)" in error
+    assert "All class numbers are one higher than those of the classes, which begin with 0" in error
+    write(tmp_path, {f"labels/{name}.txt": "0, .5, .5, .2, .2" for name in "ab"})
+    assert check_data.main(command) == 2
+    assert "2 box that cannot be read (such as a.jpg: 0 '0, .5, .5" in capsys.readouterr().err
+
+
 def test_the_last_folder_named_images_has_labels_beside_it() -> None:
     assert label_paths("/images/x/images/1.jpg")[0] == "/images/x/labels/1.txt"
     assert label_paths("images/1.tar.jpg")[0] == "labels/1.tar.txt"

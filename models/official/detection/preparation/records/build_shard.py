@@ -27,7 +27,7 @@ from tpudet.detection.preparation.sources.checks import (
     check_labels,
 )
 from tpudet.detection.preparation.sources.image_files import read_in_turn
-from tpudet.detection.preparation.sources.masks import mask_png
+from tpudet.detection.preparation.sources.masks import describe_undrawn, mask_png
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.images.standardize import StandardImage
@@ -303,7 +303,8 @@ class _Shard:
         for row, mask in enumerate(drawn):
             if mask is None:
                 corners = ", ".join(f"{value:g}" for value in objects.corners[row])
-                detail = f"y1 x1 y2 x2 {corners}"
+                why = describe_undrawn(segmentations[row], height=height, width=width)
+                detail = f"y1 x1 y2 x2 {corners}: {why}"
                 self.findings.append(Finding(file, "object without a usable mask", detail, False))
         kept = [row for row, mask in enumerate(drawn) if mask is not None]
         columns = ObjectColumns._make([[c[row] for row in kept] for c in columns])

@@ -10,6 +10,7 @@ from tpudet.detection.preparation.records.balance import check_balance, format_i
 from tpudet.detection.preparation.records.fold_divisions import check_folds_beside
 from tpudet.detection.preparation.records.manifest import format_summary
 from tpudet.detection.preparation.records.plan import Plan, plan_shards
+from tpudet.detection.preparation.records.required_boxes import require_boxes
 from tpudet.detection.preparation.records.subsets import (
     Subset,
     balance_images,
@@ -21,7 +22,6 @@ from tpudet.detection.preparation.records.subsets import (
 from tpudet.detection.preparation.records.write_set import (
     ALLOW_EMPTY,
     check_only,
-    require_boxes,
     write_sets,
 )
 from tpudet.detection.preparation.sources.read import ReadSource, Source, read_source
@@ -145,7 +145,7 @@ def check_source(source: Source, *, workers: int, report: str | None) -> bool:
         num_shards=-(-len(annotations.images) // _IMAGES_PER_JOB),
         seed=0,
         include_masks=source.include_masks,
-        options={},
+        options={"classes": source.classes},
     )
     found = check_only(plan, workers=workers)
     print(format_summary(found))

@@ -6,6 +6,7 @@ from typing import Any
 
 from tpudet.detection.preparation.records.shard_job import ShardReport
 from tpudet.detection.preparation.sources.annotations import MISSING_FILE, Annotations, Finding
+from tpudet.detection.preparation.sources.checks import CLIPPED
 from tpudet.trainkit.errors import shorten
 
 _NAMES_SHOWN = 3
@@ -101,6 +102,12 @@ def format_summary(manifest: Mapping[str, Any]) -> str:
         lines.append(f"  and {len(rest)} more classes{without}")
     lines += _fault_table("left out", manifest["left_out_counts"], manifest["left_out"])
     lines += _fault_table("repaired", manifest["repaired_counts"], manifest["repaired"])
+    clipped = manifest["repaired_counts"].get(CLIPPED, 0)
+    if clipped > max(1, manifest["boxes"] / 2):
+        lines.append(
+            "Most boxes were clipped: they may be corners x1, y1, x2, y2 that were read as x, y, "
+            "width, height, or of images of another size."
+        )
     return "\n".join(lines)
 
 

@@ -23,6 +23,7 @@ from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files.digests import division_digest
 
 _BLOCK = 1 << 16  # images whose boxes are checked at once
+_MAX_RECORDS = 10**8  # of a balanced set; their order is in memory several times
 
 
 class Subset(NamedTuple):
@@ -94,6 +95,11 @@ def split_by_folds(
     Raises:
         UserError: fewer images than folds.
     """
+    if len(rows) < num_folds:
+        raise UserError(
+            f"--folds {num_folds}: {len(rows)} images cannot be split into {num_folds} folds; give "
+            f"{len(rows)} at most."
+        )
     rows = rows[order_by_id(annotations, rows)]
     images, classes = labelled_images(annotations, rows)
     owners = assign_folds(len(rows), images, classes, num_folds=num_folds, seed=seed)
@@ -216,6 +222,9 @@ def balance_images(
     """Plans how often each image of `rows` is written; `copies` has their order.
 
     The plan depends on the images' ids, their classes and the seed, not on the order of the rows.
+
+    Raises:
+        UserError: there would be too many copies.
     """
     order = order_by_id(annotations, rows)
     images, classes = labelled_images(annotations, rows[order])
@@ -228,6 +237,13 @@ def balance_images(
         max_copies=max_copies,
         seed=seed,
     )
+    total = int(plan.copies.sum())
+    if total > _MAX_RECORDS:
+        raise UserError(
+            f"A minimum of {min_images_per_class} images per class would write {len(rows)} images "
+            f"{total:,} times, and {_MAX_RECORDS:,} at most are written: lower it, or limit the "
+            "copies of an image by --max_copies."
+        )
     return plan._replace(copies=plan.copies[np.argsort(order)])
 
 

@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from tpudet.detection.preparation.records.balance import format_imbalance
@@ -32,6 +31,7 @@ from tpudet.detection.preparation.records.output_check import (
     remove_set,
 )
 from tpudet.detection.preparation.records.plan import Plan
+from tpudet.detection.preparation.records.required_boxes import require_boxes, require_images
 from tpudet.detection.preparation.records.shard_job import (
     ShardJob,
     ShardReport,
@@ -39,10 +39,8 @@ from tpudet.detection.preparation.records.shard_job import (
     report_from_json,
     report_to_json,
 )
-from tpudet.detection.preparation.sources.annotations import UNLISTED_IMAGE
-from tpudet.detection.preparation.sources.checks import label_class_ids
 from tpudet.trainkit.class_list import write_class_list
-from tpudet.trainkit.errors import UserError, listing
+from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 from tpudet.trainkit.files.claims import Claim, ClaimError, ClaimTicket
 from tpudet.trainkit.files.storage import read_text, remove_if_there, write_text
@@ -77,7 +75,7 @@ def write_set(
         cluster: Ray cluster whose nodes write the shards, see `worker_pool.run_jobs`.
         overwrite: replace a finished set that was made from other inputs; it stays until the new
             one is complete. The class list is replaced if no other set has it.
-        allow_empty: also write a set that lost all its boxes, or all of a class.
+        allow_empty: also write a set that lost all its boxes, or all of a class, or trains on none.
         outdated: finished sets that are removed before this one gets its name, because they may
             have some of its images.
 
@@ -86,7 +84,7 @@ def write_set(
 
     Raises:
         UserError: the output has other classes or another finished set, another run is writing it,
-            no image can be used, all boxes or all of a class are left out, or writing fails.
+            no image can be used, `require_boxes` refuses the set, or writing fails.
     """
     replaced = (plan, *outdated) if overwrite else ()
     check_classes(plan, replaced=replaced)
@@ -106,7 +104,7 @@ def write_set(
         manifest = _manifest(plan, reports)
         claim.verify()
         try:
-            _require_images(manifest)
+            require_images(manifest)
             if not allow_empty:
                 require_boxes(plan, manifest, ALLOW_EMPTY)
         except UserError:
@@ -117,57 +115,6 @@ def write_set(
         _publish(plan, manifest, claim, replaced=replaced)
         storage.remove_folder(plan.progress_directory)
     return manifest, True
-
-
-def _require_images(manifest: Mapping[str, Any]) -> None:
-    if not manifest["images"]:
-        raise UserError(
-            f"No image can be used, nothing was written. Left out: {_reasons(manifest)}."
-        )
-
-
-def require_boxes(plan: Plan, manifest: Mapping[str, Any], advice: str) -> None:
-    """Raises if a set lost all its boxes, or all boxes of a class: mostly a fault of reading.
-
-    Args:
-        plan: the set.
-        manifest: that it gets.
-        advice: a sentence on what to do.
-
-    Raises:
-        UserError: names the classes and the reasons.
-    """
-    annotations = plan.annotations
-    is_own = np.isin(annotations.boxes["image"], np.unique(plan.order))
-    labels = annotations.boxes["label"][is_own]
-    annotated = np.bincount(
-        label_class_ids(labels, annotations.class_ids()), minlength=len(annotations.classes) + 1
-    )
-    unlisted = sum(finding.reason == UNLISTED_IMAGE for finding in annotations.findings)
-    lost = [
-        f"{entry.name} ({count})"
-        for entry, count in zip(annotations.classes, annotated[1:].tolist(), strict=True)
-        if count and not manifest["boxes_per_class"][entry.name]
-    ]
-    if len(labels) + unlisted and not manifest["boxes"]:
-        what = f"all {len(labels) + unlisted} boxes"
-    elif lost:
-        what = f"all boxes of {listing(lost)}"
-    else:
-        return
-    raise UserError(
-        f"{plan.split}_{plan.part} would lose {what}. Left out: {_reasons(manifest)}. {advice}"
-    )
-
-
-def _reasons(manifest: Mapping[str, Any]) -> str:
-    """Lists why images and boxes are left out, with the count and the first case of each reason."""
-    first: dict[str, str] = {}
-    for entry in manifest["left_out"]:
-        case = ": ".join(filter(None, (entry["file"], entry.get("detail"))))
-        first.setdefault(entry["reason"], case)
-    counts = manifest["left_out_counts"].items()
-    return "; ".join(f"{count} {reason} (such as {first[reason]})" for reason, count in counts)
 
 
 def write_sets(

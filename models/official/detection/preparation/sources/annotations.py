@@ -33,6 +33,8 @@ def distinct_pairs(images: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray,
 
 # Corners of a box, in pixels of the declared frame, or in 0..1 if `normalized`.
 COORDINATES = ("y1", "x1", "y2", "x2")
+_FRACTION = 1.5  # boxes in pixels that all end below it are fractions
+_MIN_SWAPPED = 2  # boxes; a single one is more likely a slip than another layout
 # Reasons of findings.
 MISSING_FILE = "missing file"
 UNLISTED_IMAGE = "box of an image that is not listed"
@@ -91,7 +93,8 @@ def build_annotations(
     if images.empty:
         raise UserError("The annotations list no images.")
     if not classes:
-        raise UserError("No classes are known, as the annotations have no boxes: pass --classes.")
+        lack = "define none" if len(boxes) else "have no boxes"
+        raise UserError(f"No classes are known, as the annotations {lack}: pass --classes.")
     images = images.astype({"height": "float64", "width": "float64"}).reset_index(drop=True)
     boxes = boxes.astype(
         {"image": "int64", "label": "category", "is_crowd": "bool", "area": "float64"}
@@ -159,6 +162,47 @@ def require_fractions(boxes: pd.DataFrame, where: str, *, has_formats: bool = Tr
             f"{where} is in pixels: {beyond.sum()} of {len(beyond)} boxes end beyond "
             f"{FAR_OUTSIDE:g}, where fractions of the image, 0..1, are expected. Divide by the "
             f"sizes of the images{table if has_formats else ''}."
+        )
+
+
+def require_pixels(boxes: pd.DataFrame, where: str, advice: str) -> None:
+    """Refuses boxes in fractions of the image where pixels are expected.
+
+    Args:
+        boxes: with the columns of corners; those without width or height do not count.
+        where: the file or folder and the argument that named it.
+        advice: a clause on what to do.
+
+    Raises:
+        UserError: no box ends beyond the first pixels.
+    """
+    has_area = (boxes["y2"] > boxes["y1"]) & (boxes["x2"] > boxes["x1"])
+    if has_area.any() and (boxes.loc[has_area, ["y2", "x2"]] <= _FRACTION).all(axis=None):
+        raise UserError(
+            f"{where}: no box ends beyond {_FRACTION:g}, so they are fractions of the image and "
+            f"not pixels: {advice}."
+        )
+
+
+def require_ordered(boxes: pd.DataFrame, where: str, advice: str) -> None:
+    """Refuses boxes most of which end before they begin: of x, y, width, height as corners.
+
+    Single ones are put in order later, as a repair.
+
+    Args:
+        boxes: with the columns of corners.
+        where: the file or folder and the argument that named it.
+        advice: a sentence on what to do.
+
+    Raises:
+        UserError: at least two boxes, and more than half of all, have swapped corners.
+    """
+    swapped = (boxes["y2"] < boxes["y1"]) | (boxes["x2"] < boxes["x1"])
+    if swapped.sum() >= _MIN_SWAPPED and swapped.mean() > 0.5:
+        raise UserError(
+            f"{where}: {swapped.sum()} of {len(swapped)} boxes end left of where they begin, or "
+            f"above it, as x, y, width, height do when they are read as corners x1, y1, x2, y2. "
+            f"{advice}"
         )
 
 

@@ -20,6 +20,11 @@ from tpudet.trainkit.images.standardize import (
 # Fraction of the frame's side. Smaller overhangs are rounding errors and clipped without a finding;
 # a thinner box has no area once its coordinates are float32 fractions of the side.
 _ROUNDING = 1e-6
+# Larger ones may mean another layout of the boxes; smaller ones are a matter of a pixel or so.
+_SLIGHT = 0.02
+
+CLIPPED = "box clipped to the image"  # the reason of a finding
+_CLIPPED_SLIGHTLY = f"box clipped to the image by at most {_SLIGHT:.0%} of its side"
 
 
 class CheckedBoxes(NamedTuple):
@@ -49,10 +54,18 @@ class ImageRejected(Exception):
 def check_labels(
     boxes: pd.DataFrame, files: pd.Series, class_ids: Mapping[str, int]
 ) -> CheckedBoxes:
-    """Adds the column class_id (int32, from 1); leaves out boxes whose label is not a class."""
+    """Adds the column class_id (int32, from 1).
+
+    Left out: boxes that could not be read, and those whose label is not a class.
+    """
+    findings: list[Finding] = []
+    if "fault" in boxes:
+        unread = boxes["fault"].notna().to_numpy()
+        findings += _report_unread(boxes[unread], files)
+        boxes = boxes[~unread]
     class_id = label_class_ids(boxes["label"], class_ids)
     is_blank = (boxes["label"] == "").to_numpy()
-    findings = _report(boxes, is_blank, files, "box without a class", repaired=False)
+    findings += _report(boxes, is_blank, files, "box without a class", repaired=False)
     is_unknown = (class_id == 0) & ~is_blank
     findings += _report(boxes, is_unknown, files, "unknown class", repaired=False)
     return CheckedBoxes(boxes.assign(class_id=class_id)[class_id > 0], findings)
@@ -67,9 +80,8 @@ def label_class_ids(labels: pd.Series, class_ids: Mapping[str, int]) -> np.ndarr
 def check_boxes(boxes: pd.DataFrame, files: pd.Series, frames: np.ndarray) -> CheckedBoxes:
     """Checks boxes against the frames of their images.
 
-    Left out: boxes whose coordinates are no numbers or not finite, without width or height, fully
-    outside the image, and exact duplicates (equal image, label, corners and crowd flag) except the
-    first.
+    Left out: boxes whose coordinates are not finite, without width or height, fully outside the
+    image, and exact duplicates (equal image, label, corners and crowd flag) except the first.
     Repaired: swapped corners, and boxes partly outside the image (clipped).
 
     Args:
@@ -88,10 +100,6 @@ def check_boxes(boxes: pd.DataFrame, files: pd.Series, frames: np.ndarray) -> Ch
         findings.extend(_report(boxes, bad, files, reason, repaired=False))
         boxes = boxes[~bad]
 
-    if "fault" in boxes:
-        unread = boxes["fault"].notna().to_numpy()
-        findings += _report_unread(boxes[unread], files)
-        boxes = boxes[~unread]
     leave_out(_any_of_row(~np.isfinite(_corners(boxes))), "box with NaN or infinite coordinates")
 
     corners = _corners(boxes)
@@ -127,7 +135,10 @@ def _clip(boxes: pd.DataFrame, files: pd.Series, frames: np.ndarray) -> CheckedB
     beyond = (corners[:, :2] < lowest - slack) | (corners[:, 2:] > limits + slack)
     findings = _report(boxes, outside, files, "box wholly outside the image", repaired=False)
     clipped = _any_of_row(beyond) & ~outside
-    findings += _report(boxes, clipped, files, "box clipped to the image", repaired=True)
+    far = (corners[:, :2] < -_SLIGHT * sides) | (corners[:, 2:] > (1 + _SLIGHT) * sides)
+    is_far = clipped & _any_of_row(far)
+    findings += _report(boxes, is_far, files, CLIPPED, repaired=True)
+    findings += _report(boxes, clipped & ~is_far, files, _CLIPPED_SLIGHTLY, repaired=True)
     moved = np.hstack([starts, ends])
     boxes = boxes.assign(**dict(zip(COORDINATES, moved.T, strict=True)))
     return CheckedBoxes(boxes.loc[~outside], findings)

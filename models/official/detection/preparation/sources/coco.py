@@ -19,6 +19,8 @@ from tpudet.detection.preparation.sources.annotations import (
     Annotations,
     Finding,
     build_annotations,
+    require_ordered,
+    require_pixels,
 )
 from tpudet.detection.preparation.sources.coco_layout import (
     find_row,
@@ -71,6 +73,9 @@ def read_coco(
     categories = _categories(content["categories"], path)
     listed = list_classes(categories, classes, path)
     table, findings = _boxes(content, rows_by_id(ids), categories)
+    where = f"--annotations {path}"
+    require_pixels(table, where, "multiply each bbox by the size of its image")
+    require_ordered(table, where, "bbox is x, y, width, height, of which the last two are above 0.")
     table = table.assign(label=listed.translate(table["label"].tolist()))
     if not include_segmentation:
         table = table.drop(columns="segmentation")

@@ -87,8 +87,8 @@ def require_own_files(ids: Sequence[str], files: Sequence[str], path: str) -> No
         )
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+def _is_file_name(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
 
 
 def _is_name(value: object) -> bool:
@@ -112,7 +112,7 @@ def _is_flag(value: object) -> bool:
 _SECTIONS: dict[str, Iterable[tuple[str, bool, Callable[[object], bool], str]]] = {
     "images": (
         ("id", True, _is_name, "number or string"),
-        ("file_name", True, _is_text, "string"),
+        ("file_name", True, _is_file_name, "file name"),
         ("height", False, _is_size, "number"),
         ("width", False, _is_size, "number"),
     ),

@@ -211,9 +211,10 @@ def _only_image(directory: str, name: str) -> str:
     names = storage.list_folder(os.path.join(directory, name, "images"))
     found = [name for name in names if is_image_name(name)]
     if len(found) != 1:
+        shown = f" ({listing(found or names)})" if names else ""
         raise UserError(
-            f"{directory}/{name}/images has {len(found)} images ({listing(found or names)}); with "
-            "--format mask_folders it holds one."
+            f"{directory}/{name}/images has {len(found)} images{shown}; with --format mask_folders "
+            "it holds one."
         )
     return f"{name}/images/{found[0]}"
 

@@ -61,6 +61,25 @@ def draw_mask(segmentation: Any, *, height: int, width: int) -> np.ndarray | Non
     return None if mask is None or not mask.any() else mask
 
 
+def describe_undrawn(segmentation: Any, *, height: int, width: int) -> str:
+    """Says why there is no mask, of what `draw_mask` returns None for; the same arguments."""
+    if segmentation is None:
+        return "no segmentation"
+    if isinstance(segmentation, str):
+        return "a file that cannot be read, is empty or has another shape"
+    if isinstance(segmentation, list):
+        is_flat = any(isinstance(value, int | float) for value in segmentation)
+        found = any(map(_is_polygon, [segmentation] if is_flat else segmentation))
+        return "polygons without a pixel inside, or too long" if found else "no polygon"
+    size = segmentation.get("size") if isinstance(segmentation, dict) else None
+    if not isinstance(size, list) or [type(side) for side in size] != [int, int]:
+        return "neither polygons nor run lengths with a size"
+    if size != [height, width]:
+        return f"run lengths of {size[1]}x{size[0]}, image {width}x{height}"
+    is_read = _counts(segmentation.get("counts"), pixels=height * width) is not None
+    return "run lengths without a pixel inside" if is_read else "run lengths that cannot be read"
+
+
 def run_lengths_box(
     segmentation: Any, *, height: float | None, width: float | None
 ) -> tuple[float, ...] | None:

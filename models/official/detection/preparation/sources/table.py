@@ -25,6 +25,8 @@ from tpudet.detection.preparation.sources.annotations import (
     build_annotations,
     image_ids,
     require_fractions,
+    require_ordered,
+    require_pixels,
 )
 from tpudet.detection.preparation.sources.input_files import (
     find_image_files,
@@ -52,7 +54,6 @@ BOX_COLUMNS: tuple[tuple[str, ...], ...] = (
 )
 _OTHER_COLUMNS = ("image", "class", "width", "height", "crowd")
 _ONLY_CLASS = "object"  # of a table without a column of classes
-_FRACTION = 1.5  # boxes in pixels that all end below it are fractions
 _MAX_EXPANSION = 32  # bytes in memory for each byte of a Parquet file
 _SMALL_BYTES = 1 << 28  # below which they are not counted
 _NUMBER_MARKS = re.compile(r"[\s,;\[\](){}]+")
@@ -93,16 +94,18 @@ def read_table(
     order = {name: row for row, name in enumerate(dict.fromkeys(names))}
     files = find_image_files(images, list(order))
     labels = [_label(value) for value in cells.get("class", [_ONLY_CLASS] * len(names))]
-    boxes = _boxes(cells, box_keys, labels, [order[name] for name in names])
+    boxes = _boxes(cells, box_keys, labels, [order[name] for name in names], path)
     findings: Sequence[Finding] = ()
     found: dict[object, str] = {}
-    image_table = pd.DataFrame({"file": files, **_sizes(cells, names, order)})
+    image_table = pd.DataFrame({"file": files, **_sizes(cells, names, order, path)})
     if include_unlabeled:
         files_found, others, findings = find_unlabeled(images, list(order), files)
         found = dict(zip(files, files_found, strict=True))
         image_table = pd.concat([image_table, pd.DataFrame({"file": others})], ignore_index=True)
     image_table["source_id"] = image_ids(image_table["file"].tolist())
     _require_unit(boxes, coordinates, path)
+    layouts = "Name the columns that they are: --columns xywh=… or x=…,y=…,w=…,h=…, or corners."
+    require_ordered(boxes, f"--annotations {path}", layouts)
     if image_list is not None:
         image_table, boxes, missing = select_listed(image_table, boxes, image_list, images)
         listed = {found.get(file, file) for file in image_table["file"]}
@@ -120,11 +123,8 @@ def read_table(
 def _require_unit(boxes: pd.DataFrame, coordinates: Coordinates, path: str) -> None:
     if coordinates == "fractions":
         require_fractions(boxes, f"--annotations {path}")
-    elif len(boxes) and (boxes[["y2", "x2"]].max() <= _FRACTION).all():
-        raise UserError(
-            f"--annotations {path}: no box ends beyond {_FRACTION:g}, so they are fractions of the "
-            "image and not pixels: pass --coordinates fractions."
-        )
+    else:
+        require_pixels(boxes, f"--annotations {path}", "pass --coordinates fractions")
 
 
 def _box_keys(columns: Mapping[str, str]) -> tuple[str, ...]:
@@ -225,6 +225,10 @@ def _header(content: bytes, path: str) -> list[str]:
     if not content.strip():
         raise UserError(f"--annotations {path} is empty; its first line must name the columns.")
     first = next(iter(content.decode("utf-8-sig").splitlines()), "")
+    if not first.strip():
+        raise UserError(
+            f"--annotations {path}: its first line is blank, and must name the columns: delete it."
+        )
     try:
         row = next(csv.reader([first], delimiter=_delimiter(first)), [])
     except csv.Error as error:
@@ -259,7 +263,7 @@ def _read_csv(content: bytes, names: Sequence[str]) -> pa.Table:
 
 
 def _boxes(
-    cells: Mapping[str, list], keys: tuple[str, ...], labels: list[str], rows: list[int]
+    cells: Mapping[str, list], keys: tuple[str, ...], labels: list[str], rows: list[int], path: str
 ) -> pd.DataFrame:
     if len(keys) == 1:
         given = [_four(value) for value in cells[keys[0]]]
@@ -283,7 +287,9 @@ def _boxes(
     crowds = [read_flag(value) for value in cells.get("crowd", [False] * len(rows))]
     if None in crowds:
         wrong = cells["crowd"][crowds.index(None)]
-        raise UserError(f"the column crowd holds {wrong!r}; it must be 0 or 1.")
+        raise UserError(
+            f"--annotations {path}: the column crowd holds {wrong!r}; it must be 0 or 1."
+        )
     table = pd.DataFrame(
         {"image": rows, "label": labels, "y1": y1, "x1": x1, "y2": y2, "x2": x2}
         | {"is_crowd": crowds, "area": np.nan, "fault": faults}
@@ -322,7 +328,7 @@ def _is_blank(value: object) -> bool:
 
 
 def _sizes(
-    cells: Mapping[str, list], names: Sequence[str], order: Mapping[str, int]
+    cells: Mapping[str, list], names: Sequence[str], order: Mapping[str, int], path: str
 ) -> dict[str, np.ndarray]:
     """Returns height and width of each image: those of its first row, NaN if not given."""
     sizes = {key: np.full(len(order), np.nan) for key in ("height", "width")}
@@ -331,7 +337,8 @@ def _sizes(
             size = read_size(None if _is_blank(value) else value)
             if size is None:
                 raise UserError(
-                    f"the column {key} holds {value!r}, which is not a number of pixels."
+                    f"--annotations {path}: the column {key} holds {value!r}, which is not a "
+                    "number of pixels."
                 )
             sizes[key][order[name]] = size
     return sizes

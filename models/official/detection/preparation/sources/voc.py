@@ -17,7 +17,13 @@ from tpudet.detection.preparation.sources.annotation_values import (
     read_number,
     read_size,
 )
-from tpudet.detection.preparation.sources.annotations import Annotations, Finding, build_annotations
+from tpudet.detection.preparation.sources.annotations import (
+    Annotations,
+    Finding,
+    build_annotations,
+    require_ordered,
+    require_pixels,
+)
 from tpudet.detection.preparation.sources.input_files import (
     list_directory,
     match_image_list,
@@ -101,6 +107,10 @@ def read_voc(
     parsed = _read_all(directory, available, needed if classes else present)
     files = _find_files(images, needed, parsed, available.keys())
     boxes = [(row, box) for row, name in enumerate(needed) for box in parsed[name].boxes]
+    table = _boxes(boxes, ignore_difficult=ignore_difficult)
+    where = f"--annotations {directory}"
+    require_pixels(table, where, "multiply each <bndbox> by the size of its image")
+    require_ordered(table, where, "<bndbox> holds corners: write x + width as xmax, so ymax.")
     return build_annotations(
         images=pd.DataFrame(
             {
@@ -110,7 +120,7 @@ def read_voc(
                 "width": [parsed[name].width for name in needed],
             }
         ),
-        boxes=_boxes(boxes, ignore_difficult=ignore_difficult),
+        boxes=table,
         classes=read_classes(classes) if classes else _names_found(parsed.values()),
         normalized=False,
         findings=(
@@ -197,13 +207,16 @@ def _read_all(
 ) -> dict[str, _VocImage]:
     def read(name: str) -> _VocImage | str:
         path = os.path.join(directory, files[name])
+        content = b""
         try:
             with storage.open_bytes(path) as file:
-                return _parse(file.read())
+                content = file.read()
+            return _parse(content)
         except OSError as error:
             return f"{files[name]}: {storage.reason(error)}"
         except (expat.ExpatError, ElementTree.ParseError, ValueError, LookupError) as error:
-            return f"{files[name]}: {error}"
+            is_foreign = isinstance(error, expat.ExpatError) and not _is_utf8(content)
+            return f"{files[name]}: {error}{'; save it as UTF-8' if is_foreign else ''}"
 
     with ThreadPoolExecutor(_READERS) as pool:
         results = dict(zip(names, pool.map(read, names), strict=True))
@@ -235,6 +248,14 @@ def _parse(content: bytes) -> _VocImage:
     if math.isnan(height + width):
         height = width = math.nan
     return _VocImage((root.findtext("filename") or "").strip(), height, width, tuple(boxes))
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _decoded(content: bytes) -> str | bytes:

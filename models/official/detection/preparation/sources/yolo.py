@@ -5,9 +5,10 @@ corners `x y x y ...` of a polygon, all in fractions of the image. Keypoints beh
 ignored.
 """
 
+import codecs
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from tpudet.detection.preparation.sources.input_files import (
 )
 from tpudet.detection.preparation.sources.listed_classes import list_classes
 from tpudet.detection.preparation.sources.yolo_layout import YoloSet, label_paths
+from tpudet.trainkit.class_list import class_ids
 from tpudet.trainkit.errors import UserError
 from tpudet.trainkit.files import storage
 
@@ -74,6 +76,7 @@ def read_yolo(
             class number to another class.
     """
     listed = list_classes(dataset.classes, classes, dataset.path)
+    known = class_ids(dataset.classes).keys() | class_ids(listed.classes).keys()
     rows, unlabelled = [], []
     with ThreadPoolExecutor(_READERS) as pool:
         paths = [os.path.join(dataset.folder, file) for file in dataset.files]
@@ -81,7 +84,7 @@ def read_yolo(
             if text is None:
                 unlabelled.append(dataset.files[row])
             lines = [line for line in (text or "").splitlines() if line.strip()]
-            rows += [(row, *_parse(line, dataset.numbers_of_keypoints)) for line in lines]
+            rows += [(row, *_parse(line, known, dataset.numbers_of_keypoints)) for line in lines]
     if len(unlabelled) == len(paths):
         raise _no_labels(dataset.path, paths)
     table = pd.DataFrame(rows, columns=pd.Index(_COLUMNS)).assign(is_crowd=False, area=np.nan)
@@ -137,15 +140,24 @@ def _label_places(images: Sequence[str]) -> Iterator[list[str]]:
 
 def _read_label_file(places: Sequence[str]) -> str | None:
     for path in places:
-        text = storage.read_text(path)
-        if text is not None:
-            return text.removeprefix("\ufeff")
+        try:
+            with storage.open_bytes(path) as file:
+                content = file.read()
+        except FileNotFoundError:
+            continue
+        is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return content.decode("utf-16" if is_utf16 else "utf-8-sig", errors="replace")
     return None
 
 
-def _parse(line: str, numbers_of_keypoints: int) -> _Line:
+def _parse(line: str, known: Container[str], numbers_of_keypoints: int) -> _Line:
+    """Reads a line; `known` has the numbers and names of classes."""
     words = line.split()
     label = read_id(words[0]) or ""
+    if label not in known and read_number(label) is None:
+        number, comma, _ = label.partition(",")
+        wrong = "has commas between its words" if comma else "does not begin with a class number"
+        return _Line(number, *_NO_BOX, f"'{line.strip()[:60]}' {wrong}", None)
     if numbers_of_keypoints and len(words) == 5 + numbers_of_keypoints:
         words = words[:5]
     numbers = [number for number in map(read_number, words[1:]) if number is not None]
