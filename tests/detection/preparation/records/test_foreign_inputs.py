@@ -159,6 +159,26 @@ def test_values_that_are_refused_by_both_commands(bench, capsys, change, message
         assert "Traceback" not in error
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("cam/1.jpg", "such as cam/1.jpg; it has 1.jpg: call it so in the annotations."),
+        ("deep.jpg", "such as deep.jpg; it has a/deep.jpg: call it so in the annotations."),
+        ("1", "such as 1; it has 1.jpg, of another extension: rename either."),
+        ("1.png", "such as 1.png; it has 1.jpg, of another extension: rename either."),
+        ("/content/1.jpg", ": /content/1.jpg; it has 1.jpg: call it so in the annotations."),
+        ("C:\\photos\\1.jpg", "such as C:/photos/1.jpg; it has 1.jpg: call it so in the"),
+        ("other.jpg", "such as other.jpg.\n"),
+    ],
+)
+def test_what_the_folder_calls_a_missing_image_is_said(bench, capsys, name, hint) -> None:
+    bench.add_image("a/deep.jpg")
+    path = bench.coco([box()], images=[{"id": 1, "file_name": name}])
+    for command in (bench.convert, bench.check):
+        assert command("coco", path) == 2
+        assert hint in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("size", [0, -1, "", None, float("nan"), "64"])
 def test_sizes_that_are_not_known_are_those_of_the_file(bench, size) -> None:
     height = "48" if size == "64" else size

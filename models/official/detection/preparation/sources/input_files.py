@@ -229,32 +229,6 @@ def find_image_files(directory: str, names: Sequence[str]) -> list[str]:
     ]
 
 
-def require_inside(directory: str, files: Sequence[str], argument: str = "--images") -> None:
-    """Raises if a path leads outside the folder that it is relative to.
-
-    Args:
-        directory: the folder.
-        files: the paths.
-        argument: that names the folder, for the message.
-
-    Raises:
-        UserError: counts and names them.
-    """
-    home = os.path.abspath(directory)
-    suspects = (file for file in files if os.pardir in file or file.startswith(os.sep))
-    outside = [
-        file
-        for file in suspects
-        if os.path.normpath(file).startswith("..")
-        or (os.path.isabs(file) and os.path.commonpath([home, os.path.normpath(file)]) != home)
-    ]
-    if outside:
-        raise UserError(
-            f"{len(outside)} file names of the annotations lead outside {argument} {directory}: "
-            f"{listing(outside, 5)}. Name the folder that holds them all."
-        )
-
-
 def spelled_as_in_folder(directory: str, files: Sequence[str]) -> list[str]:
     """Returns paths with accents as the folder has them: one character, or two as macOS writes it.
 
@@ -291,28 +265,6 @@ def _names(folder: str) -> list[str]:
 def composed(name: str) -> str:
     """Returns a name with each accented letter as one character, to compare names."""
     return unicodedata.normalize("NFC", name)
-
-
-def require_some_image(directory: str, files: Sequence[str]) -> None:
-    """Raises if none of the first hundred images is in the directory.
-
-    Single missing images are left out and reported later; a wrong directory is an error right away.
-
-    Raises:
-        UserError: it is not a directory, or has none of these images.
-    """
-    list_directory(directory, "--images")
-    sample = files[:100]
-    if not any(storage.exists(os.path.join(directory, file)) for file in sample):
-        folder, wanted = os.path.split(sample[0])
-        names = list_names(os.path.join(directory, folder))
-        wanted = composed(wanted.lower())
-        alike = next((name for name in names if composed(name.lower()) == wanted), None)
-        hint = f"; it has {os.path.join(folder, alike)}: rename either" if alike else ""
-        raise UserError(
-            f"--images {directory} has none of the first {len(sample)} images of the "
-            f"annotations, such as {sample[0]}{hint}."
-        )
 
 
 def missing_files(directories: Sequence[str], files: Sequence[str]) -> list[str]:

@@ -14,10 +14,10 @@ from tpudet.detection.preparation.sources.annotations import (
 )
 from tpudet.detection.preparation.sources.input_files import (
     list_directory,
-    require_inside,
     select_listed,
     stem,
 )
+from tpudet.detection.preparation.sources.required_images import require_inside
 from tpudet.trainkit.class_list import ClassEntry, read_classes
 from tpudet.trainkit.errors import UserError, listing
 from tpudet.trainkit.files import storage

@@ -5,17 +5,17 @@ from typing import Literal, NamedTuple
 
 from tpudet.detection.preparation.sources.annotations import Annotations, rename_files
 from tpudet.detection.preparation.sources.coco import read_coco
-from tpudet.detection.preparation.sources.input_files import (
-    require_inside,
-    require_some_image,
-    spelled_as_in_folder,
-)
+from tpudet.detection.preparation.sources.input_files import spelled_as_in_folder
 from tpudet.detection.preparation.sources.mask_files import (
     add_open_images_masks,
     choose_mask_files,
     read_mask_folders,
 )
 from tpudet.detection.preparation.sources.open_images import read_open_images
+from tpudet.detection.preparation.sources.required_images import (
+    require_inside,
+    require_some_image,
+)
 from tpudet.detection.preparation.sources.table import Coordinates, read_table
 from tpudet.detection.preparation.sources.voc import read_voc
 from tpudet.detection.preparation.sources.yolo import read_yolo
