@@ -42,7 +42,7 @@ def decode_mask_image(encoded: bytes) -> np.ndarray:
         ImageError: as `decode_image`.
     """
     pixels = decode_image(encoded, _MASK)
-    return pixels > 0 if pixels.ndim == 2 else pixels.any(axis=-1)
+    return pixels > 0 if pixels.ndim == 2 else np.asarray(pixels.any(axis=-1))
 
 
 def decode_fitting_mask(encoded: bytes, size: tuple[int, ...]) -> np.ndarray | None:

@@ -278,9 +278,10 @@ def test_training_scores_masks_as_the_submission_of_the_same_detections_is_score
     shards = find_shards(str(folder / "val_segmentation_segmentation"))
     names = [entry.name for entry in classes]
     truth = load_ground_truth(shards, names, with_masks=True)
-    assert (len(truth.classes), truth.is_crowd.sum()) == (9, 5)
     assert truth.masks is not None
-    kinds = truth.is_crowd.astype(int) + (truth.boxes[:, 0] == 0)  # cat, without mask, group
+    assert truth.lacks_mask is not None
+    assert (len(truth.classes), truth.is_crowd.sum(), truth.lacks_mask.sum()) == (9, 1, 5)
+    kinds = truth.lacks_mask.astype(int) + truth.is_crowd  # cat, without mask, group
     kept = np.array([row for row in range(9) if kinds[row] != 1 or truth.image_indices[row] < 2])
     masks = [truth.masks[row] for row in kept]
     scores = np.array([0.8, 0.9, 0.7])[kinds[kept]]
