@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
+import PIL.Image
 import pytest
 
 import tpudet
@@ -59,7 +61,8 @@ def test_files_bytes_and_arrays_are_the_same_image(
     png = cv2.imencode(".png", of_file.pixels[..., ::-1])[1].tobytes()
     of_bytes, of_array, of_png = detector.predict([jpegs["wide"], of_file.pixels, png])
     assert [of_bytes.image_id, of_array.image_id] == ["0", "1"]
-    for one, other in ((of_bytes, of_file), (of_array, of_png)):
+    [of_pillow] = detector.predict(PIL.Image.fromarray(of_file.pixels))
+    for one, other in ((of_bytes, of_file), (of_array, of_png), (of_pillow, of_png)):
         np.testing.assert_array_equal(one.pixels, of_file.pixels)
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
         np.testing.assert_allclose(one.boxes, other.boxes, atol=1e-3)
@@ -124,6 +127,10 @@ def test_all_that_is_wrong_is_named(detector: LoadedDetector, folder: Path) -> N
         detector.predict([folder, folder / "gone.png", floats])
     with pytest.raises(UserError, match="another image has the id wide"):
         detector.predict([folder / "wide.jpg", folder / "wide.jpg"])
+    others: list[Any] = [5, None, [None]]
+    for images in others:
+        with pytest.raises(UserError, match="(int|NoneType) is not a file, a folder, bytes of a"):
+            detector.predict(images)
     with pytest.raises(UserError, match="tpudet export writes one"):
         tpudet.load(folder)
 

@@ -2,8 +2,8 @@
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 import cv2
 import numpy as np
@@ -31,7 +31,15 @@ from tpudet.trainkit.saved_model import find_saved_model
 if TYPE_CHECKING:
     import pandas as pd
 
-Image = str | os.PathLike[str] | bytes | np.ndarray
+
+class ArrayInterface(Protocol):
+    """Pixels that NumPy takes for an array, such as an image of Pillow."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+
+Image = str | os.PathLike[str] | bytes | np.ndarray | ArrayInterface
 
 _GRID_COLUMNS = 3
 
@@ -168,15 +176,16 @@ class LoadedDetector:
 
         Args:
             images: one or several; each a file, a folder of images, the bytes of a file, or
-                [h, w, 3] uint8 RGB. The id of a file is its name without the extension, of others
-                their place in the list.
+                [h, w, 3] uint8 RGB, an array or what NumPy makes one of, as of Pillow's images. The
+                id of a file is its name without the extension, of others their place in the list.
             batch_size: images per call of the model.
 
         Raises:
             UserError: an image is missing or cannot be read, with all of their names; an array has
-                another shape or type; two files have one id.
+                another shape or type; something else was given; two files have one id.
         """
-        is_one = isinstance(images, (str, os.PathLike, bytes, np.ndarray))
+        is_one = isinstance(images, (str, os.PathLike, bytes)) or not isinstance(images, Iterable)
+        is_one = is_one or _is_array(images)
         found: list[ImageDetections] = []
         named = list(_encoded_images([images] if is_one else images))  # type: ignore[list-item]
         with tqdm(total=len(named), unit=" images", delay=3) as bar:
@@ -193,10 +202,14 @@ def _encoded_images(images: Sequence[Image]) -> Iterator[tuple[str, bytes]]:
     problems, taken = [], set()
     for place, image in enumerate(itertools.chain.from_iterable(map(_files, images))):
         try:
-            if isinstance(image, np.ndarray):
-                yield str(place), _encode(image)
+            if _is_array(image):
+                yield str(place), _encode(np.asarray(image))
             elif isinstance(image, bytes):
                 yield str(place), standardize(image).encoded
+            elif not isinstance(image, (str, os.PathLike)):
+                raise UserError(
+                    f"{type(image).__name__} is not a file, a folder, bytes of a file, or an array"
+                )
             else:
                 path = os.fspath(image)
                 image_id = os.path.splitext(os.path.basename(path))[0]
@@ -215,6 +228,10 @@ def _files(image: Image) -> list[Image]:
     if isinstance(image, (str, os.PathLike)) and os.path.isdir(image):
         return [file.path for file in list_images(os.fspath(image), None)]
     return [image]
+
+
+def _is_array(image: object) -> bool:
+    return hasattr(image, "__array__") or hasattr(image, "__array_interface__")
 
 
 def _encode(image: np.ndarray) -> bytes:
