@@ -74,8 +74,7 @@ def train_dataset(
     """
     if augmentations is None:
         augmentations = build_augmentations(data)
-    reads_masks = with_masks or needs_masks(data)
-    if reads_masks:
+    if with_masks or needs_masks(data):
         require_masks(records.shards, needed_by="the model" if with_masks else "copy_paste")
     images = augmented_stream(
         functools.partial(read_shuffled, records),
@@ -88,7 +87,6 @@ def train_dataset(
             seed=records.seed,
             num_classes=num_classes,
             class_names=class_names,
-            reads_masks=reads_masks,
             with_masks=with_masks,
         ),
         pack=pack_sample,
@@ -109,10 +107,10 @@ def _training_sample(
     seed: int,
     num_classes: int | None,
     class_names: Sequence[str],
-    reads_masks: bool,
     with_masks: bool,
 ) -> Sample:
     """Decodes a record and places its image as drawn from (seed, epoch, record)."""
+    reads_masks = with_masks or needs_masks(data)
     example = parse_example(serialized, with_masks=reads_masks, class_names=class_names)
     example = checked_example(example, record, num_classes)
     stateless_seed = record_seed(seed, epoch, record)
@@ -200,9 +198,8 @@ def eval_dataset(
         num_records=num_records,
     )
     images = records.map(unconverted(prepare), num_parallel_calls=num_parallel_calls)
-    fillers = tf.data.Dataset.from_tensors(_filler(with_masks=with_masks))
-    padded = images.concatenate(fillers.repeat(num_fillers))
-    return _batched(padded, canvas_size, batch_size, max_instances)
+    fillers = tf.data.Dataset.from_tensors(_filler(with_masks=with_masks)).repeat(num_fillers)
+    return _batched(images.concatenate(fillers), canvas_size, batch_size, max_instances)
 
 
 def _to_sample(

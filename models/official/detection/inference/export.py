@@ -92,14 +92,7 @@ def export_saved_model(
     require_free(directory, overwrite=overwrite)
     facts: dict[str, object] = {"canvas_size": list(canvas_size), "boxes": boxes}
     facts["padding_rgb"] = padding_rgb(padding, mean=pixel_mean)
-    detector = _Detector(
-        predict,
-        canvas_size,
-        resize,
-        boxes,
-        (pixel_mean, pixel_std),
-        lambda outputs: facts.update(_output_facts(outputs)),
-    )
+    detector = _Detector(predict, canvas_size, resize, boxes, (pixel_mean, pixel_std), facts.update)
     publish_saved_model(
         model,
         detector.signatures(),
@@ -135,13 +128,13 @@ class _Detector:
         resize: Resize,
         boxes: BoxConvention,
         normalization: tuple[Sequence[float], Sequence[float]],
-        on_outputs: Callable[[Mapping[str, tf.Tensor]], None],
+        add_facts: Callable[[Mapping[str, object]], None],
     ):
         self._predict = predict
         self._canvas_size = canvas_size
         self._resize = resize
         self._boxes: BoxConvention = boxes
-        self._on_outputs = on_outputs  # called when they are traced
+        self._add_facts = add_facts  # called when the outputs are traced
         self._pixel_mean, self._pixel_std = map(tf.constant, normalization)
         canvas, pair = tf.TensorSpec([None, *canvas_size, 3]), tf.TensorSpec([None, 2])
         # Traced once for all entry points; it is nearly all of the graph.
@@ -214,7 +207,7 @@ class _Detector:
             offsets=placed.offset,
         )
         outputs = _outputs(self._predict(batch), batch, self._boxes)
-        self._on_outputs(outputs)
+        self._add_facts(_output_facts(outputs))
         return outputs
 
 

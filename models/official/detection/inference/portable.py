@@ -65,13 +65,7 @@ def convert_model(
         UserError: the SavedModel lacks the signature `canvas` or the sides of its resizing; name,
             format, converter or `int8` do not fit; the file, or another's `<path>.json`, exists.
     """
-    extension = os.path.splitext(path)[1].lower()
-    if extension not in FORMATS:
-        raise UserError(
-            f"{path}: the name must end in {' or '.join(FORMATS)}, which says the format"
-        )
-    if int8 is not None and FORMATS[extension] != "litert":
-        raise UserError(f"{path}: int8 is made for LiteRT only, a name that ends in .tflite")
+    to = _format(path, is_int8=int8 is not None)
     saved = read_saved_detector(directory)
     resize = _exported_resize(saved)
     if int8 is not None and resize is None:
@@ -84,7 +78,7 @@ def convert_model(
         if storage.exists(path) and not overwrite:
             raise UserError(f"{path} exists: --overwrite replaces it")
         refuse_other_kind(description, MODEL_DESCRIPTION)
-        if FORMATS[extension] == "onnx":
+        if to == "onnx":
             encoded = _to_onnx(saved)
         elif int8 is None:
             encoded = _to_litert(saved)
@@ -102,6 +96,17 @@ def convert_model(
             file.write(encoded)
         storage.write_text(description, _description(saved, is_int8=int8 is not None))
     return len(encoded)
+
+
+def _format(path: str, *, is_int8: bool) -> PortableFormat:
+    extension = os.path.splitext(path)[1].lower()
+    if extension not in FORMATS:
+        raise UserError(
+            f"{path}: the name must end in {' or '.join(FORMATS)}, which says the format"
+        )
+    if is_int8 and FORMATS[extension] != "litert":
+        raise UserError(f"{path}: int8 is made for LiteRT only, a name that ends in .tflite")
+    return FORMATS[extension]
 
 
 def read_canvases(

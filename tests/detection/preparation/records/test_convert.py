@@ -249,25 +249,17 @@ def test_every_fault_is_repaired_or_left_out_and_said(
         # Its digest takes longer than all else that is done to an image that is not decoded.
         assert ("image/key/sha256" in example.features.feature) == (image_check == "full")
 
-    report = tmp_path / "report.json"
+    report, command = tmp_path / "report.json", ("coco", path, images, "--classes", classes)
     for _ in range(2):  # its own report is replaced
-        assert check("coco", path, images, "--classes", classes, "--report", report) == 1
+        assert check(*command, "--report", report) == 1
     found = json.loads(report.read_text())
     assert found["left_out"] == manifest["left_out"]
     assert found["repaired"] == manifest["repaired"]
     with pytest.raises(SystemExit, match="2"):
-        check("coco", path, images, "--classes", classes, "--report", tmp_path / "gone/report.json")
+        check(*command, "--report", tmp_path / "gone/report.json")
     assert "report.json cannot be written: there is no folder" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
-        check(
-            "coco",
-            path,
-            images,
-            "--classes",
-            classes,
-            "--report",
-            output / "test_faulty.manifest.json",
-        )
+        check(*command, "--report", output / "test_faulty.manifest.json")
     assert "manifest.json exists and is not a report of findings" in capsys.readouterr().err
 
 

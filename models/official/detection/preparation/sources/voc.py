@@ -112,14 +112,7 @@ def read_voc(
     require_pixels(table, where, "multiply each <bndbox> by the size of its image")
     require_ordered(table, where, "<bndbox> holds corners: write x + width as xmax, so ymax.")
     return build_annotations(
-        images=pd.DataFrame(
-            {
-                "source_id": needed,
-                "file": [files[name] for name in needed],
-                "height": [parsed[name].height for name in needed],
-                "width": [parsed[name].width for name in needed],
-            }
-        ),
+        images=_images(needed, files, parsed),
         boxes=table,
         classes=read_classes(classes) if classes else _names_found(parsed.values()),
         normalized=False,
@@ -187,6 +180,19 @@ def _difficult_findings(
         kept = "regions to ignore" if ignore_difficult else "ordinary boxes; see --ignore_difficult"
         detail = f"{count} of {len(boxes)} boxes"
         yield Finding(directory, f"marked difficult: taken as {kept}", detail, repaired=True)
+
+
+def _images(
+    names: Sequence[str], files: Mapping[str, str], parsed: Mapping[str, _VocImage]
+) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "source_id": names,
+            "file": [files[name] for name in names],
+            "height": [parsed[name].height for name in names],
+            "width": [parsed[name].width for name in names],
+        }
+    )
 
 
 def _boxes(boxes: Sequence[tuple[int, _VocBox]], *, ignore_difficult: bool) -> pd.DataFrame:

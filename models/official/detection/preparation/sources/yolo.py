@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -77,16 +77,7 @@ def read_yolo(
     """
     listed = list_classes(dataset.classes, classes, dataset.path)
     known = class_ids(dataset.classes).keys() | class_ids(listed.classes).keys()
-    rows, unlabelled = [], []
-    with ThreadPoolExecutor(_READERS) as pool:
-        paths = [os.path.join(dataset.folder, file) for file in dataset.files]
-        for row, text in enumerate(pool.map(_read_label_file, _label_places(paths))):
-            if text is None:
-                unlabelled.append(dataset.files[row])
-            lines = [line for line in (text or "").splitlines() if line.strip()]
-            rows += [(row, *_parse(line, known, dataset.numbers_of_keypoints)) for line in lines]
-    if len(unlabelled) == len(paths):
-        raise _no_labels(dataset.path, paths)
+    rows, unlabelled = _read_label_files(dataset, known)
     table = pd.DataFrame(rows, columns=pd.Index(_COLUMNS)).assign(is_crowd=False, area=np.nan)
     if not include_segmentation:
         table = table.drop(columns="segmentation")
@@ -113,6 +104,24 @@ def read_yolo(
         normalized=True,
         findings=tuple(findings),
     )
+
+
+def _read_label_files(
+    dataset: YoloSet, known: Container[str]
+) -> tuple[list[tuple[Any, ...]], list[str]]:
+    """Returns a row of `_COLUMNS` per line, and the images without a label file."""
+    rows: list[tuple[Any, ...]] = []
+    unlabelled: list[str] = []
+    paths = [os.path.join(dataset.folder, file) for file in dataset.files]
+    with ThreadPoolExecutor(_READERS) as pool:
+        for row, text in enumerate(pool.map(_read_label_file, _label_places(paths))):
+            if text is None:
+                unlabelled.append(dataset.files[row])
+            lines = [line for line in (text or "").splitlines() if line.strip()]
+            rows += [(row, *_parse(line, known, dataset.numbers_of_keypoints)) for line in lines]
+    if len(unlabelled) == len(paths):
+        raise _no_labels(dataset.path, paths)
+    return rows, unlabelled
 
 
 def _no_labels(place: str, paths: Sequence[str]) -> UserError:
