@@ -71,7 +71,7 @@ class _Stream(io.TextIOWrapper):
         try:
             return super().write(text)
         except OSError as error:
-            self._go_on_after(error)
+            self._lose_reader(error)
         return len(text)
 
     def flush(self) -> None:
@@ -79,9 +79,9 @@ class _Stream(io.TextIOWrapper):
         try:
             super().flush()
         except OSError as error:
-            self._go_on_after(error)
+            self._lose_reader(error)
 
-    def _go_on_after(self, error: OSError) -> None:
+    def _lose_reader(self, error: OSError) -> None:
         if not isinstance(error, BrokenPipeError):
             error.filename = self.title
             raise error

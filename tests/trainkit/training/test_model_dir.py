@@ -83,7 +83,7 @@ def test_a_config_of_the_user_is_refused_before_a_training_and_not_before_an_eva
 
     with pytest.raises(ConfigError, match="Move it out of the model_dir"):
         start(trains=True)
-    with pytest.raises(AttributeError):  # it goes on, to what this Config has not
+    with pytest.raises(AttributeError):  # it continues, to a field that this Config lacks
         start(trains=False)
 
 

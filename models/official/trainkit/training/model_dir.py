@@ -67,7 +67,7 @@ def load_classes(directory: str, path: str = "") -> tuple[str, tuple[ClassEntry,
 
 
 def _no_class_list(folder: str, path: str) -> str:
-    """What is missing where there is no class list at `path`, or in a folder if that is empty."""
+    """The message where there is no class list at `path`, or in a folder if that is empty."""
     listed = "it lists the classes of the records, `identifier,name` per row"
     if path:
         return f"{path} does not exist: {listed}"
